@@ -35,7 +35,8 @@ class Work(Struct, frozen=True, array_like=True):
     sampling: Sampling | None = None  # how the last row is sampled; None: it is not
     samples: tuple[int, ...] = (0,)  # numbers of the samples, each drawn once from the same logits
     output_index: int = 0  # of the sampled token in its sequence's output: the randomness is keyed by it
-    tokens: list[int] | None = None  # if the draw looks back: the sequence's own list of all its tokens known so far
+    tokens: list[int] | None = None  # if the draw looks back, or guesses are asked for: the sequence's own list of all
+    # its tokens known so far
     prompt_tokens: int = 0  # how many of `tokens` are the client's; the others are output
     banned: tuple[int, ...] = ()  # ids that are not drawn now: the output is still too short to end
     prompt_rows: PromptRows | None = None

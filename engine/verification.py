@@ -42,8 +42,9 @@ def _rows_of(work: Work) -> list[Work]:
     if not work.proposed:
         return [work]
     rows = [structs.replace(work, proposed=(), parents=())]
+    looks_back = work.sampling is not None and work.sampling.looks_back
     for count, way in enumerate(_ways(work), 1):
-        tokens = None if work.tokens is None else [*work.tokens, *way]
+        tokens = [*work.tokens, *way] if looks_back and work.tokens is not None else None
         name, output_index = -(MOST_ROWS * work.sequence + count), work.output_index + len(way)
         rows.append(structs.replace(rows[0], sequence=name, output_index=output_index, tokens=tokens, propose=0))
     return rows

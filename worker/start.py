@@ -113,7 +113,7 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
     mask_threads = MASK_THREADS if engine.backend.device.type == "cuda" else 1  # else all cores compute the step
     masks = GrammarMasks(preparation, engine.model_config.vocab_size, mask_threads)
     logprobs_mode = config.engine.logprobs_mode
-    executor = Executor(engine, layer_signal, masks, logprobs_mode, proposer=engine.follower)
+    executor = Executor(engine, layer_signal, masks, logprobs_mode, proposer=engine.proposer)
     threads = partial(useful_threads, engine.parameters, engine.backend.dtype.itemsize)
     loop = EngineLoop(life, executor, scheduler, policy, threads, engine.launch_depth)
 

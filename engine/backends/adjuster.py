@@ -44,5 +44,4 @@ def is_adjusted(work: Work) -> bool:
     """Tells whether a work that is sampled asks for changed logits."""
     sampling = work.sampling
     assert sampling is not None
-    looks_back = work.tokens is not None
-    return looks_back or bool(work.banned or sampling.logit_bias) or sampling.allowed_token_ids is not None
+    return sampling.looks_back or bool(work.banned or sampling.logit_bias) or sampling.allowed_token_ids is not None

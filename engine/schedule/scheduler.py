@@ -453,6 +453,7 @@ class Scheduler:
         state = b""
         if sequence.told and start == sequence.told_at:
             state, sequence.told = sequence.told, b""
+        propose = self._speculation.wanted(sequence) if sampled and self._speculation is not None else 0
         work = Work(
             sequence=sequence.id,
             start=start,
@@ -461,7 +462,7 @@ class Scheduler:
             sampling=sampling if sampled else None,
             samples=samples,
             output_index=output_index,
-            tokens=sequence.tokens if sampled and sampling.looks_back else None,
+            tokens=sequence.tokens if sampled and (sampling.looks_back or propose) else None,
             prompt_tokens=sequence.prompt_tokens,
             banned=sequence.limits.stop_token_ids if output_index < sequence.limits.min_tokens else (),
             prompt_rows=sequence.prompt_rows(start, end) if sampling.prompt_logprobs is not None else None,

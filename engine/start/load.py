@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from msgspec import structs
@@ -13,39 +12,27 @@ from core.config import EngineConfig
 from core.costs.rates import Rates
 from core.costs.seed import seeded
 from core.costs.steps import StepCosts
-from core.errors import ConfigError, ModelError, OptionError
-from core.gguf.unpacking import PLACES
 from core.kv.spec import KVSpec
-from core.model_location import CODE, WHOLE_MODEL, locate
 from core.process.status import Progress
 from core.redis.records import Memory
 from core.sizes import format_bytes
 from core.speculation import proposing
-from engine.adapters.slots import AdapterSlots
-from engine.backends.choice import choose, serves_natively
-from engine.device import choose_device, choose_dtype, device_errors, device_label, dtype_name, use_device
+from engine.device import device_errors, device_label, dtype_name
 from engine.executor import Engine
 from engine.kv.host_tier import HostTier
-from engine.kv.spec import make_spec
-from engine.model.adapted import Adapting
-from engine.model.config import ModelConfig, TextModel, computation
-from engine.model.config_files import read_json
-from engine.model.families.registry import SUPPORTED, names_of
+from engine.model.config import TextModel
 from engine.model.formats.registry import open_checkpoint
-from engine.model.linear import LinearFactory
 from engine.model.quantized import Form
-from engine.model.read_config import read_config
-from engine.model.transformer import Transformer
 from engine.model.weights import Checkpoint
-from engine.speculation.eagle_weights import load_head, load_own_head, own_head_config, read_head_config
+from engine.speculation.proposer import ModelProposer
 from engine.start.block_counts import Counts, Texts, bytes_of_counts, longest_in, sequences_in, tokens_in
+from engine.start.load_draft import load_draft
+from engine.start.load_model import load_model
 from engine.start.loaded_model import LoadedModel
 from engine.start.profiling import host_rate, prompt_steps
 from engine.start.sizing import (
     blocks_that_fit,
     host_slots,
-    refuse_impossible,
-    refuse_large_weights,
     step_tokens,
 )
 
@@ -63,6 +50,7 @@ class LoadedEngine(Engine):
     rates: Rates
     costs: StepCosts  # of steps, as far as the start has measured them
     memory: Memory
+    proposer: ModelProposer | None = None  # guesses tokens behind the sampler; None: nobody does there
 
 
 def load_engine(
@@ -73,16 +61,21 @@ def load_engine(
     `open_weights` gives the tensors of the model's directory. Raises `ModelError` for a model that is missing, broken
     or not supported, `ConfigError` for settings that do not fit it or this machine, `DeviceError` if the device fails.
     """
-    loaded = _load_model(config, progress, open_weights)
+    loaded = load_model(config, progress, open_weights)
     backend, device, spec, longest = loaded.backend, loaded.backend.device, loaded.spec, loaded.config.max_model_len
     config = structs.replace(config, max_batch_tokens=step_tokens(config, device))
+    draft = load_draft(config, loaded, progress, open_weights) if proposing(config) == "draft" else None
     progress("profiling", 0.0)
     measured = prompt_steps(config, longest, device, len(spec.groups), loaded.with_pool)
     progress("making the KV pool", 0.0)
     texts = Texts(longest, under_way=backend.launch_depth * config.max_batch_tokens)
     kept = loaded.adapters.reserved_bytes() if loaded.adapters is not None else 0
-    counts = blocks_that_fit(config, spec, device, texts, kept)
-    tier = _make_tier(config, spec, device, counts)
+    sized = spec
+    if draft is not None:
+        draft.warm_up()
+        sized, kept = draft.with_blocks_of(spec), kept + draft.own_bytes()
+    counts = blocks_that_fit(config, sized, device, texts, kept)
+    tier = _make_tier(config, spec, device, bytes_of_counts(sized, counts))
     engine = loaded.with_pool(counts, tier)
     pool, slots = engine.pool, tier.slots if tier is not None else 0
     for group in range(len(spec.groups)):
@@ -91,6 +84,9 @@ def load_engine(
     texts = structs.replace(texts, longest=model_config.max_model_len)
     rates = Rates(measured[-1].tokens / measured[-1].seconds, host_rate(engine, slots))
     memory = _memory(loaded, counts, texts, tier, rates)
+    if draft is not None:
+        weights, pool_bytes = memory.weights_bytes + draft.weights_bytes(), bytes_of_counts(sized, counts)
+        memory = structs.replace(memory, weights_bytes=weights, kv_pool_bytes=pool_bytes + draft.own_bytes())
     model_layers = len(model_config.layers)
     decode_steps = None
     if config.decode_graphs == "on" and loaded.is_ours and loaded.head is None:  # its states are in no recorded step
@@ -111,137 +107,17 @@ def load_engine(
         step_tokens=config.max_batch_tokens,
         host_slots=slots,
         rates=rates,
-        costs=seeded(measured, loaded.parameters, memory.weights_bytes, memory.token_bytes, model_layers),
+        costs=seeded(measured, loaded.parameters, loaded.model.weights_bytes(), memory.token_bytes, model_layers),
         memory=memory,
         follower=engine.follower,
+        proposer=engine.follower if draft is None else draft.proposer(counts, model_config),
     )
     _log(ready, config)
     return ready
 
 
-def _load_model(config: EngineConfig, progress: Progress, open_weights: Callable[[Path], Checkpoint]) -> LoadedModel:
-    device = choose_device(config.device)
-    use_device(device)
-    dtype = choose_dtype(config.dtype, device, widened=serves_natively(config))
-    refuse_impossible(config, device)
-    directory = locate(config.model, progress, WHOLE_MODEL + CODE if config.trust_remote_code else WHOLE_MODEL)
-    progress("reading the config", 0.0)
-    ours = _ours(config, directory)
-    if isinstance(ours, ModelConfig):
-        return _load_ours(config, ours, directory, device, dtype, progress, open_weights)
-    if proposing(config) == "eagle":
-        where = "guesses nothing for what transformers' own code computes"
-        raise ConfigError("--speculation", "eagle", f"a head that reads hidden states {where}: {ours}")
-    if config.adapts:
-        where = "are not added to what transformers' own code computes"
-        raise ConfigError("--lora, --allow-lora-loading", config.model, f"adapters {where}: {ours}")
-    from engine.start.load_wrapped import load_wrapped  # loads seconds of transformers
-
-    LOG.info("%s: transformers' own forward pass, over our KV pool: %s", directory.name, ours)
-    try:
-        own = choose_dtype(config.dtype, device)  # its products are PyTorch's
-        return load_wrapped(config, directory, device, own, progress)
-    except ModelError as error:
-        if not isinstance(ours, OptionError):
-            raise
-        raise ModelError(f"{ours}; nor does transformers' own code serve it: {error}") from None
-
-
-def _ours(config: EngineConfig, directory: Path) -> ModelConfig | OptionError | str:
-    """Reads the config of a model of one of our families, or returns why transformers' own code computes it.
-
-    That is so where a family of ours lacks an option, too, unless ours alone is asked for.
-    """
-    is_gguf = (directory / PLACES).is_file()
-    if config.model_impl == "transformers":
-        if is_gguf:
-            raise ModelError(
-                f"--model-impl: 'transformers': {directory.name} is a GGUF file, which only our own code reads"
-            )
-        return "--model-impl transformers asks for it"
-    names = read_json(directory / "config.json").get("architectures") or []
-    if config.model_impl == "auto" and not (len(names) == 1 and names[0] in SUPPORTED):
-        return f"{', '.join(map(str, names)) or 'a config without architectures'} is none of ours"
-    try:
-        return read_config(directory, config.max_model_len)
-    except OptionError as error:
-        if config.model_impl == "native" or is_gguf:
-            raise
-        return error
-
-
-def _load_ours(
-    config: EngineConfig,
-    model_config: ModelConfig,
-    directory: Path,
-    device: torch.device,
-    dtype: torch.dtype,
-    progress: Progress,
-    open_weights: Callable[[Path], Checkpoint],
-) -> LoadedModel:
-    """Loads a model of one of our families, and its head that guesses hidden states, if there is to be one."""
-    head_config = _head_config(config, model_config)
-    with_head = model_config
-    if head_config is not None:
-        with_head = structs.replace(model_config, layers=model_config.layers + head_config.layers)
-    backend = choose(config, device, dtype, with_head)
-    checkpoint = open_weights(directory)
-    parameters = checkpoint.parameters()
-    embedding = model_config.vocab_size * model_config.hidden_size
-    refuse_large_weights(config, parameters, dtype, device, backend.linears.forms, embedding)
-    stays = " and ".join(sorted(form for form in parameters if form is not None))
-    if stays and config.quantization != "none":
-        LOG.info(
-            "--quantization %s is for what is not quantized: %s of the checkpoint stay", config.quantization, stays
-        )
-    names = names_of(model_config)
-    with torch.inference_mode():
-        adapting = Adapting(config.max_loras, config.max_lora_rank) if config.adapts else None
-        make = LinearFactory(checkpoint, backend.linears, device, dtype, adapting, config.quantization)
-        model: Transformer[Any] = Transformer(model_config, names, make, backend.layers, progress)
-        digest_of_head, head = "", None
-        if head_config is not None and config.eagle:
-            of_head = open_weights(Path(config.eagle))
-            head = load_head(head_config, model, of_head, backend, len(model_config.layers))
-            digest_of_head = of_head.digest()
-        elif head_config is not None:
-            head = load_own_head(head_config, model, checkpoint, backend, len(model_config.layers))
-    unused = (".rotary_emb.inv_freq", "lm_head.weight") if model_config.tied_head else (".rotary_emb.inv_freq",)
-    behind = range(len(model_config.layers), len(model_config.layers) + model_config.left_out)
-    checkpoint.refuse_unused(unused, (*names.ignored, *(f"{names.layer.format(index)}." for index in behind)))
-    progress("hashing weights", 0.0)
-    digest = checkpoint.digest(computation(model_config) + config.quantization.encode())
-    spec = make_spec(with_head, dtype, config.block_size, digest + digest_of_head, config.kv_dtype)
-    adapters = None
-    if config.adapts:
-        adapters = AdapterSlots(make.places, config.max_loras, config.max_lora_rank, device, dtype)
-    forms = tuple(form for form, _ in make.quantized.most_common())
-    return LoadedModel(
-        backend,
-        model,
-        with_head,
-        spec,
-        parameters.total(),
-        adapters=adapters,
-        forms=forms,
-        head=head,
-        most_sequences=config.max_sequences,
-    )
-
-
-def _head_config(config: EngineConfig, model: ModelConfig) -> ModelConfig | None:
-    """Returns the config of the head that is to guess hidden states; None: nobody has asked for one.
-
-    Raises `ModelError` where there is none, or it is none of this model.
-    """
-    if proposing(config) != "eagle":
-        return None
-    return read_head_config(Path(config.eagle), model) if config.eagle else own_head_config(model)
-
-
-def _make_tier(config: EngineConfig, spec: KVSpec, device: torch.device, counts: Counts) -> HostTier | None:
-    on_host = bytes_of_counts(spec, counts) if device.type != "cuda" else 0
-    slots = host_slots(config, spec, on_host)
+def _make_tier(config: EngineConfig, spec: KVSpec, device: torch.device, pool_bytes: int) -> HostTier | None:
+    slots = host_slots(config, spec, pool_bytes if device.type != "cuda" else 0)
     return HostTier(slots, spec.groups[0], device, config.host_kv_directory) if slots else None
 
 

@@ -149,21 +149,19 @@ def host_slots(config: EngineConfig, spec: KVSpec, pool_bytes: int) -> int:
     return slots
 
 
-def blocks_that_fit(
-    config: EngineConfig, spec: KVSpec, device: torch.device, texts: Texts, adapters: int = 0
-) -> Counts:
+def blocks_that_fit(config: EngineConfig, spec: KVSpec, device: torch.device, texts: Texts, kept: int = 0) -> Counts:
     """Sizes the pool for `texts`, after a profiling step has shown what the steps take.
 
-    On a GPU `adapters` bytes stay free for adapters that are loaded later.
+    On a GPU `kept` bytes stay free for adapters that are loaded later, and for a draft model's own blocks.
     Raises `ConfigError` where the memory that was asked for is not there, or is too small.
     """
     if device.type != "cuda":
         refuse_more_than("kv_memory", config.kv_memory, available_memory(), "free beside the weights")
         return pool_blocks(config, spec, cpu_spare(), texts)
     memory, share = device_memory(device), config.gpu_memory_utilization
-    beside = "weights, steps and adapters (--max-loras, --max-lora-rank)" if adapters else "weights and steps"
-    refuse_more_than("kv_memory", config.kv_memory, memory.room() - adapters, f"free on {device} beside {beside}")
-    spare = memory.spare(share) - adapters
+    beside = "weights, steps and adapters (--max-loras, --max-lora-rank)" if config.adapts else "weights and steps"
+    refuse_more_than("kv_memory", config.kv_memory, memory.room() - kept, f"free on {device} beside {beside}")
+    spare = memory.spare(share) - kept
     if not config.kv_memory and counts_in(spec, texts, spare) is None:
         raise ConfigError(
             "gpu_memory_utilization",

@@ -1,0 +1,263 @@
+"""Guesses by a draft model: a small model with the target's vocabulary, which runs a few steps ahead of it.
+
+(Leviathan et al., "Fast inference from transformers via speculative decoding", 2023; Chen et al., 2023.) Each guess is
+drawn as the target is going to draw, with the same filters and the same noise, that of its seed, sample and output
+index: where both models' distributions are alike, the same token wins in both.
+
+What the draft lacks of a text, all of a prompt that landed for instance, it computes first, in chunks beside the
+target's steps. Guesses are computed one position at a time, for all sequences at once.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from msgspec import structs
+from torch import Tensor
+
+from core.kv.spec import blocks_for
+from engine.backends.adjuster import is_adjusted
+from engine.backends.base import Backend
+from engine.backends.sampler import Draw
+from engine.device import to_device
+from engine.kv.pool import KVPool
+from engine.model.attention import Attention
+from engine.model.batch import Batch, BlockTables, GroupTables, Ints, block_tables, build_batch
+from engine.model.config import TextModel
+from engine.model.model import Model
+from engine.plan import Plan, StepResult, Work
+from engine.speculation.held import HeldKV
+
+AT_ONCE = 64
+"""Sequences that are guessed for in one step."""
+
+
+@dataclass(frozen=True)
+class DraftModel:
+    """Holds a draft model, and its KV: a place in each block of the target's main KV group, and blocks of its own."""
+
+    backend: Backend[Any, Any]
+    model: Model[Any]
+    config: TextModel
+    pool: KVPool  # the target's blocks, and behind them the draft's own
+    attention: Attention[Any]  # over the pool
+    group: int  # of the target, whose block tables the draft shares
+    own: int  # the first of the draft's own blocks, which take KV of guesses that no block of the target's has room for
+
+
+class _Asked(NamedTuple):
+    """Says what a sequence lacks, and how many guesses it is to get."""
+
+    number: int  # of its work in the plan
+    work: Work
+    came: list[int]  # tokens that the step gave
+    table: list[int]
+    length: int  # of its text
+    held: int  # tokens of it whose KV is there
+    missing: int  # tokens behind them, those that are computed now
+    most: int  # guesses; 0: it lacks more than can be computed now
+
+    def tokens(self) -> list[int]:
+        """Returns the tokens that are computed now."""
+        known = self.work.tokens
+        assert known is not None
+        came = self.came[max(0, self.held - len(known)) :]
+        return [*known[self.held :], *came][: self.missing]
+
+
+def own_blocks(most: int, block_tokens: int) -> int:
+    """Counts the blocks that a draft which guesses up to `most` tokens has beside the target's."""
+    return AT_ONCE * blocks_for(most, block_tokens)
+
+
+class DraftProposer:
+    """See `engine.speculation.proposer.ModelProposer`."""
+
+    def __init__(self, draft: DraftModel, vocab: int, most: int, chunk: int) -> None:
+        """Guesses up to `most` tokens of the target's `vocab` for a sequence, and computes up to `chunk` in a step."""
+        self._draft = draft
+        self._vocab = vocab
+        self._most = most
+        self._chunk = chunk
+        self._block_size = draft.pool.spec.groups[0].block_tokens
+        self._groups = len(draft.pool.spec.groups)
+        self._own = blocks_for(most, self._block_size)  # blocks of the draft's own for one sequence
+        self._held = HeldKV(self._block_size)
+        self._first_tables = block_tables(self._groups)
+        self._later_tables = BlockTables(0)
+
+    def propose(self, plan: Plan, result: StepResult, hidden: Tensor) -> dict[int, list[int]]:
+        """See `ModelProposer`."""
+        asked = self._asked(plan, result)
+        if not asked:
+            return {}
+        found = self._guessed(asked)
+        ready = [each for each in asked if each.most]
+        guesses = {
+            each.number: [column[row] for column in found if row < len(column)] for row, each in enumerate(ready)
+        }
+        for each in asked:
+            room = len(each.table) * self._block_size  # what is in blocks of the draft's own is gone
+            end = min(each.held + each.missing, room)
+            ahead = guesses.get(each.number, [])[:-1][: room - end]
+            self._held.wrote(each.work.sequence, each.table, each.held, end, ahead)
+        self._held.trim(len(plan.works))
+        return {index: self._known(tokens) for index, tokens in guesses.items()}
+
+    def _asked(self, plan: Plan, result: StepResult) -> list[_Asked]:
+        """Lists what is computed now: first those who get guesses, the most first; then chunks of others."""
+        found = []
+        for index, (work, came) in enumerate(zip(plan.works, result.tokens, strict=True)):
+            if work.propose and came and len(work.samples) == 1:
+                assert work.tokens is not None, "guesses are asked for behind tokens that nobody tells"
+                table, length = work.blocks[self._draft.group], len(work.tokens) + len(came)
+                most = min(work.propose, self._most, self._draft.config.max_model_len - length)
+                if most > 0:
+                    held = self._held.held(work.sequence, work.tokens, came, table)
+                    found.append(_Asked(index, work, came, table, length, held, length - held, most))
+        found.sort(key=lambda each: each.missing)
+        taken, left = [], self._chunk
+        for each in found[:AT_ONCE]:
+            if each.missing > left:
+                # What lies behind the table's blocks is computed with the guesses, when there is room for all.
+                missing = min(left, len(each.table) * self._block_size - each.held)
+                each = each._replace(missing=missing, most=0)
+            if each.missing <= 0 or not self._knows(each):
+                continue
+            left -= each.missing
+            taken.append(each)
+        return sorted(taken, key=lambda each: (-each.most, each.missing))
+
+    def _knows(self, asked: _Asked) -> bool:
+        """Tells whether the draft's vocabulary has all tokens: that of the target may be padded further."""
+        vocab = self._draft.config.vocab_size
+        return vocab >= self._vocab or max(asked.tokens()) < vocab
+
+    def _known(self, tokens: list[int]) -> list[int]:
+        """Cuts guesses before the first that is none of the target's tokens."""
+        beyond = (place for place, token in enumerate(tokens) if token >= self._vocab)
+        return tokens[: next(beyond, len(tokens))]
+
+    def _guessed(self, asked: list[_Asked]) -> list[list[int]]:
+        """Computes what is missing, and then guesses: of each place the tokens of those who get so many."""
+        works = [self._work(row, each) for row, each in enumerate(asked)]
+        states = self._first(works)
+        ready = [each for each in asked if each.most]
+        if not ready:
+            return []
+        later = self._later(works, ready)
+        texts = [_text(each) for each in ready]
+        columns: list[Tensor] = []
+        for place in range(ready[0].most):
+            if place:
+                states = self._forward(later.batch(place, columns[-1]))
+            columns.append(self._drawn(self._draft.model.logits(states), ready, place, texts))
+        sizes = [len(column) for column in columns]
+        return [column.tolist() for column in torch.cat(columns).cpu().split(sizes)]
+
+    def _work(self, row: int, asked: _Asked) -> Work:
+        """Describes what is computed first; the table has room for the guesses, too."""
+        missing = blocks_for(asked.length + asked.most - 1, self._block_size) - len(asked.table)
+        table = asked.table
+        if asked.most and missing > 0:
+            own = self._draft.own + row * self._own
+            table = [*table, *range(own, own + missing)]
+        return Work(
+            asked.work.sequence,
+            asked.held,
+            asked.tokens(),
+            (table,) * self._groups,
+            asked.work.sampling if asked.most else None,
+        )
+
+    def _first(self, works: list[Work]) -> Tensor:
+        """Computes what texts lack; returns the states behind those that are whole then."""
+        draft = self._draft
+        batch = build_batch(Plan(0, works), self._block_size, draft.backend.device, None, self._first_tables)
+        for group, tables in enumerate(batch.groups):
+            draft.pool.enter(group, tables.fresh_blocks)
+        return self._forward(batch)
+
+    def _forward(self, batch: Batch) -> Tensor:
+        draft = self._draft
+        return draft.model.forward(batch, draft.attention.begin(batch), _stored)
+
+    def _later(self, works: list[Work], ready: list[_Asked]) -> "_Later":
+        """Prepares the steps behind the first: all places at once, since the host knows them before the tokens."""
+        size, device = self._block_size, self._draft.backend.device
+        lengths = np.array([each.length for each in ready])
+        most = [each.most for each in ready]
+        counts = [blocks_for(each.length + each.most - 1, size) for each in ready]
+        tables = self._later_tables.of(works[: len(ready)], counts)
+        positions = lengths + np.arange(-1, most[0] - 1)[:, None]  # [places, sequences]
+        places = np.minimum(positions // size, tables.shape[1] - 1)  # who gets fewer has no place for more
+        slots = tables[np.arange(len(ready)), places] * size + positions % size
+        on_device = to_device(np.concatenate((positions, slots, tables.T, np.arange(len(ready))[None])), device)
+        return _Later(
+            [sum(each > place for each in most) for place in range(most[0])],
+            on_device[: most[0]],
+            on_device[most[0] : 2 * most[0]],
+            on_device[2 * most[0] : -1].T.contiguous(),
+            on_device[-1],
+            lengths,
+            self._groups,
+        )
+
+    def _drawn(self, logits: Tensor, ready: list[_Asked], place: int, texts: list[list[int] | None]) -> Tensor:
+        """Draws the guesses of a place, int64 `[rows]`; a text that a sampling looks back at gets them."""
+        rows = ready[: len(logits)]
+        works = [_drawn_from(each, place, text) for each, text in zip(rows, texts, strict=False)]
+        if any(map(is_adjusted, works)):
+            logits = self._draft.backend.adjuster.adjust(logits, works, None, None)
+        draws = [Draw(work.sampling, work.samples, work.output_index) for work in works if work.sampling is not None]
+        tokens, _ = self._draft.backend.sampler.sample(logits, draws)
+        if any(text is not None for text in texts):
+            for text, token in zip(texts, tokens.tolist(), strict=False):
+                if text is not None:
+                    text.append(token)
+        return tokens
+
+
+class _Later(NamedTuple):
+    """Holds where the steps behind the first read and write; a place's step has one token of each sequence."""
+
+    counts: list[int]  # of each place the sequences that get a guess there, which are the first
+    positions: Tensor  # int64 [places, sequences]
+    slots: Tensor  # int64 [places, sequences]
+    tables: Tensor  # int64 [sequences, blocks]
+    every: Tensor  # int64 [sequences] 0, 1, …
+    lengths: Ints  # [sequences] of texts without guesses
+    groups: int
+
+    def batch(self, place: int, before: Tensor) -> Batch:
+        """Makes the step that a place's guesses are drawn behind; `before` are those of the place before."""
+        count = self.counts[place]
+        every = self.every[:count]
+        where = GroupTables(self.slots[place, :count], self.tables[:count], every[:0])
+        return Batch(
+            token_ids=before[:count],
+            positions=self.positions[place, :count],
+            groups=(where,) * self.groups,
+            query_start=every,
+            logit_rows=every,
+            query_lengths=np.ones(count, np.int64),
+            kv_lengths=self.lengths[:count] + place,
+        )
+
+
+def _drawn_from(asked: _Asked, place: int, text: list[int] | None) -> Work:
+    """Describes the draw of a place's guess: with the counters of the token that it foretells."""
+    index = asked.work.output_index + len(asked.came) + place
+    return structs.replace(asked.work, output_index=index, tokens=text, proposed=(), propose=0)
+
+
+def _text(asked: _Asked) -> list[int] | None:
+    """Copies a text that its sampling looks back at: guesses are added to it, and are none of its tokens."""
+    work = asked.work
+    assert work.sampling is not None and work.tokens is not None
+    return [*work.tokens, *asked.came] if work.sampling.looks_back else None
+
+
+def _stored(layer: int) -> None:
+    """Hears that a layer's KV is stored, which nobody waits for."""

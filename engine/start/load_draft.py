@@ -1,0 +1,109 @@
+"""Loads the draft model of a target: what it has to have in common with it, and its KV beside the target's pool."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from msgspec import structs
+
+from core.config import EngineConfig
+from core.errors import ConfigError
+from core.kv.spec import KVSpec, blocks_for
+from core.messages.sampling import Sampling
+from core.model_location import WHOLE_MODEL, locate
+from core.process.status import Progress
+from engine.device import device_errors
+from engine.model.config import TextModel
+from engine.model.weights import Checkpoint
+from engine.plan import Plan, StepResult, Work
+from engine.speculation.draft import DraftModel, DraftProposer, own_blocks
+from engine.start.block_counts import Counts
+from engine.start.load_model import load_model
+from engine.start.loaded_model import LoadedModel
+from engine.start.vocabularies import refuse_other_vocabulary
+
+OPTION = "--draft-model"
+MOST = 8
+"""Guesses for a sequence in one step, at most, where nobody says so: behind so many the draft is seldom right."""
+
+
+@dataclass(frozen=True)
+class LoadedDraft:
+    """Holds a draft model that is loaded, and has no KV yet."""
+
+    loaded: LoadedModel
+    main: int  # the target's KV group whose block tables it shares: the first that keeps all tokens
+    most: int  # guesses at a time
+    chunk: int  # tokens that it computes in one step, beside guesses
+
+    def weights_bytes(self) -> int:
+        """Counts the bytes of its weights."""
+        return self.loaded.model.weights_bytes()
+
+    def _own(self) -> int:
+        return own_blocks(self.most, self.loaded.spec.groups[0].block_tokens)
+
+    def own_bytes(self) -> int:
+        """Returns the bytes of the blocks that it has beside the target's."""
+        return self._own() * self.loaded.spec.block_bytes()
+
+    def with_blocks_of(self, target: KVSpec) -> KVSpec:
+        """Returns the target's spec, for sizing, whose main group's blocks have the draft's KV in them."""
+        group = target.groups[self.main]
+        more = -(-self.loaded.spec.block_bytes() // len(group.layers))
+        larger = structs.replace(group, block_bytes=group.block_bytes + more)
+        return structs.replace(target, groups=(*target.groups[: self.main], larger, *target.groups[self.main + 1 :]))
+
+    def proposer(self, counts: Counts, target: TextModel) -> DraftProposer:
+        """Makes the draft's KV for a target's pool of `counts` blocks, and what guesses with it."""
+        loaded, count = self.loaded, counts[self.main]
+        engine = loaded.with_pool([count + self._own()] * len(loaded.spec.groups))
+        config = structs.replace(loaded.config, max_model_len=min(loaded.config.max_model_len, target.max_model_len))
+        draft = DraftModel(engine.backend, engine.model, config, engine.pool, engine.attention, self.main, count)
+        return DraftProposer(draft, target.vocab_size, self.most, self.chunk)
+
+    def warm_up(self) -> None:
+        """Compiles the kernels of its steps, on a GPU, and has them take their memory before the pool is sized."""
+        backend, config, size = self.loaded.backend, self.loaded.config, self.loaded.spec.groups[0].block_tokens
+        if backend.device.type != "cuda":
+            return
+        blocks = blocks_for(self.chunk, size)
+        proposer = self.proposer((1 + blocks,) * (self.main + 1), config)
+        tables = (list(range(1, 1 + blocks)),) * (self.main + 1)
+        tokens = [0] * (min(self.chunk, config.max_model_len - self.most) - 1)
+        work = Work(0, 0, [0], tables, Sampling(seed=0), tokens=tokens, propose=self.most)
+        with torch.inference_mode(), device_errors():
+            for step in range(2):  # a text, then what came behind it
+                proposer.propose(Plan(step, [work]), StepResult(step, [[0]]), torch.empty(0))
+                tokens.append(0)
+
+
+def load_draft(
+    config: EngineConfig, target: LoadedModel, progress: Progress, open_weights: Callable[[Path], Checkpoint]
+) -> LoadedDraft:
+    """Loads `config.draft_model` as the target was loaded: same device, number formats and kind of backend.
+
+    Raises `ConfigError`, or `ModelError`, for a draft that cannot be one of this target.
+    """
+    given, groups = config.draft_model, target.spec.groups
+    main = next((number for number, group in enumerate(groups) if not group.window), None)
+    if main is None:
+        why = f"all layers of {target.config.name} see {groups[0].window} tokens, and a draft goes by blocks that stay"
+        raise ConfigError(OPTION, given, why)
+    directory = locate(given, progress, WHOLE_MODEL)
+    refuse_other_vocabulary(OPTION, given, directory, locate(config.model, progress))
+    own = structs.replace(
+        config,
+        model=given,
+        model_impl="native",
+        max_model_len=0,
+        lora=(),
+        lora_root="",
+        allow_lora_loading=False,
+        speculation="none",
+        draft_model="",
+        speculative_tokens=0,
+    )
+    loaded = load_model(own, progress, open_weights)
+    return LoadedDraft(loaded, main, config.speculative_tokens or MOST, config.max_batch_tokens)

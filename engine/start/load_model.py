@@ -1,0 +1,161 @@
+"""Loads the weights of a model that our own code computes, or transformers'; what cannot be is refused by name."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from msgspec import structs
+
+from core.config import EngineConfig
+from core.errors import ConfigError, ModelError, OptionError
+from core.gguf.unpacking import PLACES
+from core.model_location import CODE, WHOLE_MODEL, locate
+from core.process.status import Progress
+from core.speculation import proposing
+from engine.adapters.slots import AdapterSlots
+from engine.backends.choice import choose, serves_natively
+from engine.device import choose_device, choose_dtype, use_device
+from engine.kv.spec import make_spec
+from engine.model.adapted import Adapting
+from engine.model.config import ModelConfig, computation
+from engine.model.config_files import read_json
+from engine.model.families.registry import SUPPORTED, names_of
+from engine.model.linear import LinearFactory
+from engine.model.read_config import read_config
+from engine.model.transformer import Transformer
+from engine.model.weights import Checkpoint
+from engine.speculation.eagle_weights import load_head, load_own_head, own_head_config, read_head_config
+from engine.start.loaded_model import LoadedModel
+from engine.start.sizing import (
+    refuse_impossible,
+    refuse_large_weights,
+)
+
+LOG = logging.getLogger(__name__)
+
+
+def load_model(config: EngineConfig, progress: Progress, open_weights: Callable[[Path], Checkpoint]) -> LoadedModel:
+    """Loads a model, reporting stages and percent; `open_weights` gives the tensors of its directory.
+
+    Raises `ModelError` for a model that is missing, broken or not supported, `ConfigError` for settings that do not fit
+    it or this machine.
+    """
+    device = choose_device(config.device)
+    use_device(device)
+    dtype = choose_dtype(config.dtype, device, widened=serves_natively(config))
+    refuse_impossible(config, device)
+    directory = locate(config.model, progress, WHOLE_MODEL + CODE if config.trust_remote_code else WHOLE_MODEL)
+    progress("reading the config", 0.0)
+    ours = _ours(config, directory)
+    if isinstance(ours, ModelConfig):
+        return _load_ours(config, ours, directory, device, dtype, progress, open_weights)
+    if proposing(config) == "eagle":
+        where = "guesses nothing for what transformers' own code computes"
+        raise ConfigError("--speculation", "eagle", f"a head that reads hidden states {where}: {ours}")
+    if config.adapts:
+        where = "are not added to what transformers' own code computes"
+        raise ConfigError("--lora, --allow-lora-loading", config.model, f"adapters {where}: {ours}")
+    from engine.start.load_wrapped import load_wrapped  # loads seconds of transformers
+
+    LOG.info("%s: transformers' own forward pass, over our KV pool: %s", directory.name, ours)
+    try:
+        own = choose_dtype(config.dtype, device)  # its products are PyTorch's
+        return load_wrapped(config, directory, device, own, progress)
+    except ModelError as error:
+        if not isinstance(ours, OptionError):
+            raise
+        raise ModelError(f"{ours}; nor does transformers' own code serve it: {error}") from None
+
+
+def _ours(config: EngineConfig, directory: Path) -> ModelConfig | OptionError | str:
+    """Reads the config of a model of one of our families, or returns why transformers' own code computes it.
+
+    That is so where a family of ours lacks an option, too, unless ours alone is asked for.
+    """
+    is_gguf = (directory / PLACES).is_file()
+    if config.model_impl == "transformers":
+        if is_gguf:
+            raise ModelError(
+                f"--model-impl: 'transformers': {directory.name} is a GGUF file, which only our own code reads"
+            )
+        return "--model-impl transformers asks for it"
+    names = read_json(directory / "config.json").get("architectures") or []
+    if config.model_impl == "auto" and not (len(names) == 1 and names[0] in SUPPORTED):
+        return f"{', '.join(map(str, names)) or 'a config without architectures'} is none of ours"
+    try:
+        return read_config(directory, config.max_model_len)
+    except OptionError as error:
+        if config.model_impl == "native" or is_gguf:
+            raise
+        return error
+
+
+def _load_ours(
+    config: EngineConfig,
+    model_config: ModelConfig,
+    directory: Path,
+    device: torch.device,
+    dtype: torch.dtype,
+    progress: Progress,
+    open_weights: Callable[[Path], Checkpoint],
+) -> LoadedModel:
+    """Loads a model of one of our families, and its head that guesses hidden states, if there is to be one."""
+    head_config = _head_config(config, model_config)
+    with_head = model_config
+    if head_config is not None:
+        with_head = structs.replace(model_config, layers=model_config.layers + head_config.layers)
+    backend = choose(config, device, dtype, with_head)
+    checkpoint = open_weights(directory)
+    parameters = checkpoint.parameters()
+    embedding = model_config.vocab_size * model_config.hidden_size
+    refuse_large_weights(config, parameters, dtype, device, backend.linears.forms, embedding)
+    stays = " and ".join(sorted(form for form in parameters if form is not None))
+    if stays and config.quantization != "none":
+        LOG.info(
+            "--quantization %s is for what is not quantized: %s of the checkpoint stay", config.quantization, stays
+        )
+    names = names_of(model_config)
+    with torch.inference_mode():
+        adapting = Adapting(config.max_loras, config.max_lora_rank) if config.adapts else None
+        make = LinearFactory(checkpoint, backend.linears, device, dtype, adapting, config.quantization)
+        model: Transformer[Any] = Transformer(model_config, names, make, backend.layers, progress)
+        digest_of_head, head = "", None
+        if head_config is not None and config.eagle:
+            of_head = open_weights(Path(config.eagle))
+            head = load_head(head_config, model, of_head, backend, len(model_config.layers))
+            digest_of_head = of_head.digest()
+        elif head_config is not None:
+            head = load_own_head(head_config, model, checkpoint, backend, len(model_config.layers))
+    unused = (".rotary_emb.inv_freq", "lm_head.weight") if model_config.tied_head else (".rotary_emb.inv_freq",)
+    behind = range(len(model_config.layers), len(model_config.layers) + model_config.left_out)
+    checkpoint.refuse_unused(unused, (*names.ignored, *(f"{names.layer.format(index)}." for index in behind)))
+    progress("hashing weights", 0.0)
+    digest = checkpoint.digest(computation(model_config) + config.quantization.encode())
+    spec = make_spec(with_head, dtype, config.block_size, digest + digest_of_head, config.kv_dtype)
+    adapters = None
+    if config.adapts:
+        adapters = AdapterSlots(make.places, config.max_loras, config.max_lora_rank, device, dtype)
+    forms = tuple(form for form, _ in make.quantized.most_common())
+    return LoadedModel(
+        backend,
+        model,
+        with_head,
+        spec,
+        parameters.total(),
+        adapters=adapters,
+        forms=forms,
+        head=head,
+        most_sequences=config.max_sequences,
+    )
+
+
+def _head_config(config: EngineConfig, model: ModelConfig) -> ModelConfig | None:
+    """Returns the config of the head that is to guess hidden states; None: nobody has asked for one.
+
+    Raises `ModelError` where there is none, or it is none of this model.
+    """
+    if proposing(config) != "eagle":
+        return None
+    return read_head_config(Path(config.eagle), model) if config.eagle else own_head_config(model)
