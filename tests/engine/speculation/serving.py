@@ -55,6 +55,7 @@ class Asked:
     sampling: Sampling
     samples: int = 1
     salt: str = ""
+    stops: tuple[int, ...] = ()
 
 
 class Serving:
@@ -97,7 +98,7 @@ class Serving:
                     Prompt(list(each.prompt), len(each.prompt), each.salt),
                     1e9,
                     each.sampling,
-                    Limits(each.tokens),
+                    Limits(each.tokens, each.stops),
                 )
                 for sample in range(each.samples)
             ]
