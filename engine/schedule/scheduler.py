@@ -453,7 +453,6 @@ class Scheduler:
         state = b""
         if sequence.told and start == sequence.told_at:
             state, sequence.told = sequence.told, b""
-        propose = self._speculation.wanted(sequence) if sampled and self._speculation is not None else 0
         work = Work(
             sequence=sequence.id,
             start=start,
