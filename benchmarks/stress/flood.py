@@ -59,9 +59,8 @@ def run(sequences: int, tokens: int, steps: float, stages: Stages) -> None:
         secret.write_text(new_secret())
         server, url = redis_service(directory)
         stack.enter_context(child(server.command, directory / "redis.log", settings=settings))
-        store = connect_blocking(url)
-        wait(lambda: answers(store.ping), "Redis")
-        store.close()
+        with connect_blocking(url) as store:
+            wait(lambda: answers(store.ping), "Redis")
         shared = ["--redis", url, "--secret-file", str(secret), "--model", str(DEMO_MODEL)]
         port = check_port("--port", HOST, 0)
         gateway = [sys.executable, "-m", "gateway", *shared, "--port", str(port), "--host", HOST]

@@ -20,7 +20,8 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     def answers() -> bool:
         try:
-            return bool(connect_blocking(url).ping())
+            with connect_blocking(url) as client:
+                return bool(client.ping())
         except redis.RedisError:
             return False
 
@@ -34,5 +35,6 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def clean_redis(redis_url: str) -> str:
-    connect_blocking(redis_url).flushall()
+    with connect_blocking(redis_url) as client:
+        client.flushall()
     return redis_url

@@ -14,6 +14,8 @@ from types import TracebackType
 import httpx
 import msgspec
 import redis
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from benchmarks.processes.python_path import python_path
 from core.network.sealing import new_secret
@@ -52,6 +54,9 @@ class System:
     ) -> None:
         self.directory = directory
         self.model = model
+        service, self.redis_url = redis_service(directory)
+        self._redis_command = service.command
+        self.store: redis.Redis = connect_blocking(self.redis_url)
         self.workers: dict[str, Forked] = {}
         self.gateway_url = self.dashboard_url = ""
         self.killed: set[int] = set()  # processes that a test has ended by itself
@@ -80,9 +85,6 @@ class System:
             assert set(codes) == {0}, f"exit codes {codes}:\n{self.log()}"
 
     def _start(self) -> None:
-        service, self.redis_url = redis_service(self.directory)
-        self._redis_command = service.command
-        self.store: redis.Redis = connect_blocking(self.redis_url)
         self.start_redis()
         (self.directory / "secret").write_text(new_secret())
         shared = ["--redis", self.redis_url]
@@ -109,6 +111,13 @@ class System:
         (self.directory / f"{name}.status").unlink(missing_ok=True)
         role = name.partition("-")[0]
         self.workers[name] = self._serve(name, self._modules[role], [*self._serving, *self._options[role], *more])
+
+    def kill(self, name: str) -> None:
+        """Kills a worker, as nothing can prevent, and waits until it has ended."""
+        process = self.workers.pop(name)
+        self.killed.add(process.pid)
+        process.kill()
+        process.wait(STOP_SECONDS)
 
     def start_redis(self) -> None:
         """Starts the server, and waits until it answers: at the start, and where a test has ended it."""
@@ -146,6 +155,12 @@ class System:
         status = read_status(path)
         assert status is not None
         return status.address
+
+    def name_of(self, epoch: str) -> str:
+        """The name of the worker that lives this life."""
+        (address,) = [record.address for record in self.records() if record.epoch == epoch]
+        (name,) = [name for name in self.workers if self.address(name) == address]
+        return name
 
     def log(self) -> str:
         """What the services wrote."""
@@ -197,9 +212,22 @@ class System:
 
     def usable(self) -> int:
         """How many workers the gateway sends work to."""
+        return sum(one.value == 1 for one in self.figures("baton:worker_usable"))
+
+    def figures(self, name: str) -> list[Sample]:
+        """What the gateway counts under this name, at this moment."""
         with self.host_of("gateway").inside():
-            lines = httpx.get(f"{self.gateway_url}/metrics", timeout=5).text.splitlines()
-        return len([line for line in lines if line.startswith("baton:worker_usable{") and line.endswith(" 1.0")])
+            page = httpx.get(f"{self.gateway_url}/metrics", timeout=10).text
+        lines = [line for line in page.splitlines() if line.startswith(name + "{")]
+        return [one for family in text_string_to_metric_families("\n".join(lines)) for one in family.samples]
+
+    def in_progress(self) -> float:
+        """How many requests the gateway has at this moment."""
+        return sum(one.value for one in self.figures("baton:requests_in_progress"))
+
+    def retried(self) -> float:
+        """How many attempts were followed by another."""
+        return sum(one.value for one in self.figures("baton:attempts_retried_total"))
 
     def _answers(self) -> bool:
         try:
@@ -220,5 +248,6 @@ class System:
                 code = process.wait()
             if process.pid not in self.killed:
                 codes.append(code)
+        self.store.close()
         self._log.close()
         return codes

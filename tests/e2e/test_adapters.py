@@ -1,7 +1,6 @@
 """Adapters through the split system: PEFT's tokens in any company, also where a worker dies; loading while it runs."""
 
 import asyncio
-import signal
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from core.redis.records import WorkerRecord
 from tests.adapter_reference import adapted_by, build_adapter
+from tests.e2e.deaths import death_midway
 from tests.e2e.golden import LIMITS, build_served_model, tokens_of
 from tests.e2e.system import System
 from tests.reference import Golden, golden, make_prompts
@@ -50,12 +50,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 def post(system: System, path: str, **body: str) -> httpx.Response:
     return httpx.post(f"{system.gateway_url}{path}", json=body, timeout=60)
-
-
-def in_progress(system: System) -> float:
-    """Requests that the gateway has at this moment."""
-    lines = httpx.get(f"{system.gateway_url}/metrics", timeout=10).text.splitlines()
-    return sum(float(line.split()[-1]) for line in lines if line.startswith("baton:requests_in_progress{"))
 
 
 def ask(system: System, asked: Sequence[tuple[str, Golden]]) -> list[list[int]]:
@@ -120,7 +114,7 @@ def test_an_adapter_is_loaded_and_unloaded_while_requests_run(served: Served) ->
     found: list[list[int]] = []
     asking = threading.Thread(target=lambda: found.extend(ask(system, asked)))
     asking.start()
-    wait_until(lambda: in_progress(system) > 0, "requests under way")
+    wait_until(lambda: system.in_progress() > 0, "requests under way")
     assert post(system, "/v1/unload_lora_adapter", lora_name="later").status_code == 200
     assert "later" not in listed(system)
     asking.join()
@@ -172,10 +166,7 @@ def test_a_worker_that_starts_or_starts_again_has_all_adapters_before_it_is_read
     system, runs = served.system, served.runs
     assert post(system, "/v1/load_lora_adapter", lora_name="later", lora_path="later").status_code == 200
     assert adapters_of_a_start(system, "decode-2") == {"sql", "law", "later"}
-    victim = system.workers["prefill-0"]
-    system.killed.add(victim.pid)
-    victim.send_signal(signal.SIGKILL)
-    victim.wait(10)
+    system.kill("prefill-0")
     assert adapters_of_a_start(system, "prefill-0") == {"sql", "law", "later"}
     asked = mixed(runs, "later", "model", "sql", "law")
     assert ask(system, asked) == [run.tokens for _, run in asked]
@@ -186,18 +177,8 @@ def test_a_worker_that_starts_or_starts_again_has_all_adapters_before_it_is_read
 def test_a_decode_worker_that_dies_costs_no_token_of_an_adapter(served: Served) -> None:
     """The last test: it leaves one worker fewer."""
     system, runs = served.system, served.runs
-    victim = system.workers.pop("decode-1")
     asked = mixed(runs, "sql", "model", "law") * 3
-
-    def kill_midway() -> None:
-        wait_until(lambda: in_progress(system) > 0, "requests under way")
-        victim.send_signal(signal.SIGKILL)
-        victim.wait(10)
-
-    system.killed.add(victim.pid)
-    killer = threading.Thread(target=kill_midway)
-    killer.start()
-    assert ask(system, asked) == [run.tokens for _, run in asked]
-    killer.join()
+    with death_midway(system):
+        assert ask(system, asked) == [run.tokens for _, run in asked]
     assert all(record.outcome == "finished" for record in system.finished())
     wait_until(lambda: any(record.attempts > 1 for record in system.finished()), "a request that was begun anew")

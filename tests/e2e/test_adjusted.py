@@ -3,8 +3,6 @@
 Also where sequences are preempted, and where a decode worker dies: what was counted is counted again elsewhere.
 """
 
-import signal
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +16,11 @@ from transformers import (
     RepetitionPenaltyLogitsProcessor,
 )
 
+from tests.e2e.deaths import death_midway
 from tests.e2e.golden import build_served_model, complete_all
 from tests.e2e.system import System
-from tests.e2e.test_failures import in_progress
 from tests.reference import Golden, golden, make_prompts
 from tests.variants import VARIANTS
-from tests.waiting import wait_until
 
 NEW = 80
 BLOCK = 4 * 2 * 2 * 16 * 32 * 4  # bytes: layers x sides x KV heads x tokens x head size x fp32
@@ -87,16 +84,7 @@ def test_adjusted_tokens_are_those_of_the_processors(tmp_path: Path) -> None:
             assert complete_all(system.gateway_url, runs, **asked) == [run.tokens for run in runs]
         records = system.wait_until_idle(60)
         assert sum(record.load.preemptions for record in records if record.role == "decode") > 0
-        victim = system.workers.pop("decode-1")
-        system.killed.add(victim.pid)
-
-        def kill_midway() -> None:
-            wait_until(lambda: in_progress(system) > 0, "requests in progress")
-            victim.send_signal(signal.SIGKILL)
-            victim.wait(10)
-
-        killer = threading.Thread(target=kill_midway)
-        killer.start()
         runs, asked = both[1]
-        assert complete_all(system.gateway_url, runs, **asked) == [run.tokens for run in runs]
-        killer.join()
+        with death_midway(system):
+            assert complete_all(system.gateway_url, runs, **asked) == [run.tokens for run in runs]
+        assert system.retried() > 0

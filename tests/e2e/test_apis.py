@@ -1,5 +1,6 @@
 """The Responses and the Messages API over the demo model: what they say is what the chat says."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import anthropic
@@ -15,13 +16,15 @@ TOKENS = 32
 
 
 @pytest.fixture(scope="module")
-def client(system: System) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{system.gateway_url}/v1", api_key="mine", timeout=60, max_retries=0)
+def client(system: System) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{system.gateway_url}/v1", api_key="mine", timeout=60, max_retries=0) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
-def claude(system: System) -> anthropic.Anthropic:
-    return anthropic.Anthropic(base_url=system.gateway_url, api_key="mine", timeout=60, max_retries=0)
+def claude(system: System) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=system.gateway_url, api_key="mine", timeout=60, max_retries=0) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """Answers keep to what was asked for through the whole system, and when a decode worker is killed in their midst."""
 
 import asyncio
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.e2e.deaths import kill_busiest
 from tests.e2e.system import System
 from tests.engine.grammars.answering import CLOSING, random_model
 from tests.engine.grammars.schemas import REGEXES, SCHEMAS, Schema, between, closed, listed, text
@@ -85,23 +85,23 @@ async def answer(client: httpx.AsyncClient, number: int, flowing: Callable[[], N
 def test_every_answer_is_what_was_asked_for_when_a_decode_worker_is_killed(tmp_path: Path, model: Path) -> None:
     worker = ("--dtype", "fp32", "--kv-memory", "64MiB", "--cpu-backend", "torch")
     with System(tmp_path, model, prefill=1, decode=2, worker=worker) as system:
-        victim = system.workers.pop("decode-1")
-        system.killed.add(victim.pid)
         flowing = 0
+        killing: list[asyncio.Future[None]] = []
 
         def kill_in_the_midst() -> None:
             nonlocal flowing
             flowing += 1
             if flowing == 8:
-                victim.send_signal(signal.SIGKILL)
+                killing.append(asyncio.ensure_future(asyncio.to_thread(kill_busiest, system)))
 
         async def all_answers() -> list[str]:
             async with httpx.AsyncClient(base_url=system.gateway_url, timeout=120) as client:
-                return await asyncio.gather(*(answer(client, each, kill_in_the_midst) for each in range(len(FORMS))))
+                found = await asyncio.gather(*(answer(client, each, kill_in_the_midst) for each in range(len(FORMS))))
+            await asyncio.gather(*killing)
+            return found
 
         wrong = {number: why for number, why in enumerate(asyncio.run(all_answers())) if why}
         assert wrong == {}
         assert flowing > 8, "answers that were under way"
-        victim.wait(10)
         system.wait_until_idle()
         wait_until(lambda: any(record.attempts > 1 for record in system.finished()), "an answer that was begun anew")

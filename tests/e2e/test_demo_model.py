@@ -1,7 +1,7 @@
 """The demo model through the whole system: transformers' tokens, and the official client."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import openai
@@ -28,8 +28,9 @@ TOKENS = 48
 
 
 @pytest.fixture(scope="module")
-def client(system: System) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{system.gateway_url}/v1", api_key="none", timeout=60, max_retries=0)
+def client(system: System) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{system.gateway_url}/v1", api_key="none", timeout=60, max_retries=0) as made:
+        yield made
 
 
 @torch.inference_mode()

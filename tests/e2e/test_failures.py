@@ -1,12 +1,12 @@
 """Whatever stops, dies, is emptied or leaves costs no request: sequences go on elsewhere, with the same tokens."""
 
 import signal
-import threading
 from pathlib import Path
 
-import httpx
 import pytest
 
+from core.redis.records import Role
+from tests.e2e.deaths import death_midway
 from tests.e2e.golden import build_served_model, complete_all, references
 from tests.e2e.streams import Streams
 from tests.e2e.system import System
@@ -15,12 +15,6 @@ from tests.waiting import wait_until
 
 FP32 = ("--dtype", "fp32", "--kv-memory", "64MiB", "--max-batch-tokens", "56")
 LONG = ("--link-prompt", "100")  # longer prompts come by the connection of their gateway, the others by Redis
-
-
-def in_progress(system: System) -> float:
-    """Requests that the gateway has at this moment."""
-    lines = httpx.get(f"{system.gateway_url}/metrics", timeout=10).text.splitlines()
-    return sum(float(line.split()[-1]) for line in lines if line.startswith("baton:requests_in_progress{"))
 
 
 @pytest.fixture(scope="module")
@@ -32,22 +26,14 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Golden]
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("role", ["prefill", "decode"])
-def test_a_killed_worker_loses_no_request(tmp_path: Path, served: tuple[Path, list[Golden]], role: str) -> None:
+def test_a_killed_worker_loses_no_request(tmp_path: Path, served: tuple[Path, list[Golden]], role: Role) -> None:
     model, runs = served
-    with System(tmp_path, model, prefill=2, decode=2, worker=FP32, gateway=LONG) as system:
-        victim = system.workers.pop(f"{role}-1")
-
-        def kill_midway() -> None:
-            wait_until(lambda: in_progress(system) > 0, "requests in progress")  # said live, not once a heartbeat
-            victim.send_signal(signal.SIGKILL)
-            victim.wait(10)
-
-        system.killed.add(victim.pid)
-        killer = threading.Thread(target=kill_midway)
-        killer.start()
-        answers = complete_all(system.gateway_url, runs)
-        killer.join()
+    worker = (*FP32[:-1], "16")  # so that prompts are computed in many steps
+    with System(tmp_path, model, prefill=2, decode=2, worker=worker, gateway=LONG) as system:
+        with death_midway(system, role):
+            answers = complete_all(system.gateway_url, runs)
         assert answers == [run.tokens for run in runs]
+        assert system.retried() > 0
         wait_until(lambda: len(system.records()) == 3, "the dead worker's record to expire")
         system.wait_until_idle()
         assert all(record.outcome == "finished" for record in system.finished())

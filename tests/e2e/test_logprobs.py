@@ -1,8 +1,6 @@
 """Log-probabilities through the whole system equal transformers': by both routes, drawn and greedy, after a kill."""
 
 import asyncio
-import signal
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +9,9 @@ import httpx
 import pytest
 from torch import Tensor
 
+from tests.e2e.deaths import death_midway
 from tests.e2e.golden import build_served_model
 from tests.e2e.system import System
-from tests.e2e.test_failures import in_progress
 from tests.reference import load_reference, logprobs, make_prompts
 from tests.waiting import wait_until
 
@@ -117,19 +115,8 @@ def test_after_a_kill_every_token_still_has_its_score_once(tmp_path: Path, model
         {**kind, "prompt": prompt, "max_tokens": 250} for prompt, kind in zip(prompts, KINDS[:4] * 4, strict=True)
     ]
     with System(tmp_path, model, decode=2, worker=FP32) as running:
-        victim = running.workers.pop("decode-1")
-
-        def kill_midway() -> None:
-            # One may be the other worker's, and many would soon be answered.
-            wait_until(lambda: in_progress(running) > 3, "requests in progress")
-            victim.send_signal(signal.SIGKILL)
-            victim.wait(10)
-
-        running.killed.add(victim.pid)
-        killer = threading.Thread(target=kill_midway)
-        killer.start()
-        answers = ask(running.gateway_url, bodies)
-        killer.join()
+        with death_midway(running):
+            answers = ask(running.gateway_url, bodies)
         # Records come a moment behind the answers, and those that were begun anew come last.
         wait_until(lambda: any(record.attempts > 1 for record in running.finished()), "a request that was begun anew")
     for body, answer in zip(bodies, answers, strict=True):

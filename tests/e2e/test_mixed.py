@@ -1,7 +1,6 @@
 """Requests of every kind at once answer what each answers alone, whatever dies, and leave nothing behind."""
 
 import asyncio
-import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from tests.e2e.asked.asked import Asked
 from tests.e2e.asked.bodies import ASK, FORM, TOOL, chat, completion
 from tests.e2e.conftest import DEMO
+from tests.e2e.deaths import kill_busiest
 from tests.e2e.system import System
 
 WORDS = ("fox", "owl", "lion", "bear", "whale", "robot")
@@ -51,8 +51,8 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
         yield running
 
 
-async def answers(system: System, at_once: int, dying: tuple[str, ...] = ()) -> list[Any]:
-    """Returns what all requests are answered. Workers that are `dying` are killed while they run."""
+async def answers(system: System, at_once: int, deaths: bool = False) -> list[Any]:
+    """Returns what all requests are answered. With `deaths` a worker of each role is killed while they run."""
     room = asyncio.Semaphore(at_once)
     async with httpx.AsyncClient(base_url=system.gateway_url, timeout=60) as client:
 
@@ -63,13 +63,10 @@ async def answers(system: System, at_once: int, dying: tuple[str, ...] = ()) -> 
             return answer.json()
 
         running = [asyncio.ensure_future(one(asked)) for asked in ASKED]
-        if dying:
+        if deaths:
             await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            assert sum(not each.done() for each in running) > len(running) // 2
-        for name in dying:
-            process = system.workers.pop(name)
-            system.killed.add(process.pid)
-            process.send_signal(signal.SIGKILL)
+            await asyncio.to_thread(kill_busiest, system)
+            await asyncio.to_thread(system.kill, "prefill-0")
         return await asyncio.gather(*running)
 
 
@@ -113,17 +110,9 @@ def test_together_and_after_deaths_answers_are_what_they_are_alone(pairs: System
     check_equal(asyncio.run(answers(pairs, len(ASKED))), alone)
     asyncio.run(leave(pairs))
     pairs.wait_until_idle()
-    check_equal(asyncio.run(answers(pairs, len(ASKED), ("decode-0", "prefill-0"))), alone)
-    assert retried(pairs) > 0  # the deaths were in the midst of answers
+    check_equal(asyncio.run(answers(pairs, len(ASKED), deaths=True)), alone)
+    assert pairs.retried() > 0  # the deaths were in the midst of answers
     pairs.wait_until_idle()
-
-
-def retried(system: System) -> float:
-    """Returns how many attempts were made anew."""
-    page = httpx.get(f"{system.gateway_url}/metrics").text
-    return sum(
-        float(line.split()[-1]) for line in page.splitlines() if line.startswith("baton:attempts_retried_total{")
-    )
 
 
 async def leave(system: System) -> None:

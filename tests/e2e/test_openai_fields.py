@@ -1,6 +1,7 @@
 """What clients may ask beside a text, of the demo model through the whole system: scores, ends, choices, forms."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -16,8 +17,9 @@ NEAR = 1e-4
 
 
 @pytest.fixture(scope="module")
-def client(system: System) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{system.gateway_url}/v1", api_key="none", max_retries=0, timeout=60)
+def client(system: System) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{system.gateway_url}/v1", api_key="none", max_retries=0, timeout=60) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -26,12 +26,11 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with (directory / "log").open("wb") as log:
         server = subprocess.Popen(command, stdout=log, stderr=log)
         try:
-            client = redis.Redis(unix_socket_path=str(path))
-            until = time.monotonic() + START_SECONDS
-            while not _answers(client):
-                assert time.monotonic() < until and server.poll() is None, (directory / "log").read_text()
-                time.sleep(0.01)
-            client.close()
+            with redis.Redis(unix_socket_path=str(path)) as client:
+                until = time.monotonic() + START_SECONDS
+                while not _answers(client):
+                    assert time.monotonic() < until and server.poll() is None, (directory / "log").read_text()
+                    time.sleep(0.01)
             yield f"unix://{path}"
         finally:
             server.terminate()
