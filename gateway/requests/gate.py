@@ -9,6 +9,7 @@ a burst makes only its own tenant's requests fail; whoever is refused is told wh
 import asyncio
 from bisect import bisect_left, insort
 from contextlib import suppress
+from math import exp
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -17,8 +18,7 @@ from gateway.errors import APIError
 from gateway.requests.verdict import pause
 
 LOOK = 0.025  # s between two looks at the head
-FRESH = 0.1
-"""The newest pause between two that went, in what is known of them."""
+MEMORY = 3.0  # s of waiting after which what was seen counts 1/e: answers end in bursts, so many are looked at together
 UNKNOWN = 0.05  # s between two that go, while nobody knows
 UNSEEN = 1.0  # s after which the first is told to come back where nobody was seen to go
 
@@ -57,8 +57,10 @@ class Gate:
         self._look = asyncio.Event()  # the head looks at once
         self._count = 0
         self._came = 0
-        self._went_at = 0.0  # local time, s
-        self._between = UNKNOWN  # s between two that go while others wait
+        self._since = 0.0  # local time, s: when the last one went, or the line began
+        self._seen = False  # whether anybody went since the line began
+        self._waited = 0.0  # s in which anybody waited, as they count now
+        self._gone = 0.0  # who went meanwhile, likewise
         self._promised = 0.0  # local time, s, until which those who were refused were told to stay away
 
     def __len__(self) -> int:
@@ -67,6 +69,8 @@ class Gate:
     def enter(self, tenant: str, weight: float, tokens: int, due: float, now: float) -> Waiting:
         """Puts a request in line. Raises `APIError` (429) where that is full, and its tenant has most in it."""
         self._came += 1
+        if not self._count:
+            self._since, self._seen = now, False
         waiting = Waiting(tenant, weight, tokens, Place(due, self._came))
         own = self._tenants.setdefault(tenant, [])
         insort(own, waiting, key=place)
@@ -102,11 +106,8 @@ class Gate:
 
     def goes(self, waiting: Waiting, now: float) -> None:
         """Notes that a request leaves the line because it has begun."""
-        if self._count > 1:
-            self._between += FRESH * (min(1.0, now - self._went_at) - self._between) if self._went_at else 0.0
-            self._went_at = now
-        else:
-            self._went_at = 0.0
+        self._waited, gone = self._known(now)
+        self._gone, self._since, self._seen = gone + 1, now, True
         self._shares.charge(waiting.tenant, waiting.tokens)
 
     def leave(self, waiting: Waiting) -> None:
@@ -125,11 +126,28 @@ class Gate:
 
         Each that is refused has a moment of its own, behind those that wait and those that were told one before.
         """
-        first = self._count * self._between if self._went_at else UNSEEN
-        self._promised = max(self._promised, now + first) + self._between
+        between = self._between(now)
+        first = self._count * between if self._seen else max(UNSEEN, self._count * between)
+        self._promised = max(self._promised, now + first) + between
         after = pause(self._promised - now)
         message = f"{self._count} requests wait, as many as may (--max-waiting); come back in {after:.2g} s"
         return APIError(429, message, kind="rate_limit_error", code="rate_limit_exceeded", retry_after=after)
+
+    def _between(self, now: float) -> float:
+        """Returns the s between two that go; that nobody has gone for long counts too.
+
+        Where nobody ever went, all who wait go at once at the best, when so much time has passed again.
+        """
+        waited, gone = self._known(now)
+        if not self._gone:
+            return max(UNKNOWN, 2 * waited / max(1, self._count))
+        return max(self._waited / self._gone, waited / (gone + 1))
+
+    def _known(self, now: float) -> tuple[float, float]:
+        """Returns how long anybody waited, and how many went meanwhile, as they count now."""
+        passed = max(0.0, now - self._since)
+        keep = exp(-passed / MEMORY)
+        return self._waited * keep + passed, self._gone * keep
 
     def _choose(self) -> None:
         if not self._tenants:

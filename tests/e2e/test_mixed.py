@@ -54,7 +54,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
 async def answers(system: System, at_once: int, deaths: bool = False) -> list[Any]:
     """Returns what all requests are answered. With `deaths` a worker of each role is killed while they run."""
     room = asyncio.Semaphore(at_once)
-    async with httpx.AsyncClient(base_url=system.gateway_url, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=system.gateway_url, timeout=120) as client:
 
         async def one(asked: Asked) -> Any:
             async with room:
@@ -105,6 +105,7 @@ def scores(answer: Any) -> list[tuple[str, float]]:
     return found
 
 
+@pytest.mark.timeout(300)
 def test_together_and_after_deaths_answers_are_what_they_are_alone(pairs: System) -> None:
     alone = asyncio.run(answers(pairs, 1))
     check_equal(asyncio.run(answers(pairs, len(ASKED))), alone)
@@ -117,7 +118,7 @@ def test_together_and_after_deaths_answers_are_what_they_are_alone(pairs: System
 
 async def leave(system: System) -> None:
     """Asks for every answer as a stream, and goes away in its middle."""
-    async with httpx.AsyncClient(base_url=system.gateway_url, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=system.gateway_url, timeout=120) as client:
 
         async def one(number: int, asked: Asked) -> None:
             async with client.stream("POST", asked.path, json={**asked.body, "stream": True}) as answer:
