@@ -1,16 +1,14 @@
 """A head that guesses hidden states changes no token, through the split system, whoever dies and whatever is short."""
 
-import signal
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from core.messages.sampling import Sampling
+from tests.e2e.deaths import death_midway
 from tests.e2e.golden import build_served_model, complete_all, references
 from tests.e2e.system import System
-from tests.e2e.test_failures import in_progress
 from tests.engine.drive import run, start
 from tests.engine.speculation.heads import build_head
 from tests.engine.test_golden import make_executor
@@ -39,18 +37,8 @@ def test_tokens_are_those_without_a_head(tmp_path: Path) -> None:
     runs = references(model, [20, 150, 90, 210, 40, 64] * 2, NEW_TOKENS)
     options = (*WORKER, "--speculation", "eagle", "--eagle", str(tmp_path / "head"), "--speculative-tokens", "3")
     with System(tmp_path, model, decode=2, worker=options) as system:
-        victim = system.workers.pop("decode-1")
-
-        def kill_midway() -> None:
-            wait_until(lambda: in_progress(system) > 0, "requests in progress")
-            victim.send_signal(signal.SIGKILL)
-            victim.wait(10)
-
-        system.killed.add(victim.pid)
-        killer = threading.Thread(target=kill_midway)
-        killer.start()
-        answers = complete_all(system.gateway_url, runs)
-        killer.join()
+        with death_midway(system):
+            answers = complete_all(system.gateway_url, runs)
         assert answers == [each.tokens for each in runs]
         seeded: dict[str, Any] = {"temperature": 1.0, "seed": SEED}
         assert complete_all(system.gateway_url, runs, **seeded) == drawn(model, runs)
