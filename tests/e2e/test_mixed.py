@@ -1,7 +1,8 @@
 """Requests of every kind at once answer what each answers alone, whatever dies, and leave nothing behind."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import httpx
@@ -51,8 +52,8 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
         yield running
 
 
-async def answers(system: System, at_once: int, deaths: bool = False) -> list[Any]:
-    """Returns what all requests are answered. With `deaths` a worker of each role is killed while they run."""
+async def answers(system: System, at_once: int, deaths: Sequence[Callable[[], None]] = ()) -> list[Any]:
+    """Returns what all requests are answered. Each of the `deaths` is called when the first is, and kills a worker."""
     room = asyncio.Semaphore(at_once)
     async with httpx.AsyncClient(base_url=system.gateway_url, timeout=120) as client:
 
@@ -65,8 +66,8 @@ async def answers(system: System, at_once: int, deaths: bool = False) -> list[An
         running = [asyncio.ensure_future(one(asked)) for asked in ASKED]
         if deaths:
             await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.to_thread(kill_busiest, system)
-            await asyncio.to_thread(system.kill, "prefill-0")
+        for death in deaths:
+            await asyncio.to_thread(death)
         return await asyncio.gather(*running)
 
 
@@ -111,7 +112,8 @@ def test_together_and_after_deaths_answers_are_what_they_are_alone(pairs: System
     check_equal(asyncio.run(answers(pairs, len(ASKED))), alone)
     asyncio.run(leave(pairs))
     pairs.wait_until_idle()
-    check_equal(asyncio.run(answers(pairs, len(ASKED), deaths=True)), alone)
+    deaths = partial(kill_busiest, pairs), partial(pairs.kill, "prefill-0")
+    check_equal(asyncio.run(answers(pairs, len(ASKED), deaths)), alone)
     assert pairs.retried() > 0  # the deaths were in the midst of answers
     pairs.wait_until_idle()
 
