@@ -10,7 +10,7 @@ from gateway.anthropic.events import MessageAnswer, Ping, Usage, encoded
 from gateway.anthropic.schemas import MessagesRequest
 from gateway.errors import APIError
 from gateway.openai.answers.replies import Answer
-from gateway.output.parts import Part
+from gateway.output.parts import Content, Part
 from gateway.requests.request import Request
 from gateway.requests.stream import Delta
 
@@ -38,9 +38,13 @@ class MessageShaper:
         if delta.finish is not None:
             self._finish, self._stop = delta.finish, _sequence(delta.stop_reason)
 
-    def quick(self, choice: int, parts: Sequence[Part], delta: Delta) -> bytes | None:
+    def quick(self, choice: int, parts: Sequence[Part], token_ids: Sequence[int]) -> bytes | None:
         """Returns the events of what has come in the middle of the answer."""
         return b"".join(map(encoded, self._shape.take(parts))) if self._begun else None
+
+    def text(self, choice: int, text: str, token_ids: Sequence[int]) -> bytes | None:
+        """Returns the events of a text in the middle of the answer."""
+        return self.quick(choice, (Content(text),) if text else (), token_ids)
 
     def alive(self) -> bytes:
         """Returns a ping."""

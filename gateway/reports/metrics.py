@@ -43,6 +43,7 @@ class Metrics:
         gaps = "vllm:inter_token_latency_seconds"
         self._gaps = Gaps(gaps, "Between two output tokens of a request", _GAPS, model)
         self._registry.register(self._gaps)
+        self.gaps = self._gaps.observe  # counts output tokens, each so many seconds after the one before
         self._tpot = histogram(
             "vllm:request_time_per_output_token_seconds", "(End to end - TTFT) / (output tokens - 1)", _GAPS
         )
@@ -84,10 +85,6 @@ class Metrics:
     def first_token(self, seconds: float) -> None:
         """Counts a request's first output token, so many seconds after its receipt."""
         self._ttft.labels(self._model).observe(seconds)
-
-    def gaps(self, seconds: float, tokens: int) -> None:
-        """Counts output tokens, each so many seconds after the one before."""
-        self._gaps.observe(seconds, tokens)
 
     def placed(self, path: str) -> None:
         """Counts an attempt on the path `handoff`, or on the `short` one."""

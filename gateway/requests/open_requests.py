@@ -120,8 +120,16 @@ class OpenRequests:
         now = time.monotonic()
         match news:
             case Tokens(emitted=emitted):
+                epoch = worker.epoch
                 for one in emitted:
-                    self._emitted(worker, one, now)
+                    # Nearly all tokens take this branch; a `SampleKey` would cost as much as all the rest.
+                    stream = self._streams.get(one.key[:2])
+                    if stream is not None and stream.plain and stream.sample.goes_on(epoch, one, now):
+                        stream.take_next(one.token_ids, now)
+                        if stream.overrun():
+                            self._fail(stream, _too_slow())
+                    else:
+                        self._emitted(worker, stream, one, now)
             case Started():
                 self._started(worker, news, now)
             case Wanted():
@@ -164,13 +172,7 @@ class OpenRequests:
         elif fate is Fate.RETRY:
             self._retry(stream, "lost after its handoff")
 
-    def _emitted(self, worker: WorkerConnection, emitted: Emitted, now: float) -> None:
-        stream = self._streams.get(emitted.key[:2])  # a `SampleKey` would cost as much as all the rest
-        if stream is not None and stream.plain and stream.sample.goes_on(worker.epoch, emitted, now):
-            stream.take_next(emitted.token_ids, now)
-            if stream.overrun():
-                self._fail(stream, _too_slow())
-            return
+    def _emitted(self, worker: WorkerConnection, stream: Stream | None, emitted: Emitted, now: float) -> None:
         was = stream.sample.state if stream is not None else None
         fresh = stream.sample.emitted(worker.epoch, emitted, now) if stream is not None else None
         if stream is None or fresh is None:

@@ -18,18 +18,19 @@ class Turn:
     """Calls what is due once in this turn of the event loop, when all that lay ready has been taken."""
 
     def __init__(self) -> None:
-        self._due: list[Callable[[], None]] = []
+        self._due: list[Callable[[float], None]] = []
 
-    def call(self, work: Callable[[], None]) -> None:
-        """Has `work` called soon."""
+    def call(self, work: Callable[[float], None]) -> None:
+        """Has `work` called soon, with the loop's time."""
         if not self._due:
             asyncio.get_running_loop().call_soon(self._run)
         self._due.append(work)
 
     def _run(self) -> None:
         due, self._due = self._due, []
+        now = asyncio.get_running_loop().time()
         for work in due:
-            work()
+            work(now)
 
 
 _TURN = Turn()
@@ -79,21 +80,24 @@ class Reader:
             self._called = True
             _TURN.call(self._news)
 
-    def _news(self) -> None:
+    def _news(self, now: float) -> None:
         """Passes on what can be, and wakes the reader up for the rest."""
         self._called = False
-        if self._waiter is None or self._waiter.done():
+        waiter = self._waiter
+        if waiter is None or waiter.done():
             return
+        ready, self._ready = self._ready, []
         try:
-            ready, self._ready = self._ready, []
-            self._ready += [place for place in ready if not self._pass_on(place)]
+            for place in ready:
+                if not self._pass_on(place):
+                    self._ready.append(place)
         except Exception as error:
-            self._waiter.set_exception(error)  # for whoever answers
+            waiter.set_exception(error)  # for whoever answers
             return
         if self._ready:
-            self._waiter.set_result(None)
+            waiter.set_result(None)
         else:
-            self._since = self._loop.time()
+            self._since = now
 
     def _look(self) -> None:
         """Ends a wait that has been as long as it may."""

@@ -4,7 +4,8 @@ Text may come later than its tokens: part of a character, or of a stop string, w
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from core.messages.sampling import Finish
 from core.scores import Scores
@@ -20,7 +21,7 @@ from gateway.text.stop import StopStrings
 UNREAD = 4096  # tokens that may wait for a client that streams; with more, it reads too slowly
 
 
-class Delta(NamedTuple):
+class Delta(Struct, frozen=True):
     """Holds what came since the client's last read, and the reason of the end if it is the last."""
 
     text: str
@@ -47,14 +48,15 @@ class Stream:
         self.sample = sample
         self.received = received  # local clock, s
         self._detokenizer = detokenizer
-        self._push = detokenizer.push
         self._stops = StopStrings(sample.admitted.stops)
         self._bounded = bounded
         self._metrics = metrics
         self.plain = False  # it has begun, and no text ends it: each token's is passed on as it is
+        self.goes_on = True  # it has neither ended nor failed
         self._first: float | None = None  # local time of its first token, s
         self._last = received  # local time of its last token, s
-        self._text: list[str] = []  # not read by the client yet
+        self._text: list[str] = []  # not read by the client yet …
+        self._undecoded: list[int] = []  # … and the tokens of the text behind it
         self._tokens: list[int] = []  # not read by the client yet
         self._scores: list[Scores] = []  # … of these tokens
         self._finish: Finish | None = None
@@ -66,20 +68,21 @@ class Stream:
     # the workers' side ----------------------------------------------------------------------------------------------
 
     def take_next(self, tokens: list[int], now: float) -> None:
-        """Takes new tokens of a stream that is `plain`."""
+        """Takes new tokens of a stream that is `plain`. They become text when that is read, all at once."""
         count = len(tokens)
         self._metrics.gaps((now - self._last) / count, count)
         self._last = now
-        for token in tokens:
-            self._text.append(self._push(token))
+        self._undecoded += tokens
         self._tokens += tokens
-        self._tell()
+        if not self._news:
+            self._tell()
 
     def take(self, fresh: Fresh, now: float) -> tuple[Finish | None, bool]:
         """Takes new tokens. Returns the reason if they end the answer, and whether its worker does not know that yet.
 
         Tokens behind a stop string count as never made.
         """
+        self._decode()
         if fresh.tokens:
             self._clock(len(fresh.tokens), now)
         end = self.sample.admitted.limits.stop_token_ids if fresh.finish == "stop" else ()
@@ -126,7 +129,7 @@ class Stream:
 
     def fail(self, error: APIError) -> None:
         """Ends the text with an error: what has come is not the whole answer."""
-        self._error = error
+        self._error, self.goes_on = error, False
         self._tell()
 
     def overrun(self) -> bool:
@@ -134,9 +137,15 @@ class Stream:
         return self._bounded and len(self._tokens) > UNREAD
 
     def _finished(self, finish: Finish) -> Finish:
-        self._finish = finish
+        self._finish, self.goes_on = finish, False
         self._tell()
         return finish
+
+    def _decode(self) -> None:
+        """Makes text of the tokens that are none yet."""
+        if self._undecoded:
+            self._text.append(self._detokenizer.text_of(self._undecoded))
+            self._undecoded = []
 
     def _tell(self) -> None:
         if not self._news:
@@ -152,15 +161,12 @@ class Stream:
         if listener is not None and self._news:
             listener()
 
-    def goes_on(self) -> bool:
-        """Tells whether it has neither ended nor failed."""
-        return self._finish is None and self._error is None
-
     def unread(self) -> Delta:
         """Takes what has not been read. Raises `APIError` if it has failed, behind what came before."""
         self._news = False
         if self._error is not None and not self._tokens:
             raise self._error
+        self._decode()
         text, tokens = "".join(self._text), self._tokens
         scores = Scores.joined(self._scores) if self._scores else None
         self._text, self._tokens, self._scores = [], [], []

@@ -13,7 +13,7 @@ from gateway.errors import APIError
 from gateway.openai.answers.logprobs import Scored, TokenNames, of_chat
 from gateway.openai.answers.replies import COMMENT, Answer
 from gateway.openai.answers.thoughts import Thoughts
-from gateway.output.parts import Part
+from gateway.output.parts import Content, Part
 from gateway.requests.request import Request
 from gateway.requests.stream import Delta
 from gateway.responses.answers import ResponseShape
@@ -64,12 +64,16 @@ class ResponseShaper:
         if delta.finish is not None:
             self._finish = delta.finish
 
-    def quick(self, choice: int, parts: Sequence[Part], delta: Delta) -> bytes | None:
+    def quick(self, choice: int, parts: Sequence[Part], token_ids: Sequence[int]) -> bytes | None:
         """Returns the events of what has come in the middle of the answer."""
         if not self._begun or self._top is not None:
             return None
-        self._thoughts.add(0, parts, delta.token_ids)
+        self._thoughts.add(0, parts, token_ids)
         return b"".join(map(encoded, self._shape.take(parts, ())))
+
+    def text(self, choice: int, text: str, token_ids: Sequence[int]) -> bytes | None:
+        """Returns the events of a text in the middle of the answer."""
+        return self.quick(choice, (Content(text),) if text else (), token_ids)
 
     def alive(self) -> bytes:
         """Returns a comment."""

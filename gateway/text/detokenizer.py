@@ -6,7 +6,8 @@ and without the new one, and the difference is new.
 """
 
 import codecs
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 Piece = Callable[[int], str | None]  # a token as the vocabulary spells it, None for special tokens
@@ -19,6 +20,9 @@ class Detokenizer(Protocol):
 
     def push(self, token: int) -> str:
         """Returns the text that this token completes, often empty."""
+
+    def text_of(self, tokens: Sequence[int]) -> str:
+        """Returns the text that these tokens complete: what pushing one after the other would."""
 
     def flush(self) -> str:
         """Returns what is left at the end: a character that stayed incomplete is a replacement character."""
@@ -38,6 +42,7 @@ class BytePieces:
         self._piece = piece
         self._alphabet = byte_alphabet()
         self._known: dict[int, bytes] = {}
+        self.texts: dict[int, str] = {}  # of tokens that are whole characters, as far as they have come
 
     def bytes_of(self, token: int) -> bytes:
         """Returns the bytes of a token, none for special tokens and unknown ids."""
@@ -45,6 +50,8 @@ class BytePieces:
         if found is None:
             found = self._spelled(self._piece(token) or "")
             self._known[token] = found
+            with suppress(UnicodeDecodeError):  # parts of characters
+                self.texts[token] = found.decode()
         return found
 
     def stream(self) -> Detokenizer:
@@ -59,14 +66,26 @@ class BytePieces:
 
 
 class _ByteStream:
+    """Decodes bytes as they come; whole characters behind whole characters, as nearly all are, it looks up."""
+
     def __init__(self, pieces: BytePieces) -> None:
         self._pieces = pieces
+        self._texts = pieces.texts
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._begun = False  # part of a character has come
 
     def push(self, token: int) -> str:
-        return self._decoder.decode(self._pieces.bytes_of(token))
+        if not self._begun and (text := self._texts.get(token)) is not None:
+            return text
+        text = self._decoder.decode(self._pieces.bytes_of(token))
+        self._begun = bool(self._decoder.getstate()[0])
+        return text
+
+    def text_of(self, tokens: Sequence[int]) -> str:
+        return self.push(tokens[0]) if len(tokens) == 1 else "".join([self.push(token) for token in tokens])
 
     def flush(self) -> str:
+        self._begun = False
         return self._decoder.decode(b"", final=True)
 
 
@@ -90,6 +109,9 @@ class Window:
         if 0 < self._broken < LONGEST:
             return ""  # may be the beginning of a character
         return self._advance(text)
+
+    def text_of(self, tokens: Sequence[int]) -> str:
+        return "".join([self.push(token) for token in tokens])
 
     def flush(self) -> str:
         return self._advance(self._decode(self._window)) if len(self._window) > self._settled else ""
@@ -119,6 +141,9 @@ class WithMarkers:
         before = self._text.flush()
         self._text = self._fresh()
         return before + marker
+
+    def text_of(self, tokens: Sequence[int]) -> str:
+        return "".join([self.push(token) for token in tokens])
 
     def flush(self) -> str:
         return self._text.flush()

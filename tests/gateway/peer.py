@@ -319,7 +319,7 @@ class Peer:
             return
         stop_at = fault.get("stalls_at", 1 << 30)
         while sequence.sent < len(sequence.answer) and self.holding.get(sequence.key) is sequence:
-            start, sequence.sent = sequence.sent, sequence.sent + 1
+            start, sequence.sent = sequence.sent, min(sequence.sent + fault.get("burst", 1), len(sequence.answer))
             await self._emit(sequence, start, sequence.sent)
             if sequence.sent >= stop_at:
                 return

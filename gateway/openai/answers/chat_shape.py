@@ -33,6 +33,7 @@ class ChatShape:
         self._top = (body.top_logprobs or 0) if body.logprobs else None
         self._legacy = body.functions is not None
         self._all = self._answers.wants_all or self._top is not None
+        self._thinks = thought_end is not None
         self._thoughts = Thoughts(thought_end, self._answers.choices)
         self._texts = [TextTemplate(partial(self._content, choice)) for choice in range(self._answers.choices)]
         self._begun: set[int] = set()
@@ -45,6 +46,7 @@ class ChatShape:
             self._begun.add(choice)
             prompt = {"prompt_token_ids": answers.prompt_ids(choice)} if answers.wants_ids else None
             yield answers.chunk(_choice(choice, {"role": "assistant", "content": ""}), prompt)
+        answers.passes(choice, delta.token_ids)
         self._thoughts.add(choice, parts, delta.token_ids)
         said = self._delta(choice, parts) if parts else {}
         if said or (self._all and delta.token_ids):
@@ -57,15 +59,20 @@ class ChatShape:
             reason = self._reason(delta.finish, choice in self._called)
             yield answers.finish(_choice(choice, {}), delta, reason, last)
 
-    def quick(self, choice: int, parts: Sequence[Part], delta: Delta) -> bytes | None:
+    def quick(self, choice: int, parts: Sequence[Part], token_ids: Sequence[int]) -> bytes | None:
         """Returns the event of a text in the middle of the answer, or nothing where there is none."""
-        if self._all or choice not in self._begun or len(parts) > 1:
+        if not parts:
+            return self.text(choice, "", token_ids)
+        part = parts[0]
+        return self.text(choice, part.text, token_ids) if len(parts) == 1 and isinstance(part, Content) else None
+
+    def text(self, choice: int, text: str, token_ids: Sequence[int]) -> bytes | None:
+        """Returns the event of a text in the middle of the answer, or nothing where there is none."""
+        if self._all or choice not in self._begun:
             return None
-        part = parts[0] if parts else None
-        if part is not None and not isinstance(part, Content):
-            return None
-        self._thoughts.add(choice, parts, delta.token_ids)
-        return b"" if part is None else self._texts[choice].of(part.text)
+        if self._thinks:
+            self._thoughts.add(choice, (), token_ids)
+        return self._texts[choice].of(text) if text else b""
 
     def alive(self) -> bytes:
         """Returns a comment."""

@@ -45,6 +45,7 @@ class CompletionShape:
                 prompt = {"prompt_token_ids": answers.prompt_ids(choice)} if answers.wants_ids else {}
                 for piece in answers.pieces(_choice(choice, text, logprobs) | prompt):
                     yield piece
+        answers.passes(choice, delta.token_ids)
         text = "" if self._only_echo else _text(parts)
         if text or (self._all and delta.token_ids and not self._only_echo):
             logprobs = await self._scored(choice, delta.token_ids, delta.scores)
@@ -53,11 +54,14 @@ class CompletionShape:
             reason = "length" if self._only_echo else delta.finish
             yield answers.finish(_choice(choice, "", None), delta, reason, last)
 
-    def quick(self, choice: int, parts: Sequence[Part], delta: Delta) -> bytes | None:
+    def quick(self, choice: int, parts: Sequence[Part], token_ids: Sequence[int]) -> bytes | None:
+        """Returns the event of a text in the middle of the answer, or nothing where there is none."""
+        return self.text(choice, _text(parts), token_ids)
+
+    def text(self, choice: int, text: str, token_ids: Sequence[int]) -> bytes | None:
         """Returns the event of a text in the middle of the answer, or nothing where there is none."""
         if self._all or self._only_echo or choice not in self._logprobs:
             return None
-        text = _text(parts)
         return self._texts[choice].of(text) if text else b""
 
     def alive(self) -> bytes:

@@ -61,6 +61,11 @@ class Answers:
         self.wants_ids = bool(body.return_token_ids)
         self.wants_all = self.wants_ids or self._continuous  # a token without text gives a chunk too
         self.choices = len(self._streams)
+        self._passed = [0] * self.choices  # tokens of each that chunks were made of
+
+    def passes(self, choice: int, token_ids: Sequence[int]) -> None:
+        """Counts tokens of which the next chunk of a choice is made; more may have come meanwhile."""
+        self._passed[choice] += len(token_ids)
 
     def chunk(self, choice: dict[str, Any], more: dict[str, Any] | None = None) -> bytes:
         """Returns the event of a chunk with this choice, and `more` fields beside it."""
@@ -127,9 +132,8 @@ class Answers:
         } | ({} if thoughts is None else {"completion_tokens_details": {"reasoning_tokens": thoughts}})
 
     def _usage_so_far(self, choice: int) -> dict[str, Any]:
-        """Counts the tokens of one choice and its prompt."""
-        sample = self._streams[choice].sample
-        prompt, output = len(sample.prompt.token_ids), len(sample.tokens) if self._made else 0
+        """Counts the tokens of one choice, as far as it was passed on, and its prompt."""
+        prompt, output = len(self.prompt_ids(choice)), self._passed[choice] if self._made else 0
         return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
 
     def _metrics(self) -> dict[str, float]:

@@ -9,6 +9,7 @@ import msgspec
 from core.messages.sampling import Finish
 from core.scores import Scores
 from gateway.output.parts import CallArguments, CallBegins, Content, OutputParser, Part, Reasoning
+from gateway.output.plain import PlainText
 from gateway.requests.reader import Reader
 from gateway.requests.stream import Delta, Stream
 
@@ -75,11 +76,15 @@ class Shaper(Protocol):
         """Yields the events for what has come of a choice, often none; `last`: nothing more comes of any choice."""
         ...
 
-    def quick(self, choice: int, parts: Sequence[Part], delta: Delta) -> bytes | None:
+    def quick(self, choice: int, parts: Sequence[Part], token_ids: Sequence[int]) -> bytes | None:
         """Returns what `chunks` would yield, all of it, where that can be made at once; else None, and does nothing.
 
-        It is asked for what is not the end of a choice: nearly all tokens of most answers pass here.
+        It is asked for what is not the end of a choice.
         """
+        ...
+
+    def text(self, choice: int, text: str, token_ids: Sequence[int]) -> bytes | None:
+        """Returns what `quick` would for content of this text: nearly all tokens of most answers pass here."""
         ...
 
     def alive(self) -> bytes:
@@ -138,18 +143,22 @@ async def events(
 
     def pass_on(index: int) -> bool:
         stream = streams[index]
-        if not way.open() or not stream.goes_on():
+        if not way.open() or not stream.goes_on:
             return False
         delta = stream.unread()
-        parts = parsers[index].push(delta.text)
-        made = shaper.quick(index, parts, delta)
+        if plain[index]:
+            made = shaper.text(index, delta.text, delta.token_ids)
+        else:
+            parts = parsers[index].push(delta.text)
+            made = shaper.quick(index, parts, delta.token_ids)
         if made is None:
-            held[index] = (parts, delta)
+            held[index] = (parsers[index].push(delta.text) if plain[index] else parts, delta)
             return False
         if made:
             way.write(made)
         return True
 
+    plain = [isinstance(parser, PlainText) for parser in parsers]
     held: dict[int, tuple[Sequence[Part], Delta]] = {}  # what was read, and has to go the long way
     open_choices = len(streams)
     with closing(Reader(streams, KEEP_ALIVE, pass_on)) as reader:
@@ -163,7 +172,7 @@ async def events(
                 else:
                     delta = streams[index].unread()
                     parts = parsed(parsers[index], delta)
-                if delta.finish is None and (made := shaper.quick(index, parts, delta)) is not None:
+                if delta.finish is None and (made := shaper.quick(index, parts, delta.token_ids)) is not None:
                     if made:
                         yield made
                     continue

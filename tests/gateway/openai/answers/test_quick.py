@@ -81,7 +81,7 @@ async def said(shaper: Shaper, reads: Sequence[Sequence[Part]], choice: int, qui
     events, quick = b"", 0
     for number, parts in enumerate(reads):
         delta = Delta("", None, [number % 9])
-        made = shaper.quick(choice, parts, delta) if quickly else None
+        made = shaper.quick(choice, parts, delta.token_ids) if quickly else None
         quick += made is not None
         if made is None:
             made = b"".join([chunk async for chunk in shaper.chunks(choice, parts, delta, last=False)])
