@@ -34,6 +34,18 @@ def test_any_ids_of_a_byte_level_tokenizer(bytes_like: ModelTokenizer, ids: list
     assert text_of(bytes_like.detokenizer(), ids) == bytes_like.decode(ids)
 
 
+@given(ids=st.lists(st.lists(st.integers(0, 499), min_size=1, max_size=5), max_size=20), markers=st.booleans())
+def test_several_tokens_at_once_give_the_text_of_each(
+    bytes_like: ModelTokenizer, pieces_like: ModelTokenizer, ids: list[list[int]], markers: bool
+) -> None:
+    for tokenizer in (bytes_like, pieces_like):
+        written = tokenizer.special_texts() if markers else ()
+        one, many = tokenizer.detokenizer(written), tokenizer.detokenizer(written)
+        for some in ids:
+            assert many.text_of(some) == "".join(map(one.push, some))
+        assert many.flush() == one.flush()
+
+
 @given(text=CHARACTERS)
 def test_text_of_a_byte_level_tokenizer_never_splits_a_character(bytes_like: ModelTokenizer, text: str) -> None:
     detokenizer = bytes_like.detokenizer()

@@ -81,12 +81,19 @@ async def said(shaper: Shaper, reads: Sequence[Sequence[Part]], choice: int, qui
     events, quick = b"", 0
     for number, parts in enumerate(reads):
         delta = Delta("", None, [number % 9])
-        made = shaper.quick(choice, parts, delta.token_ids) if quickly else None
+        made = at_once(shaper, choice, parts, delta.token_ids, number) if quickly else None
         quick += made is not None
         if made is None:
             made = b"".join([chunk async for chunk in shaper.chunks(choice, parts, delta, last=False)])
         events += made
     return events, quick
+
+
+def at_once(shaper: Shaper, choice: int, parts: Sequence[Part], token_ids: Sequence[int], number: int) -> bytes | None:
+    """Returns what a shaper makes at once: every second time of the text, where that is all."""
+    if number % 2 and len(parts) == 1 and isinstance(parts[0], Content):
+        return shaper.text(choice, parts[0].text, token_ids)
+    return shaper.text(choice, "", token_ids) if number % 2 and not parts else shaper.quick(choice, parts, token_ids)
 
 
 def same(make: Callable[[], Shaper], reads: Sequence[Sequence[Part]], choice: int = 0) -> int:
