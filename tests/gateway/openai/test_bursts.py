@@ -107,14 +107,14 @@ async def test_times_between_tokens_are_counted_for_each(serve: Serve) -> None:
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/responses", "/v1/messages"])
 async def test_other_apis_say_the_same(serve: Serve, path: str) -> None:
-    body = {
+    bodies: dict[str, dict[str, Any]] = {
         "/v1/completions": {"prompt": "Hi!"},
         "/v1/responses": {"input": "Hi!", "store": False},
         "/v1/messages": {**CHAT, "max_tokens": 200},
-    }[path]
+    }
     texts, events = [], []
     async for running in slow_and_fast(serve):
-        wish = {**body, "model": running.gateway.model, "stream": True}
+        wish = {**bodies[path], "model": running.gateway.model, "stream": True}
         async with running.client.stream("POST", path, json=wish) as answer:
             lines = [json.loads(line[6:]) async for line in answer.aiter_lines() if line.startswith("data: {")]
         deltas = [_text(line) for line in lines]
