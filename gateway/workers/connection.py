@@ -83,6 +83,7 @@ class WorkerConnection(Worker):
     ) -> None:
         super().__init__(record)
         self.since = time.monotonic()  # when it was made, s
+        self.learned_at = self.since  # or whenever it was: one that runs says so soon
         self.liveness = Liveness(self.since)
         self.welcomed = False
         self._overdue = False  # its engine should have answered by now

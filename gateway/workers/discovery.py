@@ -126,7 +126,7 @@ class Discovery:
         for epoch, record in records.items():
             known = self._directory.get(epoch)
             if known is not None:
-                known.renew(record)
+                known.renew(record, time.monotonic())
             elif epoch not in self._buried:
                 self._connect(record, now)
         connected = list(self._directory)

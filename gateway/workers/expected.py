@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from core.costs.backlog import Backlog, first_token_seconds
-from core.costs.steps import pairs_of, transfer_seconds
+from core.costs.steps import StepCosts, pairs_of, transfer_seconds
 from gateway.workers.route import Asked
 from gateway.workers.worker import Worker
 
@@ -33,6 +33,7 @@ class Decoded(NamedTuple):
     """Says what an answer's decoding on a worker comes to."""
 
     worker: Worker
+    costs: StepCosts
     backlog: Backlog
     elapsed: float  # s since that was so
     missing: int  # the prompt's tokens whose KV it does not have, in whole blocks
@@ -46,27 +47,27 @@ def overlap(worker: Worker, asked: Asked) -> int:
     return size * worker.kept.blocks(asked.keys.get(size, ()))
 
 
-def computed(worker: Worker, asked: Asked, backlog: Backlog, elapsed: float) -> Computed:
+def computed(worker: Worker, costs: StepCosts, asked: Asked, backlog: Backlog, elapsed: float) -> Computed:
     """Predicts the prompt's computation on this worker; its last token is always computed."""
     start = min(overlap(worker, asked), asked.tokens - 1)
     tokens = asked.tokens - start
-    ttft = first_token_seconds(worker.costs, backlog, tokens, start, elapsed)
-    return Computed(worker, tokens, start, ttft, worker.costs.prompt_seconds(tokens, pairs_of(start, tokens)))
+    ttft = first_token_seconds(costs, backlog, tokens, start, elapsed)
+    return Computed(worker, tokens, start, ttft, costs.prompt_seconds(tokens, pairs_of(start, tokens)))
 
 
-def on_prefill(worker: Worker, asked: Asked, now: float) -> Computed:
-    """Predicts the prompt's computation on a prefill worker."""
-    return computed(worker, asked, *worker.backlog(now))
+def on_prefill(worker: Worker, costs: StepCosts, asked: Asked, now: float) -> Computed:
+    """Predicts the prompt's computation on a prefill worker whose steps cost this much."""
+    return computed(worker, costs, asked, *worker.backlog(now))
 
 
-def on_decode(worker: Worker, asked: Asked, now: float) -> Decoded:
-    """Predicts the answer's decoding on a decode worker."""
+def on_decode(worker: Worker, costs: StepCosts, asked: Asked, now: float) -> Decoded:
+    """Predicts the answer's decoding on a decode worker whose steps cost this much."""
     backlog, elapsed = worker.backlog(now)
-    costs, running = worker.costs, backlog.sequences
+    running = backlog.sequences
     before = costs.decode_seconds(running, backlog.context)
     tpot = costs.decode_seconds(running + asked.samples, backlog.context + asked.samples * asked.tokens)
     cost = LATER * asked.output_tokens * (asked.samples * tpot + running * (tpot - before))
-    return Decoded(worker, backlog, elapsed, asked.tokens - overlap(worker, asked), tpot, cost)
+    return Decoded(worker, costs, backlog, elapsed, asked.tokens - overlap(worker, asked), tpot, cost)
 
 
 def handed_over(first: Computed, second: Decoded) -> float:
@@ -81,9 +82,9 @@ def handed_over(first: Computed, second: Decoded) -> float:
 
 def alone(second: Decoded, asked: Asked) -> tuple[Computed, float] | None:
     """Predicts the short path on a decode worker, and its cost; None where it would slow those who run too much."""
-    worker, backlog = second.worker, second.backlog
-    own = computed(worker, asked, backlog, second.elapsed)
-    costs, running = worker.costs, backlog.sequences
+    costs, backlog = second.costs, second.backlog
+    own = computed(second.worker, costs, asked, backlog, second.elapsed)
+    running = backlog.sequences
     chunk = costs.chunk(running, backlog.context)
     slower = costs.decode_seconds(running, backlog.context) + costs.prompt_token * min(own.tokens, chunk)
     if running and slower > asked.tpot:

@@ -7,6 +7,7 @@ that they have. Where one of them has not said what its steps cost, load decides
 from collections.abc import Collection, Iterable, Sequence
 
 from gateway.workers.expected import Computed, Decoded, alone, handed_over, on_decode, on_prefill, overlap, promising
+from gateway.workers.kinds import believed
 from gateway.workers.route import Asked, Choice, Route
 from gateway.workers.worker import Worker
 
@@ -74,8 +75,15 @@ class Router:
         now: float,
         avoid: Collection[str],
     ) -> Choice:
-        firsts = [on_prefill(worker, asked, now) for worker in promising(self._in_turn(prefills), asked, MOST)]
-        seconds = [on_decode(worker, asked, now) for worker in promising(self._in_turn(decodes), asked, MOST)]
+        costs = believed((*prefills, *decodes), now)
+        firsts = [
+            on_prefill(worker, costs[worker.record.epoch], asked, now)
+            for worker in promising(self._in_turn(prefills), asked, MOST)
+        ]
+        seconds = [
+            on_decode(worker, costs[worker.record.epoch], asked, now)
+            for worker in promising(self._in_turn(decodes), asked, MOST)
+        ]
         found: list[tuple[tuple[bool, ...], float, Computed, Decoded]] = []
         for second in seconds:
             pairs = [first for first in firsts if first.worker.record.content == second.worker.record.content]

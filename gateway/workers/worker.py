@@ -29,6 +29,7 @@ class Worker:
         self.ours = 0  # sequences of this gateway in progress there
         self.usable = False  # whether requests may go there
         self.late = False  # it, or its engine, should have answered by now: requests go there if nobody else is there
+        self.learned_at = 0.0  # local time, s, when its costs were last seen to come of more steps than before
         self.kept = KeptBlocks()  # which blocks' KV it has
         self._others = record.load.running + record.load.waiting  # sequences of other gateways
         self._backlog: Backlog | None = None  # as its newest Pong has it
@@ -36,8 +37,10 @@ class Worker:
         self._sent: dict[Placed, Sent] = {}  # prompts that are not part of its backlog yet
         self._coming: dict[Placed, int] = {}  # tokens of sequences whose KV will be handed over to it
 
-    def renew(self, record: WorkerRecord) -> None:
+    def renew(self, record: WorkerRecord, now: float) -> None:
         """Takes a newer record. What it counts beyond this gateway's own sequences belongs to other gateways."""
+        if record.load.costs.steps != self.costs.steps:
+            self.learned_at = now
         if record.load != self.record.load:
             self._others = max(0, record.load.running + record.load.waiting - self.ours)
         self.record = record

@@ -164,7 +164,7 @@ async def test_a_revoked_key_lives_on(serve: Serve, key_file: Path, make: KeyMak
 
 async def test_a_stream_outlives_its_key(serve: Serve, key_file: Path, make: KeyMaker) -> None:
     """What was begun with a key that is revoked ends with an error within seconds, in line as well; others go on."""
-    gone, stays = ({"authorization": f"Bearer {make(name)}"} for name in ("one", "two"))
+    stays, gone = ({"authorization": f"Bearer {make(name)}"} for name in ("first", "second"))
     running = await serve("prefill", api_keys=(str(key_file),), max_requests=2)
     await running.add("decode", step=0.5)
 
@@ -176,7 +176,7 @@ async def test_a_stream_outlives_its_key(serve: Serve, key_file: Path, make: Key
     await until(lambda: len(running.peer("decode").holding) == 2, "two in progress")
     tasks += [asyncio.create_task(ask(headers)) for headers in (stays, gone, gone)]
     await until(lambda: running.gateway.requests.waiting() == 3, "three in line")
-    change_keys(key_file, lambda keys: [key for key in keys if key.name != "one"])
+    change_keys(key_file, lambda keys: [key for key in keys if key.name != "second"])
     async with asyncio.timeout(5):
         begun, *in_line = await asyncio.gather(tasks[0], *tasks[3:])
     assert begun.status_code == 200 and '"code":"invalid_api_key"' in begun.text and begun.text.endswith("[DONE]\n\n")

@@ -99,7 +99,7 @@ class Simulation:
                 self.worker.reports(backlog, Ticket(self.sent, 0), self.next_ping)
                 self.next_ping += PING
             else:
-                self.worker.renew(structs.replace(self.record, load=Load(costs=self.fit.costs)))
+                self.worker.renew(structs.replace(self.record, load=Load(costs=self.fit.costs)), self.next_beat)
                 self.next_beat += BEAT
 
     def arrive(self, now: float) -> None:

@@ -68,7 +68,7 @@ def test_others_load_counts_as_reported() -> None:
 def test_a_report_does_not_count_ours_twice() -> None:
     one = worker("d", "decode")
     one.ours = 4
-    one.renew(worker("d", "decode", Load(running=6, blocks_total=100)).record)
+    one.renew(worker("d", "decode", Load(running=6, blocks_total=100)).record, 0.0)
     assert one.load() == 6
     one.ours = 1
     assert one.load() == 3

@@ -1,0 +1,67 @@
+"""Says what to believe of workers' costs: their own as far as they are fresh, else those of their kind. Pure.
+
+A worker whose costs are too high gets no requests, so it runs no steps, and nothing corrects them: a start that was
+measured beside others, or the seed of one that has never decoded, would last for ever. What workers of one kind have
+learned is a better guess than what one of them has learned from a few steps, or long ago.
+"""
+
+from collections.abc import Iterable
+from math import exp
+from statistics import median
+from typing import NamedTuple
+
+from msgspec import structs
+
+from core.costs.steps import StepCosts
+from gateway.workers.worker import Worker
+
+FRESH = 10.0
+"""Seconds after which what a worker knows counts 1/e, if it has learned nothing since."""
+FEW = 8.0
+"""Steps from which a worker has learned as much as it had guessed."""
+LEAST = 0.1
+"""Trust below which nobody says anything about a kind."""
+COEFFICIENTS = ("step", "prompt_token", "pair", "sequence", "context_token")
+
+
+class Kind(NamedTuple):
+    """Tells workers apart whose steps should not take the same."""
+
+    role: str
+    content: str  # whose KV means the same: one model, in one dtype
+    device: str
+
+
+def trust(worker: Worker, now: float) -> float:
+    """Returns how much its own costs say about it, 0 to 1."""
+    steps = worker.costs.steps
+    return steps / (steps + FEW) * exp(-max(0.0, now - worker.learned_at) / FRESH)
+
+
+def believed(workers: Iterable[Worker], now: float) -> dict[str, StepCosts]:
+    """Returns the costs to reckon with for each worker, by its epoch.
+
+    Its own, if it is trusted at least half as much as the one of its kind that is trusted most; with less, more and
+    more the median of those that are. Where nobody of a kind is to be trusted, all keep their own.
+    """
+    kinds: dict[Kind, list[tuple[float, Worker]]] = {}
+    for worker in workers:
+        record = worker.record
+        kinds.setdefault(Kind(record.role, record.content, record.device), []).append((trust(worker, now), worker))
+    found = {}
+    for some in kinds.values():
+        most = max(trusted for trusted, _ in some)
+        known = [worker.costs for trusted, worker in some if trusted >= most / 2]
+        for trusted, worker in some:
+            share = 1.0 if most < LEAST else min(1.0, 2 * trusted / most)
+            found[worker.record.epoch] = worker.costs if share == 1.0 else _between(worker.costs, known, share)
+    return found
+
+
+def _between(own: StepCosts, known: list[StepCosts], share: float) -> StepCosts:
+    """Returns `share` of a worker's own coefficients, and the rest of the others' medians."""
+    mixed = {}
+    for name in COEFFICIENTS:
+        others = median([getattr(costs, name) for costs in known])
+        mixed[name] = others + share * (getattr(own, name) - others)
+    return structs.replace(own, **mixed)
