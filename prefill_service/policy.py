@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from msgspec import structs
 
+from core.costs.backlog import Ahead, owner_of
 from core.errors import CapacityError, MessageError
 from core.ids import AttemptKey, SampleKey
 from core.kv.spec import blocks_for
@@ -275,7 +276,9 @@ class PrefillPolicy:
     def load(self) -> Load:
         """Counts what this worker holds and has done."""
         load = self._scheduler.load()
-        in_lines = [(len(stem.tokens), 0) for stem in self._waiting]
+        in_lines = [
+            Ahead(len(stem.tokens), 0, owner_of(stem.prompt.tenant, stem.prompt.weight)) for stem in self._waiting
+        ]
         waiting = load.waiting + len(in_lines)
         if in_lines:
             load = structs.replace(load, backlog=load.backlog.and_prompts(in_lines))

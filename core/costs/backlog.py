@@ -1,11 +1,71 @@
 """Tells what a worker has before it, and predicts when a prompt that comes now has its first token."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
+from typing import NamedTuple
+from zlib import crc32
 
 from msgspec import Struct, structs
 
 from core.costs.steps import StepCosts, pairs_of
+
+MOST_TENANTS = 32
+"""Tenants that are told apart in what waits; what others have there counts as if it came before everybody's."""
+
+
+class Owner(NamedTuple):
+    """Tells whose a prompt is."""
+
+    tenant: int = 0  # a short hash of the tenant's name, which figures need not show
+    weight: float = 1.0  # of the tenant, beside others
+
+
+def owner_of(tenant: str, weight: float) -> Owner:
+    """Returns the owner of a tenant's prompts; that two tenants are taken for one costs a guess and nothing else."""
+    return Owner(crc32(tenant.encode()), weight)
+
+
+class Share(Struct, frozen=True):
+    """Holds what of a backlog is one tenant's."""
+
+    owner: Owner
+    tokens: int
+
+
+def shares_of(tokens: Mapping[Owner, int]) -> tuple[Share, ...]:
+    """Returns the shares of those tenants that have most."""
+    largest = Counter(tokens).most_common(MOST_TENANTS)
+    return tuple([Share(owner, tokens) for owner, tokens in largest if tokens > 0])
+
+
+def tokens_before(tokens: int, owner: Owner, shares: Iterable[Share], all_tokens: int) -> float:
+    """Returns how many of the `all_tokens` that wait are computed before a prompt of `tokens` more ends.
+
+    Tenants take turns by weight: until then each of them has got as many as this one, by its weight, or all that it
+    has. What is in no share comes before everybody.
+    """
+    others = [share for share in shares if share.owner.tenant != owner.tenant]
+    own = all_tokens - sum(share.tokens for share in others)
+    until = (own + tokens) / owner.weight
+    return own + sum(min(share.tokens, until * share.owner.weight) for share in others)
+
+
+LENGTHS = 24
+"""Lengths that are told apart: prompts of 2^(n-1) to 2^n - 1 tokens that are to be computed have length n."""
+
+
+def length_of(tokens: int) -> int:
+    """Returns the length of a prompt, by what is to be computed of it."""
+    return min(tokens.bit_length(), LENGTHS - 1)
+
+
+class Ahead(NamedTuple):
+    """Describes a prompt that is to be computed."""
+
+    tokens: int
+    start: int = 0  # tokens before those, whose KV is there
+    owner: Owner = Owner()
 
 
 class Backlog(Struct, frozen=True):
@@ -20,6 +80,8 @@ class Backlog(Struct, frozen=True):
     reserved_blocks: int = 0  # taken for KV that is on its way here
     step_ms: float = 0.0  # what a step takes, as a moving average
     age_ms: float = 0.0
+    shares: tuple[Share, ...] = ()  # of its tokens, by tenant
+    lengths: tuple[int, ...] = (0,) * LENGTHS  # of its tokens, by the length of their prompts
 
     def and_prompt(self, tokens: int, start: int) -> "Backlog":
         """Returns the same with one more prompt, of which `tokens` tokens behind `start` are to be computed."""
@@ -27,13 +89,30 @@ class Backlog(Struct, frozen=True):
             self, prompts=self.prompts + 1, tokens=self.tokens + tokens, pairs=self.pairs + pairs_of(start, tokens)
         )
 
-    def and_prompts(self, prompts: Sequence[tuple[int, int]]) -> "Backlog":
-        """Returns the same with more prompts: for each, tokens to compute, and those before, whose KV is here."""
+    def and_prompts(self, prompts: Sequence[Ahead]) -> "Backlog":
+        """Returns the same with more prompts."""
+        tokens = Counter({share.owner: share.tokens for share in self.shares})
+        lengths = [*self.lengths]
+        for each in prompts:
+            tokens[each.owner] += each.tokens
+            lengths[length_of(each.tokens)] += each.tokens
         return structs.replace(
             self,
             prompts=self.prompts + len(prompts),
-            tokens=self.tokens + sum([tokens for tokens, _ in prompts]),
-            pairs=self.pairs + sum([pairs_of(start, tokens) for tokens, start in prompts]),
+            tokens=self.tokens + sum([each.tokens for each in prompts]),
+            pairs=self.pairs + sum([pairs_of(each.start, each.tokens) for each in prompts]),
+            shares=shares_of(tokens),
+            lengths=tuple(lengths),
+        )
+
+    def shorter(self, prompt: Ahead) -> int:
+        """Counts its tokens of prompts that are about as long as one, or shorter; what is not known is taken for so."""
+        return self.tokens - sum(self.lengths[length_of(prompt.tokens) + 1 :])
+
+    def before(self, prompt: Ahead) -> float:
+        """Returns the share of its tokens that are computed before a prompt that comes now ends, 0 to 1."""
+        return (
+            tokens_before(prompt.tokens, prompt.owner, self.shares, self.tokens) / self.tokens if self.tokens else 1.0
         )
 
     def and_sequences(self, sequences: int, context: int) -> "Backlog":
@@ -45,18 +124,25 @@ class Backlog(Struct, frozen=True):
         return costs.prompt_seconds(self.tokens, self.pairs, self.sequences, self.context)
 
 
-def first_token_seconds(costs: StepCosts, backlog: Backlog, tokens: int, start: int, elapsed: float = 0.0) -> float:
-    """Predicts the seconds until a prompt has its first token that comes behind `backlog`, in order of arrival.
+def first_token_seconds(costs: StepCosts, backlog: Backlog, prompt: Ahead, elapsed: float = 0.0) -> float:
+    """Predicts the seconds until a prompt has its first token that comes behind `backlog`: of its tenant's the last.
 
-    `tokens` of it, behind `start` others, are to be computed. `elapsed`: seconds since the backlog was reported, of
-    which the worker has used all for what it had. One that is shorter than a step has a share of each step, if long
-    ones leave it that: it waits for the running step and computes in those that follow.
+    `elapsed`: seconds since the backlog was reported, of which the worker has used all for what it had. Other tenants'
+    prompts come before it as far as they take turns (`tokens_before`), and the running step does in any case. One that
+    is shorter than a step has a share of each step that longer prompts leave to such ones: it waits for the running
+    step and for those that are as short, and passes the long ones.
     """
+    tokens, start, _ = prompt
     own = costs.prompt_seconds(tokens, pairs_of(start, tokens), backlog.sequences, backlog.context)
-    all_of_it = backlog.and_prompt(tokens, start).seconds(costs)
-    in_order = max(own, all_of_it - backlog.age_ms / 1000 - elapsed)
+    share = backlog.before(prompt)
+    mine = structs.replace(backlog, tokens=round(share * backlog.tokens), pairs=share * backlog.pairs)
+    all_of_it = mine.and_prompt(tokens, start).seconds(costs)
+    in_order = max(own, all_of_it - share * (backlog.age_ms / 1000 + elapsed))
+    if share < 1.0:
+        running = min(costs.most_tokens or backlog.tokens, backlog.tokens)
+        in_order += 0.5 * costs.prompt_token * running
     room = int(costs.shorter * costs.most_tokens)
-    if not room or tokens > costs.most_tokens or backlog.tokens <= costs.most_tokens:
+    if not room or tokens > costs.most_tokens or not any(backlog.lengths[length_of(costs.most_tokens - 1) + 1 :]):
         return in_order
     step = costs.prompt_seconds(costs.most_tokens, pairs_of(0, costs.most_tokens), backlog.sequences, backlog.context)
-    return min(in_order, (ceil(tokens / room) + 0.5) * step)
+    return min(in_order, (ceil((share * backlog.shorter(prompt) + tokens) / room) + 0.5) * step)

@@ -11,6 +11,7 @@ objective; it goes behind those that are due within `LATE`, and so costs nobody 
 """
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from itertools import count
@@ -18,6 +19,7 @@ from math import inf
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
+from core.costs.backlog import LENGTHS, Owner, length_of, owner_of
 from core.costs.steps import pairs_of
 from core.shares import Shares
 from engine.schedule.sequence import Sequence
@@ -136,6 +138,8 @@ class Line:
         self.shares = Shares()
         self.tokens = 0  # that will be computed for those in line, as far as it was known when they came
         self.pairs = 0.0  # of such a token and one that it attends to
+        self.owned: Counter[Owner] = Counter()  # of these tokens, without those of who was preempted
+        self.lengths = [0] * LENGTHS  # of all these tokens, by the length of their prompts
         self._preempted = InOrder()
         self._tenants: dict[str, Tenant] = {}
 
@@ -196,3 +200,9 @@ class Line:
         tokens = sequence.to_compute
         self.tokens += sign * tokens
         self.pairs += sign * pairs_of(len(sequence.tokens) - tokens, tokens)
+        self.lengths[length_of(tokens)] += sign * tokens
+        if not sequence.preemptions:
+            owner = owner_of(sequence.prompt.tenant, sequence.prompt.weight)
+            self.owned[owner] += sign * tokens
+            if not self.owned[owner]:
+                del self.owned[owner]

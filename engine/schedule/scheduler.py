@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from core.costs.backlog import Backlog
+from core.costs.backlog import Ahead, Backlog, owner_of, shares_of
 from core.costs.fit import StepFit
 from core.costs.steps import StepWork, pairs_of
 from core.errors import CapacityError, IllegalMove
@@ -215,20 +215,23 @@ class Scheduler:
         """Counts what is still to be computed of the prompts here, and what decodes."""
         line, main = self._admission.line, self._blocks.groups[self._blocks.main]
         left = [
-            (each.admitted_length - each.computed, each.computed)
+            Ahead(each.admitted_length - each.computed, each.computed, owner_of(each.prompt.tenant, each.prompt.weight))
             for each in self._prompts
             if each.state is SequenceState.RUNNING and each.computed < each.admitted_length
         ]
         decoding = self._decoding if len(self._running) else StepWork()
-        return Backlog(
-            prompts=len(line) + len(left),
-            tokens=line.tokens + sum(tokens for tokens, _ in left),
-            pairs=line.pairs + sum(pairs_of(start, tokens) for tokens, start in left),
+        waiting = Backlog(
+            prompts=len(line),
+            tokens=line.tokens,
+            pairs=line.pairs,
+            shares=shares_of(line.owned),
+            lengths=tuple(line.lengths),
             sequences=decoding.sequences,
             context=decoding.context,
             free_blocks=main.available,
             step_ms=self._usual * 1000,
         )
+        return waiting.and_prompts(left)
 
     # a step ---------------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from msgspec import structs
 
 from core.config import GatewayConfig
+from core.costs.backlog import Ahead, owner_of
 from core.errors import QueueClosed, StoreUnavailable
 from core.ids import AttemptKey, Ticket
 from core.messages.gateway import Question
@@ -246,6 +247,7 @@ class Dispatch:
             adapter=sample.prompt.adapter,
             keys=admitted.keys,
             samples=len(samples),
+            owner=owner_of(sample.prompt.tenant, sample.prompt.weight),
             output_tokens=max(1, min(left, round(self._usual_output))),
             tpot=(self._tpot_ms if wanted is None else min(wanted, self._tpot_ms)) / 1000,
         )
@@ -254,7 +256,8 @@ class Dispatch:
         route = choice.route
         attempt = request.begin(samples, route, time.monotonic())
         self.entrance.begins(samples, route.decode)
-        self.entrance.pace.begins(request.id, choice.tokens, time.monotonic())
+        owner = owner_of(samples[0].prompt.tenant, samples[0].prompt.weight)
+        self.entrance.pace.begins(request.id, choice.tokens, owner, time.monotonic())
         if choice.ttft is not None:
             attempt.predicted, attempt.expected = choice.ttft, self._metrics.predictions.expected(choice.ttft)
         self._metrics.placed("handoff" if route.prefill else "short")
@@ -264,7 +267,7 @@ class Dispatch:
         for worker in self._on(route):
             worker.ours += len(samples)
             if worker.epoch == route.first():
-                worker.computes(placed, choice.tokens, choice.start)
+                worker.computes(placed, Ahead(choice.tokens, choice.start, owner))
             else:
                 worker.awaits(placed, choice.tokens + choice.start)
             self._expect(worker, samples[0].admitted.keys)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from math import inf
 
 from core.config import GatewayConfig
+from core.costs.backlog import owner_of
 from core.ids import SampleKey
 from gateway.errors import APIError
 from gateway.requests.gate import Gate, Waiting
@@ -97,7 +98,9 @@ class Visit:
         if not its_turn and now <= self._due:
             return False
         strictest = entrance.strictest(choice.route.decode)
-        ttft = choice.ttft if choice.ttft is None else max(choice.ttft, entrance.pace.wait(choice.tokens, now))
+        prompt = request.samples[0].prompt
+        owner = owner_of(prompt.tenant, prompt.weight)
+        ttft = choice.ttft if choice.ttft is None else max(choice.ttft, entrance.pace.wait(choice.tokens, owner, now))
         verdict = judge(ttft, choice.tpot, wanted, now - request.received, strictest, sure)
         if verdict.answer is Answer.REFUSED:
             why, after = verdict.why, verdict.retry_after

@@ -3,10 +3,14 @@
 What workers say of their steps is a model; this is what the gateway has seen: tokens of prompts whose first token came,
 in the seconds in which some were awaited, newer ones counting more. All that are awaited, divided by that, is the wait
 (Little, "A proof for the queuing formula L = λW", 1961). It needs no word from a worker, so it also knows what they do
-not: how much of the host they have.
+not: how much of the host they have. Of what is awaited only what is computed before the prompt counts: tenants take
+turns.
 """
 
+from collections import Counter
 from math import exp
+
+from core.costs.backlog import Ahead, Owner, shares_of, tokens_before
 
 MEMORY = 3.0  # s after which what was seen counts 1/e
 ENOUGH = 0.5  # s of waiting, as they count now, from which anything is known
@@ -16,35 +20,38 @@ class Pace:
     """Follows the prompts of one gateway. `now` is local time, s."""
 
     def __init__(self) -> None:
-        self._awaited: dict[str, int] = {}  # tokens to compute, by request
-        self._tokens = 0  # of all of those
+        self._awaited: dict[str, Ahead] = {}  # by request
+        self._tokens: Counter[Owner] = Counter()  # of all of those
         self._came = 0.0  # tokens whose first token came, as they count now
         self._busy = 0.0  # s in which some were awaited, likewise
         self._looked = 0.0
 
-    def begins(self, request: str, tokens: int, now: float) -> None:
+    def begins(self, request: str, tokens: int, owner: Owner, now: float) -> None:
         """Notes that a prompt is on its way, of which so many tokens are to be computed."""
         self.ends(request, now)
         self._look(now)
-        self._awaited[request] = tokens
-        self._tokens += tokens
+        self._awaited[request] = Ahead(tokens, 0, owner)
+        self._tokens[owner] += tokens
 
     def ends(self, request: str, now: float, came: bool = False) -> None:
         """Notes that a prompt is not awaited any more: its first token has come, or it is given up."""
         if request not in self._awaited:
             return
         self._look(now)
-        tokens = self._awaited.pop(request)
-        self._tokens -= tokens
+        prompt = self._awaited.pop(request)
+        self._tokens[prompt.owner] -= prompt.tokens
+        if not self._tokens[prompt.owner]:
+            del self._tokens[prompt.owner]
         if came:
-            self._came += tokens
+            self._came += prompt.tokens
 
-    def wait(self, tokens: int, now: float) -> float:
+    def wait(self, tokens: int, owner: Owner, now: float) -> float:
         """Returns the s until a prompt that comes now would have its first token; 0 while nothing is known."""
         self._look(now)
         if self._busy < ENOUGH or not self._awaited:
             return 0.0
-        return (self._tokens + tokens) * self._busy / max(self._came, 1.0)
+        before = tokens_before(tokens, owner, shares_of(self._tokens), self._tokens.total())
+        return (before + tokens) * self._busy / max(self._came, 1.0)
 
     def _look(self, now: float) -> None:
         passed = max(0.0, now - self._looked)

@@ -8,7 +8,7 @@ for each of those, and at least for one, who may come meanwhile; a part of it wh
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from core.costs.backlog import Backlog, first_token_seconds
+from core.costs.backlog import Ahead, Backlog, first_token_seconds
 from core.costs.steps import StepCosts, pairs_of, transfer_seconds
 from gateway.workers.route import Asked
 from gateway.workers.worker import Worker
@@ -51,7 +51,7 @@ def computed(worker: Worker, costs: StepCosts, asked: Asked, backlog: Backlog, e
     """Predicts the prompt's computation on this worker; its last token is always computed."""
     start = min(overlap(worker, asked), asked.tokens - 1)
     tokens = asked.tokens - start
-    ttft = first_token_seconds(costs, backlog, tokens, start, elapsed)
+    ttft = first_token_seconds(costs, backlog, Ahead(tokens, start, asked.owner), elapsed)
     return Computed(worker, tokens, start, ttft, costs.prompt_seconds(tokens, pairs_of(start, tokens)))
 
 

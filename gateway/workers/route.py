@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from math import inf
 from typing import NamedTuple
 
+from core.costs.backlog import Owner
+
 
 class Route(NamedTuple):
     """Names the workers of an attempt by their epochs; `prefill` is empty on the short path."""
@@ -28,6 +30,7 @@ class Asked(NamedTuple):
     keys: Mapping[int, tuple[int, ...]] = {}  # of the prompt's full blocks, by their size; see `prompt_keys`
     samples: int = 1
     output_tokens: int = 128  # of each sample, as far as one can tell
+    owner: Owner = Owner()
     tpot: float = inf  # s for each output token that those who run may be slowed down to by the short path
 
 

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from core.costs.backlog import Backlog
+from core.costs.backlog import Ahead, Backlog
 from core.costs.steps import StepCosts
 from core.ids import NO_TICKET, Ticket
 from core.kv.spec import blocks_for
@@ -16,8 +16,7 @@ Placed = tuple[str, int]
 class Sent(NamedTuple):
     """Describes a prompt that a worker is to compute, and may not know of yet."""
 
-    tokens: int  # that it has to compute
-    start: int  # tokens before those, whose KV it has
+    prompt: Ahead
     ticket: Ticket = NO_TICKET  # of its job on the worker's stream; NO_TICKET: it is not there yet
 
 
@@ -79,9 +78,9 @@ class Worker:
             placed: sent for placed, sent in self._sent.items() if sent.ticket == NO_TICKET or sent.ticket > taken
         }
 
-    def computes(self, placed: Placed, tokens: int, start: int) -> None:
-        """Notes that it will be sent a prompt, of which it has to compute `tokens` tokens behind `start`."""
-        self._sent[placed] = Sent(tokens, start)
+    def computes(self, placed: Placed, prompt: Ahead) -> None:
+        """Notes that it will be sent a prompt."""
+        self._sent[placed] = Sent(prompt)
 
     def queued(self, placed: Placed, ticket: Ticket) -> None:
         """Notes the ticket of a prompt that it was sent."""
@@ -104,7 +103,7 @@ class Worker:
         else:
             backlog, elapsed = self.record.load.backlog, 0.0
         if self._sent:
-            backlog = backlog.and_prompts([(sent.tokens, sent.start) for sent in self._sent.values()])
+            backlog = backlog.and_prompts([sent.prompt for sent in self._sent.values()])
         if self._coming:
             backlog = backlog.and_sequences(len(self._coming), sum(self._coming.values()))
         return backlog, elapsed

@@ -3,8 +3,9 @@
 from math import inf
 
 import pytest
+from msgspec import structs
 
-from core.costs.backlog import Backlog, first_token_seconds
+from core.costs.backlog import Ahead, Backlog, Owner, Share, first_token_seconds
 from core.costs.steps import LEAST_CHUNK, StepCosts, StepWork, pairs_of, transfer_seconds
 
 COSTS = StepCosts(step=1.0, prompt_token=0.1, pair=0.001, sequence=0.5, context_token=0.01)
@@ -60,17 +61,36 @@ def test_a_prompt_takes_as_many_steps_as_have_room(tokens: int, sequences: int, 
 
 def test_the_first_token_comes_behind_what_waits() -> None:
     idle, busy = Backlog(), Backlog(prompts=2, tokens=100)
-    assert first_token_seconds(BOUNDED, idle, 50, 0) == pytest.approx(6.0)
-    assert first_token_seconds(BOUNDED, busy, 50, 0) == pytest.approx(17.0)  # 150 tokens in two steps
-    assert first_token_seconds(BOUNDED, busy, 50, 0, elapsed=4.0) == pytest.approx(13.0)
-    assert first_token_seconds(BOUNDED, Backlog(prompts=2, tokens=100, age_ms=3000), 50, 0, 1.0) == pytest.approx(13.0)
-    assert first_token_seconds(BOUNDED, busy, 50, 0, elapsed=60.0) == pytest.approx(6.0), "it is done with the others"
+    assert first_token_seconds(BOUNDED, idle, Ahead(50, 0)) == pytest.approx(6.0)
+    assert first_token_seconds(BOUNDED, busy, Ahead(50, 0)) == pytest.approx(17.0)  # 150 tokens in two steps
+    assert first_token_seconds(BOUNDED, busy, Ahead(50, 0), elapsed=4.0) == pytest.approx(13.0)
+    assert first_token_seconds(
+        BOUNDED, Backlog(prompts=2, tokens=100, age_ms=3000), Ahead(50, 0), 1.0
+    ) == pytest.approx(13.0)
+    assert first_token_seconds(BOUNDED, busy, Ahead(50, 0), elapsed=60.0) == pytest.approx(6.0), (
+        "it is done with the others"
+    )
+
+
+def test_a_short_prompt_passes_long_ones_and_no_others() -> None:
+    """Steps of 50 tokens take 6 s and leave half of them to shorter prompts than the long one that leads."""
+    costs = structs.replace(COSTS, most_tokens=50, shorter=0.5)
+    step = costs.prompt_seconds(50, pairs_of(0, 50))
+    alike = Backlog().and_prompts([Ahead(20)] * 10)
+    assert first_token_seconds(costs, alike, Ahead(20)) == pytest.approx(
+        costs.prompt_seconds(220, 11 * pairs_of(0, 20))
+    ), "all that came before it"
+    long = Backlog().and_prompts([Ahead(400)])
+    assert first_token_seconds(costs, long, Ahead(20)) == pytest.approx(1.5 * step)
+    both = long.and_prompts([Ahead(20)] * 4)
+    assert first_token_seconds(costs, both, Ahead(20)) == pytest.approx(4.5 * step), "100 tokens, 25 in each step"
+    assert first_token_seconds(costs, both, Ahead(60)) > 9 * step, "it is long itself"
 
 
 def test_attention_makes_long_contexts_cost_more() -> None:
-    assert first_token_seconds(COSTS, Backlog(), 10, 1000) - first_token_seconds(COSTS, Backlog(), 10, 0) == (
-        pytest.approx(10 * 1000 * COSTS.pair)
-    )
+    assert first_token_seconds(COSTS, Backlog(), Ahead(10, 1000)) - first_token_seconds(
+        COSTS, Backlog(), Ahead(10, 0)
+    ) == (pytest.approx(10 * 1000 * COSTS.pair))
 
 
 def test_bytes_take_time_by_the_links_rate() -> None:
@@ -80,5 +100,7 @@ def test_bytes_take_time_by_the_links_rate() -> None:
 
 
 def test_prompts_are_added_to_a_backlog() -> None:
-    assert Backlog(1, 10, 5.0).and_prompts([(4, 0), (6, 0)]) == Backlog(3, 20, 5.0 + pairs_of(0, 4) + pairs_of(0, 6))
+    assert Backlog(1, 10, 5.0).and_prompts([Ahead(4), Ahead(6)]) == Backlog(
+        3, 20, 5.0 + pairs_of(0, 4) + pairs_of(0, 6), shares=(Share(Owner(), 10),), lengths=(0, 0, 0, 10, *[0] * 20)
+    )
     assert Backlog(1, 10, 5.0).and_prompt(6, 4) == Backlog(2, 16, 5.0 + pairs_of(4, 6))

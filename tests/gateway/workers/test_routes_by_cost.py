@@ -5,8 +5,9 @@ from collections import Counter
 from math import inf
 
 import pytest
+from msgspec import structs
 
-from core.costs.backlog import Backlog
+from core.costs.backlog import Ahead, Backlog, Share, owner_of
 from core.costs.steps import StepCosts
 from core.ids import NO_TICKET, Ticket
 from core.messages.gateway import NOT_HEARD, KeyNews
@@ -167,7 +168,7 @@ def test_equals_take_turns_and_what_was_sent_counts_at_once() -> None:
     for number in range(40):
         choice = router.pick(workers, asked(500), NOW)
         assert choice is not None
-        by_epoch[choice.route.prefill].computes((f"r{number}", 1), choice.tokens, choice.start)
+        by_epoch[choice.route.prefill].computes((f"r{number}", 1), Ahead(choice.tokens, choice.start))
         by_epoch[choice.route.decode].awaits((f"r{number}", 1), 500)
         picked.update(choice.route.workers())
     assert set(picked.values()) == {20}
@@ -176,7 +177,7 @@ def test_equals_take_turns_and_what_was_sent_counts_at_once() -> None:
 def test_what_was_sent_counts_until_the_worker_tells_of_it() -> None:
     one = worker("p", P)
     for number, ticket in enumerate((Ticket(5, 0), Ticket(6, 0), NO_TICKET)):
-        one.computes((f"r{number}", 1), 100, 0)
+        one.computes((f"r{number}", 1), Ahead(100))
         one.queued((f"r{number}", 1), ticket)
     assert one.backlog(NOW)[0].tokens == 300
     one.reports(busy(100), Ticket(5, 0), NOW + 1)
@@ -184,6 +185,23 @@ def test_what_was_sent_counts_until_the_worker_tells_of_it() -> None:
     assert (backlog.tokens, elapsed) == (300, 0.5), "100 that it tells of, and the two that it does not"
     one.settles(("r1", 1))
     assert one.backlog(NOW + 1)[0].tokens == 200
+
+
+def test_beside_a_tenant_that_floods_another_waits_for_its_turns_only() -> None:
+    """Of 5,000 tokens of one tenant as many come before another's 300 as those are, and half of the running step."""
+    flooding, other = owner_of("floods", 1.0), owner_of("other", 1.0)
+    flood = structs.replace(busy(5000), shares=(Share(flooding, 5000),))
+    workers = [worker("p", P, flood), worker("d", D, busy(0, 30))]
+    expected = {}
+    for owner in (flooding, other):
+        choice = Router(hand_off_always=True).pick(workers, asked(300)._replace(owner=owner), NOW)
+        assert choice is not None and choice.ttft is not None
+        expected[owner] = choice.ttft
+    assert expected[flooding] > 5.3
+    assert 0.6 + 0.256 < expected[other] < 0.95
+    workers[0].computes(("r", 1), Ahead(1000, 0, other))
+    choice = Router(hand_off_always=True).pick(workers, asked(300)._replace(owner=other), NOW)
+    assert choice is not None and choice.ttft is not None and 2.6 < choice.ttft < 3.1, "what it was sent is its own"
 
 
 def test_old_figures_are_aged() -> None:
