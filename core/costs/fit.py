@@ -75,7 +75,7 @@ class StepFit:
         )
         for part, amount in enumerate(amounts):
             if amount and not self._scale[part]:
-                self._scale[part] = seconds / amount  # nothing is known: as if it were all of the step
+                self._scale[part] = seconds / max(1.0, amount)  # nothing is known: as if it were all of the step
         predicted = sum(a * q * s for a, q, s in zip(amounts, self._scale, self._shape, strict=True))
         factor = exp(self._level)
         kind = self._kinds.setdefault((work.prompt_tokens > 0, work.sequences > 0), _Equations())
