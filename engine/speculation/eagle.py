@@ -7,10 +7,11 @@ it for all its tokens (`follow`), beside the model's: of a chunk's first token b
 left (`kept_states.py`), or that came with a handoff. It is not known behind what was found in the cache, where nobody
 has computed the state: one token of the text has a key and a value of 0 then.
 
-Proposing (`propose`) begins where the step's tokens are known: the last one, which no step has computed yet, goes
-through the head with the state before it. That gives a guess of its own state, and so a guess of the next token, which
-goes through the head with that state, and so on. Guessed tokens are drawn with the randomness of their own output
-index, as the model's will be. What these passes store is stored anew, by true states, when the tokens come.
+Proposing (`propose`) begins where the step's tokens are known: they go through the head with the states before them,
+so that a step of nothing but works that ask for guesses stores nothing itself. The last of them, which no step has
+computed yet, gives a guess of its own state, and so a guess of the next token, which goes through the head with that
+state, and so on. Guessed tokens are drawn with the randomness of their own output index, as the model's will be. What
+these passes store is stored anew, by true states, when the tokens come.
 """
 
 from collections.abc import Sequence
@@ -60,6 +61,21 @@ class EagleProposer:
 
     def follow(self, plan: Plan, batch: Batch, states: Tensor, step: AttentionStep, stored: Stored) -> None:
         """Stores the head's KV of a step's tokens, whose normed states are `states` `[tokens, hidden]`."""
+        begins = (np.cumsum(batch.query_lengths) - batch.query_lengths).tolist()
+        asking = {
+            index: (structs.replace(work, blocks=tuple(map(list, work.blocks))), begins[index])
+            for index, work in enumerate(plan.works)
+            if (work.propose or work.proposed) and len(work.samples) == 1
+        }
+        if len(asking) < len(plan.works) or not self._kept.have(plan.works):
+            self._store(plan, batch, states, step, stored)
+        others = [index for index in range(len(plan.works)) if index not in asking]
+        self._keep([plan.works[index] for index in others], [begins[index] for index in others], states)
+        if asking:
+            self._followed.append(_Followed(plan.step, states, asking))
+
+    def _store(self, plan: Plan, batch: Batch, states: Tensor, step: AttentionStep, stored: Stored) -> None:
+        """Stores the KV of all of a step's tokens."""
         first = batch.query_start
         before = torch.empty_like(states)
         before[1:] = states[:-1]
@@ -67,87 +83,69 @@ class EagleProposer:
         known = torch.ones(len(states), dtype=torch.bool, device=states.device)
         known[first] = to_device(np.array(are_known), states.device)
         bare = replace(batch, logit_rows=first[:0], adapters=None)
-        self._head.forward(bare, before, known, step, stored)
-        begins = (np.cumsum(batch.query_lengths) - batch.query_lengths).tolist()
-        asking = {
-            index: (structs.replace(work, blocks=tuple(map(list, work.blocks))), begins[index])
-            for index, work in enumerate(plan.works)
-            if (work.propose or work.proposed) and len(work.samples) == 1
-        }
-        others = [index for index in range(len(plan.works)) if index not in asking]
-        self._keep([plan.works[index] for index in others], [begins[index] for index in others], states)
-        if asking:
-            self._followed.append(_Followed(plan.step, states, asking))
+        self._head.forward(bare, before, None if all(are_known) else known, step, stored)
 
     def propose(self, plan: Plan, result: StepResult, hidden: Tensor) -> dict[int, list[int]]:
         """See `ModelProposer`. Guesses end where a sequence's blocks do."""
         if not self._followed or self._followed[0].step != plan.step:
             return {}
         followed = self._followed.pop(0)
-        ends: list[Work] = []  # of each sequence that goes on, its last token as a work
-        rows, asked = [], []
+        came: list[Work] = []  # of each sequence the tokens that came, as a work
+        asked: list[int] = []  # of those the indices
+        rows: list[int] = []  # of the states before them
+        kept: list[tuple[int, int, int, int]] = []  # of each sequence: its id, a position, that of stored KV, a row
         for index, (work, begin) in followed.works.items():
             tokens = result.tokens[index]
             if not tokens:
                 continue
             own = len(work.token_ids) - len(work.proposed)
-            row = own + min(len(tokens), len(work.proposed) + 1) - 2  # that the last token but one was computed in
-            position = work.start + own + len(tokens) - 1
-            if position != work.start + row + 1:
-                continue  # its grammar gave tokens that no step has computed
-            ends.append(
-                structs.replace(
-                    work,
-                    start=position,
-                    token_ids=[tokens[-1]],
-                    output_index=work.output_index + len(tokens),
-                    prompt_rows=None,
-                    proposed=(),
-                    propose=min(work.propose, self._capacity(work) - position),
-                )
-            )
-            rows.append(begin + row)
-            asked.append(index)
-        if not ends:
+            first, row = work.start + own, begin + own - 1  # of the first token that came; of the state before it
+            known = min(len(tokens), len(work.proposed) + 1)  # tokens before which the states are known
+            most = min(work.propose, self._capacity(work) - (first + known - 1)) if known == len(tokens) else 0
+            count = known if most > 0 else known - 1
+            kept.append((work.sequence, first + known - 2, first + count - 1, row + known - 1))
+            if count:
+                came.append(_came(work, first, tokens[:count], most))
+                asked.append(index)
+                rows += range(row, row + count)
+        if not kept:
             return {}
-        states = followed.states[to_device(np.array(rows, dtype=np.int64), followed.states.device)]
-        self._kept.keep([work.sequence for work in ends], [work.start - 1 for work in ends], states)
-        guesses = self._guesses(ends, states)
+        sequences, positions, stored, ends = zip(*kept, strict=True)
+        self._kept.keep(sequences, positions, stored, _rows(followed.states, ends))
+        guesses = self._guesses(came, _rows(followed.states, rows)) if came else []
         return {index: guess for index, guess in zip(asked, guesses, strict=True) if guess}
 
-    def _guesses(self, works: Sequence[Work], states: Tensor) -> list[list[int]]:
-        """Guesses what follows each work's token, of whose predecessors `states` `[works, hidden]` are."""
-        found: list[Tensor] = []
-        members = list(range(len(works)))  # those that have a guess in the newest of `found`
-        places: list[list[int]] = []
-        before: Sampled | None = None
-        while True:
+    def _guesses(self, works: Sequence[Work], before: Tensor) -> list[list[int]]:
+        """Stores KV of each work's tokens, before which the states are `before`, and guesses what follows them."""
+        guesses: list[list[int]] = [[] for _ in works]
+        members = [at for at, work in enumerate(works) if work.propose > 0]
+        found: list[tuple[list[int], Tensor]] = []  # of each turn the works that were guessed for, and their tokens
+        states, sampled = self._pass(works, before, None)
+        while sampled is not None:
+            found.append((members, sampled.tokens))
             going = [at for at, member in enumerate(members) if works[member].propose > len(found)]
             if not going:
                 break
             if len(going) < len(members):
-                states = states[to_device(np.array(going, dtype=np.int64), states.device)]
-            members = [members[at] for at in going]
-            turn = [_turn(works[member], len(found)) for member in members]
-            states, before = self._pass(turn, states, before)
-            found.append(before.tokens)
-            places.append(members)
-        guesses: list[list[int]] = [[] for _ in works]
-        drawn = torch.cat(found).tolist() if found else []
-        for member, token in zip([member for turn_of in places for member in turn_of], drawn, strict=True):
+                states, members = _rows(states, going), [members[at] for at in going]
+            states, sampled = self._pass([_turn(works[member], len(found)) for member in members], states, sampled)
+        drawn = torch.cat([tokens for _, tokens in found]).tolist() if found else []
+        for member, token in zip([member for members, _ in found for member in members], drawn, strict=True):
             guesses[member].append(token)
         return guesses
 
-    def _pass(self, works: list[Work], states: Tensor, before: Sampled | None) -> tuple[Tensor, Sampled]:
-        """Runs the head on one token of each work; returns the states that it guesses, and the tokens drawn there."""
-        batch = build_batch(Plan(0, works), self._block, self._backend.device, before)
+    def _pass(self, works: Sequence[Work], before: Tensor, drawn: Sampled | None) -> tuple[Tensor, Sampled | None]:
+        """Runs the head on works' tokens; returns the states that it guesses, and what was drawn there, if anything."""
+        batch = build_batch(Plan(0, list(works)), self._block, self._backend.device, drawn)
         for group, tables in enumerate(batch.groups):
             self._pool.enter(group, tables.fresh_blocks)
-        known = torch.ones(len(works), dtype=torch.bool, device=states.device)
-        states = self._head.forward(batch, states, known, self._attention.begin(batch), _nobody_reads)
-        draws = [Draw(work.sampling, work.samples, work.output_index) for work in works if work.sampling is not None]
+        states = self._head.forward(batch, before, None, self._attention.begin(batch), _nobody_reads)
+        sampled = [work for work in works if work.sampling is not None]
+        if not sampled:
+            return states, None
+        draws = [Draw(work.sampling, work.samples, work.output_index) for work in sampled if work.sampling is not None]
         tokens, _ = self._backend.sampler.sample(self._head.logits(states), draws)
-        return states, Sampled(tokens, works)
+        return states, Sampled(tokens, sampled)
 
     def _keep(self, works: Sequence[Work], begins: Sequence[int], states: Tensor) -> None:
         """Keeps the states of the last tokens of works of which all tokens are true."""
@@ -155,18 +153,38 @@ class EagleProposer:
             [begin + len(work.token_ids) - 1 for work, begin in zip(works, begins, strict=True)], dtype=np.int64
         )
         positions = [work.start + len(work.token_ids) - 1 for work in works]
-        self._kept.keep([work.sequence for work in works], positions, states[to_device(ends, states.device)])
+        sequences = [work.sequence for work in works]
+        self._kept.keep(sequences, positions, positions, states[to_device(ends, states.device)])
 
     def _capacity(self, work: Work) -> int:
         """Returns how many tokens a work's blocks hold."""
         return min(map(len, work.blocks)) * self._block
 
 
+def _came(work: Work, start: int, tokens: list[int], most: int) -> Work:
+    """Returns the work of tokens that came of one, behind which up to `most` are guessed."""
+    return structs.replace(
+        work,
+        start=start,
+        token_ids=tokens,
+        sampling=work.sampling if most > 0 else None,
+        output_index=work.output_index + len(tokens),
+        prompt_rows=None,
+        proposed=(),
+        propose=most,
+    )
+
+
 def _turn(work: Work, count: int) -> Work:
     """Returns the work of the token that was guessed `count` guesses behind a work's own."""
-    if not count:
-        return work
-    return structs.replace(work, start=work.start + count, token_ids=[PENDING], output_index=work.output_index + count)
+    start = work.start + len(work.token_ids) - 1 + count
+    return structs.replace(work, start=start, token_ids=[PENDING], output_index=work.output_index + count)
+
+
+def _rows(states: Tensor, rows: Sequence[int]) -> Tensor:
+    """Returns some rows of `states` `[rows, hidden]`."""
+    found: Tensor = states[to_device(np.array(rows, dtype=np.int64), states.device)]
+    return found
 
 
 def _nobody_reads(layer: int) -> None:

@@ -46,18 +46,20 @@ class EagleHead(Generic[Step]):
     norms: HeadNorms | None
     layers: Layers[Step]  # the one layer, whose KV is behind that of the model's layers
 
-    def forward(self, batch: Batch, before: Tensor, known: Tensor, step: Step, stored: Stored) -> Tensor:
+    def forward(self, batch: Batch, before: Tensor, known: Tensor | None, step: Step, stored: Stored) -> Tensor:
         """Computes g `[rows, hidden]` of `batch.logit_rows`, and stores the KV of all tokens.
 
         `before` `[tokens, hidden]` are the states f(t - 1); those whose row of `known` (bool `[tokens]`) is False are
-        not looked at.
+        not looked at; None: all are known.
         """
         embedded = self.model.embedded(batch.token_ids)
         if self.norms is not None:
             embedded = self._normed(embedded, self.norms.embedding, self.norms.eps)
             before = self._normed(before, self.norms.state, self.norms.eps)
         x = self.joined(torch.cat((embedded, before), dim=-1))
-        return self.layers.forward(x.masked_fill(~known[:, None], 0.0), batch, step, stored)
+        if known is not None:
+            x = x.masked_fill(~known[:, None], 0.0)
+        return self.layers.forward(x, batch, step, stored)
 
     def logits(self, states: Tensor) -> Tensor:
         """Returns `[rows, vocab]` of what `forward` gave."""

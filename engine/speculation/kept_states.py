@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -9,6 +10,15 @@ from torch import Tensor
 
 from engine.device import to_device
 from engine.plan import Work
+
+
+class _Place(NamedTuple):
+    row: int
+    position: int  # of the token whose state it is
+    stored: int  # position up to which the sequence's KV is
+
+
+NOWHERE = _Place(0, -2, -1)
 
 
 class KeptStates:
@@ -21,28 +31,36 @@ class KeptStates:
     def __init__(self, most: int, hidden: int, device: torch.device, dtype: torch.dtype) -> None:
         """Makes room for the states `[hidden]` of `most` sequences: at least as many as one step has."""
         self._states = torch.zeros((most, hidden), device=device, dtype=dtype)
-        self._places: OrderedDict[int, tuple[int, int]] = OrderedDict()  # by sequence: its row, the state's position
+        self._places: OrderedDict[int, _Place] = OrderedDict()  # by sequence
 
-    def keep(self, sequences: Sequence[int], positions: Sequence[int], states: Tensor) -> None:
-        """Keeps `states` `[sequences, hidden]`, those of the tokens at these positions; they replace older ones."""
+    def keep(self, sequences: Sequence[int], positions: Sequence[int], stored: Sequence[int], states: Tensor) -> None:
+        """Keeps `states` `[sequences, hidden]`, those of the tokens at these positions; they replace older ones.
+
+        `stored` are the positions up to which the sequences' KV is.
+        """
         assert len(sequences) <= len(self._states), "more sequences than states can be kept of"
         rows = []
-        for sequence, position in zip(sequences, positions, strict=True):
-            row, _ = self._places.pop(sequence, (-1, 0))
-            if row < 0:
-                row = len(self._places)
-                if row == len(self._states):
-                    _, (row, _) = self._places.popitem(last=False)
-            self._places[sequence] = row, position
+        for sequence, position, through in zip(sequences, positions, stored, strict=True):
+            place = self._places.pop(sequence, None)
+            row = len(self._places) if place is None else place.row
+            if row == len(self._states):
+                row = self._places.popitem(last=False)[1].row
+            self._places[sequence] = _Place(row, position, through)
             rows.append(row)
         if rows:
             self._states.index_copy_(0, to_device(np.array(rows, dtype=np.int64), states.device), states)
 
+    def have(self, works: Sequence[Work]) -> bool:
+        """Tells whether the KV of each work's first token is stored already."""
+        return all(
+            (place := self._places.get(work.sequence)) is not None and place.stored == work.start for work in works
+        )
+
     def before(self, works: Sequence[Work]) -> tuple[Tensor, list[bool]]:
         """Returns the states `[works, hidden]` of the tokens before each work's first, and which of them are known."""
-        places = [self._places.get(work.sequence, (0, -2)) for work in works]
-        known = [position == work.start - 1 for work, (_, position) in zip(works, places, strict=True)]
-        rows = to_device(np.array([row for row, _ in places], dtype=np.int64), self._states.device)
+        places = [self._places.get(work.sequence, NOWHERE) for work in works]
+        known = [place.position == work.start - 1 for work, place in zip(works, places, strict=True)]
+        rows = to_device(np.array([place.row for place in places], dtype=np.int64), self._states.device)
         states = self._states[rows]
         for at, work in enumerate(works):
             if len(work.state) == 4 * states.shape[1] and not known[at]:  # another worker has computed it

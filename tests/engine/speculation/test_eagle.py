@@ -8,10 +8,11 @@ from msgspec import structs
 from transformers import LlamaConfig
 
 from core.errors import ModelError
+from core.kv.spec import blocks_for
 from engine.executor import Executor
 from engine.plan import Plan, Work
 from engine.start.load import LoadedEngine
-from tests.engine.drive import GREEDY
+from tests.engine.drive import GREEDY, run, start
 from tests.engine.speculation.heads import ReferenceHead, build_head, build_next_layer, edited, guesses
 from tests.engine.test_golden import BACKENDS, make_engine
 from tests.reference import build_model, make_prompts
@@ -53,11 +54,11 @@ def run_prompts(executor: Executor, prompts: list[list[int]], chunk: int) -> tup
     """Computes prompts side by side in chunks; returns the first tokens, and the guesses behind them."""
     tokens: dict[int, list[int]] = {}
     proposed: dict[int, list[int]] = {}
-    for step, start in enumerate(range(0, max(map(len, prompts)), chunk)):
+    for step, begin in enumerate(range(0, max(map(len, prompts)), chunk)):
         works = [
-            asked(number, prompt, 1 + 4 * number, start, min(start + chunk, len(prompt)))
+            asked(number, prompt, 1 + 4 * number, begin, min(begin + chunk, len(prompt)))
             for number, prompt in enumerate(prompts)
-            if start < len(prompt)
+            if begin < len(prompt)
         ]
         executor.launch(Plan(step, works))
         result = executor.collect()
@@ -115,6 +116,34 @@ def test_kv_is_the_same_however_a_prompt_is_cut(model: Path, head: ReferenceHead
     assert found[0][0].count_nonzero() == 0 and found[0][1:].count_nonzero(dim=(1, 2)).min() > 0
     for other in found[1:]:
         assert torch.equal(found[0], other)
+
+
+def test_kv_of_what_was_decoded_is_that_of_the_whole_text(model: Path, head: ReferenceHead) -> None:
+    """Of guesses some are right, some wrong, and some find no block; in some steps nobody asks for any."""
+    (prompt,) = make_prompts([5], 320)
+    plain = Executor(make_engine(model))
+    (running,) = start(plain, [prompt], 50)
+    (coming,) = run(plain, [running], 50)
+    executor, table, text = speculating(with_head(model)), list(range(1, 7)), list(prompt)
+    lengths: set[int] = set()
+    for step in range(50):
+        begin = 0 if step == 0 else len(text) - 1
+        right = coming[len(text) - len(prompt) :][: step % 4]
+        proposed = () if step == 0 else (*right, *[7] * (step % 3))
+        blocks = (table[: blocks_for(len(text) + len(proposed), 16)],)
+        index, most = len(text) - len(prompt), 0 if step % 5 == 4 else GUESSES
+        work = Work(0, begin, [*text[begin:], *proposed], blocks, GREEDY, output_index=index)
+        executor.launch(Plan(step, [structs.replace(work, proposed=proposed, propose=most)]))
+        result = executor.collect()
+        text += result.tokens[0]
+        lengths.add(len(result.proposed.get(0, [])))
+        if len(text) > 48:
+            break
+    assert text == [*prompt, *coming][: len(text)] and {0, GUESSES} < lengths
+    whole = speculating(with_head(model))
+    run_prompts(whole, [text], chunk=64)
+    # What stands at the newest tokens is stored by the steps to come.
+    assert torch.equal(*(kv_of_head(each, range(1, 5), len(text) - 1) for each in (executor, whole)))
 
 
 def test_a_state_that_came_along_continues_a_text_whose_kv_did(model: Path, head: ReferenceHead) -> None:
