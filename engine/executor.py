@@ -253,7 +253,9 @@ class Executor:
         def stored(layer: int) -> None:
             self._stored(plan, layer)
 
-        if self._follower is None:
+        if self._follower is None or not self._follower.reads(plan):
+            if self._follower is not None:
+                self._follower.skip(batch)
             return model.forward(batch, step, stored)
         every = torch.arange(len(batch.token_ids), device=self._device)
         states = model.forward(replace(batch, logit_rows=every), step, stored)

@@ -8,10 +8,11 @@ left (`kept_states.py`), or that came with a handoff. It is not known behind wha
 has computed the state: one token of the text has a key and a value of 0 then.
 
 Proposing (`propose`) begins where the step's tokens are known: they go through the head with the states before them,
-so that a step of nothing but works that ask for guesses stores nothing itself. The last of them, which no step has
-computed yet, gives a guess of its own state, and so a guess of the next token, which goes through the head with that
-state, and so on. Guessed tokens are drawn with the randomness of their own output index, as the model's will be. What
-these passes store is stored anew, by true states, when the tokens come.
+so that a step of nothing but decodes stores nothing itself. (While nobody asks for guesses, because they do not pay,
+what is decoded has keys and values of 0.) The last of them, which no step has computed yet, gives a guess of its own
+state, and so a guess of the next token, which goes through the head with that state, and so on. Guessed tokens are
+drawn with the randomness of their own output index, as the model's will be. What these passes store is stored anew, by
+true states, when the tokens come.
 """
 
 from collections.abc import Sequence
@@ -56,8 +57,19 @@ class EagleProposer:
         self._pool = pool
         self._attention = attention
         self._block = pool.spec.groups[0].block_tokens
+        self._group = pool.spec.groups_of_layers()[-1]
         self._kept = KeptStates(2 * most, head.config.hidden_size, backend.device, backend.dtype)
         self._followed: list[_Followed] = []
+
+    def reads(self, plan: Plan) -> bool:
+        """See `Follower`. Of a step of decodes nothing is stored unless one of them asks for guesses."""
+        return any(_asks(work) or not _decodes(work) for work in plan.works)
+
+    def skip(self, batch: Batch) -> None:
+        """See `Follower`."""
+        fresh = batch.groups[self._group].fresh_blocks
+        if len(fresh):
+            self._pool.layers[-1][fresh] = 0
 
     def follow(self, plan: Plan, batch: Batch, states: Tensor, step: AttentionStep, stored: Stored) -> None:
         """Stores the head's KV of a step's tokens, whose normed states are `states` `[tokens, hidden]`."""
@@ -65,9 +77,10 @@ class EagleProposer:
         asking = {
             index: (structs.replace(work, blocks=tuple(map(list, work.blocks))), begins[index])
             for index, work in enumerate(plan.works)
-            if (work.propose or work.proposed) and len(work.samples) == 1
+            if _asks(work)
         }
-        if len(asking) < len(plan.works) or not self._kept.have(plan.works):
+        going = [work for work, _ in asking.values()]
+        if not all(map(_decodes, plan.works)) or not self._kept.have(going):
             self._store(plan, batch, states, step, stored)
         others = [index for index in range(len(plan.works)) if index not in asking]
         self._keep([plan.works[index] for index in others], [begins[index] for index in others], states)
@@ -159,6 +172,16 @@ class EagleProposer:
     def _capacity(self, work: Work) -> int:
         """Returns how many tokens a work's blocks hold."""
         return min(map(len, work.blocks)) * self._block
+
+
+def _asks(work: Work) -> bool:
+    """Tells whether a work has guesses, or asks for some; one of several samples gets none."""
+    return bool(work.propose or work.proposed) and len(work.samples) == 1
+
+
+def _decodes(work: Work) -> bool:
+    """Tells whether a work goes on from the token that the step before gave, on this worker."""
+    return work.output_index > 0 and len(work.token_ids) == 1 + len(work.proposed) and not work.tells_state
 
 
 def _came(work: Work, start: int, tokens: list[int], most: int) -> Work:

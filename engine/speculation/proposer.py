@@ -25,6 +25,14 @@ class ModelProposer(Protocol):
 class Follower(ModelProposer, Protocol):
     """Guesses by KV of its own of all texts, behind that of the model's layers, which each step has to store."""
 
+    def reads(self, plan: Plan) -> bool:
+        """Tells whether it stores any of a step's; if not, it is told by `skip`, and not by `follow`."""
+        ...
+
+    def skip(self, batch: Batch) -> None:
+        """Clears the blocks that a step enters of which nothing is stored."""
+        ...
+
     def follow(self, plan: Plan, batch: Batch, states: Tensor, step: AttentionStep, stored: Stored) -> None:
         """Stores it for a step's tokens, whose normed states are `states` `[tokens, hidden]`, once the model's is.
 

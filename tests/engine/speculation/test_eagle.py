@@ -146,6 +146,26 @@ def test_kv_of_what_was_decoded_is_that_of_the_whole_text(model: Path, head: Ref
     assert torch.equal(*(kv_of_head(each, range(1, 5), len(text) - 1) for each in (executor, whole)))
 
 
+def test_what_is_decoded_while_nobody_asks_has_keys_and_values_of_zero(model: Path, head: ReferenceHead) -> None:
+    """Guesses go on from there when somebody asks again, and a block that was another's does not show."""
+    (prompt,) = make_prompts([16], 320)
+    executor, blocks = speculating(with_head(model)), (list(range(1, 5)),)
+    executor.engine.pool.layers[-1][2:] = float("nan")  # what was there before
+    tokens, _ = run_prompts(executor, [prompt], chunk=16)
+    text = prompt + tokens[0]
+    executor.engine.pool.layers[-1][2:] = float("nan")
+    for step in range(4):
+        asks = GUESSES if step == 3 else 0
+        index = len(text) - len(prompt)
+        work = Work(0, len(text) - 1, text[-1:], blocks, GREEDY, output_index=index, propose=asks)
+        executor.launch(Plan(step, [work]))
+        result = executor.collect()
+        text += result.tokens[0]
+    found = kv_of_head(executor, range(1, 5), 21)
+    assert found[16:20].count_nonzero() == 0 and len(result.proposed[0]) == GUESSES
+    assert found[20].isfinite().all() and found[20].count_nonzero() > 0
+
+
 def test_a_state_that_came_along_continues_a_text_whose_kv_did(model: Path, head: ReferenceHead) -> None:
     """What a prefill worker tells of its last token is what the decode worker's first guesses need."""
     (prompt,) = make_prompts([19], 320)
