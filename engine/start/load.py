@@ -27,6 +27,7 @@ from engine.model.weights import Checkpoint
 from engine.speculation.proposer import ModelProposer
 from engine.start.block_counts import Counts, Texts, bytes_of_counts, longest_in, sequences_in, tokens_in
 from engine.start.load_draft import load_draft
+from engine.start.load_medusa import load_medusa
 from engine.start.load_model import load_model
 from engine.start.loaded_model import LoadedModel
 from engine.start.profiling import host_rate, prompt_steps
@@ -65,6 +66,7 @@ def load_engine(
     backend, device, spec, longest = loaded.backend, loaded.backend.device, loaded.spec, loaded.config.max_model_len
     config = structs.replace(config, max_batch_tokens=step_tokens(config, device))
     draft = load_draft(config, loaded, progress, open_weights) if proposing(config) == "draft" else None
+    medusa = load_medusa(config.medusa, loaded, progress) if proposing(config) == "medusa" else None
     progress("profiling", 0.0)
     measured = prompt_steps(config, longest, device, len(spec.groups), loaded.with_pool)
     progress("making the KV pool", 0.0)
@@ -87,6 +89,8 @@ def load_engine(
     if draft is not None:
         weights, pool_bytes = memory.weights_bytes + draft.weights_bytes(), bytes_of_counts(sized, counts)
         memory = structs.replace(memory, weights_bytes=weights, kv_pool_bytes=pool_bytes + draft.own_bytes())
+    if medusa is not None:
+        memory = structs.replace(memory, weights_bytes=memory.weights_bytes + medusa.weights_bytes())
     model_layers = len(model_config.layers)
     decode_steps = None
     if config.decode_graphs == "on" and loaded.is_ours and loaded.head is None:  # its states are in no recorded step
@@ -110,7 +114,7 @@ def load_engine(
         costs=seeded(measured, loaded.parameters, loaded.model.weights_bytes(), memory.token_bytes, model_layers),
         memory=memory,
         follower=engine.follower,
-        proposer=engine.follower if draft is None else draft.proposer(counts, model_config),
+        proposer=medusa or (engine.follower if draft is None else draft.proposer(counts, model_config)),
     )
     _log(ready, config)
     return ready

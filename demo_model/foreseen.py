@@ -1,0 +1,83 @@
+"""Counts how often heads foresee the demo model's own greedy answers: `python -m demo_model.foreseen [DIR]`.
+
+The questions are of a stream that no training has seen. A guess counts as foreseen if all nearer ones were right too.
+"""
+
+import argparse
+import json
+from itertools import islice
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBase
+
+from demo_model.corpus import conversations
+from demo_model.evaluate import generate, prompt
+from demo_model.medusa import HEADS, Heads
+from demo_model.train import WEIGHTS
+
+SEED = 1234
+SAMPLES = 200
+
+
+def saved_heads(directory: Path, hidden: int) -> Heads:
+    """Reads what `demo_model.medusa` has saved, in fp32."""
+    config = json.loads((directory / "config.json").read_text())
+    heads = Heads(config["num_heads"], config["num_hidden_layers"], hidden)
+    tensors = load_file(directory / "model.safetensors")
+    for head, blocks in enumerate(heads.heads):
+        for layer, block in enumerate(blocks):
+            named = {name: tensors[f"blocks.{head}.layers.{layer}.{name}"].float() for name in ("weight", "bias")}
+            block.load_state_dict(named)
+    return heads
+
+
+@torch.no_grad()
+def ranks(base: LlamaForCausalLM, heads: Heads, tokenizer: PreTrainedTokenizerBase, samples: int = SAMPLES) -> Tensor:
+    """Returns `[places, heads]`: at which place of a head's candidates, from 0 on, the token is that then came.
+
+    Places are those of answers behind which there is a token for each head.
+    """
+    asked = [prompt(tokenizer, talk) for talk in islice(conversations(SEED), samples)]
+    found = []
+    for text, answer in zip(asked, generate(base, tokenizer, asked), strict=True):
+        begin = len(tokenizer.encode(text, add_special_tokens=False))
+        ids = torch.tensor([[*tokenizer.encode(text + answer, add_special_tokens=False), tokenizer.eos_token_id]])
+        hidden = base.model(input_ids=ids, use_cache=False).last_hidden_state[0]
+        count = ids.shape[1] - begin - len(heads.heads)  # of places: the state before each is read
+        if count <= 0:
+            continue
+        of_answer = []
+        for head, states in enumerate(heads.states(hidden[begin - 1 : begin - 1 + count])):
+            logits = F.linear(states, base.lm_head.weight)
+            came = logits.gather(1, ids[0, begin + head + 1 : begin + head + 1 + count, None])
+            of_answer.append((logits > came).sum(1))
+        found.append(torch.stack(of_answer, dim=1))
+    return torch.cat(found)
+
+
+def report(directory: Path) -> str:
+    """Writes a line for each head, and how many tokens a step gives that verifies all of their first guesses."""
+    tokenizer = AutoTokenizer.from_pretrained(WEIGHTS)
+    base = LlamaForCausalLM.from_pretrained(WEIGHTS, dtype=torch.float32)
+    found = ranks(base, saved_heads(directory, base.config.hidden_size), tokenizer)
+    right = (found == 0).cumprod(1).float().mean(0)
+    lines = [f"{len(found)} places of greedy answers, guesses of {directory.name}:"]
+    for head, chain in enumerate(right.tolist()):
+        alone, of_three = ((found[:, head] < most).float().mean() for most in (1, 3))
+        lines.append(f"head {head + 1}: foreseen {chain:.1%}, right {alone:.1%}, among its first three {of_three:.1%}")
+    return "\n".join([*lines, f"tokens a step: {1 + right.sum():.2f}"])
+
+
+def main() -> None:
+    """Prints the report of a directory."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("directory", type=Path, nargs="?", default=HEADS)
+    print(report(parser.parse_args().directory))
+
+
+if __name__ == "__main__":
+    main()

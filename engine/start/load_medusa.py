@@ -1,0 +1,126 @@
+"""Loads Medusa heads for a model: as vLLM names them, or as FasterDecoding's first releases do.
+
+    blocks.{head}.layers.{block}.weight [hidden, hidden], .bias [hidden]     {head}.{block}.linear.weight, .bias
+    lm_heads.{head}.weight [vocab, hidden]                                   {head}.{blocks}.weight
+
+config.json counts both, as `num_heads` and `num_hidden_layers`, or `medusa_num_heads` and `medusa_num_layers`. Where
+biases are missing they are 0. Where output weights are, or config.json says `original_lm_head`, the model's own serve.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from core.errors import ConfigError, ModelError
+from core.model_location import locate
+from core.process.status import Progress
+from engine.model.config import ModelConfig
+from engine.model.config_files import read_json
+from engine.model.linear import Linear
+from engine.model.weights import Checkpoint
+from engine.speculation.medusa import MedusaHeads, MedusaProposer
+from engine.start.loaded_model import LoadedModel
+
+FILES = ("model.safetensors", "medusa_lm_head.safetensors")
+PICKLED = "medusa_lm_head.pt"
+COUNTS = (("num_heads", "medusa_num_heads"), ("num_hidden_layers", "medusa_num_layers"))
+OPTION = "--medusa"
+MOST = 16
+"""Heads, and blocks of each, at most."""
+_PREFIX = "medusa_heads."
+_BLOCK = re.compile(r"(\d+)\.(\d+)\.linear\.(weight|bias)")
+_OUTPUT = re.compile(r"(\d+)\.\d+\.weight")
+
+
+def load_medusa(location: str, target: LoadedModel, progress: Progress) -> MedusaProposer:
+    """Loads what guesses for `target`.
+
+    Raises `ModelError` for heads that are missing, broken or another model's, and `ConfigError` for a target that tells
+    no states.
+    """
+    if not isinstance(target.config, ModelConfig):
+        why = f"heads read hidden states, which {target.config.name}, computed by transformers' own code, does not tell"
+        raise ConfigError(OPTION, location, why)
+    directory = locate(location, progress)
+    config = read_json(directory / "config.json")
+    count, blocks = (_counted(directory, config, names) for names in COUNTS)
+    checkpoint = Checkpoint(directory, files=_tensors(directory))
+    hidden, vocab = target.config.hidden_size, target.config.vocab_size
+    linears, device, dtype = target.backend.linears, target.backend.device, target.backend.dtype
+    biased = checkpoint.holds("blocks.0.layers.0.bias")
+
+    def weight(head: int, block: int) -> Tensor:
+        return checkpoint.tensor(f"blocks.{head}.layers.{block}.weight", (hidden, hidden)).to(device)
+
+    def bias(head: int, block: int) -> Tensor | None:
+        return checkpoint.tensor(f"blocks.{head}.layers.{block}.bias", (hidden,)).to(device, dtype) if biased else None
+
+    heads = range(count)
+    biases = [found for head in heads if (found := bias(head, 0)) is not None]
+    with torch.inference_mode():
+        first = linears.fused([weight(head, 0) for head in heads], torch.cat(biases) if biased else None)
+        later = tuple(
+            tuple(linears.fused([weight(head, block)], bias(head, block)) for head in heads)
+            for block in range(1, blocks)
+        )
+        outputs: tuple[Linear, ...] = ()
+        is_original = config.get("original_lm_head") is True
+        if checkpoint.holds("lm_heads.0.weight") and not is_original:
+            given = (checkpoint.tensor(f"lm_heads.{head}.weight", (vocab, hidden)) for head in heads)
+            outputs = tuple(linears.fused([output.to(device)], None) for output in given)
+    checkpoint.refuse_unused(beginnings=("lm_heads.",) if is_original else ())
+    return MedusaProposer(MedusaHeads(count, first, later, outputs), target.model, target.backend)
+
+
+def _counted(directory: Path, config: dict[str, Any], names: tuple[str, str]) -> int:
+    """Returns what config.json says under one of two names."""
+    name = next((name for name in names if name in config), names[0])
+    value = config.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST:
+        raise ModelError(f"{directory.name}: config.json says {name} {value!r}, not a number from 1 to {MOST}")
+    return value
+
+
+def _tensors(directory: Path) -> dict[str, Any]:
+    """Maps vLLM's names to the opened file."""
+    path = next((directory / name for name in FILES if (directory / name).is_file()), None)
+    if path is None:
+        if (directory / PICKLED).is_file():
+            raise ModelError(f"{directory.name}: {PICKLED} is a pickle, which is never loaded; save it as {FILES[1]}")
+        raise ModelError(f"{directory.name} has no {FILES[0]}: not a directory of Medusa heads")
+    try:
+        opened: Any = safe_open(str(path), framework="pt")
+        names = list(opened.keys())
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{directory.name}: {path.name} is broken or truncated: {str(error).strip()}") from None
+    return {_named(name): _Renamed(opened, name) for name in names}
+
+
+def _named(name: str) -> str:
+    name = name.removeprefix(_PREFIX)
+    if found := _BLOCK.fullmatch(name):
+        return f"blocks.{found[1]}.layers.{found[2]}.{found[3]}"
+    if found := _OUTPUT.fullmatch(name):
+        return f"lm_heads.{found[1]}.weight"
+    return name
+
+
+class _Renamed:
+    """Gives one tensor of a file under another name."""
+
+    def __init__(self, opened: Any, name: str) -> None:
+        self._opened = opened
+        self._name = name
+
+    def get_tensor(self, _: str) -> Tensor:
+        """Returns the tensor."""
+        tensor: Tensor = self._opened.get_tensor(self._name)
+        return tensor
+
+    def get_slice(self, _: str) -> Any:
+        """Returns what tells its shape and format."""
+        return self._opened.get_slice(self._name)

@@ -1,0 +1,154 @@
+"""Medusa heads guess what they were made to guess, from the right state, and change no token."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from msgspec import structs
+from torch import Tensor
+from transformers import AutoTokenizer
+
+from core.messages.sampling import Sampling
+from demo_model.corpus import conversations
+from demo_model.evaluate import prompt
+from engine.backends.sampler import Draw
+from engine.plan import Plan, StepResult, Work
+from engine.speculation.proposer import ModelProposer
+from engine.start.load import LoadedEngine
+from tests.engine.drive import GREEDY
+from tests.engine.grammars.answering import DEMO, VOCABULARY, random_model
+from tests.engine.speculation.medusa_heads import ReferenceHeads, build_heads, states
+from tests.engine.speculation.serving import Asked, Serving
+from tests.engine.speculation.test_draft import SAMPLINGS
+from tests.engine.test_golden import make_engine
+from tests.reference import make_prompts
+
+HEADS, BLOCKS = 4, 2
+NEW = 24
+SHIPPED = DEMO.parent / "medusa"
+SEED = 1234  # of conversations that no training has seen
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return random_model(tmp_path_factory.mktemp("medusa") / "target")
+
+
+@pytest.fixture(scope="module")
+def heads(model: Path) -> ReferenceHeads:
+    return build_heads(model.parent / "heads", HEADS, BLOCKS)
+
+
+@pytest.fixture(scope="module")
+def engine(model: Path, heads: ReferenceHeads) -> LoadedEngine:
+    return make_engine(model, speculation="medusa", medusa=str(model.parent / "heads"))
+
+
+class Listening:
+    """Lets an engine's proposer guess, and keeps the text that it guessed behind with the guesses."""
+
+    def __init__(self, proposer: ModelProposer) -> None:
+        self._proposer = proposer
+        self.heard: list[tuple[list[int], list[int]]] = []
+
+    def propose(self, plan: Plan, result: StepResult, hidden: Tensor) -> dict[int, list[int]]:
+        found = self._proposer.propose(plan, result, hidden)
+        for index, guesses in found.items():
+            known = plan.works[index].tokens
+            assert known is not None
+            self.heard.append(([*known, *result.tokens[index]], guesses))
+        return found
+
+
+def asked(samplings: list[Sampling], salt: str = "") -> list[Asked]:
+    prompts = make_prompts([3, 16, 40, 65], VOCABULARY)
+    return [Asked(prompt, NEW, sampling, salt=salt) for prompt, sampling in zip(prompts, samplings, strict=True)]
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(seed=4, temperature=1.5)], ids=["greedy", "hot"])
+def test_each_head_reads_the_state_that_the_last_token_was_drawn_from(
+    sampling: Sampling, model: Path, heads: ReferenceHeads, engine: LoadedEngine
+) -> None:
+    """Whatever came of the guesses before: transformers' states, PyTorch's modules, and the noise of what is foretold.
+
+    Some guesses are exchanged for the truth, so that each number of them comes true now and then.
+    """
+    assert engine.proposer is not None
+    plain = Serving(engine, None, 0).run(asked([sampling] * 4))
+    texts = [[*each.prompt, *tokens] for each, tokens in zip(asked([sampling] * 4), plain, strict=True)]
+    listening = Listening(engine.proposer)
+    serving = Serving(engine, Prompting(listening, texts), HEADS)
+    assert serving.run(asked([sampling] * 4, "heard")) == plain
+    assert {0, 1, 2} <= {place for _, place in serving.guesses.cut}
+    of_texts = [states(model, text) for text in texts]
+    for text, guesses in listening.heard:
+        number = next(number for number, whole in enumerate(texts) if whole[: len(text)] == text)
+        logits = torch.stack(heads(of_texts[number][len(text) - 2]))
+        index = len(text) - len(asked([sampling] * 4)[number].prompt)
+        draws = [Draw(sampling, (0,), index + head) for head in range(HEADS)]
+        expected = engine.backend.sampler.sample(logits, draws)[0].tolist()
+        assert guesses == expected[: len(guesses)] and len(guesses) == HEADS
+    assert len(listening.heard) > 20
+
+
+class Prompting:
+    """Exchanges the first guesses of a proposer for what is going to come: none, one, two and so on, in turn."""
+
+    def __init__(self, proposer: ModelProposer, texts: list[list[int]]) -> None:
+        self._proposer = proposer
+        self._texts = texts
+        self._turn = 0
+
+    def propose(self, plan: Plan, result: StepResult, hidden: Tensor) -> dict[int, list[int]]:
+        found = self._proposer.propose(plan, result, hidden)
+        for index, guesses in found.items():
+            known = plan.works[index].tokens
+            assert known is not None
+            text = [*known, *result.tokens[index]]
+            whole = next(whole for whole in self._texts if whole[: len(text)] == text)
+            count = self._turn % len(guesses)
+            self._turn += 1
+            found[index] = [*whole[len(text) : len(text) + count], *guesses[count:]]
+        return found
+
+
+def test_guesses_change_no_token(engine: LoadedEngine) -> None:
+    """Greedy, with filters, with penalties and bad words, and hot; several sequences at once."""
+    plain = Serving(engine, None, 0).run(asked(SAMPLINGS))
+    serving = Serving(engine, engine.proposer, 3)
+    assert serving.run(asked(SAMPLINGS)) == plain
+    assert serving.guesses.tokens > 100
+
+
+def test_tokens_that_a_grammar_gave_take_the_first_heads_guesses_place(
+    model: Path, heads: ReferenceHeads, engine: LoadedEngine
+) -> None:
+    """Of five tokens the first was foreseen, the second drawn, and three had to follow: one head is left."""
+    assert engine.proposer is not None
+    text = make_prompts([12], VOCABULARY)[0]
+    work = Work(1, 11, [text[-1], 7, 8], ([1],), GREEDY, tokens=text, proposed=(7, 8), propose=4)
+    of_text = states(model, [*text, 7, 8])
+    expected = [int(logits.argmax()) for logits in heads(of_text[12])]
+    with torch.inference_mode():
+        found = engine.proposer.propose(Plan(0, [work]), StepResult(0, [[7, 9, 1, 2, 3]]), of_text[11:14])
+        all_past = engine.proposer.propose(Plan(0, [work]), StepResult(0, [[7, 9, 1, 2, 3, 4]]), of_text[11:14])
+        alone = structs.replace(work, token_ids=[text[-1]], proposed=())
+        few = engine.proposer.propose(
+            Plan(0, [structs.replace(alone, propose=2)]), StepResult(0, [[7]]), of_text[11:12]
+        )
+    assert found == {0: [expected[3]]}
+    assert all_past == {}
+    assert few == {0: [int(logits.argmax()) for logits in heads(of_text[11])][:2]}
+
+
+def test_shipped_heads_foresee_what_the_readme_says() -> None:
+    """In a few chats, greedy, of the guesses of the first head at least as many as it says of all, less chance."""
+    engine = make_engine(DEMO, speculation="medusa", medusa=str(SHIPPED), kv_memory=16 << 20)
+    stream, tokenizer = conversations(SEED), AutoTokenizer.from_pretrained(DEMO)
+    prompts = [tokenizer.encode(prompt(tokenizer, next(stream)), add_special_tokens=False) for _ in range(8)]
+    chats = [Asked(tokens, NEW, GREEDY) for tokens in prompts]
+    plain = Serving(engine, None, 0).run(chats)
+    serving = Serving(engine, engine.proposer, 1)
+    assert serving.run([replace(chat, salt="guessed") for chat in chats]) == plain
+    assert serving.guesses.foreseen > 0.6 * serving.guesses.tokens
