@@ -20,7 +20,7 @@ from demo_model.medusa import HEADS, Heads
 from demo_model.train import WEIGHTS
 
 SEED = 1234
-SAMPLES = 200
+SAMPLES = 120
 
 
 def saved_heads(directory: Path, hidden: int) -> Heads:

@@ -33,7 +33,7 @@ from demo_model.train import (
 
 HEADS = Path(__file__).parent / "medusa"
 COUNT, LAYERS = 4, 2
-STEPS = 600
+STEPS = 700
 NEARER = 0.8
 """A head's weight in the loss, by that of the head before it."""
 
