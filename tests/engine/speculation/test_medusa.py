@@ -1,6 +1,5 @@
 """Medusa heads guess what they were made to guess, from the right state, and change no token."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,6 +25,7 @@ from tests.reference import make_prompts
 
 HEADS, BLOCKS = 4, 2
 NEW = 24
+HOT = Sampling(seed=4, temperature=1.5)
 SHIPPED = DEMO.parent / "medusa"
 SEED = 1234  # of conversations that no training has seen
 
@@ -66,7 +66,7 @@ def asked(samplings: list[Sampling], salt: str = "") -> list[Asked]:
     return [Asked(prompt, NEW, sampling, salt=salt) for prompt, sampling in zip(prompts, samplings, strict=True)]
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, Sampling(seed=4, temperature=1.5)], ids=["greedy", "hot"])
+@pytest.mark.parametrize("sampling", [GREEDY, HOT], ids=["greedy", "hot"])
 def test_each_head_reads_the_state_that_the_last_token_was_drawn_from(
     sampling: Sampling, model: Path, heads: ReferenceHeads, engine: LoadedEngine
 ) -> None:
@@ -127,19 +127,21 @@ def test_tokens_that_a_grammar_gave_take_the_first_heads_guesses_place(
     """Of five tokens the first was foreseen, the second drawn, and three had to follow: one head is left."""
     assert engine.proposer is not None
     text = make_prompts([12], VOCABULARY)[0]
-    work = Work(1, 11, [text[-1], 7, 8], ([1],), GREEDY, tokens=text, proposed=(7, 8), propose=4)
+    work = Work(1, 11, [text[-1], 7, 8], ([1],), HOT, tokens=text, output_index=5, proposed=(7, 8), propose=4)
     of_text = states(model, [*text, 7, 8])
-    expected = [int(logits.argmax()) for logits in heads(of_text[12])]
+
+    def expected(row: int, index: int) -> list[int]:
+        draws = [Draw(HOT, (0,), index + head) for head in range(HEADS)]
+        return engine.backend.sampler.sample(torch.stack(heads(of_text[row])), draws)[0].tolist()
+
     with torch.inference_mode():
         found = engine.proposer.propose(Plan(0, [work]), StepResult(0, [[7, 9, 1, 2, 3]]), of_text[11:14])
         all_past = engine.proposer.propose(Plan(0, [work]), StepResult(0, [[7, 9, 1, 2, 3, 4]]), of_text[11:14])
-        alone = structs.replace(work, token_ids=[text[-1]], proposed=())
-        few = engine.proposer.propose(
-            Plan(0, [structs.replace(alone, propose=2)]), StepResult(0, [[7]]), of_text[11:12]
-        )
-    assert found == {0: [expected[3]]}
+        few = structs.replace(work, token_ids=[text[-1]], proposed=(), propose=2)
+        of_few = engine.proposer.propose(Plan(0, [few]), StepResult(0, [[7]]), of_text[11:12])
+    assert found == {0: [expected(12, 7)[3]]}
     assert all_past == {}
-    assert few == {0: [int(logits.argmax()) for logits in heads(of_text[11])][:2]}
+    assert of_few == {0: expected(11, 6)[:2]}
 
 
 def test_shipped_heads_foresee_what_the_readme_says() -> None:
