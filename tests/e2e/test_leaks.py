@@ -1,15 +1,16 @@
 """A thousand requests that end in every way leave nothing behind, on any worker."""
 
 import asyncio
-import os
 import random
-import signal
 from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
 
+from tests.e2e.deaths import kill_busiest
 from tests.e2e.golden import LIMITS, build_served_model
 from tests.e2e.system import System
 from tests.waiting import wait_until
@@ -28,9 +29,9 @@ WORKER = (
 def test_a_thousand_starts_cancels_forks_and_failures_leave_no_block(tmp_path: Path) -> None:
     model = build_served_model(tmp_path / "model", "llama")
     with System(tmp_path, model, prefill=2, decode=2, worker=WORKER) as system:
-        victims = [system.workers.pop(name) for name in ("decode-1", "prefill-1")]
-        outcomes = asyncio.run(everything(system.gateway_url, victims_at={300: victims[0].pid, 600: victims[1].pid}))
-        system.killed |= {victim.pid for victim in victims}
+        deaths = {300: partial(kill_busiest, system), 600: partial(system.kill, "prefill-1")}
+        outcomes = asyncio.run(everything(system.gateway_url, deaths))
+        assert system.retried() > 0
         print(outcomes)
         assert outcomes["finished"] > REQUESTS / 4 and outcomes["cut"] > REQUESTS / 4 and outcomes["refused"] > 0
         assert outcomes.total() == REQUESTS
@@ -44,8 +45,8 @@ def test_a_thousand_starts_cancels_forks_and_failures_leave_no_block(tmp_path: P
             assert record.load.blocks_used == 0 and 0 < record.load.blocks_cached <= record.load.blocks_total
 
 
-async def everything(url: str, victims_at: dict[int, int]) -> Counter[str]:
-    """Requests of every kind, `AT_ONCE` at a time; workers are killed on the way."""
+async def everything(url: str, deaths: Mapping[int, Callable[[], None]]) -> Counter[str]:
+    """Requests of every kind, `AT_ONCE` at a time; when some have come, by their number, a worker is killed."""
     chance = random.Random(7)
     common = [[chance.randrange(320) for _ in range(length)] for length in (40, 100, 210)]
     outcomes: Counter[str] = Counter()
@@ -66,8 +67,8 @@ async def everything(url: str, victims_at: dict[int, int]) -> Counter[str]:
             body["max_tokens"] = 600  # more than max_model_len leaves
         cut_after = draw.randrange(6) if draw.random() < 0.5 else -1
         async with gate, client.stream("POST", "/v1/completions", json=body) as answer:
-            if number in victims_at:
-                os.kill(victims_at[number], signal.SIGKILL)
+            if number in deaths:
+                await asyncio.to_thread(deaths[number])
             seen, last = 0, ""
             async for line in answer.aiter_lines():
                 seen += line.startswith("data:")

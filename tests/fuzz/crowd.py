@@ -4,7 +4,7 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import httpx
@@ -39,7 +39,7 @@ class Crowd:
         self._known = known
         self._chance = random.Random(seed)
 
-    async def ask(self, requests: int, at_once: int, at: dict[int, Callable[[], None]]) -> None:
+    async def ask(self, requests: int, at_once: int, at: Mapping[int, Callable[[], None]]) -> None:
         """Makes so many requests. What is in `at` is called when so many have ended."""
         room, ended = asyncio.Semaphore(at_once), 0
         draws = [random.Random(self._chance.random()) for _ in range(requests)]
@@ -50,7 +50,7 @@ class Crowd:
                 await self._one(client, draw)
             ended += 1
             if ended in at:
-                at[ended]()
+                await asyncio.to_thread(at[ended])
 
         async with httpx.AsyncClient(base_url=self._url, timeout=TIMEOUT, limits=LIMITS) as client:
             await asyncio.gather(*(one(client, draw) for draw in draws))

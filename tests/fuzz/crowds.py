@@ -8,12 +8,12 @@ the end no worker holds a block, and each says that all are accounted for.
 
 import asyncio
 import random
-import signal
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,6 +27,7 @@ from engine.kv.spec import make_spec
 from engine.model.read_config import read_config
 from engine.start.block_counts import Texts, bytes_of_counts, counts_for
 from tests.adapter_reference import adapted_by, build_adapter
+from tests.e2e.deaths import kill_busiest
 from tests.e2e.golden import build_served_model
 from tests.e2e.system import System
 from tests.fuzz.crowd import Crowd, Known
@@ -124,11 +125,13 @@ def one_round(config: CrowdsConfig, number: int, model: Path, known: list[Known]
         worker = [*options, "--block-size", str(sizes[0])]
         other = ["--block-size", str(sizes[1])]
         with System(Path(directory), model, prefill=prefill, decode=decode, worker=worker, decode_only=other) as system:
-            dying = [f"prefill-{prefill - 1}"] + ["decode-1"] * (decode > 1)  # decode workers can do all of it
+            # The last prefill worker may die: decode workers can do all of it.
+            dying = [partial(system.kill, f"prefill-{prefill - 1}")]
+            dying += [partial(kill_busiest, system, least=1)] * (decode > 1)
             chance.shuffle(dying)
             times = [config.requests // 3, config.requests * 2 // 3]
             crowd = Crowd(system.gateway_url, known, f"{number} crowd")
-            deaths = {at: death(system, name) for at, name in zip(times, dying, strict=False)}
+            deaths = dict(zip(times, dying, strict=False))
             asyncio.run(crowd.ask(config.requests, config.at_once, deaths))
             wrong = crowd.wrong + left_behind(system)
             crowds.update(crowd.seen)
@@ -138,17 +141,6 @@ def one_round(config: CrowdsConfig, number: int, model: Path, known: list[Known]
                 log.write_text(system.log())
                 print(f"what the services wrote is in {log}")
     return [f"{said}: {one}" for one in wrong]
-
-
-def death(system: System, name: str) -> Callable[[], None]:
-    """Returns what kills a worker of that name."""
-
-    def kill() -> None:
-        process = system.workers.pop(name)
-        system.killed.add(process.pid)
-        process.send_signal(signal.SIGKILL)
-
-    return kill
 
 
 def left_behind(system: System) -> list[str]:
