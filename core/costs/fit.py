@@ -6,7 +6,7 @@ count alike, and one that stood still for a second hardly counts. Steps of promp
 forgotten by newer ones of their own kind only: a thousand decodes do not wear out what is known of prompts. A weak
 pull towards the seed decides between what the steps cannot tell apart, such as batch and context of one that never
 changes. Coefficients are never negative: they are found one by one, each the best at or above 0 beside the others
-(coordinate descent on the normal equations, which converges for these), a few rounds for each step.
+(coordinate descent on the normal equations, which converges for these), a few rounds every few steps.
 
 The level is one factor for all: the running median of measured / predicted. It follows within some ten steps when
 neighbours take cores away, and takes out what least squares over relative errors lean to.
@@ -26,7 +26,7 @@ FORGET = 0.98
 PULL = 0.03
 """The weight of the seed, in steps; where no seed is known, of 0."""
 ROUNDS = 4
-"""Rounds of coordinate descent for each step; they begin where those of the step before have ended."""
+"""Rounds of coordinate descent at a time; they begin where those of the step before have ended."""
 SHORTEST = 1e-6
 """Seconds that any step takes."""
 JUMP = 4.0
@@ -40,6 +40,8 @@ LEVEL_BOUND = log(8.0)
 """The logarithm of the level lies between this and its negative: beyond that the shape has to follow."""
 NEWEST = 101
 """Steps whose error is told."""
+SOLVE_EVERY = 4
+"""Steps between two improvements of the shape, once the level moves: one takes as long as a tenth of a small step."""
 TELL_EVERY = 8
 """Steps between two looks at their median, once there were as many."""
 PARTS = 6
@@ -89,7 +91,8 @@ class StepFit:
                 seconds = max(seconds, factor * predicted / JUMP)
         kind.add([a * q / seconds for a, q in zip(amounts, self._scale, strict=True)])
         self._steps += 1
-        self._solve()
+        if self._steps <= LEVEL_AFTER or self._steps % SOLVE_EVERY == 0:
+            self._solve()
         if self._steps <= TELL_EVERY or self._steps % TELL_EVERY == 0:
             self.costs = self._told()
 

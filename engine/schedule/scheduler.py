@@ -250,8 +250,6 @@ class Scheduler:
         room = self._max_batch_tokens - len(decodes)
         if decodes:
             room = self._chunking.room(room)
-        if self._speculation is not None:
-            self._speculation.begin(len(decodes), self._decoding.context)
         works, left = self._decodes(decodes, room)
         context = sum([work.start + len(work.token_ids) for work in works])
         self._decoding = StepWork(sequences=len(decodes), context=context)
@@ -320,7 +318,7 @@ class Scheduler:
                 if (state := result.states.get(index)) is not None:
                     taken = [structs.replace(each, state=state) for each in taken]
                 progress += taken
-            if self._speculation is not None:
+            if self._speculation is not None and (work.proposed or work.propose):
                 self._speculation.judge(sequence, work, tokens, result.proposed.get(index))
         self._step_sizes[bisect_left(STEP_SIZES, self._prompt_tokens + self._acceptance.output_tokens - before)] += 1
         return progress
@@ -391,6 +389,9 @@ class Scheduler:
         Hundreds may decode in steps of a few milliseconds: little is done for each.
         """
         works: list[Work] = []
+        speculation = self._speculation
+        if speculation is not None and not (decodes and speculation.begin(len(decodes), self._decoding.context)):
+            speculation = None
         for sequence in decodes:
             count = sequence.length - sequence.planned
             proposed: tuple[int, ...] = ()
@@ -399,8 +400,8 @@ class Scheduler:
                 whole = count <= 1 + room
                 count = min(count, 1 + room)
                 room -= count - 1
-            if self._speculation is not None and whole:
-                proposed = self._speculation.guess(sequence, len(decodes), room)
+            if speculation is not None and whole:
+                proposed = speculation.guess(sequence, len(decodes), room)
                 room -= len(proposed)
             works.append(self._work(sequence, count, proposed))
         return works, room
@@ -451,7 +452,7 @@ class Scheduler:
             samples += tuple(branch.key.sample for branch in sequence.branches)
         sampling, output_index = sequence.sampling, length - sequence.prompt_tokens
         propose = 0
-        if sampled and self._speculation is not None:
+        if sampled and self._speculation is not None and self._speculation.in_engine:
             propose = self._speculation.wanted(sequence, len(proposed))
         state = b""
         if sequence.told and start == sequence.told_at:

@@ -44,6 +44,8 @@ ASKED: dict[str, tuple[Sampling, Limits]] = {
 class Knowing:
     """A proposer that was told the answers, by the number of their sequence, and gets some of them wrong."""
 
+    in_engine = False
+
     def __init__(self, answers: list[Answer], wrong: int) -> None:
         """Every `wrong`-th guess is."""
         self._texts = [[*PROMPT, *answer.tokens] for answer in answers]

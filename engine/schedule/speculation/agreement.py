@@ -15,6 +15,8 @@ OWN_KEPT = 0.9
 """The same of a sequence's own: some ten do."""
 OWN_WEIGHT = 1.0
 """Guesses that came true, and others that did not, which a sequence is taken to have had."""
+PATIENCE, LONGEST_REST = 4, 16
+"""Steps without a guess that came true for each step of rest, and the most steps of that: a look takes some 5 us."""
 SURE = 0.99
 """No guess is likelier than this."""
 
@@ -22,24 +24,32 @@ SURE = 0.99
 class Trust:
     """Keeps how one sequence's guesses did, beside what was expected of them."""
 
-    __slots__ = ("expected_right", "expected_wrong", "guessing", "right", "wrong")
+    __slots__ = ("_expected_right", "_expected_wrong", "_right", "_wrong", "failures", "guessing", "odds", "rest")
 
     def __init__(self) -> None:
-        self.right = self.wrong = self.expected_right = self.expected_wrong = 0.0
-        self.guessing = True  # its last chance to guess was taken: it goes on unless that is worse than not to
+        self._right = self._wrong = self._expected_right = self._expected_wrong = 0.0
+        self.odds = 1.0  # by how much the odds of a guess are better than those of other sequences
+        self.guessing = True  # it goes on with guesses unless that is slower; if not, unless that is no faster
+        self.failures = 0  # steps one after the other that had no guess, or none that came true
+        self.rest = 0  # steps in which it need not be looked for any
 
-    @property
-    def odds(self) -> float:
-        """Returns by how much the odds that a guess comes true are better than those of other sequences."""
-        good = (self.right + OWN_WEIGHT) * (self.expected_wrong + OWN_WEIGHT)
-        return good / ((self.wrong + OWN_WEIGHT) * (self.expected_right + OWN_WEIGHT))
+    def fails(self) -> None:
+        """Takes note of a step that had no guess, or none that came true."""
+        self.failures += 1
+        self.rest = min(self.failures // PATIENCE, LONGEST_REST)
 
-    def learn(self, right: float, expected: float, tried: float) -> None:
+    def learn(self, right: int, expected: float, tried: int) -> None:
         """Takes note that `right` of `tried` guesses came true, where `expected` were to."""
-        self.right = OWN_KEPT * self.right + right
-        self.wrong = OWN_KEPT * self.wrong + tried - right
-        self.expected_right = OWN_KEPT * self.expected_right + expected
-        self.expected_wrong = OWN_KEPT * self.expected_wrong + tried - expected
+        if right:
+            self.failures = self.rest = 0
+        else:
+            self.fails()
+        self._right = OWN_KEPT * self._right + right
+        self._wrong = OWN_KEPT * self._wrong + tried - right
+        self._expected_right = OWN_KEPT * self._expected_right + expected
+        self._expected_wrong = OWN_KEPT * self._expected_wrong + tried - expected
+        good = (self._right + OWN_WEIGHT) * (self._expected_wrong + OWN_WEIGHT)
+        self.odds = good / ((self._wrong + OWN_WEIGHT) * (self._expected_right + OWN_WEIGHT))
 
 
 class Agreement:
@@ -48,11 +58,8 @@ class Agreement:
     def __init__(self) -> None:
         self._right = [FIRST_CHANCE * FIRST_WEIGHT] * (MOST_EVIDENCE + 1)
         self._tried = [FIRST_WEIGHT] * (MOST_EVIDENCE + 1)
-
-    def chance(self, evidence: int) -> float:
-        """Returns how likely a guess comes true that rests on so many tokens, if those before it have."""
-        evidence = min(evidence, MOST_EVIDENCE)
-        return self._right[evidence] / self._tried[evidence]
+        self.chances = [FIRST_CHANCE] * (MOST_EVIDENCE + 1)
+        """By how many tokens a guess rests on: how likely it comes true, if those before it have."""
 
     def learn(self, trust: Trust, evidence: int, proposed: int, accepted: int) -> None:
         """Takes note that `accepted` of a sequence's `proposed` guesses came true, of which the first rests on so much.
@@ -62,7 +69,8 @@ class Agreement:
         expected, tried = 0.0, min(proposed, accepted + 1)
         for place in range(tried):
             at = min(evidence + place, MOST_EVIDENCE)
-            expected += self._right[at] / self._tried[at]
+            expected += self.chances[at]
             self._right[at] = KEPT * self._right[at] + (place < accepted)
             self._tried[at] = KEPT * self._tried[at] + 1
+            self.chances[at] = self._right[at] / self._tried[at]
         trust.learn(accepted, expected, tried)

@@ -8,11 +8,12 @@ Where a step is bound by computing, a row costs as much as a sequence, and no gu
 """
 
 from core.costs.fit import StepFit
-from engine.schedule.speculation.agreement import SURE, Agreement, Trust
+from engine.schedule.speculation.agreement import MOST_EVIDENCE, SURE, Agreement, Trust
 
-MARGIN = 1.03
-"""How much faster guesses have to be for a sequence that goes without them; where it has them, they only must not be
-slower. So what is about even does not flicker."""
+STAY, BEGIN = 1.03, 1.08
+"""How much faster a sequence has to be with guesses than without, to go on with them and to begin again. What is about
+even does not flicker, and is left out: a look takes some microseconds as well, and a step's first guess more than the
+others, which the fit does not tell apart."""
 PROBE_STEPS = 128
 """Steps between two guesses against what is known, of one sequence each: how else would a change be noticed?"""
 PROBE = 2
@@ -47,17 +48,17 @@ class Controller:
         share, row = self._share, self._row
         if not share or not row:
             return offered  # nothing is known
-        chance, odds = self._agreement.chance, trust.odds
+        chances, odds = self._agreement.chances, trust.odds
         tokens, seconds, all_right = 1.0, share, 1.0
-        count, best = 0, (1.0 if trust.guessing else MARGIN) / share
-        for place in range(offered):
-            likely = chance(evidence + place) * odds
-            all_right *= min(SURE, likely / (likely + 1 - likely / odds))
+        count, best = 0, (STAY if trust.guessing else BEGIN) / share
+        for rests_on in range(evidence, evidence + offered):
+            chance = chances[min(rests_on, MOST_EVIDENCE)]
+            all_right *= min(SURE, chance * odds / (chance * odds + 1 - chance))
             if all_right * seconds <= row * tokens:
                 break
             tokens, seconds = tokens + all_right, seconds + row
             if tokens > best * seconds:
-                count, best = place + 1, tokens / seconds
+                count, best = rests_on - evidence + 1, tokens / seconds
         if not count and self.probes:
             self._since_probe = 0
             return min(PROBE, offered)

@@ -12,6 +12,8 @@ from engine.schedule.speculation.suffixes import Suffixes, continued
 class NGram:
     """Proposes what followed the longest end of a sequence's text that stood in it before."""
 
+    in_engine = False
+
     def propose(self, sequence: Sequence, most: int) -> Proposal:
         """See `Proposer`. The index of a text is kept with its sequence, and goes with it."""
         if sequence.suffixes is None:

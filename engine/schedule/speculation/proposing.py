@@ -18,6 +18,8 @@ NOTHING = Proposal([])
 class Proposer(Protocol):
     """Guesses tokens at planning time; a wrong guess costs time and nothing else."""
 
+    in_engine: bool  # a step has to be asked for the guesses of the next one
+
     def propose(self, sequence: Sequence, most: int) -> Proposal:
         """Returns guesses of the tokens behind `sequence.tokens`, at most `most`; none where nothing is likely."""
         ...
@@ -26,6 +28,9 @@ class Proposer(Protocol):
 class EngineProposer:
     """Hands on what the engine guessed behind the tokens of the sequence's last step: see `StepResult.proposed`."""
 
+    in_engine = True
+
     def propose(self, sequence: Sequence, most: int) -> Proposal:
-        """See `Proposer`."""
-        return Proposal(sequence.proposed[:most])
+        """See `Proposer`. They are handed on once: behind other tokens they say nothing."""
+        proposed, sequence.proposed = sequence.proposed, []
+        return Proposal(proposed[:most])

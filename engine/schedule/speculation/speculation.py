@@ -15,7 +15,6 @@ from engine.schedule.speculation.controller import Controller
 from engine.schedule.speculation.proposing import Proposer
 from engine.verification import foreseen
 
-
 class Speculation:
     """Plans guesses for the sequences of one scheduler, and counts what becomes of them."""
 
@@ -35,6 +34,7 @@ class Speculation:
         """
         self._blocks = blocks
         self._proposer = proposer
+        self.in_engine = proposer.in_engine
         self._most = most
         self._controller = controller
         self._stores = stores
@@ -43,18 +43,17 @@ class Speculation:
         self._seconds = 0.0
         self._accepted = [0] * most  # by place among a work's guesses
 
-    def begin(self, sequences: int, context: int) -> None:
-        """Begins a step in which so many sequences decode, of `context` tokens together."""
+    def begin(self, sequences: int, context: int) -> bool:
+        """Begins a step in which so many sequences decode, of `context` tokens together; False: it verifies nothing."""
         self._sequences = sequences
+        self._works += sequences
         if self._controller is not None:
             self._controller.begin(sequences, context)
+        return self._pays()
 
     def serves(self, sequence: Sequence) -> bool:
         """Tells whether a sequence's tokens are to be known before its next step is planned, for guesses to follow."""
-        if sequence.hand_off:
-            return False
-        controller = self._controller
-        return self._most > 0 and (controller is None or controller.pays or controller.probes)
+        return not sequence.hand_off and self._pays()
 
     def wanted(self, sequence: Sequence, guesses: int) -> int:
         """Returns how many guesses the engine is to make behind the tokens that the step being planned gives.
@@ -74,18 +73,24 @@ class Speculation:
         They go no further than the sequence can, and their KV to blocks that are there, or that nobody is about to
         need: a guess preempts nobody. As long as the output may not end, no guess is where it might.
         """
-        if sequence.pending or sequence.branches or not self.serves(sequence):
+        trust = sequence.trust
+        if trust.rest:
+            trust.rest -= 1
             return ()
-        most = min(self._most, room, sequence.plan_length - sequence.length - 1)
-        lacking = sequence.limits.min_tokens - sequence.emitted
+        length = sequence.length
+        most = min(self._most, room, sequence.plan_length - length - 1)
+        lacking = sequence.limits.min_tokens - (length - sequence.prompt_tokens)
         if lacking > 0:
             most = min(most, lacking - 1)
-        if most <= 0:
+        if most <= 0 or sequence.pending or sequence.branches or sequence.hand_off:
             return ()
         tokens, evidence = self._proposer.propose(sequence, most)
         count = len(tokens)
-        if count and self._controller is not None:
-            count = self._controller.count(sequence.trust, evidence, count)
+        if not self.in_engine:  # elsewhere it was said how many are wanted
+            if count and self._controller is not None:
+                count = self._controller.count(trust, evidence, count)
+            if not count:
+                trust.fails()
         if not count:
             return ()
         sequence.evidence = evidence
@@ -97,12 +102,15 @@ class Speculation:
         What the step computed beyond the sequence's tokens is forgotten: the next steps write over it.
         """
         sequence.proposed = proposed or []
-        self._works += work.sampling is not None
         if work.proposed:
             sequence.guessed = 0
             if sequence.state is SequenceState.RUNNING:
                 sequence.planned = sequence.computed
             self._learn(sequence, work, tokens)
+
+    def _pays(self) -> bool:
+        controller = self._controller
+        return self._most > 0 and (controller is None or controller.pays or controller.probes)
 
     def counts(self) -> SpeculationCounts:
         """Counts guesses since the start."""

@@ -20,6 +20,8 @@ WINDOW = 1 << 15
 """Newest tokens of a text whose places are kept."""
 AT_ONCE = 2048
 """Tokens that are indexed for one search at most, some 0.3 ms: a long prompt is ready after a few steps."""
+LAG = 8
+"""Newest tokens that may not be indexed yet: a call for each would take longer than what it does."""
 FACTOR = 40503
 """Spreads neighbouring ids over the table: 2^16 divided by the golden ratio (Knuth, volume 3, section 6.4)."""
 
@@ -51,7 +53,8 @@ class Suffixes:
     def find(self, tokens: list[int]) -> Match:
         """Returns the longest match of the last tokens among the newest places; `NO_MATCH` if there is none."""
         end = len(tokens)
-        self._extend(tokens, end)
+        if end - self._indexed > LAG:
+            self._extend(tokens, end)
         if end <= PAIR:
             return NO_MATCH
         last, second = tokens[-1], tokens[-2]

@@ -82,6 +82,8 @@ class Grammars:
 class Oracle:
     """A proposer that knows what will come, and errs as often as it is told to; its draws need no state."""
 
+    in_engine = False
+
     def __init__(self, expected: dict[int, list[int]], right: int) -> None:
         """`right`: of ten guesses, those that are right."""
         self._expected = expected
