@@ -28,6 +28,7 @@ PREEMPTED = (
     "Since the worker's start."
 )
 USE = "KV blocks: used by sequences, and idle ones that keep cached prefixes until others need the room."
+GUESSED = "Guessed tokens that came true, and tokens that a sequence has of a step. Since the worker's start."
 READ = "Prompt tokens that were computed or received, and output tokens. Since the worker's start."
 CACHED = "Prompt tokens whose KV was found in the cache."
 HANDOFF = (
@@ -68,7 +69,8 @@ def workers(views: Sequence[WorkerView], lately: Mapping[str, Sharing | None]) -
         '<th class="n">Running</th><th class="n">Waiting</th>',
         f'<th class="b-wide" title="{USE}">KV {_key(QUIET, "used")}{_key(QUIET + PALE, "cached")}</th>',
         f'<th class="n" title="{WASTED}">Wasted</th><th class="n" title="{FOUND}">Prefix hits</th>',
-        f'<th class="n" title="{PREEMPTED}">Swapped / redone</th><th class="n" title="{READ}">Tokens</th>',
+        f'<th class="n" title="{PREEMPTED}">Swapped / redone</th>',
+        f'<th class="n" title="{GUESSED}">Guesses</th><th class="n" title="{READ}">Tokens</th>',
     )
     return _table(heads, (_worker_row(view, lately.get(view.epoch)) for view in views))
 
@@ -218,6 +220,7 @@ def _worker_row(view: WorkerView, lately: Sharing | None) -> str:
         f'<td class="n" title="{kv.wasted_slots} of {kv.used_slots} slots">{_part(kv.wasted_slots, kv.used_slots)}</td>'
         f'<td class="n" title="{_found(load, lately)}">{_part(kv.found_tokens, kv.queried_tokens)}</td>'
         f'<td class="n" title="{_preempted(load, lately)}">{preempted}</td>'
+        f'<td class="n" title="{_saved(load)}">{_guessed(load)}</td>'
         f'<td class="n">{as_count(load.prompt_tokens)} → {as_count(load.output_tokens)}</td></tr>'
     )
 
@@ -260,6 +263,19 @@ def _found(load: Load, lately: Sharing | None) -> str:
         f"{said}\n{kv.forks} forks, {kv.copied_blocks} blocks copied on write"
         f"\n{kv.evicted_blocks} cached blocks evicted, {kv.spilled_blocks} of them to the host tier, "
         f"{kv.returned_blocks} came back"
+    )
+
+
+def _guessed(load: Load) -> str:
+    counts = load.speculation
+    return f"{_part(counts.accepted_tokens, counts.proposed)} · {counts.step_tokens:.2f}" if counts.proposed else NONE
+
+
+def _saved(load: Load) -> str:
+    counts = load.speculation
+    return (
+        f"{as_count(counts.accepted_tokens)} of {as_count(counts.proposed)} guesses came true since the start; a "
+        f"sequence has {counts.step_tokens:.2f} tokens of a step; {counts.saved_seconds:.1f} s saved"
     )
 
 

@@ -82,6 +82,11 @@ class SpeculationCounts(Struct, frozen=True):
         """Counts the guesses that came true."""
         return sum(self.accepted)
 
+    @property
+    def step_tokens(self) -> float:
+        """Returns the tokens that a sequence had of a step, on average: 1 without guesses."""
+        return 1 + self.accepted_tokens / self.works if self.works else 1.0
+
 
 class Load(Struct, frozen=True):
     """Tells how busy a worker is: sequences and blocks now, and totals since its start."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
 
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from core.redis.records import STEP_SIZES, StepTokens, WorkerRecord
@@ -14,10 +14,11 @@ _BOUNDS = (*(str(float(size)) for size in STEP_SIZES), "+Inf")
 
 
 def engine_families(model: str, workers: Iterable[Worker]) -> Iterator[Metric]:
-    """Yields a histogram of tokens in a step, and what each worker's cache consists of: in parts, for some workers."""
+    """Yields tokens in a step, each worker's cache, and which guesses came true: in parts, for some workers."""
     parts = shares(worker.record for worker in workers)
     yield from (_steps(model, records) for records in parts)
     yield from (_caches(model, records) for records in parts)
+    yield from (_accepted(model, records) for records in parts)
 
 
 def _steps(model: str, records: Iterable[WorkerRecord]) -> Metric:
@@ -41,6 +42,18 @@ def _caches(model: str, records: Iterable[WorkerRecord]) -> Metric:
     for record in records:
         cache = [str(record.block_tokens), str(record.load.blocks_total), record.kv_dtype or record.dtype, "True"]
         family.add_metric([model, record.epoch, record.role, *cache], 1)
+    return family
+
+
+def _accepted(model: str, records: Iterable[WorkerRecord]) -> Metric:
+    family = CounterMetricFamily(
+        "vllm:spec_decode_num_accepted_tokens_per_pos",
+        "Guesses that came true, by their place among those of a step",
+        labels=["model_name", "engine", "role", "position"],
+    )
+    for record in records:
+        for place, count in enumerate(record.load.speculation.accepted):
+            family.add_metric([model, record.epoch, record.role, str(place)], count)
     return family
 
 

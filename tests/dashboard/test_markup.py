@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from core.redis.records import FinishedRecord, KVCounts, KVLink, Load, Memory
+from core.redis.records import FinishedRecord, KVCounts, KVLink, Load, Memory, SpeculationCounts
 from core.slo import SLO
 from dashboard import markup
 from dashboard.figures import Progress, Rates, Sharing, Verdict, glance
@@ -80,8 +80,13 @@ def test_tiles_of_nothing() -> None:
 def test_workers_say_role_state_and_kv_use() -> None:
     silent = WorkerView(DECODE, "decode", worker().load, "silent", 12.4, None)
     said = text(markup.workers([view(), silent], {}))
-    assert "prefill 3fa2c1 ready 3 1 25% \u2013 \u2013 0 1.2k → 3.4k" in said  # nothing shared, nothing to say of it
+    assert (
+        "prefill 3fa2c1 ready 3 1 25% \u2013 \u2013 0 \u2013 1.2k → 3.4k" in said
+    )  # nothing shared, nothing to say of it
     assert "decode 91bc44 silent for 12 s" in said
+
+
+GUESSES = SpeculationCounts(works=100, guessed=20, proposed=40, accepted=(10, 6, 2), saved_seconds=1.5)
 
 
 def test_workers_say_what_sharing_saves_and_where_memory_goes() -> None:
@@ -98,13 +103,14 @@ def test_workers_say_what_sharing_saves_and_where_memory_goes() -> None:
         used_slots=1600,
         wasted_slots=80,
     )
-    load = Load(blocks_total=400, blocks_used=100, blocks_cached=160, preemptions=4, kv=counts)
+    load = Load(blocks_total=400, blocks_used=100, blocks_cached=160, preemptions=4, kv=counts, speculation=GUESSES)
     memory = Memory(3 << 30, 2 << 30, 512 << 20, 96 << 10, 6400, 3)
     html = markup.workers([view(load=load, memory=memory)], {PREFILL: Sharing(200, 20, 1)})
-    assert "25% +40% 5% 75% 3 / 2 0 → 0" in text(html)
+    assert "25% +40% 5% 75% 3 / 2 45% · 1.18 0 → 0" in text(html)
     bar = re.findall(r"width:([\d.]+)%;background:(#\w+)", html)
     assert [share for share, _ in bar] == ["25.00", "40.00"] and len({colour for _, colour in bar}) == 2
     assert hints(html) >= {
+        "18 of 40 guesses came true since the start; a sequence has 1.18 tokens of a step; 1.5 s saved",
         "100 of 400 blocks used, 160 idle ones keep cached prefixes, 140 empty\n"
         "KV pool 2.0 GiB: 6.4k tokens of 96 KiB each fit, or 3 sequences of the greatest length\n"
         "Weights 3.0 GiB · host tier 512.0 MiB",

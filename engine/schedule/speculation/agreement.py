@@ -13,8 +13,8 @@ KEPT = 0.98
 """What a guess still counts when another of its kind has been judged: some fifty do."""
 OWN_KEPT = 0.9
 """The same of a sequence's own: some ten do."""
-OWN_WEIGHT = 1.0
-"""Guesses that came true, and others that did not, which a sequence is taken to have had."""
+OWN_WEIGHT = 0.5
+"""Guesses that came true, and as many that did not, which a sequence is taken to have had."""
 PATIENCE, LONGEST_REST = 4, 16
 """Steps without a guess that came true for each step of rest, and the most steps of that: a look takes some 5 us."""
 SURE = 0.99

@@ -15,6 +15,7 @@ from engine.schedule.speculation.controller import Controller
 from engine.schedule.speculation.proposing import Proposer
 from engine.verification import foreseen
 
+
 class Speculation:
     """Plans guesses for the sequences of one scheduler, and counts what becomes of them."""
 

@@ -119,12 +119,14 @@ def test_recorded_steps_are_predicted_before_they_run() -> None:
     assert all(median(found[:10]) < 0.2 and median(found) < 0.1 for found in errors.values())
 
 
-WORKS = st.builds(StepWork, st.integers(0, 10_000), st.floats(0, 1e9), st.integers(0, 1000), st.integers(0, 10_000_000))
+PAIRS = st.just(0.0) | st.floats(1, 1e9)
+COUNTS = (st.integers(0, 1000), st.integers(0, 10_000_000), st.integers(0, 16_000))
+WORKS = st.builds(StepWork, st.integers(0, 10_000), PAIRS, *COUNTS)
 STEPS = st.lists(st.tuples(WORKS, st.floats(-1.0, 1e6)), max_size=60)
 PARTS = st.one_of(st.just(0.0), st.floats(1e-9, 1.0))
 
 
-@given(STEPS, st.builds(StepCosts, PARTS, PARTS, PARTS, PARTS, PARTS))
+@given(STEPS, st.builds(StepCosts, *(PARTS,) * 6))
 def test_costs_are_finite_and_never_negative_whatever_comes(
     steps: list[tuple[StepWork, float]], seed: StepCosts
 ) -> None:
@@ -132,5 +134,5 @@ def test_costs_are_finite_and_never_negative_whatever_comes(
     for work, seconds in steps:
         fit.learn(work, seconds)
         costs = fit.costs
-        parts = (costs.step, costs.prompt_token, costs.pair, costs.sequence, costs.context_token, costs.error)
-        assert all(0 <= part < float("inf") for part in parts)
+        parts = (costs.step, costs.prompt_token, costs.pair, costs.sequence, costs.context_token, costs.row)
+        assert all(0 <= part < float("inf") for part in (*parts, costs.error))

@@ -10,7 +10,16 @@ import msgspec
 import pytest
 
 from core.network.sealing import Signer
-from core.redis.records import GatewayRecord, HandoffCounts, HeldBlocks, KVCounts, KVLink, Load, StepTokens
+from core.redis.records import (
+    GatewayRecord,
+    HandoffCounts,
+    HeldBlocks,
+    KVCounts,
+    KVLink,
+    Load,
+    SpeculationCounts,
+    StepTokens,
+)
 from core.redis.registry import PURPOSE, listed
 from gateway.openai.admission import FEW_VALUES
 from gateway.openai.bodies.schemas import PROMPTS
@@ -344,9 +353,12 @@ async def test_metrics_of_choices_are_vllms(running: Running) -> None:
     assert value("decode_time_seconds_count") == 2 and 0 < value("decode_time_seconds_sum") < 20
 
 
+GUESSES = SpeculationCounts(works=100, guessed=20, proposed=60, accepted=(19, 10, 4), saved_seconds=0.5)
+
+
 async def test_metrics_of_engines_are_vllms(running: Running) -> None:
     peer = running.peer("decode")
-    peer.load = Load(blocks_total=1000, step_tokens=StepTokens((5, 3, *(0,) * 11, 2), 50_000))
+    peer.load = Load(blocks_total=1000, step_tokens=StepTokens((5, 3, *(0,) * 11, 2), 50_000), speculation=GUESSES)
     await peer.beat()
     await running.gateway.discovery.poll()
     text = (await running.client.get("/metrics")).text
@@ -355,6 +367,10 @@ async def test_metrics_of_engines_are_vllms(running: Running) -> None:
     assert "# TYPE vllm:iteration_tokens_total histogram\n" in text
     for bound, count in (("1.0", 5), ("8.0", 8), ("16384.0", 8), ("+Inf", 10)):
         assert f'vllm:iteration_tokens_total_bucket{{{labels}le="{bound}",{rest}}} {count}.0\n' in text, text
+    for name, count in (("drafts", 20), ("draft_tokens", 60), ("accepted_tokens", 33)):
+        assert f"vllm:spec_decode_num_{name}_total{{{labels}{rest}}} {count}.0\n" in text
+    at = f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{{labels}model_name="tiny",position='
+    assert f'{at}"0",role="decode"}} 19.0\n' in text and f'{at}"2",role="decode"}} 4.0\n' in text
     assert f"vllm:iteration_tokens_total_sum{{{labels}{rest}}} 50000.0\n" in text
     told = f'block_size="16",cache_dtype="fp32",enable_prefix_caching="True",{labels}model_name="tiny",'
     assert f'vllm:cache_config_info{{{told}num_gpu_blocks="1000",role="decode"}} 1.0\n' in text

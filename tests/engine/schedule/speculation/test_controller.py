@@ -1,0 +1,97 @@
+"""The controller counts the guesses that pay: by their chances, and by what rows cost; none on adverse texts."""
+
+import random
+
+import pytest
+
+from core.costs.fit import StepFit
+from core.costs.steps import StepCosts, StepWork
+from engine.schedule.speculation.agreement import LONGEST_REST, Agreement, Trust
+from engine.schedule.speculation.controller import PROBE, PROBE_STEPS, Controller
+
+CHEAP = StepCosts(step=0.010, prompt_token=0.0002, sequence=0.0002, row=0.0002)
+"""A step that reads weights: further rows are nearly free."""
+DEAR = StepCosts(step=0.0001, prompt_token=0.001, sequence=0.001, row=0.001)
+"""A step that computes: a row costs what a sequence does."""
+EVIDENCE = 4
+
+
+def counted(controller: Controller, trust: Trust, chance: float, steps: int, batch: int = 1, seed: int = 1) -> float:
+    """Guesses a step of a sequence whose guesses come true with this chance, over the last half of the steps."""
+    draw, counts = random.Random(seed), []
+    for _ in range(steps):
+        controller.begin(batch, 100 * batch)
+        count = controller.count(trust, EVIDENCE, 8)
+        if count:
+            right = next((place for place in range(count) if draw.random() >= chance), count)
+            controller.learn(trust, EVIDENCE, count, right)
+        counts.append(count)
+    return sum(counts[steps // 2 :]) / (steps - steps // 2)
+
+
+@pytest.mark.parametrize(
+    ("chance", "least", "most"), [(0.98, 7.5, 8), (0.8, 4, 8), (0.5, 1.5, 5), (0.0, 0.0, 3 * PROBE / PROBE_STEPS)]
+)
+def test_the_likelier_guesses_are_the_more_are_made(chance: float, least: float, most: float) -> None:
+    assert least <= counted(Controller(StepFit(CHEAP)), Trust(), chance, 600) <= most
+
+
+def test_nothing_pays_where_a_step_is_bound_by_computing() -> None:
+    controller = Controller(StepFit(DEAR))
+    assert counted(controller, Trust(), 1.0, 400, batch=64) <= 2 * PROBE / PROBE_STEPS
+    controller.begin(64, 100)
+    assert not controller.pays
+    controller = Controller(StepFit(CHEAP))
+    controller.begin(1, 100)
+    assert controller.pays
+
+
+def test_a_large_batch_makes_fewer_guesses_than_a_small_one() -> None:
+    costs = StepCosts(step=0.010, prompt_token=0.0002, sequence=0.0002, row=0.0004)
+    alone, many = (counted(Controller(StepFit(costs)), Trust(), 0.8, 300, batch) for batch in (1, 64))
+    assert alone > 3 and many < 1
+
+
+def test_it_begins_again_when_guesses_come_true_again() -> None:
+    controller, trust = Controller(StepFit(CHEAP)), Trust()
+    assert counted(controller, trust, 0.0, 400) < 0.1
+    assert counted(controller, trust, 0.98, 6 * PROBE_STEPS) > 6
+
+
+def test_one_sequence_that_fails_does_not_spoil_another() -> None:
+    controller = Controller(StepFit(CHEAP))
+    good, bad = Trust(), Trust()
+    for seed in range(30):
+        counts = {
+            name: counted(controller, trust, chance, 10, seed=seed)
+            for name, trust, chance in (("good", good, 0.95), ("bad", bad, 0.02))
+        }
+    assert counts["good"] > 5 and counts["bad"] <= 2
+
+
+def test_time_saved_is_what_rows_cost_less_than_steps() -> None:
+    controller, trust = Controller(StepFit(CHEAP)), Trust()
+    controller.begin(2, 0)
+    share = (0.010 + 2 * 0.0002) / 2
+    assert controller.learn(trust, 0, 4, 3) == pytest.approx(3 * share - 4 * 0.0002)
+    assert controller.learn(trust, 0, 4, 0) == pytest.approx(-4 * 0.0002)
+
+
+def test_a_sequence_that_finds_nothing_rests_and_wakes_at_once() -> None:
+    trust = Trust()
+    for _ in range(200):
+        trust.fails()
+    assert trust.rest == LONGEST_REST
+    Agreement().learn(trust, 2, 3, 1)
+    assert trust.rest == 0
+
+
+def test_the_fit_finds_what_a_row_costs_and_the_controller_follows() -> None:
+    """It begins with rows that are far too dear, as a start may measure them."""
+    true = StepCosts(step=0.010, prompt_token=0.0002, sequence=0.0005, row=0.0003)
+    fit, draw = StepFit(StepCosts(step=0.010, prompt_token=0.002, sequence=0.0005, row=0.002)), random.Random(1)
+    for _ in range(300):
+        rows = draw.choice((0, 0, 2, 8, 16))
+        work = StepWork(sequences=4, context=800, rows=rows)
+        fit.learn(work, true.seconds(work) * draw.uniform(0.9, 1.1))
+    assert fit.costs.row == pytest.approx(true.row, rel=0.2)
