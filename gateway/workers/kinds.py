@@ -16,11 +16,9 @@ from core.costs.steps import StepCosts
 from gateway.workers.worker import Worker
 
 FRESH = 10.0
-"""Seconds after which what a worker knows counts 1/e, if it has learned nothing since."""
+"""Seconds after which what a worker knows counts 1/e, if it has learned nothing since and another one has."""
 FEW = 8.0
 """Steps from which a worker has learned as much as it had guessed."""
-LEAST = 0.1
-"""Trust below which nobody says anything about a kind."""
 COEFFICIENTS = ("step", "prompt_token", "pair", "sequence", "context_token")
 
 
@@ -32,28 +30,30 @@ class Kind(NamedTuple):
     device: str
 
 
-def trust(worker: Worker, now: float) -> float:
-    """Returns how much its own costs say about it, 0 to 1."""
+def trust(worker: Worker, newest: float) -> float:
+    """Returns how much its own costs say about it, 0 to 1, where one of its kind has learned at `newest`, local s."""
     steps = worker.costs.steps
-    return steps / (steps + FEW) * exp(-max(0.0, now - worker.learned_at) / FRESH)
+    return steps / (steps + FEW) * exp(-max(0.0, newest - worker.learned_at) / FRESH)
 
 
-def believed(workers: Iterable[Worker], now: float) -> dict[str, StepCosts]:
+def believed(workers: Iterable[Worker]) -> dict[str, StepCosts]:
     """Returns the costs to reckon with for each worker, by its epoch.
 
     Its own, if it is trusted at least half as much as the one of its kind that is trusted most; with less, more and
-    more the median of those that are. Where nobody of a kind is to be trusted, all keep their own.
+    more the median of those that are. Where nobody of a kind has run a step, all keep their own.
     """
-    kinds: dict[Kind, list[tuple[float, Worker]]] = {}
+    kinds: dict[Kind, list[Worker]] = {}
     for worker in workers:
         record = worker.record
-        kinds.setdefault(Kind(record.role, record.content, record.device), []).append((trust(worker, now), worker))
+        kinds.setdefault(Kind(record.role, record.content, record.device), []).append(worker)
     found = {}
     for some in kinds.values():
-        most = max(trusted for trusted, _ in some)
-        known = [worker.costs for trusted, worker in some if trusted >= most / 2]
-        for trusted, worker in some:
-            share = 1.0 if most < LEAST else min(1.0, 2 * trusted / most)
+        newest = max([worker.learned_at for worker in some if worker.costs.steps], default=0.0)
+        trusts = [trust(worker, newest) for worker in some]
+        most = max(trusts)
+        known = [worker.costs for worker, trusted in zip(some, trusts, strict=True) if trusted >= most / 2]
+        for worker, trusted in zip(some, trusts, strict=True):
+            share = min(1.0, 2 * trusted / most) if most else 1.0
             found[worker.record.epoch] = worker.costs if share == 1.0 else _between(worker.costs, known, share)
     return found
 

@@ -75,7 +75,7 @@ class Router:
         now: float,
         avoid: Collection[str],
     ) -> Choice:
-        costs = believed((*prefills, *decodes), now)
+        costs = believed((*prefills, *decodes))
         firsts = [
             on_prefill(worker, costs[worker.record.epoch], asked, now)
             for worker in promising(self._in_turn(prefills), asked, MOST)

@@ -45,8 +45,11 @@ ROWS: dict[str, tuple[list[Worker], float, float]] = {  # the first one's step: 
     "… and all that there is at a start": (
         [worker("a", slower(8, steps=0), 0), worker("b", slower(4, steps=0), 0)], 8, 8,
     ),
+    "… but for one that has run a step or two, be it a while ago": (
+        [worker("a", slower(40, steps=0), 0), worker("b", structs.replace(LEARNED, steps=2), 3 * FRESH)], 1, 1,
+    ),
     "where nobody runs, all are as they were": (
-        [worker("a", slower(8), 10 * FRESH), worker("b", LEARNED, 9 * FRESH)], 8, 8,
+        [worker("a", slower(8), 10 * FRESH), worker("b", LEARNED, 9.5 * FRESH)], 8, 8,
     ),
     "a worker of another role says nothing": (
         [worker("a", slower(8), 10 * FRESH), worker("b", LEARNED, 0, role="prefill")], 8, 8,
@@ -62,7 +65,7 @@ ROWS: dict[str, tuple[list[Worker], float, float]] = {  # the first one's step: 
 @pytest.mark.parametrize("row", ROWS)
 def test_costs_that_are_believed(row: str) -> None:
     workers, least, most = ROWS[row]
-    costs = believed(workers, NOW)
+    costs = believed(workers)
     assert least - 1e-9 <= costs["a"].step / LEARNED.step <= most + 1e-9
     assert costs["a"].steps == workers[0].costs.steps, "what it is bounded by stays its own"
 
