@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.attention.attention_tiles import LOWEST
+from kernels.attention.few_rows import FewRows
 from kernels.sizes import power_of_two
 
 MAX_SPLITS, FEW_SPLITS = 64, 8
@@ -127,23 +128,29 @@ def _store_joined(
     tl.store(target + dims, joined.to(target.dtype.element_ty), mask=dims < DIM)
 
 
-def join_pieces(parts: Tensor, sums: Tensor, starts: Tensor, output: Tensor) -> None:
+def join_pieces(parts: Tensor, sums: Tensor, starts: Tensor, output: Tensor, few: FewRows | None = None) -> None:
     """Joins the pieces of those sequences that were cut into several; the others' results are in `output` already.
 
     Args:
-        parts: `[pieces, heads, dim]` fp32, each piece's attention.
-        sums: `[pieces, heads]` fp32, log-sum-exps of their scores, base 2; -infinity: the piece has no share.
+        parts: `[pieces, heads, dim]` fp32, each piece's attention; of `few` rows, `[pieces x few.most, heads, dim]`.
+        sums: `[pieces, heads]` fp32, likewise, log-sum-exps of their scores, base 2; -infinity: the piece has no share.
         starts: `[works + 1]` int32, the first piece of each sequence; at most `MAX_SPLITS` each.
-        output: `[works, heads, dim]`, contiguous; rows of sequences of several pieces are written.
+        output: `[works, heads, dim]`, or `[rows, heads, dim]`, contiguous; rows of sequences of several pieces are
+            written.
+        few: the rows of each sequence; by default it has one.
 
     Example: parts `[9, 32, 128]`, sums `[9, 32]`, starts `[0, 1, 9]`, output `[2, 32, 128]`: the second is joined.
     """
-    works, heads, dim = output.shape
-    _join_pieces[(heads, works)](
+    _, heads, dim = output.shape
+    most = 1 if few is None else few.most
+    _join_pieces[(heads, len(starts) - 1, most)](
         parts,
         sums,
         starts,
+        starts if few is None else few.starts,
+        starts if few is None else few.counts,
         output,
+        FEW=few is not None,
         PIECES=MAX_SPLITS,
         DIM=dim,
         PADDED=power_of_two(dim),
@@ -151,12 +158,15 @@ def join_pieces(parts: Tensor, sums: Tensor, starts: Tensor, output: Tensor) -> 
     )
 
 
-@triton.jit(do_not_specialize_on_alignment=["starts"])
+@triton.jit(do_not_specialize_on_alignment=["starts", "row_starts", "row_counts"])
 def _join_pieces(
     parts: tl.tensor,
     sums: tl.tensor,
     starts: tl.tensor,
+    row_starts: tl.tensor,
+    row_counts: tl.tensor,
     output: tl.tensor,
+    FEW: tl.constexpr,
     PIECES: tl.constexpr,
     DIM: tl.constexpr,
     PADDED: tl.constexpr,
@@ -166,6 +176,11 @@ def _join_pieces(
     begin, end = tl.load(starts + work), tl.load(starts + work + 1)
     if end - begin == 1:
         return
+    row, query = work, tl.program_id(2)
+    if FEW:
+        if query >= tl.load(row_counts + work):
+            return
+        row = tl.load(row_starts + work).to(tl.int64) + query
     piece = begin + tl.arange(0, PIECES)
-    place = piece.to(tl.int64) * heads + head
-    _store_joined(parts, sums, place, piece < end, output + (work * heads + head) * DIM, DIM, PADDED)
+    place = (piece.to(tl.int64) * tl.num_programs(2) + query) * heads + head
+    _store_joined(parts, sums, place, piece < end, output + (row * heads + head) * DIM, DIM, PADDED)

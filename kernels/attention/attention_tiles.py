@@ -26,6 +26,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.attention.few_rows import visible_guesses
 from kernels.quantized.kv_bytes import FORMS, block_of, numbers_of, scales_at
 from kernels.sizes import power_of_two
 from kernels.tuning import Config, tuned
@@ -168,6 +169,8 @@ def attend_tiles(
     first: tl.tensor,  # the first position, a multiple of TILE
     end: tl.tensor,  # one past the last; a multiple of TILE too, unless MASKED
     at: tl.tensor,  # [ROWS] positions of the queries, which see up to there
+    lasts: tl.tensor,  # [ROWS] see few_rows.py; read where guesses branch
+    bits: tl.tensor,
     window: tl.tensor,
     pool: tl.tensor,  # where the KV head's keys are in block 0
     scales: tl.tensor,  # and their scales
@@ -182,6 +185,7 @@ def attend_tiles(
     STAGES: tl.constexpr,
     MASKED: tl.constexpr,  # whether there are positions that some query may not see
     WINDOWED: tl.constexpr,
+    TREES: tl.constexpr,
     TENSOR_CORES: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
     """Takes the positions first … end - 1 into (weighted, highest, total), and returns those."""
@@ -223,7 +227,7 @@ def attend_tiles(
         if SOFTCAP > 0.0:
             scores = SOFTCAP - 2.0 * SOFTCAP / (1.0 + tl.exp2(scores * (2.0 * SCALE / SOFTCAP * TO_BASE_2)))
         if MASKED:
-            visible = positions[None, :] <= at[:, None]
+            visible = visible_guesses(positions, lasts, bits) if TREES else positions[None, :] <= at[:, None]
             if WINDOWED:
                 visible &= positions[None, :] > at[:, None] - window
             scores = tl.where(visible, scores, float("-inf"))

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from kernels.attention.attention_parts import MAX_SPLITS, join_parts, parts_of, split_count, store_part
 from kernels.attention.attention_tiles import LOWEST
+from kernels.attention.few_rows import hidden_guesses
 from kernels.attention.latent_tiles import CONFIGS, attend_latents, checked, load_queries
 from kernels.attention.prefill_attention import work_of
 from kernels.device import processors
@@ -169,6 +170,8 @@ def _attend_latents(
         left,
         end,
         at,
+        at,
+        at,
         pool,
         scales,
         block_stride,
@@ -180,6 +183,7 @@ def _attend_latents(
         FORM=FORM,
         TILE=TILE,
         STAGES=STAGES,
+        TREES=False,
     )
     place += tl.program_id(1).to(tl.int64) * tokens * HEADS
     store_part(parts, sums, place, kept, weighted, highest, total, LATENT, SPLIT)
@@ -194,8 +198,12 @@ def reference(
     *,
     latent: int,
     scale: float,
+    sights: Tensor | None = None,
 ) -> Tensor:
-    """Computes the same by torch's operators, one work after the other, in the queries' precision."""
+    """Computes the same by torch's operators, one work after the other, in the queries' precision.
+
+    `sights`, if there are any, are those of `FewRows`, which this kernel has not.
+    """
     output = queries.new_zeros((*queries.shape[:2], latent))
     starts = query_start.tolist()
     for work, length in enumerate(kv_lengths.tolist()):
@@ -206,7 +214,8 @@ def reference(
         stored = pool[blocks].flatten(0, 2)[:length]
         scores = torch.einsum("qhd,kd->hqk", queries[first:end], stored) * scale
         at = torch.arange(length - (end - first), length, device=queries.device)[:, None]
-        hidden = torch.arange(length, device=queries.device) > at
+        key = torch.arange(length, device=queries.device)
+        hidden = key > at if sights is None else hidden_guesses(key, sights[:, first:end])
         shares = scores.masked_fill(hidden, float("-inf")).softmax(-1)
         output[first:end] = torch.einsum("hqk,kd->qhd", shares, stored[:, :latent])
     return output

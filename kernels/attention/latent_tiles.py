@@ -20,6 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.attention.attention_tiles import LOG2_E
+from kernels.attention.few_rows import visible_guesses
 from kernels.device import is_hopper
 from kernels.quantized.kv_bytes import FORMS, block_of, numbers_of, scales_at
 from kernels.sizes import power_of_two, tile_count
@@ -137,6 +138,8 @@ def attend_latents(
     first: tl.tensor,  # the first position, a multiple of TILE
     end: tl.tensor,  # one past the last
     at: tl.tensor,  # [ROWS] positions of the queries, which see up to there
+    lasts: tl.tensor,  # [ROWS] see few_rows.py; read where guesses branch
+    bits: tl.tensor,
     pool: tl.tensor,
     scales: tl.tensor,
     block_stride: tl.tensor,
@@ -148,6 +151,7 @@ def attend_latents(
     FORM: tl.constexpr,
     TILE: tl.constexpr,
     STAGES: tl.constexpr,
+    TREES: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
     """Takes the positions first … end - 1 into (weighted, highest, total), and returns those."""
     LATENT_TILE: tl.constexpr = first_part.shape[1]
@@ -179,7 +183,8 @@ def attend_latents(
             scores += tl.dot(second_part, tl.trans(keys), input_precision="ieee") * key_scales[None, :]
         else:
             scores = tl.dot(second_part, tl.trans(keys), scores, input_precision="ieee")
-        scores = tl.where(positions[None, :] <= at[:, None], scores, float("-inf"))
+        visible = visible_guesses(positions, lasts, bits) if TREES else positions[None, :] <= at[:, None]
+        scores = tl.where(visible, scores, float("-inf"))
 
         risen = tl.maximum(highest, tl.max(scores, 1) * SCALE)
         fading = tl.exp2(highest - risen)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from kernels.attention.attention_parts import MAX_SPLITS, join_parts, parts_of, split_count, store_part
 from kernels.attention.attention_tiles import PLAIN, Defaults, Scoring, attend_tiles, begin_rows, checked, result_of
+from kernels.attention.few_rows import hidden_guesses
 from kernels.device import multiplies_by_groups, processors
 from kernels.quantized.kv_bytes import views_of
 from kernels.sizes import power_of_two
@@ -235,6 +236,8 @@ def _attend(
             begin_span,
             end_span,
             at,
+            at,
+            at,
             window,
             keys,
             key_scales,
@@ -249,6 +252,7 @@ def _attend(
             STAGES=STAGES,
             MASKED=span != 1,
             WINDOWED=WINDOWED,
+            TREES=False,
             TENSOR_CORES=True,
         )
     place = (tl.program_id(2) * tokens + token) * heads + own
@@ -277,8 +281,12 @@ def reference(
     *,
     scoring: Scoring = PLAIN,
     sinks: Tensor | None = None,
+    sights: Tensor | None = None,
 ) -> Tensor:
-    """Computes the same by torch's operators, one work after the other, in the queries' precision."""
+    """Computes the same by torch's operators, one work after the other, in the queries' precision.
+
+    `sights`, if there are any, are those of `FewRows`, which this kernel has not.
+    """
     _, heads, dim = queries.shape
     kv_heads = pool.shape[1]
     output = torch.zeros_like(queries, memory_format=torch.contiguous_format)
@@ -297,7 +305,12 @@ def reference(
         at = torch.arange(length - (end - first), length, device=queries.device)[:, None]
         key = torch.arange(length, device=queries.device)
         window = scoring.window
-        hidden = (key > at) | (key <= at - window) if window else key > at
+        if sights is None:
+            hidden = key > at
+        else:
+            at, hidden = sights[0, first:end, None], hidden_guesses(key, sights[:, first:end])
+        if window:
+            hidden = hidden | (key <= at - window)
         scores = scores.masked_fill(hidden, float("-inf"))
         if sinks is not None:
             more = sinks.to(scores.dtype)[:, None, None].expand(-1, end - first, 1)

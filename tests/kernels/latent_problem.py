@@ -1,6 +1,6 @@
 """A ragged batch over paged latent vectors in which all that is not its own is NaN, and how far a kernel may be off."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
@@ -52,13 +52,13 @@ def latent_problem(
     return Latents(*placed, latent, (latent + rope) ** -0.5)
 
 
-def assert_attends(found: Tensor, problem: Latents) -> None:
+def assert_attends(found: Tensor, problem: Latents, definition: Callable[..., Tensor] = reference) -> None:
     """Compares with the exact result, within the bound that `paged_problem.assert_attends` derives."""
     width = problem.pool.shape[3]
     pool = problem.pool.double()
     rest = problem.block_tables, problem.query_start, problem.kv_lengths
     how = {"latent": problem.latent, "scale": problem.scale}
-    exact = reference(problem.queries.double(), pool, *rest, **how)  # type: ignore[arg-type]
+    exact = definition(problem.queries.double(), pool, *rest, **how)
     stored = pool.nan_to_num(0)
     largest = stored[..., : problem.latent].abs().max()
     longest = max(problem.kv_lengths.tolist())

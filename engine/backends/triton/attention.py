@@ -1,6 +1,7 @@
-"""Computes paged attention by two Triton kernels: one for single queries, which splits long sequences, one for chunks.
+"""Computes paged attention by two Triton kernels: one for few queries, which splits long sequences, one for chunks.
 
-A step of both begins with the single queries, as the scheduler plans it; one behind a chunk goes as a chunk.
+A step of both begins with the works of few queries, as the scheduler plans it: decodes, and those with guesses. Such a
+work behind a chunk goes as a chunk, unless its guesses branch: that only the first kernel can do.
 """
 
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from engine.model.linear import LatentProducts
 from kernels.attention.attention_parts import FEW_SPLITS, MAX_SPLITS
 from kernels.attention.attention_tiles import Scoring
 from kernels.attention.decode_pieces import Pieces, cut, may_be_cut, pieces_of, room_for_pieces, words_of_pieces
+from kernels.attention.few_rows import FEW, FewRows
 from kernels.attention.latent_decode_attention import latent_decode_attention
 from kernels.attention.latent_prefill_attention import latent_prefill_attention
 from kernels.attention.latent_tiles import programs_of
@@ -43,16 +45,19 @@ class Tables:
 
 
 @dataclass(frozen=True)
-class Singles:
-    """Holds the works of one query each."""
+class Decodes:
+    """Holds the works of one query each, or of a few."""
 
     tables: Tables
     pieces: Pieces | None  # how their sequences are cut; None: they are whole
+    rows: int  # of all
+    few: FewRows | None = None  # None: each has one
+    padded: bool = False  # whether there are rows that are nobody's
 
 
 @dataclass(frozen=True)
 class Chunks:
-    """Holds the works behind the single queries."""
+    """Holds the works behind the decodes."""
 
     tables: Tables
     query_start: Tensor  # [works + 1] int32, from the first chunk's first row
@@ -65,7 +70,7 @@ class GroupStep:
     """Holds a step's works with their places in one KV group."""
 
     slots: Tensor  # [tokens] int64, as a batch has them
-    singles: Singles
+    decodes: Decodes
     chunks: Chunks | None
 
 
@@ -97,36 +102,55 @@ class TritonAttention:
     def begin(self, batch: Batch) -> "TritonAttentionStep":
         """Brings lengths and tables into the kernels' format."""
         lengths = batch.query_lengths
-        works, tokens = len(lengths), int(lengths.sum())
-        singles = works if tokens == works else int((lengths != 1).argmax())
-        starts = np.zeros(works - singles + 1, np.int64)
-        lengths[singles:].cumsum(out=starts[1:])
-        cuts = self.groups_that_cut(int(batch.kv_lengths[:singles].max(initial=0)))
-        plan = self.plan(batch.kv_lengths[:singles], cuts)
-        packed = to_device(np.concatenate((batch.kv_lengths, starts, plan)).astype(np.int32), self.device)
-        kv_lengths, starts_there = packed[:works], packed[works : works + len(starts)]
-        pieces = self.pieces(packed[works + len(starts) :], singles, cuts)
+        works, decodes = len(lengths), self._decodes(batch)
+        own = lengths[:decodes]
+        rows, most = int(own.sum()), int(own.max(initial=1))
+        starts = np.zeros(works - decodes + 1, np.int64)
+        lengths[decodes:].cumsum(out=starts[1:])
+        cuts = self.groups_that_cut(int(batch.kv_lengths[:decodes].max(initial=0)))
+        parts = batch.kv_lengths, starts, own.cumsum() - own, own, self.plan(batch.kv_lengths[:decodes], cuts)
+        packed = to_device(np.concatenate(parts).astype(np.int32), self.device)
+        kv_lengths, starts_there, firsts, counts, planned = packed.split([len(part) for part in parts])
+        few = FewRows(firsts, counts, most, self._sights(batch, rows)) if most > 1 or batch.trees else None
+        pieces = self.pieces(planned, decodes, cuts)
         steps = []
         for group, places in enumerate(batch.groups):
             blocks, chunks = places.block_tables.int(), None
-            if singles < works:
-                rest = Tables(blocks[singles:], kv_lengths[singles:])
-                sizes = list(zip(lengths[singles:].tolist(), batch.kv_lengths[singles:].tolist(), strict=True))
-                chunks = Chunks(rest, starts_there, int(lengths[singles:].max()), sizes)
-            first = Tables(blocks[:singles], kv_lengths[:singles])
-            steps.append(GroupStep(places.slots, Singles(first, pieces.get(group)), chunks))
+            if decodes < works:
+                rest = Tables(blocks[decodes:], kv_lengths[decodes:])
+                sizes = list(zip(lengths[decodes:].tolist(), batch.kv_lengths[decodes:].tolist(), strict=True))
+                chunks = Chunks(rest, starts_there, int(lengths[decodes:].max()), sizes)
+            first = Tables(blocks[:decodes], kv_lengths[:decodes])
+            steps.append(GroupStep(places.slots, Decodes(first, pieces.get(group), rows, few), chunks))
         return self.step(steps)
+
+    def _decodes(self, batch: Batch) -> int:
+        """Counts the works of few queries that a step begins with."""
+        many = batch.query_lengths > FEW
+        if batch.trees is not None:
+            many[list(batch.trees.works)] = False
+        count = int(many.argmax()) if many.any() else len(many)
+        assert batch.trees is None or max(batch.trees.works) < count, "guesses that branch behind a chunk"
+        return count
+
+    def _sights(self, batch: Batch, rows: int) -> Tensor | None:
+        """Returns what the first `rows` see, as the kernels take it, where guesses branch."""
+        if batch.trees is None:
+            return None
+        windows = [window for window in self.windows if window]
+        assert batch.trees.deepest < min(windows, default=1 << 62), "a tree deeper than a window"
+        return torch.stack((batch.positions[:rows], batch.trees.lasts[:rows], batch.trees.bits[:rows]))
 
     def groups_that_cut(self, longest: int) -> list[int]:
         """Lists the groups where sequences of up to `longest` tokens may be cut into pieces."""
         return [group for group, window in enumerate(self.windows) if may_be_cut(longest, window)]
 
     def words_of_plan(self, works: int, groups: Sequence[int]) -> int:
-        """Returns how many numbers the `plan` of so many single queries has."""
+        """Returns how many numbers the `plan` of so many decodes has."""
         return sum(words_of_pieces(works, self._rooms[group]) for group in groups)
 
     def plan(self, lengths: Ints, groups: Sequence[int]) -> NDArray[np.int32]:
-        """Cuts sequences of these `lengths`, one query each, into pieces, for one of the groups after the other."""
+        """Cuts sequences of these `lengths`, few queries each, into pieces, for one of the groups after the other."""
         plans = (cut(lengths, self._rooms[group], self.windows[group]) for group in groups)
         return np.concatenate([np.empty(0, np.int32), *plans])
 
@@ -156,10 +180,17 @@ class TritonAttention:
             prefill = partial(prefill_attention, queries, pool, table, starts, lengths, scoring=scoring_of(attention))
             sinks = torch.zeros(attention.heads, device=self.device) if attention.sinks else None
             for cuts in ways:
-                decode(sinks=sinks, pieces=cuts)
+                for few in self._one_row():
+                    decode(sinks=sinks, few=few, pieces=cuts)
             for splits in (1, FEW_SPLITS, MAX_SPLITS):
                 for longest in (1, MANY):
                     prefill(sinks=sinks, longest=longest, splits=splits)
+
+    def _one_row(self) -> tuple[FewRows | None, ...]:
+        """Says in each way that there is one row: by default, as one of few, and as one of guesses that branch."""
+        start, count = torch.tensor([[0], [1]], dtype=torch.int32, device=self.device)
+        sights = torch.zeros((3, 1), dtype=torch.int64, device=self.device)
+        return None, FewRows(start, count, 1), FewRows(start, count, 1, sights)
 
     def _warm_up_latents(
         self,
@@ -175,12 +206,13 @@ class TritonAttention:
         decode = partial(latent_decode_attention, queries, pool, tables.blocks, tables.kv_lengths)
         prefill = partial(latent_prefill_attention, queries, pool, tables.blocks, starts, tables.kv_lengths)
         for cuts in ways:
-            decode(latent=latent, scale=scale, pieces=cuts)
+            for few in self._one_row():
+                decode(latent=latent, scale=scale, few=few, pieces=cuts)
         for splits in (1, FEW_SPLITS, MAX_SPLITS):
             prefill(latent=latent, scale=scale, splits=splits)
 
     def step(self, groups: Sequence[GroupStep]) -> "TritonAttentionStep":
-        """Makes a step whose first rows are the single queries."""
+        """Makes a step whose first rows are those of the decodes."""
         return TritonAttentionStep(self._layers, self._attentions, [groups[each] for each in self._group_of_layer])
 
 
@@ -219,18 +251,18 @@ class TritonAttentionStep(AttentionStep):
     def attend(self, layer: int, queries: Tensor, sinks: Tensor | None = None) -> Tensor:
         pool, attention, step = self._layers[layer], self._attentions[layer], self._steps[layer]
         if isinstance(attention, LatentAttention):
-            return _attend_latents(pool, attention, queries, step.singles, step.chunks)
+            return _attend_latents(pool, attention, queries, step.decodes, step.chunks)
         scoring = scoring_of(attention)
-        singles, chunks = step.singles, step.chunks
-        count = len(singles.tables.kv_lengths)
-        output = queries.new_empty(queries.shape)  # of both kernels: a place of its own for each would be copied
+        decodes, chunks, count = step.decodes, step.chunks, step.decodes.rows
+        output = _room(queries, queries.shape, decodes)  # of both kernels: a place for each would be copied
         if count:
             paged_decode_attention(
                 queries[:count],
                 pool,
-                singles.tables.blocks,
-                singles.tables.kv_lengths,
-                pieces=singles.pieces,
+                decodes.tables.blocks,
+                decodes.tables.kv_lengths,
+                few=decodes.few,
+                pieces=decodes.pieces,
                 scoring=scoring,
                 sinks=sinks,
                 output=output[:count],
@@ -255,30 +287,31 @@ class TritonAttentionStep(AttentionStep):
         chunks = step.chunks
         if chunks is None or not all_expand(attention, chunks.works):
             return products.values(self.attend(layer, products.absorbed(queries)))
-        count = len(step.singles.tables.kv_lengths)
+        count = step.decodes.rows
         output = queries.new_empty((*queries.shape[:2], attention.value_dim))
         if count:
             absorbed = products.absorbed(queries[:count])
-            output[:count] = products.values(_attend_latents(pool, attention, absorbed, step.singles, None))
+            output[:count] = products.values(_attend_latents(pool, attention, absorbed, step.decodes, None))
         attend_expanded(pool, queries[count:], chunks.tables.blocks, chunks.works, attention, products, output[count:])
         return output
 
 
 def _attend_latents(
-    pool: Tensor, attention: LatentAttention, queries: Tensor, singles: Singles, chunks: Chunks | None
+    pool: Tensor, attention: LatentAttention, queries: Tensor, decodes: Decodes, chunks: Chunks | None
 ) -> Tensor:
     """Attends from absorbed `queries` `[tokens, heads, latent + rope]`; returns `[tokens, heads, latent]`."""
-    count = len(singles.tables.kv_lengths)
-    output = queries.new_empty((*queries.shape[:2], attention.latent_rank))
+    count = decodes.rows
+    output = _room(queries, (*queries.shape[:2], attention.latent_rank), decodes)
     if count:
         latent_decode_attention(
             queries[:count],
             pool,
-            singles.tables.blocks,
-            singles.tables.kv_lengths,
+            decodes.tables.blocks,
+            decodes.tables.kv_lengths,
             latent=attention.latent_rank,
             scale=attention.scale,
-            pieces=singles.pieces,
+            few=decodes.few,
+            pieces=decodes.pieces,
             output=output[:count],
         )
     if chunks is not None:
@@ -293,6 +326,11 @@ def _attend_latents(
             output=output[count:],
         )
     return output
+
+
+def _room(queries: Tensor, shape: Sequence[int], decodes: Decodes) -> Tensor:
+    """Allocates a result; what is nobody's is zero, for it goes on to the next layers."""
+    return queries.new_zeros(shape) if decodes.padded else queries.new_empty(shape)
 
 
 def _programs(attention: AnyAttention) -> int:

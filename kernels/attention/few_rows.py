@@ -1,0 +1,66 @@
+"""Says which rows of a step belong to works of a few queries each, and what these see of each other's keys.
+
+A decode step that verifies guesses has a few queries of each sequence: its last token and what is guessed to follow.
+They read the sequence's keys and values once, as rows of one tile. Guesses in a row see the ones before them; where
+guesses branch, each sees the text and its own ancestors, which is a bit mask over the places behind the text.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.sizes import power_of_two, tile_count
+
+FEW = 8
+"""Queries of a work whose heads fill a tile, up to `MOST_ROWS` rows; of more there are several tiles."""
+LEAST_ROWS, MOST_ROWS = 16, 64
+WIDE_TILE, WIDE_WARPS = 64 * 256, 8
+"""Sums of a tile that so many warps hold in their registers."""
+
+
+@dataclass(frozen=True)
+class FewRows:
+    """Holds each work's queries: query i of work w is row starts[w] + i, and its own key is the last but i."""
+
+    starts: Tensor  # [works] int32
+    counts: Tensor  # [works] int32, 0 for padding
+    most: int  # a bound of `counts`
+    sights: Tensor | None = None
+    """Holds int64 `[3, rows]` of guesses that branch: each row's position, the place up to which it sees all, and bits:
+    j is set where it sees the j-th place behind that. None: a row sees all up to its own key."""
+
+    def tiles(self, shared: int) -> tuple[int, int]:
+        """Returns the rows of a tile, for so many heads of each query, and how many tiles a work has at most."""
+        rows = min(max(LEAST_ROWS, power_of_two(FEW * shared)), max(MOST_ROWS, power_of_two(shared)))
+        return rows, tile_count(self.most, rows // shared)
+
+
+@triton.jit
+def visible_guesses(
+    positions: tl.tensor,  # [TILE] places of keys
+    lasts: tl.tensor,  # [ROWS] int64
+    bits: tl.tensor,  # [ROWS] int64
+) -> tl.tensor:
+    """Tells which keys rows see that are guesses, or are beside some: `[ROWS, TILE]`."""
+    behind = positions[None, :] - lasts[:, None] - 1
+    shown = (bits[:, None] >> tl.minimum(tl.maximum(behind, 0), 62)) & 1
+    return (behind < 0) | ((behind < 63) & (shown == 1))
+
+
+def hidden_guesses(keys: Tensor, sights: Tensor) -> Tensor:
+    """Returns by torch's operators which `keys` `[keys]` rows do not see, `[rows, keys]`, of their `sights`."""
+    behind = keys - sights[1, :, None] - 1
+    shown = (sights[2, :, None] >> behind.clamp(0, 62)) & 1
+    return (behind >= 0) & ((behind >= 63) | (shown == 0))
+
+
+def starts_of(few: FewRows | None, works: int, queries: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Returns where the rows of works begin, and end, as prefill's reference takes it, and their sights."""
+    if few is None:
+        return torch.arange(works + 1, device=queries.device, dtype=torch.int32), None
+    ends = few.starts + few.counts
+    assert torch.equal(ends[:-1], few.starts[1:]), "rows with gaps"
+    return torch.cat((few.starts[:1], ends)), few.sights
