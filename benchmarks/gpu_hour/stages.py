@@ -49,6 +49,7 @@ LATENTS = (
     "rotate_queries",
     "attention/latent_decode_attention",
     "attention/latent_prefill_attention",
+    "attention/few_rows",
 )
 """Kernels that share a stage: their number is bounded by what a call may print."""
 MOST_TESTERS = 14
@@ -134,7 +135,7 @@ PART_TWO = (
 PART_THREE = (
     _pytest(
         "architectures",
-        200,
+        185,
         *(
             "-m",
             "gpu",
@@ -154,7 +155,7 @@ PART_THREE = (
         *map(_kernel_test, QUANTIZED_KV),
         "tests/engine/test_quantized_kv.py::test_triton_gives_the_tokens_too",
     ),
-    _pytest("latents", 50, *map(_kernel_test, LATENTS)),
+    _pytest("latents", 65, *map(_kernel_test, LATENTS)),
     _pytest("features", 60, *map(_kernel_test, (*ADJUSTING, *MIXTURES, *ADAPTERS))),
 )
 STAGES = (*PART_ONE, *PART_TWO, *PART_THREE)

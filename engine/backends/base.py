@@ -40,7 +40,9 @@ class DecodeSteps(Protocol):
         ...
 
     def run(self, works: Sequence[Work], before: Sampled | None, adapters: Sequence[int] | None = None) -> Tensor:
-        """Returns logits `[works, vocab]`, which the caller may overwrite; KV of all layers is stored.
+        """Returns logits `[rows, vocab]`, which the caller may overwrite; KV of all layers is stored.
+
+        There is a row for each work, and one for each of its guesses.
 
         `PENDING` tokens are what `before` sampled. `adapters` are the works' slots, if one of them has an adapter.
         """
@@ -91,9 +93,18 @@ class Backend(ABC, Generic[OwnLinear, Step]):
         return
 
     def decode_steps(
-        self, model: Model[Step], config: TextModel, pool: list[Tensor], most: int, progress: Progress
+        self,
+        model: Model[Step],
+        config: TextModel,
+        pool: list[Tensor],
+        most: int,
+        progress: Progress,
+        guesses: int = 0,
     ) -> DecodeSteps | None:
-        """Makes what runs steps of up to `most` decodes; None where decodes are steps like any other."""
+        """Makes what runs steps of up to `most` decodes, of which each may have so many `guesses`.
+
+        None where decodes are steps like any other.
+        """
         return None
 
     def layer_signal(self, written: OnLayer | None, divide: Callable[[], None]) -> OnLayer | None:

@@ -39,6 +39,9 @@ from engine.start.sizing import (
 
 LOG = logging.getLogger(__name__)
 
+FEW_GUESSES = 7
+"""Guesses of a sequence that recorded steps have room for, where it is open how many come."""
+
 
 @dataclass(frozen=True)
 class LoadedEngine(Engine):
@@ -95,8 +98,9 @@ def load_engine(
     decode_steps = None
     if config.decode_graphs == "on" and loaded.is_ours and loaded.head is None:  # its states are in no recorded step
         most = min(config.max_sequences, config.max_batch_tokens)
+        guesses = 0 if proposing(config) == "none" else config.speculative_tokens or FEW_GUESSES
         with torch.inference_mode(), device_errors():
-            decode_steps = backend.decode_steps(loaded.model, model_config, pool.layers, most, progress)
+            decode_steps = backend.decode_steps(loaded.model, model_config, pool.layers, most, progress, guesses)
     ready = LoadedEngine(
         backend=backend,
         model=loaded.model,

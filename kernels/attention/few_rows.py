@@ -32,6 +32,12 @@ class FewRows:
     """Holds int64 `[3, rows]` of guesses that branch: each row's position, the place up to which it sees all, and bits:
     j is set where it sees the j-th place behind that. None: a row sees all up to its own key."""
 
+    def first(self, works: int) -> "FewRows":
+        """Returns the rows of the first works alone, where all rows before the next work's are theirs."""
+        end = int(self.starts[works]) if works < len(self.starts) else None
+        sights = None if self.sights is None else self.sights[:, :end]
+        return FewRows(self.starts[:works], self.counts[:works], self.most, sights)
+
     def tiles(self, shared: int) -> tuple[int, int]:
         """Returns the rows of a tile, for so many heads of each query, and how many tiles a work has at most."""
         rows = min(max(LEAST_ROWS, power_of_two(FEW * shared)), max(MOST_ROWS, power_of_two(shared)))

@@ -24,7 +24,7 @@ from engine.model.linear import LatentProducts
 from kernels.attention.attention_parts import FEW_SPLITS, MAX_SPLITS
 from kernels.attention.attention_tiles import Scoring
 from kernels.attention.decode_pieces import Pieces, cut, may_be_cut, pieces_of, room_for_pieces, words_of_pieces
-from kernels.attention.few_rows import FEW, FewRows
+from kernels.attention.few_rows import FewRows
 from kernels.attention.latent_decode_attention import latent_decode_attention
 from kernels.attention.latent_prefill_attention import latent_prefill_attention
 from kernels.attention.latent_tiles import programs_of
@@ -32,6 +32,8 @@ from kernels.attention.paged_decode_attention import paged_decode_attention
 from kernels.attention.prefill_attention import prefill_attention
 from kernels.device import processors
 
+FEW = 17
+"""Queries of a work that decode attention takes, unless they branch: those of as many guesses as there ever are."""
 MANY = 1024
 """Queries of a work that fill the largest tile."""
 

@@ -16,7 +16,7 @@ from engine.backends.base import Backend, OnLayer
 from engine.backends.triton.adjuster import TritonAdjuster
 from engine.backends.triton.attention import TritonAttention, TritonAttentionStep
 from engine.backends.triton.codec import TritonCodec
-from engine.backends.triton.decode_graphs import DecodeGraphs
+from engine.backends.triton.decode_graphs import DecodeGraphs, most_with
 from engine.backends.triton.decode_inputs import DecodeInputs
 from engine.backends.triton.elementwise import TritonElementwise
 from engine.backends.triton.linear import TritonLinears
@@ -64,12 +64,19 @@ class TritonBackend(Backend[Linear, TritonAttentionStep]):
         TritonScorer().warm_up(config.vocab_size, self.device, self.dtype)
 
     def decode_steps(
-        self, model: Model[TritonAttentionStep], config: TextModel, pool: list[Tensor], most: int, progress: Progress
+        self,
+        model: Model[TritonAttentionStep],
+        config: TextModel,
+        pool: list[Tensor],
+        most: int,
+        progress: Progress,
+        guesses: int = 0,
     ) -> DecodeGraphs:
         attention, longest = self.attention(config, pool), config.max_model_len
         width = blocks_for(longest, attention.block)
         plan = partial(attention.plan, groups=attention.groups_that_cut(longest))
-        inputs = DecodeInputs(most, width, attention.block, self.device, self.launch_depth, attention.groups, plan)
+        sizes = attention.block, self.device, self.launch_depth, attention.groups, plan
+        inputs = {each: DecodeInputs(most_with(each, most), width, *sizes, each) for each in {1, 1 + guesses}}
         return DecodeGraphs(model, attention, inputs, most, longest, progress, self.linears.adapts)
 
     def layer_signal(self, written: OnLayer | None, divide: Callable[[], None]) -> OnLayer | None:

@@ -1,12 +1,13 @@
 """Records decode steps once and replays them: one launch by the host, not hundreds.
 
-A CUDA graph has fixed shapes and addresses. So there is one for each of some sizes of a batch; a smaller batch is
-padded with null sequences, and all inputs lie at places that stay (`decode_inputs.py`). The head is not in it: logits
-of padding would be wasted, and those of every size kept. All are recorded when the worker starts. On a CPU, where
-Triton's interpreter checks all of it, a record is the step itself.
+A CUDA graph has fixed shapes and addresses. So there is one for each of some sizes of a batch, and, where sequences may
+have guesses, one more for each, in which they have room for all that they may have; a smaller batch is padded with null
+sequences, fewer guesses with rows that are nobody's, and all inputs lie at places that stay (`decode_inputs.py`). The
+head is not in it: logits of padding would be wasted, and those of every size kept. All are recorded when the worker
+starts. On a CPU, where Triton's interpreter checks all of it, a record is the step itself.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,12 +17,15 @@ from torch import Tensor
 
 from core.process.status import Progress
 from engine.backends.triton.adapted import recorded
-from engine.backends.triton.attention import GroupStep, Singles, Tables, TritonAttention, TritonAttentionStep
+from engine.backends.triton.attention import Decodes, GroupStep, Tables, TritonAttention, TritonAttentionStep
 from engine.backends.triton.decode_inputs import DecodeInputs
 from engine.model.batch import Batch, GroupTables, Sampled
 from engine.model.model import Model
 from engine.plan import Plan, Work
+from kernels.attention.few_rows import FewRows
 
+VERIFIED = 256
+"""Rows of a recorded step with guesses: with more a device has so much to compute that guesses no longer pay."""
 Replay = Callable[[], Tensor]
 """Runs a recorded step; returns its hidden states, which the next run of the same record overwrites."""
 
@@ -35,6 +39,11 @@ def ladder(most: int) -> list[int]:
     return sorted({*(size for size in sizes if size < most), most})
 
 
+def most_with(each: int, most: int) -> int:
+    """Returns how many of `most` sequences a recorded step has at most, if each has room for so many tokens."""
+    return most if each == 1 else max(1, min(most, VERIFIED // each))
+
+
 class DecodeGraphs:
     """Records, and replays, the decode steps of one model over one pool."""
 
@@ -42,7 +51,7 @@ class DecodeGraphs:
         self,
         model: Model[TritonAttentionStep],
         attention: TritonAttention,
-        inputs: DecodeInputs,
+        inputs: Mapping[int, DecodeInputs],
         most: int,
         longest: int,
         progress: Progress,
@@ -50,52 +59,67 @@ class DecodeGraphs:
     ) -> None:
         """Records batches of up to `most` sequences of up to `longest` tokens; if it `adapts`, with adapters as well.
 
-        Steps without adapters have records of their own, in which nothing asks for any.
+        `inputs` are those of steps whose sequences have so many tokens at most. Steps without adapters have records of
+        their own, in which nothing asks for any.
         """
         self._model = model
         self._attention = attention
         self._inputs = inputs
         self._longest = longest
-        self._sizes = ladder(most)
-        self._replays: dict[tuple[int, bool], Replay] = {}
+        self._sizes = {each: ladder(most_with(each, most)) for each in inputs}
+        self._replays: dict[tuple[int, int, bool], Replay] = {}
         memory: Any = None  # shared: two graphs never run at once
-        for done, size in enumerate(reversed(self._sizes)):  # what the largest needs is enough for all
-            progress("recording decode steps", 100.0 * done / len(self._sizes))
+        shapes = [(size, each) for each in sorted(inputs, reverse=True) for size in reversed(self._sizes[each])]
+        for done, (size, each) in enumerate(shapes):
+            progress("recording decode steps", 100.0 * done / len(shapes))
             for adapted in (False, True) if adapts else (False,):
-                step = partial(self._step, size, adapted)
-                self._replays[size, adapted], memory = record(step, attention.device, memory)
+                step = partial(self._step, size, adapted, each)
+                self._replays[size, each, adapted], memory = record(step, attention.device, memory)
 
     def serves(self, plan: Plan) -> bool:
-        """Tells whether every work is the next token of one sample."""
+        """Tells whether every work is the next token of one sample, with no more guesses than there is room for."""
         works = plan.works
-        return len(works) <= self._sizes[-1] and all(_decodes(work) for work in works)
+        each = self._each(works)
+        return each > 0 and len(works) <= self._sizes[each][-1] and all(_decodes(work) for work in works)
 
     def run(self, works: Sequence[Work], before: Sampled | None, adapters: Sequence[int] | None = None) -> Tensor:
         """See `engine.backends.base.DecodeSteps`."""
-        size = next(size for size in self._sizes if size >= len(works))
-        self._inputs.fill(works, size, before, adapters)
-        return self._model.logits(self._replays[size, adapters is not None]()[: len(works)])
+        each = self._each(works)
+        size = next(size for size in self._sizes[each] if size >= len(works))
+        self._inputs[each].fill(works, size, before, adapters)
+        rows = sum(len(work.token_ids) for work in works)
+        return self._model.logits(self._replays[size, each, adapters is not None]()[:rows])
 
-    def _step(self, rows: int, adapted: bool = False) -> Tensor:
+    def _each(self, works: Sequence[Work]) -> int:
+        """Returns for how many tokens of each sequence the record of such a step has room; 0: there is none."""
+        longest = max(len(work.token_ids) for work in works)
+        return min((each for each in self._inputs if each >= longest), default=0)
+
+    def _step(self, sequences: int, adapted: bool = False, each: int = 1) -> Tensor:
         """Computes hidden states `[rows, hidden]` in the order of the step's works."""
-        inputs = self._inputs
-        kv_lengths, groups = inputs.kv_lengths(rows), range(self._attention.groups)
+        inputs, rows = self._inputs[each], sequences * each
+        kv_lengths, groups = inputs.kv_lengths(sequences), range(self._attention.groups)
         cuts = self._attention.groups_that_cut(self._longest)
-        planned = inputs.planned(self._attention.words_of_plan(rows, cuts))
-        pieces = self._attention.pieces(planned, rows, cuts)
+        planned = inputs.planned(self._attention.words_of_plan(sequences, cuts))
+        pieces = self._attention.pieces(planned, sequences, cuts)
+        few = None
+        if each > 1:
+            firsts = torch.arange(0, rows, each, dtype=torch.int32, device=kv_lengths.device)
+            few = FewRows(firsts, inputs.counts(sequences), each)
         steps = []
         for group in groups:
-            singles = Singles(Tables(inputs.block_tables(rows, group), kv_lengths), pieces.get(group))
-            steps.append(GroupStep(inputs.slots(rows, group), singles, None))
+            tables = Tables(inputs.block_tables(sequences, group), kv_lengths)
+            decodes = Decodes(tables, pieces.get(group), rows, few, padded=each > 1)
+            steps.append(GroupStep(inputs.slots(rows, group), decodes, None))
         every = torch.arange(rows, device=kv_lengths.device)
         batch = Batch(
             token_ids=inputs.token_ids(rows),
             positions=inputs.positions(rows),
-            groups=tuple(GroupTables(step.slots, step.singles.tables.blocks, every[:0]) for step in steps),
-            query_start=every,
+            groups=tuple(GroupTables(step.slots, step.decodes.tables.blocks, every[:0]) for step in steps),
+            query_start=every[::each],
             logit_rows=every,
-            query_lengths=np.ones(rows, np.int64),
-            kv_lengths=np.full(rows, self._longest, np.int64),
+            query_lengths=np.full(sequences, each, np.int64),
+            kv_lengths=np.full(sequences, self._longest, np.int64),
             adapters=recorded(inputs.adapters(rows)) if adapted else None,
         )
         hidden = self._model.forward(batch, self._attention.step(steps), lambda layer: None)
@@ -103,7 +127,8 @@ class DecodeGraphs:
 
 
 def _decodes(work: Work) -> bool:
-    return len(work.token_ids) == 1 and work.sampling is not None and len(work.samples) == 1 and not work.prompt_rows
+    single = work.sampling is not None and len(work.samples) == 1 and not work.prompt_rows
+    return single and len(work.token_ids) == 1 + len(work.proposed) and not work.parents
 
 
 def record(step: Callable[[], Tensor], device: torch.device, memory: Any) -> tuple[Replay, Any]:

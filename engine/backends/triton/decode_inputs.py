@@ -1,6 +1,7 @@
 """Keeps what a decode step reads at places on the device that stay, so that a recorded step finds it there.
 
-A step is one row for each sequence: its token, position, slot and length travel in one copy from pinned memory, and
+A step is one row for each sequence, or as many as it may have guesses and one more; behind those that it has, a
+sequence's rows are nobody's. Tokens, positions, slots and lengths travel in one copy from pinned memory, and
 with them how attention is divided between the device's programs, which the lengths of this step decide. A sequence
 keeps its row from step to step, and with it its block table there. So rows are not in the order of a step's works; that
 order travels with them. Rows behind the last sequence are *null sequences*: their KV is stored nowhere, and they attend
@@ -18,7 +19,7 @@ from engine.device import to_device
 from engine.model.batch import Ints, Sampled, first_difference, place_of_samples
 from engine.plan import PENDING, Work
 
-TOKEN, POSITION, KV_LENGTH, SOURCE, ORDER, ADAPTER, SLOT = range(7)
+TOKEN, POSITION, KV_LENGTH, COUNT, SOURCE, ORDER, ADAPTER, SLOT = range(8)
 KNOWN = -1
 """As a source: the token is known on the host, and not one that the step before has sampled."""
 NOWHERE = -1
@@ -30,7 +31,10 @@ Words = NDArray[np.int32]
 
 
 class DecodeInputs:
-    """Holds the inputs of up to `rows` sequences of up to `width` blocks."""
+    """Holds the inputs of up to `rows` sequences of up to `width` blocks, `each` with so many tokens at most.
+
+    In fields of tokens a sequence has `each` neighbours, in those of sequences (length, count) one place.
+    """
 
     def __init__(
         self,
@@ -41,6 +45,7 @@ class DecodeInputs:
         in_flight: int,
         groups: int,
         plan: Callable[[Ints], Words] = lambda lengths: np.empty(0, np.int32),
+        each: int = 1,
     ) -> None:
         """`in_flight` steps may be launched and not collected; each has a buffer on the host of its own.
 
@@ -48,17 +53,18 @@ class DecodeInputs:
         lengths, into as many words for as many rows.
         """
         self._block_size = block_size
+        self._each = each
         self._plan = plan
         self._rows = DecodeRows()
         self._tables = DeviceTables(groups, rows, width, device)
-        self._null_sequence = np.array([[0], [0], [0], [KNOWN], [0], [0], *[[NOWHERE]] * groups])
+        self._null_sequence = np.array([[0], [0], [0], [0], [KNOWN], [0], [0], *[[NOWHERE]] * groups])
         self._previous = torch.zeros(rows, dtype=torch.int64, device=device)  # what the step before has sampled
-        fields = self._null_sequence.size * rows
+        fields = self._null_sequence.size * rows * each
         size = fields + -(-len(plan(np.zeros(rows, np.int64))) // WORDS)
         first = torch.full((size,), NOTHING, dtype=torch.int64)
-        first[:fields] = torch.from_numpy(self._null_sequence).repeat(1, rows).flatten()
+        first[:fields] = torch.from_numpy(self._null_sequence).repeat(1, rows * each).flatten()
         self._sent = first.to(device)
-        self._fields = self._sent[:fields].view(-1, rows)
+        self._fields = self._sent[:fields].view(-1, rows * each)
         self._planned = self._sent[fields:].view(torch.int32)
         pinned = device.type == "cuda"
         self._host = [torch.zeros(size, dtype=torch.int64, pin_memory=pinned) for _ in range(in_flight)]
@@ -67,38 +73,48 @@ class DecodeInputs:
     def fill(
         self, works: Sequence[Work], rows: int, before: Sampled | None, adapters: Sequence[int] | None = None
     ) -> None:
-        """Sends the inputs of `works`, one token each, and of null sequences up to `rows`; `adapters` are slots."""
+        """Sends the inputs of `works`, and of null sequences up to `rows`; `adapters` are slots."""
         staging = self._host[self._steps % len(self._host)]
         self._steps += 1
         host: Ints = staging.numpy()
         fields = host[: self._fields.numel()].reshape(self._fields.shape)
-        fields[:, :rows] = self._null_sequence
-        own = np.array(self._rows.of([work.sequence for work in works]))
+        fields[:, : rows * self._each] = self._null_sequence
+        sequences = np.array(self._rows.of([work.sequence for work in works]))
+        counts = np.array([len(work.token_ids) for work in works])
         starts = np.array([work.start for work in works])
-        places, offsets = starts // self._block_size, starts % self._block_size
-        fields[POSITION, own] = starts
+        owners = np.repeat(np.arange(len(works)), counts)
+        steps = np.arange(len(owners)) - np.repeat(counts.cumsum() - counts, counts)  # of each token in its work
+        own, positions = (sequences * self._each)[owners] + steps, starts[owners] + steps
+        places, offsets = positions // self._block_size, positions % self._block_size
+        fields[POSITION, own] = positions
         for group in range(len(fields) - SLOT):
-            last = [work.blocks[group][place] for work, place in zip(works, places.tolist(), strict=True)]
-            fields[SLOT + group, own] = np.array(last) * self._block_size + offsets
-        fields[KV_LENGTH, own] = starts + 1
+            both = zip(owners.tolist(), places.tolist(), strict=True)
+            blocks = [works[owner].blocks[group][place] for owner, place in both]
+            fields[SLOT + group, own] = np.array(blocks) * self._block_size + offsets
+        fields[KV_LENGTH, sequences], fields[COUNT, sequences] = starts + counts, counts
         fields[TOKEN, own], fields[SOURCE, own] = self._find_tokens(works, before)
-        fields[ORDER, : len(works)] = own
+        fields[ORDER, : len(own)] = own
         if adapters is not None:
-            fields[ADAPTER, own] = adapters
+            fields[ADAPTER, own] = np.array(adapters)[owners]
         planned = self._plan(fields[KV_LENGTH, :rows])
         host[fields.size :].view(np.int32)[: len(planned)] = planned
         self._sent.copy_(staging, non_blocking=True)
-        self._tables.update(own.tolist(), [work.blocks for work in works])
+        self._tables.update(sequences.tolist(), [work.blocks for work in works])
 
     def _find_tokens(self, works: Sequence[Work], before: Sampled | None) -> tuple[Ints, Ints]:
-        """Returns each work's token, 0 if it is pending, and the place among the step before's where it is then."""
-        tokens = np.array([work.token_ids[0] for work in works])
+        """Returns the works' tokens, 0 if they are pending, and the places among the step before's where they are then.
+
+        Of a work, only its first may be: guesses are known.
+        """
+        tokens = np.array([token for work in works for token in work.token_ids])
         sources = np.full_like(tokens, KNOWN)
         pending = np.flatnonzero(tokens == PENDING)
         if len(pending):
             assert before is not None, "a pending token, but no step before it"
             places = place_of_samples(before.works)
-            sources[pending] = [places[works[index].sequence] for index in pending.tolist()]
+            waiting = [work.sequence for work in works if work.token_ids[0] == PENDING]
+            assert len(waiting) == len(pending), "a guess that is pending"
+            sources[pending] = [places[sequence] for sequence in waiting]
             tokens[pending] = 0
             self._previous[: len(before.tokens)].copy_(before.tokens)
         return tokens, sources
@@ -116,25 +132,29 @@ class DecodeInputs:
         """Returns `[rows]` int64, `NOWHERE` for null sequences."""
         return self._fields[SLOT + group, :rows]
 
-    def kv_lengths(self, rows: int) -> Tensor:
-        """Returns `[rows]` int32, 0 for null sequences."""
-        return self._fields[KV_LENGTH, :rows].int()
+    def kv_lengths(self, sequences: int) -> Tensor:
+        """Returns `[sequences]` int32, 0 for null sequences."""
+        return self._fields[KV_LENGTH, :sequences].int()
+
+    def counts(self, sequences: int) -> Tensor:
+        """Returns `[sequences]` int32, the tokens of each, 0 for null sequences."""
+        return self._fields[COUNT, :sequences].int()
 
     def planned(self, words: int) -> Tensor:
         """Returns `[words]` int32, what `plan` gave; before the first step, `NOTHING`."""
         return self._planned[:words]
 
     def order(self, rows: int) -> Tensor:
-        """Returns `[rows]` int64: the row of each work of the step, in the works' order; 0 behind the last."""
+        """Returns `[rows]` int64: the rows of the step's works, in their order; 0 behind the last."""
         return self._fields[ORDER, :rows]
 
     def adapters(self, rows: int) -> Tensor:
         """Returns `[rows]` int64, the slot of each row's adapter, 0 for none."""
         return self._fields[ADAPTER, :rows]
 
-    def block_tables(self, rows: int, group: int) -> Tensor:
-        """Returns `[rows, width]` int32."""
-        return self._tables.tensor[group, :rows]
+    def block_tables(self, sequences: int, group: int) -> Tensor:
+        """Returns `[sequences, width]` int32."""
+        return self._tables.tensor[group, :sequences]
 
 
 class DecodeRows:

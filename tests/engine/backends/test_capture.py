@@ -159,7 +159,7 @@ def test_what_is_recorded_does_not_depend_on_the_inputs(engine: Engine) -> None:
         starts = [17] * 39 + [longest]
         works = [Work(n, at, [7], ([1] * (at // BLOCK + 1),), GREEDY) for n, at in enumerate(starts)]
         with linting():
-            engine.decode_steps._inputs.fill(works, 40, None)
+            engine.decode_steps._inputs[1].fill(works, 40, None)
         records.append(recorded(engine, 40).launches)
     assert records[0] == records[1]
 

@@ -13,13 +13,13 @@ from triton.runtime.errors import OutOfResources
 from core.config import EngineConfig
 from core.errors import ConfigError, DeviceError
 from engine.backends.choice import choose
-from engine.backends.triton.decode_graphs import ladder
+from engine.backends.triton.decode_graphs import DecodeGraphs, ladder
 from engine.backends.triton.decode_inputs import KNOWN, NOWHERE, DecodeInputs, DeviceTables
 from engine.device import device_errors
 from engine.executor import Executor
 from engine.model.batch import Sampled
 from engine.model.read_config import read_config
-from engine.plan import PENDING, Work
+from engine.plan import PENDING, Plan, Work
 from engine.start.profiling import warm_up
 from launcher.gpus import visible_gpus
 from tests.engine.drive import GREEDY, run, start
@@ -61,6 +61,21 @@ def test_tokens_equal_the_references(
     assert executor.engine.backend.name == "triton"
     running = start(executor, [each.prompt for each in expected], NEW_TOKENS)
     assert run(executor, running, NEW_TOKENS, chunk=16, ahead=True) == [each.tokens for each in expected]
+
+
+def _watched(executor: Executor) -> list[bool]:
+    """Says of each step whether it was a recorded one, from now on."""
+    served: list[bool] = []
+    steps = executor.engine.decode_steps
+    assert isinstance(steps, DecodeGraphs)
+    serves = steps.serves
+
+    def watched(plan: Plan) -> bool:
+        served.append(serves(plan))
+        return served[-1]
+
+    steps.serves = watched  # type: ignore[method-assign]
+    return served
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +179,45 @@ def test_a_sequence_that_ends_has_one_other_sent_again() -> None:
     assert inputs.token_ids(4).tolist() == [70, 4, 3, 0] and inputs.order(3).tolist() == [2, 1, 0]
 
 
+@pytest.mark.parametrize("variant", ["gpt-oss", "deepseek-v2"])
+def test_guesses_change_no_token(variant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recorded step has room for three of each sequence; some have fewer, others branch, and are not recorded."""
+    monkeypatch.setattr("kernels.attention.decode_pieces.SHORTEST_PART", 8)
+    config = VARIANTS[variant]()
+    config.num_hidden_layers, config.layer_types = 2, (getattr(config, "layer_types", None) or [])[:2] or None
+    directory = build_model(tmp_path / variant, config)
+    expected = golden(directory, make_prompts([5, 9], config.vocab_size), 8)
+    executor = make(directory, speculation="ngram", speculative_tokens=3)
+    served = _watched(executor)
+    tables = [([1, 2, 3],) * len(executor.engine.pool.counts), ([4, 5, 6],) * len(executor.engine.pool.counts)]
+    texts = [list(each.prompt) for each in expected]
+    executor.launch(Plan(0, [Work(at, 0, text, tables[at], GREEDY) for at, text in enumerate(texts)]))
+    for text, tokens in zip(texts, executor.collect().tokens, strict=True):
+        text += tokens
+    served.clear()
+    for step, right in enumerate((2, 0, 1), 1):
+        works = []
+        for at, (text, known) in enumerate(zip(texts, expected, strict=True)):
+            answer = known.tokens[len(text) - len(known.prompt) :]
+            proposed = (*answer[:right], *[1] * (3 - at - right))
+            parents: tuple[int, ...] = ()
+            if step == 3:
+                wrong = [token for token in range(300) if token != answer[0]]
+                proposed, parents = (wrong[0], wrong[1], answer[0], answer[1]), (-1, -1, -1, 2)
+            done = len(text) - len(known.prompt)
+            ids = [text[-1], *proposed]
+            work = Work(at, len(text) - 1, ids, tables[at], GREEDY, (0,), done, proposed=proposed, parents=parents)
+            works.append(work)
+        executor.launch(Plan(step, works))
+        for text, tokens in zip(texts, executor.collect().tokens, strict=True):
+            text += tokens
+        assert served == [step < 3], "guesses that branch are not recorded"
+        served.clear()
+    for text, known in zip(texts, expected, strict=True):
+        output = text[len(known.prompt) :]
+        assert len(output) > 6 and output[:8] == known.tokens[: len(output)]
+
+
 def test_null_sequences_fill_the_rows_behind_the_last() -> None:
     inputs = DecodeInputs(4, 8, 16, CPU, 2, 1)
     inputs.fill([Work(1, 40, [7], ([1, 2, 3],), GREEDY), Work(2, 3, [8], ([4],), GREEDY)], 4, None)
@@ -198,6 +252,19 @@ def test_a_kernel_that_the_gpu_has_no_room_for_is_a_device_error(model: Path, mo
         monkeypatch.setattr(engine.pool, "read", refuse)  # a CPU's pool converts by PyTorch's operators
     with pytest.raises(DeviceError, match=r"shared memory, Required: 131072, .*; --cuda-backend torch needs no such"):
         warm_up(engine)
+
+
+def test_sequences_have_room_for_their_guesses() -> None:
+    """Rows are nobody's behind a sequence's own; logits are asked for of all that are somebody's, work after work."""
+    inputs = DecodeInputs(4, 8, 16, CPU, 2, 1, each=3)
+    guessing = Work(2, 14, [8, 5, 6], ([4, 7],), GREEDY, proposed=(5, 6))
+    pending = Work(1, 40, [PENDING], ([1, 2, 3],), GREEDY)
+    inputs.fill([pending, guessing], 3, Sampled(torch.tensor([70]), [pending]))
+    assert inputs.token_ids(9).tolist() == [70, 0, 0, 8, 5, 6, 0, 0, 0]
+    assert inputs.positions(9).tolist() == [40, 0, 0, 14, 15, 16, 0, 0, 0]
+    assert inputs.slots(9, 0).tolist() == [56, *[NOWHERE] * 2, 78, 79, 112, *[NOWHERE] * 3]
+    assert inputs.kv_lengths(3).tolist() == [41, 17, 0] and inputs.counts(3).tolist() == [1, 3, 0]
+    assert inputs.order(9).tolist()[:4] == [0, 3, 4, 5]
 
 
 def test_pending_tokens_are_those_of_the_step_before() -> None:
