@@ -274,7 +274,7 @@ class Gateway:
             started_at=float(self.created),
             slo_ttft_ms=self.config.slo_ttft_ms,
             slo_tpot_ms=self.config.slo_tpot_ms,
-            requests=list(self.requests.records()),
+            requests=await self.requests.records(),
             adapters=sorted(self.requests.adapters()),
         )
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from core.config import GatewayConfig
@@ -25,7 +25,9 @@ from gateway.requests.sample import QUEUE_CLOSED, Due, Fate, Sample, State
 from gateway.requests.stream import Stream
 from gateway.workers.connection import News, WorkerConnection
 
-TICK = 0.05  # s between looks at the clock
+TICK = 0.05  # s between looks at the clock …
+ALL = 0.5  # … and between those at all streams; the others are at streams that did not run well when last looked at
+AT_ONCE = 64  # requests that are described in one turn of the event loop
 log = logging.getLogger("baton.gateway")
 
 
@@ -51,6 +53,8 @@ class OpenRequests:
         self._budget = RetryBudget(config.max_requests, time.monotonic())
         self._requests: dict[str, Request] = {}
         self._streams: dict[tuple[str, int], Stream] = {}  # of the samples in progress, by their `SampleKey`
+        self._restless: dict[tuple[str, int], Stream] = {}  # of these, those that every look has to see
+        self._looked = 0.0  # when all were looked at last, local time, s
         self._tasks = Tasks("requests in progress")
         metrics.count_waiting(self.waiting)
 
@@ -66,13 +70,17 @@ class OpenRequests:
         """Returns how many requests stand in line at the gate."""
         return len(self._dispatch.entrance.gate)
 
-    def records(self) -> Iterator[RequestRecord]:
-        """Describes the requests in progress, as Redis shows them."""
+    async def records(self) -> list[RequestRecord]:
+        """Describes the requests in progress, as Redis shows them, while others have their turns."""
         now, server = time.monotonic(), self._clock.server_now()
         lines = self._dispatch.lines(stream.sample for stream in self._streams.values())
-        return (
-            request_record(request, server - (now - request.received), lines) for request in self._requests.values()
-        )
+        found = []
+        for number, request in enumerate(list(self._requests.values()), 1):
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if not request.ended:
+                found.append(request_record(request, server - (now - request.received), lines))
+        return found
 
     def adapters(self) -> set[str]:
         """Returns the digests of the adapters that requests in progress use."""
@@ -83,7 +91,9 @@ class OpenRequests:
     async def open(self, request: Request) -> None:
         """Sends a new request on its way. Raises `APIError` if that is not possible."""
         self._requests[request.id] = request
-        self._streams.update({stream.sample.key: stream for stream in request.streams})
+        streams = {stream.sample.key: stream for stream in request.streams}
+        self._streams.update(streams)
+        self._restless.update(streams)
         self._metrics.opened()
         request.queued_at = time.monotonic()
         try:
@@ -183,6 +193,8 @@ class OpenRequests:
             self._dispatch.first_token(self._requests[stream.sample.key.request], attempt, now)
         if was is not State.DECODE and stream.sample.state is State.DECODE:
             self._dispatch.handed_off(stream.sample)
+        if stream.sample.gap:
+            self._restless[stream.sample.key] = stream
         finish, early = stream.take(fresh, now)
         if finish is not None:
             self._end(stream, State.FINISHED, finish, cancel=early)
@@ -220,9 +232,12 @@ class OpenRequests:
         """Does everything that is due."""
         self._dispatch.send_cancels(now)
         silent = []
-        for stream in list(self._streams.values()):
+        if abs(now - self._looked) >= ALL:
+            self._looked, self._restless = now, dict(self._streams)
+        for key, stream in list(self._restless.items()):
             sample = stream.sample
             if sample.runs_well(now):
+                del self._restless[key]
                 continue
             match sample.due(now, self._dispatch.in_line(sample)):
                 case Due.DEADLINE:
@@ -254,6 +269,7 @@ class OpenRequests:
     def _retry(self, stream: Stream, reason: str) -> None:
         """Gives the attempt up and starts the next, for this sample alone, on other workers where there are some."""
         sample = stream.sample
+        self._restless[sample.key] = stream
         avoid = sample.attempt.route.workers() if sample.attempt is not None else ()
         self._dispatch.give_up(sample)
         pause = 0.0 if reason == NO_ROOM else sample.moves_on(reason)  # short memory is waited for up to the deadline
@@ -297,6 +313,7 @@ class OpenRequests:
         """Ends a sample. Without `cancel` its workers know, and only wait for the acknowledgement."""
         sample = stream.sample
         del self._streams[sample.key]
+        self._restless.pop(sample.key, None)
         sample.end(state, reason)
         self._dispatch.ended(sample, cancel)
         request = self._requests[sample.key.request]

@@ -200,7 +200,7 @@ async def test_a_job_in_line_is_neither_added_again_nor_given_up(serve: Serve) -
         running.gateway.requests.look(time.monotonic() + seconds)
     await until(lambda: not running.gateway.requests._tasks, "what the gateway does about it")
     assert await running.jobs() == COUNT
-    assert sorted(record.ahead for record in running.gateway.requests.records()) == list(range(COUNT))
+    assert sorted(record.ahead for record in await running.gateway.requests.records()) == list(range(COUNT))
     prefill.faults.clear()
     assert Counter(await asyncio.gather(*tasks)) == {TEXT: COUNT}
     assert {record.attempts for record in await running.finished(COUNT)} == {1}
@@ -450,3 +450,23 @@ async def test_silent_samples_are_asked_for_in_one_message(serve: Serve) -> None
     await until(lambda: decode.asks, "a question")
     assert [(one.key.sample, one.next_index) for one in decode.asks[0].asked] == [(0, 3), (1, 3), (2, 3)]
     task.cancel()
+
+
+async def test_who_runs_well_is_looked_at_seldom_and_who_has_a_gap_often(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = await serve()
+    decode = await running.add("decode", step=0.05)
+    task = asyncio.create_task(content(running))
+    await until(lambda: any(len(one.sample.tokens) >= 2 for one in _open(running)), "two tokens")
+    requests = running.gateway.requests
+    await until(lambda: not requests._restless, "nobody to be looked at")
+    monkeypatch.setattr("gateway.requests.open_requests.ALL", float("inf"))
+    sample = _open(running)[0].sample
+    ahead = Emitted(sample.attempt_key, len(sample.tokens) + 20, [5])
+    (gateway,) = decode.heard_from()
+    await decode.say(gateway, Tokens(sender=decode.epoch, receiver=gateway, emitted=[ahead]))
+    await until(lambda: requests._restless, "the stream with a gap to be looked at")
+    sample._delivery.forget_early()
+    await until(lambda: not requests._restless, "nobody to be looked at any more")
+    assert await task == TEXT
