@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from core.errors import StoreUnavailable
 from core.network.sealing import Signer
+from core.process.ticking import next_tick
 from core.redis.clients import Store
 from core.redis.records import FinishedRecord, GatewayRecord
 from core.redis.registry import BEAT, add_finished, publish, withdraw
@@ -44,7 +45,7 @@ class Publisher:
             except StoreUnavailable as error:
                 log.debug("figures wait: %s", error)
                 await asyncio.sleep(BEAT)
-            await asyncio.sleep(FLUSH_EVERY)
+            await next_tick(FLUSH_EVERY)
 
     async def flush(self) -> None:
         """Writes what has ended. Raises `StoreUnavailable`."""

@@ -11,6 +11,7 @@ from core.errors import QueueClosed, StoreUnavailable
 from core.ids import AttemptKey
 from core.messages.gateway import NO_ROOM, Alive, Emitted, Failed, Started, Tokens, Wanted
 from core.process.tasks import Tasks
+from core.process.ticking import next_tick
 from core.redis.records import RequestRecord
 from core.redis.store import ServerClock
 from core.slo import SLO
@@ -91,7 +92,7 @@ class OpenRequests:
     async def open(self, request: Request) -> None:
         """Sends a new request on its way. Raises `APIError` if that is not possible."""
         self._requests[request.id] = request
-        streams = {stream.sample.key: stream for stream in request.streams}
+        streams: dict[tuple[str, int], Stream] = {stream.sample.key: stream for stream in request.streams}
         self._streams.update(streams)
         self._restless.update(streams)
         self._metrics.opened()
@@ -226,7 +227,7 @@ class OpenRequests:
         """Watches the clock until cancelled."""
         while True:
             self.look(time.monotonic())
-            await asyncio.sleep(TICK)
+            await next_tick(TICK)
 
     def look(self, now: float) -> None:
         """Does everything that is due."""

@@ -13,6 +13,7 @@ from core.kv.spec import QUANTIZED
 from core.network.curve_keys import CurveKeys
 from core.network.sealing import Signer
 from core.process.tasks import Tasks
+from core.process.ticking import next_tick
 from core.redis.clients import Store
 from core.redis.records import WorkerRecord
 from core.redis.registry import listed
@@ -113,12 +114,12 @@ class Discovery:
                 self.outage.ends()
             except StoreUnavailable as error:
                 self.outage.begins(error)
-            await asyncio.sleep(POLL_EVERY)
+            await next_tick(POLL_EVERY)
 
     async def _look_for_ever(self) -> None:
         while True:
             self.look()
-            await asyncio.sleep(LOOK_EVERY)
+            await next_tick(LOOK_EVERY)
 
     def _update(self, records: dict[str, WorkerRecord]) -> None:
         now = time.monotonic()
