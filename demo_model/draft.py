@@ -1,4 +1,4 @@
-"""Trains a draft model for the demo model: `python -m demo_model.draft --out DIR [--steps N]`.
+"""Trains a draft model for the demo model: `python -m demo_model.draft [--out DIR] [--steps N]`.
 
 A Llama of two layers, about a quarter of the demo model's size, with its tokenizer. It reads the same texts, and learns
 the demo model's own probabilities of each next token instead of the text's (Hinton et al., arXiv:1503.02531): a
@@ -16,9 +16,11 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from demo_model.packing import Packer
 from demo_model.tokenizer import Encoder
-from demo_model.train import BATCH_TOKENS, CONTEXT, SEED, STEPS, WEIGHTS, Loss, train, training_text
+from demo_model.train import BATCH_TOKENS, CONTEXT, SEED, WEIGHTS, Loss, train, training_text
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+DRAFT = Path(__file__).parent / "draft_weights"
+STEPS = 4400
+TOKENIZER = "tokenizer.json"
 
 
 def draft_config(vocabulary: int) -> LlamaConfig:
@@ -59,7 +61,7 @@ def told_by(teacher: LlamaForCausalLM) -> Loss:
 def main() -> None:
     """Trains and saves."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="directory for the draft model")
+    parser.add_argument("--out", type=Path, default=DRAFT, help="directory for the draft model (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=STEPS, help="training steps (default: %(default)s)")
     parser.add_argument("--checkpoint", type=Path, help="file that keeps the state, so that a stopped run can go on")
     options = parser.parse_args()
@@ -71,11 +73,11 @@ def main() -> None:
         each.set_attn_implementation("eager")  # as in training the demo model
     print(f"{model.num_parameters():,} parameters, of {teacher.num_parameters():,}", flush=True)
     packer = Packer(training_text(Encoder(tokenizer.backend_tokenizer)), BATCH_TOKENS, tokenizer.pad_token_id)
-    train(options.steps, packer, model, options.checkpoint, told_by(teacher))
+    train(options.steps, packer, model, options.checkpoint, told_by(teacher), first_share=1.0)
     model.bfloat16()
     model.save_pretrained(options.out)
-    for name in TOKENIZER_FILES:
-        shutil.copyfile(WEIGHTS / name, options.out / name)
+    if not (options.out / TOKENIZER).exists():  # what is shipped has a link
+        shutil.copyfile(WEIGHTS / TOKENIZER, options.out / TOKENIZER)
 
 
 if __name__ == "__main__":

@@ -78,19 +78,25 @@ def answer_loss(model: LlamaForCausalLM, ids: Tensor, weights: Tensor) -> Tensor
     return (losses * weight).sum() / weight.sum()
 
 
-def rate_at(step: int, steps: int) -> float:
+def rate_at(step: int, steps: int, first_share: float = FIRST_SHARE) -> float:
     """Returns the share of the full learning rate: a short rise, a plateau, a straight fall; then once more, lower.
 
-    What a fall to nothing has settled is a better start than the plateau was, as in SGDR (arXiv:1608.03983).
+    What a fall to nothing has settled is a better start than the plateau was, as in SGDR (arXiv:1608.03983). Where the
+    first round has all of the steps, there is no second.
     """
-    first = round(FIRST_SHARE * steps)
+    first = round(first_share * steps)
     if step < first:
         return min(1.0, (step + 1) / WARMUP_STEPS, (first - step) / (DECAY_SHARE * first))
     return SECOND_RATE * min((step - first + 1) / WARMUP_STEPS, (steps - step) / (steps - first))
 
 
 def train(
-    steps: int, packer: Packer, model: LlamaForCausalLM, checkpoint: Path | None, loss_of: Loss = answer_loss
+    steps: int,
+    packer: Packer,
+    model: LlamaForCausalLM,
+    checkpoint: Path | None,
+    loss_of: Loss = answer_loss,
+    first_share: float = FIRST_SHARE,
 ) -> None:
     """Runs the steps and prints how it goes. With a `checkpoint` file, a run that was stopped goes on from it."""
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
@@ -106,7 +112,7 @@ def train(
         packer.next_batch()
     for step in range(done, steps):
         for group, rate in zip((g for o in optimizers for g in o.param_groups), full, strict=True):
-            group["lr"] = rate * rate_at(step, steps)
+            group["lr"] = rate * rate_at(step, steps, first_share)
         ids, weights = packer.next_batch()
         with torch.autocast("cpu", torch.bfloat16):
             loss = loss_of(model, ids, weights)

@@ -1,0 +1,221 @@
+"""What a draft model brings: `python -m benchmarks.speculation.draft [--draft DIR] [--repeats N] [--threads N]`.
+
+Targets are the demo model, and larger models that compute what it does (`benchmarks/models/widened.py`), so that a
+trained draft meets trained targets of several sizes. Questions are the held-out ones of the demo model's evaluation.
+Each is answered by scheduler and executor as a worker does it, without speculation and with up to k guesses a step, in
+turns; what is compared are the processor seconds of the engine's thread, of the whole answer but for its prompt's step,
+of which the draft's computing of the prompt is a part. A last table has how often a first guess is right, beside what
+shared noise and rejection sampling promise on the same texts (`agreement.py`).
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import torch
+from transformers import AutoTokenizer
+
+from benchmarks.models.widened import Larger, widen
+from benchmarks.processes.in_process import quiet
+from benchmarks.speculation.agreement import by_rejection, by_shared_noise, independent
+from core.config import EngineConfig
+from core.ids import AttemptKey
+from core.messages.job import Prompt
+from core.messages.sampling import Limits, Sampling
+from demo_model.evaluate import FIGURES, prompt
+from engine.backends.reference.processed import processed
+from engine.blocks.manager import BlockManager
+from engine.executor import Executor
+from engine.plan import Plan, StepResult
+from engine.schedule.scheduler import Scheduler
+from engine.schedule.sequence import Sequence
+from engine.schedule.speculation.proposing import EngineProposer
+from engine.schedule.speculation.speculation import Speculation
+from engine.start.load import LoadedEngine, load_engine
+from engine.verification import foreseen
+
+ROOT = Path(__file__).resolve().parents[2]
+DEMO, DRAFT = ROOT / "demo_model" / "weights", ROOT / "demo_model" / "draft_weights"
+END = 2
+ANSWER = 200
+TARGETS = {"1.9M": None, "6.7M": Larger(2, 2, 2, 4), "18M": Larger(2, 2, 2, 12), "118M": Larger(4, 4, 4, 20)}
+GUESSES = (2, 4, 8)
+TEMPERATURES = (0.0, 0.4, 1.0)
+AGREEMENTS = ANSWER
+"""Tokens of an answer whose distributions are compared, at most."""
+
+
+class Run(NamedTuple):
+    """What one way of serving came to."""
+
+    tokens: list[list[int]]
+    seconds: float  # of the thread, without the prompts' steps
+    steps: int
+    guessed: int  # works with guesses
+    first: int  # of these, whose first guess came true
+    proposed: int
+    came: int
+
+
+def main() -> None:
+    """Prints the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--draft", type=Path, default=DRAFT, help="draft model (default: %(default)s)")
+    parser.add_argument("--targets", nargs="+", default=list(TARGETS), choices=list(TARGETS), help="sizes")
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 4], help="sequences at once")
+    parser.add_argument("--questions", type=int, default=12)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    prompts = questions(options.questions)
+    print("| target | batch | temperature | k | tokens a step | guesses that came | against none |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    with tempfile.TemporaryDirectory() as place:
+        for name in options.targets:
+            engine = loaded(name, options.draft, Path(place))
+            for batch in options.batches:
+                for temperature in TEMPERATURES[: 2 if batch == 1 else 1]:
+                    for line in compared(engine, prompts, batch, temperature, options.repeats):
+                        print(f"| {name} | {batch} | {temperature} | {line} |", flush=True)
+            if name == options.targets[0]:
+                tables = list(agreements(engine, options.draft, prompts))
+    print("\n| temperature | first guesses that came | shared noise | rejection sampling | independent draws |")
+    print("| --- | --- | --- | --- | --- |")
+    print("\n".join(tables))
+
+
+def questions(count: int) -> list[list[int]]:
+    """Returns prompts of held-out questions, of every kind."""
+    tokenizer, rng = AutoTokenizer.from_pretrained(DEMO), Random(1)
+    figures = [figure for figure in FIGURES.values() if not figure.told]
+    texts = [prompt(tokenizer, figures[number % len(figures)].make(rng)) for number in range(count)]
+    return [tokenizer(text, add_special_tokens=False).input_ids for text in texts]
+
+
+def loaded(name: str, draft: Path, place: Path) -> LoadedEngine:
+    """Loads a target with its draft, in bf16."""
+    directory, larger = DEMO, TARGETS[name]
+    if larger is not None:
+        directory = place / name
+        widen(DEMO, directory, larger)
+    config = EngineConfig(
+        model=str(directory),
+        device="cpu",
+        dtype="bf16",
+        kv_memory=256 << 20,
+        max_sequences=64,
+        speculation="draft",
+        draft_model=str(draft),
+    )
+    return load_engine(config, quiet)
+
+
+def compared(
+    engine: LoadedEngine, prompts: list[list[int]], batch: int, temperature: float, repeats: int
+) -> Iterator[str]:
+    """Serves with each number of guesses, in turns; checks that tokens are the same."""
+    runs: dict[int, list[Run]] = {guesses: [] for guesses in (0, *GUESSES)}
+    for repeat in range(repeats):
+        for guesses, found in runs.items():
+            parts = [
+                served(engine, prompts[first : first + batch], guesses, temperature, f"{repeat} {guesses} {batch}")
+                for first in range(0, len(prompts), batch)
+            ]
+            found.append(joined(parts))
+    plain = runs[0][0]
+    for guesses in GUESSES:
+        one = runs[guesses][0]
+        same = sum(left == right for left, right in zip(one.tokens, plain.tokens, strict=True))
+        ratio = statistics.median(a.seconds / b.seconds for a, b in zip(runs[0], runs[guesses], strict=True))
+        came = f"{one.came / one.proposed:.0%}"
+        rest = "" if same == len(plain.tokens) else f" ({len(plain.tokens) - same} answers differ by rounding)"
+        yield f"{guesses} | {plain.steps / one.steps:.2f} | {came} | {ratio:.2f}{rest}"
+
+
+def served(engine: LoadedEngine, prompts: list[list[int]], guesses: int, temperature: float, salt: str) -> Run:
+    """Serves prompts at once, to their ends; nothing of them is in the cache."""
+    blocks = BlockManager(engine.pool.spec, engine.pool.counts)
+    executor = Executor(engine, proposer=engine.proposer if guesses else None)
+    scheduler = Scheduler(
+        blocks,
+        max_batch_tokens=engine.step_tokens,
+        max_sequences=64,
+        max_model_len=engine.model_config.max_model_len,
+        speculation=Speculation(blocks, EngineProposer(), guesses) if guesses else None,
+    )
+    sequences = []
+    for number, tokens in enumerate(prompts):
+        sampling = Sampling(seed=number, temperature=temperature, top_p=0.9 if temperature else 1.0)
+        key, limits = AttemptKey(f"{salt} {number}", 0, 1), Limits(ANSWER, (END,))
+        own = Prompt(list(tokens), len(tokens), salt)
+        sequences.append(Sequence(key, "benchmark", own, float("inf"), sampling, limits))
+        scheduler.add(sequences[-1])
+    seconds, steps, counts = 0.0, 0, [0, 0, 0, 0]
+    while True:
+        begin = time.thread_time()
+        plan = scheduler.plan(0.0)
+        if moves := scheduler.take_moves():
+            executor.move(moves)
+        if plan is None:
+            break
+        executor.launch(plan)
+        result = executor.collect()
+        scheduler.apply(result, 0.0)
+        if all(work.start >= work.prompt_tokens for work in plan.works):
+            seconds += time.thread_time() - begin
+            steps += len(plan.works)
+        counts = [sum(each) for each in zip(counts, counted(plan, result), strict=True)]
+    return Run([each.tokens[each.prompt_tokens :] for each in sequences], seconds, steps, *counts)
+
+
+def counted(plan: Plan, result: StepResult) -> list[int]:
+    """Counts works with guesses, first guesses that came true, guesses, and those that came."""
+    pairs = zip(plan.works, result.tokens, strict=True)
+    right = [(len(work.proposed), foreseen(work.proposed, tokens)) for work, tokens in pairs if work.proposed]
+    return [len(right), sum(came > 0 for _, came in right), sum(n for n, _ in right), sum(came for _, came in right)]
+
+
+def joined(parts: list[Run]) -> Run:
+    """Adds runs up."""
+    tokens = [text for part in parts for text in part.tokens]
+    sums = [sum(each) for each in zip(*(part[1:] for part in parts), strict=True)]
+    return Run(tokens, sums[0], *map(int, sums[1:]))
+
+
+def agreements(engine: LoadedEngine, draft: Path, prompts: list[list[int]]) -> Iterator[str]:
+    """Compares how often first guesses come true with what is promised, for texts that the target samples."""
+    alone = load_engine(
+        EngineConfig(model=str(draft), device="cpu", dtype="bf16", kv_memory=64 << 20, max_sequences=1), quiet
+    )
+    for temperature in TEMPERATURES[1:]:
+        runs = [served(engine, [text], 1, temperature, f"agreement {temperature}") for text in prompts]
+        promised = [
+            promises(engine, alone, text, run.tokens[0], temperature) for text, run in zip(prompts, runs, strict=True)
+        ]
+        shared, rejected, apart = torch.cat(promised, 1).mean(1).tolist()
+        total = joined(runs)
+        came = total.first / total.guessed
+        yield f"| {temperature} | {came:.1%} | {shared:.1%} | {rejected:.1%} | {apart:.1%} |"
+
+
+def promises(
+    target: LoadedEngine, draft: LoadedEngine, text: list[int], answer: list[int], temperature: float
+) -> torch.Tensor:
+    """Returns `[3, tokens]` of an answer: how likely draws agree by shared noise, rejection sampling, and alone."""
+    whole = (text + answer)[: len(text) + AGREEMENTS]
+    drawn = torch.tensor(whole[len(text) :])
+    samplings = [Sampling(seed=0, temperature=temperature, top_p=0.9)] * len(drawn)
+    rows = [Executor(each).logits(whole[:-1], 0)[len(text) - 1 :] for each in (target, draft)]
+    likeliest = [drawn, rows[1].argmax(-1)]
+    p, q = (processed(each, samplings, known).softmax(-1) for each, known in zip(rows, likeliest, strict=True))
+    return torch.stack((by_shared_noise(p, q), by_rejection(p, q), independent(p, q)))
+
+
+if __name__ == "__main__":
+    main()
