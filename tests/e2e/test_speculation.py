@@ -12,7 +12,11 @@ from tests.e2e.test_mixed import ASKED, answers, check_equal
 from tests.waiting import wait_until
 
 WORKER = ("--dtype", "fp32", "--kv-memory", "64MiB")
-GUESSING = [("--speculation", "ngram", "--speculative-tokens", "4"), ("--speculation", "ngram")]
+GUESSING = [
+    ("--speculation", "ngram", "--speculative-tokens", "4"),
+    ("--speculation", "ngram"),
+    ("--speculation", "draft", "--draft-model", str(DEMO.parent / "draft_weights")),
+]
 """Of each further decode worker."""
 
 
