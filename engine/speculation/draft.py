@@ -198,7 +198,7 @@ class DraftProposer:
             [sum(each > place for each in most) for place in range(most[0])],
             on_device[: most[0]],
             on_device[most[0] : 2 * most[0]],
-            on_device[2 * most[0] : -1].T.contiguous(),
+            on_device[2 * most[0] : -1].T.reshape(-1).view(len(ready), -1),  # of one block too, numbers are neighbours
             on_device[-1],
             lengths,
             self._groups,

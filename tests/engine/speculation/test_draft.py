@@ -1,5 +1,6 @@
 """A draft model guesses, and nothing changes: its KV is where it looks for it, and its draws are the target's."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -106,3 +107,25 @@ def test_a_long_prompt_is_computed_in_chunks_beside_steps(models: tuple[Path, Pa
     assert serving.run(texts) == plain
     waited = serving.guesses.decodes - serving.guesses.guessed
     assert 100 // 24 - 1 <= waited <= 100 // 24 + 3 and not serving.guesses.cut
+
+
+def test_steps_that_are_launched_ahead_change_nothing(twin: LoadedEngine) -> None:
+    """As on a GPU: others' steps are under way while guesses are made."""
+    ahead = replace(twin, launch_depth=2)
+    plain = Serving(ahead, None, 0).run(asked("ahead"))
+    serving = Serving(ahead, twin.proposer, 4)
+    assert serving.run(asked("ahead")) == plain and not serving.guesses.cut
+
+
+def test_triton_s_kernels_foresee_themselves(models: tuple[Path, Path]) -> None:
+    """In the interpreter, with sequences that get fewer guesses than others, across a block's end."""
+    small = {"cpu_backend": "triton", "decode_graphs": "off", "max_sequences": 4, "max_batch_tokens": 32}
+    engine = make_engine(models[0], speculation="draft", draft_model=str(models[0]), **small)
+    texts = [
+        Asked(prompt, tokens, sampling)
+        for prompt, tokens, sampling in zip(make_prompts([13, 3], VOCABULARY), (6, 4), SAMPLINGS, strict=False)
+    ]
+    plain = Serving(engine, None, 0).run(texts)
+    serving = Serving(replace(engine, launch_depth=2), engine.proposer, 3)
+    assert serving.run(texts) == plain
+    assert serving.guesses.tokens == serving.guesses.foreseen > 0
