@@ -1,9 +1,11 @@
 """Runs scheduler and executor in one process, without services: prompts in, greedy tokens out."""
 
 import time
+from collections.abc import Callable
 
 from benchmarks.limits.floor import Timing
 from core.config import EngineConfig
+from core.costs.fit import StepFit
 from core.ids import AttemptKey
 from core.messages.job import Prompt
 from core.messages.sampling import Limits, Sampling
@@ -11,7 +13,10 @@ from engine.blocks.manager import BlockManager
 from engine.executor import Executor
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
+from engine.schedule.speculation.speculation import Speculation
 from engine.start.sizing import step_tokens
+
+MakeSpeculation = Callable[[BlockManager, StepFit], Speculation]
 
 
 def quiet(stage: str, percent: float) -> None:
@@ -21,24 +26,35 @@ def quiet(stage: str, percent: float) -> None:
 class Loop:
     """Takes a worker's turns without its services. On a GPU a step is launched before its predecessor is collected."""
 
-    def __init__(self, executor: Executor, config: EngineConfig) -> None:
-        """Begins with an empty cache."""
+    def __init__(
+        self,
+        executor: Executor,
+        config: EngineConfig,
+        speculation: MakeSpeculation | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Begins with an empty cache. `speculation` makes what guesses tokens; None: nobody does."""
+        self._clock = clock
         self._executor = executor
         engine = executor.engine
         self._depth = engine.launch_depth
         self._flying = 0
         batch = step_tokens(config, engine.backend.device)
+        blocks = BlockManager(engine.pool.spec, engine.pool.counts, ahead=batch * self._depth)
+        fit = StepFit()
         self.scheduler = Scheduler(
-            BlockManager(engine.pool.spec, engine.pool.counts, ahead=batch * self._depth),
+            blocks,
             max_batch_tokens=batch,
             max_sequences=config.max_sequences,
             max_model_len=engine.model_config.max_model_len,
             max_in_flight=self._depth,
+            fit=fit,
+            speculation=speculation(blocks, fit) if speculation is not None else None,
         )
 
     def turn(self) -> bool:
         """Launches a step if there is one, and collects one if no other can be launched before; False: neither."""
-        plan = self.scheduler.plan(time.perf_counter())
+        plan = self.scheduler.plan(self._clock())
         if moves := self.scheduler.take_moves():
             self._executor.move(moves)
         if plan is not None:
@@ -46,7 +62,7 @@ class Loop:
             self._flying += 1
         collected = self._flying > 0 and (plan is None or self._flying == self._depth)
         if collected:
-            self.scheduler.apply(self._executor.collect(), time.perf_counter())
+            self.scheduler.apply(self._executor.collect(), self._clock())
             self._flying -= 1
         return plan is not None or collected
 

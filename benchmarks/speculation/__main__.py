@@ -1,0 +1,131 @@
+"""Measures n-gram guesses against none, on the demo model in one process: `python -m benchmarks.speculation`.
+
+Both serve the same prompts in turn, on one thread and its own clock, so that a busy machine shows little; their tokens
+have to be equal. A ratio is that of one round, of seconds for all tokens of a batch, prompts included; the table has
+the median of the rounds, and the quartiles. *told again* and the like: see `texts.py`. *story* at temperature 1 and
+*random*, whose prompts are random tokens, say nothing twice: there guesses only cost.
+"""
+
+import sys
+import time
+from itertools import count
+from pathlib import Path
+from random import Random
+from statistics import median, quantiles
+from typing import Annotated
+
+import torch
+from msgspec import Meta, Struct
+
+from benchmarks.processes.in_process import Loop, quiet
+from benchmarks.speculation.texts import Prompts
+from core.cli import parse_or_exit
+from core.config import EngineConfig, Positive
+from core.costs.fit import StepFit
+from core.ids import AttemptKey
+from core.messages.job import Prompt
+from core.messages.sampling import Limits, Sampling
+from core.redis.records import SpeculationCounts
+from engine.blocks.manager import BlockManager
+from engine.executor import Executor
+from engine.schedule.sequence import Sequence
+from engine.schedule.speculation.controller import Controller
+from engine.schedule.speculation.ngram import NGram
+from engine.schedule.speculation.speculation import Speculation
+from engine.start.load import load_engine
+
+DEMO = Path(__file__).resolve().parents[2] / "demo_model" / "weights"
+MOST_GUESSES = 16
+END = 2  # the demo model's end of a turn
+OUTPUT = {1: 150, 4: 150, 64: 60}  # tokens of an answer at most, by batch
+ROWS = [
+    ("call again", 0.0, (1, 4)),
+    ("told again", 0.0, (1, 4, 64)),
+    ("told with another noun", 0.0, (1, 4)),
+    ("words", 0.0, (1,)),
+    ("call", 0.0, (1,)),
+    ("story", 1.0, (1, 4, 64)),
+    ("random", 1.0, (1, 4, 64)),
+]
+NUMBERS = count()
+
+
+class SpeculationConfig(Struct, frozen=True, kw_only=True):
+    """Measures n-gram guesses against none on the demo model."""
+
+    rounds: Annotated[Positive, Meta(description="batches of each row")] = 20
+    only: Annotated[str, Meta(description="kinds of texts, with commas between them; empty: all")] = ""
+
+
+def guessing(blocks: BlockManager, fit: StepFit) -> Speculation:
+    """Makes what a decode worker has with `--speculation ngram`."""
+    return Speculation(blocks, NGram(), MOST_GUESSES, Controller(fit))
+
+
+def run(loop: Loop, prompts: list[list[int]], output: int, temperature: float) -> tuple[float, list[list[int]]]:
+    """Serves prompts at once, each with a salt of its own; returns the thread's seconds, and the answers."""
+    sequences = []
+    for seed, prompt in enumerate(prompts):
+        name = str(next(NUMBERS))
+        sampling, limits = Sampling(seed=seed, temperature=temperature), Limits(output, (END,))
+        sequence = Sequence(
+            AttemptKey(name, 0, 1), "benchmark", Prompt(prompt, len(prompt), salt=name), float("inf"), sampling, limits
+        )
+        loop.scheduler.add(sequence)
+        sequences.append(sequence)
+    began = time.thread_time()
+    while loop.turn():
+        pass
+    return time.thread_time() - began, [each.tokens[each.prompt_tokens :] for each in sequences]
+
+
+def main() -> int:
+    """Prints a table; fails where guesses have changed an answer."""
+    config = parse_or_exit(SpeculationConfig, "benchmarks.speculation")
+    torch.set_num_threads(1)
+    engine_config = EngineConfig(model=str(DEMO), device="cpu", max_model_len=1024, kv_memory=256 << 20)
+    executor = Executor(load_engine(engine_config, quiet))
+    answering = Loop(executor, engine_config, clock=time.thread_time)
+    prompts = Prompts(DEMO, lambda ids: run(answering, [ids], 200, 0.0)[1][0])
+    draw = Random(1)
+    print(
+        "| text | batch | none, tokens/s | with guesses | ratio (quartiles) | tokens a step | guesses that came true |"
+    )
+    print("|" + " --- |" * 7)
+    for kind, temperature, batches in ROWS:
+        if config.only and kind not in config.only.split(","):
+            continue
+        for batch in batches:
+            plain = Loop(executor, engine_config, clock=time.thread_time)
+            fast = Loop(executor, engine_config, guessing, clock=time.thread_time)
+            rates: list[tuple[float, float]] = []
+            for number in range(config.rounds + 2):
+                if kind == "random":
+                    asked = [[draw.randrange(3, 2048) for _ in range(64)] for _ in range(batch)]
+                else:
+                    asked = [prompts.of(kind) for _ in range(batch)]
+                loops = (plain, fast) if number % 2 else (fast, plain)
+                ran = {loop: run(loop, asked, OUTPUT[batch], temperature) for loop in loops}
+                if ran[plain][1] != ran[fast][1]:
+                    print(f"{kind}: guesses have changed an answer", file=sys.stderr)
+                    return 1
+                tokens = sum(map(len, ran[plain][1]))
+                if number >= 2:
+                    rates.append((tokens / ran[plain][0], tokens / ran[fast][0]))
+            print(_row(f"{kind}, T {temperature:g}", batch, rates, fast.scheduler.load().speculation), flush=True)
+    return 0
+
+
+def _row(name: str, batch: int, rates: list[tuple[float, float]], counts: SpeculationCounts) -> str:
+    ratios = [fast / plain for plain, fast in rates]
+    low, _, high = quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+    plain, fast = (median(each[side] for each in rates) for side in (0, 1))
+    true = f"{counts.accepted_tokens} of {counts.proposed}"
+    return (
+        f"| {name} | {batch} | {plain:.0f} | {fast:.0f} | {median(ratios):.2f} ({low:.2f}-{high:.2f}) "
+        f"| {counts.step_tokens:.2f} | {true} |"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
