@@ -75,7 +75,7 @@ class Speculation:
         need: a guess preempts nobody. As long as the output may not end, no guess is where it might.
         """
         trust = sequence.trust
-        if trust.rest:
+        if trust.rest and not self.in_engine:
             trust.rest -= 1
             return ()
         length = sequence.length
