@@ -35,6 +35,11 @@ class Follower:
         self._end = end
         self._ahead = False  # what has to come next was asked for, and is nothing
 
+    @property
+    def ended(self) -> bool:
+        """Tells whether the text has ended: no token may follow."""
+        return self.matcher.is_stopped()
+
     def catch_up(self) -> None:
         """Takes note of tokens that the sequence has got meanwhile."""
         if self.seen < len(self.tokens):

@@ -161,7 +161,7 @@ class GrammarMasks:
             for token in drawn:  # what has to follow one of them takes the place of the next
                 more = follower.forced([token])
                 found += more
-                if len(more) > 1:
+                if len(more) > 1 or follower.ended:
                     break
             drawn[:] = found
         except GrammarError as error:

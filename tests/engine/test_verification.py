@@ -36,6 +36,10 @@ ASKED: dict[str, tuple[Sampling, Limits]] = {
     "a least length": (Sampling(seed=6, logit_bias=tuple((end, 8.0) for end in ENDS)), Limits(TOKENS, ENDS, 7)),
     "allowed": (Sampling(seed=7, allowed_token_ids=tuple(range(50, 90))), Limits(TOKENS)),
     "regex": (grammar_sampling(of_regex("[a-z]{3,9}( [a-z]{3,9}){3,5}!"), seed=8), Limits(TOKENS, ENDS)),
+    "a text that may go on": (
+        Sampling(seed=10, grammar=of_regex("[a-z]{3,9}( [a-z]+)*"), logit_bias=((ENDS[0], 5.0),)),
+        Limits(TOKENS, ENDS),
+    ),
     "schema": (grammar_sampling(of_json_schema(SCHEMAS["address"]), seed=9), Limits(200, ENDS)),
     "schema, greedy": (grammar_sampling(of_json_schema(SCHEMAS["tree"]), temperature=0.0), Limits(200, ENDS)),
 }
