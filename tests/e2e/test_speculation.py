@@ -14,8 +14,12 @@ from tests.waiting import wait_until
 WORKER = ("--dtype", "fp32", "--kv-memory", "64MiB")
 GUESSING = [
     ("--speculation", "ngram", "--speculative-tokens", "4"),
-    ("--speculation", "ngram"),
     ("--speculation", "draft", "--draft-model", str(DEMO.parent / "draft_weights")),
+    ("--speculation", "medusa", "--medusa", str(DEMO.parent / "medusa")),
+]
+    ("--speculation", "ngram"),
+    ("--speculation", "draft", "--draft-model", str(DEMO), "--speculative-tokens", "3"),
+>>>>>>> 1d9291b (Medusa's answers of every kind, too)
 ]
 """Of each further decode worker."""
 
