@@ -17,10 +17,6 @@ GUESSING = [
     ("--speculation", "draft", "--draft-model", str(DEMO.parent / "draft_weights")),
     ("--speculation", "medusa", "--medusa", str(DEMO.parent / "medusa")),
 ]
-    ("--speculation", "ngram"),
-    ("--speculation", "draft", "--draft-model", str(DEMO), "--speculative-tokens", "3"),
->>>>>>> 1d9291b (Medusa's answers of every kind, too)
-]
 """Of each further decode worker."""
 
 
