@@ -216,10 +216,6 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     speculative_tokens: Annotated[
         int, Meta(ge=0, le=16, description="most tokens proposed to a sequence in a step; 0: as suits who proposes")
     ] = 0
-    speculative_answers: Annotated[
-        Bytes,
-        Meta(description="memory for earlier answers, which ngram also looks at, each for its own tenant; 0: none"),
-    ] = 0
     draft_model: Annotated[
         str, Meta(description="smaller model with the same vocabulary that proposes: a directory or a hub id")
     ] = ""

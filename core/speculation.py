@@ -30,12 +30,6 @@ def proposing(options: EngineOptions) -> Proposing:
             raise ConfigError("--speculation", asked, f"it needs {OPTIONS[kind]}")
     if asked == "none" and options.speculative_tokens:
         raise ConfigError("--speculative-tokens", options.speculative_tokens, "with --speculation none nobody proposes")
-    if asked != "ngram" and options.speculative_answers:
-        raise ConfigError(
-            "--speculative-answers",
-            options.speculative_answers,
-            f"--speculation {asked} does not look at other answers; ngram does",
-        )
     return asked
 
 
@@ -45,12 +39,11 @@ def on_prefill(config: EngineConfig) -> EngineConfig:
     Raises `ConfigError` as `proposing` does.
     """
     if proposing(config) == "eagle":
-        return replace(config, speculation="eagle", speculative_answers=0, draft_model="", medusa="")
+        return replace(config, speculation="eagle", draft_model="", medusa="")
     return replace(
         config,
         speculation="none",
         speculative_tokens=0,
-        speculative_answers=0,
         draft_model="",
         medusa="",
         eagle="",

@@ -17,7 +17,7 @@ def settings(**options: Any) -> EngineConfig:
     ("options", "who"),
     [
         ({"speculation": "none"}, "none"),
-        ({"speculation": "ngram", "speculative_answers": 1 << 20}, "ngram"),
+        ({"speculation": "ngram"}, "ngram"),
         ({"speculation": "draft", "draft_model": "d"}, "draft"),
         ({"speculation": "eagle"}, "eagle"),  # by a layer of the checkpoint's own
         ({"speculation": "auto"}, "ngram"),
@@ -37,10 +37,6 @@ def test_who_was_named_or_given_proposes(options: dict[str, Any], who: Proposing
         ({"speculation": "medusa", "eagle": "e"}, "--eagle: 'e': --speculation medusa does not read it"),
         ({"speculation": "none", "draft_model": "d"}, "--draft-model: 'd': --speculation none does not read it"),
         ({"speculation": "none", "speculative_tokens": 3}, "--speculative-tokens: 3: with --speculation none"),
-        (
-            {"speculation": "medusa", "medusa": "m", "speculative_answers": 9},
-            "--speculative-answers: 9: --speculation medusa does not look",
-        ),
     ],
 )
 def test_what_does_not_go_together_is_named(options: dict[str, Any], sentence: str) -> None:

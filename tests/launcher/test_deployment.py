@@ -49,7 +49,6 @@ EVERYTHING = UpConfig(
         trust_remote_code=True,
         speculation="auto",
         speculative_tokens=5,
-        speculative_answers=1 << 20,
         draft_model="some/draft",
         medusa="/heads/medusa",
         eagle="/heads/eagle",
