@@ -1,4 +1,4 @@
-"""Measures n-gram guesses against none, on the demo model in one process: `python -m benchmarks.speculation`.
+"""Measures guesses against none, on the demo model in one process: `python -m benchmarks.speculation [--guessing WHO]`.
 
 Both serve the same prompts in turn, on one thread and its own clock, so that a busy machine shows little; their tokens
 have to be equal. A ratio is that of one round, of seconds for all tokens of a batch, prompts included; the table has
@@ -8,11 +8,12 @@ the median of the rounds, and the quartiles. *told again* and the like: see `tex
 
 import sys
 import time
+from functools import partial
 from itertools import count
 from pathlib import Path
 from random import Random
 from statistics import median, quantiles
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import torch
 from msgspec import Meta, Struct
@@ -31,11 +32,17 @@ from engine.executor import Executor
 from engine.schedule.sequence import Sequence
 from engine.schedule.speculation.controller import Controller
 from engine.schedule.speculation.ngram import NGram
+from engine.schedule.speculation.proposing import EngineProposer
 from engine.schedule.speculation.speculation import Speculation
 from engine.start.load import load_engine
 
 DEMO = Path(__file__).resolve().parents[2] / "demo_model" / "weights"
-MOST_GUESSES = 16
+MOST_GUESSES = {"ngram": 16, "medusa": 4, "draft": 4}
+GIVEN: dict[str, dict[str, Any]] = {
+    "ngram": {},
+    "medusa": {"medusa": str(DEMO.parent / "medusa")},
+    "draft": {"draft_model": str(DEMO.parent / "draft_weights")},
+}
 END = 2  # the demo model's end of a turn
 OUTPUT = {1: 150, 4: 150, 64: 60}  # tokens of an answer at most, by batch
 ROWS = [
@@ -44,6 +51,7 @@ ROWS = [
     ("told with another noun", 0.0, (1, 4)),
     ("words", 0.0, (1,)),
     ("call", 0.0, (1,)),
+    ("story", 0.0, (1, 4, 64)),
     ("story", 1.0, (1, 4, 64)),
     ("random", 1.0, (1, 4, 64)),
 ]
@@ -51,15 +59,17 @@ NUMBERS = count()
 
 
 class SpeculationConfig(Struct, frozen=True, kw_only=True):
-    """Measures n-gram guesses against none on the demo model."""
+    """Measures guesses against none on the demo model."""
 
+    guessing: Annotated[Literal["ngram", "medusa", "draft"], Meta(description="who guesses")] = "ngram"
     rounds: Annotated[Positive, Meta(description="batches of each row")] = 20
     only: Annotated[str, Meta(description="kinds of texts, with commas between them; empty: all")] = ""
 
 
-def guessing(blocks: BlockManager, fit: StepFit) -> Speculation:
-    """Makes what a decode worker has with `--speculation ngram`."""
-    return Speculation(blocks, NGram(), MOST_GUESSES, Controller(fit))
+def guessing(who: str, blocks: BlockManager, fit: StepFit) -> Speculation:
+    """Makes what a decode worker has with `--speculation WHO`."""
+    proposer = NGram() if who == "ngram" else EngineProposer()
+    return Speculation(blocks, proposer, MOST_GUESSES[who], Controller(fit))
 
 
 def run(loop: Loop, prompts: list[list[int]], output: int, temperature: float) -> tuple[float, list[list[int]]]:
@@ -83,8 +93,12 @@ def main() -> int:
     """Prints a table; fails where guesses have changed an answer."""
     config = parse_or_exit(SpeculationConfig, "benchmarks.speculation")
     torch.set_num_threads(1)
-    engine_config = EngineConfig(model=str(DEMO), device="cpu", max_model_len=1024, kv_memory=256 << 20)
-    executor = Executor(load_engine(engine_config, quiet))
+    who = config.guessing
+    engine_config = EngineConfig(
+        model=str(DEMO), device="cpu", max_model_len=1024, kv_memory=256 << 20, speculation=who, **GIVEN[who]
+    )
+    engine = load_engine(engine_config, quiet)
+    executor, proposing = Executor(engine), Executor(engine, proposer=engine.proposer)
     answering = Loop(executor, engine_config, clock=time.thread_time)
     prompts = Prompts(DEMO, lambda ids: run(answering, [ids], 200, 0.0)[1][0])
     draw = Random(1)
@@ -97,7 +111,7 @@ def main() -> int:
             continue
         for batch in batches:
             plain = Loop(executor, engine_config, clock=time.thread_time)
-            fast = Loop(executor, engine_config, guessing, clock=time.thread_time)
+            fast = Loop(proposing, engine_config, partial(guessing, who), clock=time.thread_time)
             rates: list[tuple[float, float]] = []
             for number in range(config.rounds + 2):
                 if kind == "random":
