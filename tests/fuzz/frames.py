@@ -14,9 +14,10 @@ import msgspec
 from msgspec import Struct
 
 from core.kv.block_hash import SHORT as KEY
-from core.messages.gateway import Drain, FromWorker, KeyNews, ToWorker
+from core.messages.gateway import Drain, FromWorker, KeyNews, Piece, ToWorker
 from core.messages.handoff import ToDecode, ToPrefill
 from core.messages.job import AnyJob
+from core.messages.packed_ids import SIZE
 from core.messages.wire import VERSION, encode
 from core.scores import Scores
 
@@ -118,6 +119,8 @@ class Mutator:
             values |= {name: self._chance.randbytes(KEY * self._draw(5)) for name in ("kept", "lost")}
             values["pieces"] = self._draw(64)
             values["piece"] = self._draw(max(1, values["pieces"])) if values["pieces"] else 0
+        if kind is Piece:
+            values["ids"] = self._chance.randbytes(SIZE * self._draw(300))
         if values.get("scores") is not None:
             values["scores"] = self._scores(len(values["token_ids" if "token_ids" in values else "emitted"]))
         return kind(**values)

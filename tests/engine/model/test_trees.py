@@ -8,7 +8,8 @@ from tests.engine.backends.test_attention import CPU
 
 PARENTS = (-1, -1, 0, 1, 1, 4)
 GUESSES = (10, 11, 12, 13, 14, 15)
-WORK = Work(3, 6, [1, 2, *GUESSES], ([1, 2],), Sampling(seed=0), (0,), 5, [0] * 8, proposed=GUESSES, parents=PARENTS)
+ASKS = Sampling(seed=0, repetition_penalty=1.1)  # looks back
+WORK = Work(3, 6, [1, 2, *GUESSES], ([1, 2],), ASKS, (0,), 5, [0] * 8, proposed=GUESSES, parents=PARENTS)
 
 
 def test_positions_are_of_depths_and_slots_of_places() -> None:
