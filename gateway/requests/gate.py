@@ -144,7 +144,12 @@ class Gate:
         return max(self._waited / self._gone, waited / (gone + 1))
 
     def _known(self, now: float) -> tuple[float, float]:
-        """Returns how long anybody waited, and how many went meanwhile, as they count now."""
+        """Returns how long anybody waited, and how many went meanwhile, as they count now.
+
+        Time in which nobody waits is not counted: nobody could have gone in it.
+        """
+        if not self._count:
+            return self._waited, self._gone
         passed = max(0.0, now - self._since)
         keep = exp(-passed / MEMORY)
         return self._waited * keep + passed, self._gone * keep

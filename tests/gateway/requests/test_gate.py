@@ -86,3 +86,14 @@ def test_who_is_refused_is_told_a_moment_of_its_own() -> None:
     between = moments[1] - moments[0]
     assert between == pytest.approx(3.0 / 9, rel=0.05)  # 8 have gone in 3 s, and the next is due
     assert moments[-1] == pytest.approx(moments[0] + 49 * between)
+
+
+def test_time_in_which_nobody_waits_tells_nothing() -> None:
+    """Neither that of the clock before anybody came, nor that between two who waited."""
+    gate = Gate(1)
+    assert (gate.full(50_000.0).retry_after or 0.0) < 2
+    for now in (60_000.0, 70_000.0):
+        waiting = gate.enter("a", 1.0, 1, inf, now)
+        gate.goes(waiting, now + 0.1)
+        gate.leave(waiting)
+    assert (gate.full(80_000.0).retry_after or 0.0) < 2
