@@ -11,7 +11,7 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from tests.e2e.conftest import DEMO
 from tests.e2e.system import System
 
-CLIENTS, ROOM, LINE = 200, 20, 10
+CLIENTS, ROOM, LINE = 200, 20, 20
 LONG = 150  # tokens for whom there is room at once, so that the next come meanwhile, however fast the machine is
 FIRST = 60  # clients that come at once; the others take their time
 
