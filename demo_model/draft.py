@@ -16,7 +16,7 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from demo_model.packing import Packer
 from demo_model.tokenizer import Encoder
-from demo_model.train import BATCH_TOKENS, CONTEXT, SEED, WEIGHTS, Loss, train, training_text
+from demo_model.train import BATCH_TOKENS, SEED, WEIGHTS, Loss, llama_config, train, training_text
 
 DRAFT = Path(__file__).parent / "draft_weights"
 STEPS = 4400
@@ -25,20 +25,7 @@ TOKENIZER = "tokenizer.json"
 
 def draft_config(vocabulary: int) -> LlamaConfig:
     """Describes the draft's shape: two layers are what copying takes, and bf16 weights stay below a megabyte."""
-    return LlamaConfig(
-        vocab_size=vocabulary,
-        hidden_size=128,
-        intermediate_size=192,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        tie_word_embeddings=True,
-        max_position_embeddings=CONTEXT,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
-    )
+    return llama_config(vocabulary, hidden=128, intermediate=192, layers=2, head=32)
 
 
 def told_by(teacher: LlamaForCausalLM) -> Loss:

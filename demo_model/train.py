@@ -43,16 +43,18 @@ Loss = Callable[[LlamaForCausalLM, Tensor, Tensor], Tensor]
 """Measures a model on token ids and weights `[rows, length]`."""
 
 
-def llama_config(vocabulary: int) -> LlamaConfig:
+def llama_config(
+    vocabulary: int, *, hidden: int = 192, intermediate: int = 384, layers: int = 4, head: int = 64
+) -> LlamaConfig:
     """Describes the model's shape: small, but with grouped queries and a head size that real kernels take."""
     return LlamaConfig(
         vocab_size=vocabulary,
-        hidden_size=192,
-        intermediate_size=384,
-        num_hidden_layers=4,
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
-        head_dim=64,
+        head_dim=head,
         tie_word_embeddings=True,
         max_position_embeddings=CONTEXT,
         pad_token_id=0,

@@ -206,8 +206,10 @@ class Executor:
 
     def _told_states(self, plan: Plan, hidden: Tensor | None) -> Tensor | None:
         """Returns the states of works that tell theirs, on their way to the host; those are sampled from once."""
+        if self._follower is None or hidden is None:
+            return None
         sampled = [work for work in plan.works if work.sampling is not None]
-        if hidden is None or not any(work.tells_state for work in sampled):
+        if not any(work.tells_state for work in sampled):
             return None
         rows = np.cumsum([row_count(work) for work in sampled]) - 1
         telling = [row for row, work in zip(rows, sampled, strict=True) if work.tells_state]

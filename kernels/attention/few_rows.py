@@ -19,6 +19,8 @@ FEW = 8
 LEAST_ROWS, MOST_ROWS = 16, 64
 WIDE_TILE, WIDE_WARPS = 64 * 256, 8
 """Sums of a tile that so many warps hold in their registers."""
+ANYWHERE = ["block_tables", "kv_lengths", "owners", "starts", "row_starts", "row_counts", "sights"]
+"""Arguments of a kernel that are parts of one copy, which begin at any number of bytes."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from kernels.attention import latent_prefill_attention
 from kernels.attention.attention_parts import join_pieces, store_part
 from kernels.attention.attention_tiles import LOWEST
 from kernels.attention.decode_pieces import Pieces
-from kernels.attention.few_rows import FewRows, starts_of
+from kernels.attention.few_rows import ANYWHERE, FewRows, starts_of
 from kernels.attention.latent_tiles import CONFIGS, attend_latents, checked, load_queries
 from kernels.quantized.kv_bytes import views_of
 from kernels.sizes import tile_count
@@ -117,15 +117,7 @@ def latent_decode_attention(
 # What changes from batch to batch is not specialized on: that would compile another kernel while a request waits.
 @triton.jit(
     do_not_specialize=["table_stride", "sight_stride", "most"],
-    do_not_specialize_on_alignment=[
-        "block_tables",
-        "kv_lengths",
-        "owners",
-        "starts",
-        "row_starts",
-        "row_counts",
-        "sights",
-    ],
+    do_not_specialize_on_alignment=ANYWHERE,
 )
 def _attend_piece(
     queries: tl.tensor,

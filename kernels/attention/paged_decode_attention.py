@@ -23,7 +23,7 @@ from kernels.attention import prefill_attention
 from kernels.attention.attention_parts import join_pieces, store_part
 from kernels.attention.attention_tiles import PLAIN, Defaults, Scoring, attend_tiles, begin_rows, checked, result_of
 from kernels.attention.decode_pieces import Pieces
-from kernels.attention.few_rows import WIDE_TILE, WIDE_WARPS, FewRows, starts_of
+from kernels.attention.few_rows import ANYWHERE, WIDE_TILE, WIDE_WARPS, FewRows, starts_of
 from kernels.quantized.kv_bytes import views_of
 from kernels.sizes import power_of_two
 from kernels.tuning import Config
@@ -147,15 +147,7 @@ def paged_decode_attention(
 # What changes from batch to batch is not specialized on: that would compile another kernel while a request waits.
 @triton.jit(
     do_not_specialize=["table_stride", "sight_stride", "most", "window"],
-    do_not_specialize_on_alignment=[
-        "block_tables",
-        "kv_lengths",
-        "owners",
-        "starts",
-        "row_starts",
-        "row_counts",
-        "sights",
-    ],
+    do_not_specialize_on_alignment=ANYWHERE,
 )
 def _attend_part(
     queries: tl.tensor,

@@ -1,47 +1,18 @@
 """A real Redis server, model directories, and gateways that serve on ports which the system chooses."""
 
-import subprocess
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
-import redis
 
 from core.redis.clients import connect
-from launcher.redis_server import server_binary
+from tests.core.conftest import redis_url
 from tests.gateway.models import HERMES, byte_level
 from tests.gateway.running import Running, serving
 
-START_SECONDS = 20.0
+__all__ = ["redis_url"]
+
 SECRET = "a secret of the tests, long enough"
-
-
-@pytest.fixture(scope="session")
-def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A Valkey server on a socket of its own."""
-    directory = tmp_path_factory.mktemp("valkey")
-    path = directory / "s"
-    command = [str(server_binary()), "--port", "0", "--unixsocket", str(path), "--dir", str(directory), "--save", ""]
-    with (directory / "log").open("wb") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=log)
-        try:
-            with redis.Redis(unix_socket_path=str(path)) as client:
-                until = time.monotonic() + START_SECONDS
-                while not _answers(client):
-                    assert time.monotonic() < until and server.poll() is None, (directory / "log").read_text()
-                    time.sleep(0.01)
-            yield f"unix://{path}"
-        finally:
-            server.terminate()
-            server.wait(10)
-
-
-def _answers(client: redis.Redis) -> bool:
-    try:
-        return bool(client.ping())
-    except redis.ConnectionError:
-        return False
 
 
 @pytest.fixture(scope="session")

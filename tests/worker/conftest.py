@@ -1,5 +1,18 @@
 """A real Valkey server for the tests of what is taken from it."""
 
+from collections.abc import AsyncIterator
+
+import pytest
+
+from core.redis.clients import Store, connect
 from tests.core.conftest import clean_redis, redis_url
 
 __all__ = ["clean_redis", "redis_url"]
+
+
+@pytest.fixture
+async def store(clean_redis: str) -> AsyncIterator[Store]:
+    """Asks the server, which is empty before."""
+    store = connect(clean_redis)
+    yield store
+    await store.aclose()

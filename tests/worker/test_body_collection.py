@@ -11,7 +11,7 @@ from core.ids import AttemptKey
 from core.messages.gateway import DRAINING, Cancel, Failed, FromWorker, Piece, Started, Wanted
 from core.network.sealing import Sealer
 from core.process.ending import end
-from core.redis.clients import Store, connect
+from core.redis.clients import Store
 from core.redis.queue import PURPOSE, JobQueue, add_job, stream_of
 from tests.worker import test_bodies
 from tests.worker.gateway_end import GATEWAY, WORKER, Setting
@@ -22,14 +22,6 @@ from worker.intake import Intake
 SEALER = Sealer(b"0123456789abcdef", PURPOSE)
 HEAD = structs.replace(test_bodies.head(), sender=GATEWAY, receiver=WORKER)
 WHOLE = structs.replace(test_bodies.WHOLE, sender=GATEWAY, receiver=WORKER)
-
-
-@pytest.fixture
-async def store(clean_redis: str) -> AsyncIterator[Store]:
-    """Asks a real Redis server."""
-    store = connect(clean_redis)
-    yield store
-    await store.aclose()
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from core.messages.gateway import Alive, Ask, Ping, Pong, Question, Started
 from core.messages.job import DecodeJob, Prompt
 from core.messages.sampling import Limits, Sampling
 from core.network.sealing import Sealer
-from core.redis.clients import Store, connect
+from core.redis.clients import Store
 from core.redis.queue import PURPOSE, JobQueue, add_job
 from core.redis.records import Load
 from tests.worker.gateway_end import GATEWAY, WORKER, Setting
@@ -21,13 +21,6 @@ from worker.intake import Intake
 
 SEALER = Sealer(b"0123456789abcdef", PURPOSE)
 AHEAD = 2  # jobs that the worker takes before it can begin them
-
-
-@pytest.fixture
-async def store(clean_redis: str) -> AsyncIterator[Store]:
-    store = connect(clean_redis)
-    yield store
-    await store.aclose()
 
 
 @pytest.fixture

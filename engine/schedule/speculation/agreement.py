@@ -59,7 +59,7 @@ class Agreement:
         self._right = [FIRST_CHANCE * FIRST_WEIGHT] * (MOST_EVIDENCE + 1)
         self._tried = [FIRST_WEIGHT] * (MOST_EVIDENCE + 1)
         self.chances = [FIRST_CHANCE] * (MOST_EVIDENCE + 1)
-        """By how many tokens a guess rests on: how likely it comes true, if those before it have."""
+        """Holds how likely a guess comes true if those before it have, by the number of tokens that it rests on."""
 
     def learn(self, trust: Trust, evidence: int, proposed: int, accepted: int) -> None:
         """Takes note that `accepted` of a sequence's `proposed` guesses came true, of which the first rests on so much.

@@ -41,7 +41,7 @@ def test_tokens_of_two_sequences_move_in_all_layers_of_all_groups() -> None:
 
 
 def test_quantized_tokens_take_their_scales_along() -> None:
-    """Of a latent vector and a key behind it: two parts, with a scale each."""
+    """Moves a latent vector and the key behind it: two parts, each with a scale."""
     parts = (4, 2)
     size = BLOCK * (sum(parts) + 2 * len(parts))
     pool = pool_of([KVGroup("latent", (0, 1), BLOCK, size, parts=parts)], "int8")

@@ -80,7 +80,7 @@ def test_branches_have_the_stem_s_kv(twin: LoadedEngine) -> None:
 
 @pytest.mark.parametrize("change", [{"kv_dtype": "int8"}, {"block_size": 8}, {"cpu_backend": "torch"}])
 def test_a_twin_foresees_all_in_other_pools(change: dict[str, object], models: tuple[Path, Path]) -> None:
-    """What is quantized, and what PyTorch sums in another order, is as good as the same: few guesses are wrong."""
+    """Shows that few guesses are wrong where KV is quantized, or PyTorch sums in another order: these nearly agree."""
     engine = make_engine(models[0], speculation="draft", draft_model=str(models[0]), **change)
     plain = Serving(engine, None, 0).run(asked())
     serving = Serving(engine, engine.proposer, 4)

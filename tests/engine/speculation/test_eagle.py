@@ -80,7 +80,7 @@ def test_guesses_are_those_of_the_published_head(backend: str, model: Path, head
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_guesses_behind_verified_ones_are_those_of_the_text(backend: str, model: Path, head: ReferenceHead) -> None:
-    """Of three proposals the first two are right: the next guesses go on from the token drawn in place of the third."""
+    """Gets two of three proposals right: the next guesses go on from the token that was drawn in place of the third."""
     executor = speculating(with_head(model, cpu_backend=backend))
     (prompt,) = make_prompts([21], 320)
     tokens, _ = run_prompts(executor, [prompt], chunk=64)
@@ -119,7 +119,7 @@ def test_kv_is_the_same_however_a_prompt_is_cut(model: Path, head: ReferenceHead
 
 
 def test_kv_of_what_was_decoded_is_that_of_the_whole_text(model: Path, head: ReferenceHead) -> None:
-    """Of guesses some are right, some wrong, and some find no block; in some steps nobody asks for any."""
+    """Mixes guesses that are right, are wrong, and find no block, with steps in which nobody asks for any."""
     (prompt,) = make_prompts([5], 320)
     plain = Executor(make_engine(model))
     (running,) = start(plain, [prompt], 50)

@@ -123,7 +123,7 @@ def test_guesses_change_no_token(engine: LoadedEngine) -> None:
 def test_tokens_that_a_grammar_gave_take_the_first_heads_guesses_place(
     model: Path, heads: ReferenceHeads, engine: LoadedEngine
 ) -> None:
-    """Of five tokens the first was foreseen, the second drawn, and three had to follow: one head is left."""
+    """Gives five tokens: one was foreseen, one drawn, and three had to follow, so that one head is left to guess."""
     assert engine.proposer is not None
     text = make_prompts([12], VOCABULARY)[0]
     work = Work(1, 11, [text[-1], 7, 8], ([1],), HOT, tokens=text, output_index=5, proposed=(7, 8), propose=4)
@@ -140,7 +140,7 @@ def test_tokens_that_a_grammar_gave_take_the_first_heads_guesses_place(
 
 
 def test_shipped_heads_foresee_what_the_readme_says() -> None:
-    """Of the first head's guesses in a few greedy answers at least as many as of all, less two standard deviations."""
+    """Counts the first head's right guesses in greedy answers: the README's share, less two standard deviations."""
     engine = make_engine(DEMO, speculation="medusa", medusa=str(SHIPPED), kv_memory=16 << 20)
     stream, tokenizer = conversations(SEED), AutoTokenizer.from_pretrained(DEMO)
     prompts = [tokenizer.encode(prompt(tokenizer, next(stream)), add_special_tokens=False) for _ in range(12)]

@@ -19,7 +19,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_draft_s_kv_is_part_of_the_pool_s_memory(target: Path) -> None:
-    """Of the same memory a twin's target gets half of the blocks."""
+    """Shows that a target whose draft is its twin gets half of the blocks from the same memory."""
     plain = make_engine(target, kv_memory=2 << 20, max_sequences=64)
     twin = make_engine(target, kv_memory=2 << 20, max_sequences=64, speculation="draft", draft_model=str(target))
     block = plain.pool.spec.block_bytes()
