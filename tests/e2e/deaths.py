@@ -4,6 +4,7 @@ Which worker a request goes to is the router's matter, and on a fast machine ans
 beforehand may have none when it is killed, and then its death shows nothing.
 """
 
+import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,19 +21,35 @@ def first_tokens(system: System) -> float:
     return sum(one.value for one in system.figures("vllm:time_to_first_token_seconds_count"))
 
 
+def sequences(system: System, role: Role) -> dict[str, float]:
+    """Returns how many of the gateway's sequences each worker of a role has, by its epoch."""
+    figures = system.figures("baton:worker_sequences")
+    return {one.labels["engine"]: one.value for one in figures if one.labels["role"] == role}
+
+
 def kill_busiest(system: System, role: Role = "decode", least: int = LEAST) -> None:
-    """Kills the worker of a role that has most answers in progress; waits until it has `least`."""
-    victim = ""
+    """Kills the worker of a role that has most answers in progress; waits until it has `least`.
 
-    def found() -> bool:
-        nonlocal victim
-        figures = [one for one in system.figures("baton:worker_sequences") if one.labels["role"] == role]
-        counts = {one.labels["engine"]: one.value for one in figures}
-        victim = max(counts, key=lambda epoch: counts[epoch], default="")
-        return counts.get(victim, 0) >= least
+    It is stopped before it is counted for good: else its answers might end between the count and the kill. The gateway
+    is asked twice, so that all that the worker had sent has been read.
+    """
 
-    wait_until(found, f"a {role} worker with {least} answers in progress")
-    system.kill(system.name_of(victim))
+    def killed() -> bool:
+        before = sequences(system, role)
+        victim = max(before, key=lambda epoch: before[epoch], default="")
+        if before.get(victim, 0) < least:
+            return False
+        name = system.name_of(victim)
+        worker = system.workers[name]
+        worker.send_signal(signal.SIGSTOP)
+        left = [sequences(system, role).get(victim, 0) for _ in range(2)]
+        if min(left) < least:
+            worker.send_signal(signal.SIGCONT)
+            return False
+        system.kill(name)
+        return True
+
+    wait_until(killed, f"a {role} worker with {least} answers in progress")
 
 
 @contextmanager
