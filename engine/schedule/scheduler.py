@@ -26,16 +26,18 @@ from core.messages.sampling import Limits, Sampling
 from core.redis.records import STEP_SIZES, Load, SpeculationCounts, StepTokens
 from engine.blocks.key_changes import Changed
 from engine.blocks.manager import BlockManager
-from engine.plan import PENDING, BlockMove, Plan, StepResult, Work
+from engine.plan import BlockMove, Plan, StepResult
 from engine.schedule.acceptance import Acceptance
 from engine.schedule.admission import Admission
 from engine.schedule.chunking import Chunking
+from engine.schedule.growth import Growth
 from engine.schedule.lifecycle import Lifecycle, released
 from engine.schedule.progress import CONSTRAINTS, GRAMMAR, NON_FINITE, NONE_LEFT, Progress
 from engine.schedule.readiness import Readiness
 from engine.schedule.sequence import Sequence, SequenceState
 from engine.schedule.speculation.speculation import Speculation
 from engine.schedule.turns import SHORTER, Turns
+from engine.schedule.works import Works
 from engine.verification import foreseen
 
 USUAL = 0.1
@@ -86,15 +88,15 @@ class Scheduler:
         self._max_batch_tokens = max_batch_tokens
         self._max_sequences = min(max_sequences, max_batch_tokens)
         self._max_in_flight = max_in_flight
-        self._readiness = readiness
         self._lifecycle = Lifecycle(blocks, self._admission, readiness, self._max_sequences)
-        self._turns = Turns(self._admission.line, self._lifecycle, shorter)
+        self._growth = Growth(blocks, self._lifecycle)
+        turns = Turns(self._admission.line, self._lifecycle, shorter)
+        self._works = Works(self._lifecycle, turns, readiness, speculation, tells_states)
         self._acceptance = Acceptance(self._lifecycle)
         self._running, self._landing = self._lifecycle.running, self._lifecycle.landing
         self._chunking = chunking or Chunking()
         self._fit = fit or StepFit()
         self._speculation = speculation
-        self._tells_states = tells_states
         self._prompts: list[Sequence] = []  # that were being computed when a step was last planned
         self._decoding = StepWork()  # what decoded then
         self._usual = 0.0  # s that a step takes, as a moving average
@@ -121,7 +123,7 @@ class Scheduler:
         for each in members:
             self._admission.set_lengths(each)
         self._lifecycle.enter(members, self._planned_steps + 1)
-        self._may_be_sampled(sequence)  # its grammar is prepared while it waits
+        self._works.may_be_sampled(sequence)  # its grammar is prepared while it waits
 
     def take_admitted(self) -> list[Sequence]:
         """Returns those that got their first blocks since the last call: time to Open a handoff, or to Grant one."""
@@ -174,7 +176,7 @@ class Scheduler:
             self._lifecycle.end(sequence)
         for each in members:
             if not released(each):
-                self._may_be_sampled(each)
+                self._works.may_be_sampled(each)
 
     def release(self, sequence: Sequence) -> None:
         """Ends a sequence in any state. Its blocks go back now, or with the last launched step that refers to them.
@@ -243,22 +245,23 @@ class Scheduler:
         `next_deadline`.
         The block tables in the plan are the sequences' own: they are to be read before the next call.
         """
-        if len(self._launched) >= self._max_in_flight or not self._grow():
+        if len(self._launched) >= self._max_in_flight or not self._growth.grow(bool(self._launched)):
             return None
-        decodes, prompts = self._ready()
+        step = self._planned_steps + 1
+        decodes, prompts = self._works.ready()
         self._prompts = prompts
         room = self._max_batch_tokens - len(decodes)
         if decodes:
             room = self._chunking.room(room)
-        works, left = self._decodes(decodes, room)
+        works, left = self._works.decodes(decodes, room, self._decoding.context, step)
         context = sum([work.start + len(work.token_ids) for work in works])
         self._decoding = StepWork(sequences=len(decodes), context=context)
-        chunks = self._chunks(prompts, left, now)
+        chunks = self._works.chunks(prompts, left, now, step)
         works += chunks
         if not works:
             return None
-        self._planned_steps += 1
-        plan = Plan(self._planned_steps, works)
+        self._planned_steps = step
+        plan = Plan(step, works)
         live = self._lifecycle.live
         members = [live[work.sequence] for work in works]
         self._prompts = list(dict.fromkeys([*prompts, *members[len(decodes) :]]))
@@ -327,163 +330,3 @@ class Scheduler:
         """Raises AssertionError unless sequences, blocks and steps in flight agree."""
         flying = [sequence for step in self._launched for sequence in step.members]
         self._lifecycle.check_invariants(flying)
-
-    # inside a step --------------------------------------------------------------------------------------------------
-
-    def _grow(self) -> bool:
-        """Gives every running sequence a block of its own for its next token, oldest first, preempting if need be.
-
-        Prompts have theirs, as far as their windows reach. Returns False where blocks are short, and a step in flight
-        is to be collected before anybody may lose some.
-        """
-        if self._blocks.has_windows:
-            for sequence in self._running:
-                self._lifecycle.advance(sequence)
-        short = [each for each in self._running if each.length > each.capacity or each.forked]
-        for sequence in short:
-            length = sequence.length
-            if length >= sequence.plan_length:
-                continue
-            if sequence.planned < sequence.admitted_length:  # a prompt: as much of it as its windows reach
-                length = min(length, max(sequence.planned + 1, sequence.capacity))
-                if length <= sequence.capacity and not sequence.forked:
-                    continue
-            position = sequence.planned if sequence.forked else None
-            while sequence.state is SequenceState.RUNNING and not self._blocks.grow(sequence.blocks, length, position):
-                if self._launched:
-                    return False
-                victim = self._victim()
-                if victim is None:
-                    break  # landing, parked or I/O blocks will come back
-                self._lifecycle.preempt(victim)
-            else:
-                if sequence.blocks:
-                    sequence.capacity = self._blocks.capacity(sequence.blocks)
-                    sequence.forked = False
-        return True
-
-    def _ready(self) -> tuple[list[Sequence], list[Sequence]]:
-        """Returns those who run and can go on in this step: who decode, and whose prompts are still to be computed.
-
-        Who decodes has more than one token to compute where its grammar has given it several at once.
-        """
-        decodes, prompts = [], []
-        for sequence in self._running:
-            length = sequence.length
-            if length >= sequence.plan_length or sequence.forked:
-                continue  # its last token is under way, or it waits for a block
-            if length > sequence.capacity and sequence.planned >= min(sequence.admitted_length, sequence.capacity):
-                continue  # it waits for a block; a prompt may be longer than its windows reach
-            if sequence.pending and (sequence.branches or sequence.sampling.grammar or self._guesses(sequence)):
-                continue  # its branches are to begin first; a grammar, and guesses, have to see the token before
-            if length - sequence.planned == 1 or sequence.planned >= sequence.admitted_length:
-                if self._may_be_sampled(sequence):
-                    decodes.append(sequence)
-            else:
-                prompts.append(sequence)
-        return decodes, prompts
-
-    def _decodes(self, decodes: list[Sequence], room: int) -> tuple[list[Work], int]:
-        """Plans a token of each, and up to `room` more of those that have more to compute; returns what is left of it.
-
-        Hundreds may decode in steps of a few milliseconds: little is done for each.
-        """
-        works: list[Work] = []
-        speculation = self._speculation
-        if speculation is not None and not (decodes and speculation.begin(len(decodes), self._decoding.context)):
-            speculation = None
-        for sequence in decodes:
-            count = sequence.length - sequence.planned
-            proposed: tuple[int, ...] = ()
-            whole = True
-            if count > 1:
-                whole = count <= 1 + room
-                count = min(count, 1 + room)
-                room -= count - 1
-            if speculation is not None and whole:
-                proposed = speculation.guess(sequence, len(decodes), room)
-                room -= len(proposed)
-            works.append(self._work(sequence, count, proposed))
-        return works, room
-
-    def _guesses(self, sequence: Sequence) -> bool:
-        """Tells whether what follows a sequence's tokens may be guessed, once they are known."""
-        return self._speculation is not None and self._speculation.serves(sequence)
-
-    def _chunks(self, prompts: list[Sequence], room: int, now: float) -> list[Work]:
-        """Cuts chunks of `room` tokens at most, of prompts in progress and of those that are admitted for it.
-
-        They come one by one: each may share what the ones before it compute in this very step.
-        """
-        works: list[Work] = []
-        for sequence, most in self._turns.take(prompts, room, now, self._planned_steps + 1):
-            if count := self._chunk(sequence, most):
-                works.append(self._work(sequence, count))
-        return works
-
-    def _chunk(self, sequence: Sequence, room: int) -> int:
-        """Counts the tokens of a prompt that are computed next; the last one waits for the sequence's grammar."""
-        left = sequence.left
-        room = min(room, sequence.capacity - sequence.planned)
-        return min(room, left if room < left or self._may_be_sampled(sequence) else left - 1)
-
-    def _may_be_sampled(self, sequence: Sequence) -> bool:
-        """Tells whether a sequence's next token can be drawn; begins to prepare its grammar if not."""
-        grammar = sequence.sampling.grammar
-        if self._readiness is None or not grammar:
-            return True
-        return self._readiness.ready(sequence.id, grammar, sequence.tokens, sequence.prompt_tokens)
-
-    def _victim(self) -> Sequence | None:
-        """Chooses who is preempted: the lowest priority, of these the latest arrival, but never the oldest of all.
-
-        So somebody always gets on.
-        """
-        candidates = [sequence for sequence in self._running if not sequence.hand_off]
-        return max(candidates[1:], key=_gives_way, default=None)
-
-    def _work(self, sequence: Sequence, count: int, proposed: tuple[int, ...] = ()) -> Work:
-        """Plans the next `count` tokens of a sequence, and guesses; the last of its tokens, and those, are drawn at."""
-        start, length = sequence.planned, sequence.length
-        end = start + count
-        sampled = end == length
-        samples: tuple[int, ...] = (sequence.key.sample,)
-        if sequence.branches:
-            samples += tuple(branch.key.sample for branch in sequence.branches)
-        sampling, output_index = sequence.sampling, length - sequence.prompt_tokens
-        propose = 0
-        if sampled and self._speculation is not None and self._speculation.in_engine:
-            propose = self._speculation.wanted(sequence, len(proposed))
-        state = b""
-        if sequence.told and start == sequence.told_at:
-            state, sequence.told = sequence.told, b""
-        work = Work(
-            sequence=sequence.id,
-            start=start,
-            token_ids=[*sequence.tokens[start:end], *proposed] or [PENDING],
-            blocks=sequence.blocks,
-            sampling=sampling if sampled else None,
-            samples=samples,
-            output_index=output_index,
-            tokens=sequence.tokens if sampled and (sampling.looks_back or propose) else None,
-            prompt_tokens=sequence.prompt_tokens,
-            banned=sequence.limits.stop_token_ids if output_index < sequence.limits.min_tokens else (),
-            prompt_rows=sequence.prompt_rows(start, end) if sampling.prompt_logprobs is not None else None,
-            adapter=sequence.prompt.adapter,
-            proposed=proposed,
-            propose=propose,
-            state=state,
-            tells_state=sampled and sequence.hand_off and self._tells_states,
-        )
-        sequence.planned = end + len(proposed)
-        sequence.guessed = len(proposed)
-        sequence.pending += sampled
-        sequence.in_flight += 1
-        if end >= sequence.register_at:
-            self._lifecycle.register(sequence, min(end, len(sequence.tokens)), self._planned_steps + 1)
-        return work
-
-
-def _gives_way(sequence: Sequence) -> tuple[int, int]:
-    """Orders sequences: the greatest is preempted first."""
-    return sequence.prompt.priority, sequence.id

@@ -1,0 +1,59 @@
+"""Gives running sequences blocks for what they compute next, and takes them from others where blocks are short."""
+
+from engine.blocks.manager import BlockManager
+from engine.schedule.lifecycle import Lifecycle
+from engine.schedule.sequence import Sequence, SequenceState
+
+
+class Growth:
+    """Grows the block tables of those who run."""
+
+    def __init__(self, blocks: BlockManager, lifecycle: Lifecycle) -> None:
+        self._blocks = blocks
+        self._lifecycle = lifecycle
+        self._running = lifecycle.running
+
+    def grow(self, in_flight: bool) -> bool:
+        """Gives every running sequence a block of its own for its next token, oldest first, preempting if need be.
+
+        Prompts have theirs, as far as their windows reach. Returns False where blocks are short and a step is
+        `in_flight`, which is to be collected before anybody may lose some.
+        """
+        if self._blocks.has_windows:
+            for sequence in self._running:
+                self._lifecycle.advance(sequence)
+        short = [each for each in self._running if each.length > each.capacity or each.forked]
+        for sequence in short:
+            length = sequence.length
+            if length >= sequence.plan_length:
+                continue
+            if sequence.planned < sequence.admitted_length:  # a prompt: as much of it as its windows reach
+                length = min(length, max(sequence.planned + 1, sequence.capacity))
+                if length <= sequence.capacity and not sequence.forked:
+                    continue
+            position = sequence.planned if sequence.forked else None
+            while sequence.state is SequenceState.RUNNING and not self._blocks.grow(sequence.blocks, length, position):
+                if in_flight:
+                    return False
+                victim = self._victim()
+                if victim is None:
+                    break  # landing, parked or I/O blocks will come back
+                self._lifecycle.preempt(victim)
+            else:
+                if sequence.blocks:
+                    sequence.capacity = self._blocks.capacity(sequence.blocks)
+                    sequence.forked = False
+        return True
+
+    def _victim(self) -> Sequence | None:
+        """Chooses who is preempted: the lowest priority, of these the latest arrival, but never the oldest of all.
+
+        So somebody always gets on.
+        """
+        candidates = [sequence for sequence in self._running if not sequence.hand_off]
+        return max(candidates[1:], key=_gives_way, default=None)
+
+
+def _gives_way(sequence: Sequence) -> tuple[int, int]:
+    """Orders sequences: the greatest is preempted first."""
+    return sequence.prompt.priority, sequence.id

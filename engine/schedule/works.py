@@ -1,0 +1,141 @@
+"""Plans what a step computes of each sequence: the next token of those who decode, chunks of prompts, and guesses."""
+
+from engine.plan import PENDING, Work
+from engine.schedule.lifecycle import Lifecycle
+from engine.schedule.readiness import Readiness
+from engine.schedule.sequence import Sequence
+from engine.schedule.speculation.speculation import Speculation
+from engine.schedule.turns import Turns
+
+
+class Works:
+    """Turns sequences that can go on into works of a step."""
+
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        turns: Turns,
+        readiness: Readiness | None,
+        speculation: Speculation | None,
+        tells_states: bool,
+    ) -> None:
+        """Plans for the sequences of `lifecycle`; the others are those of `Scheduler`."""
+        self._lifecycle = lifecycle
+        self._turns = turns
+        self._readiness = readiness
+        self._speculation = speculation
+        self._tells_states = tells_states
+
+    def may_be_sampled(self, sequence: Sequence) -> bool:
+        """Tells whether a sequence's next token can be drawn; begins to prepare its grammar if not."""
+        grammar = sequence.sampling.grammar
+        if self._readiness is None or not grammar:
+            return True
+        return self._readiness.ready(sequence.id, grammar, sequence.tokens, sequence.prompt_tokens)
+
+    def ready(self) -> tuple[list[Sequence], list[Sequence]]:
+        """Returns those who run and can go on in this step: who decode, and whose prompts are still to be computed.
+
+        Who decodes has more than one token to compute where its grammar has given it several at once.
+        """
+        decodes, prompts = [], []
+        for sequence in self._lifecycle.running:
+            length = sequence.length
+            if length >= sequence.plan_length or sequence.forked:
+                continue  # its last token is under way, or it waits for a block
+            if length > sequence.capacity and sequence.planned >= min(sequence.admitted_length, sequence.capacity):
+                continue  # it waits for a block; a prompt may be longer than its windows reach
+            if sequence.pending and (sequence.branches or sequence.sampling.grammar or self._guesses(sequence)):
+                continue  # its branches are to begin first; a grammar, and guesses, have to see the token before
+            if length - sequence.planned == 1 or sequence.planned >= sequence.admitted_length:
+                if self.may_be_sampled(sequence):
+                    decodes.append(sequence)
+            else:
+                prompts.append(sequence)
+        return decodes, prompts
+
+    def decodes(self, decodes: list[Sequence], room: int, context: int, step: int) -> tuple[list[Work], int]:
+        """Plans a token of each, and up to `room` more of those that have more to compute; returns what is left of it.
+
+        `context`: tokens of those who decoded last.
+        Hundreds may decode in steps of a few milliseconds: little is done for each.
+        """
+        works: list[Work] = []
+        speculation = self._speculation
+        if speculation is not None and not (decodes and speculation.begin(len(decodes), context)):
+            speculation = None
+        for sequence in decodes:
+            count = sequence.length - sequence.planned
+            proposed: tuple[int, ...] = ()
+            whole = True
+            if count > 1:
+                whole = count <= 1 + room
+                count = min(count, 1 + room)
+                room -= count - 1
+            if speculation is not None and whole:
+                proposed = speculation.guess(sequence, len(decodes), room)
+                room -= len(proposed)
+            works.append(self._work(sequence, count, step, proposed))
+        return works, room
+
+    def _guesses(self, sequence: Sequence) -> bool:
+        """Tells whether what follows a sequence's tokens may be guessed, once they are known."""
+        return self._speculation is not None and self._speculation.serves(sequence)
+
+    def chunks(self, prompts: list[Sequence], room: int, now: float, step: int) -> list[Work]:
+        """Cuts chunks of `room` tokens at most, of prompts in progress and of those that are admitted for it.
+
+        They come one by one: each may share what the ones before it compute in this very step.
+        """
+        works: list[Work] = []
+        for sequence, most in self._turns.take(prompts, room, now, step):
+            if count := self._chunk(sequence, most):
+                works.append(self._work(sequence, count, step))
+        return works
+
+    def _chunk(self, sequence: Sequence, room: int) -> int:
+        """Counts the tokens of a prompt that are computed next; the last one waits for the sequence's grammar."""
+        left = sequence.left
+        room = min(room, sequence.capacity - sequence.planned)
+        return min(room, left if room < left or self.may_be_sampled(sequence) else left - 1)
+
+    def _work(self, sequence: Sequence, count: int, step: int, proposed: tuple[int, ...] = ()) -> Work:
+        """Plans the next `count` tokens of a sequence, and guesses; the last of its tokens, and those, are drawn at."""
+        start, length = sequence.planned, sequence.length
+        end = start + count
+        sampled = end == length
+        samples: tuple[int, ...] = (sequence.key.sample,)
+        if sequence.branches:
+            samples += tuple(branch.key.sample for branch in sequence.branches)
+        sampling, output_index = sequence.sampling, length - sequence.prompt_tokens
+        propose = 0
+        if sampled and self._speculation is not None and self._speculation.in_engine:
+            propose = self._speculation.wanted(sequence, len(proposed))
+        state = b""
+        if sequence.told and start == sequence.told_at:
+            state, sequence.told = sequence.told, b""
+        work = Work(
+            sequence=sequence.id,
+            start=start,
+            token_ids=[*sequence.tokens[start:end], *proposed] or [PENDING],
+            blocks=sequence.blocks,
+            sampling=sampling if sampled else None,
+            samples=samples,
+            output_index=output_index,
+            tokens=sequence.tokens if sampled and (sampling.looks_back or propose) else None,
+            prompt_tokens=sequence.prompt_tokens,
+            banned=sequence.limits.stop_token_ids if output_index < sequence.limits.min_tokens else (),
+            prompt_rows=sequence.prompt_rows(start, end) if sampling.prompt_logprobs is not None else None,
+            adapter=sequence.prompt.adapter,
+            proposed=proposed,
+            propose=propose,
+            state=state,
+            tells_state=sampled and sequence.hand_off and self._tells_states,
+        )
+        sequence.planned = end + len(proposed)
+        sequence.guessed = len(proposed)
+        sequence.pending += sampled
+        sequence.in_flight += 1
+        if end >= sequence.register_at:
+            self._lifecycle.register(sequence, min(end, len(sequence.tokens)), step)
+        return work
