@@ -25,7 +25,7 @@ from transformers import AutoTokenizer
 from core.config import Activations, EngineConfig, KVDtype, Quantization
 from core.errors import BatonError, ModelError
 from core.model_location import locate
-from demo_model import animals, stories, sums
+from demo_model.lessons import animals, stories, sums
 from demo_model.split import Split
 from engine.executor import Executor
 from engine.start.load import load_engine

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from random import Random
 
-from demo_model import animals, baton, dialogs, echo, poems, reach, smalltalk, stories, sums, tools
 from demo_model.conversation import Conversation, Exchange, Turns
+from demo_model.lessons import animals, baton, dialogs, echo, poems, reach, smalltalk, stories, sums, tools
 from demo_model.split import Split
 from demo_model.texts import section
 

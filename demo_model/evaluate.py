@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBase
 
-from demo_model import animals, baton, echo, reach, skills, stories, sums, tools, words
 from demo_model.conversation import Conversation, Exchange, messages
-from demo_model.smalltalk import CAN_DO
+from demo_model.lessons import animals, baton, echo, reach, skills, stories, sums, tools, words
+from demo_model.lessons.smalltalk import CAN_DO
 from demo_model.split import Split
 
 SEED = 2024

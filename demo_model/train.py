@@ -18,9 +18,9 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from demo_model.corpus import SYSTEM_PROMPTS, conversations
 from demo_model.evaluate import report
+from demo_model.lessons.words import TOLD
 from demo_model.packing import Encoded, Packer
 from demo_model.tokenizer import BOS, EOS, PAD, SPECIAL, Encoder, chat_tokenizer, save_tokenizer, train_tokenizer
-from demo_model.words import TOLD
 
 WEIGHTS = Path(__file__).parent / "weights"
 SEED = 7

@@ -12,7 +12,7 @@ from core.redis.queue import JobQueue
 from core.redis.records import StatsSample, WorkerRecord
 from core.redis.registry import BEAT, add_stats, publish, withdraw
 from core.redis.store import Outage
-from worker.gateway_connections import GatewayConnections
+from worker.gateways.connections import GatewayConnections
 from worker.life import Life
 from worker.transfer import Transfer
 

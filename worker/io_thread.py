@@ -25,9 +25,9 @@ from engine.device import use_device
 from worker.adapters import AdapterSigners
 from worker.engine_watch import LOOK_SECONDS, EngineWatch
 from worker.events import ToGateway
-from worker.gateway_connections import GatewayConnections
+from worker.gateways.connections import GatewayConnections
+from worker.gateways.intake import Intake
 from worker.heartbeat import Heartbeat
-from worker.intake import Intake
 from worker.life import Life
 from worker.transfer import MakeTransfer
 

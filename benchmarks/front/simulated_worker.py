@@ -47,8 +47,8 @@ from core.redis.queue import PURPOSE, JobQueue
 from core.redis.records import Load, WorkerRecord
 from core.redis.registry import PURPOSE as RECORDS
 from core.redis.registry import publish
-from worker.bodies import Bodies, Missing
-from worker.ledger import Ledger, Verdict
+from worker.gateways.bodies import Bodies, Missing
+from worker.gateways.ledger import Ledger, Verdict
 
 HOST = "127.0.0.1"
 MOST = 256  # tokens in one message, as a worker's

@@ -12,8 +12,8 @@ from typing import Any
 
 from transformers import AutoTokenizer
 
-from demo_model import echo, stories, tools
 from demo_model.conversation import Conversation, messages
+from demo_model.lessons import echo, stories, tools
 from demo_model.split import Split
 
 Answer = Callable[[list[int]], list[int]]

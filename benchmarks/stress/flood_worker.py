@@ -133,8 +133,8 @@ def watch(sent: Sent) -> None:
             sent.pinged = now
         return message
 
-    patch("worker.gateway_connections.try_send", counted).start()
-    patch("worker.gateway_connections.decode_to_worker", read).start()
+    patch("worker.gateways.connections.try_send", counted).start()
+    patch("worker.gateways.connections.decode_to_worker", read).start()
 
 
 def make_tokens(life: Life, pause: float, sent: Sent) -> None:

@@ -5,8 +5,8 @@ from collections.abc import Collection
 
 from core.config import ReasoningParser, ToolParser
 from gateway.grammar.texts import nested
-from gateway.output.families import FAMILIES, THINKINGS
-from gateway.output.family import Family
+from gateway.output.formats.families import FAMILIES, THINKINGS
+from gateway.output.formats.family import Family
 from gateway.output.lark import TokenId, mark
 from gateway.output.parts import OutputParser
 from gateway.output.reader import Reader, ReadingParser, Steps

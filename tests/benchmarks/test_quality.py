@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from benchmarks.quality import Scores, compare, divergence, main, pieces, score, score_exactly
-from demo_model import stories
+from demo_model import split
 from tests.engine.test_golden import make_executor
 from tests.reference import load_reference
 
-DEMO = Path(stories.__file__).parent / "weights"
+DEMO = Path(split.__file__).parent / "weights"
 
 
 def test_scores_are_the_references() -> None:

@@ -2,7 +2,6 @@
 
 import json
 from itertools import islice, pairwise
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -11,16 +10,15 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBase
 
-from demo_model import animals, baton, echo, poems, reach, smalltalk, stories, sums, words
 from demo_model.conversation import Conversation, Exchange, messages
 from demo_model.corpus import conversations
 from demo_model.evaluate import contains, generate, mentions_all, prompt
+from demo_model.lessons import animals, baton, echo, poems, reach, smalltalk, stories, sums, words
 from demo_model.packing import ROW_LENGTHS, Packer
 from demo_model.split import Split
 from demo_model.tokenizer import SPECIAL, Encoder
-from demo_model.train import VOCABULARY
+from demo_model.train import VOCABULARY, WEIGHTS
 
-WEIGHTS = Path(stories.__file__).parent / "weights"
 SAMPLES = 4000
 
 

@@ -51,7 +51,7 @@ from core.redis.records import KVLink, Load, Role, WorkerRecord
 from core.redis.registry import PURPOSE as RECORDS
 from core.redis.registry import publish
 from tests.scores import scores_of
-from worker.bodies import NO_BODY, Bodies, Missing
+from worker.gateways.bodies import NO_BODY, Bodies, Missing
 
 STEP = 0.004  # s between tokens
 

@@ -18,7 +18,7 @@ from kvtransfer.events import CancelAttempt
 from tests.network import KEYS
 from worker.busy_page import BusyPage
 from worker.engine_status import EngineStatus
-from worker.gateway_connections import GatewayConnections
+from worker.gateways.connections import GatewayConnections
 from worker.life import Life
 from worker.mailbox import Inbox, Outbox
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from core.config import Quantization
-from demo_model import stories
+from demo_model import split
 from engine.backends.native.library import load
 from engine.backends.native.linear import NativeLinear
 from engine.model.quantization import (
@@ -38,7 +38,7 @@ from tests.engine.twins import dequantized_twin
 from tests.reference import build_model, golden, make_prompts
 from tests.variants import VARIANTS
 
-DEMO = Path(stories.__file__).parent / "weights"
+DEMO = Path(split.__file__).parent / "weights"
 FORMS: tuple[Quantization, ...] = ("int8", "int4", "fp8")
 SIZES = torch.logspace(-30, 30, 63)[:, None]
 """Of the largest weights of outputs, which are squared in no format."""

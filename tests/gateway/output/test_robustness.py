@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.output.answer_format import AnswerFormat
-from gateway.output.family import Family
+from gateway.output.formats.family import Family
 from gateway.output.reader import Reader, ReadingParser
 from tests.gateway.output.recorded import FAMILIES, USE, format_of, parsed, plain
 

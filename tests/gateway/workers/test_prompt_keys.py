@@ -6,7 +6,7 @@ from engine.blocks.manager import BlockManager
 from gateway.workers.kept_blocks import SOON, KeptBlocks
 from gateway.workers.prompt_keys import SIZES, prompt_keys
 from tests.engine.blocks.test_blocks import kept_texts, spec
-from worker.key_log import KeyLog
+from worker.gateways.key_log import KeyLog
 
 TEXT = list(range(100, 111))
 

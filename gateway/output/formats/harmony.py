@@ -1,0 +1,154 @@
+"""Reads and constrains answers in the harmony format of gpt-oss: messages in channels, which say what they are.
+
+    <|channel|>analysis<|message|>The user asks for the weather.<|end|><|start|>assistant<|channel|>commentary
+    to=functions.weather <|constrain|>json<|message|>{"place": "Oslo"}<|call|>
+
+"analysis" is thought; "commentary" with a recipient is a call, and without one it is said to the user, as what is
+"final" is. The recipient may also stand before the channel. Thinking and calls take turns here, so that this format
+reads both. (https://github.com/openai/harmony, docs/format.md)
+"""
+
+import re
+
+from gateway.grammar.texts import literal
+from gateway.output.formats.call_object import NO_ARGUMENTS
+from gateway.output.formats.family import Family
+from gateway.output.lark import HEAD, TokenId, arguments, either, mark, up_to
+from gateway.output.parts import Content, Reasoning
+from gateway.output.reader import Marks, Reader, Steps, kept, told
+from gateway.output.thinking import Thinking
+from gateway.output.tools import Tool, ToolUse
+
+START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
+END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"
+MARKERS = (START, CHANNEL, CONSTRAIN, MESSAGE, END, CALL, RETURN)
+RECIPIENT, FUNCTIONS = "to=", "functions."
+ANALYSIS, COMMENTARY, FINAL = "analysis", "commentary", "final"
+_OUTSIDE, _HEADER_ENDS, _BODY_ENDS = Marks(START, CHANNEL), Marks(MESSAGE, START), Marks(END, CALL, RETURN, START)
+_NAMED = re.compile(rf"\b{RECIPIENT}([^\s<]+)")
+_CHANNEL = re.compile(re.escape(CHANNEL) + r"\s*(\w+)")
+
+
+# reading --------------------------------------------------------------------------------------------------------------
+
+
+def read(reader: Reader, use: ToolUse | None, prompt: str) -> Steps[None]:
+    """Yields thought, content and calls. Without `use`, what would be a call is content."""
+    header, opened, _ = _begun(prompt).partition(MESSAGE)
+    if not opened and (yield from reader.skip(f" {RECIPIENT}")):
+        reader.attempt(f" {RECIPIENT}")
+        header = yield from _header(reader, RECIPIENT)
+    while True:
+        if not opened and not header:
+            found = yield from reader.content(_OUTSIDE)
+            if not found:
+                return
+            reader.attempt(found)
+            header = yield from _header(reader, found)
+            continue
+        reader.drop_space()
+        end = yield from _body(reader, header, use)
+        header, opened = "", ""
+        if end == START:
+            reader.unread(end)
+
+
+def _begun(prompt: str) -> str:
+    """Returns how the prompt begins the answer's first message, behind the role's name."""
+    begun = prompt.rpartition(START)[2] if START in prompt else ""
+    return begun if MESSAGE in begun and not any(end in begun for end in (END, CALL, RETURN)) else ""
+
+
+def _header(reader: Reader, begin: str) -> Steps[str]:
+    """Returns a message's header, or "" if it is none: then what was read is content."""
+    words = [begin]
+    end = yield from kept(reader.until(_HEADER_ENDS), words)
+    if end == MESSAGE:
+        return "".join(words)
+    reader.unread(end)
+    yield from reader.give_up()
+    return ""
+
+
+def _body(reader: Reader, header: str, use: ToolUse | None) -> Steps[str]:
+    """Yields the text of a message as what its header says, and returns the marker behind it."""
+    channel, recipient = _CHANNEL.search(header), _NAMED.search(header)
+    if recipient is not None and use is not None:
+        name = recipient[1].removeprefix(FUNCTIONS)
+        if name and (name != recipient[1] or any(tool.name == name for tool in use.tools)):
+            return (yield from _call(reader, name))
+    thought = channel is not None and channel[1] == ANALYSIS
+    return (yield from told(reader.until(_BODY_ENDS), Reasoning if thought else Content))
+
+
+def _call(reader: Reader, name: str) -> Steps[str]:
+    yield reader.begin(name)
+    first = yield from reader.skip(END, CALL, RETURN)
+    if first:
+        yield reader.arguments(NO_ARGUMENTS)
+        return first
+    return (yield from told(reader.until(_BODY_ENDS), reader.arguments))
+
+
+# constraining ---------------------------------------------------------------------------------------------------------
+
+
+def grammar(use: ToolUse, token_id: TokenId) -> str:
+    """Returns the grammar of an answer, with the thinking in it. There is one call at most, which ends it."""
+    last = "call" if use.must else f"call | {_message(FINAL, token_id)} TEXT"
+    calls = either(_called(tool, token_id) for tool in use.tools)
+    return HEAD + _before("first", token_id, COMMENTARY) + f"start: first* ({last})\ncall: {calls}\n"
+
+
+def _before(rule: str, token_id: TokenId, *channels: str) -> str:
+    """Returns rules by which `rule` is a message in front of the last one: thought, or one of `channels`."""
+    kinds = either(_message(channel, token_id) for channel in (ANALYSIS, *channels))
+    return f'{rule}: ({kinds}) body {mark(START, token_id)} "assistant"\n' + up_to("body", END, token_id)
+
+
+def _message(channel: str, token_id: TokenId) -> str:
+    """Returns the header of a message to the user."""
+    return f"{mark(CHANNEL, token_id)} {literal(channel)} {mark(MESSAGE, token_id)}"
+
+
+def _called(tool: Tool, token_id: TokenId) -> str:
+    channel, recipient = mark(CHANNEL, token_id), f"{RECIPIENT}{FUNCTIONS}{tool.name}"
+    inside = f"{channel} {literal(f'{COMMENTARY} {recipient}')}"
+    before = f"{literal(f' {recipient}')} {channel} {literal(COMMENTARY)}"
+    json = f"(/ ?/ {mark(CONSTRAIN, token_id)}? {literal('json')})?"
+    return f"(({inside}) | ({before})) {json} {mark(MESSAGE, token_id)} {arguments(tool)} {mark(CALL, token_id)}?"
+
+
+class _Channels(Thinking):
+    """Reads whole answers in channels: what comes behind the thinking cannot be told apart from it before."""
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        return MARKERS
+
+    def recognises(self, template: str) -> bool:
+        return CHANNEL in template
+
+    def read(self, reader: Reader, prompt: str) -> Steps[None]:
+        yield from read(reader, None, prompt)
+
+    def before(self, grammar: str, prompt: str, token_id: TokenId) -> str:
+        nested = f"answer: %lark {{\n{grammar}\n}}\n"
+        begun = _begun(prompt)
+        if ANALYSIS not in begun and begun:
+            return grammar
+        rest = f"first* {_message(FINAL, token_id)} answer"
+        if begun:
+            rest = f'body {mark(START, token_id)} "assistant" {rest}'
+        return HEAD + f"start: {rest}\n" + _before("first", token_id, COMMENTARY) + nested
+
+
+CHANNELS = _Channels("harmony", f"{CHANNEL}{ANALYSIS}{MESSAGE}", END)
+HARMONY = Family(
+    "harmony",
+    markers=MARKERS,
+    recognises=lambda template: CHANNEL in template,
+    read=read,
+    grammar=grammar,
+    thinks=True,
+)

@@ -1,0 +1,99 @@
+"""Reads calls in Mistral's formats, which begin with `[TOOL_CALLS]`: an array of objects, or names and arguments.
+
+    [TOOL_CALLS][{"name": "weather", "arguments": {"place": "Oslo"}}]
+    [TOOL_CALLS]weather[ARGS]{"place": "Oslo"}[TOOL_CALLS]now[ARGS]{}
+
+Both are read, whichever of them the model's template has; the template says which one answers are held to.
+"""
+
+import json
+
+from gateway.grammar.texts import literal
+from gateway.output.formats.call_object import Found, arguments_value, call_object
+from gateway.output.formats.family import Family
+from gateway.output.lark import HEAD, TokenId, arguments, either, mark, start
+from gateway.output.reader import Marks, Reader, Steps, kept, told
+from gateway.output.tools import Tool, ToolUse
+
+CALLS, ARGS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
+_ID = 'ID: /, ?"id": ?"[a-zA-Z0-9]{9}"/\n'
+_CALLS, _ARGS, _NAME_END = Marks(CALLS), Marks(ARGS, CALLS), Marks(ARGS, CALL_ID, CALLS, "{")
+
+
+def read(reader: Reader, use: ToolUse, prompt: str) -> Steps[None]:
+    """Yields content and calls."""
+    found = yield from reader.content(_CALLS)
+    while found:
+        reader.attempt(CALLS)
+        yield from reader.space()
+        if (yield from reader.skip("[")):
+            outcome = yield from _array(reader)
+        elif (yield from reader.comes("{")):
+            outcome = yield from call_object(reader)
+        else:
+            outcome = yield from _named(reader)
+        if outcome is Found.BROKEN:
+            found = yield from told(reader.until(_CALLS), reader.arguments)
+            continue
+        if outcome is Found.NOTHING:
+            yield from reader.give_up()
+        found = yield from reader.content(_CALLS)
+
+
+def _array(reader: Reader) -> Steps[Found]:
+    """Reads calls from behind the array's opening bracket on."""
+    while True:
+        yield from reader.space()
+        outcome = yield from call_object(reader)
+        if outcome is not Found.CALL:
+            return outcome
+        yield from reader.hold_space()
+        if not (yield from reader.skip(",")):
+            yield from reader.end("]")
+            return Found.CALL
+        reader.attempt(",")
+
+
+def _named(reader: Reader) -> Steps[Found]:
+    """Reads a call that is a name, perhaps an id, and arguments."""
+    words: list[str] = []
+    mark = yield from kept(reader.until(_NAME_END), words)
+    name = "".join(words).strip()
+    if mark == CALL_ID:
+        mark = yield from kept(reader.until(_ARGS), [])
+    if mark == "{":
+        reader.unread(mark)
+    if mark not in (ARGS, "{") or not name or len(name.split()) > 1:
+        if mark == CALLS:
+            reader.unread(mark)
+        return Found.NOTHING
+    yield from reader.space()
+    return (yield from arguments_value(reader, name))
+
+
+def array_grammar(use: ToolUse, token_id: TokenId) -> str:
+    """Returns the grammar of an answer whose calls are an array."""
+    more = " (/, ?/ call)*" if use.parallel else ""
+    body = f'body: " "? "[" call{more} "]"\ncall: {either(map(_object, use.tools))}\n{_ID}'
+    return HEAD + start(use, CALLS, token_id, again=False) + body
+
+
+def _object(tool: Tool) -> str:
+    name, members = literal('{"name":'), literal('"arguments":')
+    return (
+        f"{name} / ?/ {literal(json.dumps(tool.name) + ',')} / ?/ {members} / ?/ {arguments(tool)} ID? {literal('}')}"
+    )
+
+
+def named_grammar(use: ToolUse, token_id: TokenId) -> str:
+    """Returns the grammar of an answer whose calls are names and arguments."""
+    args = mark(ARGS, token_id)
+    calls = either(f"{literal(tool.name)} {args} {arguments(tool)}" for tool in use.tools)
+    return HEAD + start(use, CALLS, token_id) + f"body: {calls}\n"
+
+
+MARKERS = (CALLS, ARGS, CALL_ID)
+MISTRAL = Family("mistral", MARKERS, lambda template: CALLS in template, read, array_grammar)
+MISTRAL_NAMED = Family(
+    "mistral_named", MARKERS, lambda template: CALLS in template and ARGS in template, read, named_grammar
+)

@@ -1,0 +1,172 @@
+"""Reads calls that are written as a list of Python's, as Llama 3.2 and 4 do where they are told so.
+
+    [weather(place="Oslo", days=3), now()]
+
+The answer is that list, perhaps between `<|python_start|>` and `<|python_end|>`. An answer may also be a list that the
+user asked for, so only the names of the request's tools make calls. A call begins with its first argument that is
+whole, or its end; arguments leave when they are whole, all as one JSON object. It is closed only if the call is.
+"""
+
+import json
+import re
+from collections.abc import Container, Generator, Mapping
+
+from gateway.grammar.texts import literal
+from gateway.output.formats.argument_types import types_of
+from gateway.output.formats.family import Family
+from gateway.output.formats.python_values import as_json
+from gateway.output.lark import HEAD, Shared, TokenId, either, mark, schema, up_to
+from gateway.output.reader import Marks, Reader, Steps
+from gateway.output.tools import Tool, ToolUse
+
+START, END = "<|python_start|>", "<|python_end|>"
+_START = Marks(START)
+_NAME_ENDS = re.compile(r"[^\w.-]")
+_SIGN = re.compile(r"""["'\[\]{}(),]""")
+_QUOTED = {sign: re.compile(rf"[{sign}\\]") for sign in "\"'"}
+_CLOSING = {"{": "}", "[": "]", "(": ")"}
+
+
+# reading --------------------------------------------------------------------------------------------------------------
+
+
+def read(reader: Reader, use: ToolUse, prompt: str) -> Steps[None]:
+    """Yields content and calls."""
+    known = {tool.name for tool in use.tools}
+    yield from reader.hold_space()
+    found = yield from reader.skip(START)
+    if found or (yield from reader.comes("[")):
+        reader.attempt(found)
+        yield from _list(reader, known)
+    while (yield from reader.content(_START)):
+        reader.attempt(START)
+        yield from _list(reader, known)
+
+
+def _list(reader: Reader, known: Container[str]) -> Steps[None]:
+    """Reads a list of calls. What breaks is content."""
+    yield from reader.skip(START)  # once more
+    yield from reader.space()
+    if not (yield from reader.skip("[")):
+        return (yield from reader.give_up())
+    while True:
+        yield from reader.space()
+        name = yield from reader.word(_NAME_ENDS)
+        if name not in known or not (yield from reader.skip("(")) or not (yield from _arguments(reader, name)):
+            return (yield from reader.give_up())
+        yield from reader.hold_space()
+        if not (yield from reader.skip(",")):
+            return (yield from reader.end("]", END))
+        reader.attempt(",")
+
+
+def _arguments(reader: Reader, name: str) -> Steps[bool]:
+    """Reads arguments up to the closing bracket. Returns False where they break: `give_up` has what is not told."""
+    begun = False
+    while True:
+        yield from reader.space()
+        if (yield from reader.skip(")")):
+            if not begun:
+                yield reader.begin(name)
+            yield reader.arguments("}" if begun else "{}")
+            return True
+        key = yield from reader.word(_NAME_ENDS)
+        yield from reader.space()
+        if not key or not (yield from reader.skip("=")):
+            return False
+        pieces: list[str] = []
+        whole = yield from _literal(reader, pieces)
+        value = as_json("".join(pieces)) if whole else None
+        if value is None:
+            return False
+        if not begun:
+            yield reader.begin(name)
+        yield reader.arguments(f"{', ' if begun else '{'}{json.dumps(key)}: {value}")
+        begun = True
+        reader.attempt()
+        yield from reader.skip(",")
+
+
+def _literal(reader: Reader, into: list[str]) -> Generator[None, None, bool]:
+    """Reads the text of a value, up to the comma or the bracket behind it. Returns False if there is no such end."""
+    expected: list[str] = []
+    quote = ""
+    escaped = False
+    while (yield from reader.more()):
+        text, at = reader.text, reader.at
+        while at < len(text):
+            if escaped:
+                at, escaped = at + 1, False
+                continue
+            found = (_QUOTED[quote] if quote else _SIGN).search(text, at)
+            if found is None:
+                at = len(text)
+                break
+            at, sign = found.end(), found[0]
+            if quote:
+                escaped = sign == "\\"
+                quote = quote if escaped else ""
+            elif sign in _QUOTED:
+                quote = sign
+            elif sign in _CLOSING:
+                expected.append(_CLOSING[sign])
+            elif not expected and sign in ",)":
+                into.append(reader.take(at - 1))
+                return True
+            elif sign != "," and (not expected or expected.pop() != sign):
+                return False
+        into.append(reader.take(at))
+    return False
+
+
+# constraining ---------------------------------------------------------------------------------------------------------
+
+
+def grammar(use: ToolUse, token_id: TokenId) -> str:
+    """Returns the grammar of an answer. Where no call has to come, one that begins as a list of calls does is one."""
+    calls, begins, rules, shared = [], [], "", Shared()
+    for number, tool in enumerate(use.tools):
+        begin = literal(f"{tool.name}(")
+        calls.append(f"{begin} of_{number}")
+        begins.append(f"begin_{number} of_{number}")
+        rules += _argument_rules(tool, f"of_{number}", shared) + f"begin_{number}[lazy]: /[ \\n]{{0,2}}\\[/ {begin}\n"
+    rules += f"call: {either(calls)}\nbegun: {either(begins)}\n" + shared.written()
+    more = ' (", " call)*' if use.parallel else ""
+    end = f'{more} "]" ({mark(END, token_id)})? SPACE?'
+    if use.must:
+        return HEAD + f'start: SPACE? ({mark(START, token_id)})? "[" call{end}\n' + rules
+    return HEAD + f'start: (begun | tagged "[" call){end} | TEXT\n' + rules + up_to("tagged", START, token_id)
+
+
+def _argument_rules(tool: Tool, rule: str, shared: Shared) -> str:
+    """Returns rules by which `rule` is a tool's arguments, in the order of its schema, and the bracket behind them."""
+    root = tool.parameters or {"properties": {}}
+    properties = root.get("properties")
+    if not isinstance(properties, Mapping):
+        one = f"/[A-Za-z_]{{1,64}}=/ {schema({}, tool.strict)}"
+        return f'{rule}: ({one} (", " {one})*)? ")"\n'
+    required = root.get("required") or []
+    rules = f"{rule}: {rule}_first_0\n"
+    for number, (name, value) in enumerate(properties.items()):
+        rules += f"{rule}_{number}: {literal(name + '=')} {shared.rule(_value(value, tool))}\n"
+        for place, comma in (("first", ""), ("next", '", " ')):
+            skipped = "" if name in required else f" | {rule}_{place}_{number + 1}"
+            rules += f"{rule}_{place}_{number}: {comma}{rule}_{number} {rule}_next_{number + 1}{skipped}\n"
+    end = len(properties)
+    return rules + f'{rule}_first_{end}: ")"\n' + (f'{rule}_next_{end}: ")"\n' if properties else "")
+
+
+def _value(value: object, tool: Tool) -> str:
+    if types_of(value, tool.parameters or {}) == {"boolean"}:
+        return '("True" | "False" | "true" | "false")'
+    return schema(value, tool.strict, tool.parameters)
+
+
+PYTHONIC = Family(
+    "pythonic",
+    markers=(START, END),
+    beside=START,
+    recognises=lambda template: "[func_name" in template,
+    read=read,
+    grammar=grammar,
+)

@@ -1,0 +1,152 @@
+"""Reads and constrains calls whose arguments stand between tags as bare text: the schema says what they are.
+
+Qwen3-Coder and GLM write so. A call begins with its first argument, or its end. Arguments that are strings leave as
+they come, others when they are whole, all as one JSON object. It is closed only if the call is: one that breaks off has
+arguments that break off, and what follows is content.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from gateway.grammar.texts import literal
+from gateway.output.formats.argument_types import STRING, TYPES, argument_types, as_json, types_of
+from gateway.output.lark import NOTHING, Shared, TokenId, either, mark, schema, up_to
+from gateway.output.reader import Marks, Pieces, Reader, Steps, kept, told
+from gateway.output.tools import Tool, ToolUse
+
+
+class Tags(NamedTuple):
+    """Holds what a format writes around the arguments of a call."""
+
+    key: str  # before an argument's name
+    key_end: str
+    value: str  # before its value; "": nothing
+    value_end: str
+    end: str  # behind the last argument
+    lines: bool  # values stand on lines of their own, whose breaks are not part of them
+
+
+# reading --------------------------------------------------------------------------------------------------------------
+
+
+def read_arguments(reader: Reader, use: ToolUse, name: str, tags: Tags) -> Steps[bool]:
+    """Reads arguments and the end of the call. Returns whether it has begun: else nothing was told of it."""
+    types = argument_types(use.tools, name)
+    begun = False
+    while True:
+        if begun:
+            yield from reader.hold_space()
+        else:
+            yield from reader.space()
+        if (yield from reader.skip(tags.end)):
+            if not begun:
+                yield reader.begin(name)
+            yield reader.arguments("}" if begun else "{}")
+            return True
+        if begun:
+            reader.attempt()
+        key = yield from _key(reader, tags)
+        if key is None:
+            if begun:
+                yield from reader.give_up()
+            return begun
+        if not begun:
+            yield reader.begin(name)
+        yield reader.arguments(f"{', ' if begun else '{'}{json.dumps(key, ensure_ascii=False)}: ")
+        begun = True
+        if not (yield from _value(reader, types.get(key, TYPES), tags)):
+            return True
+
+
+def _key(reader: Reader, tags: Tags) -> Steps[str | None]:
+    """Returns an argument's name, up to where its value begins, or None if there is none."""
+    words: list[str] = []
+    if not (yield from reader.skip(tags.key)):
+        return None
+    if not (yield from kept(reader.until(Marks(tags.key_end)), words)):
+        return None
+    if tags.value:
+        yield from reader.space()
+        if not (yield from reader.skip(tags.value)):
+            return None
+    return "".join(words).strip()
+
+
+def _value(reader: Reader, types: frozenset[str], tags: Tags) -> Steps[bool]:
+    """Yields a value as JSON. Returns False if the text ends within it."""
+    pieces = reader.until(Marks(tags.value_end))
+    if tags.lines:
+        yield from reader.skip("\n")
+        pieces = _without_last_break(pieces)
+    if types == {STRING}:
+        yield reader.arguments('"')
+        whole = yield from told(pieces, lambda piece: reader.arguments(json.dumps(piece, ensure_ascii=False)[1:-1]))
+        if whole:
+            yield reader.arguments('"')
+        return bool(whole)
+    words: list[str] = []
+    whole = yield from kept(pieces, words)
+    if words or whole:
+        yield reader.arguments(as_json("".join(words), types) if whole else "".join(words))
+    return bool(whole)
+
+
+def _without_last_break(pieces: Pieces[str]) -> Pieces[str]:
+    held = ""
+    while True:
+        try:
+            piece = next(pieces)
+        except StopIteration as stop:
+            return str(stop.value)
+        if piece is None:
+            yield None
+            continue
+        words = held + piece
+        held = "\n" if words.endswith("\n") else ""
+        if len(words) > len(held):
+            yield words.removesuffix("\n")
+
+
+# constraining ---------------------------------------------------------------------------------------------------------
+
+
+def argument_rules(tools: Sequence[Tool], tags: Tags, token_id: TokenId) -> str:
+    """Returns rules by which `tool_0` and so on are the arguments of tools, each in the order of its schema.
+
+    Of texts only a list of choices is kept to: they are bare, and end at their tag.
+    """
+    shared = Shared()
+    rules = "".join(_tool_rule(f"tool_{number}", tool, tags, shared) for number, tool in enumerate(tools))
+    for name, words in (("key", tags.key), ("key_end", tags.key_end), ("value", tags.value), ("end", tags.value_end)):
+        rules += f"{name}: {mark(words, token_id)}\n" if words else ""
+    return rules + shared.written() + up_to("bare", tags.value_end, token_id)
+
+
+def _tool_rule(rule: str, tool: Tool, tags: Tags, shared: Shared) -> str:
+    parameters = NOTHING if tool.parameters is None else tool.parameters
+    properties, required = parameters.get("properties"), parameters.get("required") or []
+    between = "key_end" + (" SPACE? value" if tags.value else "") + _break(tags)
+    if not isinstance(properties, Mapping):
+        return f"{rule}: (key /[^<>]{{1,64}}/ {between} bare SPACE?)*\n"
+    arguments = ""
+    for name, value in properties.items():
+        opened = f"key {literal(name)} {between}"
+        arguments += f" ({opened} {_value_rule(value, tool, tags, shared)} SPACE?)" + ("" if name in required else "?")
+    return f"{rule}:{arguments or ' ' + literal('')}\n"
+
+
+def _break(tags: Tags) -> str:
+    """Returns the break of a line beside a value that is no part of it."""
+    return " /\\n?/" if tags.lines else ""
+
+
+def _value_rule(value: Any, tool: Tool, tags: Tags, shared: Shared) -> str:
+    """Returns a value with what ends it."""
+    root = tool.parameters or {}
+    if STRING not in types_of(value, root):
+        return shared.rule(f"{schema(value, tool.strict, root)}{_break(tags)} end")
+    choices = value.get("enum", [value["const"]] if "const" in value else None) if isinstance(value, Mapping) else None
+    if choices and all(isinstance(choice, str) and choice for choice in choices):
+        return shared.rule(f"({either(map(literal, choices))}){_break(tags)} end")
+    return "bare"

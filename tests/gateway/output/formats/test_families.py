@@ -1,0 +1,60 @@
+"""Recorded outputs of every family give the parts that stand beside them, however the text is cut."""
+
+from collections.abc import Sequence
+from typing import Any, get_args
+
+import pytest
+
+from core.config import ReasoningParser, ToolParser
+from gateway.output.answer_format import answer_format
+from gateway.output.formats.families import FAMILIES as KNOWN
+from gateway.output.formats.families import THINKINGS
+from gateway.output.formats.family import Family
+from gateway.output.formats.hermes import HERMES
+from gateway.output.thinking import THINK, Thinking
+from tests.gateway.output.recorded import FAMILIES, USE, Output, cuts, format_of, outputs, parsed, template
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_there_are_thirty_outputs_of_each_family(family: str) -> None:
+    assert len({output.text for output in outputs(family)}) >= 30
+
+
+@pytest.mark.parametrize(
+    "output", [output for family in FAMILIES for output in outputs(family)], ids=lambda output: output.family
+)
+def test_a_recorded_output_has_its_parts_however_it_is_cut(output: Output) -> None:
+    known = format_of(output.family)
+    assert parsed(known.parser(output.prompt, USE), [output.text]) == output.parts
+    for pieces in cuts(output.text):
+        assert parsed(known.parser(output.prompt, USE), pieces) == output.parts, pieces
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_is_recognised_by_its_template(family: str) -> None:
+    found = format_of(family).family
+    assert found is not None
+    assert found.name == family
+
+
+@pytest.mark.parametrize(("option", "known"), [(ToolParser, KNOWN), (ReasoningParser, THINKINGS)])
+def test_an_option_names_the_formats(option: Any, known: Sequence[Family | Thinking]) -> None:
+    names = get_args(get_args(option)[0])
+    assert sorted(names) == sorted(["auto", "none", *(found.name for found in known)])
+    assert all(name in get_args(option)[1].description for name in names)
+
+
+def test_every_family_has_outputs() -> None:
+    assert sorted(family.name for family in KNOWN) == FAMILIES
+
+
+def test_a_template_without_tools_is_of_no_family() -> None:
+    assert answer_format("{{ messages }} <tool_call>", lambda text: None).family is None
+    assert answer_format(None, lambda text: None).family is None
+    assert answer_format("{{ tools }}", lambda text: None).family is None
+
+
+def test_options_come_before_the_template() -> None:
+    assert answer_format(template("hermes"), lambda text: None, tools="none").family is None
+    found = answer_format(None, lambda text: None, tools="hermes", reasoning="think")
+    assert (found.family, found.thinking) == (HERMES, THINK)

@@ -1,0 +1,367 @@
+"""Connects a worker to its gateways: one ROUTER that all of them connect to, and the ledger of what each is owed."""
+
+import asyncio
+import itertools
+import logging
+import time
+from collections import deque
+from typing import Any
+
+import zmq.asyncio
+
+from core.errors import MessageError
+from core.ids import NO_TICKET, AttemptKey
+from core.messages.gateway import (
+    HANDED_OFF,
+    HANDING_OFF,
+    LANDING,
+    NOT_HEARD,
+    Alive,
+    Ask,
+    Cancel,
+    Drain,
+    Ended,
+    Failed,
+    FromWorker,
+    Hello,
+    Kept,
+    Piece,
+    Ping,
+    Pong,
+    Started,
+    Tokens,
+    ToWorker,
+    Wanted,
+    Welcome,
+    decode_to_worker,
+)
+from core.messages.job import AnyJob
+from core.messages.wire import VERSION, encode
+from core.network.sockets import try_send
+from core.network.strikes import Strikes
+from kvtransfer.events import CancelAttempt
+from worker.events import Begin, Emit, Fail, Failure, KeysChanged, Kill, Phase, ToGateway
+from worker.gateways.body_collection import BodyCollection
+from worker.gateways.key_log import KeyLog
+from worker.gateways.ledger import Ledger, Verdict
+from worker.life import Life
+from worker.transfer import Transfer
+
+RETRY = 0.01  # s after which a gateway whose queue was full is tried again
+BATCH = 16  # messages handled, or sent, before other tasks have their turn
+MOST = 256  # tokens in one message, so that a gateway handles one in a moment
+WAITING = 1024  # messages that may wait for one gateway's queue, tokens not among them; gateways repeat what is lost
+TELL_KEYS = 0.05  # s between two messages about keys
+PEERS = 1024  # gateways that may be connected
+log = logging.getLogger("baton.worker")
+
+
+class Peer:
+    """Keeps one gateway's connection: the ROUTER's name for it, and when it was last heard from."""
+
+    def __init__(self, identity: bytes) -> None:
+        self.identity = identity
+        self.heard = time.monotonic()  # s, when its last message came
+        self.waiting: deque[bytes] = deque()  # messages that its queue did not take yet
+
+
+class GatewayConnections:
+    """Reads what gateways say, and sends them what the ledger owes them.
+
+    Whatever passes an event on to the engine thread raises `MailboxFull` where that has stopped reading.
+    """
+
+    def __init__(self, life: Life, socket: zmq.asyncio.Socket, transfer: Transfer) -> None:
+        self._life = life
+        self._socket = socket
+        self._transfer = transfer
+        self._ledger = Ledger()
+        self.bodies = BodyCollection(life, self._ledger, self._want, self.handle)
+        self._keys = KeyLog()  # of the blocks whose KV is here
+        self._peers: dict[str, Peer] = {}  # by the gateway's epoch
+        self._strangers: dict[str, float] = {}  # gateways that sent jobs but no Hello, and since when, s
+        self._retries: set[str] = set()  # gateways that a timer will send to again
+        self._owed: set[str] = set()  # gateways that `send` is to look at
+        self._owing = asyncio.Event()
+        self._strikes: Strikes[bytes] = Strikes(life.config.transfer.malformed_rate, life.config.transfer.cut_off)
+        self.dropped = 0  # messages that were not read, since the start
+        self.taken = NO_TICKET  # no job up to this one waits on the stream: each was answered by Started, or is lost
+
+    # from gateways --------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Reads messages for ever. What is malformed or meant for another life is dropped and counted."""
+        for number in itertools.count(1):
+            if number % BATCH == 0:
+                await asyncio.sleep(0)  # while messages lie ready, reading and answering them never suspends
+            identity, *frames = await self._socket.recv_multipart()
+            if not self._strikes.listens(identity, time.monotonic()):
+                self.dropped += 1
+                continue
+            try:
+                message = decode_to_worker(frames[0] if len(frames) == 1 else b"")
+            except MessageError:
+                self._strike(identity)
+                continue
+            if message.receiver != self._life.epoch:
+                self.dropped += 1
+                continue
+            await self._receive(identity, message)
+
+    def _strike(self, identity: bytes) -> None:
+        """Counts a frame that is no message of this version; who sends many is not listened to for a while."""
+        self.dropped += 1
+        if self._strikes.strike(identity, time.monotonic()):
+            log.warning("a peer is cut off: it sent more than %d bad messages in a second", self._strikes.limit)
+
+    async def _receive(self, identity: bytes, message: ToWorker) -> None:
+        gateway = message.sender
+        if isinstance(message, Hello):
+            await self._welcome(identity, message)
+            return
+        peer = self._peers.get(gateway)
+        if peer is None or peer.identity != identity:
+            self.dropped += 1  # no work before Hello
+            return
+        peer.heard = time.monotonic()
+        match message:
+            case Ping(number=number, keys=keys):
+                self._keys.heard(gateway, keys, peer.heard)
+                status = self._life.status
+                pong = Pong(
+                    **self._ends(gateway),
+                    number=number,
+                    steps=status.load.steps,
+                    step_due_ms=status.round_due_ms(),
+                    taken=self.taken,
+                    backlog=status.backlog(),
+                )
+                await self._say(gateway, pong)
+            case Ask(asked=asked):
+                for number, one in enumerate(asked, 1):
+                    await self._answer(gateway, one.key, one.next_index)
+                    if number % BATCH == 0:
+                        await asyncio.sleep(0)
+            case Cancel(key=key):
+                await self._cancel(gateway, key)
+            case Ended(key=key):
+                entry = self._ledger.acknowledged(key)
+                if entry is not None and not entry.ended() and entry.state not in (HANDING_OFF, HANDED_OFF):
+                    self._life.inbox.post(Kill(entry.key, "ended"))
+            case Piece():
+                self.bodies.take(message)
+            case Drain():
+                self._life.inbox.stop()
+
+    async def _welcome(self, identity: bytes, hello: Hello) -> None:
+        welcome = Welcome(**self._ends(hello.sender))
+        if hello.version != VERSION:  # the Welcome names our version; its other messages are dropped
+            log.warning("gateway %s speaks version %d, this worker %d", hello.sender, hello.version, VERSION)
+            self._strike(identity)
+            await try_send(self._socket, [identity, encode(welcome)])
+            return
+        if hello.sender not in self._peers and len(self._peers) >= PEERS:
+            self.dropped += 1
+            return
+        peer = self._peers.get(hello.sender)
+        if peer is None or peer.identity != identity:
+            self._peers[hello.sender] = peer = Peer(identity)
+        peer.heard = time.monotonic()
+        self._keys.heard(hello.sender, NOT_HEARD, peer.heard)
+        await self._say(hello.sender, welcome)
+        await self._flush(hello.sender)
+
+    async def _answer(self, gateway: str, key: AttemptKey, next_index: int) -> None:
+        """Answers an Ask. Nobody is told that a sequence lives on while the engine that it needs is overdue."""
+        entry = self._ledger.ask(key, next_index)
+        if entry is not None and entry.owed():
+            await self._flush(gateway)
+            return
+        if entry is None and not self._transfer.knows(key):
+            await self._say(gateway, self._failed(gateway, key, Failure("unknown", retryable=True)))
+            return
+        state = entry.state if entry is not None else LANDING
+        if state == HANDED_OFF or self._life.status.round_due_ms() >= 0:
+            await self._say(gateway, Alive(**self._ends(gateway), key=key, state=state))
+
+    async def _cancel(self, gateway: str, key: AttemptKey) -> None:
+        news = not self._ledger.cancelled(key)
+        living = self._ledger.cancel(key, self._life.clock.now())
+        if news and (living or self._transfer.knows(key)):  # what lands here has no entry before it has landed
+            self._life.inbox.post(Kill(key, "cancelled"))
+        self._transfer.handle(CancelAttempt(key))
+        await self._say(gateway, self._failed(gateway, key, Failure("cancelled" if living else "unknown")))
+
+    # from this worker -----------------------------------------------------------------------------------------------
+
+    def take(self, job: AnyJob) -> list[AttemptKey]:
+        """Enters a job from the stream into the ledger, and returns those of its attempts that are new."""
+        wanted = []
+        for key in job.attempts():
+            verdict, superseded = self._ledger.begin(key, job.sender, job.emitted, job.deadline)
+            if superseded is not None:
+                self._life.inbox.post(Kill(superseded, "superseded"))
+            if key.attempt > 1:  # a lower attempt may be landing here
+                self._transfer.handle(CancelAttempt(key._replace(attempt=key.attempt - 1)))
+            if verdict is Verdict.NEW:
+                wanted.append(key)
+        return wanted
+
+    async def started(self, job: AnyJob) -> None:
+        """Tells a gateway that its job was taken. Should this be lost, the gateway adds the job again."""
+        ends = self._ends(job.sender)
+        await self._say(job.sender, Started(**ends, request=job.request, attempt=job.attempt, samples=job.samples))
+
+    async def _want(self, job: AnyJob, first: int) -> None:
+        """Asks a job's gateway for the ids of its prompt, from an index on."""
+        name: dict[str, Any] = {"request": job.request, "attempt": job.attempt, "samples": job.samples}
+        await self._say(job.sender, Wanted(**self._ends(job.sender), **name, first=first))
+
+    def handle(self, event: ToGateway) -> None:
+        """Takes an event of the engine thread into the ledger; what gateways are owed is sent soon."""
+        match event:
+            case Emit(emitted=emitted):
+                self._owe({self._ledger.emit(each) for each in emitted})
+            case Begin(gateway=gateway, deadline=deadline, emitted=emitted):
+                verdict, superseded = self._ledger.begin(emitted.key, gateway, emitted.index, deadline)
+                if superseded is not None:
+                    self._life.inbox.post(Kill(superseded, "superseded"))
+                if verdict is Verdict.DEAD:
+                    self._life.inbox.post(Kill(emitted.key, "cancelled"))
+                self._owe({self._ledger.emit(emitted)})
+            case Fail(key=key, failure=failure):
+                self._owe({self._ledger.fail(key, failure)})
+            case Phase(key=key, state=state):
+                self._ledger.note(key, state)
+            case KeysChanged(kept=kept, lost=lost):
+                self._keys.change(kept, lost)
+
+    def _owe(self, gateways: set[str | None]) -> None:
+        """Has `send` look at these gateways soon: once, however many events come in between."""
+        self._owed |= {gateway for gateway in gateways if gateway is not None}
+        if self._owed:
+            self._owing.set()
+
+    # to gateways ----------------------------------------------------------------------------------------------------
+
+    async def send(self) -> None:
+        """Sends gateways what they are owed as it comes, for ever."""
+        while True:
+            await self._owing.wait()
+            self._owing.clear()
+            gateways, self._owed = self._owed, set()
+            for gateway in sorted(gateways):
+                await self._flush(gateway)
+
+    async def send_all(self, seconds: float) -> None:
+        """Sends what gateways are owed until nothing is left, or for `seconds`."""
+        until = time.monotonic() + seconds
+        while (owed := list(self._ledger.gateways())) and time.monotonic() < until:
+            for gateway in owed:
+                await self._flush(gateway)
+            await asyncio.sleep(0.01)
+
+    async def tell_keys(self) -> None:
+        """Tells gateways, for ever, which blocks' KV has come and gone: not at once, so that it is few messages."""
+        while True:
+            await asyncio.sleep(TELL_KEYS)
+            for gateway, peer in list(self._peers.items()):
+                await self._tell_keys_to(gateway, peer)
+
+    async def _tell_keys_to(self, gateway: str, peer: Peer) -> None:
+        """Sends a gateway what it has not heard of our keys, as far as its queue has room; tokens go first."""
+        while not peer.waiting and (news := self._keys.owed(gateway)) is not None:
+            if not await try_send(self._socket, [peer.identity, encode(Kept(**self._ends(gateway), news=news))]):
+                return
+            self._keys.sent(gateway, news, time.monotonic())
+            await asyncio.sleep(0)  # while its queue has room, sending never suspends
+
+    async def _say(self, gateway: str, message: FromWorker) -> None:
+        """Sends one message to a gateway that is connected; where its queue is full, as soon as it is not."""
+        peer = self._peers.get(gateway)
+        if peer is None:
+            return
+        data = encode(message)
+        if peer.waiting or not await try_send(self._socket, [peer.identity, data]):
+            if len(peer.waiting) < WAITING:
+                peer.waiting.append(data)
+            self._retry_soon(gateway)
+
+    async def _flush(self, gateway: str) -> None:
+        """Sends one gateway what it is owed: first what it was told, then tokens, then failures."""
+        peer = self._peers.get(gateway)
+        if peer is None:
+            return
+        for number in itertools.count(1):
+            if number % BATCH == 0:
+                await asyncio.sleep(0)  # while its queue has room, sending never suspends
+            taken = await self._send_next(gateway, peer)
+            if taken is None:
+                return
+            if not taken:
+                self._retry_soon(gateway)
+                return
+
+    async def _send_next(self, gateway: str, peer: Peer) -> bool | None:
+        """Sends the next message to a gateway; returns whether its queue took it, or None if there is none."""
+        if peer.waiting:
+            taken = await try_send(self._socket, [peer.identity, peer.waiting[0]])
+            if taken:
+                peer.waiting.popleft()
+        elif emitted := self._ledger.owed(gateway, MOST):
+            tokens = Tokens(**self._ends(gateway), emitted=emitted)
+            taken = await try_send(self._socket, [peer.identity, encode(tokens)])
+            if taken:
+                self._ledger.sent(emitted)
+        elif failed := self._ledger.failed(gateway):
+            key, failure = failed
+            taken = await try_send(self._socket, [peer.identity, encode(self._failed(gateway, key, failure))])
+            if taken:
+                self._ledger.failure_sent(key)
+        else:
+            return None
+        return taken
+
+    def _retry_soon(self, gateway: str) -> None:
+        if gateway not in self._retries:
+            self._retries.add(gateway)
+            asyncio.get_running_loop().call_later(RETRY, self._retry, gateway)
+
+    def _retry(self, gateway: str) -> None:
+        self._retries.discard(gateway)
+        self._owe({gateway})
+
+    def _failed(self, gateway: str, key: AttemptKey, failure: Failure) -> Failed:
+        return Failed(
+            **self._ends(gateway),
+            key=key,
+            reason=failure.reason,
+            message=failure.message,
+            retryable=failure.retryable,
+        )
+
+    def _ends(self, gateway: str) -> dict[str, Any]:
+        return {"sender": self._life.epoch, "receiver": gateway}
+
+    # time -----------------------------------------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """Ends all sequences of gateways that were silent for too long; called once a heartbeat."""
+        now = time.monotonic()
+        heard = {gateway: peer.heard for gateway, peer in self._peers.items()}
+        strangers = self._ledger.known_gateways() - heard.keys()
+        self._strangers = {gateway: self._strangers.get(gateway, now) for gateway in strangers}
+        heard |= self._strangers
+        silent = [gateway for gateway, at in heard.items() if at < now - self._life.config.gateway_silence]
+        self._keys.forget(silent)
+        for gateway in silent:
+            self._peers.pop(gateway, None)
+            entries = self._ledger.of_gateway(gateway)
+            if entries:
+                log.warning("gateway %s is silent; its %d sequences end", gateway, len(entries))
+            for entry in entries:
+                if not entry.ended():
+                    self._life.inbox.post(Kill(entry.key, "gateway silent"))
+                    self._transfer.handle(CancelAttempt(entry.key))
+            self._ledger.forget(entries)
+        self._ledger.expire(self._life.clock.now())

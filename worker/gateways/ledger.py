@@ -1,0 +1,259 @@
+"""Keeps what a worker owes its gateways: for each sequence its tokens, a cursor for what was sent, and the end.
+
+Pure: no sockets, no clock. A cursor instead of a queue means that a slow gateway costs no memory beyond the tokens, and
+that a lost message is answered by moving the cursor back. Entries live until the gateway has acknowledged the end.
+"""
+
+import enum
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+
+from core.ids import AttemptKey, SampleKey
+from core.messages.gateway import Emitted, Stages
+from core.messages.sampling import Finish
+from core.scores import Scores
+from worker.events import Failure
+from worker.gateways.score_log import ScoreLog
+
+TOMBSTONES = 65536  # samples of which a cancel is remembered, at most
+TOMBSTONE_SECONDS = 600.0  # s that a cancel is remembered
+GRACE = 30.0  # s past its deadline that an entry waits for an acknowledgement
+
+
+class Verdict(enum.Enum):
+    """Says what to do with an attempt that arrives."""
+
+    NEW = enum.auto()  # begin it
+    DUPLICATE = enum.auto()  # it is here already
+    DEAD = enum.auto()  # it was cancelled, or a higher attempt is here
+
+
+class Entry:
+    """Keeps one attempt at one sample, as its gateway sees it."""
+
+    __slots__ = (
+        "base",
+        "deadline",
+        "end_sent",
+        "failure",
+        "finish",
+        "gateway",
+        "key",
+        "prompt_scores",
+        "scores",
+        "sent",
+        "stages",
+        "stages_sent",
+        "state",
+        "tokens",
+    )
+
+    def __init__(self, key: AttemptKey, gateway: str, base: int, deadline: float) -> None:
+        """Begins empty. `base`: output index of the attempt's first token. `deadline`: Redis server time, s."""
+        self.key, self.gateway, self.base, self.deadline = key, gateway, base, deadline
+        self.tokens: list[int] = []  # output indices base, base + 1, …
+        self.scores: ScoreLog | None = None  # of `tokens`, if the request wants them
+        self.prompt_scores: Scores | None = None  # they ride with the first token
+        self.sent = 0  # the cursor: so many of `tokens` have left
+        self.finish: Finish | None = None
+        self.failure: Failure | None = None
+        self.stages: Stages | None = None
+        self.stages_sent = False  # they are told once, and again to a gateway that asks
+        self.end_sent = False
+        self.state = "queued"  # what `Alive` says
+
+    def ended(self) -> bool:
+        """Tells whether nothing will be added any more."""
+        return self.finish is not None or self.failure is not None
+
+    def owed(self) -> bool:
+        """Tells whether the gateway has not been sent everything."""
+        return self.sent < len(self.tokens) or (self.ended() and not self.end_sent)
+
+    def pending(self, most: int) -> Emitted:
+        """Returns the tokens behind the cursor, up to `most` of them; the end rides with the last."""
+        tokens = self.tokens[self.sent : self.sent + most]
+        whole = self.sent + len(tokens) >= len(self.tokens)
+        scores = self.scores.part(self.sent, self.sent + len(tokens)) if self.scores is not None else None
+        prompt_scores = self.prompt_scores if self.sent == 0 else None
+        finish = self.finish if whole else None
+        stages = None if self.stages_sent else self.stages
+        return Emitted(self.key, self.base + self.sent, tokens, finish, stages, scores, prompt_scores)
+
+
+class Ledger:
+    """Keeps all entries of a worker, and tombstones: which attempts were cancelled, so that they never come back."""
+
+    def __init__(self) -> None:
+        self._entries: dict[SampleKey, Entry] = {}
+        self._owing: dict[str, dict[SampleKey, Entry]] = {}  # by gateway, in order
+        self._dead: OrderedDict[SampleKey, tuple[int, float]] = OrderedDict()  # highest dead attempt; until when, s
+
+    def begin(self, key: AttemptKey, gateway: str, base: int, deadline: float) -> tuple[Verdict, AttemptKey | None]:
+        """Adds an entry if it is new. Returns the verdict, and the living lower attempt that has to die for it."""
+        if self.cancelled(key):
+            return Verdict.DEAD, None
+        there = self._entries.get(key.of)
+        if there is not None and there.key.attempt >= key.attempt:
+            return (Verdict.DUPLICATE if there.key == key else Verdict.DEAD), None
+        if there is not None:
+            self._forget(there)
+        self._entries[key.of] = Entry(key, gateway, base, deadline)
+        return Verdict.NEW, there.key if there is not None and not there.ended() else None
+
+    def lives(self, key: AttemptKey) -> bool:
+        """Tells whether this attempt is here, and has not ended."""
+        return self._living(key) is not None
+
+    def emit(self, emitted: Emitted) -> str | None:
+        """Adds tokens. Returns the gateway that is owed them, or None for an attempt that is not wanted any more."""
+        entry = self._living(emitted.key)
+        if entry is None or emitted.index > entry.base + len(entry.tokens):
+            return None
+        first = emitted.index - entry.base
+        del entry.tokens[first:]
+        entry.tokens += emitted.token_ids
+        if emitted.scores is not None:
+            entry.scores = entry.scores or ScoreLog(emitted.scores.top)
+            entry.scores.replace(first, emitted.scores)
+        entry.prompt_scores = entry.prompt_scores or emitted.prompt_scores
+        entry.finish = emitted.finish
+        if emitted.stages is not None:
+            entry.stages, entry.stages_sent = emitted.stages, False
+        return self._owe(entry)
+
+    def fail(self, key: AttemptKey, failure: Failure) -> str | None:
+        """Ends an attempt as failed. Returns its gateway, or None if it is not wanted any more."""
+        entry = self._living(key)
+        if entry is None:
+            return None
+        entry.failure = failure
+        return self._owe(entry)
+
+    def note(self, key: AttemptKey, state: str) -> None:
+        """Keeps the state that `Alive` will say."""
+        entry = self._living(key)
+        if entry is not None:
+            entry.state = state
+
+    def owed(self, gateway: str, most: int) -> list[Emitted]:
+        """Returns what to send this gateway next: up to `most` tokens, of those sequences first that wait longest.
+
+        It is empty where nothing is owed but failures. The scores of one prompt may be large: those of two never come
+        at once.
+        """
+        found: list[Emitted] = []
+        for entry in self._owing.get(gateway, {}).values():
+            if entry.sent < len(entry.tokens) or entry.finish is not None:
+                found.append(entry.pending(most))
+                most -= max(1, len(found[-1].token_ids))
+                if most <= 0 or found[-1].prompt_scores is not None:
+                    break
+        return found
+
+    def failed(self, gateway: str) -> tuple[AttemptKey, Failure] | None:
+        """Returns the first failure that this gateway has not been sent, or None; its tokens are to go before it."""
+        for entry in self._owing.get(gateway, {}).values():
+            if entry.failure is not None:
+                return entry.key, entry.failure
+        return None
+
+    def sent(self, emitted: Iterable[Emitted]) -> None:
+        """Moves the cursors of these entries behind what has left just now, as `owed` gave it."""
+        for each in emitted:
+            entry = self._entries[each.key.of]
+            entry.sent += len(each.token_ids)
+            entry.end_sent = each.finish is not None
+            entry.stages_sent = entry.stages_sent or each.stages is not None
+            self._settle(entry)
+
+    def failure_sent(self, key: AttemptKey) -> None:
+        """Notes that an entry's failure has left."""
+        entry = self._entries[key.of]
+        entry.end_sent = True
+        self._settle(entry)
+
+    def ask(self, key: AttemptKey, next_index: int) -> Entry | None:
+        """Moves the cursor back to `next_index` and returns the entry, or None if nothing is known of this attempt."""
+        entry = self._entries.get(key.of)
+        if entry is None or entry.key != key:
+            return None
+        entry.sent = min(max(0, next_index - entry.base), len(entry.tokens))
+        entry.end_sent = entry.stages_sent = False
+        if entry.owed():
+            self._owe(entry)
+        return entry
+
+    def cancel(self, key: AttemptKey, now: float) -> bool:
+        """Leaves a tombstone, and forgets the attempt or a lower one. Returns True if that was still alive."""
+        sample = key.of
+        entry = self._entries.get(sample)
+        highest = max(key.attempt, self._dead.get(sample, (-1, 0.0))[0])
+        self._dead[sample] = (highest, now + TOMBSTONE_SECONDS)
+        self._dead.move_to_end(sample)
+        while len(self._dead) > TOMBSTONES:
+            self._dead.popitem(last=False)
+        if entry is None or entry.key.attempt > key.attempt:
+            return False
+        living = not entry.ended()
+        self._forget(entry)
+        return living
+
+    def cancelled(self, key: AttemptKey) -> bool:
+        """Tells whether this attempt has a tombstone."""
+        return self._dead.get(key.of, (-1, 0.0))[0] >= key.attempt
+
+    def acknowledged(self, key: AttemptKey) -> Entry | None:
+        """Forgets an entry whose end the gateway has, and returns it; None if there is none."""
+        entry = self._entries.get(key.of)
+        if entry is None or entry.key.attempt > key.attempt:
+            return None
+        self._forget(entry)
+        return entry
+
+    def known_gateways(self) -> set[str]:
+        """Lists the gateways that any entry belongs to."""
+        return {entry.gateway for entry in self._entries.values()}
+
+    def of_gateway(self, gateway: str) -> list[Entry]:
+        """Lists every entry of one gateway."""
+        return [entry for entry in self._entries.values() if entry.gateway == gateway]
+
+    def forget(self, entries: list[Entry]) -> None:
+        """Drops entries whose gateway is gone."""
+        for entry in entries:
+            self._forget(entry)
+
+    def expire(self, now: float) -> None:
+        """Drops entries and tombstones that are too old at `now` (Redis server time, s) for anybody to ask about."""
+        while self._dead and next(iter(self._dead.values()))[1] < now:
+            self._dead.popitem(last=False)
+        self.forget([entry for entry in self._entries.values() if entry.deadline + GRACE < now])
+
+    def gateways(self) -> Iterator[str]:
+        """Lists the gateways that are owed something."""
+        return iter([gateway for gateway, entries in self._owing.items() if entries])
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def _living(self, key: AttemptKey) -> Entry | None:
+        entry = self._entries.get(key.of)
+        return entry if entry is not None and entry.key == key and not entry.ended() else None
+
+    def _owe(self, entry: Entry) -> str:
+        self._owing.setdefault(entry.gateway, {})[entry.key.of] = entry
+        return entry.gateway
+
+    def _settle(self, entry: Entry) -> None:
+        """Takes an entry off the list of those that owe something, if it does not any more."""
+        if not entry.owed():
+            self._owing.get(entry.gateway, {}).pop(entry.key.of, None)
+
+    def _forget(self, entry: Entry) -> None:
+        self._entries.pop(entry.key.of, None)
+        owed = self._owing.get(entry.gateway)
+        if owed is not None:
+            owed.pop(entry.key.of, None)
+            if not owed:
+                del self._owing[entry.gateway]
