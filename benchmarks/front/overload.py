@@ -27,7 +27,7 @@ from benchmarks.random_model import SHAPES, make
 from core.completions_client import EventStream
 from core.errors import BatonError
 from core.slo import SLO, Timings, parse_objective, percentile
-from launcher.preflight import check_port
+from launcher.checking.preflight import check_port
 from launcher.stages import Stages
 
 HOST = "127.0.0.1"

@@ -17,10 +17,10 @@ from pathlib import Path
 from benchmarks.processes.children import child, last_line
 from core.errors import BatonError, ConfigError
 from launcher.deployment import ENVIRONMENT
+from launcher.installing.requirements import base_name, pins
+from launcher.installing.torch_source import choose, pip_versions
 from launcher.options import ROOT
-from launcher.requirements import base_name, pins
 from launcher.stages import Stages
-from launcher.torch_source import choose, pip_versions
 
 TORCH = "torch==" + pins(ROOT)["torch"]
 POLL_SECONDS = 0.2

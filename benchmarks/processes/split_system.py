@@ -20,11 +20,11 @@ from core.network.sealing import new_secret
 from core.redis.clients import connect_blocking
 from core.redis.records import FinishedRecord, WorkerRecord
 from core.redis.registry import FINISHED, index_key, read_unchecked, record_key
+from launcher.checking.preflight import check_port
 from launcher.deployment import Deployment, environment
+from launcher.host.redis_server import redis_service
+from launcher.host.service import READY, Service
 from launcher.options import ROOT, UpConfig
-from launcher.preflight import check_port
-from launcher.redis_server import redis_service
-from launcher.service import READY, Service
 
 HOST = "127.0.0.1"
 EXACT = EngineOptions(dtype="fp32", kv_memory=64 << 20)  # an answer does not depend on what is computed beside it

@@ -35,14 +35,14 @@ from core.network.listening import http_url
 from core.network.sealing import new_secret
 from core.process.status import read_status
 from core.redis.clients import connect_blocking
+from launcher.checking.preflight import check_port
 from launcher.deployment import Deployment, environment, stop_order
+from launcher.host.redis_server import redis_service
+from launcher.host.service import READY, Service, answers
+from launcher.host.signals import Signals
+from launcher.host.supervisor import Supervisor
 from launcher.options import ROOT, UpConfig
-from launcher.preflight import check_port
-from launcher.redis_server import redis_service
-from launcher.service import READY, Service, answers
-from launcher.signals import Signals
 from launcher.stages import Stages
-from launcher.supervisor import Supervisor
 
 BEFORE = 5.0  # s of load before the harm
 LOOK = 0.1

@@ -16,7 +16,7 @@ import pytest
 from benchmarks.gpu_hour import names
 from benchmarks.gpu_hour.packages import ENGINE, HANDOFF, PRESENT, SYSTEM, WHEELS
 from benchmarks.gpu_hour.stages import ROOT, STAGES, Stage
-from launcher.requirements import base_name
+from launcher.installing.requirements import base_name
 
 PATIENCE = 100  # s
 GONE = {"asynchat", "asyncore", "distutils", "imp", "smtpd"}

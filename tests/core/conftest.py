@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from core.redis.clients import connect_blocking
-from launcher.redis_server import redis_service
+from launcher.host.redis_server import redis_service
 from tests.waiting import wait_until
 
 

@@ -24,7 +24,7 @@ from core.redis.clients import connect_blocking
 from core.redis.records import FinishedRecord, StatsSample, WorkerRecord
 from core.redis.registry import FINISHED, STATS, index_key, read_unchecked, record_key
 from launcher.deployment import ENVIRONMENT
-from launcher.redis_server import redis_service
+from launcher.host.redis_server import redis_service
 from tests.e2e.forks import ROOT, Forked
 from tests.e2e.host import THIS_HOST, Host
 from tests.waiting import wait_until

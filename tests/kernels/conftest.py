@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from launcher.gpus import visible_gpus
+from launcher.host.gpus import visible_gpus
 
 DEVICE = "cuda" if visible_gpus() else "cpu"
 # The interpreter's `tl.dot` is silently wrong in bf16.

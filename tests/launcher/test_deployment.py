@@ -13,9 +13,9 @@ from core.config import DashboardConfig, EngineOptions, GatewayConfig, TransferO
 from core.keys.key_file import change_keys
 from core.network.listening import http_url, is_local
 from launcher.deployment import Deployment, environment, stop_order
-from launcher.gpus import Placement, placements, visible_gpus
+from launcher.host.gpus import Placement, placements, visible_gpus
+from launcher.host.service import Service
 from launcher.options import DEMO_MODEL, DEMO_NAME, UpConfig
-from launcher.service import Service
 from launcher.stages import Stages
 from launcher.up import WHOLE_REQUESTS, check, up
 
@@ -217,7 +217,7 @@ def has_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HasGPUs:
         program.chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        monkeypatch.setattr("launcher.gpus.version", lambda name: "2.13.0")
+        monkeypatch.setattr("launcher.host.gpus.version", lambda name: "2.13.0")
 
     return have
 
@@ -263,7 +263,7 @@ def test_hidden_gpus_are_not_seen(chosen: str, seen: list[str]) -> None:
 
 @pytest.mark.usefixtures("four_gpus")
 def test_a_cpu_build_of_torch_does_not_use_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launcher.gpus.version", lambda name: "2.13.0+cpu")
+    monkeypatch.setattr("launcher.host.gpus.version", lambda name: "2.13.0+cpu")
     assert placements("auto", 1) == [Placement("cpu")]
 
 

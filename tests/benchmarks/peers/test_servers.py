@@ -14,8 +14,8 @@ from benchmarks.peers.servers import HOST, Server, serving
 from benchmarks.peers.setup import PeerError
 from benchmarks.processes.children import child, last_line
 from benchmarks.serve_peers import ServeConfig, line, summary
+from launcher.checking.preflight import check_port
 from launcher.options import ROOT
-from launcher.preflight import check_port
 from launcher.stages import Stages
 from tests.waiting import alive, wait_until
 

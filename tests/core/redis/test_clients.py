@@ -22,7 +22,7 @@ from core.redis.registry import PURPOSE as RECORDS
 from core.redis.registry import listed, publish, withdraw
 from core.redis.store import ServerClock, check
 from core.redis.stored import TenantStore
-from launcher.redis_server import server_binary
+from launcher.host.redis_server import server_binary
 from tests.core.redis.test_queue import job
 from tests.waiting import wait_until
 

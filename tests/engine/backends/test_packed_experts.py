@@ -18,7 +18,7 @@ from engine.model.quantized import Quantized, Weight
 from kernels.moe.expert_products import Expert
 from kernels.moe.packed_products import PackedExpert
 from kernels.tuning import Config
-from launcher.gpus import visible_gpus
+from launcher.host.gpus import visible_gpus
 from tests.engine.drive import run, start
 from tests.engine.test_golden import make_executor
 from tests.reference import build_model, make_prompts

@@ -24,7 +24,7 @@ from kernels.quantized import rows as kernel
 from kernels.quantized.product import CUT
 from kernels.quantized.rows import RowForm, RowKind
 from kernels.tuning import Config
-from launcher.gpus import visible_gpus
+from launcher.host.gpus import visible_gpus
 from tests.engine.specializations import specializations
 from tests.engine.test_golden import make_executor
 from tests.reference import build_model, make_prompts

@@ -21,7 +21,7 @@ from engine.model.batch import Sampled
 from engine.model.read_config import read_config
 from engine.plan import PENDING, Plan, Work
 from engine.start.profiling import warm_up
-from launcher.gpus import visible_gpus
+from launcher.host.gpus import visible_gpus
 from tests.engine.drive import GREEDY, run, start
 from tests.engine.test_golden import make_executor
 from tests.reference import build_model, golden, make_prompts

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from launcher.held_file import HeldFile, is_held
+from launcher.host.held_file import HeldFile, is_held
 
 KEPT_LOGS = 20
 

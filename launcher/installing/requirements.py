@@ -1,7 +1,7 @@
 """Reads from pyproject.toml and constraints.txt what has to be installed, and makes the stamp that says that it was.
 
-Only the standard library: this runs before anything is installed. `python -m launcher.requirements [EXTRA ...]` prints
-what `./baton` would give to pip.
+Only the standard library: this runs before anything is installed. `python -m launcher.installing.requirements
+[EXTRA ...]` prints what `./baton` would give to pip.
 """
 
 import hashlib
@@ -46,4 +46,4 @@ def base_name(requirement: str) -> str:
 
 
 if __name__ == "__main__":
-    print("\n".join(requirements(Path(__file__).resolve().parent.parent, sys.argv[1:])))
+    print("\n".join(requirements(Path(__file__).resolve().parents[2], sys.argv[1:])))

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from launcher.child import Child
-from launcher.pulse import Pulse
-from launcher.service import FAILED, READY, Service
-from launcher.signals import Signals
+from launcher.host.child import Child
+from launcher.host.pulse import Pulse
+from launcher.host.service import FAILED, READY, Service
+from launcher.host.signals import Signals
 from launcher.stages import Stages
 
 LOOK_SECONDS = 0.05  # between two looks at a starting service

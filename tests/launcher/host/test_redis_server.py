@@ -8,11 +8,11 @@ import pytest
 import redis
 
 from core.errors import ConfigError
-from launcher.redis_server import redis_service, server_binary
-from launcher.run_directory import run_directory
-from launcher.signals import Signals
+from launcher.host.redis_server import redis_service, server_binary
+from launcher.host.run_directory import run_directory
+from launcher.host.signals import Signals
+from launcher.host.supervisor import Supervisor
 from launcher.stages import Stages
-from launcher.supervisor import Supervisor
 from tests.waiting import alive, children
 
 

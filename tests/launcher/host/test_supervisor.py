@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from core.process.status import Status
-from launcher.pulse import Pulse
-from launcher.service import Service, watch_status_file
-from launcher.signals import Signals
+from launcher.host.pulse import Pulse
+from launcher.host.service import Service, watch_status_file
+from launcher.host.signals import Signals
+from launcher.host.supervisor import StartFailed, StopAsked, Supervisor
 from launcher.stages import Stages
-from launcher.supervisor import StartFailed, StopAsked, Supervisor
 from tests.waiting import alive, wait_until
 
 READY_THEN_SLEEP = """
@@ -151,7 +151,7 @@ def test_a_worker_that_dies_is_started_again(bench: Bench) -> None:
 
 
 def test_who_lived_long_is_started_again_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launcher.supervisor.EARLY_SECONDS", 0.0)
+    monkeypatch.setattr("launcher.host.supervisor.EARLY_SECONDS", 0.0)
     bench.supervisor.start([bench.service("redis"), bench.service("worker")])
     for pid in bench.pids():
         os.kill(pid, signal.SIGKILL)
@@ -170,7 +170,7 @@ def test_who_lived_long_is_started_again_at_once(bench: Bench, monkeypatch: pyte
 def test_a_child_that_is_stopped_or_silent_is_killed_and_started_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("launcher.supervisor.PULSE_SECONDS", 0.05)
+    monkeypatch.setattr("launcher.host.supervisor.PULSE_SECONDS", 0.05)
     supervisor = bench.supervise(silent_seconds=0.3)
     supervisor.start([bench.service("stopped")])
     supervisor.start([bench.service("silent", beats=True)])  # it says that it beats, and does not
@@ -191,7 +191,7 @@ def test_a_child_that_is_stopped_or_silent_is_killed_and_started_again(
 
 
 def test_a_stopped_child_is_left_alone_where_the_setting_says_so(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launcher.supervisor.PULSE_SECONDS", 0.001)
+    monkeypatch.setattr("launcher.host.supervisor.PULSE_SECONDS", 0.001)
     looks = itertools.count()
     look = Pulse.look
     monkeypatch.setattr(Pulse, "look", lambda self, now, ready: look(self, 1000.0 * next(looks), ready))
@@ -212,7 +212,7 @@ def test_a_stopped_child_is_left_alone_where_the_setting_says_so(bench: Bench, m
 
 
 def test_a_child_that_ignores_sigterm_is_killed_after_the_grace(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launcher.supervisor.GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("launcher.host.supervisor.GRACE_SECONDS", 0.2)
     bench.supervisor.start([bench.service("stubborn", IGNORES_SIGTERM)])
     bench.supervisor.stop([["stubborn"]])
     assert not alive(bench.pids()[0])
@@ -240,8 +240,8 @@ def test_children_die_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
     code = f"""
 import os, sys
 from pathlib import Path
-from tests.launcher.test_supervisor import Bench
-from launcher.signals import Signals
+from tests.launcher.host.test_supervisor import Bench
+from launcher.host.signals import Signals
 with Signals().installed() as signals:
     bench = Bench(Path({str(tmp_path)!r}), signals)
     bench.supervisor.start([bench.service("worker")])

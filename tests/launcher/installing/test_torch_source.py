@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.torch_source import CPU_INDEX, SETTING, TorchSource, Versions, choose
+from launcher.installing.torch_source import CPU_INDEX, SETTING, TorchSource, Versions, choose
 
 
 def index(configured: set[str], cpu: set[str]) -> Versions:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from core.process.dying import die_with
-from launcher.service import Service
+from launcher.host.service import Service
 
 CHUNK = 65536  # bytes; what a pipe holds
 CHUNKS = 16  # per pump, so that one noisy child does not keep the loop

@@ -18,12 +18,12 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from launcher.requirements import base_name, pins, requirements, stamp
+from launcher.installing.requirements import base_name, pins, requirements, stamp
+from launcher.installing.torch_source import SETTING, choose, has_nvidia_driver, pip_versions
 from launcher.stages import Stages
-from launcher.torch_source import SETTING, choose, has_nvidia_driver, pip_versions
 
 POLL_SECONDS = 0.2
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class InstallFailed(Exception):

@@ -7,14 +7,14 @@ import sys
 import time
 from pathlib import Path
 
-from launcher.held_file import HeldFile, is_held
-from launcher.run_directory import OWNER, PREFIX, run_directory, sweep
-from launcher.state_directory import KEPT_LOGS, Instance, new_log, record, running
+from launcher.host.held_file import HeldFile, is_held
+from launcher.host.run_directory import OWNER, PREFIX, run_directory, sweep
+from launcher.host.state_directory import KEPT_LOGS, Instance, new_log, record, running
 
 HOLD = """
 import os, signal
-from launcher.run_directory import run_directory
-from launcher.state_directory import Instance, record
+from launcher.host.run_directory import run_directory
+from launcher.host.state_directory import Instance, record
 with run_directory() as run, record(Instance("http://127.0.0.1:1", os.getpid(), "m", 1.0, "log")):
     print(run, flush=True)
     signal.pause()
@@ -56,7 +56,7 @@ def test_a_directory_that_is_just_being_made_is_left_alone(own_directories: Path
 def test_a_long_temporary_directory_leaves_room_for_a_sockets_path(tmp_path: Path) -> None:
     long = tmp_path / ("x" * 100)
     long.mkdir()
-    code = "from launcher.run_directory import run_directory\nwith run_directory() as run: print(run)"
+    code = "from launcher.host.run_directory import run_directory\nwith run_directory() as run: print(run)"
     environment = {**os.environ, "TMPDIR": str(long)}
     shown = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert len(shown.stdout.strip()) < 90

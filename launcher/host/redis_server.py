@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 from core.errors import ConfigError
-from launcher.service import Service, watch_redis
+from launcher.host.service import Service, watch_redis
 
 CONFIG = """\
 port 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import ConfigError
-from launcher.model_directory import checked
+from launcher.checking.model_directory import checked
 
 WEIGHTS = "model.safetensors"
 

@@ -12,12 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from launcher.installing.requirements import base_name, requirements
+from launcher.installing.torch_source import has_nvidia_driver
 from launcher.options import ROOT
-from launcher.requirements import base_name, requirements
-from launcher.torch_source import has_nvidia_driver
 from tests.waiting import alive, children, wait_until
 
-SCRIPTS = ("__init__.py", "install.py", "requirements.py", "stages.py", "torch_source.py")
+SCRIPTS = (
+    "__init__.py",
+    "stages.py",
+    *(f"installing/{name}.py" for name in ("__init__", "install", "requirements", "torch_source")),
+)
 OLD_PYTHON = '#!/bin/sh\ncase "$2" in *print*) echo 3.8;; *) exit 1;; esac\n'
 PYTHON_WITHOUT_VENV = '#!/bin/sh\ncase "$2" in *print*) echo 3.11;; *ensurepip*) exit 1;; esac\n'
 MAIN = "import sys, torch, extra\nprint('started', *sys.argv[1:], torch.__file__ is not None)\n"
@@ -27,10 +31,10 @@ MAIN = "import sys, torch, extra\nprint('started', *sys.argv[1:], torch.__file__
 def folder(tmp_path: Path) -> Path:
     """A checkout with Baton's own set-up and two tiny dependencies."""
     folder = tmp_path / "checkout"
-    (folder / "launcher").mkdir(parents=True)
+    (folder / "launcher" / "installing").mkdir(parents=True)
     shutil.copy(ROOT / "baton", folder)
     for name in SCRIPTS:
-        shutil.copy(ROOT / "launcher" / name, folder / "launcher")
+        shutil.copy(ROOT / "launcher" / name, folder / "launcher" / name)
     (folder / "launcher" / "__main__.py").write_text(MAIN)
     (folder / "pyproject.toml").write_text(
         '[project]\ndependencies = ["torch", "extra>=1"]\n[project.optional-dependencies]\ntest = []\ncuda = []\n'

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from core.process.stillness import Stillness
-from launcher.service import Service
+from launcher.host.service import Service
 
 STOPPED = ("T", "t")  # by a signal; by a debugger
 

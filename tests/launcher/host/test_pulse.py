@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.pulse import Pulse, is_stopped
-from launcher.service import Service, watch_status_file
+from launcher.host.pulse import Pulse, is_stopped
+from launcher.host.service import Service, watch_status_file
 from tests.waiting import wait_until
 
 
