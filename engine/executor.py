@@ -119,14 +119,15 @@ class Executor:
         works = step.plan.works
         tokens: list[list[int]] = [[] for _ in works]
         failed, none_left = [], []
+        rows: dict[int, list[int]] = {}  # whose draws count, of works with guesses
         begin = 0
         for index in step.sampled_works:
             work = works[index]
             end = begin + len(work.samples) + len(work.proposed)
             of_work, tokens_of_work = outcomes[begin:end], found[begin:end]
             if work.proposed:
-                tokens_of_work, outcome = drawn(work, tokens_of_work, of_work)
-                of_work = [outcome]
+                rows[index], outcome = drawn(work, tokens_of_work, of_work)
+                tokens_of_work, of_work = [tokens_of_work[row] for row in rows[index]], [outcome]
             if NOT_FINITE in of_work:
                 failed.append(index)
             elif NONE_LEFT in of_work:
@@ -136,7 +137,7 @@ class Executor:
             begin = end
         refused = self._constraints.settle(step.plan, tokens) if self._constraints is not None else {}
         self._move_strays(works, tokens)
-        scores = {} if step.scores is None else self._scoring.told(step.scores.numpy(), works)
+        scores = {} if step.scores is None else self._scoring.told(step.scores.numpy(), works, rows)
         prompt_scores: dict[int, Scores] = {}
         if step.prompt_scores is not None:
             prompt_scores, bad = self._scoring.told_of_prompts(step.prompt_scores.numpy(), works)

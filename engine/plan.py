@@ -76,6 +76,23 @@ class Refusal(Struct, frozen=True, array_like=True):
     ours: bool = False  # this worker could not tell what is allowed; another may
 
 
+class Proposal(Struct, frozen=True, array_like=True):
+    """Holds guesses of what follows a sequence's tokens, and what they rest on."""
+
+    tokens: list[int]
+    evidence: int = 0  # tokens that speak for the first guess; 0: nothing is said of it
+    parents: tuple[int, ...] = ()  # as in `Work.parents`
+
+    def first(self, count: int) -> "Proposal":
+        """Returns the first `count` of them: a guess stands behind the one that it goes on from."""
+        if count >= len(self.tokens):
+            return self
+        return Proposal(self.tokens[:count], self.evidence, self.parents[:count])
+
+
+NOTHING = Proposal([])
+
+
 class StepResult(Struct, frozen=True, array_like=True):
     """Answers a plan."""
 
@@ -89,5 +106,5 @@ class StepResult(Struct, frozen=True, array_like=True):
     refused: dict[int, Refusal] = {}  # by index of a work that its grammar does not let go on
     scores: dict[int, list[Scores]] = {}  # by index of a work that wants them, of its draws: one for each sample
     prompt_scores: dict[int, Scores] = {}  # by index of a work that wants them, of the tokens behind each of its own
-    proposed: dict[int, list[int]] = {}  # by index of a work, guesses of what follows its tokens; see `Work.propose`
+    proposed: dict[int, Proposal] = {}  # by index of a work, guesses of what follows its tokens; see `Work.propose`
     states: dict[int, bytes] = {}  # by index of a work that tells it, the hidden state of its last token, fp32

@@ -5,7 +5,7 @@ adjustments, temperature and filters, if a worker is told so (`--logprobs-mode`,
 drawn: theirs are the model's own, computed from a few rows of logits at a time, whatever the prompt's length.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -101,19 +101,19 @@ class Scoring:
 
     # on the host ------------------------------------------------------------------------------------------------------
 
-    def told(self, words: Words, works: Sequence[Work]) -> dict[int, list[Scores]]:
+    def told(self, words: Words, works: Sequence[Work], rows: Mapping[int, list[int]]) -> dict[int, list[Scores]]:
         """Returns the scores of drawn tokens, by the index of their work: one for each of its samples.
 
-        Those of a work with guesses are of all its rows.
+        Those of a work with guesses are of the `rows` whose draws count.
         """
         scores, at = {}, 0
         for index, work in enumerate(works):
             top = _top(work)
             if top is not None:
-                top, rows = min(top, self._vocab), row_count(work)
-                begins = range(at, at + rows * len(work.samples), rows)
-                scores[index] = [scores_of(words[begin : begin + rows], top) for begin in begins]
-                at += len(begins) * rows
+                own = words[at : at + row_count(work) * len(work.samples)]
+                at += len(own)
+                parts = [own[rows[index]]] if index in rows else np.split(own, len(own))
+                scores[index] = [scores_of(part, min(top, self._vocab)) for part in parts]
         return scores
 
     def told_of_prompts(self, words: Words, works: Sequence[Work]) -> tuple[dict[int, Scores], list[int]]:

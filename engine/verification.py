@@ -43,23 +43,21 @@ def _rows_of(work: Work) -> list[Work]:
         return [work]
     rows = [structs.replace(work, proposed=(), parents=())]
     looks_back = work.sampling is not None and work.sampling.looks_back
-    for count, way in enumerate(_ways(work), 1):
+    for count, way in enumerate(ways(work), 1):
         tokens = [*work.tokens, *way] if looks_back and work.tokens is not None else None
         name, output_index = -(MOST_ROWS * work.sequence + count), work.output_index + len(way)
         rows.append(structs.replace(rows[0], sequence=name, output_index=output_index, tokens=tokens, propose=0))
     return rows
 
 
-def _ways(work: Work) -> list[tuple[int, ...]]:
+def ways(work: Work) -> list[tuple[int, ...]]:
     """Returns of each guess the guesses that lead there, itself the last."""
     if not work.parents:
         return [work.proposed[: count + 1] for count in range(len(work.proposed))]
-    sampling = work.sampling
-    assert sampling is not None and not sampling.grammar and sampling.logprobs is None, "what only chains have"
-    ways: list[tuple[int, ...]] = []
+    found: list[tuple[int, ...]] = []
     for guess, parent in zip(work.proposed, work.parents, strict=True):
-        ways.append((*(ways[parent] if parent >= 0 else ()), guess))
-    return ways
+        found.append((*(found[parent] if parent >= 0 else ()), guess))
+    return found
 
 
 def foreseen(proposed: Sequence[int], tokens: Sequence[int]) -> int:
@@ -87,7 +85,7 @@ def rows_that_count(work: Work, tokens: Sequence[int]) -> list[int]:
 
 
 def drawn(work: Work, tokens: list[int], outcomes: Sequence[int]) -> tuple[list[int], int]:
-    """Returns the draws that count of a work with guesses, and what came of it, from those of its rows.
+    """Returns the rows whose draws count of a work with guesses, and what came of it, from the draws of its rows.
 
     A row behind a wrong guess is not looked at. One whose logits are not finite, but which counts, fails the work; one
     in which nothing may be drawn ends what there is, and fails it if it is the first.
@@ -99,21 +97,44 @@ def drawn(work: Work, tokens: list[int], outcomes: Sequence[int]) -> tuple[list[
         if outcomes[row] == NONE_LEFT:
             rows = rows[:count]
             break
-    return [tokens[row] for row in rows], DRAWN
+    return rows, DRAWN
+
+
+def judged(work: Work, tokens: Sequence[int]) -> list[tuple[int, bool]]:
+    """Returns the guesses that were judged by what came, `tokens`, in their order, and which of them came true.
+
+    A guess is judged if the one that it goes on from came true, and no sibling before it did.
+    """
+    found, at, place = [], -1, 0
+    for guess, (parent, token) in enumerate(zip(parents_of(work), work.proposed, strict=True)):
+        if parent == at:
+            right = place < len(tokens) and token == tokens[place]
+            found.append((guess, right))
+            if right:
+                at, place = guess, place + 1
+    return found
+
+
+def accepted(work: Work, tokens: Sequence[int]) -> Sequence[int]:
+    """Returns the guesses that came true, one behind the other, by what came, `tokens`."""
+    if not work.parents:
+        return range(foreseen(work.proposed, tokens))
+    return [guess for guess, right in judged(work, tokens) if right]
+
+
+def parents_of(work: Work) -> Sequence[int]:
+    """Returns of each guess the one that it goes on from; -1: the last own token."""
+    return work.parents or range(-1, len(work.proposed) - 1)
 
 
 def strays(work: Work, tokens: Sequence[int]) -> list[tuple[int, int]]:
     """Returns where KV of guesses that came lies, and where it belongs, as places of the sequence, in their order.
 
-    `tokens` are the draws that counted. Only guesses that branch may lie elsewhere: others stand in the way.
+    `tokens` are what came; the KV of the last of them is computed by the next step. Only guesses that branch may lie
+    elsewhere: others stand in the way.
     """
     if not work.parents:
         return []
     first = work.start + len(work.token_ids) - len(work.proposed)
-    guesses = list(zip(work.parents, work.proposed, strict=True))
-    found, at = [], -1
-    for place, token in enumerate(tokens[:-1]):
-        at = guesses.index((at, token))
-        if at != place:
-            found.append((first + at, first + place))
-    return found
+    came = accepted(work, tokens[:-1])
+    return [(first + guess, first + place) for place, guess in enumerate(came) if guess != place]

@@ -18,7 +18,7 @@ from core.grammars import GrammarError, refuse_error
 from engine.constraints import Masks
 from engine.grammars.preparation import STACK, Preparation
 from engine.plan import Plan, Refusal, Work
-from engine.verification import row_count
+from engine.verification import parents_of, row_count
 
 SECONDS = 10.0  # s that a step waits for its masks; then its sequences with grammars fail, and the others go on
 log = logging.getLogger("baton.worker")
@@ -79,8 +79,8 @@ class _Worker:
                 if _may_be_forced(work) and (tokens := follower.forced([])):
                     step.forced[index] = tokens
                 else:
-                    states = enumerate(_along(follower.matcher, work.proposed), step.rows[index])
-                    matchers += [(index, row, matcher) for row, matcher in states]
+                    first = step.rows[index]
+                    matchers += [(index, first + row, each) for row, each in _along(follower.matcher, work).items()]
             except GrammarError as error:
                 step.failed[index] = Refusal(str(error))
             except ModelError as error:
@@ -168,17 +168,17 @@ class GrammarMasks:
             step.failed[index] = Refusal(str(error))
 
 
-def _along(matcher: LLMatcher, proposed: Sequence[int]) -> list[LLMatcher]:
-    """Returns the matcher, and a copy behind each of the guesses, up to the first that the grammar does not allow.
+def _along(matcher: LLMatcher, work: Work) -> dict[int, LLMatcher]:
+    """Returns by row of a work the matcher, and copies behind its guesses, up to those that the grammar does not allow.
 
-    What is drawn behind that one does not count.
+    What is drawn behind one of those does not count.
     """
-    states = [matcher]
-    for token in proposed:
-        behind = states[-1].deep_copy()
-        if behind.try_consume_tokens([token]) == 0:
-            break
-        states.append(behind)
+    states = {0: matcher}
+    for guess, (parent, token) in enumerate(zip(parents_of(work), work.proposed, strict=True)):
+        if (before := states.get(parent + 1)) is not None:
+            behind = before.deep_copy()
+            if behind.try_consume_tokens([token]):
+                states[guess + 1] = behind
     return states
 
 

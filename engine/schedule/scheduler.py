@@ -38,7 +38,7 @@ from engine.schedule.sequence import Sequence, SequenceState
 from engine.schedule.speculation.speculation import Speculation
 from engine.schedule.turns import SHORTER, Turns
 from engine.schedule.works import Works
-from engine.verification import foreseen
+from engine.verification import accepted
 
 USUAL = 0.1
 """The newest step's weight in what a step usually takes."""
@@ -312,7 +312,7 @@ class Scheduler:
             if index in failed:
                 progress += self._acceptance.fail(sequence, failed[index])
                 continue
-            sequence.computed += len(work.token_ids) - len(work.proposed) + foreseen(work.proposed, tokens)
+            sequence.computed += len(work.token_ids) - len(work.proposed) + len(accepted(work, tokens))
             if work.prompt_rows is not None:
                 sequence.keep_prompt_scores(result.prompt_scores[index])
             if work.sampling is not None:

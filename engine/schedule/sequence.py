@@ -10,7 +10,7 @@ from core.messages.job import Job, Prompt
 from core.messages.sampling import Finish, Limits, Sampling
 from core.scores import Scores
 from engine.blocks.manager import Chains, Tables
-from engine.plan import PromptRows
+from engine.plan import NOTHING, PromptRows, Proposal
 from engine.schedule.speculation.agreement import Trust
 from engine.schedule.speculation.suffixes import Suffixes
 
@@ -74,7 +74,7 @@ class Sequence:
     computed: int = field(default=0, init=False)  # tokens whose KV is there: planned, without the steps in flight
     pending: int = field(default=0, init=False)  # tokens that steps in flight sample
     guessed: int = field(default=0, init=False)  # tokens beyond its own that a step in flight computes: guesses
-    proposed: list[int] = field(default_factory=list, init=False)  # guesses of the engine for the next step
+    proposed: Proposal = field(default=NOTHING, init=False)  # guesses of the engine for the next step
     told: bytes = field(default=b"", init=False)  # the hidden state that another worker has told, of the token
     told_at: int = field(default=0, init=False)  # before this one
     evidence: int = field(default=0, init=False)  # tokens that the first guess of a step in flight rests on

@@ -1,6 +1,6 @@
 """Plans what a step computes of each sequence: the next token of those who decode, chunks of prompts, and guesses."""
 
-from engine.plan import PENDING, Work
+from engine.plan import NOTHING, PENDING, Proposal, Work
 from engine.schedule.lifecycle import Lifecycle
 from engine.schedule.readiness import Readiness
 from engine.schedule.sequence import Sequence
@@ -66,16 +66,16 @@ class Works:
             speculation = None
         for sequence in decodes:
             count = sequence.length - sequence.planned
-            proposed: tuple[int, ...] = ()
+            guesses = NOTHING
             whole = True
             if count > 1:
                 whole = count <= 1 + room
                 count = min(count, 1 + room)
                 room -= count - 1
             if speculation is not None and whole:
-                proposed = speculation.guess(sequence, len(decodes), room)
-                room -= len(proposed)
-            works.append(self._work(sequence, count, step, proposed))
+                guesses = speculation.guess(sequence, len(decodes), room)
+                room -= len(guesses.tokens)
+            works.append(self._work(sequence, count, step, guesses))
         return works, room
 
     def _guesses(self, sequence: Sequence) -> bool:
@@ -99,9 +99,9 @@ class Works:
         room = min(room, sequence.capacity - sequence.planned)
         return min(room, left if room < left or self.may_be_sampled(sequence) else left - 1)
 
-    def _work(self, sequence: Sequence, count: int, step: int, proposed: tuple[int, ...] = ()) -> Work:
+    def _work(self, sequence: Sequence, count: int, step: int, guesses: Proposal = NOTHING) -> Work:
         """Plans the next `count` tokens of a sequence, and guesses; the last of its tokens, and those, are drawn at."""
-        start, length = sequence.planned, sequence.length
+        start, length, proposed = sequence.planned, sequence.length, tuple(guesses.tokens)
         end = start + count
         sampled = end == length
         samples: tuple[int, ...] = (sequence.key.sample,)
@@ -128,6 +128,7 @@ class Works:
             prompt_rows=sequence.prompt_rows(start, end) if sampling.prompt_logprobs is not None else None,
             adapter=sequence.prompt.adapter,
             proposed=proposed,
+            parents=guesses.parents,
             propose=propose,
             state=state,
             tells_state=sampled and sequence.hand_off and self._tells_states,

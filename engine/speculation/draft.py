@@ -26,7 +26,7 @@ from engine.model.attention import Attention
 from engine.model.batch import Batch, BlockTables, GroupTables, Ints, block_tables, build_batch
 from engine.model.config import TextModel
 from engine.model.model import Model
-from engine.plan import Plan, StepResult, Work
+from engine.plan import Plan, Proposal, StepResult, Work
 from engine.speculation.held import HeldKV
 
 AT_ONCE = 64
@@ -87,7 +87,7 @@ class DraftProposer:
         self._first_tables = block_tables(self._groups)
         self._later_tables = BlockTables(0)
 
-    def propose(self, plan: Plan, result: StepResult, hidden: Tensor) -> dict[int, list[int]]:
+    def propose(self, plan: Plan, result: StepResult, hidden: Tensor) -> dict[int, Proposal]:
         """See `ModelProposer`."""
         asked = self._asked(plan, result)
         if not asked:
@@ -103,7 +103,7 @@ class DraftProposer:
             ahead = guesses.get(each.number, [])[:-1][: room - end]
             self._held.wrote(each.work.sequence, each.table, each.held, end, ahead)
         self._held.trim(len(plan.works))
-        return {index: self._known(tokens) for index, tokens in guesses.items()}
+        return {index: Proposal(self._known(tokens)) for index, tokens in guesses.items()}
 
     def _asked(self, plan: Plan, result: StepResult) -> list[_Asked]:
         """Lists what is computed now: first those who get guesses, the most first; then chunks of others."""

@@ -31,7 +31,7 @@ from engine.kv.pool import KVPool
 from engine.model.attention import Attention, AttentionStep
 from engine.model.batch import Batch, Ints, Sampled, build_batch
 from engine.model.model import Stored
-from engine.plan import PENDING, Plan, StepResult, Work
+from engine.plan import PENDING, Plan, Proposal, StepResult, Work
 from engine.speculation.eagle_head import EagleHead
 from engine.speculation.kept_states import KeptStates
 
@@ -98,7 +98,7 @@ class EagleProposer:
         bare = replace(batch, logit_rows=first[:0], adapters=None)
         self._head.forward(bare, before, None if all(are_known) else known, step, stored)
 
-    def propose(self, plan: Plan, result: StepResult, hidden: Tensor) -> dict[int, list[int]]:
+    def propose(self, plan: Plan, result: StepResult, hidden: Tensor) -> dict[int, Proposal]:
         """See `ModelProposer`. Guesses end where a sequence's blocks do."""
         if not self._followed or self._followed[0].step != plan.step:
             return {}
@@ -126,7 +126,7 @@ class EagleProposer:
         sequences, positions, stored, ends = zip(*kept, strict=True)
         self._kept.keep(sequences, positions, stored, _rows(followed.states, ends))
         guesses = self._guesses(came, _rows(followed.states, rows)) if came else []
-        return {index: guess for index, guess in zip(asked, guesses, strict=True) if guess}
+        return {index: Proposal(guess) for index, guess in zip(asked, guesses, strict=True) if guess}
 
     def _guesses(self, works: Sequence[Work], before: Tensor) -> list[list[int]]:
         """Stores KV of each work's tokens, before which the states are `before`, and guesses what follows them."""

@@ -22,7 +22,7 @@ from engine.backends.sampler import Draw
 from engine.device import to_device
 from engine.model.linear import Linear
 from engine.model.model import Model
-from engine.plan import Plan, StepResult, Work
+from engine.plan import Plan, Proposal, StepResult, Work
 from engine.verification import foreseen, row_count
 
 BEST = Draw(Sampling(seed=0, temperature=0.0), (0,), 0)
@@ -81,7 +81,7 @@ class MedusaProposer:
         """Counts the bytes of the heads' weights."""
         return self.heads.bytes()
 
-    def propose(self, plan: Plan, result: StepResult, hidden: Tensor) -> dict[int, list[int]]:
+    def propose(self, plan: Plan, result: StepResult, hidden: Tensor) -> dict[int, Proposal]:
         """See `ModelProposer`."""
         asked = [each for each in _asked(plan, result) if each.behind < self._most]
         if not asked:
@@ -91,7 +91,7 @@ class MedusaProposer:
         found = tokens.view(len(asked), self._most).tolist()
         # Those who came behind the last draw, forced by a grammar, were the first heads' to guess.
         return {
-            each.number: guesses[each.behind : each.behind + each.work.propose]
+            each.number: Proposal(guesses[each.behind : each.behind + each.work.propose])
             for each, guesses in zip(asked, found, strict=True)
         }
 

@@ -7,13 +7,13 @@ from torch import Tensor
 from engine.model.attention import AttentionStep
 from engine.model.batch import Batch
 from engine.model.model import Stored
-from engine.plan import Plan, StepResult
+from engine.plan import Plan, Proposal, StepResult
 
 
 class ModelProposer(Protocol):
     """Guesses what follows the tokens that a step gave. Guesses cost time, and change nothing."""
 
-    def propose(self, plan: Plan, result: StepResult, hidden: Tensor) -> dict[int, list[int]]:
+    def propose(self, plan: Plan, result: StepResult, hidden: Tensor) -> dict[int, Proposal]:
         """Returns guesses by the index of a work that asks for some (`Work.propose`): none, or up to as many.
 
         It is called for every step, in order, once it is known which tokens have come. `hidden` `[rows, hidden]` are

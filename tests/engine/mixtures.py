@@ -26,7 +26,7 @@ from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import SequenceState
 from engine.schedule.speculation.proposing import EngineProposer
 from engine.schedule.speculation.speculation import Speculation
-from engine.verification import foreseen
+from engine.verification import accepted
 from gateway.grammar.texts import of_choices, of_json_schema, of_regex
 from tests.engine.grammars.answering import CLOSING, ENDS, VOCABULARY, masks_of
 
@@ -167,7 +167,7 @@ class Node:
         result: StepResult = self._executor.collect()
         for work, tokens in zip(self._plans.popleft().works, result.tokens, strict=True):
             self.guesses += len(work.proposed)
-            self.right += foreseen(work.proposed, tokens)
+            self.right += len(accepted(work, tokens))
         return self.scheduler.apply(result, 0.0)
 
     @property

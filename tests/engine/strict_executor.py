@@ -14,7 +14,7 @@ from core.kv.spec import KVSpec
 from core.messages.sampling import Sampling
 from core.scores import Scores
 from engine.plan import NULL_BLOCK, PENDING, BlockMove, Plan, Refusal, StepResult, Work
-from engine.verification import DRAWN, drawn
+from engine.verification import DRAWN, drawn, strays, ways
 from tests.scores import scores_of
 
 VOCABULARY = 11
@@ -153,8 +153,11 @@ class StrictExecutor:
             assert PENDING not in context and len(context) == work.start + len(work.token_ids)
             self._contexts[work.sequence] = context
             contexts.append(context)
-            salt = self.salts[work.sequence]
-            for position, value in list(enumerate(fingerprints(context, salt)))[work.start :]:
+            values = fingerprints(context, self.salts[work.sequence])
+            if work.parents:
+                own = context[: -len(work.proposed)]
+                values[len(own) :] = [fingerprints([*own, *way], self.salts[work.sequence])[-1] for way in ways(work)]
+            for position, value in list(enumerate(values))[work.start :]:
                 for group in range(len(self._groups)):
                     self._kv[self._place(group, blocks, position)] = value
         answers: list[list[int]] = []
@@ -163,14 +166,20 @@ class StrictExecutor:
         refused: dict[int, Refusal] = {}
         sampled: dict[int, int] = {}
         for number, (work, blocks, context) in enumerate(zip(plan.works, tables, contexts, strict=True)):
-            self.expect(context, blocks, self.salts[work.sequence], work.start)
+            text = context[: -len(work.proposed)] if work.parents else context
+            self.expect(text, blocks, self.salts[work.sequence], work.start)
             answers.append([])
             draws.append([])
             if work.sampling is not None:
                 tokens = draws[-1] = self._draws(work, context, work.sampling)
                 if work.proposed:
-                    tokens, outcome = drawn(work, tokens, [DRAWN] * len(tokens))
+                    rows, outcome = drawn(work, tokens, [DRAWN] * len(tokens))
                     assert outcome == DRAWN
+                    tokens = draws[-1] = [tokens[row] for row in rows]
+                    for source, target in strays(work, tokens):
+                        for group in range(len(self._groups)):
+                            value = self._kv[self._place(group, blocks, source)]
+                            self._kv[self._place(group, blocks, target)] = value
                 sampled[work.sequence] = tokens[0]
                 if work.sequence in self.fail:
                     self.fail.discard(work.sequence)
@@ -192,9 +201,8 @@ class StrictExecutor:
             return [next_token(context, sampling, sample, index) for sample in work.samples]
         (sample,) = work.samples
         assert tuple(context[own:]) == work.proposed, "guesses are the last of a work's tokens"
-        return [
-            next_token(context[: own + row], sampling, sample, index + row) for row in range(len(work.proposed) + 1)
-        ]
+        every = [(), *ways(work)]
+        return [next_token([*context[:own], *way], sampling, sample, index + len(way)) for way in every]
 
     def _before(self, work: Work) -> list[int]:
         """The tokens before a work's own, some of which this executor may never have computed for that sequence."""

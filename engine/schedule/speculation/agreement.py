@@ -3,7 +3,12 @@
 A guess rests on so many tokens: those of the match that it goes on from, and the guesses before it. What is known of
 sequences together says how likely such a guess is; how a sequence's own guesses did beside that, as an odds ratio,
 says how much better or worse it does than others. Both forget: a text turns from copying to telling and back.
+
+Guesses that branch always do so alike, so each has a place of its own in their order. It is asked how likely it is if
+the one before it came true and none of its siblings so far did: so what is likely of siblings is never more than all.
 """
+
+from collections.abc import Sequence
 
 MOST_EVIDENCE = 32
 """Tokens beyond which a guess is no likelier."""
@@ -19,6 +24,10 @@ PATIENCE, LONGEST_REST = 4, 16
 """Steps without a guess that came true for each step of rest, and the most steps of that: a look takes some 5 us."""
 SURE = 0.99
 """No guess is likelier than this."""
+
+
+Judged = Sequence[tuple[int, bool]]
+"""Holds guesses that were judged, by their place, and whether they came true: see `engine.verification.judged`."""
 
 
 class Trust:
@@ -61,16 +70,13 @@ class Agreement:
         self.chances = [FIRST_CHANCE] * (MOST_EVIDENCE + 1)
         """Holds how likely a guess comes true if those before it have, by the number of tokens that it rests on."""
 
-    def learn(self, trust: Trust, evidence: int, proposed: int, accepted: int) -> None:
-        """Takes note that `accepted` of a sequence's `proposed` guesses came true, of which the first rests on so much.
-
-        Of the others only the next one is known to be wrong: what was guessed behind it has not been judged.
-        """
-        expected, tried = 0.0, min(proposed, accepted + 1)
-        for place in range(tried):
-            at = min(evidence + place, MOST_EVIDENCE)
+    def learn(self, trust: Trust, evidence: int, judged: Judged) -> None:
+        """Takes note of which of a sequence's guesses came true; the first of them rests on so much."""
+        expected = 0.0
+        for guess, right in judged:
+            at = min(evidence + guess, MOST_EVIDENCE)
             expected += self.chances[at]
-            self._right[at] = KEPT * self._right[at] + (place < accepted)
+            self._right[at] = KEPT * self._right[at] + right
             self._tried[at] = KEPT * self._tried[at] + 1
             self.chances[at] = self._right[at] / self._tried[at]
-        trust.learn(accepted, expected, tried)
+        trust.learn(sum([right for _, right in judged]), expected, len(judged))

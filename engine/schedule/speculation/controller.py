@@ -7,8 +7,12 @@ first i come true. The best k is where one more row would bring less than what t
 Where a step is bound by computing, a row costs as much as a sequence, and no guess pays, however likely it is.
 """
 
+from collections.abc import Sequence
+
 from core.costs.fit import StepFit
-from engine.schedule.speculation.agreement import MOST_EVIDENCE, SURE, Agreement, Trust
+from engine.schedule.speculation.agreement import MOST_EVIDENCE, SURE, Agreement, Judged, Trust
+
+Parents = Sequence[int]
 
 STAY, BEGIN = 1.03, 1.08
 """How much faster a sequence has to be with guesses than without, to go on with them and to begin again. What is about
@@ -43,29 +47,36 @@ class Controller:
         """Tells whether it is time for guesses that may not pay."""
         return self._since_probe >= PROBE_STEPS
 
-    def count(self, trust: Trust, evidence: int, offered: int) -> int:
-        """Returns how many of a sequence's `offered` guesses are verified; the first rests on `evidence` tokens."""
+    def count(self, trust: Trust, evidence: int, offered: int, parents: Parents = ()) -> int:
+        """Returns how many of a sequence's `offered` guesses are verified; the first rests on `evidence` tokens.
+
+        `parents` says which one each goes on from, as `Work.parents`; their order is that in which they are worth it.
+        """
         share, row = self._share, self._row
         if not share or not row:
             return offered  # nothing is known
         chances, odds = self._agreement.chances, trust.odds
-        tokens, seconds, all_right = 1.0, share, 1.0
+        tokens, seconds = 1.0, share
+        reached = [1.0]  # of the text, and of each guess: the chance that it comes, and none of its children so far
         count, best = 0, (STAY if trust.guessing else BEGIN) / share
-        for rests_on in range(evidence, evidence + offered):
-            chance = chances[min(rests_on, MOST_EVIDENCE)]
-            all_right *= min(SURE, chance * odds / (chance * odds + 1 - chance))
-            if all_right * seconds <= row * tokens:
+        for guess in range(offered):
+            before = 1 + parents[guess] if parents else guess
+            chance = chances[min(evidence + guess, MOST_EVIDENCE)]
+            comes = reached[before] * min(SURE, chance * odds / (chance * odds + 1 - chance))
+            if comes * seconds <= row * tokens and not parents:
                 break
-            tokens, seconds = tokens + all_right, seconds + row
+            reached[before] -= comes
+            reached.append(comes)
+            tokens, seconds = tokens + comes, seconds + row
             if tokens > best * seconds:
-                count, best = rests_on - evidence + 1, tokens / seconds
+                count, best = guess + 1, tokens / seconds
         if not count and self.probes:
             self._since_probe = 0
             return min(PROBE, offered)
         trust.guessing = count > 0
         return count
 
-    def learn(self, trust: Trust, evidence: int, proposed: int, accepted: int) -> float:
+    def learn(self, trust: Trust, evidence: int, proposed: int, judged: Judged) -> float:
         """Takes note of what came of a sequence's guesses; returns the seconds that they have saved, or cost."""
-        self._agreement.learn(trust, evidence, proposed, accepted)
-        return accepted * self._share - proposed * self._row
+        self._agreement.learn(trust, evidence, judged)
+        return sum([right for _, right in judged]) * self._share - proposed * self._row

@@ -4,8 +4,8 @@ Texts that repeat their prompt are written so: summaries, edits, code, calls of 
 Saxena, 2023). It needs no model and microseconds, and finds nothing in a text that says everything once.
 """
 
+from engine.plan import NOTHING, Proposal
 from engine.schedule.sequence import Sequence
-from engine.schedule.speculation.proposing import NOTHING, Proposal
 from engine.schedule.speculation.suffixes import Suffixes, continued
 
 

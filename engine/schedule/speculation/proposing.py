@@ -1,18 +1,9 @@
 """Says what every proposer offers: it guesses what follows a sequence's tokens."""
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from engine.plan import NOTHING, Proposal
 from engine.schedule.sequence import Sequence
-
-
-class Proposal(NamedTuple):
-    """Holds guesses in order, and what they rest on: how many tokens speak for the first; 0: nothing is said of it."""
-
-    tokens: list[int]
-    evidence: int = 0
-
-
-NOTHING = Proposal([])
 
 
 class Proposer(Protocol):
@@ -32,5 +23,5 @@ class EngineProposer:
 
     def propose(self, sequence: Sequence, most: int) -> Proposal:
         """See `Proposer`. They are handed on once: behind other tokens they say nothing."""
-        proposed, sequence.proposed = sequence.proposed, []
-        return Proposal(proposed[:most])
+        proposed, sequence.proposed = sequence.proposed, NOTHING
+        return proposed.first(most)

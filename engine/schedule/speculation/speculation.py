@@ -9,11 +9,11 @@ from collections.abc import Sequence as Tokens
 
 from core.redis.records import SpeculationCounts
 from engine.blocks.manager import BlockManager
-from engine.plan import Work
+from engine.plan import NOTHING, Proposal, Work
 from engine.schedule.sequence import Sequence, SequenceState
 from engine.schedule.speculation.controller import Controller
 from engine.schedule.speculation.proposing import Proposer
-from engine.verification import foreseen
+from engine.verification import judged
 
 
 class Speculation:
@@ -27,22 +27,25 @@ class Speculation:
         controller: Controller | None = None,
         *,
         stores: bool = False,
+        tree: Tokens[int] = (),
     ) -> None:
         """Has `proposer` guess up to `most` tokens for each step of a sequence, whose KV goes to blocks of `blocks`.
 
         `controller` says how many of them are worth a step's seconds; None: all are verified. `stores`: while the
-        engine guesses, it already stores KV of its own for the guesses in these blocks.
+        engine guesses, it already stores KV of its own for the guesses in these blocks. `tree`: of each guess of the
+        engine, in their order, the one that it goes on from, as `Work.parents`; empty: the one before it.
         """
         self._blocks = blocks
         self._proposer = proposer
         self.in_engine = proposer.in_engine
         self._most = most
+        self._tree = tuple(tree)
         self._controller = controller
         self._stores = stores
         self._sequences = 0
         self._works = self._guessed = self._proposed = 0
         self._seconds = 0.0
-        self._accepted = [0] * most  # by place among a work's guesses
+        self._accepted = [0] * most  # by depth: the first of a work's, the next one behind it, and so on
 
     def begin(self, sequences: int, context: int) -> bool:
         """Begins a step in which so many sequences decode, of `context` tokens together; False: it verifies nothing."""
@@ -63,12 +66,14 @@ class Speculation:
         """
         if not self.serves(sequence):
             return 0
-        count = self._most if self._controller is None else self._controller.count(sequence.trust, 0, self._most)
+        count = self._most
+        if self._controller is not None:
+            count = self._controller.count(sequence.trust, 0, count, self._tree[:count])
         if self._stores and not sequence.branches:
             self._reach(sequence, sequence.length + guesses + count, self._sequences)
         return count
 
-    def guess(self, sequence: Sequence, batch: int, room: int) -> tuple[int, ...]:
+    def guess(self, sequence: Sequence, batch: int, room: int) -> Proposal:
         """Returns guesses to be verified by a sequence's next step, which has `batch` sequences and `room` for more.
 
         They go no further than the sequence can, and their KV to blocks that are there, or that nobody is about to
@@ -77,32 +82,32 @@ class Speculation:
         trust = sequence.trust
         if trust.rest and not self.in_engine:
             trust.rest -= 1
-            return ()
+            return NOTHING
         length = sequence.length
         most = min(self._most, room, sequence.plan_length - length - 1)
         lacking = sequence.limits.min_tokens - (length - sequence.prompt_tokens)
         if lacking > 0:
             most = min(most, lacking - 1)
         if most <= 0 or sequence.pending or sequence.branches or sequence.hand_off:
-            return ()
-        tokens, evidence = self._proposer.propose(sequence, most)
-        count = len(tokens)
+            return NOTHING
+        proposal = self._proposer.propose(sequence, most)
+        count = len(proposal.tokens)
         if not self.in_engine:  # elsewhere it was said how many are wanted
             if count and self._controller is not None:
-                count = self._controller.count(trust, evidence, count)
+                count = self._controller.count(trust, proposal.evidence, count, proposal.parents)
             if not count:
                 trust.fails()
         if not count:
-            return ()
-        sequence.evidence = evidence
-        return tuple(tokens[: self._fitting(sequence, count, batch)])
+            return NOTHING
+        sequence.evidence = proposal.evidence
+        return proposal.first(self._fitting(sequence, count, batch))
 
-    def judge(self, sequence: Sequence, work: Work, tokens: Tokens[int], proposed: list[int] | None) -> None:
+    def judge(self, sequence: Sequence, work: Work, tokens: Tokens[int], proposed: Proposal | None) -> None:
         """Takes what came of a step: `tokens` for its guesses, and the engine's guesses for the next step.
 
         What the step computed beyond the sequence's tokens is forgotten: the next steps write over it.
         """
-        sequence.proposed = proposed or []
+        sequence.proposed = proposed or NOTHING
         if work.proposed:
             sequence.guessed = 0
             if sequence.state is SequenceState.RUNNING:
@@ -118,14 +123,13 @@ class Speculation:
         return SpeculationCounts(self._works, self._guessed, self._proposed, tuple(self._accepted), self._seconds)
 
     def _learn(self, sequence: Sequence, work: Work, tokens: Tokens[int]) -> None:
-        count = len(work.proposed)
-        accepted = foreseen(work.proposed, tokens)
+        guesses = judged(work, tokens)
         self._guessed += 1
-        self._proposed += count
-        for place in range(accepted):
-            self._accepted[place] += 1
+        self._proposed += len(work.proposed)
+        for depth in range(sum([right for _, right in guesses])):
+            self._accepted[depth] += 1
         if self._controller is not None:
-            self._seconds += self._controller.learn(sequence.trust, sequence.evidence, count, accepted)
+            self._seconds += self._controller.learn(sequence.trust, sequence.evidence, len(work.proposed), guesses)
 
     def _fitting(self, sequence: Sequence, count: int, batch: int) -> int:
         """Returns how many of `count` guesses have a place for their KV; takes blocks for them if there are plenty."""

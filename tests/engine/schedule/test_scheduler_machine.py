@@ -14,13 +14,13 @@ from core.kv.spec import KVGroup
 from core.messages.job import Prompt
 from core.messages.sampling import Limits, Sampling
 from engine.blocks.manager import BlockManager, Tables
+from engine.plan import Proposal
 from engine.schedule.progress import Progress
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence, SequenceState
-from engine.schedule.speculation.proposing import Proposal
 from engine.schedule.speculation.speculation import Speculation
 from tests.engine.blocks.test_blocks import spec
-from tests.engine.strict_executor import STOP, StrictExecutor, placed, reference
+from tests.engine.strict_executor import STOP, VOCABULARY, StrictExecutor, placed, reference
 
 MAX_MODEL_LEN = 30
 MAX_STEPS = 4000
@@ -84,17 +84,31 @@ class Oracle:
 
     in_engine = False
 
-    def __init__(self, expected: dict[int, list[int]], right: int) -> None:
-        """`right`: of ten guesses, those that are right."""
+    def __init__(self, expected: dict[int, list[int]], right: int, branching: bool) -> None:
+        """`right`: of ten guesses, those that are right. `branching`: they go on from any before them."""
         self._expected = expected
         self._right = right
+        self._branching = branching
 
     def propose(self, sequence: Sequence, most: int) -> Proposal:
         assert most > 0
         length = len(sequence.tokens)
         known = self._expected[sequence.id][length : length + most]
         right = [(7 * place + 3 * length) % 10 < self._right for place in range(len(known))]
-        return Proposal([token if good else STOP for token, good in zip(known, right, strict=True)])
+        if not self._branching:
+            return Proposal([token if good else STOP for token, good in zip(known, right, strict=True)])
+        tokens: list[int] = []
+        parents: list[int] = []
+        depths: list[int] = []
+        for guess, good in enumerate(right):
+            parent = (5 * guess + 3 * length) % (guess + 1) - 1
+            depth = depths[parent] + 1 if parent >= 0 else 0
+            siblings = {token for token, of in zip(tokens, parents, strict=True) if of == parent}
+            wrong = (token for token in range(VOCABULARY) if token not in siblings)
+            tokens.append(known[depth] if good and known[depth] not in siblings else next(wrong))
+            parents.append(parent)
+            depths.append(depth)
+        return Proposal(tokens, parents=tuple(parents))
 
 
 def at_once(group: KVGroup, tokens: int) -> int:
@@ -144,6 +158,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         guesses=st.sampled_from([0, 0, 1, 3, 6]),
         right=st.integers(0, 10),
         stores=st.booleans(),
+        branching=st.booleans(),
     )
     def start(
         self,
@@ -159,6 +174,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         guesses: int,
         right: int,
         stores: bool,
+        branching: bool,
     ) -> None:
         self.expected: dict[int, list[int]] = {}  # by id
         self.spec, counts = spec(*shapes), counts[: len(shapes)]
@@ -167,7 +183,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.grammars = Grammars()
         speculation = None
         if guesses:
-            speculation = Speculation(self.blocks, Oracle(self.expected, right), guesses, stores=stores)
+            oracle = Oracle(self.expected, right, branching)
+            speculation = Speculation(self.blocks, oracle, guesses, stores=stores)
         self.scheduler = Scheduler(
             self.blocks,
             readiness=self.grammars,

@@ -16,7 +16,7 @@ from engine.schedule.speculation.proposing import EngineProposer
 from engine.schedule.speculation.speculation import Speculation
 from engine.speculation.proposer import ModelProposer
 from engine.start.load import LoadedEngine
-from engine.verification import foreseen
+from engine.verification import accepted
 
 REQUESTS = count()
 
@@ -40,7 +40,7 @@ class Guesses:
             self.decodes += work.sampling is not None and own == 1
             self.guessed += bool(work.proposed)
             self.tokens += len(work.proposed)
-            right = foreseen(work.proposed, tokens)
+            right = len(accepted(work, tokens))
             self.foreseen += right
             if right < len(work.proposed):
                 self.cut.append((work.output_index, right))

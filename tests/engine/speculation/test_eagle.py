@@ -10,7 +10,7 @@ from transformers import LlamaConfig
 from core.errors import ModelError
 from core.kv.spec import blocks_for
 from engine.executor import Executor
-from engine.plan import Plan, Work
+from engine.plan import NOTHING, Plan, Work
 from engine.start.load import LoadedEngine
 from tests.engine.drive import GREEDY, run, start
 from tests.engine.speculation.heads import ReferenceHead, build_head, build_next_layer, edited, guesses
@@ -63,7 +63,7 @@ def run_prompts(executor: Executor, prompts: list[list[int]], chunk: int) -> tup
         executor.launch(Plan(step, works))
         result = executor.collect()
         tokens |= {work.sequence: found for work, found in zip(works, result.tokens, strict=True) if found}
-        proposed |= {works[index].sequence: guessed for index, guessed in result.proposed.items()}
+        proposed |= {works[index].sequence: guessed.tokens for index, guessed in result.proposed.items()}
     order = range(len(prompts))
     return [tokens[number] for number in order], [proposed[number] for number in order]
 
@@ -96,7 +96,7 @@ def test_guesses_behind_verified_ones_are_those_of_the_text(backend: str, model:
     executor.launch(Plan(9, [work]))
     result = executor.collect()
     assert result.tokens == [coming[:3]]
-    assert result.proposed[0] == guesses(model, head, text + coming[:3], GUESSES)
+    assert result.proposed[0].tokens == guesses(model, head, text + coming[:3], GUESSES)
 
 
 def kv_of_head(executor: Executor, blocks: range, tokens: int) -> torch.Tensor:
@@ -136,7 +136,7 @@ def test_kv_of_what_was_decoded_is_that_of_the_whole_text(model: Path, head: Ref
         executor.launch(Plan(step, [structs.replace(work, proposed=proposed, propose=most)]))
         result = executor.collect()
         text += result.tokens[0]
-        lengths.add(len(result.proposed.get(0, [])))
+        lengths.add(len(result.proposed.get(0, NOTHING).tokens))
         if len(text) > 48:
             break
     assert text == [*prompt, *coming][: len(text)] and {0, GUESSES} < lengths
@@ -162,7 +162,7 @@ def test_what_is_decoded_while_nobody_asks_has_keys_and_values_of_zero(model: Pa
         result = executor.collect()
         text += result.tokens[0]
     found = kv_of_head(executor, range(1, 5), 21)
-    assert found[16:20].count_nonzero() == 0 and len(result.proposed[0]) == GUESSES
+    assert found[16:20].count_nonzero() == 0 and len(result.proposed[0].tokens) == GUESSES
     assert found[20].isfinite().all() and found[20].count_nonzero() > 0
 
 
@@ -179,7 +179,7 @@ def test_a_state_that_came_along_continues_a_text_whose_kv_did(model: Path, head
     going = Work(5, 19, text[-1:], work.blocks, GREEDY, output_index=1, propose=GUESSES, state=told.states[0])
     second.launch(Plan(0, [going]))
     result = second.collect()
-    assert result.proposed[0] == guesses(model, head, text + result.tokens[0], GUESSES)
+    assert result.proposed[0].tokens == guesses(model, head, text + result.tokens[0], GUESSES)
     assert kv_of_head(second, range(1, 3), 20)[19].count_nonzero() > 0
 
 

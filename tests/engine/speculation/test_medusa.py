@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 from core.messages.sampling import Sampling
 from demo_model.corpus import conversations
 from demo_model.evaluate import prompt
-from engine.plan import Plan, StepResult, Work
+from engine.plan import Plan, Proposal, StepResult, Work
 from engine.speculation.proposer import ModelProposer
 from engine.start.load import LoadedEngine
 from tests.engine.drive import GREEDY
@@ -51,12 +51,12 @@ class Listening:
         self._proposer = proposer
         self.heard: list[tuple[list[int], list[int]]] = []
 
-    def propose(self, plan: Plan, result: StepResult, hidden: Tensor) -> dict[int, list[int]]:
+    def propose(self, plan: Plan, result: StepResult, hidden: Tensor) -> dict[int, Proposal]:
         found = self._proposer.propose(plan, result, hidden)
         for index, guesses in found.items():
             known = plan.works[index].tokens
             assert known is not None
-            self.heard.append(([*known, *result.tokens[index]], guesses))
+            self.heard.append(([*known, *result.tokens[index]], guesses.tokens))
         return found
 
 
@@ -99,16 +99,16 @@ class Prompting:
         self._texts = texts
         self._turn = 0
 
-    def propose(self, plan: Plan, result: StepResult, hidden: Tensor) -> dict[int, list[int]]:
+    def propose(self, plan: Plan, result: StepResult, hidden: Tensor) -> dict[int, Proposal]:
         found = self._proposer.propose(plan, result, hidden)
         for index, guesses in found.items():
             known = plan.works[index].tokens
             assert known is not None
             text = [*known, *result.tokens[index]]
             whole = next(whole for whole in self._texts if whole[: len(text)] == text)
-            count = self._turn % len(guesses)
+            count = self._turn % len(guesses.tokens)
             self._turn += 1
-            found[index] = [*whole[len(text) : len(text) + count], *guesses[count:]]
+            found[index] = Proposal([*whole[len(text) : len(text) + count], *guesses.tokens[count:]])
         return found
 
 
@@ -134,9 +134,9 @@ def test_tokens_that_a_grammar_gave_take_the_first_heads_guesses_place(
         all_past = engine.proposer.propose(Plan(0, [work]), StepResult(0, [[7, 9, 1, 2, 3, 4]]), of_text[11:14])
         few = structs.replace(work, token_ids=[text[-1]], proposed=(), propose=2)
         of_few = engine.proposer.propose(Plan(0, [few]), StepResult(0, [[7]]), of_text[11:12])
-    assert found == {0: [best(heads, of_text[12])[3]]}
+    assert found == {0: Proposal([best(heads, of_text[12])[3]])}
     assert all_past == {}
-    assert of_few == {0: best(heads, of_text[11])[:2]}
+    assert of_few == {0: Proposal(best(heads, of_text[11])[:2])}
 
 
 def test_shipped_heads_foresee_what_the_readme_says() -> None:

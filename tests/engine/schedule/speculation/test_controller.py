@@ -16,6 +16,11 @@ DEAR = StepCosts(step=0.0001, prompt_token=0.001, sequence=0.001, row=0.001)
 EVIDENCE = 4
 
 
+def chain(count: int, right: int) -> list[tuple[int, bool]]:
+    """What is judged of so many guesses of which the first so many come true."""
+    return [(guess, guess < right) for guess in range(min(count, right + 1))]
+
+
 def counted(controller: Controller, trust: Trust, chance: float, steps: int, batch: int = 1, seed: int = 1) -> float:
     """Guesses a step of a sequence whose guesses come true with this chance, over the last half of the steps."""
     draw, counts = random.Random(seed), []
@@ -24,7 +29,7 @@ def counted(controller: Controller, trust: Trust, chance: float, steps: int, bat
         count = controller.count(trust, EVIDENCE, 8)
         if count:
             right = next((place for place in range(count) if draw.random() >= chance), count)
-            controller.learn(trust, EVIDENCE, count, right)
+            controller.learn(trust, EVIDENCE, count, chain(count, right))
         counts.append(count)
     return sum(counts[steps // 2 :]) / (steps - steps // 2)
 
@@ -73,8 +78,8 @@ def test_time_saved_is_what_rows_cost_less_than_steps() -> None:
     controller, trust = Controller(StepFit(CHEAP)), Trust()
     controller.begin(2, 0)
     share = (0.010 + 2 * 0.0002) / 2
-    assert controller.learn(trust, 0, 4, 3) == pytest.approx(3 * share - 4 * 0.0002)
-    assert controller.learn(trust, 0, 4, 0) == pytest.approx(-4 * 0.0002)
+    assert controller.learn(trust, 0, 4, chain(4, 3)) == pytest.approx(3 * share - 4 * 0.0002)
+    assert controller.learn(trust, 0, 4, chain(4, 0)) == pytest.approx(-4 * 0.0002)
 
 
 def test_a_sequence_that_finds_nothing_rests_and_wakes_at_once() -> None:
@@ -82,7 +87,7 @@ def test_a_sequence_that_finds_nothing_rests_and_wakes_at_once() -> None:
     for _ in range(200):
         trust.fails()
     assert trust.rest == LONGEST_REST
-    Agreement().learn(trust, 2, 3, 1)
+    Agreement().learn(trust, 2, chain(3, 1))
     assert trust.rest == 0
 
 
