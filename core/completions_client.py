@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from core.errors import ConfigError, GatewayError
+from core.network.reach import lacks_brackets
 from core.network.tls import trusting
 
 SILENCE = 300.0  # s without a byte; the gateway has deadlines of its own
@@ -67,6 +68,8 @@ class Endpoint:
             address = httpx.URL(self.url)
         except (ValueError, httpx.InvalidURL):
             usable = False
+        if not usable and lacks_brackets(url if "://" in url else f"http://{url}"):
+            raise GatewayError(f"{option}: {url!r}: an IPv6 address stands in brackets, such as http://[::1]:8000")
         if not usable:
             raise GatewayError(f"{option}: {url!r}: expected a URL such as http://127.0.0.1:8000")
         try:

@@ -311,21 +311,40 @@ class TransferConfig(TransferOptions, frozen=True, kw_only=True):
     ] = 0.5
 
 
+class PlaceOptions(Struct, frozen=True, kw_only=True):
+    """Says where a worker runs: what it listens on, how others reach it, and what it is near to."""
+
+    host: Annotated[
+        str,
+        Meta(
+            description="address to listen on, IPv4 or IPv6; 0.0.0.0 or ::, all of this host's; empty: the one that is "
+            "announced, or else 127.0.0.1"
+        ),
+    ] = ""
+    announce: Annotated[
+        str,
+        Meta(
+            max_length=253,
+            description="how others reach this worker, where that is not --host: an interface (eth0), a network "
+            "(10.0.0.0/8, fd00::/8) that has an address of this host, an address, or a host name with an IPv4 address",
+        ),
+    ] = ""
+    ports: Annotated[
+        str,
+        Meta(
+            description="ports to listen on, such as 20000-20100; a prefill worker takes one of them, a decode worker "
+            "three; empty: chosen by the system"
+        ),
+    ] = ""
+
+
 class WorkerConfig(Struct, frozen=True, kw_only=True):
     """Runs a prefill or a decode worker."""
 
     engine: EngineConfig
     store: StoreConfig = StoreConfig()
     transfer: TransferConfig = TransferConfig()
-    host: Annotated[str, Meta(description="address to bind, and to be reached at by others")] = "127.0.0.1"
-    announce: Annotated[
-        str,
-        Meta(
-            pattern=r"^([A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?)?$",
-            max_length=253,
-            description="host name or IPv4 address that others reach this worker at, where it differs from --host",
-        ),
-    ] = ""
+    place: PlaceOptions = PlaceOptions()
     status_file: StatusPath = ""
     busy_page: Annotated[str, Meta(description="file shared by this host's workers to divide its cores")] = ""
     log_level: LogLevel = "info"

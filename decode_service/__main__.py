@@ -16,7 +16,7 @@ def role(parts: Parts) -> Role:
     life = parts.life
     return Role(
         policy=DecodePolicy(parts),
-        make_transfer=partial(Inbound, life.config.transfer, life.config.host, life.epoch, parts.spec, parts.memory),
+        make_transfer=partial(Inbound, life.config.transfer, life.epoch, parts.spec, parts.memory),
         layer_written=None,
     )
 

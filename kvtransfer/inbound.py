@@ -53,7 +53,6 @@ class Inbound:
     def __init__(
         self,
         config: TransferConfig,
-        host: str,
         epoch: str,
         spec: KVSpec,
         memory: KVMemory,
@@ -63,15 +62,15 @@ class Inbound:
         trace: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Binds its sockets at `host`, and begins to read them. Raises `ConfigError` if it cannot be bound."""
+        """Binds its sockets, and begins to read them. Raises `ConfigError` if they cannot be bound."""
         self.side = Receivers(config, epoch, spec, trace)
         self._config = config
         self._memory = memory
         self._tell_engine = tell_engine
         self._clock = clock
-        self._payload_sockets = PayloadSockets(config, network, host)
+        self._payload_sockets = PayloadSockets(config, network)
         try:
-            self._socket, self.handoff_address = router(network.context, host, network.keys)
+            self._socket, self.handoff_address = router(network.context, network.reach, network.keys)
         except BaseException:
             self._payload_sockets.close()
             raise

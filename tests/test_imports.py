@@ -54,7 +54,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "speculation": {"config", "errors"},
         "messages": {"config", "costs", "errors", "ids", "scores", "kv"},
         "model_location": {"errors", "gguf", "process"},
-        "network": {"errors", "process"},
+        "network": {"config", "errors", "process"},
         "completions_client": {"errors", "network"},
         "redis": {"config", "costs", "errors", "ids", "adapters", "messages", "network"},
     },

@@ -90,11 +90,11 @@ class IOThread(threading.Thread):
 
     async def _work(self, made: AsyncExitStack) -> None:
         life, config = self._life, self._life.config
-        network = Network.of(self._secret)
+        network = Network.of(self._secret, life.reach)
         made.push_async_callback(network.destroy)
         store = connect(config.store.redis)
         made.push_async_callback(store.aclose)
-        socket, self.address = token_router(network.context, config.host, network.keys)
+        socket, self.address = token_router(network.context, network.reach, network.keys)
         made.callback(socket.close, 0)
         network.gatekeeper.watch(socket)
         transfer = self._make_transfer(network, life.inbox.post)
@@ -103,8 +103,8 @@ class IOThread(threading.Thread):
         connections = GatewayConnections(life, socket, transfer)
         record = structs.replace(
             self._record,
-            address=_announced(self.address, config.announce),
-            handoff_address=_announced(transfer.handoff_address, config.announce),
+            address=self.address,
+            handoff_address=transfer.handoff_address,
         )
         heartbeat = Heartbeat(life, record, store, Signer(self._secret, RECORDS), jobs, connections, transfer)
 
@@ -148,8 +148,3 @@ async def _until(last: asyncio.Task[None], tasks: Tasks) -> None:
         await (last if last.done() else failing)
     finally:
         await end([failing])
-
-
-def _announced(endpoint: str, announce: str) -> str:
-    """Returns `tcp://host:port` with the host that others are to use, if one is announced."""
-    return f"tcp://{announce}:{endpoint.rpartition(':')[2]}" if announce and endpoint else endpoint

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from core.config import WorkerConfig
+from core.network.reach import LOOPBACK, Reach
 from core.redis.store import ServerClock
 from worker.adapters import Adapters
 from worker.busy_page import BusyPage
@@ -23,3 +24,4 @@ class Life:
     outbox: Outbox[Any]  # to the I/O thread
     busy: BusyPage  # shared with the host's other workers
     adapters: Adapters = field(default_factory=Adapters)
+    reach: Reach = LOOPBACK  # of the sockets that it listens on

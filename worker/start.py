@@ -27,6 +27,9 @@ from core.grammars import read_tokenizer
 from core.ids import new_epoch
 from core.kv.spec import refuse_codec_of_bytes
 from core.model_location import locate
+from core.network.announcing import reach_of
+from core.network.interfaces import own_addresses
+from core.network.ports import check_ports
 from core.network.sealing import load_secret
 from core.process.descriptors import raise_limit
 from core.process.hub_kernels import notice
@@ -90,6 +93,8 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: inbox.stop())
     outbox: Outbox[Any] = Outbox(config.inbox)
+    reach = reach_of(config.place, own_addresses())
+    check_ports(reach, name, config.transfer)
     secret = load_secret(config.store.secret_file)
     status.report("connecting to Redis")
     asyncio.run(_check_store(config.store.redis))
@@ -106,7 +111,7 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
     rate = engine.rates.prompt_tokens_per_second
     engine_status = EngineStatus(engine.step_tokens / rate if rate else 0.0)
     adapters = _adapters(config, engine, secret, status)
-    life = Life(config, new_epoch(), ServerClock(), engine_status, inbox, outbox, busy, adapters)
+    life = Life(config, new_epoch(), ServerClock(), engine_status, inbox, outbox, busy, adapters, reach)
     parts = Parts(life, engine.pool.spec, engine.pool, engine.model_config.vocab_size, scheduler, blocks)
     policy, make_transfer, layer_written = make_role(parts)
     layer_signal = engine.backend.layer_signal(layer_written, busy.divide)

@@ -40,6 +40,7 @@ from core.messages.job import AnyJob
 from core.messages.wire import encode
 from core.network.curve_keys import CurveKeys
 from core.network.gatekeeper import Gatekeeper
+from core.network.reach import LOOPBACK
 from core.network.sealing import Sealer, Signer, load_secret
 from core.network.sockets import send_now, token_router
 from core.redis.clients import connect
@@ -50,7 +51,6 @@ from core.redis.registry import publish
 from worker.gateways.bodies import Bodies, Missing
 from worker.gateways.ledger import Ledger, Verdict
 
-HOST = "127.0.0.1"
 MOST = 256  # tokens in one message, as a worker's
 RETRY = 0.002  # s after which a gateway is tried again whose queue was full
 BEAT = 1.0  # s
@@ -66,7 +66,7 @@ class Worker:
         keys = CurveKeys.of(secret)
         self._context = zmq.asyncio.Context()
         self._gatekeeper = Gatekeeper(self._context, keys)
-        self._socket, address = token_router(self._context, HOST, keys)
+        self._socket, address = token_router(self._context, LOOPBACK, keys)
         self._store = connect(redis)
         self._signer = Signer(secret, RECORDS)
         self._queue = JobQueue(self._store, Sealer(secret, PURPOSE), self._epoch)

@@ -27,6 +27,7 @@ from core.messages.handoff import Branch
 from core.messages.job import PrefillJob, Prompt
 from core.messages.sampling import Limits, Sampling
 from core.network.addresses import Network
+from core.network.reach import LOOPBACK
 from core.network.sockets import payload_dealer, payload_router, send_now, send_now_tracked
 from engine.backends.native.codec import NativeCodec
 from engine.backends.native.library import load
@@ -219,7 +220,7 @@ async def _far(config: TransferConfig, size: int, device: torch.device, kind: st
             landed.append(event.bytes)
 
     target = pool(size, 0, device, kind)
-    inbound = Inbound(config, "127.0.0.1", "decode", target.spec, target, network, on_inbound)
+    inbound = Inbound(config, "decode", target.spec, target, network, on_inbound)
     await _answer(inbound.handoff_address, lambda: {**sums(target), "landed": landed[-1]})
     await inbound.close()
     await network.close()
@@ -228,7 +229,7 @@ async def _far(config: TransferConfig, size: int, device: torch.device, kind: st
 async def _far_raw(size: int) -> None:
     network = Network.of(SECRET)
     network.gatekeeper.expect("raw", "raw")
-    socket, address = payload_router(network.context, "127.0.0.1")
+    socket, address = payload_router(network.context, LOOPBACK)
     target: npt.NDArray[np.uint8] = np.random.default_rng(0).integers(0, 256, size, np.uint8)
 
     async def receive() -> None:

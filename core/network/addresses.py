@@ -1,4 +1,4 @@
-"""Bundles what a process makes its bound sockets from: a context, the deployment's secret and keys, a gatekeeper."""
+"""Bundles what a process makes its bound sockets from: context, secret, keys, gatekeeper, and where others reach it."""
 
 from dataclasses import dataclass, field
 
@@ -6,6 +6,7 @@ import zmq.asyncio
 
 from core.network.curve_keys import CurveKeys
 from core.network.gatekeeper import Gatekeeper
+from core.network.reach import LOOPBACK, Reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,13 +17,14 @@ class Network:
     secret: bytes = field(repr=False)
     keys: CurveKeys
     gatekeeper: Gatekeeper
+    reach: Reach = LOOPBACK
 
     @classmethod
-    def of(cls, secret: bytes) -> "Network":
+    def of(cls, secret: bytes, reach: Reach = LOOPBACK) -> "Network":
         """Makes one with a context of its own. Raises `BatonError` where ZeroMQ has no CURVE."""
         keys = CurveKeys.of(secret)
         context = zmq.asyncio.Context(io_threads=1)
-        return cls(context, secret, keys, Gatekeeper(context, keys))
+        return cls(context, secret, keys, Gatekeeper(context, keys), reach)
 
     async def close(self) -> None:
         """Closes the context, after all sockets but the gatekeeper's are closed."""

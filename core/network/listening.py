@@ -4,6 +4,7 @@ import errno
 import socket
 
 from core.errors import ConfigError
+from core.network.reach import bare, bracketed
 
 BACKLOG = 2048
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
@@ -16,7 +17,7 @@ def listen(host: str, port: int, option: str = "--port", shared: bool = False) -
     socket is bound, and does not listen yet: nothing comes to a process that cannot answer.
     """
     try:
-        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        found = socket.getaddrinfo(bare(host) or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
         raise ConfigError("--host", host, f"cannot be resolved: {error.strerror}") from None
     family, kind, protocol, _, address = found[0]
@@ -25,6 +26,8 @@ def listen(host: str, port: int, option: str = "--port", shared: bool = False) -
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if shared:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # :: takes connections by IPv4 too
         listener.bind(address)
         if not shared:
             listener.listen(BACKLOG)
@@ -47,10 +50,10 @@ def url_of(listener: socket.socket, tls: bool = False) -> str:
 
 def http_url(host: str, port: int, tls: bool = False) -> str:
     """Returns the URL of a server on this host that listens on `host`, for clients on this host."""
-    address = ANY_ADDRESS.get(host, host)
-    return f"http{'s' * tls}://" + (f"[{address}]:{port}" if ":" in address else f"{address}:{port}")
+    address = bracketed(ANY_ADDRESS.get(bare(host), bare(host)))
+    return f"http{'s' * tls}://{address}:{port}"
 
 
 def is_local(host: str) -> bool:
     """Tells whether only this host reaches who listens on `host`, an address or a name of a loopback."""
-    return host == "localhost" or host == "::1" or host.startswith("127.")
+    return host == "localhost" or bare(host) == "::1" or host.startswith("127.")

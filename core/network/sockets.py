@@ -20,6 +20,7 @@ import zmq.asyncio
 
 from core.errors import ConfigError
 from core.network.curve_keys import CurveKeys
+from core.network.reach import Reach, endpoint
 
 CONTROL, PAYLOAD = "control", "kv"  # ZAP domains
 QUEUE = 4096  # messages per peer and direction; memory is bounded by credit, not by this
@@ -31,26 +32,27 @@ PAYLOADS = 256  # that may wait on a payload socket to be read
 COPIED = 64 << 10  # bytes; smaller frames are copied even where copying was not asked for
 KEEPALIVE_SECONDS = 2  # of TCP, so that a connection that is silently gone is noticed
 KEEPALIVE_PROBES = 2
+CONNECT_MS = 5000  # ms after which a connection is tried anew; the system would ask ever more seldom, for minutes
 FAREWELL_MS = 100
 """A closed payload socket lingers for so long. Else libzmq 4.3 aborts the process (session_base.cpp, clean_pipes) if
 the connection breaks just then, in the middle of a message of several frames."""
 Frame = bytes | memoryview
 
 
-def router(context: zmq.asyncio.Context, host: str, keys: CurveKeys) -> tuple[zmq.asyncio.Socket, str]:
-    """Makes a bound control ROUTER on a port that the system chooses, and returns its endpoint `tcp://host:port` too.
+def router(context: zmq.asyncio.Context, reach: Reach, keys: CurveKeys) -> tuple[zmq.asyncio.Socket, str]:
+    """Makes a bound control ROUTER, and returns the endpoint that others connect to, `tcp://host:port`, too.
 
-    Raises `ConfigError` for a host that cannot be bound.
+    Raises `ConfigError` for a host that cannot be bound, and for ports of which all are taken.
     """
-    return _bound_tcp(_curve_server(context, keys), host)
+    return _bound_tcp(_curve_server(context, keys), reach)
 
 
-def dealer(context: zmq.asyncio.Context, endpoint: str, keys: CurveKeys) -> zmq.asyncio.Socket:
+def dealer(context: zmq.asyncio.Context, address: str, keys: CurveKeys) -> zmq.asyncio.Socket:
     """Makes a control DEALER to one life of one peer, with an identity that was never used before."""
-    return _connected(_curve_client(context, keys), endpoint)
+    return _connected(_curve_client(context, keys), address)
 
 
-def token_router(context: zmq.asyncio.Context, host: str, keys: CurveKeys) -> tuple[zmq.asyncio.Socket, str]:
+def token_router(context: zmq.asyncio.Context, reach: Reach, keys: CurveKeys) -> tuple[zmq.asyncio.Socket, str]:
     """Makes a control ROUTER that sends tokens to gateways, soon full for one that falls behind. Raises `ConfigError`.
 
     What waits in a queue leaves as it is, one message for each step; what waits in the ledger leaves as one message.
@@ -58,20 +60,20 @@ def token_router(context: zmq.asyncio.Context, host: str, keys: CurveKeys) -> tu
     socket = _curve_server(context, keys)
     socket.setsockopt(zmq.SNDHWM, TOKENS)
     socket.setsockopt(zmq.SNDBUF, TOKEN_BUFFER)
-    return _bound_tcp(socket, host)
+    return _bound_tcp(socket, reach)
 
 
-def token_dealer(context: zmq.asyncio.Context, endpoint: str, keys: CurveKeys) -> zmq.asyncio.Socket:
+def token_dealer(context: zmq.asyncio.Context, address: str, keys: CurveKeys) -> zmq.asyncio.Socket:
     """Makes the gateway's end of the same."""
     socket = _curve_client(context, keys)
     socket.setsockopt(zmq.RCVHWM, TOKENS)
     socket.setsockopt(zmq.RCVBUF, TOKEN_BUFFER)
-    return _connected(socket, endpoint)
+    return _connected(socket, address)
 
 
-def payload_router(context: zmq.asyncio.Context, host: str) -> tuple[zmq.asyncio.Socket, str]:
+def payload_router(context: zmq.asyncio.Context, reach: Reach) -> tuple[zmq.asyncio.Socket, str]:
     """Makes the same for payloads, whose peers the context's gatekeeper has to expect. Raises `ConfigError`."""
-    return _bound_tcp(_plain_server(context), host)
+    return _bound_tcp(_plain_server(context), reach)
 
 
 def payload_ipc_router(context: zmq.asyncio.Context, path: Path) -> tuple[zmq.asyncio.Socket, str]:
@@ -83,7 +85,7 @@ def payload_ipc_router(context: zmq.asyncio.Context, path: Path) -> tuple[zmq.as
 
 
 def payload_dealer(
-    context: zmq.asyncio.Context, endpoint: str, identity: bytes, user: str, token: str
+    context: zmq.asyncio.Context, address: str, identity: bytes, user: str, token: str
 ) -> zmq.asyncio.Socket:
     """Makes a DEALER for payloads. One that the other end's gatekeeper does not expect yet is refused for good."""
     socket = _dealer(context, identity, LARGEST_MESSAGE)
@@ -93,7 +95,7 @@ def payload_dealer(
     except zmq.ZMQError:
         socket.close(0)
         raise
-    return _connected(socket, endpoint)
+    return _connected(socket, address)
 
 
 def send_now(socket: zmq.asyncio.Socket, frames: list[Frame]) -> bool:
@@ -162,13 +164,23 @@ def _router(context: zmq.asyncio.Context, domain: str, largest: int) -> zmq.asyn
     return socket
 
 
-def _bound_tcp(socket: zmq.asyncio.Socket, host: str) -> tuple[zmq.asyncio.Socket, str]:
+def _bound_tcp(socket: zmq.asyncio.Socket, reach: Reach) -> tuple[zmq.asyncio.Socket, str]:
+    socket.setsockopt(zmq.IPV6, int(":" in reach.host))
     try:
-        port = socket.bind_to_random_port(f"tcp://{host}")
-    except zmq.ZMQError as error:
+        for port in reach.ports or ("*",):
+            try:
+                socket.bind(endpoint(reach.host, port))
+            except zmq.ZMQError as error:
+                if error.errno != zmq.EADDRINUSE:
+                    raise ConfigError("--host", reach.host, f"cannot be bound: {error.strerror}") from None
+            else:
+                bound = str(socket.getsockopt_string(zmq.LAST_ENDPOINT))
+                return socket, reach.told(int(bound.rpartition(":")[2]))
+        text = f"{reach.ports.start}-{reach.ports.stop - 1}"
+        raise ConfigError("--ports", text, "other processes have taken all of them")
+    except ConfigError:
         socket.close(0)
-        raise ConfigError("--host", host, f"cannot be bound: {error.strerror}") from None
-    return socket, f"tcp://{host}:{port}"
+        raise
 
 
 def _bound_ipc(socket: zmq.asyncio.Socket, path: Path) -> tuple[zmq.asyncio.Socket, str]:
@@ -192,12 +204,14 @@ def _dealer(context: zmq.asyncio.Context, identity: bytes, largest: int) -> zmq.
     socket.setsockopt(zmq.IDENTITY, identity)
     socket.setsockopt(zmq.RECONNECT_IVL, 50)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+    socket.setsockopt(zmq.CONNECT_TIMEOUT, CONNECT_MS)
     return socket
 
 
-def _connected(socket: zmq.asyncio.Socket, endpoint: str) -> zmq.asyncio.Socket:
+def _connected(socket: zmq.asyncio.Socket, address: str) -> zmq.asyncio.Socket:
     try:
-        socket.connect(endpoint)
+        socket.setsockopt(zmq.IPV6, int("[" in address))  # with it, a host's name would stand for IPv6 addresses first
+        socket.connect(address)
     except zmq.ZMQError:
         socket.close(0)
         raise

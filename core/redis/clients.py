@@ -20,6 +20,7 @@ from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
 
 from core.errors import ConfigError, StoreUnavailable
+from core.network.reach import lacks_brackets
 
 TIMEOUT = 5.0  # s for any answer, so longer than any blocking read waits
 CONNECTIONS = 16  # of one client; a burst waits for one of them, for a server accepts only so many at once
@@ -63,7 +64,7 @@ def connect(url: str) -> Store:
                 pool = redis.asyncio.BlockingConnectionPool.from_url(url, **usual, **waiting, retry=retry)
                 return Store.from_pool(pool)
     except (ValueError, TypeError) as error:
-        raise ConfigError("--redis", redacted(url), str(error)) from None
+        raise ConfigError("--redis", redacted(url), _why(url, error)) from None
 
 
 def connect_blocking(url: str) -> redis.Redis:
@@ -90,7 +91,7 @@ def connect_blocking(url: str) -> redis.Redis:
             case _:
                 return redis.Redis.from_url(url, **usual)
     except (ValueError, TypeError) as error:
-        raise ConfigError("--redis", redacted(url), str(error)) from None
+        raise ConfigError("--redis", redacted(url), _why(url, error)) from None
     except redis.RedisError as error:
         raise StoreUnavailable(f"--redis: {redacted(url)!r}: no node of the cluster answers ({error})") from None
 
@@ -100,6 +101,11 @@ def redacted(url: str) -> str:
     password = urlsplit(url).password
     url = url.replace(f":{password}@", ":***@") if password else url
     return re.sub(r"([?&](?:sentinel_)?password=)[^&]*", r"\1***", url)
+
+
+def _why(url: str, error: Exception) -> str:
+    bare = lacks_brackets(url)
+    return "an IPv6 address stands in brackets, such as redis://[::1]:6379" if bare else str(error)
 
 
 class _WaitingSentinelPool(SentinelConnectionPool, redis.asyncio.BlockingConnectionPool):

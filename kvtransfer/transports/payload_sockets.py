@@ -23,15 +23,15 @@ YOUNG_SECONDS = 60.0  # a directory without a socket that answers may be one tha
 class PayloadSockets:
     """Keeps a socket for each transport that may be used. The Unix socket's directory is closed to other users."""
 
-    def __init__(self, config: TransferConfig, network: Network, host: str) -> None:
-        """Binds them. Raises `ConfigError` if `host`, or a Unix socket that is asked for by name, cannot be bound."""
+    def __init__(self, config: TransferConfig, network: Network) -> None:
+        """Binds them. Raises `ConfigError` if a port, or a Unix socket that is asked for by name, cannot be bound."""
         self.sockets: dict[Transport, zmq.asyncio.Socket] = {}
         self.port = 0  # of the TCP socket, if there is one
         self.ipc = ""  # endpoint of the Unix socket, if there is one
         self.transports = transports(config)
         self._directory: Path | None = None
         if "tcp" in self.transports:
-            self.sockets["tcp"], endpoint = payload_router(network.context, host)
+            self.sockets["tcp"], endpoint = payload_router(network.context, network.reach)
             self.port = int(endpoint.rpartition(":")[2])
             network.gatekeeper.watch(self.sockets["tcp"])
         if "ipc" in self.transports:

@@ -63,6 +63,14 @@ def test_a_bad_url_is_named(url: str) -> None:
     assert str(refused.value) == f"--gateway: {url!r}: expected a URL such as http://127.0.0.1:8000"
 
 
+def test_an_ipv6_address_needs_brackets() -> None:
+    with pytest.raises(
+        GatewayError, match=r"^--url: '::1:8000': an IPv6 address stands in brackets, such as http://\["
+    ):
+        Endpoint("::1:8000")
+    assert Endpoint("[::1]:8000").url == "http://[::1]:8000"
+
+
 def test_an_endpoint_that_is_not_there_is_named() -> None:
     with pytest.raises(GatewayError, match=r"^http://127\.0\.0\.1:1 cannot be reached: "):
         Endpoint("127.0.0.1:1").model()

@@ -42,6 +42,7 @@ from core.messages.sampling import Finish
 from core.messages.wire import encode
 from core.network.curve_keys import CurveKeys
 from core.network.gatekeeper import Gatekeeper
+from core.network.reach import LOOPBACK
 from core.network.sealing import Sealer, Signer
 from core.network.sockets import token_router, try_send
 from core.process.ending import end
@@ -121,7 +122,7 @@ class Peer:
         keys = CurveKeys.of(self._secret)
         self._context = zmq.asyncio.Context()
         self._gatekeeper = Gatekeeper(self._context, keys)
-        self._socket, address = token_router(self._context, "127.0.0.1", keys)
+        self._socket, address = token_router(self._context, LOOPBACK, keys)
         self._store = connect(self._redis)
         self._queue = JobQueue(self._store, Sealer(self._secret, PURPOSE), self.epoch)
         await self._queue.open()

@@ -81,7 +81,7 @@ class Pair:
 
     def receiver(self, config: TransferConfig, epoch: str = DECODE) -> Inbound:
         """Starts a decode side, on this host."""
-        return Inbound(config, "127.0.0.1", epoch, SPEC, self.target, self.network, self.on_inbound, trace=True)
+        return Inbound(config, epoch, SPEC, self.target, self.network, self.on_inbound, trace=True)
 
     def sender(self, config: TransferConfig, epoch: str = PREFILL) -> Outbound:
         """Starts a prefill side."""

@@ -19,6 +19,7 @@ from core.ids import AttemptKey
 from core.messages.wire import encode
 from core.network.addresses import Network
 from core.network.gatekeeper import Gatekeeper
+from core.network.reach import LOOPBACK
 from core.network.sockets import dealer, payload_ipc_router, router, send_now, send_now_tracked
 from kvtransfer.events import (
     AbortHandoff,
@@ -365,7 +366,7 @@ def test_malformed_frames_are_counted_and_harm_nobody(way: Way) -> None:
 def test_a_sender_survives_nonsense() -> None:
     async def run() -> None:
         network = Network.of(SECRET)
-        socket, address = router(network.context, "127.0.0.1", KEYS)
+        socket, address = router(network.context, LOOPBACK, KEYS)
         events: list[ToPrefillEngine] = []
         outbound = Outbound(CONFIG, PREFILL, SPEC, ArrayPool(SPEC, 8), network, events.append)
         outbound.handle(opened(16, decode_address=address, deadline=time.monotonic() + 60, blocks=([1],)))
@@ -413,7 +414,7 @@ def test_the_tracker_watches_every_frame() -> None:
     async def run() -> None:
         context = zmq.asyncio.Context()
         gatekeeper = Gatekeeper(context, KEYS)
-        socket, address = router(context, "127.0.0.1", KEYS)
+        socket, address = router(context, LOOPBACK, KEYS)
         sender = dealer(context, address, KEYS)
         large = memoryview(bytearray(4 << 20))
         frames: list[bytes | memoryview] = [b"header", large, b"small"]  # the last is copied, and done at once

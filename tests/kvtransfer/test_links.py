@@ -78,11 +78,11 @@ def test_a_worker_does_without_a_unix_socket(tmp_path: Path, monkeypatch: pytest
 
     async def run() -> None:
         async with guarded() as network:
-            sockets = PayloadSockets(TransferConfig(), network, "127.0.0.1")
+            sockets = PayloadSockets(TransferConfig(), network)
             assert list(sockets.sockets) == ["tcp"] and sockets.port and not sockets.ipc
             sockets.close()
             with pytest.raises(ConfigError, match="--kv-transport: 'ipc': no Unix socket"):
-                PayloadSockets(TransferConfig(kv_transport="ipc"), network, "127.0.0.1")
+                PayloadSockets(TransferConfig(kv_transport="ipc"), network)
         assert base == "missing" or not list(directory.iterdir())
 
     asyncio.run(run())
@@ -97,7 +97,7 @@ def test_what_a_killed_worker_left_is_swept(tmp_path: Path, monkeypatch: pytest.
 
     async def run() -> None:
         async with guarded() as network:
-            sockets = PayloadSockets(TransferConfig(kv_transport="ipc"), network, "127.0.0.1")
+            sockets = PayloadSockets(TransferConfig(kv_transport="ipc"), network)
             mine = Path(sockets.ipc.removeprefix("ipc://")).parent
             os.utime(mine, (0, 0))
             sweep(tmp_path)

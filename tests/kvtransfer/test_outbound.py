@@ -10,6 +10,7 @@ from core.messages.handoff import Branch, Commit, Grant, Open, ToDecode, decode_
 from core.messages.job import PrefillJob, Prompt
 from core.messages.wire import encode
 from core.network.addresses import Network
+from core.network.reach import LOOPBACK
 from core.network.sockets import router
 from core.redis.records import HandoffCounts
 from kvtransfer.events import Closed, CommitHandoff, LayerReady, OpenHandoff, Unpinned
@@ -43,7 +44,7 @@ def test_an_open_says_what_the_job_says() -> None:
     async def run() -> ToDecode:
         memory = ArrayPool(SPEC, 8)
         async with guarded() as network, asyncio.timeout(5):
-            socket, address = router(network.context, "127.0.0.1", KEYS)
+            socket, address = router(network.context, LOOPBACK, KEYS)
             outbound = Outbound(TransferConfig(), "me", SPEC, memory, network, lambda event: None)
             outbound.handle(opened(address))
             _, data = await socket.recv_multipart()
@@ -81,7 +82,7 @@ def test_what_passes_until_a_commit_is_sent_is_exposed() -> None:
     async def run() -> ToDecode:
         memory = ArrayPool(SPEC, 8)
         async with guarded() as network, asyncio.timeout(5):
-            socket, address = router(network.context, "127.0.0.1", KEYS)
+            socket, address = router(network.context, LOOPBACK, KEYS)
             outbound = Outbound(TransferConfig(), "me", SPEC, memory, network, lambda event: None)
             outbound.handle(opened(address))
             link, _ = await socket.recv_multipart()

@@ -53,7 +53,7 @@ def test_a_prompt_of_eight_windows_moves_one_of_each_layer_that_has_one(held: tu
             if isinstance(event, RoomWanted):
                 inbound.handle(RoomGranted(event.key, there, held))
 
-        inbound = Inbound(CONFIG, "127.0.0.1", DECODE, WINDOWED, target, network, tell)
+        inbound = Inbound(CONFIG, DECODE, WINDOWED, target, network, tell)
         outbound = Outbound(CONFIG, PREFILL, WINDOWED, source, network, heard.append)
         try:
             address = inbound.handoff_address

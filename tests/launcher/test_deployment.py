@@ -83,7 +83,7 @@ def test_workers_are_told_everything(deployment: Deployment, tmp_path: Path) -> 
         usual = type(told)()
         assert all(value != getattr(usual, name) for name, value in asdict(told).items())  # so that each is seen
     assert (config.store.redis, config.store.secret_file) == ("unix:///r", str(tmp_path / "secret"))
-    assert (config.log_level, config.host) == ("debug", "127.0.0.1")
+    assert (config.log_level, config.place.host) == ("debug", "")
     pages = {parse(WorkerConfig, options(worker), "worker").busy_page for worker in workers}
     assert pages == {str(tmp_path / "busy")}
     assert len({worker.status_file for worker in workers}) == 3

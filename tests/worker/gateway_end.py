@@ -10,6 +10,7 @@ from core.ids import AttemptKey
 from core.messages.gateway import FromWorker, Hello, ToWorker, Welcome, decode_from_worker
 from core.messages.wire import encode
 from core.network.gatekeeper import Gatekeeper
+from core.network.reach import LOOPBACK
 from core.network.sockets import token_dealer, token_router
 from core.process.ending import end
 from core.redis.records import HandoffCounts, KVLink
@@ -69,7 +70,7 @@ class Setting:
         self.life = life(silence, jobs_ahead)
         self.transfer = Landings()
         self.gatekeeper = Gatekeeper(self.context, KEYS)
-        self._socket, self.endpoint = token_router(self.context, "127.0.0.1", KEYS)
+        self._socket, self.endpoint = token_router(self.context, LOOPBACK, KEYS)
         self.connections = GatewayConnections(self.life, self._socket, self.transfer)
         self.ledger = self.connections._ledger
         self.dealer = token_dealer(self.context, self.endpoint, KEYS)

@@ -16,6 +16,7 @@ import zmq.asyncio
 
 from core.network.curve_keys import CurveKeys
 from core.network.gatekeeper import QUIET, UNEXPECTED, Gatekeeper
+from core.network.reach import LOOPBACK
 from core.network.sockets import dealer, payload_dealer, payload_ipc_router, payload_router, router
 
 KEYS, OTHERS = CurveKeys.of(b"the deployment's secret"), CurveKeys.of(b"another deployment's secret")
@@ -31,8 +32,8 @@ class House:
         self.now = 0.0
         self.context = zmq.asyncio.Context()
         self.gatekeeper = Gatekeeper(self.context, KEYS, lambda: self.now)
-        self.control, self.control_address = router(self.context, "127.0.0.1", KEYS)
-        self.payload, self.payload_address = payload_router(self.context, "127.0.0.1")
+        self.control, self.control_address = router(self.context, LOOPBACK, KEYS)
+        self.payload, self.payload_address = payload_router(self.context, LOOPBACK)
         for socket in (self.control, self.payload):
             self.gatekeeper.watch(socket)
 
@@ -139,7 +140,7 @@ async def test_who_has_not_is_refused_and_cannot_send(house: House, make: MakeDe
 
 async def test_nobody_is_admitted_without_a_gatekeeper() -> None:
     context = zmq.asyncio.Context()
-    socket, address = router(context, "127.0.0.1", KEYS)
+    socket, address = router(context, LOOPBACK, KEYS)
     failed = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
     async with asyncio.timeout(SECONDS), visitor(control(KEYS), address):
         await failed.recv_multipart()

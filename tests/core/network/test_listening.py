@@ -31,4 +31,17 @@ def test_the_url_is_one_that_a_client_can_open() -> None:
     with listen("0.0.0.0", 0) as listener:
         assert url_of(listener).startswith("http://127.0.0.1:")
     assert http_url("::1", 80) == "http://[::1]:80"
+    assert http_url("[::]", 80) == "http://[::1]:80"
     assert http_url("", 80) == "http://127.0.0.1:80"
+
+
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_ipv6_is_listened_on_with_brackets_and_without(host: str) -> None:
+    with listen(host, 0) as listener:
+        assert url_of(listener) == f"http://[::1]:{listener.getsockname()[1]}"
+        socket.create_connection(("::1", listener.getsockname()[1]), 5).close()
+
+
+def test_all_addresses_of_ipv6_are_those_of_ipv4_too() -> None:
+    with listen("::", 0) as listener:
+        socket.create_connection(("127.0.0.1", listener.getsockname()[1]), 5).close()

@@ -137,6 +137,7 @@ def _with(source: AdapterSource, old: tuple[AdapterSource, ...]) -> tuple[Adapte
         ("redis+cluster://host:6379?colour=red", "colour"),
         ("redis+ring://host:6379", "redis+cluster"),
         ("http+sentinel://host:6379/main", "redis+sentinel"),
+        ("redis://::1:6379", "in brackets, such as redis://[::1]:6379"),
         ("ftp://host", "scheme"),
     ],
 )

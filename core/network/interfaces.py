@@ -1,0 +1,66 @@
+"""Lists the addresses that this host's interfaces have, as getifaddrs(3) tells them, in the system's order."""
+
+import ctypes
+import ctypes.util
+import os
+import socket
+from collections.abc import Sequence
+from ipaddress import IPv4Address, IPv6Address
+from typing import Any, NamedTuple
+
+IP = IPv4Address | IPv6Address
+ADDRESS_AT = {socket.AF_INET: 4, socket.AF_INET6: 8}  # bytes of a sockaddr before the address itself
+SHOWN = 16  # addresses that a sentence names at most
+
+
+class OwnAddress(NamedTuple):
+    """Names an address of this host, and the interface that has it."""
+
+    interface: str
+    ip: IP
+
+
+class _Entry(ctypes.Structure):
+    """Is C's `struct ifaddrs`, up to what is read of it."""
+
+
+_Entry._fields_ = [
+    ("next", ctypes.POINTER(_Entry)),
+    ("name", ctypes.c_char_p),
+    ("flags", ctypes.c_uint),
+    ("address", ctypes.c_void_p),
+]
+
+
+def own_addresses() -> list[OwnAddress]:
+    """Returns the IPv4 and IPv6 addresses of all interfaces. Raises `OSError` where the system does not tell."""
+    libc: Any = ctypes.CDLL(ctypes.util.find_library("c"), use_errno=True)
+    libc.freeifaddrs.argtypes = [ctypes.POINTER(_Entry)]
+    first = ctypes.POINTER(_Entry)()
+    if libc.getifaddrs(ctypes.byref(first)) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    found, entry = [], first
+    try:
+        while entry:
+            if entry.contents.address and (ip := _ip(entry.contents.address)) is not None:
+                found.append(OwnAddress(entry.contents.name.decode(), ip))
+            entry = entry.contents.next
+    finally:
+        libc.freeifaddrs(first)
+    return found
+
+
+def _ip(sockaddr: int) -> IP | None:
+    """Reads the address of a `struct sockaddr`; None for one of another family, such as a hardware address."""
+    family = ctypes.c_ushort.from_address(sockaddr).value
+    if family == socket.AF_INET:
+        return IPv4Address(ctypes.string_at(sockaddr + ADDRESS_AT[socket.AF_INET], 4))
+    if family == socket.AF_INET6:
+        return IPv6Address(ctypes.string_at(sockaddr + ADDRESS_AT[socket.AF_INET6], 16))
+    return None
+
+
+def told(own: Sequence[OwnAddress]) -> str:
+    """Names the addresses for people: `lo 127.0.0.1, eth0 10.0.0.2`."""
+    more = f" and {len(own) - SHOWN} more" if len(own) > SHOWN else ""
+    return ", ".join(f"{each.interface} {each.ip}" for each in own[:SHOWN]) + more
