@@ -3,7 +3,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, get_args, get_origin
 
 import msgspec
 from msgspec import Struct
@@ -37,6 +37,37 @@ def parse_or_exit(config: type[C], prog: str) -> C:
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+
+
+class Spelled(NamedTuple):
+    """Holds one option as it is written on a command line."""
+
+    option: str
+    text: str
+    usual: bool  # it is the default, so nobody has to write it
+
+
+def spell(config: Struct) -> list[Spelled]:
+    """Returns the options by which `parse` builds the same struct, in the struct's order: its inverse.
+
+    One that may be repeated is there once for each of its values; one that is None is not there.
+    """
+    spelled = []
+    for field in msgspec.structs.fields(config):
+        value = getattr(config, field.name)
+        if _is_struct(field.type):
+            spelled += spell(value)
+            continue
+        several = get_origin(_base(field.type)) is tuple
+        for each in value if several else () if value is None else (value,):
+            text = str(each).lower() if isinstance(each, bool) else str(each)
+            spelled.append(Spelled(option(field.name), text, not field.required and value == field.default))
+    return spelled
+
+
+def words(config: Struct) -> list[str]:
+    """Returns the words of a command line that say what is not the default."""
+    return [word for each in spell(config) if not each.usual for word in (each.option, each.text)]
 
 
 class _Parser(argparse.ArgumentParser):

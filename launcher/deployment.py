@@ -1,23 +1,44 @@
-"""Writes the services of one instance as command lines, and says in which order they stop."""
+"""Describes a deployment as data: its services, what each is told and needs, and in which order they start and stop.
 
-import dataclasses
+Three carry a description out, each in its way: the supervisor on one host (`host/processes.py`), Ray, and Kubernetes.
+None of them decides what a service is told: `describe` does, once, and `command` writes it as a command line for the
+place where the service runs.
+"""
+
 import sys
-from collections.abc import Mapping
-from pathlib import Path
+from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from core.adapters import parse_sources
-from core.cli import option
-from core.config import EngineOptions
-from core.ids import new_epoch
-from core.network.listening import http_url
-from launcher.host.gpus import placements
-from launcher.host.service import Service, watch_both, watch_http, watch_status_file
-from launcher.options import DEMO_MODEL, DEMO_NAME, UpConfig
+from core.cli import words
+from core.config import (
+    DashboardConfig,
+    EngineConfig,
+    GatewayConfig,
+    PlaceOptions,
+    StoreConfig,
+    TransferConfig,
+    WorkerConfig,
+)
+from core.network.ports import listening_ports
+from launcher.options import DEMO_MODEL, DEMO_NAME, DeploymentOptions
 
-# Set before Python starts, or they have no effect.
+Role = Literal["redis", "prefill", "decode", "gateway", "dashboard"]
+Kept = Literal["data", "models", "cache"]
+Told = WorkerConfig | GatewayConfig | DashboardConfig
+
+WORKERS: tuple[Role, ...] = ("prefill", "decode")
+STARTS: tuple[tuple[Role, ...], ...] = (("redis",), ("prefill", "decode", "gateway", "dashboard"))
+"""The services that start together; each group begins when the one before it is ready."""
+STOPS: tuple[tuple[Role, ...], ...] = (("gateway",), ("dashboard", "prefill", "decode"), ("redis",))
+"""Their end: the gateway first, so that no request meets a missing worker, and Redis last: workers sign off there."""
+
+LISTENS = ("gateways", "handoffs", "kv")
+"""Who comes to the ports that a worker listens on, in the order in which it takes them from its range."""
+CLOSE_SECONDS = 5.0
+"""From the end of a drain until a service that has to be killed is: a gateway closes its connections in that time."""
+
 ENVIRONMENT = {
     # libgomp spins between parallel regions, and steals the time of whoever else wants the core. A spin is 10 to 45 ns,
     # by processor: 0.1 ms and more in all, longer than what one thread does alone between two operators. With 2,000,
@@ -31,133 +52,189 @@ ENVIRONMENT = {
     "STREAMLIT_SERVER_HEADLESS": "true",
     "STREAMLIT_BROWSER_GATHER_USAGE_STATS": "false",
 }
+"""Settings of every service's environment. They have to be there before Python starts, or they have no effect."""
 
 
-OWN_KEYS, OWN_KEY = "api-keys.json", "api-key"
-"""Files of the run directory, where keys are needed: the instance's own, for its dashboard and its user's chats."""
+class Port(Struct, frozen=True):
+    """Names a port that a service listens on; 0: the system chooses it, and the service announces it."""
+
+    name: str
+    number: int
 
 
-def environment(inherited: Mapping[str, str], root: Path, run: Path) -> dict[str, str]:
-    """Returns what children see: our settings where the user has not decided otherwise, and the packages of `root`.
+class Probes(Struct, frozen=True):
+    """Holds the paths by which a service's HTTP port is asked how it is; without paths its status file says it."""
 
-    Their temporary files go into the run directory and with it: torch leaves some, and a killed process all of its.
+    started: str = ""
+    ready: str = ""
+    alive: str = ""
+
+
+class Service(Struct, frozen=True, kw_only=True):
+    """Describes a service: `replicas` processes that are told the same."""
+
+    role: Role
+    replicas: int
+    told: Told | None  # what its process is told, apart from where it runs; None: it is a Redis or Valkey server
+    gpus: int = 0  # that each process takes at most; all of one process have to be on one host
+    ports: tuple[Port, ...] = ()
+    probes: Probes = Probes()
+    keeps: tuple[Kept, ...] = ()  # what has to be there at its next start, or it is fetched and computed again
+    beats: bool = False  # once it is ready, it renews its status file's time every second
+    grace: float = CLOSE_SECONDS  # seconds from the request to stop until it may be killed
+
+    @property
+    def names(self) -> list[str]:
+        """Returns its processes' names: workers are numbered, others only where there are several."""
+        if self.replicas == 1 and self.role not in WORKERS:
+            return [self.role]
+        return [f"{self.role}-{number}" for number in range(self.replicas)]
+
+    @property
+    def module(self) -> str:
+        """Returns the Python module that runs it."""
+        return f"{self.role}_service" if self.role in WORKERS else self.role
+
+
+class Deployment(Struct, frozen=True):
+    """Holds the services of a deployment, in the order of their roles."""
+
+    services: tuple[Service, ...]
+
+    def of(self, *roles: Role) -> list[Service]:
+        """Returns the services of some roles, as far as there are any."""
+        return [service for service in self.services if service.role in roles]
+
+    def stop_order(self) -> list[list[str]]:
+        """Returns the names of all processes, in the groups in which they stop."""
+        return [[name for service in self.of(*roles) for name in service.names] for roles in STOPS]
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """Says where one process of a service runs and finds things: what differs between hosts, nodes and containers."""
+
+    redis: str  # URL
+    model: str = ""  # its directory, where it is not what was told
+    secret_file: str = ""
+    status_file: str = ""
+    worker: PlaceOptions = PlaceOptions()  # where a worker listens, and how others reach it
+    device: str = ""  # of a worker; empty: the one that it was told
+    gpu_share: float | None = None  # of its GPU's memory, where a worker does not have it alone
+    busy_page: str = ""  # file that the workers of a host share
+    share_port: str = ""  # name of the gateways of this host that have one port
+    gateway: str = ""  # URL, for the dashboard
+    own_keys: str = ""  # file with the deployment's own API key's record, for the gateway
+    own_key: str = ""  # file with that key, for the dashboard
+    python: tuple[str, ...] = (sys.executable, "-P")
+
+
+def describe(options: DeploymentOptions, *, host: str, port: int, dashboard_port: int) -> Deployment:
+    """Makes the description. `host`, `port`: where the gateway listens; `dashboard_port`: 0 for no dashboard.
+
+    `options.prefill` has to be a number. Paths stay as they are given: they are meant where the services run.
     """
-    return {**ENVIRONMENT, **inherited, "PYTHONPATH": str(root), "TMPDIR": str(run)}
+    assert options.prefill is not None, "whoever carries it out decides where nobody has"
+    redis = Service(role="redis", replicas=1, told=None, ports=(Port("redis", 6379),), keeps=("data",))
+    services = [] if options.redis else [redis]
+    if options.prefill:
+        services.append(_worker(options, "prefill", options.prefill))
+    services.append(_worker(options, "decode", options.decode))
+    services.append(_gateway(options, host, port))
+    if dashboard_port:
+        services.append(_dashboard(options, host, dashboard_port))
+    return Deployment(tuple(services))
 
 
-def worker_names(config: UpConfig) -> list[str]:
-    """Returns the workers' names: `prefill-0` and so on, then `decode-0` and so on."""
-    assert config.prefill is not None, "`up.check` decides it where nobody has"
-    return [f"{role}-{i}" for role, n in (("prefill", config.prefill), ("decode", config.decode)) for i in range(n)]
-
-
-def gateway_names(config: UpConfig) -> list[str]:
-    """Returns the gateways' names: `gateway`, or `gateway-0` and so on where several share the port."""
-    return ["gateway"] if config.gateways == 1 else [f"gateway-{number}" for number in range(config.gateways)]
-
-
-def stop_order(config: UpConfig) -> list[list[str]]:
-    """Puts the gateway first, so that no request meets a missing worker, and Redis last: workers sign off there."""
-    return [gateway_names(config), ["dashboard", *worker_names(config)], ["redis"]]
-
-
-def chosen(options: Struct) -> list[str]:
-    """Returns the command-line options that say the same as `options`."""
-    words = []
-    for name, value in asdict(options).items():
-        for each in value if isinstance(value, tuple) else (value,):
-            words += [option(name), str(each)]
-    return words
-
-
-def _placed(engine: EngineOptions) -> EngineOptions:
-    """Returns the options with whole paths, for workers that run in another directory."""
-
-    def whole(path: str) -> str:
-        return str(Path(path).expanduser().resolve()) if path else ""
-
-    draft = Path(engine.draft_model).expanduser()
-    return replace(
-        engine,
-        host_kv_directory=whole(engine.host_kv_directory),
-        lora=tuple(f"{one.name}={whole(one.path)}" for one in parse_sources(engine.lora)),
-        lora_root=whole(engine.lora_root),
-        draft_model=str(draft.resolve()) if engine.draft_model and draft.exists() else engine.draft_model,  # or an id
-        medusa=whole(engine.medusa),
-        eagle=whole(engine.eagle),
+def _worker(options: DeploymentOptions, role: Role, replicas: int) -> Service:
+    told = WorkerConfig(
+        engine=EngineConfig(model=options.model, device=options.device, **asdict(options.engine)),
+        transfer=TransferConfig(**asdict(options.transfer)),
+        log_level=options.log_level,
+    )
+    return Service(
+        role=role,
+        replicas=replicas,
+        told=told,
+        gpus=0 if options.device == "cpu" else 1,
+        ports=tuple(Port(name, 0) for name in LISTENS[: listening_ports(role, told.transfer)]),
+        keeps=("models", "cache"),
+        beats=True,
+        grace=told.drain_seconds + CLOSE_SECONDS,
     )
 
 
-class Deployment:
-    """Makes the services of an instance from its options; `model`, `redis`, `secret` are as the services take them."""
+def _gateway(options: DeploymentOptions, host: str, port: int) -> Service:
+    told = GatewayConfig(
+        model=options.model,
+        host=host,
+        port=port,
+        model_name=DEMO_NAME if options.model == DEMO_MODEL else "",
+        max_model_len=options.engine.max_model_len,
+        log_level=options.log_level,
+        handoff=options.handoff,
+        spelled_tokens=options.spelled_tokens,
+        store_ttl=options.store_ttl,
+        store_bytes=options.store_bytes,
+        tool_parser=options.tool_parser,
+        reasoning_parser=options.reasoning_parser,
+        lora_root=options.engine.lora_root if options.engine.allow_lora_loading else "",
+        allow_lora_loading=options.engine.allow_lora_loading,
+        api_keys=options.api_keys,
+        tls_cert=options.tls_cert,
+        tls_key=options.tls_key,
+        slo=options.slo,
+    )
+    return Service(
+        role="gateway",
+        replicas=options.gateways,
+        told=told,
+        ports=(Port("http", port),),
+        probes=Probes(started="/ping", ready="/ready", alive="/ping"),
+        keeps=("models", "cache"),
+        beats=True,
+        grace=told.drain_seconds + CLOSE_SECONDS,
+    )
 
-    def __init__(self, config: UpConfig, run: Path, model: str, redis: str, secret: Path) -> None:
-        self._config = config
-        self._run = run
-        self._shared = ["--redis", redis]
-        self._url = http_url(config.host, config.port, bool(config.tls_cert))
-        self._serving = ["--model", model, "--secret-file", str(secret), "--log-level", config.log_level]
 
-    def workers(self) -> list[Service]:
-        """Makes all prefill and decode workers."""
-        config = self._config
-        engine = _placed(config.engine)
-        options = [*chosen(engine), *chosen(config.transfer), "--busy-page", str(self._run / "busy")]
-        names = worker_names(config)
-        services = []
-        for name, place in zip(names, placements(config.device, len(names)), strict=True):
-            placed = ["--device", place.device]
-            if place.share is not None:
-                placed += ["--gpu-memory-utilization", str(place.share)]
-            role = name.partition("-")[0]
-            service = self._service(name, f"{role}_service", *self._serving, *options, *placed)
-            services.append(dataclasses.replace(service, settings=place.settings, beats=True))
-        return services
+def _dashboard(options: DeploymentOptions, host: str, port: int) -> Service:
+    health = "/_stcore/health"
+    told = DashboardConfig(
+        host=host,
+        port=port,
+        gateway_cert=options.tls_cert,
+        api_keys=options.api_keys,
+        tls_cert=options.tls_cert,
+        tls_key=options.tls_key,
+    )
+    return Service(
+        role="dashboard",
+        replicas=1,
+        told=told,
+        ports=(Port("http", port),),
+        probes=Probes(started=health, ready=health, alive=health),
+    )
 
-    def gateways(self) -> list[Service]:
-        """Makes the gateways. One is ready when it accepts requests and knows a worker that can serve them."""
-        names = gateway_names(self._config)
-        shared = ["--share-port", new_epoch()] if len(names) > 1 else []
-        return [self._gateway(name, *shared) for name in names]
 
-    def _gateway(self, name: str, *shared: str) -> Service:
-        config = self._config
-        options = ["--host", config.host, "--port", str(config.port)]
-        options += ["--max-model-len", str(config.engine.max_model_len), "--spelled-tokens", config.spelled_tokens]
-        options += ["--tool-parser", config.tool_parser, "--reasoning-parser", config.reasoning_parser]
-        options += ["--store-ttl", str(config.store_ttl), "--store-bytes", str(config.store_bytes)]
-        options += [*self._tls(), "--slo", config.slo, "--handoff", config.handoff]
-        if config.api_keys:
-            options += self._keys(*config.api_keys, str(self._run / OWN_KEYS))
-        if config.model == DEMO_MODEL:
-            options += ["--model-name", DEMO_NAME]
-        if config.engine.allow_lora_loading:
-            root = str(Path(config.engine.lora_root).expanduser().resolve())
-            options += ["--allow-lora-loading", "--lora-root", root]
-        service = self._service(name, "gateway", *self._serving, *options, *shared)
-        assert service.status_file is not None
-        accepts = watch_http(f"{self._url}/ready", "waiting for the workers")
-        watch = watch_both(watch_status_file(service.status_file), accepts)
-        return dataclasses.replace(service, watch=watch, beats=True)
+def placed(told: Told, place: Place) -> Told:
+    """Returns what a process is told in one place."""
+    told = replace(told, status_file=place.status_file)
+    if isinstance(told, DashboardConfig):
+        return replace(told, redis=place.redis, gateway=place.gateway or told.gateway, api_key_file=place.own_key)
+    store = StoreConfig(redis=place.redis, secret_file=place.secret_file)
+    if isinstance(told, GatewayConfig):
+        keys = (*told.api_keys, place.own_keys) if place.own_keys else told.api_keys
+        return replace(told, store=store, model=place.model or told.model, api_keys=keys, share_port=place.share_port)
+    share = place.gpu_share or told.engine.gpu_memory_utilization
+    engine = replace(
+        told.engine,
+        model=place.model or told.engine.model,
+        device=place.device or told.engine.device,
+        gpu_memory_utilization=share,
+    )
+    return replace(told, store=store, engine=engine, place=place.worker, busy_page=place.busy_page)
 
-    def dashboard(self) -> Service:
-        """Makes the dashboard. It is ready when Streamlit serves its page."""
-        config = self._config
-        options = ["--host", config.host, "--port", str(config.dashboard_port)]
-        options += ["--gateway", self._url, *self._tls()]
-        if config.tls_cert:
-            options += ["--gateway-cert", config.tls_cert]
-        if config.api_keys:
-            options += [*self._keys(*config.api_keys), "--api-key-file", str(self._run / OWN_KEY)]
-        return self._service("dashboard", "dashboard", *options)
 
-    def _tls(self) -> list[str]:
-        return ["--tls-cert", self._config.tls_cert, "--tls-key", self._config.tls_key]
-
-    def _keys(self, *paths: str) -> list[str]:
-        return [word for path in paths for word in ("--api-keys", path)]
-
-    def _service(self, name: str, module: str, *options: str) -> Service:
-        status = self._run / f"{name}.status"
-        command = (sys.executable, "-P", "-m", module, *self._shared, *options, "--status-file", str(status))
-        return Service(name, command, watch_status_file(status), status_file=status)
+def command(service: Service, place: Place) -> tuple[str, ...]:
+    """Writes the command line of one process of a service."""
+    assert service.told is not None, "a Redis or Valkey server is started by whoever has one"
+    return (*place.python, "-m", service.module, *words(placed(service.told, place)))

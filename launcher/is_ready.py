@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from core.process.status import read_status
-from launcher.host.service import READY, answers
+from launcher.host.process import READY, answers
 
 PATIENCE = 3.0  # s
 

@@ -29,11 +29,8 @@ DEMO_MODEL = str(ROOT / "demo_model" / "weights")
 DEMO_NAME = "baton-demo"  # what clients call it; the directory's name says nothing
 
 
-class UpConfig(Struct, frozen=True, kw_only=True):
-    """Starts everything on this host: Redis, prefill and decode workers, the gateway and the dashboard.
-
-    Example: ./baton up --model Qwen/Qwen3-0.6B --prefill 2 --decode 1 --port 18080
-    """
+class DeploymentOptions(Struct, frozen=True, kw_only=True):
+    """Says what is to be deployed, wherever that is."""
 
     model: Annotated[str, Meta(description="directory in Hugging Face format, or a hub id such as Qwen/Qwen3-0.6B")] = (
         DEMO_MODEL
@@ -44,17 +41,14 @@ class UpConfig(Struct, frozen=True, kw_only=True):
             description="number of prefill workers; 0: decode workers serve whole requests, which is the default on a "
             "host with one GPU; elsewhere it is 1"
         ),
-    ] = None  # which `up.check` replaces
+    ] = None  # which whoever carries it out replaces
     decode: Annotated[Positive, Meta(description="number of decode workers")] = 1
     device: Annotated[
         Literal["cpu", "cuda", "auto"], Meta(description="cpu, cuda or auto; cuda spreads the workers over the GPUs")
     ] = "auto"
-    host: Annotated[str, Meta(description="address that the endpoint and the dashboard listen on")] = "127.0.0.1"
-    port: Annotated[Port, Meta(description="port of the endpoint; 0: chosen by the system")] = 8000
     gateways: Annotated[
         int, Meta(ge=1, le=64, description="gateway processes on that port; one serves one core's worth of tokens")
     ] = 1
-    dashboard_port: Annotated[Port, Meta(description="port of the dashboard; 0: no dashboard")] = 8501
     redis: Annotated[
         str, Meta(description="URL of a Redis or Valkey server to use; empty: one is started for this instance")
     ] = ""
@@ -72,6 +66,19 @@ class UpConfig(Struct, frozen=True, kw_only=True):
     tool_parser: ToolParser = "auto"
     reasoning_parser: ReasoningParser = "auto"
     log_level: LogLevel = "info"
+    engine: EngineOptions = EngineOptions()  # of every worker
+    transfer: TransferOptions = TransferOptions()  # of every worker
+
+
+class UpConfig(DeploymentOptions, frozen=True, kw_only=True):
+    """Starts everything on this host: Redis, prefill and decode workers, the gateway and the dashboard.
+
+    Example: ./baton up --model Qwen/Qwen3-0.6B --prefill 2 --decode 1 --port 18080
+    """
+
+    host: Annotated[str, Meta(description="address that the endpoint and the dashboard listen on")] = "127.0.0.1"
+    port: Annotated[Port, Meta(description="port of the endpoint; 0: chosen by the system")] = 8000
+    dashboard_port: Annotated[Port, Meta(description="port of the dashboard; 0: no dashboard")] = 8501
     silent_seconds: Annotated[
         float,
         Meta(
@@ -79,8 +86,6 @@ class UpConfig(Struct, frozen=True, kw_only=True):
             description="seconds after which a service that is stopped or silent is killed and started again; 0: never",
         ),
     ] = 15.0
-    engine: EngineOptions = EngineOptions()  # of every worker
-    transfer: TransferOptions = TransferOptions()  # of every worker
 
 
 class ChatConfig(Struct, frozen=True, kw_only=True):

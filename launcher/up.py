@@ -23,8 +23,8 @@ from core.speculation import proposing
 from launcher import greeting
 from launcher.checking.model_directory import checked
 from launcher.checking.preflight import check_port, check_redis
-from launcher.deployment import OWN_KEY, OWN_KEYS, Deployment, environment, stop_order
 from launcher.host.gpus import usable_gpus
+from launcher.host.processes import OWN_KEY, OWN_KEYS, Processes, described, environment
 from launcher.host.redis_server import redis_service
 from launcher.host.run_directory import run_directory
 from launcher.host.signals import Signals
@@ -137,9 +137,8 @@ def _run(config: UpConfig, directory: Path | None, run: Path, log: Path, stages:
                 service, redis = redis_service(run)
                 supervisor.start([service])
             key = _own_key(config, run)
-            deployment = Deployment(config, run, model, redis, _secret(config, run))
-            services = [*deployment.workers(), *deployment.gateways()]
-            supervisor.start([*services, deployment.dashboard()] if config.dashboard_port else services)
+            processes = Processes(config, run, model, redis, _secret(config, run))
+            supervisor.start([*processes.workers(), *processes.gateways(), *processes.dashboard()])
             url = http_url(config.host, config.port, bool(config.tls_cert))
             stages.say(greeting.text(config, url, directory, time.monotonic() - began, log, key))
             own = str(run / OWN_KEY) if key else ""
@@ -153,7 +152,7 @@ def _run(config: UpConfig, directory: Path | None, run: Path, log: Path, stages:
             return 1
         finally:
             stages.show("stopping", "all services")
-            supervisor.stop(stop_order(config))
+            supervisor.stop(described(config).stop_order())
             stages.show("stopping", "done")
             stages.settle()
     return 0

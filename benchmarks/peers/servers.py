@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.peers.setup import PEERS, PeerError, python_of
 from benchmarks.processes.children import child, last_line
 from launcher.checking.preflight import check_port
-from launcher.host.service import answers
+from launcher.host.process import answers
 from launcher.stages import Stages
 
 HOST = "127.0.0.1"

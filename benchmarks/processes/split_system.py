@@ -21,9 +21,9 @@ from core.redis.clients import connect_blocking
 from core.redis.records import FinishedRecord, WorkerRecord
 from core.redis.registry import FINISHED, index_key, read_unchecked, record_key
 from launcher.checking.preflight import check_port
-from launcher.deployment import Deployment, environment
+from launcher.host.process import READY, Process
+from launcher.host.processes import Processes, environment
 from launcher.host.redis_server import redis_service
-from launcher.host.service import READY, Service
 from launcher.options import ROOT, UpConfig
 
 HOST = "127.0.0.1"
@@ -77,13 +77,13 @@ def split_system(
         model=model, prefill=1, device="cpu", port=port, dashboard_port=0, engine=engine, transfer=transfer
     )
     server, url = redis_service(directory)
-    deployment = Deployment(config, directory, model, url, secret)
+    made = Processes(config, directory, model, url, secret)
     settings = environment(os.environ, ROOT, directory)
     processes: dict[str, subprocess.Popen[str]] = {}
     with ExitStack() as stack:
-        workers = [replace(service, command=(*service.command, *worker)) for service in deployment.workers()]
+        workers = [replace(service, command=(*service.command, *worker)) for service in made.workers()]
         # What is measured is a handoff, also where a short prompt would do without.
-        gateways = [replace(each, command=(*each.command, "--handoff", "always")) for each in deployment.gateways()]
+        gateways = [replace(each, command=(*each.command, "--handoff", "always")) for each in made.gateways()]
         for group in ([server], [*workers, *gateways]):
             for service in group:
                 log = directory / f"{service.name}.log"
@@ -99,7 +99,7 @@ def split_system(
         yield SplitSystem(gateway, directory, secret.read_bytes().strip(), store, processes)
 
 
-def _wait(service: Service, process: subprocess.Popen[str], log: Path) -> None:
+def _wait(service: Process, process: subprocess.Popen[str], log: Path) -> None:
     """Waits until a service is ready. Raises `BatonError` if it ends before."""
     deadline = time.monotonic() + START_SECONDS
     while (status := service.watch()) is None or status.stage != READY:

@@ -36,9 +36,9 @@ from core.network.sealing import new_secret
 from core.process.status import read_status
 from core.redis.clients import connect_blocking
 from launcher.checking.preflight import check_port
-from launcher.deployment import Deployment, environment, stop_order
+from launcher.host.process import READY, Process, answers
+from launcher.host.processes import Processes, described, environment
 from launcher.host.redis_server import redis_service
-from launcher.host.service import READY, Service, answers
 from launcher.host.signals import Signals
 from launcher.host.supervisor import Supervisor
 from launcher.options import ROOT, UpConfig
@@ -101,17 +101,17 @@ class Instance:
         log = (directory / "log").open("ab")
         self.supervisor = Supervisor(ROOT, settings, log, Stages(), signals, self.config.silent_seconds)
 
-    def services(self) -> list[Service]:
+    def services(self) -> list[Process]:
         """Makes workers and gateway; one decode worker can hang."""
         secret = self.directory / "secret"
         secret.touch(mode=0o600)
         secret.write_text(new_secret())
-        deployment = Deployment(self.config, self.directory, self.config.model, self.redis_url, secret)
+        processes = Processes(self.config, self.directory, self.config.model, self.redis_url, secret)
         made = []
-        for worker in deployment.workers():
+        for worker in processes.workers():
             words = [HANGING if word == "decode_service" else word for word in worker.command]
             made.append(dataclasses.replace(worker, command=tuple(words)) if worker.name == CAN_HANG else worker)
-        return [*made, *deployment.gateways()]
+        return [*made, *processes.gateways()]
 
     def harm(self, how: str) -> int:
         """Does it, and returns the id of the process that was harmed."""
@@ -201,7 +201,7 @@ def main() -> None:
             threading.Thread(target=watch, args=arguments, daemon=True).start()
             instance.supervisor.watch()
         finally:
-            instance.supervisor.stop(stop_order(instance.config))
+            instance.supervisor.stop(described(instance.config).stop_order())
 
 
 if __name__ == "__main__":

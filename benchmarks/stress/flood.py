@@ -29,7 +29,7 @@ from core.network.listening import http_url
 from core.network.sealing import new_secret
 from core.redis.clients import connect_blocking
 from launcher.checking.preflight import check_port
-from launcher.deployment import environment
+from launcher.host.processes import environment
 from launcher.host.redis_server import redis_service
 from launcher.options import DEMO_MODEL, ROOT
 from launcher.stages import Stages

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from core.process.dying import die_with
-from launcher.host.service import Service
+from launcher.host.process import Process
 
 CHUNK = 65536  # bytes; what a pipe holds
 CHUNKS = 16  # per pump, so that one noisy child does not keep the loop
@@ -19,7 +19,7 @@ LONGEST_LINE = 1 << 20  # bytes; a longer line is cut in the log
 class Child:
     """Runs one life of a service. The launcher's loop calls `pump` when there is output to read."""
 
-    def __init__(self, service: Service, environment: Mapping[str, str], directory: Path, log: BinaryIO) -> None:
+    def __init__(self, service: Process, environment: Mapping[str, str], directory: Path, log: BinaryIO) -> None:
         self.service = service
         self._log = log
         self._partial = b""

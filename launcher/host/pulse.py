@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from core.process.stillness import Stillness
-from launcher.host.service import Service
+from launcher.host.process import Process
 
 STOPPED = ("T", "t")  # by a signal; by a debugger
 
@@ -11,7 +11,7 @@ STOPPED = ("T", "t")  # by a signal; by a debugger
 class Pulse:
     """Feels the pulse of one life of a service. `look` is to be called about once a second."""
 
-    def __init__(self, service: Service, pid: int) -> None:
+    def __init__(self, service: Process, pid: int) -> None:
         self._service = service
         self._pid = pid
         self._stillness = Stillness()

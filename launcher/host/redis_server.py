@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 from core.errors import ConfigError
-from launcher.host.service import Service, watch_redis
+from launcher.host.process import Process, watch_redis
 
 CONFIG = """\
 port 0
@@ -22,12 +22,12 @@ maxmemory-policy noeviction
 """
 
 
-def redis_service(run: Path) -> tuple[Service, str]:
+def redis_service(run: Path) -> tuple[Process, str]:
     """Makes the server's service, and the URL of its socket. Raises `ConfigError` if this host has no server."""
     path = run / "redis.sock"
     config = run / "redis.conf"
     config.write_text(CONFIG.format(socket=path, directory=run))
-    service = Service("redis", (str(server_binary()), str(config)), watch_redis(path))
+    service = Process("redis", (str(server_binary()), str(config)), watch_redis(path))
     return service, f"unix://{path}"
 
 

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from launcher.host.child import Child
+from launcher.host.process import FAILED, READY, Process
 from launcher.host.pulse import Pulse
-from launcher.host.service import FAILED, READY, Service
 from launcher.host.signals import Signals
 from launcher.stages import Stages
 
 LOOK_SECONDS = 0.05  # between two looks at a starting service
 PULSE_SECONDS = 1.0  # between two looks at a service that runs
-GRACE_SECONDS = 12.0  # from SIGTERM to SIGKILL; a worker's drain fits in
 FIRST_DELAY = 1.0  # s before a restart after an early death; doubled by each that follows
 LONGEST_DELAY = 30.0
 EARLY_SECONDS = 60.0  # a life shorter than this was an early death
@@ -37,7 +36,7 @@ class StopAsked(Exception):
 class Kept:
     """Holds a service and its present life."""
 
-    service: Service
+    service: Process
     child: Child
     pulse: Pulse
     born: float
@@ -69,7 +68,7 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._selector.register(signals.wakeup, selectors.EVENT_READ, None)
 
-    def start(self, services: Iterable[Service]) -> None:
+    def start(self, services: Iterable[Process]) -> None:
         """Starts services together and returns when all are ready. Raises `StartFailed` or `StopAsked`."""
         starting = [self._keep(service) for service in services]
         self._kept += starting
@@ -111,7 +110,7 @@ class Supervisor:
         for kept in group:
             kept.child.terminate()
         asked = self._signals.asked_to_stop
-        deadline = time.monotonic() + GRACE_SECONDS
+        deadline = time.monotonic() + max([kept.service.grace for kept in group], default=0.0)
         while any(kept.child.exit_status() is None for kept in group):
             left = deadline - time.monotonic()
             if left <= 0 or self._signals.asked_to_stop > asked:
@@ -121,11 +120,11 @@ class Supervisor:
             kept.child.kill()
             self._forget(kept.child)
 
-    def _keep(self, service: Service) -> Kept:
+    def _keep(self, service: Process) -> Kept:
         child = self._spawn(service)
         return Kept(service, child, Pulse(service, child.pid), time.monotonic())
 
-    def _spawn(self, service: Service) -> Child:
+    def _spawn(self, service: Process) -> Child:
         child = Child(service, self._environment, self._directory, self._log)
         self._selector.register(child.output, selectors.EVENT_READ, child)
         return child

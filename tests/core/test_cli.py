@@ -3,7 +3,7 @@
 import pytest
 from msgspec import Struct
 
-from core.cli import parse
+from core.cli import parse, words
 from core.config import GatewayConfig, WorkerConfig
 from core.errors import ConfigError
 
@@ -72,3 +72,30 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_status.value.code == 0
     text = capsys.readouterr().out
     assert all(name in text for name in ("--model", "--kv-memory", "--window", "--redis", "512MiB"))
+
+
+class Asked(Struct, frozen=True, kw_only=True):
+    """Has fields of every kind that options have."""
+
+    model: str
+    often: tuple[str, ...] = ()
+    count: int | None = None
+    share: float = 0.5
+    inner: Switched = Switched()
+
+
+@pytest.mark.parametrize(
+    ("asked", "written"),
+    [
+        (Asked(model="m"), ["--model", "m"]),
+        (Asked(model=""), ["--model", ""]),
+        (
+            Asked(model="m", often=("a=1", "b"), count=0, share=1e-9),
+            ["--model", "m", "--often", "a=1", "--often", "b", "--count", "0", "--share", "1e-09"],
+        ),
+        (Asked(model="m", inner=Switched(loud=True)), ["--model", "m", "--loud", "true"]),
+    ],
+)
+def test_words_say_what_differs_and_are_understood(asked: Asked, written: list[str]) -> None:
+    assert words(asked) == written
+    assert parse(Asked, written, "asked") == asked

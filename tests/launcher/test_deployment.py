@@ -1,307 +1,70 @@
-"""The command lines of the services: what the user chose reaches them, and the workers on a GPU share it."""
+"""The description of a deployment: who is in it, what each is told and needs, and the order of start and stop."""
 
-import os
-from collections.abc import Callable
-from io import StringIO
-from pathlib import Path
+import sys
 
 import pytest
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from core.cli import parse
-from core.config import DashboardConfig, EngineOptions, GatewayConfig, TransferOptions, WorkerConfig
-from core.keys.key_file import change_keys
-from core.network.listening import http_url, is_local
-from launcher.deployment import Deployment, environment, stop_order
-from launcher.host.gpus import Placement, placements, visible_gpus
-from launcher.host.service import Service
-from launcher.options import DEMO_MODEL, DEMO_NAME, UpConfig
-from launcher.stages import Stages
-from launcher.up import WHOLE_REQUESTS, check, up
-
-EVERYTHING = UpConfig(
-    model="/m",
-    prefill=2,
-    decode=1,
-    device="cpu",
-    host="0.0.0.0",
-    port=1234,
-    dashboard_port=1235,
-    log_level="debug",
-    store_ttl=12.5,
-    store_bytes=1 << 20,
-    engine=EngineOptions(
-        dtype="fp32",
-        cpu_backend="torch",
-        cuda_backend="torch",
-        quantization="int8",
-        activations="8bit",
-        kv_dtype="fp8",
-        max_model_len=99,
-        kv_memory=1 << 20,
-        host_kv_memory=3 << 20,
-        host_kv_directory="/blocks",
-        block_size=32,
-        max_batch_tokens=77,
-        step_ms=12.5,
-        logprobs_mode="processed_logprobs",
-        model_impl="transformers",
-        trust_remote_code=True,
-        speculation="auto",
-        speculative_tokens=5,
-        draft_model="some/draft",
-        medusa="/heads/medusa",
-        eagle="/heads/eagle",
-        lora=("sql=/adapters/sql", "law=/adapters/law"),
-        max_loras=3,
-        max_lora_rank=32,
-        lora_root="/adapters",
-        allow_lora_loading=True,
-    ),
-    transfer=TransferOptions(kv_transport="tcp", kv_security="none", kv_codec="int8"),
-)
+from core.config import DashboardConfig, GatewayConfig, PlaceOptions, WorkerConfig
+from launcher.deployment import CLOSE_SECONDS, STARTS, STOPS, Deployment, Place, command, describe
+from launcher.options import DeploymentOptions
 
 
-@pytest.fixture
-def deployment(tmp_path: Path) -> Deployment:
-    return Deployment(EVERYTHING, tmp_path, "/m", "unix:///r", tmp_path / "secret")
+def described(**options: object) -> Deployment:
+    """A description of a deployment whose workers have GPUs, with a dashboard."""
+    asked = DeploymentOptions(**{"model": "m", "prefill": 2, "decode": 3, **options})  # type: ignore[arg-type]
+    return describe(asked, host="0.0.0.0", port=8000, dashboard_port=8501)
 
 
-def options(service: Service) -> list[str]:
-    """What stands behind `python -P -m module`."""
-    return list(service.command[4:])
-
-
-def test_workers_are_told_everything(deployment: Deployment, tmp_path: Path) -> None:
-    workers = deployment.workers()
-    assert [worker.name for worker in workers] == ["prefill-0", "prefill-1", "decode-0"]
-    assert [worker.command[3] for worker in workers] == ["prefill_service", "prefill_service", "decode_service"]
-    config = parse(WorkerConfig, options(workers[0]), "prefill_service")
-    assert (config.engine.model, config.engine.device) == ("/m", "cpu")
-    for passed, told in ((config.engine, EVERYTHING.engine), (config.transfer, EVERYTHING.transfer)):
-        assert asdict(told).items() <= asdict(passed).items()
-        usual = type(told)()
-        assert all(value != getattr(usual, name) for name, value in asdict(told).items())  # so that each is seen
-    assert (config.store.redis, config.store.secret_file) == ("unix:///r", str(tmp_path / "secret"))
-    assert (config.log_level, config.place.host) == ("debug", "")
-    pages = {parse(WorkerConfig, options(worker), "worker").busy_page for worker in workers}
-    assert pages == {str(tmp_path / "busy")}
-    assert len({worker.status_file for worker in workers}) == 3
-
-
-def test_a_directory_is_named_from_everywhere(tmp_path: Path) -> None:
-    config = UpConfig(prefill=1, device="cpu", engine=EngineOptions(host_kv_directory="blocks"))
-    worker = Deployment(config, tmp_path, "/m", "unix:///r", tmp_path / "secret").workers()[0]
-    there = parse(WorkerConfig, options(worker), "prefill_service").engine.host_kv_directory
-    assert there == str(Path("blocks").resolve())
-
-
-def test_the_gateway_and_the_dashboard_are_told_everything(deployment: Deployment) -> None:
-    gateway = parse(GatewayConfig, options(deployment.gateways()[0]), "gateway")
-    assert (gateway.host, gateway.port, gateway.max_model_len, gateway.model_name) == ("0.0.0.0", 1234, 99, "")
-    assert (gateway.store_ttl, gateway.store_bytes) == (12.5, 1 << 20)
-    dashboard = parse(DashboardConfig, options(deployment.dashboard()), "dashboard")
-    assert (dashboard.host, dashboard.port, dashboard.gateway) == ("0.0.0.0", 1235, "http://127.0.0.1:1234")
-
-
-def test_keys_and_tls_reach_the_gateway_and_the_dashboard(tmp_path: Path) -> None:
-    config = UpConfig(
-        prefill=1,
-        api_keys=("/k/a.json", "/k/b.json"),
-        tls_cert="/t/cert",
-        tls_key="/t/key",
-        slo="ttft=1s",
-        handoff="always",
-        port=5,
-    )
-    deployment = Deployment(config, tmp_path, "/m", "unix:///r", tmp_path / "secret")
-    gateway = parse(GatewayConfig, options(deployment.gateways()[0]), "gateway")
-    assert gateway.api_keys == ("/k/a.json", "/k/b.json", str(tmp_path / "api-keys.json"))
-    assert (gateway.tls_cert, gateway.tls_key, gateway.slo) == ("/t/cert", "/t/key", "ttft=1s")
-    assert gateway.handoff == "always"
-    dashboard = parse(DashboardConfig, options(deployment.dashboard()), "dashboard")
-    assert dashboard.api_keys == ("/k/a.json", "/k/b.json"), "whose owners may look, and not the instance's own"
-    assert (dashboard.tls_cert, dashboard.tls_key, dashboard.gateway) == ("/t/cert", "/t/key", "https://127.0.0.1:5")
-    assert (dashboard.gateway_cert, dashboard.api_key_file) == ("/t/cert", str(tmp_path / "api-key"))
+def test_every_service_starts_once_and_stops_once() -> None:
+    roles = [service.role for service in described().services]
+    assert roles == ["redis", "prefill", "decode", "gateway", "dashboard"]
+    for order in (STARTS, STOPS):
+        assert sorted(role for group in order for role in group) == sorted(roles)
+    assert described().stop_order() == [
+        ["gateway"],
+        ["prefill-0", "prefill-1", "decode-0", "decode-1", "decode-2", "dashboard"],
+        ["redis"],
+    ]
 
 
 @pytest.mark.parametrize(
-    ("asked", "lines"), [((), 0), (("--host", "0.0.0.0"), 1), (("--host", "0.0.0.0", "--api-keys", "KEYS"), 0)]
+    ("options", "missing"),
+    [({"prefill": 0}, "prefill"), ({"redis": "redis://there"}, "redis")],
 )
-def test_an_open_host_without_keys_is_warned_of_in_one_line(
-    asked: tuple[str, ...], lines: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    change_keys(tmp_path / "keys.json", lambda keys: [], create=True)
-    output = StringIO()
-    monkeypatch.setattr("launcher.up.Stages", lambda: Stages(output))
-    monkeypatch.setattr("launcher.up._run", lambda *given: 0)
-    given = [word.replace("KEYS", str(tmp_path / "keys.json")) for word in asked]
-    assert up([*given, "--port", "0", "--dashboard-port", "0", "--prefill", "1", "--device", "cpu"]) == 0
-    said = output.getvalue().splitlines()
-    assert len(said) == lines and all("--host 0.0.0.0: whoever reaches" in line for line in said)
+def test_what_is_not_wanted_is_not_there(options: dict[str, object], missing: str) -> None:
+    assert missing not in [service.role for service in described(**options).services]
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--api-keys", "/nothing/keys"), "error: --api-keys: '/nothing/keys'"),
-        (("--tls-cert", "/nothing/cert"), "error: --tls-cert: '/nothing/cert': it goes with --tls-key"),
-        (("--tls-cert", "/nothing/cert", "--tls-key", "/nothing/key"), "error: --tls-cert: '/nothing/cert'"),
-        (("--slo", "soon"), "error: --slo: 'soon'"),
-    ],
-)
-def test_bad_keys_certificates_and_objectives_stop_before_anything_starts(
-    options: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert up([*options, "--port", "0", "--dashboard-port", "0", "--prefill", "1", "--device", "cpu"]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith(said) and told.count("\n") == 1
+def test_only_workers_take_gpus_and_only_where_there_are_any() -> None:
+    assert {service.role for service in described().services if service.gpus} == {"prefill", "decode"}
+    assert not any(service.gpus for service in described(device="cpu").services)
 
 
-@pytest.mark.parametrize(
-    ("host", "local"),
-    [("127.8.8.8", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("::", False)],
-)
-def test_a_loopback_is_local(host: str, local: bool) -> None:
-    assert is_local(host) == local
+def test_the_grace_is_longer_than_the_drain() -> None:
+    for service in described().services:
+        if isinstance(service.told, WorkerConfig | GatewayConfig):
+            assert service.grace == service.told.drain_seconds + CLOSE_SECONDS
 
 
-def test_the_demo_model_has_a_name(tmp_path: Path) -> None:
-    deployment = Deployment(UpConfig(prefill=1), tmp_path, DEMO_MODEL, "unix:///r", tmp_path / "secret")
-    assert parse(GatewayConfig, options(deployment.gateways()[0]), "gateway").model_name == DEMO_NAME
+def test_a_command_says_where_things_are_and_what_is_not_the_default() -> None:
+    there = PlaceOptions(host="10.0.0.7", announce="seven", ports="20000-20002")
+    place = Place(redis="redis://r", model="/there", secret_file="/s", status_file="/f", worker=there)
+    (worker,) = described().of("decode")
+    words = command(worker, replace(place, device="cuda:1", gpu_share=0.45))
+    assert words[:4] == (sys.executable, "-P", "-m", "decode_service")
+    assert "--block-size" not in words
+    told = parse(WorkerConfig, words[4:], "decode")
+    assert (told.engine.model, told.engine.device, told.engine.gpu_memory_utilization) == ("/there", "cuda:1", 0.45)
+    assert (told.store.redis, told.store.secret_file, told.status_file) == ("redis://r", "/s", "/f")
+    assert told.place == there
 
 
-def test_several_gateways_share_the_port_and_nothing_else(tmp_path: Path) -> None:
-    several = replace(EVERYTHING, gateways=3)
-    gateways = Deployment(several, tmp_path, "/m", "unix:///r", tmp_path / "secret").gateways()
-    assert [one.name for one in gateways] == stop_order(several)[0] == ["gateway-0", "gateway-1", "gateway-2"]
-    told = [parse(GatewayConfig, options(one), "gateway") for one in gateways]
-    assert {one.port for one in told} == {1234}
-    assert len({one.share_port for one in told}) == 1 and told[0].share_port
-    assert len({one.status_file for one in told}) == 3
-
-
-def test_the_gateway_stops_first_and_redis_last() -> None:
-    order = stop_order(EVERYTHING)
-    assert order[0] == ["gateway"]
-    assert order[-1] == ["redis"]
-    assert sorted(order[1]) == ["dashboard", "decode-0", "prefill-0", "prefill-1"]
-
-
-def test_the_users_environment_wins() -> None:
-    given = {"GOMP_SPINCOUNT": "7", "PYTHONPATH": "/theirs", "TMPDIR": "/tmp", "OMP_WAIT_POLICY": "x"}
-    seen = environment(given, Path("/ours"), Path("/run/mine"))
-    assert seen["TMPDIR"] == "/run/mine"
-    assert (seen["GOMP_SPINCOUNT"], seen["PYTHONPATH"], seen["OMP_WAIT_POLICY"]) == ("7", "/ours", "x")
-    assert "OMP_WAIT_POLICY" not in environment({}, Path("/ours"), Path("/run/mine"))
-
-
-@pytest.mark.parametrize(
-    ("host", "url"), [("0.0.0.0", "http://127.0.0.1:1"), ("::", "http://[::1]:1"), ("10.0.0.1", "http://10.0.0.1:1")]
-)
-def test_urls_can_be_opened(host: str, url: str) -> None:
-    assert http_url(host, 1) == url
-
-
-HasGPUs = Callable[[int], None]
-
-
-@pytest.fixture
-def has_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HasGPUs:
-    """Makes the host one with so many GPUs, as the driver's program lists them."""
-
-    def have(count: int) -> None:
-        program = tmp_path / "nvidia-smi"
-        numbers = " ".join(map(str, range(count)))
-        program.write_text(f'#!/bin/sh\nfor i in {numbers}; do echo "GPU $i: a name (UUID: GPU-$i)"; done\n')
-        program.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        monkeypatch.setattr("launcher.host.gpus.version", lambda name: "2.13.0")
-
-    return have
-
-
-@pytest.fixture
-def four_gpus(has_gpus: HasGPUs) -> None:
-    has_gpus(4)
-
-
-@pytest.mark.usefixtures("four_gpus")
-def test_workers_spread_over_gpus_and_share_their_memory() -> None:
-    assert [place.share for place in placements("auto", 2)] == [0.9, 0.9]
-    assert [place.share for place in placements("cuda", 5)] == [0.45, 0.9, 0.9, 0.9, 0.45]
-    assert [place.device for place in placements("cuda", 5)] == ["cuda"] * 5
-    assert placements("cpu", 2) == [Placement("cpu")] * 2
-
-
-@pytest.mark.usefixtures("four_gpus")
-def test_each_worker_sees_one_gpu(tmp_path: Path) -> None:
-    """Or its process would hold a context on GPU 0 as well."""
-    config = UpConfig(prefill=2, decode=3)
-    workers = Deployment(config, tmp_path, "/m", "unix:///r", tmp_path / "secret").workers()
-    assert [worker.settings["CUDA_VISIBLE_DEVICES"] for worker in workers] == ["0", "1", "2", "3", "0"]
-    assert {worker.settings["CUDA_DEVICE_ORDER"] for worker in workers} == {"PCI_BUS_ID"}, "as nvidia-smi counts"
-    assert {parse(WorkerConfig, options(worker), "worker").engine.device for worker in workers} == {"cuda"}
-
-
-@pytest.mark.usefixtures("four_gpus")
-def test_a_users_choice_of_gpus_is_divided_as_it_is() -> None:
-    chosen = {"CUDA_VISIBLE_DEVICES": "GPU-3, GPU-1,-1,GPU-0"}
-    settings = [place.settings for place in placements("cuda", 3, chosen)]
-    assert settings == [{"CUDA_VISIBLE_DEVICES": name} for name in ("GPU-3", "GPU-1", "GPU-3")]
-
-
-@pytest.mark.usefixtures("four_gpus")
-@pytest.mark.parametrize(
-    ("chosen", "seen"),
-    [("0,2", ["0", "2"]), ("", []), ("-1", []), ("1,-1,2", ["1"]), ("0,1,2,3,4", ["0", "1", "2", "3"])],
-)
-def test_hidden_gpus_are_not_seen(chosen: str, seen: list[str]) -> None:
-    assert visible_gpus({"CUDA_VISIBLE_DEVICES": chosen}) == seen
-
-
-@pytest.mark.usefixtures("four_gpus")
-def test_a_cpu_build_of_torch_does_not_use_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launcher.host.gpus.version", lambda name: "2.13.0+cpu")
-    assert placements("auto", 1) == [Placement("cpu")]
-
-
-@pytest.mark.parametrize(
-    ("gpus", "asked", "roles"),
-    [
-        (1, (), ["decode-0"]),
-        (1, ("--prefill", "1"), ["prefill-0", "decode-0"]),
-        (2, (), ["prefill-0", "decode-0"]),
-        (2, ("--prefill", "0", "--decode", "2"), ["decode-0", "decode-1"]),
-        (0, (), ["prefill-0", "decode-0"]),
-        (1, ("--device", "cpu"), ["prefill-0", "decode-0"]),
-    ],
-)
-def test_prompts_have_workers_of_their_own_but_on_a_single_gpu(
-    gpus: int, asked: tuple[str, ...], roles: list[str], tmp_path: Path, has_gpus: HasGPUs
-) -> None:
-    has_gpus(gpus)
-    config, _ = check(parse(UpConfig, [*asked, "--port", "0", "--dashboard-port", "0"], "baton up"))
-    workers = Deployment(config, tmp_path, DEMO_MODEL, "unix:///r", tmp_path / "secret").workers()
-    assert [worker.name for worker in workers] == roles
-    assert stop_order(config)[1] == ["dashboard", *roles]
-    if roles == ["decode-0"]:
-        assert parse(WorkerConfig, options(workers[0]), "decode_service").engine.gpu_memory_utilization == 0.9
-
-
-@pytest.mark.parametrize(
-    ("asked", "said"), [((), [WHOLE_REQUESTS]), (("--prefill", "0"), []), (("--prefill", "1"), [])]
-)
-def test_the_default_on_a_single_gpu_says_why_and_how_to_split(
-    asked: tuple[str, ...],
-    said: list[str],
-    has_gpus: HasGPUs,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    has_gpus(1)
-    output = StringIO()
-    monkeypatch.setattr("launcher.up.Stages", lambda: Stages(output))
-    monkeypatch.setattr("launcher.up._run", lambda *given: 0)  # nothing is started: there is no GPU
-    assert up([*asked, "--port", "0", "--dashboard-port", "0"]) == 0
-    assert output.getvalue().splitlines() == said
+def test_a_deployments_own_key_is_known_to_the_gateway_and_used_by_the_dashboard() -> None:
+    place = Place(redis="redis://r", gateway="http://g:1", own_keys="/own", own_key="/key")
+    asked = described(api_keys=("/theirs",))
+    (gateway,), (dashboard,) = asked.of("gateway"), asked.of("dashboard")
+    assert parse(GatewayConfig, command(gateway, place)[4:], "gateway").api_keys == ("/theirs", "/own")
+    told = parse(DashboardConfig, command(dashboard, place)[4:], "dashboard")
+    assert (told.api_keys, told.api_key_file, told.gateway) == (("/theirs",), "/key", "http://g:1")

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from launcher.host.process import Process, watch_status_file
 from launcher.host.pulse import Pulse, is_stopped
-from launcher.host.service import Service, watch_status_file
 from tests.waiting import wait_until
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Service:
+def service(tmp_path: Path) -> Process:
     status = tmp_path / "worker.status"
     status.write_text('{"stage": "ready"}')
-    return Service("worker", (), watch_status_file(status), status_file=status, beats=True)
+    return Process("worker", (), watch_status_file(status), status_file=status, beats=True)
 
 
-def test_who_renews_its_file_is_not_silent(service: Service) -> None:
+def test_who_renews_its_file_is_not_silent(service: Process) -> None:
     pulse = Pulse(service, os.getpid())
     assert service.status_file is not None
     for now in range(5):
@@ -30,12 +30,12 @@ def test_who_renews_its_file_is_not_silent(service: Service) -> None:
     assert pulse.look(8, ready=True) == (0.0, "silent")
 
 
-def test_a_start_may_be_silent(service: Service) -> None:
+def test_a_start_may_be_silent(service: Process) -> None:
     pulse = Pulse(service, os.getpid())
     assert [pulse.look(now, ready=False)[0] for now in range(3)] == [0.0] * 3
 
 
-def test_who_is_stopped_and_goes_on_begins_anew(service: Service) -> None:
+def test_who_is_stopped_and_goes_on_begins_anew(service: Process) -> None:
     with subprocess.Popen(["sleep", "1000"]) as child:
         try:
             pulse = Pulse(service, child.pid)

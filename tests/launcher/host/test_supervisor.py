@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from core.process.status import Status
+from launcher.host.process import Process, watch_status_file
 from launcher.host.pulse import Pulse
-from launcher.host.service import Service, watch_status_file
 from launcher.host.signals import Signals
 from launcher.host.supervisor import StartFailed, StopAsked, Supervisor
 from launcher.stages import Stages
@@ -59,11 +59,11 @@ class Bench:
         )
         return self.supervisor
 
-    def service(self, name: str, code: str = READY_THEN_SLEEP, beats: bool = False) -> Service:
+    def service(self, name: str, code: str = READY_THEN_SLEEP, beats: bool = False) -> Process:
         """A Python process that runs `code` with its name and its status file as arguments."""
         status = self.directory / f"{name}.status"
         command = (sys.executable, "-I", "-S", "-c", code, name, str(status))
-        return Service(name, command, watch_status_file(status), status, beats=beats)
+        return Process(name, command, watch_status_file(status), status, beats=beats)
 
     def pids(self) -> list[int]:
         """Every process that was ready once."""
@@ -211,9 +211,8 @@ def test_a_stopped_child_is_left_alone_where_the_setting_says_so(bench: Bench, m
     assert bench.ends() == ["worker"], "it hears that it is to end"
 
 
-def test_a_child_that_ignores_sigterm_is_killed_after_the_grace(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launcher.host.supervisor.GRACE_SECONDS", 0.2)
-    bench.supervisor.start([bench.service("stubborn", IGNORES_SIGTERM)])
+def test_a_child_that_ignores_sigterm_is_killed_after_its_grace(bench: Bench) -> None:
+    bench.supervisor.start([replace(bench.service("stubborn", IGNORES_SIGTERM), grace=0.2)])
     bench.supervisor.stop([["stubborn"]])
     assert not alive(bench.pids()[0])
 

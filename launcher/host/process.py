@@ -19,7 +19,7 @@ Watch = Callable[[], Status | None]
 
 
 @dataclass(frozen=True)
-class Service:
+class Process:
     """Describes one process. If it dies after it was ready, it is started again."""
 
     name: str
@@ -28,6 +28,7 @@ class Service:
     status_file: Path | None = None
     settings: Mapping[str, str] = field(default_factory=dict)  # what its environment has beside the instance's
     beats: bool = False  # once it is ready, it renews its status file's time every second
+    grace: float = 15.0  # s from SIGTERM to SIGKILL
 
 
 def watch_status_file(path: Path) -> Watch:

@@ -1,0 +1,93 @@
+"""Carries a deployment's description out on this host: the processes of its services, and where each finds things."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from core.adapters import parse_sources
+from core.config import EngineOptions, GatewayConfig
+from core.ids import new_epoch
+from core.network.listening import http_url
+from launcher.deployment import ENVIRONMENT, WORKERS, Deployment, Place, Service, command, describe
+from launcher.host.gpus import placements
+from launcher.host.process import Process, watch_both, watch_http, watch_status_file
+from launcher.options import UpConfig
+
+OWN_KEYS, OWN_KEY = "api-keys.json", "api-key"
+"""Files of the run directory, where keys are needed: the instance's own, for its dashboard and its user's chats."""
+
+
+def environment(inherited: Mapping[str, str], root: Path, run: Path) -> dict[str, str]:
+    """Returns what children see: our settings where the user has not decided otherwise, and the packages of `root`.
+
+    Their temporary files go into the run directory and with it: torch leaves some, and a killed process all of its.
+    """
+    return {**ENVIRONMENT, **inherited, "PYTHONPATH": str(root), "TMPDIR": str(run)}
+
+
+def described(config: UpConfig) -> Deployment:
+    """Describes what an instance on this host consists of."""
+    config = replace(config, engine=_with_whole_paths(config.engine))
+    return describe(config, host=config.host, port=config.port, dashboard_port=config.dashboard_port)
+
+
+def _with_whole_paths(engine: EngineOptions) -> EngineOptions:
+    """Returns the options with whole paths, for workers that run in another directory."""
+
+    def whole(path: str) -> str:
+        return str(Path(path).expanduser().resolve()) if path else ""
+
+    draft = Path(engine.draft_model).expanduser()
+    return replace(
+        engine,
+        host_kv_directory=whole(engine.host_kv_directory),
+        lora=tuple(f"{one.name}={whole(one.path)}" for one in parse_sources(engine.lora)),
+        lora_root=whole(engine.lora_root),
+        draft_model=str(draft.resolve()) if engine.draft_model and draft.exists() else engine.draft_model,  # or an id
+        medusa=whole(engine.medusa),
+        eagle=whole(engine.eagle),
+    )
+
+
+class Processes:
+    """Makes the processes of an instance; `model`, `redis`, `secret` are as the services take them."""
+
+    def __init__(self, config: UpConfig, run: Path, model: str, redis: str, secret: Path) -> None:
+        self._config = config
+        self._run = run
+        self._url = http_url(config.host, config.port, bool(config.tls_cert))
+        self._deployment = described(config)
+        self._place = Place(redis=redis, model=model, secret_file=str(secret))
+
+    def workers(self) -> list[Process]:
+        """Makes all prefill and decode workers, each with a GPU, or with a share of one."""
+        busy = replace(self._place, busy_page=str(self._run / "busy"))
+        workers = [(service, name) for service in self._deployment.of(*WORKERS) for name in service.names]
+        made = []
+        for (service, name), gpu in zip(workers, placements(self._config.device, len(workers)), strict=True):
+            place = replace(busy, device=gpu.device, gpu_share=gpu.share)
+            made.append(dataclasses.replace(self._process(service, name, place), settings=gpu.settings))
+        return made
+
+    def gateways(self) -> list[Process]:
+        """Makes the gateways. One is ready when it accepts requests and knows a worker that can serve them."""
+        (service,) = self._deployment.of("gateway")
+        own_keys = str(self._run / OWN_KEYS) if self._config.api_keys else ""
+        place = replace(self._place, own_keys=own_keys, share_port=new_epoch() if service.replicas > 1 else "")
+        return [self._process(service, name, place) for name in service.names]
+
+    def dashboard(self) -> list[Process]:
+        """Makes the dashboard, if there is to be one. It is ready when Streamlit serves its page."""
+        own_key = str(self._run / OWN_KEY) if self._config.api_keys else ""
+        place = replace(self._place, gateway=self._url, own_key=own_key)
+        return [self._process(service, service.role, place) for service in self._deployment.of("dashboard")]
+
+    def _process(self, service: Service, name: str, place: Place) -> Process:
+        status = self._run / f"{name}.status"
+        watch = watch_status_file(status)
+        if isinstance(service.told, GatewayConfig):
+            watch = watch_both(watch, watch_http(f"{self._url}{service.probes.ready}", "waiting for the workers"))
+        words = command(service, replace(place, status_file=str(status)))
+        return Process(name, words, watch, status_file=status, beats=service.beats, grace=service.grace)
