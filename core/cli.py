@@ -67,7 +67,7 @@ def spell(config: Struct) -> list[Spelled]:
 
 def words(config: Struct) -> list[str]:
     """Returns the words of a command line that say what is not the default."""
-    return [word for each in spell(config) if not each.usual for word in (each.option, each.text)]
+    return [f"{each.option}={each.text}" for each in spell(config) if not each.usual]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -111,12 +111,13 @@ def _build(config: type[C], given: dict[str, Any]) -> C:
 
 
 def _convert(name: str, kind: Any, text: Any) -> Any:
-    """Converts an option's text, or the list of them where it may be repeated."""
+    """Converts an option's text, or the list of them where it may be repeated: there, an empty one is none."""
     meta = _meta(kind)
     try:
         if meta is not None and (meta.extra or {}).get("unit") == "bytes":
             return msgspec.convert(parse_bytes(text), kind)
-        return msgspec.convert(_plain(kind, text), kind, strict=False)
+        given = [each for each in text if each] if isinstance(text, list) else _plain(kind, text)
+        return msgspec.convert(given, kind, strict=False)
     except (ValueError, msgspec.ValidationError) as error:
         raise ConfigError(option(name), text, _sentence(error, kind)) from None
 

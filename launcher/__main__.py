@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 
 from launcher.chat import chat
+from launcher.compose import compose
 from launcher.key import key
 from launcher.run_tests import run_tests
 from launcher.up import up
@@ -14,6 +15,7 @@ Baton serves large language models with prefill and decode split into two servic
   ./baton up      start everything on this host, and stop it with Ctrl-C
   ./baton chat    talk to the running instance
   ./baton key     make, list and revoke the keys that clients need
+  ./baton compose print compose.yaml, for Docker Compose on one host
   ./baton test    run ruff, mypy and the tests; further arguments go to pytest
 
 Examples:
@@ -26,7 +28,7 @@ Examples:
 
 `./baton COMMAND --help` lists a command's options.
 """
-COMMANDS = {"up": up, "chat": chat, "key": key, "test": run_tests}
+COMMANDS = {"up": up, "chat": chat, "key": key, "compose": compose, "test": run_tests}
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -25,7 +25,7 @@ from core.network.ports import listening_ports
 from launcher.options import DEMO_MODEL, DEMO_NAME, DeploymentOptions
 
 Role = Literal["redis", "prefill", "decode", "gateway", "dashboard"]
-Kept = Literal["data", "models", "cache"]
+Kept = Literal["redis", "models", "cache"]
 Told = WorkerConfig | GatewayConfig | DashboardConfig
 
 WORKERS: tuple[Role, ...] = ("prefill", "decode")
@@ -134,7 +134,7 @@ def describe(options: DeploymentOptions, *, host: str, port: int, dashboard_port
     `options.prefill` has to be a number. Paths stay as they are given: they are meant where the services run.
     """
     assert options.prefill is not None, "whoever carries it out decides where nobody has"
-    redis = Service(role="redis", replicas=1, told=None, ports=(Port("redis", 6379),), keeps=("data",))
+    redis = Service(role="redis", replicas=1, told=None, ports=(Port("redis", 6379),), keeps=("redis",))
     services = [] if options.redis else [redis]
     if options.prefill:
         services.append(_worker(options, "prefill", options.prefill))

@@ -188,6 +188,9 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "installing": {"stages"},
         "checking": set(),
         "deployment": {"options"},
+        "container": {"deployment"},
+        "yaml_text": set(),
+        "compose": {"options", "deployment", "container", "yaml_text"},
         "host": {"options", "stages", "deployment"},
         "greeting": {"options"},
         "up": {"options", "stages", "checking", "host", "greeting"},
@@ -195,7 +198,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "is_ready": {"host"},
         "key": {"host"},
         "run_tests": {"options", "host"},
-        "__main__": {"chat", "key", "run_tests", "up"},
+        "__main__": {"chat", "compose", "key", "run_tests", "up"},
     },
     "benchmarks": {
         "limits": set(),

@@ -87,15 +87,20 @@ class Asked(Struct, frozen=True, kw_only=True):
 @pytest.mark.parametrize(
     ("asked", "written"),
     [
-        (Asked(model="m"), ["--model", "m"]),
-        (Asked(model=""), ["--model", ""]),
+        (Asked(model="m"), ["--model=m"]),
+        (Asked(model=""), ["--model="]),
+        (Asked(model="-x y"), ["--model=-x y"]),
         (
             Asked(model="m", often=("a=1", "b"), count=0, share=1e-9),
-            ["--model", "m", "--often", "a=1", "--often", "b", "--count", "0", "--share", "1e-09"],
+            ["--model=m", "--often=a=1", "--often=b", "--count=0", "--share=1e-09"],
         ),
-        (Asked(model="m", inner=Switched(loud=True)), ["--model", "m", "--loud", "true"]),
+        (Asked(model="m", inner=Switched(loud=True)), ["--model=m", "--loud=true"]),
     ],
 )
 def test_words_say_what_differs_and_are_understood(asked: Asked, written: list[str]) -> None:
     assert words(asked) == written
     assert parse(Asked, written, "asked") == asked
+
+
+def test_an_empty_one_of_several_is_none() -> None:
+    assert parse(Asked, ["--model=m", "--often=", "--often=a"], "asked").often == ("a",)

@@ -1,4 +1,4 @@
-"""compose.yaml as Docker Compose reads it, and the image's list of packages."""
+"""compose.yaml is what the description says, as Docker Compose reads it; and the image's list of packages."""
 
 import os
 import shutil
@@ -8,12 +8,21 @@ from typing import Any
 
 import pytest
 import yaml
+from msgspec import structs
 
-from core.config import EngineConfig
+from core.cli import parse
+from core.config import DashboardConfig, EngineConfig, WorkerConfig
+from launcher.compose import compose, described, place_of
+from launcher.deployment import placed
 from launcher.is_ready import is_ready
 from launcher.options import ROOT
 
 WORKERS = ("prefill", "decode")
+
+
+def written() -> Any:
+    """The file as it stands, with its variables."""
+    return yaml.safe_load((ROOT / "compose.yaml").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -59,14 +68,48 @@ def test_what_is_compiled_and_unpacked_is_kept(composed: Any) -> None:
     assert "/home/baton/.cache/baton" in made.split() and "cache" in composed["volumes"]
 
 
+def test_the_committed_file_is_what_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+    assert compose([]) == 0
+    assert capsys.readouterr().out == (ROOT / "compose.yaml").read_text(), "./baton compose > compose.yaml"
+
+
+def test_services_are_told_what_the_description_says(composed: Any) -> None:
+    """With every variable at its default; a file of keys without a name is none."""
+    for service in described("cuda").services:
+        if service.told is None:
+            continue
+        python, flag, module, *words = composed["services"][service.role]["command"]
+        assert (python, flag, module) == ("python", "-m", service.module)
+        told = placed(service.told, place_of(service))
+        if isinstance(told, DashboardConfig):
+            told = structs.replace(told, gateway="http://gateway:8000")
+        if not isinstance(told, WorkerConfig):
+            told = structs.replace(told, api_keys=())
+        assert parse(type(told), words, module) == told
+
+
 @pytest.mark.parametrize("option", ["quantization", "kv_dtype", "speculation", "draft_model", "medusa", "eagle"])
-def test_workers_take_what_they_compute_with_from_the_environment(option: str, composed: Any) -> None:
+def test_workers_take_what_they_compute_with_from_the_environment(option: str) -> None:
     """The options are ones that a worker has, and the defaults are its own."""
-    variable = f"BATON_{option.upper()}"
+    default = getattr(EngineConfig(model="m"), option)
     for name in WORKERS:
-        worker = composed["services"][name]
-        assert f'--{option.replace("_", "-")} "$${variable}"' in worker["command"]
-        assert worker["environment"][variable] == getattr(EngineConfig(model="m"), option)
+        words = written()["services"][name]["command"]
+        assert f"--{option.replace('_', '-')}=${{BATON_{option.upper()}:-{default}}}" in words
+
+
+def test_nobody_reserves_a_gpu_where_there_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert compose(["--device", "cpu"]) == 0
+    services = yaml.safe_load(capsys.readouterr().out)["services"]
+    assert not any("deploy" in service for service in services.values())
+    assert all("--device=cpu" in services[name]["command"] for name in WORKERS)
+    assert compose(["--device", "tpu"]) == 2
+    assert capsys.readouterr().err.startswith("error: --device: 'tpu'")
+
+
+def test_images_have_a_version(composed: Any) -> None:
+    for service in composed["services"].values():
+        _, colon, version = service["image"].partition(":")
+        assert colon and version[0].isdigit()
 
 
 def test_redis_keeps_its_data_and_publishes_no_port(composed: Any) -> None:
@@ -86,7 +129,7 @@ def test_our_services_hold_the_secret_and_no_root(composed: Any) -> None:
     for name in (*WORKERS, "gateway"):
         service = composed["services"][name]
         assert service["secrets"] == [{"source": "baton"}]
-        assert "--secret-file /run/secrets/baton" in service["command"]
+        assert "--secret-file=/run/secrets/baton" in service["command"]
         assert service["user"] == "1000"
     assert "\nUSER baton\n" in (ROOT / "Dockerfile").read_text()
 

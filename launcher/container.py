@@ -1,0 +1,30 @@
+"""Says where a service finds things in the image that the Dockerfile builds, whoever runs its containers."""
+
+from core.version import BATON
+from launcher.deployment import Kept
+
+IMAGE = f"baton:{BATON}"
+APP = "/app"
+DEMO_WEIGHTS = f"{APP}/demo_model/weights"
+PYTHON = ("python",)  # in `APP`, which its PYTHONPATH names
+USER = 1000
+HOME = "/home/baton"
+MODELS = "/models"  # where models in directories are mounted
+RUN = "/run/baton"
+STATUS_FILE = f"{RUN}/status"
+
+KEPT: dict[Kept, str] = {
+    "redis": "/data",
+    "models": f"{HOME}/.cache/huggingface",
+    "cache": f"{HOME}/.cache/baton",  # compiled operators, and what is unpacked of GGUF files
+}
+"""The directories of what services keep."""
+
+REDIS_IMAGE = "redis:8.2"
+REDIS_COMMAND = ("redis-server", "--appendonly", "yes", "--maxmemory-policy", "noeviction")
+REDIS_PING = ("redis-cli", "ping")
+
+
+def is_ready(place: str) -> tuple[str, ...]:
+    """Returns the command that tells whether the service behind a status file or a URL is ready."""
+    return (*PYTHON, "-m", "launcher.is_ready", place)
