@@ -1,5 +1,6 @@
 """Runs plans on one device: plan → batch → forward → adjust → sample → score, launched now and collected later."""
 
+import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -150,7 +151,9 @@ class Executor:
         if self._proposer is None or step.hidden is None:
             return result
         with torch.inference_mode(), device_errors():
-            return structs.replace(result, proposed=self._proposer.propose(step.plan, result, step.hidden))
+            began = time.perf_counter()
+            proposed = self._proposer.propose(step.plan, result, step.hidden)
+            return structs.replace(result, proposed=proposed, proposing=time.perf_counter() - began)
 
     def _move_strays(self, works: Sequence[Work], tokens: Sequence[list[int]]) -> None:
         """Moves KV of guesses that came and had branched to where their sequences' next steps look for it."""

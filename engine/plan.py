@@ -108,3 +108,4 @@ class StepResult(Struct, frozen=True, array_like=True):
     prompt_scores: dict[int, Scores] = {}  # by index of a work that wants them, of the tokens behind each of its own
     proposed: dict[int, Proposal] = {}  # by index of a work, guesses of what follows its tokens; see `Work.propose`
     states: dict[int, bytes] = {}  # by index of a work that tells it, the hidden state of its last token, fp32
+    proposing: float = 0.0  # s that the engine's proposer took

@@ -202,7 +202,7 @@ def _speculation(engine_config: EngineConfig, blocks: BlockManager, fit: StepFit
         return None
     proposer = NGram() if who == "ngram" else EngineProposer()
     most = engine_config.speculative_tokens or MOST_GUESSES[who]
-    return Speculation(blocks, proposer, most, Controller(fit), stores=who == "eagle")
+    return Speculation(blocks, proposer, most, Controller(fit, most, proposer.in_engine), stores=who == "eagle")
 
 
 def _costs(engine: LoadedEngine, step_seconds: float) -> StepCosts:

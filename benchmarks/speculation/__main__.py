@@ -69,7 +69,8 @@ class SpeculationConfig(Struct, frozen=True, kw_only=True):
 def guessing(who: str, blocks: BlockManager, fit: StepFit) -> Speculation:
     """Makes what a decode worker has with `--speculation WHO`."""
     proposer = NGram() if who == "ngram" else EngineProposer()
-    return Speculation(blocks, proposer, MOST_GUESSES[who], Controller(fit))
+    most = MOST_GUESSES[who]
+    return Speculation(blocks, proposer, most, Controller(fit, most, proposer.in_engine))
 
 
 def run(loop: Loop, prompts: list[list[int]], output: int, temperature: float) -> tuple[float, list[list[int]]]:

@@ -35,6 +35,7 @@ from engine.schedule.lifecycle import Lifecycle, released
 from engine.schedule.progress import CONSTRAINTS, GRAMMAR, NON_FINITE, NONE_LEFT, Progress
 from engine.schedule.readiness import Readiness
 from engine.schedule.sequence import Sequence, SequenceState
+from engine.schedule.speculation.controller import Decoding
 from engine.schedule.speculation.speculation import Speculation
 from engine.schedule.turns import SHORTER, Turns
 from engine.schedule.works import Works
@@ -51,6 +52,7 @@ class Launched(NamedTuple):
     members: list[Sequence]  # of each work its sequence
     work: StepWork
     planned_at: float  # s
+    decoding: Decoding | None  # what is tried with its decodes; None: nothing is
 
 
 class Scheduler:
@@ -272,7 +274,8 @@ class Scheduler:
             context=context,
             rows=room - left,
         )
-        self._launched.append(Launched(plan, members, work, now))
+        decoding = self._speculation.decoding if self._speculation is not None and decodes and not chunks else None
+        self._launched.append(Launched(plan, members, work, now, decoding))
         return plan
 
     def apply(self, result: StepResult, now: float) -> list[Progress]:
@@ -288,11 +291,11 @@ class Scheduler:
         # It began when it was planned, or when the step before was done.
         seconds = now - max(step.planned_at, self._applied_at)
         self._chunking.learn(step.work.prompt_tokens, step.work.sequences, seconds)
-        self._fit.learn(step.work, seconds)
+        self._fit.learn(step.work, seconds - min(result.proposing, seconds / 2))
         self._usual += USUAL * (seconds - self._usual) if self._steps else seconds
         self._applied_at = now
         self._steps += 1
-        before = self._prompt_tokens + self._acceptance.output_tokens
+        prompt, output = self._prompt_tokens, self._acceptance.output_tokens
         failed = {
             index: (CONSTRAINTS if refusal.ours else GRAMMAR) + refusal.why for index, refusal in result.refused.items()
         }
@@ -323,7 +326,10 @@ class Scheduler:
                 progress += taken
             if self._speculation is not None and (work.proposed or work.propose):
                 self._speculation.judge(sequence, work, tokens, result.proposed.get(index))
-        self._step_sizes[bisect_left(STEP_SIZES, self._prompt_tokens + self._acceptance.output_tokens - before)] += 1
+        prompt, output = self._prompt_tokens - prompt, self._acceptance.output_tokens - output
+        self._step_sizes[bisect_left(STEP_SIZES, prompt + output)] += 1
+        if self._speculation is not None and step.decoding is not None:
+            self._speculation.took(step.decoding, seconds, result.proposing, output)
         return progress
 
     def check_invariants(self) -> None:

@@ -72,7 +72,7 @@ class Works:
                 whole = count <= 1 + room
                 count = min(count, 1 + room)
                 room -= count - 1
-            if speculation is not None and whole:
+            if speculation is not None and whole and sequence.trust.rests_until <= speculation.step:
                 guesses = speculation.guess(sequence, len(decodes), room)
                 room -= len(guesses.tokens)
             works.append(self._work(sequence, count, step, guesses))

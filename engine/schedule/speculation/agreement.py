@@ -21,7 +21,9 @@ OWN_KEPT = 0.9
 OWN_WEIGHT = 0.5
 """Guesses that came true, and as many that did not, which a sequence is taken to have had."""
 PATIENCE, LONGEST_REST = 4, 16
-"""Steps without a guess that came true for each step of rest, and the most steps of that: a look takes some 5 us."""
+"""Looks that found no guess which came true for each step of rest, and the most steps of that: one takes some 5 us."""
+SHY_REST, LONGEST_SHY_REST = 8, 64
+"""Steps of rest after the first such look where looks do not pay, which double with each, and the most of these."""
 SURE = 0.99
 """No guess is likelier than this."""
 
@@ -33,26 +35,36 @@ Judged = Sequence[tuple[int, bool]]
 class Trust:
     """Keeps how one sequence's guesses did, beside what was expected of them."""
 
-    __slots__ = ("_expected_right", "_expected_wrong", "_right", "_wrong", "failures", "guessing", "odds", "rest")
+    __slots__ = (
+        "_expected_right",
+        "_expected_wrong",
+        "_right",
+        "_wrong",
+        "failures",
+        "guessing",
+        "odds",
+        "rests_until",
+    )
 
     def __init__(self) -> None:
         self._right = self._wrong = self._expected_right = self._expected_wrong = 0.0
         self.odds = 1.0  # by how much the odds of a guess are better than those of other sequences
         self.guessing = True  # it goes on with guesses unless that is slower; if not, unless that is no faster
-        self.failures = 0  # steps one after the other that had no guess, or none that came true
-        self.rest = 0  # steps in which it need not be looked for any
+        self.failures = 0  # looks one after the other that found no guess, or none that came true
+        self.rests_until = 0  # step before which nobody looks for any
 
-    def fails(self) -> None:
-        """Takes note of a step that had no guess, or none that came true."""
+    def fails(self, step: int, shy: bool) -> None:
+        """Takes note of a look at `step` that found no guess which came true; `shy`: looks do not pay."""
+        rest = SHY_REST << min(self.failures, 8) if shy else self.failures // PATIENCE
         self.failures += 1
-        self.rest = min(self.failures // PATIENCE, LONGEST_REST)
+        self.rests_until = step + 1 + min(rest, LONGEST_SHY_REST if shy else LONGEST_REST)
+
+    def succeeds(self) -> None:
+        """Takes note of a guess that came true."""
+        self.failures = self.rests_until = 0
 
     def learn(self, right: int, expected: float, tried: int) -> None:
         """Takes note that `right` of `tried` guesses came true, where `expected` were to."""
-        if right:
-            self.failures = self.rest = 0
-        else:
-            self.fails()
         self._right = OWN_KEPT * self._right + right
         self._wrong = OWN_KEPT * self._wrong + tried - right
         self._expected_right = OWN_KEPT * self._expected_right + expected

@@ -5,12 +5,18 @@ sequence has a share; with k guesses it has 1 + q₁ + … + qₖ tokens for tha
 first i come true. The best k is where one more row would bring less than what the others bring for their seconds.
 (Leviathan et al., 2023, choose one k for all from one chance; here both are of the moment, and seconds are measured.)
 Where a step is bound by computing, a row costs as much as a sequence, and no guess pays, however likely it is.
+
+That says which sequences have how many. Whether any of it pays, and up to how many, is tried beside it (`trial.py`),
+for what the proposer takes is in no row. An engine's own proposer rests where none pays. Who looks at texts goes on,
+shyly: a text that begins to repeat itself is found by looks only, and they cost as little as they are seldom.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from core.costs.fit import StepFit
 from engine.schedule.speculation.agreement import MOST_EVIDENCE, SURE, Agreement, Judged, Trust
+from engine.schedule.speculation.trial import Trial, Tried
 
 Parents = Sequence[int]
 
@@ -18,29 +24,53 @@ STAY, BEGIN = 1.03, 1.08
 """How much faster a sequence has to be with guesses than without, to go on with them and to begin again. What is about
 even does not flicker, and is left out: a look takes some microseconds as well, and a step's first guess more than the
 others, which the fit does not tell apart."""
+LEAST = 0.9
+"""The same where it has been tried that guesses pay: who does far worse than the others is left out."""
 PROBE_STEPS = 128
 """Steps between two guesses against what is known, of one sequence each: how else would a change be noticed?"""
 PROBE = 2
 """Guesses of such a sequence at most."""
 
 
+class Decoding(NamedTuple):
+    """Says of a step's decodes what was expected of them, and what is tried with them."""
+
+    sequences: int
+    seconds: float  # of the step, without guesses
+    tried: Tried
+
+
 class Controller:
     """Counts guesses, from what steps cost and how often guesses came true."""
 
-    def __init__(self, fit: StepFit) -> None:
+    def __init__(self, fit: StepFit, most: int, in_engine: bool) -> None:
+        """Begins to count up to `most` guesses of a sequence; `in_engine`: the engine makes them when it is asked."""
         self._fit = fit  # learns the costs of the scheduler's steps
+        self._in_engine = in_engine
+        self._trial = Trial([0, *_powers(most), most] if in_engine else [0, most])
         self._agreement = Agreement()
         self._share = self._row = 0.0
         self._since_probe = 0
-        self.pays = True  # a likely guess pays in the step that is planned
+        self._allowed = most  # guesses of a sequence in the step that is planned
+        self.pays = True  # guesses have paid in such a step, or it is tried whether they do
 
-    def begin(self, sequences: int, context: int) -> None:
+    def begin(self, sequences: int, context: int) -> Decoding:
         """Looks at what the step that is planned now costs: so many sequences decode, of `context` tokens together."""
         costs = self._fit.costs
-        self._share = costs.decode_seconds(sequences, context) / max(1, sequences)
-        self._row = costs.row
+        seconds = costs.decode_seconds(sequences, context)
+        tried = self._trial.begin(sequences)
+        self._share, self._row = seconds / sequences, costs.row
+        self._allowed = self._trial.counts[tried.arm]
+        self.pays = self._allowed > 0
+        if self._in_engine:
+            self._row = self._share * self._trial.guess_seconds(tried) if self.pays else 0.0
         self._since_probe += 1
-        self.pays = SURE * self._share > self._row or not self._share
+        return Decoding(sequences, seconds, tried)
+
+    def took(self, step: Decoding, seconds: float, tokens: int) -> None:
+        """Takes note of what a step of nothing but decodes took, and of its tokens, all together."""
+        if step.seconds > 0:
+            self._trial.learn(step.tried, seconds / step.seconds, tokens / step.sequences)
 
     @property
     def probes(self) -> bool:
@@ -53,12 +83,14 @@ class Controller:
         `parents` says which one each goes on from, as `Work.parents`; their order is that in which they are worth it.
         """
         share, row = self._share, self._row
+        if self._in_engine:
+            offered = min(offered, self._allowed)
         if not share or not row:
             return offered  # nothing is known
         chances, odds = self._agreement.chances, trust.odds
         tokens, seconds = 1.0, share
         reached = [1.0]  # of the text, and of each guess: the chance that it comes, and none of its children so far
-        count, best = 0, (STAY if trust.guessing else BEGIN) / share
+        count, best = 0, (LEAST if self._in_engine else STAY if trust.guessing else BEGIN) / share
         for guess in range(offered):
             before = 1 + parents[guess] if parents else guess
             chance = chances[min(evidence + guess, MOST_EVIDENCE)]
@@ -80,3 +112,8 @@ class Controller:
         """Takes note of what came of a sequence's guesses; returns the seconds that they have saved, or cost."""
         self._agreement.learn(trust, evidence, judged)
         return sum([right for _, right in judged]) * self._share - proposed * self._row
+
+
+def _powers(most: int) -> list[int]:
+    """Returns the powers of 2 below `most`."""
+    return [1 << bit for bit in range((most - 1).bit_length())]

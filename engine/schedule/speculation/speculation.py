@@ -11,7 +11,7 @@ from core.redis.records import SpeculationCounts
 from engine.blocks.manager import BlockManager
 from engine.plan import NOTHING, Proposal, Work
 from engine.schedule.sequence import Sequence, SequenceState
-from engine.schedule.speculation.controller import Controller
+from engine.schedule.speculation.controller import Controller, Decoding
 from engine.schedule.speculation.proposing import Proposer
 from engine.verification import judged
 
@@ -43,6 +43,8 @@ class Speculation:
         self._controller = controller
         self._stores = stores
         self._sequences = 0
+        self.step = 0  # steps in which anybody decoded
+        self.decoding: Decoding | None = None  # of the step that is planned
         self._works = self._guessed = self._proposed = 0
         self._seconds = 0.0
         self._accepted = [0] * most  # by depth: the first of a work's, the next one behind it, and so on
@@ -51,13 +53,15 @@ class Speculation:
         """Begins a step in which so many sequences decode, of `context` tokens together; False: it verifies nothing."""
         self._sequences = sequences
         self._works += sequences
+        self.step += 1
+        before = self._pays()  # what the engine was asked for is there
         if self._controller is not None:
-            self._controller.begin(sequences, context)
-        return self._pays()
+            self.decoding = self._controller.begin(sequences, context)
+        return before or self._pays()
 
     def serves(self, sequence: Sequence) -> bool:
         """Tells whether a sequence's tokens are to be known before its next step is planned, for guesses to follow."""
-        return not sequence.hand_off and self._pays()
+        return not sequence.hand_off and sequence.trust.rests_until <= self.step + 1 and self._pays()
 
     def wanted(self, sequence: Sequence, guesses: int) -> int:
         """Returns how many guesses the engine is to make behind the tokens that the step being planned gives.
@@ -80,9 +84,6 @@ class Speculation:
         need: a guess preempts nobody. As long as the output may not end, no guess is where it might.
         """
         trust = sequence.trust
-        if trust.rest and not self.in_engine:
-            trust.rest -= 1
-            return NOTHING
         length = sequence.length
         most = min(self._most, room, sequence.plan_length - length - 1)
         lacking = sequence.limits.min_tokens - (length - sequence.prompt_tokens)
@@ -96,7 +97,7 @@ class Speculation:
             if count and self._controller is not None:
                 count = self._controller.count(trust, proposal.evidence, count, proposal.parents)
             if not count:
-                trust.fails()
+                trust.fails(self.step, self._shy)
         if not count:
             return NOTHING
         sequence.evidence = proposal.evidence
@@ -114,9 +115,19 @@ class Speculation:
                 sequence.planned = sequence.computed
             self._learn(sequence, work, tokens)
 
+    def took(self, decoding: Decoding, seconds: float, proposing: float, tokens: int) -> None:
+        """Takes note of what a step of decodes took, and of that who proposed, for so many tokens."""
+        self._seconds -= proposing
+        if self._controller is not None:
+            self._controller.took(decoding, seconds, tokens)
+
     def _pays(self) -> bool:
         controller = self._controller
-        return self._most > 0 and (controller is None or controller.pays or controller.probes)
+        return self._most > 0 and (controller is None or controller.pays or not self.in_engine)
+
+    @property
+    def _shy(self) -> bool:
+        return self._controller is not None and not self._controller.pays
 
     def counts(self) -> SpeculationCounts:
         """Counts guesses since the start."""
@@ -130,6 +141,10 @@ class Speculation:
             self._accepted[depth] += 1
         if self._controller is not None:
             self._seconds += self._controller.learn(sequence.trust, sequence.evidence, len(work.proposed), guesses)
+        if any([right for _, right in guesses]):
+            sequence.trust.succeeds()
+        elif not self.in_engine:
+            sequence.trust.fails(self.step, self._shy)
 
     def _fitting(self, sequence: Sequence, count: int, batch: int) -> int:
         """Returns how many of `count` guesses have a place for their KV; takes blocks for them if there are plenty."""

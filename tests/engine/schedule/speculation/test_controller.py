@@ -6,7 +6,7 @@ import pytest
 
 from core.costs.fit import StepFit
 from core.costs.steps import StepCosts, StepWork
-from engine.schedule.speculation.agreement import LONGEST_REST, Agreement, Trust
+from engine.schedule.speculation.agreement import LONGEST_REST, LONGEST_SHY_REST, Trust
 from engine.schedule.speculation.controller import PROBE, PROBE_STEPS, Controller
 
 CHEAP = StepCosts(step=0.010, prompt_token=0.0002, sequence=0.0002, row=0.0002)
@@ -19,6 +19,11 @@ EVIDENCE = 4
 def chain(count: int, right: int) -> list[tuple[int, bool]]:
     """What is judged of so many guesses of which the first so many come true."""
     return [(guess, guess < right) for guess in range(min(count, right + 1))]
+
+
+def chooser(costs: StepCosts) -> Controller:
+    """What counts guesses from the text, where steps cost this."""
+    return Controller(StepFit(costs), 8, in_engine=False)
 
 
 def counted(controller: Controller, trust: Trust, chance: float, steps: int, batch: int = 1, seed: int = 1) -> float:
@@ -38,33 +43,27 @@ def counted(controller: Controller, trust: Trust, chance: float, steps: int, bat
     ("chance", "least", "most"), [(0.98, 7.5, 8), (0.8, 4, 8), (0.5, 1.5, 5), (0.0, 0.0, 3 * PROBE / PROBE_STEPS)]
 )
 def test_the_likelier_guesses_are_the_more_are_made(chance: float, least: float, most: float) -> None:
-    assert least <= counted(Controller(StepFit(CHEAP)), Trust(), chance, 600) <= most
+    assert least <= counted(chooser(CHEAP), Trust(), chance, 600) <= most
 
 
 def test_nothing_pays_where_a_step_is_bound_by_computing() -> None:
-    controller = Controller(StepFit(DEAR))
-    assert counted(controller, Trust(), 1.0, 400, batch=64) <= 2 * PROBE / PROBE_STEPS
-    controller.begin(64, 100)
-    assert not controller.pays
-    controller = Controller(StepFit(CHEAP))
-    controller.begin(1, 100)
-    assert controller.pays
+    assert counted(chooser(DEAR), Trust(), 1.0, 400, batch=64) <= 2 * PROBE / PROBE_STEPS
 
 
 def test_a_large_batch_makes_fewer_guesses_than_a_small_one() -> None:
     costs = StepCosts(step=0.010, prompt_token=0.0002, sequence=0.0002, row=0.0004)
-    alone, many = (counted(Controller(StepFit(costs)), Trust(), 0.8, 300, batch) for batch in (1, 64))
+    alone, many = (counted(chooser(costs), Trust(), 0.8, 300, batch) for batch in (1, 64))
     assert alone > 3 and many < 1
 
 
 def test_it_begins_again_when_guesses_come_true_again() -> None:
-    controller, trust = Controller(StepFit(CHEAP)), Trust()
+    controller, trust = chooser(CHEAP), Trust()
     assert counted(controller, trust, 0.0, 400) < 0.1
     assert counted(controller, trust, 0.98, 6 * PROBE_STEPS) > 6
 
 
 def test_one_sequence_that_fails_does_not_spoil_another() -> None:
-    controller = Controller(StepFit(CHEAP))
+    controller = chooser(CHEAP)
     good, bad = Trust(), Trust()
     for seed in range(30):
         counts = {
@@ -75,20 +74,26 @@ def test_one_sequence_that_fails_does_not_spoil_another() -> None:
 
 
 def test_time_saved_is_what_rows_cost_less_than_steps() -> None:
-    controller, trust = Controller(StepFit(CHEAP)), Trust()
+    controller, trust = chooser(CHEAP), Trust()
     controller.begin(2, 0)
     share = (0.010 + 2 * 0.0002) / 2
     assert controller.learn(trust, 0, 4, chain(4, 3)) == pytest.approx(3 * share - 4 * 0.0002)
     assert controller.learn(trust, 0, 4, chain(4, 0)) == pytest.approx(-4 * 0.0002)
 
 
-def test_a_sequence_that_finds_nothing_rests_and_wakes_at_once() -> None:
-    trust = Trust()
-    for _ in range(200):
-        trust.fails()
-    assert trust.rest == LONGEST_REST
-    Agreement().learn(trust, 2, chain(3, 1))
-    assert trust.rest == 0
+@pytest.mark.parametrize(("shy", "longest"), [(False, LONGEST_REST), (True, LONGEST_SHY_REST)])
+def test_a_sequence_that_finds_nothing_rests_and_wakes_at_once(shy: bool, longest: int) -> None:
+    trust, step, rests = Trust(), 0, []
+    for _ in range(100):
+        trust.fails(step, shy)
+        rests.append(trust.rests_until - step - 1)
+        step = trust.rests_until
+    assert rests == sorted(rests) and rests[-1] == longest
+    assert (rests[0] > 0) == shy
+    trust.succeeds()
+    assert trust.rests_until <= step
+    trust.fails(step, shy)
+    assert trust.rests_until - step - 1 == rests[0]
 
 
 def test_the_fit_finds_what_a_row_costs_and_the_controller_follows() -> None:
