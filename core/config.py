@@ -336,6 +336,14 @@ class PlaceOptions(Struct, frozen=True, kw_only=True):
             "three; empty: chosen by the system"
         ),
     ] = ""
+    node_label: Annotated[
+        str,
+        Meta(
+            max_length=63,
+            description="what this worker is near to, such as a rack or a zone: KV passes rather between workers of "
+            "one label; empty: the environment's NODE_NAME",
+        ),
+    ] = ""
 
 
 class WorkerConfig(Struct, frozen=True, kw_only=True):

@@ -90,6 +90,7 @@ class Gateway:
             self.workers,
             self.requests,
         )
+        self.metrics.count_unreached(lambda: float(len(self.discovery.unreached)))
         self.adapters = AdapterLoading(config, self.model, self._store, secret, self._clock, self.workers)
         self.admission: Admission | None = None  # None until the tokenizer is loaded
         self._draining = False  # no new request is admitted

@@ -25,7 +25,7 @@ from core.network.addresses import Network
 from core.network.sockets import router, send_now
 from core.network.strikes import Strikes
 from core.process.tasks import Tasks
-from core.redis.records import HandoffCounts, KVLink
+from core.redis.records import HandoffCounts, KVLink, UnreachedPeer
 from kvtransfer.events import Dropped, FromDecode, Landed, RoomWanted, ToDecodeEngine
 from kvtransfer.memory import KVMemory
 from kvtransfer.protocol.instructions import Instruction, Land, Send
@@ -111,6 +111,10 @@ class Inbound:
     def links(self) -> list[KVLink]:
         """Lists the links over which KV has come."""
         return self._sessions.links()
+
+    def unreached(self) -> tuple[UnreachedPeer, ...]:
+        """Lists nobody: a decode worker is connected to."""
+        return ()
 
     async def run(self) -> None:
         """Waits until a task of ours dies, and raises its exception."""

@@ -11,17 +11,19 @@ from core.config import TransferConfig, Transport
 from core.errors import IllegalMove
 from core.ids import AttemptKey
 from core.kv.spec import KVSpec
+from core.messages.gateway import UNREACHED
 from core.messages.job import PrefillJob
 from core.network.addresses import Network
 from core.network.sockets import dealer
 from core.process.tasks import Tasks
-from core.redis.records import HandoffCounts, KVLink
+from core.redis.records import HandoffCounts, KVLink, UnreachedPeer
 from kvtransfer.events import CancelAttempt, Closed, FromPrefill, OpenHandoff, ToPrefillEngine, Unpinned
 from kvtransfer.memory import KVMemory
 from kvtransfer.outbound_link import OutboundLink
 from kvtransfer.protocol.outcomes import Outcomes
 from kvtransfer.protocol.sender import UNANSWERED
 from kvtransfer.protocol.senders import Senders
+from kvtransfer.reaching import Reaching
 from kvtransfer.transports.joining import Joining
 
 SHUNNED = 1024  # most peers whose broken transports are remembered
@@ -58,6 +60,8 @@ class Outbound:
         self._handoffs: dict[int, OutboundLink] = {}  # until Unpinned
         self._shunned: dict[str, set[Transport]] = {}  # by the peer's epoch: transports over which nothing arrived
         self._outcomes = Outcomes()
+        me = f"prefill worker {epoch} at {network.reach.announced}"
+        self._reaching = Reaching(me, config.silence / 2, config.remember, self._missed, clock)
         self._past_malformed = 0
         self._past_strays = 0
         self._tasks = Tasks("the handoff to decode workers")
@@ -95,6 +99,10 @@ class Outbound:
         ways = [(peer, link.side.way(), link.bytes_per_second) for peer, link in self._links.items()]
         return [KVLink(peer, way.transport, way.sealed, way.codec, rate) for peer, way, rate in ways if way is not None]
 
+    def unreached(self) -> tuple[UnreachedPeer, ...]:
+        """Lists the decode workers that cannot be connected to."""
+        return self._reaching.unreached()
+
     async def run(self) -> None:
         """Waits until a task of a link dies, and raises its exception."""
         await self._tasks.wait()
@@ -103,26 +111,32 @@ class Outbound:
         """Ends every handoff and every socket; returns, in bounded time, when no frame can be read any more."""
         for link in list(self._links.values()):
             link.lose("closed")
+        await self._reaching.close()
         await asyncio.gather(*(link.pump for link in self._closing), return_exceptions=True)
 
     def _open(self, opened: OpenHandoff) -> None:
         if opened.handoff in self._handoffs:
             raise IllegalMove(f"handoff {opened.handoff} is open already")
         job = opened.job
+        if self._reaching.misses(job.decode_epoch):
+            self._give_up(opened.handoff, UNREACHED)
+            return
         link = self._links.get(job.decode_epoch)
         if link is None:
             try:
                 link = self._links[job.decode_epoch] = self._new_link(job)
             except zmq.ZMQError as error:  # an address that nobody can connect to
                 log.warning("decode worker %s at %r: %s", job.decode_epoch, job.decode_address, error)
-                self._outcomes.given_up("bad_address")
-                self._tell_engine(
-                    Closed(handoff=opened.handoff, outcome="failed", reason="bad_address", retryable=True)
-                )
-                self._tell_engine(Unpinned(opened.handoff))
+                self._give_up(opened.handoff, "bad_address")
                 return
         self._handoffs[opened.handoff] = link
         link.open(opened)
+
+    def _give_up(self, handoff: int, reason: str) -> None:
+        """Ends a handoff that was not begun."""
+        self._outcomes.given_up(reason)
+        self._tell_engine(Closed(handoff=handoff, outcome="failed", reason=reason, retryable=True))
+        self._tell_engine(Unpinned(handoff))
 
     def _new_link(self, job: PrefillJob) -> OutboundLink:
         """Begins a link to the job's decode worker. Raises `ZMQError` for an address that cannot be connected."""
@@ -132,11 +146,13 @@ class Outbound:
         ends = (self._epoch, peer)
         joining = Joining(self._config, ends, self._network, largest, socket, address, self._shunned.get(peer, ()))
         side = Senders(self._config, self._epoch, peer, self._spec, self._trace)
-        link = OutboundLink(side, socket, joining, self._memory, self._clock, self._report, self._forget, self._tasks)
+        link = OutboundLink(side, socket, joining, self._memory, self._clock, self, self._tasks)
+        self._reaching.check(peer, address)
         link.pump.add_done_callback(self._gone)
         return link
 
-    def _report(self, event: ToPrefillEngine) -> None:
+    def report(self, event: ToPrefillEngine) -> None:
+        """Counts what became of a handoff, and tells the engine."""
         match event:
             case Closed(outcome="accepted"):
                 self._outcomes.accepted(event.times)
@@ -148,7 +164,7 @@ class Outbound:
                 del self._handoffs[event.handoff]
         self._tell_engine(event)
 
-    def _forget(self, link: OutboundLink) -> None:
+    def lost(self, link: OutboundLink) -> None:
         """Forgets a link that has closed its socket; the next handoff to that peer gets a new one."""
         self._links = {epoch: known for epoch, known in self._links.items() if known is not link}
         self._past_malformed += link.malformed
@@ -159,6 +175,15 @@ class Outbound:
             if peer not in self._shunned and len(self._shunned) >= SHUNNED:
                 del self._shunned[next(iter(self._shunned))]
             self._shunned.setdefault(peer, set()).add(link.channel.transport)
+
+    def joined(self, link: OutboundLink) -> None:
+        """Finds out whether the port for payloads that a link has chosen can be connected to."""
+        if address := link.payload_address:
+            self._reaching.check(link.side.ends[1], address)
+
+    def _missed(self, peer: str) -> None:
+        if (link := self._links.get(peer)) is not None:
+            link.lose(UNREACHED)
 
     def _gone(self, pump: asyncio.Task[None]) -> None:
         self._closing = {link for link in self._closing if link.pump is not pump}

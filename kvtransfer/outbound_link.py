@@ -11,6 +11,7 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 import zmq
 import zmq.asyncio
@@ -38,6 +39,19 @@ BATCH = 16  # payloads or messages handled before other tasks have their turn
 FIRST_RETRY, LAST_RETRY = 0.001, 0.02  # seconds until a socket that took nothing is tried again
 
 
+class LinkOwner(Protocol):
+    """Hears what becomes of a link and of its handoffs."""
+
+    def report(self, event: ToPrefillEngine) -> None:
+        """Takes an event for the engine."""
+
+    def lost(self, link: "OutboundLink") -> None:
+        """Learns that a link has closed its socket, once, before its handoffs are told."""
+
+    def joined(self, link: "OutboundLink") -> None:
+        """Learns that a link has a channel."""
+
+
 class OutboundLink:
     """Keeps the socket, its outbox, and the frames that it may still read."""
 
@@ -48,8 +62,7 @@ class OutboundLink:
         joining: Joining,
         memory: KVMemory,
         clock: Callable[[], float],
-        report: Callable[[ToPrefillEngine], None],
-        lost: Callable[["OutboundLink"], None],
+        owner: "LinkOwner",
         tasks: Tasks,
     ) -> None:
         self.side = side
@@ -68,8 +81,7 @@ class OutboundLink:
         )
         self._memory = memory
         self._clock = clock
-        self._report = report
-        self._lost = lost
+        self._owner = owner
         self._blocks: dict[int, list[list[int]]] = {}  # the blocks of each open handoff, by KV group
         self._outbox: dict[tuple[type, int], Addressed] = {}  # (kind, handoff) -> message that waits, in order
         self._frames: deque[tuple[int, int, zmq.MessageTracker]] = deque()  # handoff, payload number; oldest first
@@ -104,6 +116,11 @@ class OutboundLink:
         """Returns what went through while something was to be sent; 0 while nothing has."""
         return self._sent / self._sending if self._sending else 0.0
 
+    @property
+    def payload_address(self) -> str:
+        """Returns the endpoint that payloads go to over TCP; empty if they go another way."""
+        return self._joining.payload_address if self.channel is not None and self.channel.transport == "tcp" else ""
+
     def lose(self, reason: str) -> None:
         """Gives a dead peer up: closes the socket, then every handoff. `_pump` goes on until no frame is read."""
         if self._lost_at is not None:
@@ -115,7 +132,7 @@ class OutboundLink:
         self._socket.close(0)
         self._outbox.clear()
         self._retry = 0.0
-        self._lost(self)
+        self._owner.lost(self)
         self._carry_out(self.side.lost(reason, self._clock()))
         self._wake.set()
 
@@ -206,6 +223,7 @@ class OutboundLink:
             return
         self.side.use(self.channel.room, self.channel.frame)
         self.side.transport, self.side.sealed = self.channel.transport, self.channel.sealed
+        self._owner.joined(self)
 
     def _probe(self, probe: Layer) -> None:
         """Sends a probe behind the payloads that have left; if the channel does not take it, another follows soon."""
@@ -276,8 +294,8 @@ class OutboundLink:
                     if instruction.reason in FORGOTTEN:
                         self._join_due = self._clock()
                     del self._blocks[instruction.handoff]
-                    self._report(instruction)
+                    self._owner.report(instruction)
                 case Unpinned():
-                    self._report(instruction)
+                    self._owner.report(instruction)
                 case _:
                     raise AssertionError(f"{type(instruction).__name__} is not for the prefill side")

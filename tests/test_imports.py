@@ -36,7 +36,8 @@ ALLOWED["tests"] = {*ALLOWED}
 ROOMS: dict[str, dict[str, set[str]]] = {
     "core": {
         "config": set(),
-        "costs": set(),
+        "places": set(),
+        "costs": {"places"},
         "errors": set(),
         "ids": set(),
         "scores": set(),
@@ -56,7 +57,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "model_location": {"errors", "gguf", "process"},
         "network": {"config", "errors", "process"},
         "completions_client": {"errors", "network"},
-        "redis": {"config", "costs", "errors", "ids", "adapters", "messages", "network"},
+        "redis": {"config", "costs", "errors", "ids", "adapters", "messages", "network", "places"},
     },
     "engine": {
         "plan": set(),
@@ -123,7 +124,8 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "protocol": {"digest", "handoff", "events"},
         "transports": {"digest", "protocol"},
         "outbound_link": {"memory", "events", "protocol", "transports"},
-        "outbound": {"memory", "events", "protocol", "transports", "outbound_link"},
+        "reaching": set(),
+        "outbound": {"memory", "events", "protocol", "transports", "reaching", "outbound_link"},
         "inbound": {"memory", "events", "protocol", "transports"},
     },
     "gateway": {
@@ -154,7 +156,18 @@ ROOMS: dict[str, dict[str, set[str]]] = {
             "openai",
             "responses",
         },
-        "http": {"errors", "error_types", "keys", "requests", "openai", "anthropic", "responses", "reports", "service"},
+        "http": {
+            "errors",
+            "error_types",
+            "keys",
+            "workers",
+            "requests",
+            "openai",
+            "anthropic",
+            "responses",
+            "reports",
+            "service",
+        },
         "__main__": {"heap", "several", "service", "http"},
     },
     "gateway.http": {

@@ -69,6 +69,7 @@ class Heartbeat:
             draining=life.status.draining,
             load=load,
             links=self._transfer.links(),
+            unreached=self._transfer.unreached(),
             adapter_list=life.adapters.number,  # before what is there, which may be newer
             adapters=life.adapters.record(),
         )

@@ -3,7 +3,9 @@
 import asyncio
 import gc
 import logging
+import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -17,7 +19,7 @@ from llguidance import LLTokenizer
 from msgspec import structs
 
 from core.adapters import parse_sources
-from core.config import EngineConfig, Quantization, WorkerConfig
+from core.config import EngineConfig, PlaceOptions, Quantization, WorkerConfig
 from core.costs.fit import StepFit
 from core.costs.rates import worth_bringing_back
 from core.costs.steps import StepCosts
@@ -31,8 +33,10 @@ from core.network.announcing import reach_of
 from core.network.interfaces import own_addresses
 from core.network.ports import check_ports
 from core.network.sealing import load_secret
+from core.places import Place
 from core.process.descriptors import raise_limit
 from core.process.hub_kernels import notice
+from core.process.machine import machine
 from core.process.status import StatusFile
 from core.redis.clients import connect
 from core.redis.records import Role as RoleName
@@ -64,6 +68,7 @@ from worker.mailbox import Inbox, Outbox
 from worker.role import Parts, Role
 
 READY_SECONDS = 30.0
+LONGEST_LABEL = 63
 MASK_THREADS = 4
 MOST_GUESSES: dict[Proposing, int] = {"ngram": 16, "draft": 4, "medusa": 4, "eagle": 4}
 """Guesses of a step for a sequence at most, where it is not said: the controller says how many of them pay."""
@@ -244,7 +249,14 @@ def _record(name: RoleName, life: Life, engine: LoadedEngine) -> WorkerRecord:
         memory=engine.memory,
         quantization=_quantization(config, engine),
         kv_dtype=spec.dtype,
+        place=_place(life.config.place),
     )
+
+
+def _place(options: PlaceOptions) -> Place:
+    """Returns where this process runs."""
+    label = options.node_label or os.environ.get("NODE_NAME", "")
+    return Place(socket.gethostname(), machine(), label[:LONGEST_LABEL])
 
 
 def _quantization(config: EngineConfig, engine: LoadedEngine) -> Quantization:

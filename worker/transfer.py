@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from core.ids import AttemptKey
 from core.network.addresses import Network
-from core.redis.records import HandoffCounts, KVLink
+from core.redis.records import HandoffCounts, KVLink, UnreachedPeer
 
 
 class Transfer(Protocol):
@@ -28,6 +28,9 @@ class Transfer(Protocol):
 
     def links(self) -> list[KVLink]:
         """Lists how KV passes, for each worker of the other role that there is a link with."""
+
+    def unreached(self) -> tuple[UnreachedPeer, ...]:
+        """Lists the workers of the other role that cannot be connected to."""
 
     async def run(self) -> None:
         """Waits for ever, while its tasks move bytes and messages. Raises what one of them dies of."""

@@ -22,7 +22,7 @@ from core.messages.gateway import Emitted, Ping, Tokens, ToWorker, decode_from_w
 from core.network.addresses import Network
 from core.network.sealing import load_secret
 from core.network.sockets import try_send
-from core.redis.records import HandoffCounts, KVLink, Load, WorkerRecord
+from core.redis.records import HandoffCounts, KVLink, Load, UnreachedPeer, WorkerRecord
 from core.redis.store import ServerClock
 from worker.busy_page import BusyPage
 from worker.engine_status import EngineStatus, Passed
@@ -51,6 +51,9 @@ class NoTransfer:
 
     def links(self) -> list[KVLink]:
         return []
+
+    def unreached(self) -> tuple[UnreachedPeer, ...]:
+        return ()
 
     async def run(self) -> None:
         await asyncio.Event().wait()

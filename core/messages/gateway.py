@@ -227,6 +227,8 @@ DRAINING = "draining"
 CROWDED = "crowded"
 """A decode worker refuses an Open for this reason while too many wait for room: it may be repeated later."""
 
+UNREACHED = "unreached"
+"""The reason of a prefill worker that cannot connect to the decode worker of a job."""
 SILENT = "sender_silent"
 """A decode worker ends a handoff for this reason when no message of its prefill worker has come for long."""
 

@@ -11,6 +11,7 @@ from core.adapters import HeldAdapter
 from core.config import Codec, Quantization, Transport
 from core.costs.backlog import Backlog
 from core.costs.steps import StepCosts
+from core.places import Place
 
 Role = Literal["prefill", "decode"]
 Outcome = Literal["finished", "failed", "cancelled"]
@@ -133,6 +134,13 @@ class KVLink(Struct, frozen=True):
     bytes_per_second: float = 0.0  # that went through, while something was to be sent; 0: not measured
 
 
+class UnreachedPeer(Struct, frozen=True):
+    """Names a worker of the other role that cannot be connected to, and where."""
+
+    peer: str  # its epoch
+    address: str  # endpoint of its handoffs, or of its payloads
+
+
 class Memory(Struct, frozen=True):
     """Tells what a worker's memory is for, how much fits in, in bytes and tokens, and which rates it measured."""
 
@@ -167,6 +175,8 @@ class WorkerRecord(Struct, frozen=True):
     quantization: Quantization = "none"  # what was asked for, else the form of most of the checkpoint's weights
     kv_dtype: str = ""  # number format of its KV; what is quantized passes only between workers whose formats are equal
     links: list[KVLink] = []  # links over which KV can pass now, or has passed
+    unreached: tuple[UnreachedPeer, ...] = ()
+    place: Place = Place()
     adapters: tuple[HeldAdapter, ...] = ()
     adapter_list: int = 0  # number of the list (`core/redis/adapter_list.py`) that it has followed
 

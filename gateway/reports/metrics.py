@@ -78,6 +78,13 @@ class Metrics:
             count
         )
 
+    def count_unreached(self, count: Callable[[], float]) -> None:
+        """Shows how many pairs of this deployment cannot reach each other, as `count` says when it is asked."""
+        text = "Pairs of a gateway or prefill worker and a worker that it cannot connect to"
+        Gauge("baton:pairs_unreached", text, ["model_name"], registry=self._registry).labels(self._model).set_function(
+            count
+        )
+
     def opened(self) -> None:
         """Counts a request that is in progress from now on."""
         self._in_progress.labels(self._model).inc()

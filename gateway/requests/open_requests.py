@@ -9,7 +9,7 @@ from typing import Any
 from core.config import GatewayConfig
 from core.errors import QueueClosed, StoreUnavailable
 from core.ids import AttemptKey
-from core.messages.gateway import NO_ROOM, Alive, Emitted, Failed, Started, Tokens, Wanted
+from core.messages.gateway import NO_ROOM, UNREACHED, Alive, Emitted, Failed, Started, Tokens, Wanted
 from core.process.tasks import Tasks
 from core.process.ticking import next_tick
 from core.redis.records import RequestRecord
@@ -211,6 +211,8 @@ class OpenRequests:
             if not known and message.reason != "unknown":
                 self._metrics.dropped()
             return
+        if message.reason == UNREACHED and stream.sample.attempt is not None:
+            worker.misses(stream.sample.route.decode, now)
         match stream.sample.failed(worker.epoch, message, now):
             case Fate.RETRY:
                 self._retry(stream, message.reason)

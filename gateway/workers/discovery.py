@@ -22,6 +22,7 @@ from gateway.workers.connection import WorkerConnection, WorkerListener
 from gateway.workers.directory import WorkerDirectory
 from gateway.workers.liveness import Health
 from gateway.workers.misfits import misfits
+from gateway.workers.unreached import UnreachedPair, UnreachedPairs
 
 POLL_EVERY = 0.5  # s between looks into the registry
 LOOK_EVERY = 0.05  # s between looks at the workers' health
@@ -65,8 +66,15 @@ class Discovery:
         self._beats: OrderedDict[str, int] = OrderedDict()  # number of the last heartbeat seen, by epoch
         self._named: set[str] = set()  # what the log has named once: workers with another model, unsigned records
         self._synced = 0.0  # local time of the clock's last measurement, s
+        self._missed: dict[str, WorkerRecord] = {}  # workers that this gateway cannot connect to, by epoch
+        self._unreached = UnreachedPairs(epoch)
         self._tasks = Tasks("finding workers")
         self.outage = Outage(log, "workers are neither found nor dropped")  # nobody is dead because Redis is away
+
+    @property
+    def unreached(self) -> tuple[UnreachedPair, ...]:
+        """Returns the pairs of this deployment that cannot reach each other, as far as this gateway can tell."""
+        return self._unreached.pairs
 
     async def run(self) -> None:
         """Polls and watches until cancelled."""
@@ -97,10 +105,7 @@ class Discovery:
             elif worker.broken:
                 log.warning("%s worker %s is left: its connection broke here", worker.record.role, worker.epoch)
             elif not worker.welcomed and now - worker.since > UNREACHED_SECONDS:
-                log.warning(
-                    "%s worker %s is not reached at %s; it is tried again in %.0f s while its heartbeat goes on",
-                    *(worker.record.role, worker.epoch, worker.record.address, BURIED_SECONDS),
-                )
+                self._missed[worker.epoch] = worker.record  # it is tried again while its heartbeat goes on
             else:
                 continue
             self._buried[worker.epoch] = now + BURIED_SECONDS
@@ -135,6 +140,10 @@ class Discovery:
         lost = 2 * len(silent) > len(connected)  # most at once: Redis has lost their records, and they beat again soon
         for worker in connected:
             worker.liveness.beating = lost or worker.epoch in records
+        usable = {worker.epoch: worker.record for worker in connected if worker.welcomed}
+        self._missed = {epoch: records[epoch] for epoch in self._missed if epoch in records and epoch not in usable}
+        for line in self._unreached.look(usable, self._missed.values()):
+            log.warning("%s", line)
         for epoch, why in misfits([worker.record for worker in connected]).items():
             if self._first(f"misfit {epoch}"):
                 log.warning("%s", why)

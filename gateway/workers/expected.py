@@ -5,10 +5,11 @@ go: what each of their steps takes longer. And where a decode worker would compu
 for each of those, and at least for one, who may come meanwhile; a part of it where one step has room for all. Pure.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from core.costs.backlog import Ahead, Backlog, first_token_seconds
+from core.costs.links import LinkRates, Measured
 from core.costs.steps import StepCosts, pairs_of, transfer_seconds
 from gateway.workers.route import Asked
 from gateway.workers.worker import Worker
@@ -70,13 +71,23 @@ def on_decode(worker: Worker, costs: StepCosts, asked: Asked, now: float) -> Dec
     return Decoded(worker, costs, backlog, elapsed, asked.tokens - overlap(worker, asked), tpot, cost)
 
 
-def handed_over(first: Computed, second: Decoded) -> float:
-    """Predicts the cost of a pair: KV moves while the prompt is computed, and what is left of it delays the answer."""
-    rate = next(
-        (link.bytes_per_second for link in first.worker.record.links if link.peer == second.worker.record.epoch), 0.0
+def link_rates(workers: Iterable[Worker]) -> LinkRates:
+    """Gathers what was measured of the links between these workers."""
+    records = {worker.record.epoch: worker.record for worker in workers}
+    return LinkRates(
+        Measured(record.place, records[link.peer].place, link.bytes_per_second)
+        for record in records.values()
+        for link in record.links
+        if link.peer in records
     )
-    size = second.missing * first.worker.record.memory.token_bytes
-    moving = transfer_seconds(size, rate) if rate else 0.0  # a link that was never used is taken for a fast one
+
+
+def handed_over(first: Computed, second: Decoded, rates: LinkRates) -> float:
+    """Predicts the cost of a pair: KV moves while the prompt is computed, and what is left of it delays the answer."""
+    ours, theirs = first.worker.record, second.worker.record
+    rate = next((link.bytes_per_second for link in ours.links if link.peer == theirs.epoch), 0.0)
+    size = second.missing * ours.memory.token_bytes
+    moving = transfer_seconds(size, rate or rates.between(ours.place, theirs.place))
     return first.ttft + max(0.0, moving - first.seconds) + second.cost
 
 

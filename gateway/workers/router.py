@@ -6,7 +6,18 @@ that they have. Where one of them has not said what its steps cost, load decides
 
 from collections.abc import Collection, Iterable, Sequence
 
-from gateway.workers.expected import Computed, Decoded, alone, handed_over, on_decode, on_prefill, overlap, promising
+from core.places import Nearness, Place, nearness
+from gateway.workers.expected import (
+    Computed,
+    Decoded,
+    alone,
+    handed_over,
+    link_rates,
+    on_decode,
+    on_prefill,
+    overlap,
+    promising,
+)
 from gateway.workers.kinds import believed
 from gateway.workers.route import Asked, Choice, Route
 from gateway.workers.worker import Worker
@@ -47,23 +58,32 @@ class Router:
             return None
         self._turn += 1
         if not all(worker.costs.known for worker in (*prefills, *decodes)):
-            return self._by_load(prefills, decodes, asked, avoid)
+            return self._by_load(prefills, decodes, asked, now, avoid)
         return self._by_cost(prefills, decodes, asked, now, avoid)
 
     def _by_load(
-        self, prefills: Sequence[Worker], decodes: Sequence[Worker], asked: Asked, avoid: Collection[str]
+        self,
+        prefills: Sequence[Worker],
+        decodes: Sequence[Worker],
+        asked: Asked,
+        now: float,
+        avoid: Collection[str],
     ) -> Choice:
-        decode = self._least_loaded(decodes, asked.tokens, avoid)
-        prefills = [worker for worker in prefills if worker.record.content == decode.record.content]
-        first = self._least_loaded(prefills, asked.tokens, avoid) if prefills else decode
+        reached = [worker for worker in decodes if any(_passes(first, worker, now) for first in prefills)]
+        decode = self._least_loaded(reached or decodes, asked.tokens, avoid)
+        prefills = [worker for worker in prefills if _passes(worker, decode, now)]
+        first = self._least_loaded(prefills, asked.tokens, avoid, decode.record.place) if prefills else decode
         start = min(overlap(first, asked), asked.tokens - 1)
         route = Route(first.record.epoch if prefills else "", decode.record.epoch)
         return Choice(route, asked.tokens - start, start)
 
-    def _least_loaded(self, workers: Sequence[Worker], tokens: int, avoid: Collection[str]) -> Worker:
-        def cost(worker: Worker) -> tuple[bool, bool, bool, int, float]:
+    def _least_loaded(
+        self, workers: Sequence[Worker], tokens: int, avoid: Collection[str], near: Place | None = None
+    ) -> Worker:
+        def cost(worker: Worker) -> tuple[bool, bool, bool, int, float, int]:
             avoided = worker.record.epoch in avoid
-            return worker.late, avoided, worker.full(tokens), worker.load(), round(worker.kv_use(), 1)
+            far = 0 if near is None else nearness(worker.record.place, near)
+            return worker.late, avoided, worker.full(tokens), worker.load(), round(worker.kv_use(), 1), far
 
         return min(self._in_turn(workers), key=cost)
 
@@ -84,12 +104,13 @@ class Router:
             on_decode(worker, costs[worker.record.epoch], asked, now)
             for worker in promising(self._in_turn(decodes), asked, MOST)
         ]
+        rates = link_rates([*(each.worker for each in firsts), *(each.worker for each in seconds)])
         found: list[tuple[tuple[bool, ...], float, Computed, Decoded]] = []
         for second in seconds:
-            pairs = [first for first in firsts if first.worker.record.content == second.worker.record.content]
+            pairs = [first for first in firsts if _passes(first.worker, second.worker, now)]
             for first in pairs:
                 rank = _rank((first.worker, second.worker), asked, avoid)
-                found.append((rank, handed_over(first, second), first, second))
+                found.append((rank, handed_over(first, second, rates), first, second))
             short = None if pairs and self._hand_off_always else alone(second, asked)
             if short is None and not pairs:
                 short = alone(second, asked._replace(tpot=float("inf")))  # nobody else can
@@ -117,7 +138,13 @@ def _rank(workers: Sequence[Worker], asked: Asked, avoid: Collection[str]) -> tu
     )
 
 
-def _wear(found: tuple[tuple[bool, ...], float, Computed, Decoded]) -> tuple[int, int]:
-    """Orders routes that cost about the same: by what has to be computed and moved anew, then by load."""
+def _passes(first: Worker, second: Worker, now: float) -> bool:
+    """Tells whether KV of a prefill worker can go to a decode worker, as far as anybody knows."""
+    return first.record.content == second.record.content and first.reaches(second.record.epoch, now)
+
+
+def _wear(found: tuple[tuple[bool, ...], float, Computed, Decoded]) -> tuple[int, Nearness, int]:
+    """Orders routes that cost about the same: by what has to be computed and moved anew, how far, then by load."""
     _, _, first, second = found
-    return first.tokens + second.missing, first.worker.load() + second.worker.load()
+    far = nearness(first.worker.record.place, second.worker.record.place)
+    return first.tokens + second.missing, far, first.worker.load() + second.worker.load()

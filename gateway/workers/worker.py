@@ -9,6 +9,8 @@ from core.kv.spec import blocks_for
 from core.redis.records import WorkerRecord
 from gateway.workers.kept_blocks import KeptBlocks
 
+TOLD_SECONDS = 3.0
+"""What a worker has said of another one is in its record by then."""
 Placed = tuple[str, int]
 """Names what was sent to a worker: a request's id, and the number of its attempt."""
 
@@ -34,6 +36,7 @@ class Worker:
         self._backlog: Backlog | None = None  # as its newest Pong has it
         self._reported_at = 0.0  # when that came, local time, s
         self._sent: dict[Placed, Sent] = {}  # prompts that are not part of its backlog yet
+        self._missed: dict[str, float] = {}  # workers that it has said it cannot connect to, until when, local s
         self._coming: dict[Placed, int] = {}  # tokens of sequences whose KV will be handed over to it
 
     def renew(self, record: WorkerRecord, now: float) -> None:
@@ -43,6 +46,15 @@ class Worker:
         if record.load != self.record.load:
             self._others = max(0, record.load.running + record.load.waiting - self.ours)
         self.record = record
+
+    def misses(self, epoch: str, now: float) -> None:
+        """Notes that it cannot connect to a decode worker, which its record tells only some time later."""
+        self._missed = {one: until for one, until in self._missed.items() if until > now} | {epoch: now + TOLD_SECONDS}
+
+    def reaches(self, epoch: str, now: float) -> bool:
+        """Tells whether it can connect to a decode worker, as far as it knows."""
+        told = all(one.peer != epoch for one in self.record.unreached)
+        return told and self._missed.get(epoch, now) <= now
 
     def load(self) -> int:
         """Returns the number of sequences there: ours counted exactly, and others' as last reported."""

@@ -3,17 +3,18 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from core.messages.gateway import DRAINING, NO_ADAPTER, NO_ROOM, SILENT
+from core.messages.gateway import DRAINING, NO_ADAPTER, NO_ROOM, SILENT, UNREACHED
 from core.redis.records import HandoffCounts
 from kvtransfer.events import HandoffTimes
 from kvtransfer.protocol.sender import UNANSWERED
 
 OF_EITHER = {"cancelled", "superseded", "deadline", DRAINING, "closed", "engine", "capacity", "malformed", "done"}
-OF_PREFILL = {NO_ROOM, "bad_grant", "bad_address", "no_transport", "peer_silent", "peer_restarted", UNANSWERED}
+OF_PREFILL = {NO_ROOM, "bad_grant", "bad_address", "no_transport", "peer_silent", "peer_restarted"}
+NOT_THROUGH = {UNANSWERED, UNREACHED}
 REFUSED_BY_DECODE = {"version", "misfit", "bad_open", "ended", "duplicate", "stale", NO_ADAPTER}
 MISSING_TO_DECODE = {"commit_before_grant", "layer_before_grant", "gap", "incomplete", SILENT, "unjoined"}
 WRONG_TO_DECODE = {"bad_commit", "bad_frame", "bad_digest", "cut_off"}
-REASONS = OF_EITHER | OF_PREFILL | REFUSED_BY_DECODE | MISSING_TO_DECODE | WRONG_TO_DECODE
+REASONS = OF_EITHER | OF_PREFILL | NOT_THROUGH | REFUSED_BY_DECODE | MISSING_TO_DECODE | WRONG_TO_DECODE
 OTHER = "other"
 
 

@@ -60,6 +60,7 @@ class Joining:
         self._largest = largest
         self._without = without
         self._control = control
+        self.payload_address = ""  # of the TCP channel, once there is one
         self._host = address.removeprefix("tcp://").rpartition(":")[0]
 
     def pause(self, joined: bool) -> float:
@@ -103,7 +104,8 @@ class Joining:
         if "sealed" in (offer.security, self.join.security):
             key = session_key(self._network.secret, (self.join.nonce, offer.nonce), (self.join.sender, offer.sender))
             sealer = FrameSealer(key)
-        return SocketChannel(transport, self._socket(f"tcp://{self._host}:{offer.tcp}", offer), sealer, frame)
+        self.payload_address = f"tcp://{self._host}:{offer.tcp}"
+        return SocketChannel(transport, self._socket(self.payload_address, offer), sealer, frame)
 
     def _socket(self, endpoint: str, offer: Offer) -> zmq.asyncio.Socket:
         if not offer.user or not offer.token:

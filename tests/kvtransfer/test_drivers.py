@@ -264,7 +264,7 @@ def test_a_restarted_receiver_ends_the_old_handoffs(way: Way) -> None:
         async with pair(way, replace(CONFIG, silence=60.0)) as both:  # silence is not what ends them
             both.granting = False
             both.open(1, [1, 2])
-            await until(lambda: both.of(RoomWanted), "the Open does not arrive")
+            await until(lambda: both.of(RoomWanted) and both.outbound.links(), "the Open does not arrive")
             address = both.inbound.handoff_address
             await both.inbound.close()
             other = both.receiver(CONFIG, "decode-2")

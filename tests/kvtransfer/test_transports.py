@@ -331,14 +331,14 @@ def test_blocks_stay_pinned_while_their_frames_are_read(way: Way) -> None:
             assert (not flying) == copied
             trackers, sent = [tracker for _, _, tracker in link._frames], link.side.window.sent
             read: list[bool] = []  # whether all were, when `Unpinned` came
-            report = link._report
+            report = both.outbound.report
 
             def reported(event: ToPrefillEngine) -> None:
                 if isinstance(event, Unpinned):
                     read.append(link.side.window.seen >= sent or all(tracker.done for tracker in trackers))
                 report(event)
 
-            link._report = reported
+            both.outbound.report = reported  # type: ignore[method-assign]
             both.outbound.handle(AbortHandoff(1, "cancelled"))
             await both.unpinned(1)
             assert read == [True] and not link.side.handoffs

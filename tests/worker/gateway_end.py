@@ -13,7 +13,7 @@ from core.network.gatekeeper import Gatekeeper
 from core.network.reach import LOOPBACK
 from core.network.sockets import token_dealer, token_router
 from core.process.ending import end
-from core.redis.records import HandoffCounts, KVLink
+from core.redis.records import HandoffCounts, KVLink, UnreachedPeer
 from core.redis.store import ServerClock
 from kvtransfer.events import CancelAttempt
 from tests.network import KEYS
@@ -50,6 +50,9 @@ class Landings:
 
     def links(self) -> list[KVLink]:
         return []
+
+    def unreached(self) -> tuple[UnreachedPeer, ...]:
+        return ()
 
     async def run(self) -> None: ...
 

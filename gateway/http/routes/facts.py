@@ -18,6 +18,7 @@ from gateway.http.serving import Serving, reply
 from gateway.reports.metrics import CONTENT_TYPE
 from gateway.reports.predictions import Predicted
 from gateway.service import Gateway
+from gateway.workers.unreached import UnreachedPair
 
 
 class Permission(Struct, frozen=True):
@@ -102,6 +103,7 @@ class Stats(Struct, frozen=True):
     gateway: GatewayFacts
     workers: list[WorkerRecord]
     gateways: list[GatewayLife]  # that share this port, the one that was asked among them; empty: it has it alone
+    unreached: tuple[UnreachedPair, ...]  # pairs of which the first cannot connect to the second
 
 
 class Nothing(Struct, frozen=True):
@@ -145,7 +147,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
 
     async def stats(request: Request) -> Response:
         found = [_life(record) for record in await gateway.siblings()]
-        return reply(Stats(_facts(gateway), await gateway.stats(), found))
+        return reply(Stats(_facts(gateway), await gateway.stats(), found, gateway.discovery.unreached))
 
     async def metrics(request: Request) -> Response:
         return Response(await gateway.figures(), media_type=CONTENT_TYPE)

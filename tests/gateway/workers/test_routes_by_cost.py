@@ -11,7 +11,8 @@ from core.costs.backlog import Ahead, Backlog, Share, owner_of
 from core.costs.steps import StepCosts
 from core.ids import NO_TICKET, Ticket
 from core.messages.gateway import NOT_HEARD, KeyNews
-from core.redis.records import KVLink, Load, Memory, Role, WorkerRecord
+from core.places import Place
+from core.redis.records import KVLink, Load, Memory, Role, UnreachedPeer, WorkerRecord
 from gateway.workers.route import Asked, Route
 from gateway.workers.router import MOST, Router
 from gateway.workers.worker import Worker
@@ -21,6 +22,7 @@ COSTS = StepCosts(
 )
 """1,000 prompt tokens a second: a prompt of 500 tokens takes half a second, a step of a few sequences some 15 ms."""
 BLOCK = 16
+NOWHERE = Place()
 NOW = 100.0
 
 
@@ -33,12 +35,15 @@ def worker(
     costs: StepCosts = COSTS,
     rates: dict[str, float] | None = None,
     content: str = "c",
+    place: Place = NOWHERE,
+    unreached: tuple[str, ...] = (),
 ) -> Worker:
-    """`has`: leading blocks of the prompt. `rates`: of its links, bytes per second."""
+    """`has`: leading blocks of the prompt. `rates`: of its links, bytes per second. `unreached`: by epoch."""
     links = [KVLink(peer, "tcp", True, "none", rate) for peer, rate in (rates or {}).items()]
     record = WorkerRecord(
         epoch, role, "", "", "m", "f", content, BLOCK, 8192, "cpu", "fp32", 0.0,
         load=Load(blocks_total=1000, costs=costs), memory=Memory(token_bytes=1000), links=links,
+        place=place, unreached=tuple(UnreachedPeer(peer, "tcp://b:1") for peer in unreached),
     )  # fmt: skip
     found = Worker(record)
     found.usable = True
@@ -236,3 +241,43 @@ def test_unknown_costs_leave_it_to_load() -> None:
     workers[1].ours = 3
     choice = Router().pick(workers, asked(500), NOW)
     assert choice is not None and choice.route == Route("p1", "d") and choice.ttft is None
+
+
+A, RACK, FAR = Place("a", "1", "rack"), Place("b", "2", "rack"), Place("c", "3", "")
+
+
+@pytest.mark.parametrize("known", [COSTS, StepCosts()])
+@pytest.mark.parametrize(
+    ("at", "chosen"),
+    [((A, FAR, RACK), "d0"), ((FAR, RACK, A), "d2"), ((FAR, RACK, FAR), "d1"), ((RACK, FAR, FAR), "d0")],
+)
+def test_what_costs_the_same_goes_to_the_nearer(known: StepCosts, at: tuple[Place, ...], chosen: str) -> None:
+    """By cost the decode worker near the prefill worker; by load alone the prefill worker near the decode worker."""
+    near = [worker(f"d{number}", D, costs=known, place=place) for number, place in enumerate(at)]
+    if known.known:
+        assert picked_from([worker("p", P, place=A), *near], asked(500)).decode == chosen
+        return
+    some = [worker(f"d{number}", P, costs=known, place=place) for number, place in enumerate(at)]
+    assert picked_from([worker("d", D, costs=known, place=A), *some], asked(500)).prefill == chosen
+
+
+def test_a_measured_link_counts_more_than_nearness() -> None:
+    there = [worker("p", P, place=A, rates={"near": 1e5, "far": 1e9}), worker("near", D, place=A)]
+    assert picked_from([*there, worker("far", D, place=FAR)], asked(500)).decode == "far"
+
+
+def test_what_other_links_between_two_hosts_have_shown_holds_for_new_workers() -> None:
+    slow = worker("p0", P, busy(5000), place=A, rates={"d0": 1e5})
+    there = [slow, worker("p1", P, place=A), worker("d0", D, place=FAR), worker("d1", D, busy(0, 4), place=RACK)]
+    assert picked_from(there, asked(500)) == Route("p1", "d1")
+
+
+@pytest.mark.parametrize("known", [COSTS, StepCosts()])
+def test_a_pair_that_cannot_connect_is_no_way(known: StepCosts) -> None:
+    decodes = [worker("d1", D, busy(0, 3), costs=known), worker("d2", D, busy(0, 4), costs=known)]
+    first = worker("p", P, costs=known, unreached=("d1",))
+    assert picked_from([first, *decodes], asked(500)) == Route("p", "d2")
+    first.misses("d2", NOW)
+    alone = picked_from([first, *decodes], asked(500))
+    assert alone.prefill == "" and alone.decode in ("d1", "d2")
+    assert picked_from([first, *decodes], asked(500), NOW + 10) == Route("p", "d2")

@@ -1,0 +1,63 @@
+"""Says which pairs of this deployment cannot reach each other: once when that is seen, and once when it is over.
+
+A prefill worker's record names the decode workers that it cannot connect to; whom this gateway itself cannot connect to
+it knows. A pair of which one end is dead, or has left, is no pair. Pure.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+from core.redis.records import WorkerRecord
+
+NAMED = 8  # pairs that a line names at most
+
+
+class UnreachedPair(Struct, frozen=True):
+    """Names two ends of which the first cannot connect to the second."""
+
+    sender: str  # epoch of a prefill worker or a gateway
+    receiver: str  # epoch of a worker
+    address: str  # endpoint that the second listens on
+    text: str  # both, for people
+
+
+class UnreachedPairs:
+    """Keeps the pairs that cannot reach each other now."""
+
+    def __init__(self, gateway: str) -> None:
+        """Takes the epoch of the gateway that looks."""
+        self._gateway = gateway
+        self.pairs: tuple[UnreachedPair, ...] = ()
+
+    def look(self, there: Mapping[str, WorkerRecord], missed: Iterable[WorkerRecord]) -> list[str]:
+        """Takes the workers that are there, and those that this gateway cannot connect to; returns lines for the log.
+
+        A pair that is over because one of its ends is gone has no line.
+        """
+        missed = list(missed)
+        now = [self._missed(record) for record in missed]
+        for record in there.values():
+            for peer in record.unreached:
+                if peer.peer in there:
+                    now.append(_pair(record, there[peer.peer], peer.address))
+        new = [pair for pair in now if pair not in self.pairs]
+        living = {*there, self._gateway}
+        over = [pair for pair in self.pairs if pair not in now and {pair.sender, pair.receiver} <= living]
+        self.pairs = tuple(now)
+        lines = [f"no way {_named(new)}: requests take others"] if new else []
+        return [*lines, f"there is a way again {_named(over)}"] if over else lines
+
+    def _missed(self, record: WorkerRecord) -> UnreachedPair:
+        text = f"from this gateway to {record.role} worker {record.epoch} at {record.address}"
+        return UnreachedPair(self._gateway, record.epoch, record.address, text)
+
+
+def _pair(sender: WorkerRecord, receiver: WorkerRecord, address: str) -> UnreachedPair:
+    ends = f"from {sender.role} worker {sender.epoch} at {sender.address} to {receiver.role} worker {receiver.epoch}"
+    return UnreachedPair(sender.epoch, receiver.epoch, address, f"{ends} at {address}")
+
+
+def _named(pairs: list[UnreachedPair]) -> str:
+    more = f"; and {len(pairs) - NAMED} more" if len(pairs) > NAMED else ""
+    return "; ".join(pair.text for pair in pairs[:NAMED]) + more
