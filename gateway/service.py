@@ -76,10 +76,10 @@ class Gateway:
         self.conversations = Conversations(kept, self._tenants, self._clock.server_now)
         self._signer = Signer(secret, RECORDS)
         self._publisher = Publisher(self._store, self._signer, self._clock)
-        dispatch = Dispatch(
+        self._dispatch = Dispatch(
             config, self._epoch, self._store, Sealer(secret, PURPOSE), self._clock, self.workers, self.metrics
         )
-        self.requests = OpenRequests(config, self.model, self._clock, dispatch, self.metrics, self._publisher)
+        self.requests = OpenRequests(config, self.model, self._clock, self._dispatch, self.metrics, self._publisher)
         self.discovery = Discovery(
             self._store,
             self._signer,
@@ -264,6 +264,7 @@ class Gateway:
 
     async def _record(self) -> GatewayRecord:
         group = self.config.share_port
+        self.metrics.roles.standing = standing = await self._dispatch.standing()
         return GatewayRecord(
             group=group,
             in_progress=self.in_progress(),
@@ -277,6 +278,7 @@ class Gateway:
             slo_tpot_ms=self.config.slo_tpot_ms,
             requests=await self.requests.records(),
             adapters=sorted(self.requests.adapters()),
+            standing=standing,
         )
 
 

@@ -10,6 +10,7 @@ from msgspec import Struct, structs
 from core.adapters import HeldAdapter
 from core.config import Codec, Quantization, Transport
 from core.costs.backlog import Backlog
+from core.costs.standing import Standing
 from core.costs.steps import StepCosts
 from core.places import Place
 
@@ -209,6 +210,7 @@ class GatewayRecord(Struct, frozen=True):
     in_progress: int = 0  # answers
     waiting: int = 0  # requests in line at its gate
     figures: str = ""  # … and what it has counted, in Prometheus' text format
+    standing: Standing = Standing()  # of the workers, as it sees them, and what comes to it
 
 
 class FinishedRecord(Struct, frozen=True):

@@ -1,6 +1,7 @@
 """Counts for Prometheus, under the names that dashboards for LLM serving query, and Baton's own goodput."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -13,6 +14,7 @@ from gateway.reports.exposition import in_turns, merged, pieces, shares
 from gateway.reports.gaps import Gaps
 from gateway.reports.handoff_metrics import handoff_families
 from gateway.reports.predictions import Predictions
+from gateway.reports.role_metrics import RoleMetrics
 from gateway.workers.worker import Worker
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -32,6 +34,8 @@ class Metrics:
         self._model = model
         self.choices = ChoiceMetrics(model, self._registry)
         self.predictions = Predictions(model, self._registry)
+        self.roles = RoleMetrics(model)
+        self._registry.register(self.roles.own)
 
         def histogram(name: str, text: str, buckets: tuple[float, ...] = _SECONDS) -> Histogram:
             return Histogram(name, text, ["model_name"], buckets=buckets, registry=self._registry)
@@ -141,7 +145,7 @@ class Metrics:
     async def page(self, gateways: Sequence[str] = ()) -> str:
         """Returns all figures: those that `gateways` have counted, or this one's, and those of the workers."""
         own = await in_turns(merged(gateways)) if gateways else await self.own({})
-        return own + await in_turns(pieces(self.of_workers, {}))
+        return own + await in_turns(chain(pieces(self.of_workers, {}), pieces(self.roles.of_workers, {})))
 
 
 class _WorkerFigures(Collector):

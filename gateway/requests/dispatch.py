@@ -8,6 +8,7 @@ from msgspec import structs
 
 from core.config import GatewayConfig
 from core.costs.backlog import Ahead, owner_of
+from core.costs.standing import Standing
 from core.errors import QueueClosed, StoreUnavailable
 from core.ids import AttemptKey, Ticket
 from core.messages.gateway import Question
@@ -24,10 +25,12 @@ from gateway.requests.entrance import Entrance, Visit
 from gateway.requests.request import Request
 from gateway.requests.sample import Sample
 from gateway.workers.connection import WorkerConnection
+from gateway.workers.demand import Demand
 from gateway.workers.directory import WorkerDirectory
 from gateway.workers.prompt_keys import PromptKeys, prompt_keys
 from gateway.workers.route import Asked, Choice, Route
 from gateway.workers.router import Router
+from gateway.workers.standing import Look
 
 ROUTE_SECONDS = 30.0  # s that a retry waits for a worker
 ROUTE_EVERY = 0.1  # s between its looks for one
@@ -62,6 +65,7 @@ class Dispatch:
         self._usual_output = USUAL_OUTPUT  # tokens of an answer, as a moving average
         self._metrics = metrics
         self.entrance = Entrance(config)
+        self.demand = Demand(time.monotonic())
         self._cancels = Cancels()
 
     # to workers -----------------------------------------------------------------------------------------------------
@@ -73,11 +77,15 @@ class Dispatch:
         """
         tries, avoid = TRIES, list[str]()
         problem: APIError | None = None
+        counted = False
         with Visit(self.entrance, request) as visit:
             while samples := [sample for sample in request.samples if not sample.ended]:
                 choice = self._choose(samples, avoid)
                 if choice is None or tries == 0:
                     raise problem or self._no_worker(samples)
+                if not counted:
+                    self.demand.came(choice, time.monotonic())
+                    counted = True
                 if not self._may_begin(visit, choice):
                     await visit.wait()
                     continue
@@ -171,6 +179,13 @@ class Dispatch:
         for epoch, asked in questions.items():
             if worker := self._workers.get(epoch):
                 worker.ask(asked)
+
+    async def standing(self) -> Standing:
+        """Tells how the workers stand, and what comes to them, while others have their turns."""
+        look = Look(self._workers, self.demand, time.monotonic())
+        for _ in look.steps():
+            await asyncio.sleep(0)
+        return look.standing(self.entrance.gate.tokens)
 
     # from workers ---------------------------------------------------------------------------------------------------
 

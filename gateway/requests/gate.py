@@ -56,6 +56,7 @@ class Gate:
         self._head: Waiting | None = None
         self._look = asyncio.Event()  # the head looks at once
         self._count = 0
+        self.tokens = 0  # of the prompts in line
         self._came = 0
         self._since = 0.0  # local time, s: when the last one went, or the line began
         self._seen = False  # whether anybody went since the line began
@@ -75,6 +76,7 @@ class Gate:
         own = self._tenants.setdefault(tenant, [])
         insort(own, waiting, key=place)
         self._count += 1
+        self.tokens += tokens
         if self._count > self._most:
             largest = max(self._tenants.values(), key=lambda line: len(line) / line[0].weight)
             last = largest[-1] if largest is not own or waiting is own[-1] else waiting
@@ -117,6 +119,7 @@ class Gate:
         if at < len(line) and line[at] is waiting:
             del line[at]
             self._count -= 1
+            self.tokens -= waiting.tokens
             if not line:
                 del self._tenants[waiting.tenant]
             self._choose()

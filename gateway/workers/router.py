@@ -121,7 +121,7 @@ class Router:
         _, _, first, second = min(alike, key=_wear)
         decode = second.worker.record.epoch
         prefill = "" if first.worker is second.worker else first.worker.record.epoch
-        return Choice(Route(prefill, decode), first.tokens, first.start, first.ttft, second.tpot)
+        return Choice(Route(prefill, decode), first.tokens, first.start, first.ttft, second.tpot, first.seconds)
 
     def _in_turn(self, workers: Sequence[Worker]) -> list[Worker]:
         ordered = sorted(workers, key=lambda worker: worker.record.epoch)

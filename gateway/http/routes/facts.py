@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from core.adapters import HeldAdapter
+from core.costs.standing import Standing
 from core.messages.wire import VERSION as PROTOCOL
 from core.redis.records import GatewayRecord, WorkerRecord
 from core.version import BATON
@@ -102,6 +103,7 @@ class Stats(Struct, frozen=True):
 
     gateway: GatewayFacts
     workers: list[WorkerRecord]
+    standing: Standing  # of the workers by role, as the gateway that was asked has last seen them
     gateways: list[GatewayLife]  # that share this port, the one that was asked among them; empty: it has it alone
     unreached: tuple[UnreachedPair, ...]  # pairs of which the first cannot connect to the second
 
@@ -147,7 +149,8 @@ def endpoints(serving: Serving) -> list[Endpoint]:
 
     async def stats(request: Request) -> Response:
         found = [_life(record) for record in await gateway.siblings()]
-        return reply(Stats(_facts(gateway), await gateway.stats(), found, gateway.discovery.unreached))
+        standing = gateway.metrics.roles.standing
+        return reply(Stats(_facts(gateway), await gateway.stats(), standing, found, gateway.discovery.unreached))
 
     async def metrics(request: Request) -> Response:
         return Response(await gateway.figures(), media_type=CONTENT_TYPE)

@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from core.costs.backlog import Backlog
+from core.costs.steps import StepCosts
 from core.network.sealing import Signer
 from core.redis.records import (
     GatewayRecord,
@@ -202,6 +204,31 @@ async def test_metrics(running: Running) -> None:
         assert line in text, text
     epoch = running.peer("decode").epoch
     assert f'vllm:kv_cache_usage_perc{{engine="{epoch}",model_name="tiny",role="decode"}} 0.0' in text
+
+
+async def test_figures_by_role_are_in_metrics_and_stats(running: Running) -> None:
+    for peer, free in ((running.peer("prefill"), 100), (running.peer("decode"), 25)):
+        costs = StepCosts(step=0.01, prompt_token=1e-3, sequence=1e-3)
+        backlog = Backlog(prompts=1, tokens=500, sequences=3, context=30, free_blocks=free)
+        peer.load = Load(blocks_total=100, costs=costs, backlog=backlog)
+        await peer.beat()
+    await running.gateway.discovery.poll()
+    await running.chat()
+    await running.gateway._record()
+    text = (await running.client.get("/metrics")).text
+    for line in (
+        'baton:serving_workers{model_name="tiny",role="decode"} 1.0',
+        'baton:queued_prefill_tokens{model_name="tiny",role="prefill"} 500.0',
+        'baton:used_blocks_ratio{model_name="tiny",role="decode"} 0.75',
+        'baton:waiting_prompt_tokens{model_name="tiny",role="prefill"} 0.0',
+    ):
+        assert line in text.splitlines()
+    figures = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert 0.5 < float(figures['baton:predicted_ttft_seconds{model_name="tiny",role="prefill"}']) < 1.0
+    assert float(figures['baton:predicted_tpot_seconds{model_name="tiny",role="decode"}']) == pytest.approx(0.014)
+    assert float(figures['baton:prompt_busy_workers{model_name="tiny",role="prefill"}']) > 0
+    standing = (await running.client.get("/stats")).json()["standing"]
+    assert standing["prefill"]["workers"][0]["queued_tokens"] == 500
 
 
 async def test_metrics_of_shared_kv(running: Running) -> None:

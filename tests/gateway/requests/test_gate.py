@@ -29,7 +29,7 @@ def test_a_tenants_are_let_in_by_when_they_are_due_and_as_they_came(come: list[t
         order: list[int] = []
         waiting = [gate.enter(tenant, 1.0, 100, due, 0.0) for tenant, due in come]
         await asyncio.gather(*[let_in(gate, each, order, number) for number, each in enumerate(waiting)])
-        assert not len(gate) and gate.is_turn(None)
+        assert not len(gate) and not gate.tokens and gate.is_turn(None)
         return order
 
     order = asyncio.run(played())
@@ -60,7 +60,7 @@ async def test_where_the_line_is_full_the_largest_tenant_loses_its_last() -> Non
     other = gate.enter("other", 1.0, 1, inf, 0.0)
     with pytest.raises(APIError, match="4 requests wait"):
         await gate.turn(many[-1], 1e9, 0.0)
-    assert len(gate) == 4 and other.refusal is None and not any(each.refusal for each in many[:-1])
+    assert len(gate) == gate.tokens == 4 and other.refusal is None and not any(each.refusal for each in many[:-1])
 
 
 async def test_an_urgent_one_comes_before_who_has_less_of_a_hurry() -> None:

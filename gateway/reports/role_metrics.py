@@ -1,0 +1,57 @@
+"""Reports how the workers of each role stand together: the figures that autoscalers go by."""
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from core.costs.standing import RoleStanding, Standing
+
+_LABELS = ["model_name", "role"]
+_Figure = tuple[str, str, Callable[[RoleStanding], float | None]]
+
+
+class _RoleFigures(Collector):
+    def __init__(self, model: str, told: "RoleMetrics", figures: list[_Figure]) -> None:
+        self._model = model
+        self._told = told
+        self._figures = figures
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        standing = self._told.standing
+        for name, text, of_role in self._figures:
+            family = GaugeMetricFamily(name, text, labels=_LABELS)
+            for role, stands in (("prefill", standing.prefill), ("decode", standing.decode)):
+                if (value := of_role(stands)) is not None:
+                    family.add_metric([self._model, role], value)
+            yield family
+
+
+class RoleMetrics:
+    """Holds what was last seen of the roles: `own` collects what came to this gateway, `of_workers` all the rest."""
+
+    def __init__(self, model: str) -> None:
+        self.standing = Standing()
+        self.own = _RoleFigures(model, self, _OWN)
+        self.of_workers = _RoleFigures(model, self, _OF_WORKERS)
+
+
+_OWN: list[_Figure] = [
+    ("baton:prompt_busy_workers", "Workers that the prompts which come would keep busy", lambda role: role.work),
+    ("baton:waiting_prompt_tokens", "Of prompts in line at the gate", lambda role: role.waiting_tokens),
+]
+_OF_WORKERS: list[_Figure] = [
+    ("baton:serving_workers", "Workers that take requests", lambda role: len(role.serving)),
+    (
+        "baton:predicted_ttft_seconds",
+        "To the first token of a usual prompt that comes now, behind all that waits",
+        lambda role: role.ttft(len(role.serving)),
+    ),
+    (
+        "baton:predicted_tpot_seconds",
+        "For each token, with one sequence more",
+        lambda role: role.tpot(len(role.serving)),
+    ),
+    ("baton:queued_prefill_tokens", "Of prompts that are still to be computed", lambda role: role.queued_tokens),
+    ("baton:used_blocks_ratio", "Share of KV blocks that are not free, 0 to 1", lambda role: 1 - role.free_blocks),
+]
