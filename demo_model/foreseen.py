@@ -1,6 +1,8 @@
-"""Counts how often heads foresee the demo model's own greedy answers: `python -m demo_model.foreseen [DIR]`.
+"""Counts how often heads foresee the demo model's own greedy answers: `python -m demo_model.foreseen [DIR] [--choose]`.
 
 The questions are of a stream that no training has seen. A guess counts as foreseen if all nearer ones were right too.
+With `--choose` config.json is told which guesses come true the oftenest (`medusa_choices`, in their order), counted on
+other questions: each is a path of ranks among the heads' candidates, and stands behind the one that it goes on from.
 """
 
 import argparse
@@ -19,8 +21,10 @@ from demo_model.evaluate import generate, prompt
 from demo_model.medusa import HEADS, Heads
 from demo_model.train import WEIGHTS
 
-SEED = 1234
+SEED, CHOOSING_SEED = 1234, 4321
 SAMPLES = 120
+CHOICES, RANKS = 32, 10
+"""Guesses of a tree, and ranks of a head that may be among them."""
 
 
 def saved_heads(directory: Path, hidden: int) -> Heads:
@@ -36,12 +40,18 @@ def saved_heads(directory: Path, hidden: int) -> Heads:
 
 
 @torch.no_grad()
-def ranks(base: LlamaForCausalLM, heads: Heads, tokenizer: PreTrainedTokenizerBase, samples: int = SAMPLES) -> Tensor:
+def ranks(
+    base: LlamaForCausalLM,
+    heads: Heads,
+    tokenizer: PreTrainedTokenizerBase,
+    samples: int = SAMPLES,
+    seed: int = SEED,
+) -> Tensor:
     """Returns `[places, heads]`: at which place of a head's candidates, from 0 on, the token is that then came.
 
     Places are those of answers behind which there is a token for each head.
     """
-    asked = [prompt(tokenizer, talk) for talk in islice(conversations(SEED), samples)]
+    asked = [prompt(tokenizer, talk) for talk in islice(conversations(seed), samples)]
     found = []
     for text, answer in zip(asked, generate(base, tokenizer, asked), strict=True):
         begin = len(tokenizer.encode(text, add_special_tokens=False))
@@ -59,24 +69,64 @@ def ranks(base: LlamaForCausalLM, heads: Heads, tokenizer: PreTrainedTokenizerBa
     return torch.cat(found)
 
 
-def report(directory: Path) -> str:
-    """Writes a line for each head, and how many tokens a step gives that verifies all of their first guesses."""
-    tokenizer = AutoTokenizer.from_pretrained(WEIGHTS)
-    base = LlamaForCausalLM.from_pretrained(WEIGHTS, dtype=torch.float32)
+def choices(found: Tensor, count: int = CHOICES) -> list[list[int]]:
+    """Returns the `count` paths of ranks that come true at the most places of `ranks`, the best first."""
+    every = torch.ones(len(found), dtype=torch.bool)
+    waiting = [([0], every)]  # paths, and where the path before each comes true
+    best: list[list[int]] = []
+    while waiting and len(best) < count:
+        came = [before & (found[:, len(path) - 1] == path[-1]) for path, before in waiting]
+        at = int(torch.stack(came).sum(1).argmax())
+        path, before = waiting.pop(at)
+        best.append(path)
+        if path[-1] + 1 < RANKS:
+            waiting.append(([*path[:-1], path[-1] + 1], before))
+        if len(path) < found.shape[1]:
+            waiting.append(([*path, 0], came[at]))
+    return best
+
+
+def tokens_a_step(found: Tensor, paths: list[list[int]]) -> float:
+    """Returns how many tokens a step gives that verifies the guesses of some paths of ranks."""
+    right = [(found[:, : len(path)] == torch.tensor(path)).all(1).float().mean() for path in paths]
+    return 1 + float(torch.stack(right).sum())
+
+
+def report(directory: Path, tokenizer: PreTrainedTokenizerBase, base: LlamaForCausalLM) -> str:
+    """Writes a line for each head, and how many tokens steps give: of a chain, and of the first choices of the tree."""
     found = ranks(base, saved_heads(directory, base.config.hidden_size), tokenizer)
     right = (found == 0).cumprod(1).float().mean(0)
     lines = [f"{len(found)} places of greedy answers, guesses of {directory.name}:"]
     for head, chain in enumerate(right.tolist()):
         alone, of_three = ((found[:, head] < most).float().mean() for most in (1, 3))
         lines.append(f"head {head + 1}: foreseen {chain:.1%}, right {alone:.1%}, among its first three {of_three:.1%}")
-    return "\n".join([*lines, f"tokens a step: {1 + right.sum():.2f}"])
+    lines.append(f"tokens a step: {1 + right.sum():.2f}")
+    paths = json.loads((directory / "config.json").read_text()).get("medusa_choices", [])
+    for count in (4, 8, 16, 32):
+        lines += [f"first {count} choices: {tokens_a_step(found, paths[:count]):.2f}"] if count <= len(paths) else []
+    return "\n".join(lines)
+
+
+def choose(directory: Path, tokenizer: PreTrainedTokenizerBase, base: LlamaForCausalLM) -> None:
+    """Writes the best paths into config.json."""
+    found = ranks(base, saved_heads(directory, base.config.hidden_size), tokenizer, seed=CHOOSING_SEED)
+    path = directory / "config.json"
+    fields = json.loads(path.read_text()) | {"medusa_choices": choices(found)}
+    lines = [f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items()]
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def main() -> None:
     """Prints the report of a directory."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", type=Path, nargs="?", default=HEADS)
-    print(report(parser.parse_args().directory))
+    parser.add_argument("--choose", action="store_true", help="write the best tree of guesses into config.json first")
+    options = parser.parse_args()
+    tokenizer = AutoTokenizer.from_pretrained(WEIGHTS)
+    base = LlamaForCausalLM.from_pretrained(WEIGHTS, dtype=torch.float32)
+    if options.choose:
+        choose(options.directory, tokenizer, base)
+    print(report(options.directory, tokenizer, base))
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ from worker.role import Parts, Role
 READY_SECONDS = 30.0
 LONGEST_LABEL = 63
 MASK_THREADS = 4
-MOST_GUESSES: dict[Proposing, int] = {"ngram": 16, "draft": 4, "medusa": 4, "eagle": 4}
+MOST_GUESSES: dict[Proposing, int] = {"ngram": 16, "draft": 4, "medusa": 16, "eagle": 4}
 """Guesses of a step for a sequence at most, where it is not said: the controller says how many of them pay."""
 GROWTH_SHARE = 0.02  # of the pool stays free for those who run, when others are admitted
 log = logging.getLogger("baton.worker")
@@ -195,19 +195,22 @@ def _scheduler(
         chunking=Chunking(step_seconds, engine.rates.prompt_tokens_per_second),
         readiness=preparation,
         fit=fit,
-        speculation=_speculation(config.engine, blocks, fit) if name == "decode" else None,
+        speculation=_speculation(config.engine, engine.tree, blocks, fit) if name == "decode" else None,
         tells_states=engine.follower is not None,
     )
 
 
-def _speculation(engine_config: EngineConfig, blocks: BlockManager, fit: StepFit) -> Speculation | None:
-    """Makes what guesses tokens; None: nobody does."""
+def _speculation(
+    engine_config: EngineConfig, tree: tuple[int, ...], blocks: BlockManager, fit: StepFit
+) -> Speculation | None:
+    """Makes what guesses tokens, `tree` being that of the engine's guesses; None: nobody does."""
     who = proposing(engine_config)
     if who == "none":
         return None
     proposer = NGram() if who == "ngram" else EngineProposer()
     most = engine_config.speculative_tokens or MOST_GUESSES[who]
-    return Speculation(blocks, proposer, most, Controller(fit, most, proposer.in_engine), stores=who == "eagle")
+    controller = Controller(fit, most, proposer.in_engine)
+    return Speculation(blocks, proposer, most, controller, stores=who == "eagle", tree=tree)
 
 
 def _costs(engine: LoadedEngine, step_seconds: float) -> StepCosts:

@@ -37,7 +37,7 @@ from engine.schedule.speculation.speculation import Speculation
 from engine.start.load import load_engine
 
 DEMO = Path(__file__).resolve().parents[2] / "demo_model" / "weights"
-MOST_GUESSES = {"ngram": 16, "medusa": 4, "draft": 4}
+MOST_GUESSES = {"ngram": 16, "medusa": 16, "draft": 4}
 GIVEN: dict[str, dict[str, Any]] = {
     "ngram": {},
     "medusa": {"medusa": str(DEMO.parent / "medusa")},
@@ -66,11 +66,11 @@ class SpeculationConfig(Struct, frozen=True, kw_only=True):
     only: Annotated[str, Meta(description="kinds of texts, with commas between them; empty: all")] = ""
 
 
-def guessing(who: str, blocks: BlockManager, fit: StepFit) -> Speculation:
-    """Makes what a decode worker has with `--speculation WHO`."""
+def guessing(who: str, tree: tuple[int, ...], blocks: BlockManager, fit: StepFit) -> Speculation:
+    """Makes what a decode worker has with `--speculation WHO`, where guesses of the engine make a `tree`."""
     proposer = NGram() if who == "ngram" else EngineProposer()
     most = MOST_GUESSES[who]
-    return Speculation(blocks, proposer, most, Controller(fit, most, proposer.in_engine))
+    return Speculation(blocks, proposer, most, Controller(fit, most, proposer.in_engine), tree=tree)
 
 
 def run(loop: Loop, prompts: list[list[int]], output: int, temperature: float) -> tuple[float, list[list[int]]]:
@@ -112,7 +112,7 @@ def main() -> int:
             continue
         for batch in batches:
             plain = Loop(executor, engine_config, clock=time.thread_time)
-            fast = Loop(proposing, engine_config, partial(guessing, who), clock=time.thread_time)
+            fast = Loop(proposing, engine_config, partial(guessing, who, engine.tree), clock=time.thread_time)
             rates: list[tuple[float, float]] = []
             for number in range(config.rounds + 2):
                 if kind == "random":

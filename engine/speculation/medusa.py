@@ -2,9 +2,10 @@
 
 (Cai et al., "Medusa: Simple LLM inference acceleration framework with multiple decoding heads", 2024.) A head is some
 residual blocks and output weights, its own or the model's. No head knows what the others guess, so all heads of all
-sequences are computed at once. A guess is what its head likes best, at every temperature: a head is less sure than the
+sequences are computed at once. Guesses are what heads like best, at every temperature: a head is less sure than the
 model, so that to draw with the model's noise foresees less (1.9 tokens a step of the demo model's at temperature 1, and
-1.6 at 1.5, where its best foresees 2.2 and 1.8).
+1.6 at 1.5, where its best foresees 2.2 and 1.8). Where more guesses pay than there are heads, they branch: the tree is
+always the same (`choices.py`), and its first guesses, as many as are wanted, are a tree as well.
 """
 
 from collections.abc import Iterator
@@ -22,8 +23,9 @@ from engine.backends.sampler import Draw
 from engine.device import to_device
 from engine.model.linear import Linear
 from engine.model.model import Model
-from engine.plan import Plan, Proposal, StepResult, Work
-from engine.verification import foreseen, row_count
+from engine.plan import Plan, Proposal, StepResult
+from engine.speculation.choices import Tree
+from engine.verification import accepted, row_count
 
 BEST = Draw(Sampling(seed=0, temperature=0.0), (0,), 0)
 """Draws the likeliest token."""
@@ -63,19 +65,20 @@ class _Asked(NamedTuple):
     """Says for whom is guessed, and from which state."""
 
     number: int  # of the work in its plan
-    work: Work
     row: int  # of the states: that of the last draw
     behind: int  # tokens that came behind that draw's: those heads' guesses are of the past
+    guesses: int
 
 
 class MedusaProposer:
     """See `engine.speculation.proposer.ModelProposer`."""
 
-    def __init__(self, heads: MedusaHeads, model: Model[Any], backend: Backend[Any, Any]) -> None:
+    def __init__(self, heads: MedusaHeads, model: Model[Any], backend: Backend[Any, Any], tree: Tree) -> None:
+        """Guesses what stands in `tree`, whose choices have no more ranks than the model has tokens."""
         self.heads = heads
         self.model = model
+        self.tree = tree
         self._backend = backend
-        self._most = heads.count
 
     def weights_bytes(self) -> int:
         """Counts the bytes of the heads' weights."""
@@ -83,17 +86,44 @@ class MedusaProposer:
 
     def propose(self, plan: Plan, result: StepResult, hidden: Tensor) -> dict[int, Proposal]:
         """See `ModelProposer`."""
-        asked = [each for each in _asked(plan, result) if each.behind < self._most]
+        asked = list(self._asked(plan, result))
         if not asked:
             return {}
         logits = self.heads.logits(_rows(hidden, [each.row for each in asked]), self.model)
-        tokens, _ = self._backend.sampler.sample(logits, [BEST] * len(logits))
-        found = tokens.view(len(asked), self._most).tolist()
-        # Those who came behind the last draw, forced by a grammar, were the first heads' to guess.
+        most = max(each.guesses for each in asked)
+        found = self._best(logits, 1 + max(choice[-1] for choice in self.tree.choices[:most]))
         return {
-            each.number: Proposal(guesses[each.behind : each.behind + each.work.propose])
-            for each, guesses in zip(asked, found, strict=True)
+            each.number: Proposal(
+                [of_heads[each.behind + len(way) - 1][way[-1]] for way in self.tree.choices[: each.guesses]],
+                parents=self.tree.parents_of(each.guesses),
+            )
+            for each, of_heads in zip(asked, found, strict=True)
         }
+
+    def _best(self, logits: Tensor, ranks: int) -> list[list[list[int]]]:
+        """Returns of each sequence, and of each head, so many tokens of `logits` `[sequences x heads, vocab]`."""
+        if ranks == 1:
+            tokens, _ = self._backend.sampler.sample(logits, [BEST] * len(logits))
+        else:
+            tokens = logits.topk(ranks).indices
+        found: list[list[list[int]]] = tokens.view(-1, self.heads.count, ranks).tolist()
+        return found
+
+    def _asked(self, plan: Plan, result: StepResult) -> Iterator[_Asked]:
+        """Finds the works that get guesses, and of each the row of its last draw that counts."""
+        row = 0
+        for number, (work, came) in enumerate(zip(plan.works, result.tokens, strict=True)):
+            if work.sampling is None:
+                continue
+            if work.propose and came and len(work.samples) == 1:
+                right = accepted(work, came)
+                draws = min(len(right) + 1, len(came))
+                last = right[draws - 2] + 1 if draws > 1 else 0
+                # Those who came behind the last draw, forced by a grammar, were the first heads' to guess.
+                behind = len(came) - draws
+                if guesses := self.tree.within(work.propose, self.heads.count - behind):
+                    yield _Asked(number, row + last, behind, guesses)
+            row += row_count(work)
 
 
 def _rows(hidden: Tensor, rows: list[int]) -> Tensor:
@@ -101,15 +131,3 @@ def _rows(hidden: Tensor, rows: list[int]) -> Tensor:
     if len(rows) == 1:
         return hidden[rows[0] : rows[0] + 1]
     return hidden[to_device(np.array(rows, np.int64), hidden.device)]
-
-
-def _asked(plan: Plan, result: StepResult) -> Iterator[_Asked]:
-    """Finds the works that ask for guesses, and of each the row of its last draw that counts."""
-    row = 0
-    for number, (work, came) in enumerate(zip(plan.works, result.tokens, strict=True)):
-        if work.sampling is None:
-            continue
-        if work.propose and came and len(work.samples) == 1:
-            draws = min(foreseen(work.proposed, came) + 1, len(came))
-            yield _Asked(number, work, row + draws - 1, len(came) - draws)
-        row += row_count(work)

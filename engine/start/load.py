@@ -55,6 +55,7 @@ class LoadedEngine(Engine):
     costs: StepCosts  # of steps, as far as the start has measured them
     memory: Memory
     proposer: ModelProposer | None = None  # guesses tokens behind the sampler; None: nobody does there
+    tree: tuple[int, ...] = ()  # of each of its guesses, in order, the one that it goes on from; empty: the one before
 
 
 def load_engine(
@@ -118,6 +119,7 @@ def load_engine(
         costs=seeded(measured, loaded.parameters, loaded.model.weights_bytes(), memory.token_bytes, model_layers),
         memory=memory,
         follower=engine.follower,
+        tree=medusa.tree.parents if medusa is not None else (),
         proposer=medusa or (engine.follower if draft is None else draft.proposer(counts, model_config)),
     )
     _log(ready, config)

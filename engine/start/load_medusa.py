@@ -5,9 +5,11 @@
 
 config.json counts both, as `num_heads` and `num_hidden_layers`, or `medusa_num_heads` and `medusa_num_layers`. Where
 biases are missing they are 0. Where output weights are, or config.json says `original_lm_head`, the model's own serve.
+`medusa_choices` in config.json lists the tree of guesses, as paths of ranks; without it, chances are assumed.
 """
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,8 @@ from engine.model.config import ModelConfig
 from engine.model.config_files import read_json
 from engine.model.linear import Linear
 from engine.model.weights import Checkpoint
+from engine.speculation.choices import MOST as MOST_CHOICES
+from engine.speculation.choices import Choice, Tree, likeliest, problem
 from engine.speculation.medusa import MedusaHeads, MedusaProposer
 from engine.start.loaded_model import LoadedModel
 
@@ -73,7 +77,18 @@ def load_medusa(location: str, target: LoadedModel, progress: Progress) -> Medus
             given = (checkpoint.tensor(f"lm_heads.{head}.weight", (vocab, hidden)) for head in heads)
             outputs = tuple(linears.fused([output.to(device)], None) for output in given)
     checkpoint.refuse_unused(beginnings=("lm_heads.",) if is_original else ())
-    return MedusaProposer(MedusaHeads(count, first, later, outputs), target.model, target.backend)
+    tree = Tree.of(_choices(directory, config, count))
+    return MedusaProposer(MedusaHeads(count, first, later, outputs), target.model, target.backend, tree)
+
+
+def _choices(directory: Path, config: dict[str, Any], heads: int) -> Sequence[Choice]:
+    """Returns which guesses are made together, the likeliest first."""
+    given = config.get("medusa_choices")
+    if given is None:
+        return likeliest(heads, MOST_CHOICES)
+    if wrong := problem(given, heads):
+        raise ModelError(f"{directory.name}: medusa_choices of config.json: {wrong}")
+    return [tuple(path) for path in given[:MOST_CHOICES]]
 
 
 def _counted(directory: Path, config: dict[str, Any], names: tuple[str, str]) -> int:

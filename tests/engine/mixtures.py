@@ -17,7 +17,7 @@ from core.messages.job import Prompt
 from core.messages.sampling import Finish, Limits, Sampling
 from core.scores import TokenScore
 from engine.blocks.manager import BlockManager
-from engine.executor import Engine, Executor
+from engine.executor import Executor
 from engine.grammars.masks import GrammarMasks
 from engine.plan import Plan, StepResult
 from engine.schedule import sequence as sequences
@@ -26,9 +26,11 @@ from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import SequenceState
 from engine.schedule.speculation.proposing import EngineProposer
 from engine.schedule.speculation.speculation import Speculation
-from engine.verification import accepted
+from engine.start.load import LoadedEngine
+from engine.verification import accepted, strays
 from gateway.grammar.texts import of_choices, of_json_schema, of_regex
 from tests.engine.grammars.answering import CLOSING, ENDS, VOCABULARY, masks_of
+from tests.engine.speculation.prompting import Prompting
 
 ERROR = 1e-4
 LAST_ARRIVAL = 30  # turn
@@ -120,7 +122,7 @@ def question(rng: random.Random, shared: list[int], longest: int) -> Question:
     )
 
 
-def _groups(engine: Engine) -> Iterator[tuple[KVGroup, int]]:
+def _groups(engine: LoadedEngine) -> Iterator[tuple[KVGroup, int]]:
     return zip(engine.pool.spec.groups, engine.pool.counts, strict=True)
 
 
@@ -132,25 +134,36 @@ def _words(rng: random.Random, letters: Sequence[int]) -> tuple[tuple[int, ...],
 class Node:
     """An engine with a scheduler of its own."""
 
-    def __init__(self, engine: Engine, grammars: GrammarMasks, *, blocks: int, batch: int, guesses: int = 0) -> None:
-        """`guesses`: for each step of a sequence, by the engine's own KV behind that of the model's layers."""
+    def __init__(
+        self,
+        engine: LoadedEngine,
+        grammars: GrammarMasks,
+        *,
+        blocks: int,
+        batch: int,
+        guesses: int = 0,
+        told: Sequence[list[int]] = (),
+    ) -> None:
+        """`guesses`: for each step of a sequence, by the engine's own proposer, which is `told` texts."""
         self.pool = engine.pool
-        self._executor = Executor(engine, constraints=grammars, proposer=engine.follower)
+        proposer = Prompting(engine.proposer, told) if engine.proposer is not None and told else engine.proposer
+        self._executor = Executor(engine, constraints=grammars, proposer=proposer)
         self._flying = 0
         self._plans: deque[Plan] = deque()
         self._depth = engine.launch_depth
         # Windows take less, so that each group is the one that is short at times.
         counts = [min(count, max(8, blocks * 2 // 3) if group.window else blocks) for group, count in _groups(engine)]
         manager = BlockManager(engine.pool.spec, counts, ahead=batch * engine.launch_depth)
-        self.guesses = self.right = 0
+        self.guesses = self.right = self.moved = 0
+        stores = engine.follower is not None
         self.scheduler = Scheduler(
             manager,
             max_batch_tokens=batch,
             max_sequences=16,
             max_model_len=engine.model_config.max_model_len,
             max_in_flight=engine.launch_depth,
-            speculation=Speculation(manager, EngineProposer(), guesses, stores=True) if guesses else None,
-            tells_states=engine.follower is not None,
+            speculation=Speculation(manager, EngineProposer(), guesses, stores=stores) if guesses else None,
+            tells_states=stores,
         )
 
     def turn(self) -> list[Progress]:
@@ -168,6 +181,7 @@ class Node:
         for work, tokens in zip(self._plans.popleft().works, result.tokens, strict=True):
             self.guesses += len(work.proposed)
             self.right += len(accepted(work, tokens))
+            self.moved += len(strays(work, tokens))
         return self.scheduler.apply(result, 0.0)
 
     @property
@@ -278,7 +292,9 @@ class Crowd:
 class Mixture:
     """Asks questions alone, and then together; counts what came to pass."""
 
-    def __init__(self, engines: tuple[Engine, Engine], model: Path, alone: Engine | None = None) -> None:
+    def __init__(
+        self, engines: tuple[LoadedEngine, LoadedEngine], model: Path, alone: LoadedEngine | None = None
+    ) -> None:
         """`engines`: of the model, with a pool each: one computes prompts for the other, which answers.
 
         `alone`: who is asked one question at a time; None: the latter.
@@ -288,10 +304,13 @@ class Mixture:
         self._prefill_grammars, self._decode_grammars = masks_of(model), masks_of(model)
         self.seen: Counter[str] = Counter()
 
-    def wrong(self, seed: int, count: int, longest: int = 40, guesses: int = 0) -> list[str]:
+    def wrong(
+        self, seed: int, count: int, longest: int = 40, guesses: int = 0, *, prompting: bool = False
+    ) -> list[str]:
         """Asks `count` random questions of up to `longest` tokens; says where answers are not those given alone.
 
-        `guesses` are made for each step of a sequence, by an engine that makes some.
+        `guesses` are made for each step of a sequence, by an engine that makes some; `prompting`: some are exchanged
+        for what is going to come.
         """
         rng = random.Random(seed)
         shared = [rng.randrange(VOCABULARY) for _ in range(64)]
@@ -299,8 +318,15 @@ class Mixture:
         alone = {number: self._alone(asked) for number, asked in enumerate(questions)}
         blocks = rng.randint(12, 40)
         prefill = Node(self._prefill, self._prefill_grammars, blocks=40, batch=rng.choice((16, 64)))
+        batch = rng.choice((16, 40, 200))
+        told = [[*asked.prompt, *answer.tokens] for number, asked in enumerate(questions) for answer in alone[number]]
         decode = Node(
-            self._decode, self._decode_grammars, blocks=blocks, batch=rng.choice((16, 40, 200)), guesses=guesses
+            self._decode,
+            self._decode_grammars,
+            blocks=blocks,
+            batch=batch,
+            guesses=guesses,
+            told=told if prompting else (),
         )
         crowd = Crowd(prefill, decode, alone)
         for turn in range(TURNS):
@@ -318,6 +344,7 @@ class Mixture:
         self.seen["preempted"] += decode.scheduler.load().preemptions
         self.seen["guesses"] += decode.guesses
         self.seen["right guesses"] += decode.right
+        self.seen["moved"] += decode.moved
         self.seen["forks"] += decode.scheduler.load().kv.forks
         self.seen["found in the cache"] += decode.scheduler.load().kv.found_tokens
         found = []

@@ -9,6 +9,7 @@ from transformers import AutoConfig
 from tests.engine.grammars.answering import random_model
 from tests.engine.mixtures import Mixture
 from tests.engine.speculation.heads import build_head
+from tests.engine.speculation.medusa_heads import build_heads
 from tests.engine.test_golden import make_engine
 
 
@@ -49,4 +50,23 @@ def test_guesses_of_a_random_head_change_no_answer(backend: str, depth: int, win
     mixture = Mixture((engines[0], engines[1]), model, alone=engines[2])
     assert not mixture.wrong(seed=3, count=16, guesses=3)
     for met in ("preempted", "forks", "found in the cache", "handed over with a grammar", "guesses", "right guesses"):
+        assert mixture.seen[met] > 0, met
+
+
+@pytest.mark.parametrize(
+    ("backend", "depth", "window", "kv_dtype"),
+    [("native", 2, 0, "auto"), ("torch", 1, 19, "auto"), ("native", 1, 0, "int8")],
+)
+def test_guesses_that_branch_change_no_answer(
+    backend: str, depth: int, window: int, kv_dtype: str, tmp_path: Path
+) -> None:
+    """Ways of each rank and depth come true now and then, and what was stored for them moves."""
+    model = random_model(tmp_path / "model", window=window)
+    build_heads(tmp_path / "heads", 3, 1)
+    own = dict(speculation="medusa", medusa=str(tmp_path / "heads"))
+    settings = dict(cpu_backend=backend, block_size=8, kv_dtype=kv_dtype)
+    engines = [replace(make_engine(model, **settings, **options), launch_depth=depth) for options in (own, own, {})]
+    mixture = Mixture((engines[0], engines[1]), model, alone=engines[2])
+    assert not mixture.wrong(seed=3, count=16, guesses=8, prompting=True)
+    for met in ("preempted", "forks", "found in the cache", "scored", "handed over with a grammar", "moved"):
         assert mixture.seen[met] > 0, met

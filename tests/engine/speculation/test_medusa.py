@@ -12,18 +12,22 @@ from core.messages.sampling import Sampling
 from demo_model.corpus import conversations
 from demo_model.evaluate import prompt
 from engine.plan import Plan, Proposal, StepResult, Work
+from engine.speculation.choices import MOST, Tree, likeliest
 from engine.speculation.proposer import ModelProposer
 from engine.start.load import LoadedEngine
 from tests.engine.drive import GREEDY
 from tests.engine.grammars.answering import DEMO, VOCABULARY, random_model
 from tests.engine.speculation.medusa_heads import ReferenceHeads, build_heads, states
+from tests.engine.speculation.prompting import Prompting
 from tests.engine.speculation.serving import Asked, Serving
 from tests.engine.speculation.test_draft import SAMPLINGS
 from tests.engine.test_golden import make_engine
 from tests.reference import make_prompts
 
 HEADS, BLOCKS = 4, 2
+TREE = Tree.of(likeliest(HEADS, MOST))
 NEW = 24
+GUESSES = 8
 HOT = Sampling(seed=4, temperature=1.5)
 SHIPPED = DEMO.parent / "medusa"
 SEED = 1234  # of conversations that no training has seen
@@ -49,14 +53,14 @@ class Listening:
 
     def __init__(self, proposer: ModelProposer) -> None:
         self._proposer = proposer
-        self.heard: list[tuple[list[int], list[int]]] = []
+        self.heard: list[tuple[list[int], Proposal]] = []
 
     def propose(self, plan: Plan, result: StepResult, hidden: Tensor) -> dict[int, Proposal]:
         found = self._proposer.propose(plan, result, hidden)
         for index, guesses in found.items():
             known = plan.works[index].tokens
             assert known is not None
-            self.heard.append(([*known, *result.tokens[index]], guesses.tokens))
+            self.heard.append(([*known, *result.tokens[index]], guesses))
         return found
 
 
@@ -65,15 +69,18 @@ def asked(samplings: list[Sampling], salt: str = "") -> list[Asked]:
     return [Asked(prompt, NEW, sampling, salt=salt) for prompt, sampling in zip(prompts, samplings, strict=True)]
 
 
-def best(heads: ReferenceHeads, state: Tensor) -> list[int]:
-    return [int(logits.argmax()) for logits in heads(state)]
+def best(heads: ReferenceHeads, state: Tensor, count: int, behind: int = 0) -> Proposal:
+    """The first `count` of the tree's guesses, by heads of which the first `behind` are of the past."""
+    tokens = [logits.topk(8).indices.tolist() for logits in heads(state)[behind:]]
+    ways = TREE.choices[:count]
+    return Proposal([tokens[len(way) - 1][way[-1]] for way in ways], parents=TREE.parents[:count])
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, HOT], ids=["greedy", "hot"])
 def test_each_head_reads_the_state_that_the_last_token_was_drawn_from(
     sampling: Sampling, model: Path, heads: ReferenceHeads, engine: LoadedEngine
 ) -> None:
-    """Whatever came of the guesses before: transformers' states, PyTorch's modules, and of each the best token.
+    """Whatever came of the guesses before: transformers' states, PyTorch's modules, and of each the best tokens.
 
     Some guesses are exchanged for the truth, so that each number of them comes true now and then.
     """
@@ -81,41 +88,20 @@ def test_each_head_reads_the_state_that_the_last_token_was_drawn_from(
     plain = Serving(engine, None, 0).run(asked([sampling] * 4))
     texts = [[*each.prompt, *tokens] for each, tokens in zip(asked([sampling] * 4), plain, strict=True)]
     listening = Listening(engine.proposer)
-    serving = Serving(engine, Prompting(listening, texts), HEADS)
+    serving = Serving(engine, Prompting(listening, texts), GUESSES)
     assert serving.run(asked([sampling] * 4, "heard")) == plain
     assert {0, 1, 2} <= {place for _, place in serving.guesses.cut}
     of_texts = [states(model, text) for text in texts]
     for text, guesses in listening.heard:
         number = next(number for number, whole in enumerate(texts) if whole[: len(text)] == text)
-        assert guesses == best(heads, of_texts[number][len(text) - 2])
+        assert guesses == best(heads, of_texts[number][len(text) - 2], GUESSES)
     assert len(listening.heard) > 20
-
-
-class Prompting:
-    """Exchanges the first guesses of a proposer for what is going to come: none, one, two and so on, in turn."""
-
-    def __init__(self, proposer: ModelProposer, texts: list[list[int]]) -> None:
-        self._proposer = proposer
-        self._texts = texts
-        self._turn = 0
-
-    def propose(self, plan: Plan, result: StepResult, hidden: Tensor) -> dict[int, Proposal]:
-        found = self._proposer.propose(plan, result, hidden)
-        for index, guesses in found.items():
-            known = plan.works[index].tokens
-            assert known is not None
-            text = [*known, *result.tokens[index]]
-            whole = next(whole for whole in self._texts if whole[: len(text)] == text)
-            count = self._turn % len(guesses.tokens)
-            self._turn += 1
-            found[index] = Proposal([*whole[len(text) : len(text) + count], *guesses.tokens[count:]])
-        return found
 
 
 def test_guesses_change_no_token(engine: LoadedEngine) -> None:
     """Greedy, with filters, with penalties and bad words, and hot; several sequences at once."""
     plain = Serving(engine, None, 0).run(asked(SAMPLINGS))
-    serving = Serving(engine, engine.proposer, 3)
+    serving = Serving(engine, engine.proposer, GUESSES)
     assert serving.run(asked(SAMPLINGS)) == plain
     assert serving.guesses.tokens > 100
 
@@ -133,10 +119,13 @@ def test_tokens_that_a_grammar_gave_take_the_first_heads_guesses_place(
         found = engine.proposer.propose(Plan(0, [work]), StepResult(0, [[7, 9, 1, 2, 3]]), of_text[11:14])
         all_past = engine.proposer.propose(Plan(0, [work]), StepResult(0, [[7, 9, 1, 2, 3, 4]]), of_text[11:14])
         few = structs.replace(work, token_ids=[text[-1]], proposed=(), propose=2)
+        other = structs.replace(work, parents=(-1, -1))
+        of_other = engine.proposer.propose(Plan(0, [other]), StepResult(0, [[8, 9]]), of_text[11:14])
         of_few = engine.proposer.propose(Plan(0, [few]), StepResult(0, [[7]]), of_text[11:12])
-    assert found == {0: Proposal([best(heads, of_text[12])[3]])}
+    assert found == {0: Proposal(best(heads, of_text[12], 1, behind=3).tokens)}
     assert all_past == {}
-    assert of_few == {0: Proposal(best(heads, of_text[11])[:2])}
+    assert of_few == {0: Proposal(best(heads, of_text[11], 2).tokens)}
+    assert of_other == {0: best(heads, of_text[13], 4)}
 
 
 def test_shipped_heads_foresee_what_the_readme_says() -> None:

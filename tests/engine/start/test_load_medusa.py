@@ -88,6 +88,10 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda heads: (heads / "model.safetensors").write_bytes(b"PK"),
         "model.safetensors is broken or truncated",
     ),
+    "no tree": (
+        lambda heads: change(heads, medusa_choices=[[0], [1, 0]]),
+        r"heads: medusa_choices of config.json: \[1, 0\] stands before \[1\]",
+    ),
     "no config": (lambda heads: (heads / "config.json").unlink(), "heads has no config.json"),
     "a pickle": (
         lambda heads: (heads / "model.safetensors").rename(heads / "medusa_lm_head.pt"),

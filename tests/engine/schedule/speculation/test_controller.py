@@ -62,6 +62,18 @@ def test_it_begins_again_when_guesses_come_true_again() -> None:
     assert counted(controller, trust, 0.98, 6 * PROBE_STEPS) > 6
 
 
+def test_a_branch_is_worth_what_its_siblings_leave() -> None:
+    """The second guess goes on from the first, where it seldom comes true; the third is what comes otherwise."""
+    controller, trust = chooser(StepCosts(step=0.010, row=0.001)), Trust()
+    controller.begin(1, 100)
+    for turn in range(400):
+        judged = [(0, True), (1, turn % 20 == 0)] if turn % 2 == 0 else [(0, False), (2, turn % 10 > 1)]
+        controller.learn(trust, 0, 3, judged)
+    assert controller.count(Trust(), 0, 3, (-1, 0, -1)) == 3
+    assert controller.count(Trust(), 0, 3) == 1, "of a chain the third is worth no more than the second"
+    assert controller.count(Trust(), 0, 2, (-1, 0)) == 1
+
+
 def test_one_sequence_that_fails_does_not_spoil_another() -> None:
     controller = chooser(CHEAP)
     good, bad = Trust(), Trust()

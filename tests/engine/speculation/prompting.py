@@ -1,0 +1,34 @@
+"""Exchanges some guesses of a proposer for what is going to come: each way through a tree comes true now and then."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from engine.plan import Plan, Proposal, StepResult
+from engine.speculation.proposer import ModelProposer
+
+WAYS = [(), (0,), (0, 1), (0, 1, 2), (3,), (3, 6), (0, 5)]
+"""Guesses of the tree that is assumed (`engine.speculation.choices`), of which each goes on from the one before."""
+
+
+class Prompting:
+    """Has the guesses on one way come true, on another way each time."""
+
+    def __init__(self, proposer: ModelProposer, texts: Sequence[list[int]]) -> None:
+        """`texts`: what sequences are going to be; what goes on from none of them keeps its guesses."""
+        self._proposer = proposer
+        self._texts = texts
+        self._turn = 0
+
+    def propose(self, plan: Plan, result: StepResult, hidden: Tensor) -> dict[int, Proposal]:
+        found = self._proposer.propose(plan, result, hidden)
+        for index, guesses in found.items():
+            known = plan.works[index].tokens
+            assert known is not None
+            text = [*known, *result.tokens[index]]
+            whole = next((whole for whole in self._texts if whole[: len(text)] == text), text)
+            told = dict(zip(WAYS[self._turn % len(WAYS)], whole[len(text) :], strict=False))
+            self._turn += 1
+            tokens = [told.get(guess, token) for guess, token in enumerate(guesses.tokens)]
+            found[index] = Proposal(tokens, parents=guesses.parents)
+        return found
