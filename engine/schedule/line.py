@@ -1,6 +1,6 @@
 """Orders those who wait for blocks: tenants take turns by their shares, and each tenant's are in order of urgency.
 
-Who was preempted comes before everybody else, in order of arrival. Then tenants take turns (`shares.py`). Within a
+Who was preempted comes before everybody else, in order of arrival. Then tenants take turns (`core/shares.py`). Within a
 tenant the order is
 
     urgency = when the first token is due + seconds for each unit of priority
@@ -77,6 +77,7 @@ class Tenant:
 
     def __init__(self) -> None:
         self.weight = 1.0  # as the last one that came had it
+        self.tokens = 0  # that will be computed for them
         self._coming = count(1)
         self._places: dict[Sequence, Place] = {}
         self._waiting: list[tuple[Place, Sequence]] = []  # in order
@@ -92,13 +93,15 @@ class Tenant:
     def insert(self, sequence: Sequence) -> None:
         """Puts a sequence at its place; it is not late before somebody looks."""
         arrival = sequence.id or next(self._coming)
+        self.tokens += sequence.to_compute
         self._put(sequence, Place(urgency(sequence, -inf), arrival))
         heappush(self._by_due, (sequence.due, arrival, sequence))
         heappush(self._by_length, (sequence.to_compute, arrival, sequence))
 
     def remove(self, sequence: Sequence) -> None:
-        """Takes a sequence out; it must be in."""
+        """Takes a sequence out; it must be in, and need as much as when it came."""
         self._take(sequence)
+        self.tokens -= sequence.to_compute
         if len(self._by_length) + len(self._by_due) > 4 * len(self._waiting) + 32:
             self._by_length = [each for each in self._by_length if each[2] in self._places]
             self._by_due = [each for each in self._by_due if each[2] in self._places]
@@ -185,6 +188,10 @@ class Line:
     def head(self, tenant: str, now: float) -> Sequence | None:
         """Returns the most urgent of a tenant, without those who were preempted."""
         return self._tenants[tenant].first(now) if tenant in self._tenants else None
+
+    def tokens_of(self, tenant: str) -> int:
+        """Counts the tokens that will be computed for a tenant, without those of who was preempted."""
+        return self._tenants[tenant].tokens if tenant in self._tenants else 0
 
     def shortest(self, tenant: str) -> Sequence | None:
         """Returns the one of a tenant with the fewest tokens to compute, without those who were preempted."""

@@ -1,19 +1,25 @@
 """Decides whose prompt is computed next in a step, and how many tokens of it.
 
-Tenants take turns (`shares.py`). Of the one whose turn it is, the most urgent prompt leads, be it in progress or in
-line. One that is longer than the step leaves a share of it to the tenant's shorter ones, the shortest first: they wait
-for few tokens, and it waits a little longer. To give way to a prompt of the same length would help nobody.
+Tenants take turns (`core/shares.py`). Of the one whose turn it is, the most urgent prompt leads, be it in progress or
+in line. One that is longer than the step leaves a share of it to the tenant's shorter ones, the shortest first: they
+wait for few tokens, and it waits a little longer. To give way to a prompt of the same length would help nobody.
+
+Who has all it asked for in a step waits for that step only, so a step should not become much longer for others who have
+more than fits into it anyway: they add a share of what those have.
 
 Whose turn it is in line, and who finds no room, keeps everybody else in line waiting until it has room.
 """
 
 from collections.abc import Iterator
+from math import ceil
 
 from engine.schedule.lifecycle import Lifecycle
 from engine.schedule.line import Line, urgency
 from engine.schedule.sequence import Sequence, SequenceState
 
 SHORTER = 0.5
+LONGER = 0.25
+"""Tokens, over those of tenants that are served whole, which one that is not may add to their step."""
 
 
 class Turns:
@@ -35,17 +41,22 @@ class Turns:
         if self._stuck is not None and self._stuck.state is not SequenceState.WAITING:
             self._stuck = None
         turn = _Turn(self._line, self._lifecycle, prompts, self._stuck, now, step)
+        full, whole = room, False  # somebody is served whole
         while (leader := turn.next(room)) is not None:
             if leader.state is not SequenceState.RUNNING:
                 continue
             left, before = leader.left, leader.planned
+            if whole and turn.asked(left) > room:
+                room = min(room, ceil(LONGER * (full - room)))
             kept = min(int(room * self._shorter), turn.shorter_tokens(left)) if left > room else 0
             yield leader, room - kept
-            room -= turn.charge(leader, before)
+            planned = turn.charge(leader, before)
+            room -= planned
             while kept and room > 0 and (each := turn.shortest(left)) is not None:
                 before = each.planned
                 yield each, room
                 room -= turn.charge(each, before)
+            whole = whole or turn.asked(left - planned) == 0
         self._stuck = turn.stuck
 
 
@@ -101,6 +112,12 @@ class _Turn:
         tokens = sequence.planned - before
         self._line.shares.charge(sequence.prompt.tenant, tokens)
         return tokens
+
+    def asked(self, left: int = 0) -> int:
+        """Counts the tokens that the tenant whose turn it is asks for; `left` are those of whoever was taken."""
+        return (
+            left + sum(each.left for each in self._prompts.get(self._tenant, ())) + self._line.tokens_of(self._tenant)
+        )
 
     def shorter_tokens(self, than: int) -> int:
         """Counts the tokens of the tenant's others that have fewer left `than` so many."""

@@ -207,6 +207,15 @@ def test_a_tenants_prompt_in_progress_is_not_passed_by_anothers_burst() -> None:
     raise AssertionError("it had to have half of the steps")
 
 
+def test_a_flood_hardly_lengthens_the_step_of_those_who_are_served_whole() -> None:
+    engine = scheduler(5000, batch=512, sequences=500, longest=5000)
+    added(engine, *[job(256, hand_off=True, tenant="flood") for _ in range(8)])
+    assert step(engine) == [(1, 0, 256), (2, 0, 256)], "who is alone has the whole step"
+    added(engine, job(200, hand_off=True, tenant="light"), job(100, hand_off=True, tenant="other"))
+    assert step(engine) == [(9, 0, 200), (10, 0, 100), (3, 0, 75)]
+    assert step(engine) == [(3, 75, 181), (4, 0, 256), (5, 0, 75)]
+
+
 def test_no_more_sequences_run_than_a_step_has_tokens() -> None:
     engine = scheduler(batch=2, sequences=8)
     added(engine, job(1), job(1), job(1))
