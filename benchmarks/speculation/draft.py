@@ -12,7 +12,7 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -32,12 +32,12 @@ from engine.backends.reference.processed import processed
 from engine.blocks.manager import BlockManager
 from engine.executor import Executor
 from engine.plan import Plan, StepResult
+from engine.schedule import sequence as sequences
 from engine.schedule.scheduler import Scheduler
-from engine.schedule.sequence import Sequence
 from engine.schedule.speculation.proposing import EngineProposer
 from engine.schedule.speculation.speculation import Speculation
 from engine.start.load import LoadedEngine, load_engine
-from engine.verification import foreseen
+from engine.verification import accepted
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO, DRAFT = ROOT / "demo_model" / "weights", ROOT / "demo_model" / "draft_weights"
@@ -117,10 +117,15 @@ def loaded(name: str, draft: Path, place: Path) -> LoadedEngine:
 
 
 def compared(
-    engine: LoadedEngine, prompts: list[list[int]], batch: int, temperature: float, repeats: int
+    engine: LoadedEngine,
+    prompts: list[list[int]],
+    batch: int,
+    temperature: float,
+    repeats: int,
+    counts: Sequence[int] = GUESSES,
 ) -> Iterator[str]:
-    """Serves with each number of guesses, in turns; checks that tokens are the same."""
-    runs: dict[int, list[Run]] = {guesses: [] for guesses in (0, *GUESSES)}
+    """Serves with each of some numbers of guesses, in turns; checks that tokens are the same."""
+    runs: dict[int, list[Run]] = {guesses: [] for guesses in (0, *counts)}
     for repeat in range(repeats):
         for guesses, found in runs.items():
             parts = [
@@ -129,7 +134,7 @@ def compared(
             ]
             found.append(joined(parts))
     plain = runs[0][0]
-    for guesses in GUESSES:
+    for guesses in counts:
         one = runs[guesses][0]
         same = sum(left == right for left, right in zip(one.tokens, plain.tokens, strict=True))
         ratio = statistics.median(a.seconds / b.seconds for a, b in zip(runs[0], runs[guesses], strict=True))
@@ -149,13 +154,13 @@ def served(engine: LoadedEngine, prompts: list[list[int]], guesses: int, tempera
         max_model_len=engine.model_config.max_model_len,
         speculation=Speculation(blocks, EngineProposer(), guesses) if guesses else None,
     )
-    sequences = []
+    members = []
     for number, tokens in enumerate(prompts):
         sampling = Sampling(seed=number, temperature=temperature, top_p=0.9 if temperature else 1.0)
         key, limits = AttemptKey(f"{salt} {number}", 0, 1), Limits(ANSWER, (END,))
         own = Prompt(list(tokens), len(tokens), salt)
-        sequences.append(Sequence(key, "benchmark", own, float("inf"), sampling, limits))
-        scheduler.add(sequences[-1])
+        members.append(sequences.Sequence(key, "benchmark", own, float("inf"), sampling, limits))
+        scheduler.add(members[-1])
     seconds, steps, counts = 0.0, 0, [0, 0, 0, 0]
     while True:
         begin = time.thread_time()
@@ -171,13 +176,13 @@ def served(engine: LoadedEngine, prompts: list[list[int]], guesses: int, tempera
             seconds += time.thread_time() - begin
             steps += len(plan.works)
         counts = [sum(each) for each in zip(counts, counted(plan, result), strict=True)]
-    return Run([each.tokens[each.prompt_tokens :] for each in sequences], seconds, steps, *counts)
+    return Run([each.tokens[each.prompt_tokens :] for each in members], seconds, steps, *counts)
 
 
 def counted(plan: Plan, result: StepResult) -> list[int]:
     """Counts works with guesses, first guesses that came true, guesses, and those that came."""
     pairs = zip(plan.works, result.tokens, strict=True)
-    right = [(len(work.proposed), foreseen(work.proposed, tokens)) for work, tokens in pairs if work.proposed]
+    right = [(len(work.proposed), len(accepted(work, tokens))) for work, tokens in pairs if work.proposed]
     return [len(right), sum(came > 0 for _, came in right), sum(n for n, _ in right), sum(came for _, came in right)]
 
 

@@ -1,9 +1,21 @@
 """What rows of guesses that branch see, where they stand, and which draws count."""
 
+from msgspec import structs
+
 from core.messages.sampling import Sampling
 from engine.model.batch import build_batch
 from engine.plan import Plan, Work
-from engine.verification import DRAWN, NONE_LEFT, NOT_FINITE, drawn, rows_that_count, strays, with_rows
+from engine.verification import (
+    DRAWN,
+    NONE_LEFT,
+    NOT_FINITE,
+    accepted,
+    drawn,
+    judged,
+    rows_that_count,
+    strays,
+    with_rows,
+)
 from tests.engine.backends.test_attention import CPU
 
 PARENTS = (-1, -1, 0, 1, 1, 4)
@@ -43,14 +55,24 @@ def test_draws_count_along_the_guesses_that_come() -> None:
         ([14, 14, 14, 14, 14, 14, 14], [0], [14]),  # a guess deeper down, of another row
     ):
         assert rows_that_count(WORK, tokens) == rows
-        assert drawn(WORK, tokens, fine) == (kept, DRAWN)
+        assert drawn(WORK, tokens, fine) == (rows, DRAWN)
+        assert [tokens[row] for row in rows] == kept
+        assert list(accepted(WORK, kept)) == [row - 1 for row in rows[1:]]
+
+
+def test_guesses_are_judged_whose_parent_came_and_no_sibling_before() -> None:
+    assert judged(WORK, [11, 14, 15, 99]) == [(0, False), (1, True), (3, False), (4, True), (5, True)]
+    assert judged(WORK, [10, 50]) == [(0, True), (2, False)]
+    assert judged(WORK, [77]) == [(0, False), (1, False)]
+    chain = structs.replace(WORK, parents=())
+    assert judged(chain, [10, 11, 50]) == [(0, True), (1, True), (2, False)]
 
 
 def test_only_rows_that_count_can_fail() -> None:
     tokens = [11, 0, 14, 0, 0, 15, 99]
-    assert drawn(WORK, tokens, [1, NOT_FINITE, 1, NOT_FINITE, NONE_LEFT, 1, 1])[0] == [11, 14, 15, 99]
+    assert drawn(WORK, tokens, [1, NOT_FINITE, 1, NOT_FINITE, NONE_LEFT, 1, 1])[0] == [0, 2, 5, 6]
     assert drawn(WORK, tokens, [1, 1, 1, 1, 1, NOT_FINITE, 1]) == ([], NOT_FINITE)
-    assert drawn(WORK, tokens, [1, 1, 1, 1, 1, NONE_LEFT, 1]) == ([11, 14], DRAWN)
+    assert drawn(WORK, tokens, [1, 1, 1, 1, 1, NONE_LEFT, 1]) == ([0, 2], DRAWN)
     assert drawn(WORK, tokens, [NONE_LEFT, *[1] * 6]) == ([], NONE_LEFT)
 
 
