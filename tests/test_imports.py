@@ -198,6 +198,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
     "launcher": {
         "options": set(),
         "stages": set(),
+        "autoscale": set(),
         "installing": {"stages"},
         "checking": set(),
         "deployment": {"options"},
