@@ -189,10 +189,9 @@ class Executor:
             self._constraints.begin(plan)
         sampled = tuple(index for index, work in enumerate(plan.works) if work.sampling is not None)
         works = with_rows([plan.works[index] for index in sampled])
-        hidden, logits, prompt_scores = self._logits(plan)
-        states = self._told_states(plan, hidden)
-        if self._proposer is None:
-            hidden = None
+        states_of_rows, logits, prompt_scores = self._logits(plan)
+        states = self._told_states(plan, states_of_rows)
+        hidden = states_of_rows if self._proposer is not None else None
         if not works:
             self._before = Sampled(torch.empty(0, dtype=torch.int64, device=self._device), [])
             nothing = torch.empty((2, 0), dtype=torch.int64)
@@ -208,9 +207,9 @@ class Executor:
         scores = None if asked is None else self._to_host(self._scoring.drawn(asked, logits, works, tokens))
         return Launched(plan, sampled, answer, scores, prompt_scores, hidden, states, self._event())
 
-    def _told_states(self, plan: Plan, hidden: Tensor | None) -> Tensor | None:
+    def _told_states(self, plan: Plan, hidden: Tensor) -> Tensor | None:
         """Returns the states of works that tell theirs, on their way to the host; those are sampled from once."""
-        if self._follower is None or hidden is None:
+        if self._follower is None:
             return None
         sampled = [work for work in plan.works if work.sampling is not None]
         if not any(work.tells_state for work in sampled):
@@ -229,19 +228,20 @@ class Executor:
         masks = self._constraints.masks(works) if self._constraints is not None else None
         return self.engine.backend.adjuster.adjust(logits, works, self._before, masks)
 
-    def _logits(self, plan: Plan) -> tuple[Tensor | None, Tensor, Tensor | None]:
+    def _logits(self, plan: Plan) -> tuple[Tensor, Tensor, Tensor | None]:
         """Computes a step's normed states `[sampled rows, hidden]` and logits, and stores its KV.
 
-        States there are none of where the backend runs the step in a way of its own, which it does not for a proposer.
         Also returns, on its way to the host, how likely the tokens of prompts were, if a work asks for it.
         """
         engine = self.engine
         adapters = engine.adapters.of(plan.works) if engine.adapters is not None else None
-        observed = self._on_layer is not None or self._proposer is not None or self._follower is not None
+        observed = self._on_layer is not None or self._follower is not None
         if engine.decode_steps is not None and not observed and engine.decode_steps.serves(plan):
-            logits = engine.decode_steps.run(plan.works, self._before, adapters)
+            hidden = engine.decode_steps.run(plan.works, self._before, adapters)
+            if self._proposer is not None:  # it reads them when this step is collected, and the next one may run
+                hidden = hidden.clone()
             engine.pool.all_written()
-            return None, logits, None
+            return hidden, engine.model.logits(hidden), None
         batch = build_batch(plan, self._block_size, self._device, self._before, self._tables, adapters)
         for group, tables in enumerate(batch.groups):
             engine.pool.enter(group, tables.fresh_blocks)

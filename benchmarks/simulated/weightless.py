@@ -43,14 +43,16 @@ class WeightlessPool:
     def all_written(self) -> None: ...
 
 
-def weightless_engine(shape: str, blocks: int, rows: int, longest: int, dtype: torch.dtype = torch.bfloat16) -> Engine:
+def weightless_engine(
+    shape: str, blocks: int, rows: int, longest: int, dtype: torch.dtype = torch.bfloat16, *, guesses: int = 0
+) -> Engine:
     """Makes an engine with a pool of so many blocks, whose decode steps of up to `rows` texts of `longest` tokens run.
 
-    Its steps are launched and never collected.
+    Each has room for so many `guesses`. Its steps are launched and never collected.
     """
     with TemporaryDirectory() as directory:
         write_config(Path(directory), shape)
-        return engine_of(Path(directory), blocks, rows, longest, dtype)
+        return engine_of(Path(directory), blocks, rows, longest, dtype, guesses=guesses)
 
 
 def engine_of(
@@ -61,6 +63,7 @@ def engine_of(
     dtype: torch.dtype = torch.bfloat16,
     quantization: Quantization = "none",
     activations: Activations = "auto",
+    guesses: int = 0,
 ) -> Engine:
     """Makes the same of the config in a directory."""
     config = read_config(directory, longest)
@@ -71,6 +74,6 @@ def engine_of(
         model: Transformer[Any] = Transformer(config, names_of(config), make, backend.layers, quiet)
         layouts = [layout_of(layer.attention) for layer in config.layers]
         layers = [torch.empty((blocks, each.vectors, BLOCK, each.width), dtype=dtype, device=META) for each in layouts]
-        decodes = backend.decode_steps(model, config, layers, rows, quiet)
+        decodes = backend.decode_steps(model, config, layers, rows, quiet, guesses)
     pool = cast(KVPool, WeightlessPool(make_spec(config, dtype, BLOCK, "none")))
     return Engine(backend, model, config, pool, backend.attention(config, layers), UNBOUNDED, decodes, None)

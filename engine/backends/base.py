@@ -40,9 +40,9 @@ class DecodeSteps(Protocol):
         ...
 
     def run(self, works: Sequence[Work], before: Sampled | None, adapters: Sequence[int] | None = None) -> Tensor:
-        """Returns logits `[rows, vocab]`, which the caller may overwrite; KV of all layers is stored.
+        """Returns normed states `[rows, hidden]`, which the next run may overwrite; KV of all layers is stored.
 
-        There is a row for each work, and one for each of its guesses.
+        There is a row for each work, and one for each of its guesses. The head is the caller's.
 
         `PENDING` tokens are what `before` sampled. `adapters` are the works' slots, if one of them has an adapter.
         """

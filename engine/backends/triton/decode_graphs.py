@@ -88,7 +88,7 @@ class DecodeGraphs:
         size = next(size for size in self._sizes[each] if size >= len(works))
         self._inputs[each].fill(works, size, before, adapters)
         rows = sum(len(work.token_ids) for work in works)
-        return self._model.logits(self._replays[size, each, adapters is not None]()[:rows])
+        return self._replays[size, each, adapters is not None]()[:rows]
 
     def _each(self, works: Sequence[Work]) -> int:
         """Returns for how many tokens of each sequence the record of such a step has room; 0: there is none."""

@@ -106,20 +106,20 @@ def engine() -> Engine:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(GridExecutor, "__call__", lambda *args, **kwargs: None)
         patch.setattr("engine.backends.triton.attention.processors", lambda device: 132)
-        return weightless_engine("llama-3.1-8b", 20000, 64, LONGEST)
+        return weightless_engine("llama-3.1-8b", 20000, 64, LONGEST, guesses=3)
 
 
-def recorded(engine: Engine, rows: int) -> CaptureLint:
-    """What would be recorded for a batch of so many rows."""
+def recorded(engine: Engine, rows: int, each: int = 1) -> CaptureLint:
+    """What would be recorded for a batch of so many sequences, each with room for so many tokens."""
     assert isinstance(engine.decode_steps, DecodeGraphs)
     with linting() as lint:
-        engine.decode_steps._step(rows)
+        engine.decode_steps._step(rows, each=each)
     return lint
 
 
-@pytest.mark.parametrize("rows", [1, 8, 40, 64])
-def test_a_decode_step_can_be_recorded(rows: int, engine: Engine) -> None:
-    recorded(engine, rows).check()
+@pytest.mark.parametrize(("rows", "each"), [(1, 1), (8, 1), (40, 1), (64, 1), (1, 4), (64, 4)])
+def test_a_decode_step_can_be_recorded(rows: int, each: int, engine: Engine) -> None:
+    recorded(engine, rows, each).check()
 
 
 def test_a_layer_is_six_kernels_and_four_products(engine: Engine) -> None:

@@ -1,11 +1,15 @@
 """The GPU's path through the engine, in Triton's interpreter where there is no GPU: tokens equal transformers'."""
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 import triton
+from torch import Tensor
 from transformers import LlamaConfig
 from triton.runtime.build import compile_module_from_src
 from triton.runtime.errors import OutOfResources
@@ -19,7 +23,7 @@ from engine.device import device_errors
 from engine.executor import Executor
 from engine.model.batch import Sampled
 from engine.model.read_config import read_config
-from engine.plan import PENDING, Plan, Work
+from engine.plan import PENDING, Plan, Proposal, StepResult, Work
 from engine.start.profiling import warm_up
 from launcher.host.gpus import visible_gpus
 from tests.engine.drive import GREEDY, run, start
@@ -216,6 +220,63 @@ def test_guesses_change_no_token(variant: str, tmp_path: Path, monkeypatch: pyte
     for text, known in zip(texts, expected, strict=True):
         output = text[len(known.prompt) :]
         assert len(output) > 6 and output[:8] == known.tokens[: len(output)]
+
+
+def test_a_proposer_reads_the_states_of_recorded_steps(model: Path) -> None:
+    """With guesses and without, although the next step is launched before, and overwrites what a record returns."""
+    prompts = make_prompts([5, 9], 320)
+    tables = [([1, 2, 3],), ([4, 5, 6],)]
+    found = []
+    for graphs in ("on", "off"):
+        engine = replace(
+            make(model, speculation="ngram", speculative_tokens=3, decode_graphs=graphs).engine, launch_depth=2
+        )
+        keeping = Keeping()
+        executor = Executor(engine, proposer=keeping)
+        if isinstance(engine.decode_steps, DecodeGraphs):
+            _overwrite(engine.decode_steps)
+        served = _watched(executor) if graphs == "on" else []
+        executor.launch(Plan(0, [Work(at, 0, text, tables[at]) for at, text in enumerate(prompts)]))
+        executor.collect()
+        for step, guesses in enumerate([(), (7, 8), (9,)], 1):
+            ids = [11 * step, *guesses]
+            works = [
+                Work(at, len(text), ids, tables[at], GREEDY, output_index=1, proposed=guesses, propose=1)
+                for at, text in enumerate(prompts)
+            ]
+            executor.launch(Plan(step, works))
+            if step > 1:
+                executor.collect()
+        executor.collect()
+        assert served == ([False, True, True, True] if graphs == "on" else [])
+        found.append(keeping.heard)
+    for recorded, eager in zip(*found, strict=True):
+        torch.testing.assert_close(recorded, eager)
+
+
+class Keeping:
+    """Keeps the states that a proposer is told."""
+
+    def __init__(self) -> None:
+        self.heard: list[Tensor] = []
+
+    def propose(self, plan: Plan, result: StepResult, hidden: Tensor) -> dict[int, Proposal]:
+        self.heard.append(hidden.clone())
+        return {}
+
+
+def _overwrite(steps: DecodeGraphs) -> None:
+    """Has all records return the same memory, as records on a device do."""
+    memory: list[Tensor] = []
+
+    def run(step: Callable[[], Tensor]) -> Tensor:
+        states = step()
+        if not memory:
+            memory.append(torch.zeros(64, states.shape[1]))
+        memory[0][: len(states)] = states
+        return memory[0][: len(states)]
+
+    steps._replays = {key: partial(run, step) for key, step in steps._replays.items()}
 
 
 def test_null_sequences_fill_the_rows_behind_the_last() -> None:
