@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from launcher.chat import chat
 from launcher.compose import compose
 from launcher.key import key
+from launcher.manifests import print_manifests
 from launcher.run_tests import run_tests
 from launcher.up import up
 
@@ -15,7 +16,8 @@ Baton serves large language models with prefill and decode split into two servic
   ./baton up      start everything on this host, and stop it with Ctrl-C
   ./baton chat    talk to the running instance
   ./baton key     make, list and revoke the keys that clients need
-  ./baton compose print compose.yaml, for Docker Compose on one host
+  ./baton compose    print compose.yaml, for Docker Compose on one host
+  ./baton manifests  print manifests, for Kubernetes
   ./baton test    run ruff, mypy and the tests; further arguments go to pytest
 
 Examples:
@@ -28,7 +30,7 @@ Examples:
 
 `./baton COMMAND --help` lists a command's options.
 """
-COMMANDS = {"up": up, "chat": chat, "key": key, "compose": compose, "test": run_tests}
+COMMANDS = {"up": up, "chat": chat, "key": key, "compose": compose, "manifests": print_manifests, "test": run_tests}
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -28,3 +28,8 @@ REDIS_PING = ("redis-cli", "ping")
 def is_ready(place: str) -> tuple[str, ...]:
     """Returns the command that tells whether the service behind a status file or a URL is ready."""
     return (*PYTHON, "-m", "launcher.is_ready", place)
+
+
+def is_alive(status_file: str, silent_seconds: int) -> tuple[str, ...]:
+    """Returns the command that tells whether the service behind a status file has lately given a sign of life."""
+    return (*PYTHON, "-m", "launcher.is_alive", status_file, str(silent_seconds))

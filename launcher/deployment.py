@@ -149,6 +149,7 @@ def _worker(options: DeploymentOptions, role: Role, replicas: int) -> Service:
     told = WorkerConfig(
         engine=EngineConfig(model=options.model, device=options.device, **asdict(options.engine)),
         transfer=TransferConfig(**asdict(options.transfer)),
+        drain_seconds=options.drain_seconds,
         log_level=options.log_level,
     )
     return Service(
@@ -171,6 +172,7 @@ def _gateway(options: DeploymentOptions, host: str, port: int) -> Service:
         model_name=DEMO_NAME if options.model == DEMO_MODEL else "",
         max_model_len=options.engine.max_model_len,
         log_level=options.log_level,
+        drain_seconds=options.drain_seconds,
         handoff=options.handoff,
         spelled_tokens=options.spelled_tokens,
         store_ttl=options.store_ttl,

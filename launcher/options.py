@@ -14,6 +14,7 @@ from core.config import (
     Port,
     Positive,
     ReasoningParser,
+    Seconds,
     Slo,
     SpelledTokens,
     StoreBytes,
@@ -65,6 +66,9 @@ class DeploymentOptions(Struct, frozen=True, kw_only=True):
     store_bytes: StoreBytes = 256 << 20
     tool_parser: ToolParser = "auto"
     reasoning_parser: ReasoningParser = "auto"
+    drain_seconds: Annotated[
+        Seconds, Meta(description="seconds that what is in progress gets when a gateway or a worker is told to stop")
+    ] = 10.0
     log_level: LogLevel = "info"
     engine: EngineOptions = EngineOptions()  # of every worker
     transfer: TransferOptions = TransferOptions()  # of every worker

@@ -1,0 +1,73 @@
+"""Refuses what cannot work before a line is written."""
+
+from pathlib import Path
+
+from core.adapters import parse_sources
+from core.errors import ConfigError
+from core.keys.key_ring import KeyRing
+from core.kv.spec import refuse_codec_of_bytes
+from core.model_location import HUB_ID
+from core.network.tls import certificate
+from core.slo import parse_objective
+from core.speculation import proposing
+from launcher.container import MODELS
+from launcher.kubernetes.options import ManifestsConfig
+from launcher.options import DEMO_MODEL
+
+DIGEST = "@sha256:"
+
+
+def check(config: ManifestsConfig) -> None:
+    """Raises a `BatonError` that names the option and its value."""
+    _check_image(config.image)
+    _check_model("--model", config.model, "the demo model")
+    engine = config.engine
+    for option, place in (
+        ("--draft-model", engine.draft_model),
+        ("--medusa", engine.medusa),
+        ("--eagle", engine.eagle),
+    ):
+        if place:
+            _check_model(option, place)
+    for source in parse_sources(engine.lora):
+        _check_model("--lora", source.path)
+    if engine.lora_root:
+        _check_model("--lora-root", engine.lora_root)
+    for option, most, option_least, least in (
+        ("--max-prefill", config.max_prefill, "--prefill", 1 if config.prefill is None else config.prefill),
+        ("--max-decode", config.max_decode, "--decode", config.decode),
+    ):
+        if most and most < least:
+            raise ConfigError(option, most, f"is less than {option_least} {least}; 0 writes no autoscaler")
+    if config.dashboard_port == config.port:
+        raise ConfigError("--dashboard-port", config.dashboard_port, "is the same as --port")
+    if config.existing_secret and config.secret_file:
+        raise ConfigError("--secret-file", config.secret_file, "the secret is in --existing-secret already")
+    if engine.host_kv_directory:
+        raise ConfigError("--host-kv-directory", engine.host_kv_directory, "pods have no disk of their own for it")
+    refuse_codec_of_bytes(engine.kv_dtype, config.transfer.kv_codec)
+    proposing(engine)
+    KeyRing(config.api_keys)
+    parse_objective(config.slo)
+    certificate(config.tls_cert, config.tls_key)
+
+
+def _check_image(image: str) -> None:
+    """Refuses an image that another one may stand for tomorrow."""
+    if DIGEST in image:
+        return
+    _, colon, tag = image.rpartition("/")[2].partition(":")
+    if not colon or not tag:
+        raise ConfigError("--image", image, "has no tag; a deployment is one version, so name it: IMAGE:TAG")
+    if tag == "latest":
+        raise ConfigError("--image", image, "may be another one tomorrow; a deployment is one version, so name it")
+
+
+def _check_model(option: str, place: str, demo: str = "") -> None:
+    """Refuses what a pod cannot read: it has the hub, and the volume with models."""
+    if demo and place == DEMO_MODEL:
+        return
+    if place.startswith(f"{MODELS}/") or (HUB_ID.fullmatch(place) and not Path(place).exists()):
+        return
+    why = f"no pod can read it: name a hub id, or a directory below {MODELS}, where the volume with models is"
+    raise ConfigError(option, place, why)

@@ -1,0 +1,35 @@
+"""Puts all manifests of a deployment together, in the order in which they are best applied."""
+
+from launcher.deployment import WORKERS
+from launcher.kubernetes.autoscaling import adapter_rules, autoscaler, scales
+from launcher.kubernetes.disruption import disruption_budget
+from launcher.kubernetes.monitoring import service_monitor
+from launcher.kubernetes.network import network_policy
+from launcher.kubernetes.options import ManifestsConfig
+from launcher.kubernetes.place import described, needs_models
+from launcher.kubernetes.redis import redis
+from launcher.kubernetes.secrets import Secrets, config_map, secrets
+from launcher.kubernetes.services import service_of
+from launcher.kubernetes.storage import models_claim
+from launcher.kubernetes.workloads import deployment
+from launcher.yaml_text import Value
+
+
+def manifests(config: ManifestsConfig, held: Secrets) -> list[Value]:
+    """Returns the manifests."""
+    services = described(config).services
+    made = [*secrets(config, held), config_map(config)]
+    if needs_models(config) and not config.models_claim:
+        made.append(models_claim(config))
+    made += [network_policy(config, service) for service in services]
+    made += [service_of(config, service) for service in services]
+    for service in services:
+        made.append(redis(config, service) if service.role == "redis" else deployment(config, service))
+    made += [disruption_budget(config, each) for each in services if each.role in (*WORKERS, "gateway")]
+    scaled = [service for service in services if scales(config, service)]
+    made += [autoscaler(config, service) for service in scaled]
+    if scaled:
+        made.append(adapter_rules(config))
+    if config.service_monitor:
+        made.append(service_monitor(config))
+    return made

@@ -1,0 +1,83 @@
+"""Holds what `baton manifests` can be told beside what is deployed: names, sizes, and what of it is written."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from core.config import Bytes, Count, Port, Positive, Seconds
+from launcher.container import IMAGE
+from launcher.options import DeploymentOptions
+
+Name = Annotated[
+    str,
+    Meta(
+        pattern=r"^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$",
+        description="a name of Kubernetes': up to 40 small letters, digits and dashes, a letter first",
+    ),
+]
+NameOrNone = Annotated[str, Meta(pattern=r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?$")]
+
+
+class ManifestsConfig(DeploymentOptions, frozen=True, kw_only=True):
+    """Prints manifests for Kubernetes, which `kubectl apply -f` takes.
+
+    Example: ./baton manifests --model Qwen/Qwen3-0.6B --prefill 2 --max-decode 8 --slo ttft=2s,tpot=100ms > baton.yaml
+    """
+
+    name: Annotated[Name, Meta(description="of the deployment, before the names of all its objects")] = "baton"
+    namespace: Annotated[
+        NameOrNone, Meta(description="namespace that all objects name; empty: the one that kubectl is told")
+    ] = ""
+    image: Annotated[str, Meta(description="container image with its tag or digest; the Dockerfile builds it")] = IMAGE
+    image_pull_secret: Annotated[
+        NameOrNone, Meta(description="Secret with the credentials of the image's registry; empty: none is needed")
+    ] = ""
+    drain_seconds: Annotated[
+        Seconds, Meta(description="seconds that what is in progress gets when a gateway or a worker is told to stop")
+    ] = 60.0
+    start_minutes: Annotated[
+        Positive, Meta(description="minutes that a worker's start may take, a download of the model among them")
+    ] = 30
+    gateway_pods: Annotated[Positive, Meta(description="gateway pods, each with --gateways processes")] = 2
+    max_prefill: Annotated[
+        Count, Meta(description="prefill workers that the autoscaler may run, --prefill at least; 0: no autoscaler")
+    ] = 4
+    max_decode: Annotated[
+        Count, Meta(description="decode workers that the autoscaler may run, --decode at least; 0: no autoscaler")
+    ] = 4
+    queued_tokens: Annotated[
+        Positive, Meta(description="tokens of prompts in line for each prefill worker above which one more is started")
+    ] = 16_384
+    gpu_resource: Annotated[
+        str, Meta(pattern=r"^[a-z0-9./-]+$", description="name of the resource by which a node offers its GPUs")
+    ] = "nvidia.com/gpu"
+    worker_cpus: Annotated[float, Meta(gt=0, description="cores that each worker asks for")] = 4.0
+    worker_memory: Annotated[Bytes, Meta(description="memory that each worker may take, its host tier included")] = (
+        32 << 30
+    )
+    models_claim: Annotated[
+        NameOrNone,
+        Meta(description="PersistentVolumeClaim that has the models, mounted at /models; empty: one is written"),
+    ] = ""
+    models_size: Annotated[Bytes, Meta(description="size of the volume for models")] = 200 << 30
+    models_access: Annotated[
+        Literal["ReadWriteMany", "ReadWriteOnce"],
+        Meta(description="ReadWriteMany, for workers on several nodes, or ReadWriteOnce"),
+    ] = "ReadWriteMany"
+    storage_class: Annotated[NameOrNone, Meta(description="of the volumes; empty: the cluster's default")] = ""
+    redis_size: Annotated[Bytes, Meta(description="size of the volume for Redis's append-only file")] = 8 << 30
+    existing_secret: Annotated[
+        NameOrNone,
+        Meta(
+            description="Secret that is there already, with secret, redis-url and, without --redis, redis-password; "
+            "empty: one is written, with the secret of --secret-file, or with a new one"
+        ),
+    ] = ""
+    port: Annotated[Port, Meta(ge=1024, description="port of the endpoint, of its pods and of its Service")] = 8000
+    dashboard_port: Annotated[Port, Meta(description="port of the dashboard; 0: no dashboard")] = 8501
+    service_monitor: Annotated[
+        bool, Meta(description="whether a ServiceMonitor is written, by which Prometheus' operator finds /metrics")
+    ] = False
+    kuberay: Annotated[
+        bool, Meta(description="write a RayService for KubeRay, on whose cluster the services run, in place of pods")
+    ] = False

@@ -1,0 +1,73 @@
+"""Makes the Secrets and the ConfigMap, and what they hold: the shared secret, Redis's password, API keys, certificates."""
+
+import hashlib
+import time
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from core.keys.api_key import KeyOptions, make_key
+from core.keys.key_file import KeyFile
+from core.network.sealing import derive_key, load_secret, new_secret
+from launcher.kubernetes.names import metadata, name_of
+from launcher.kubernetes.options import ManifestsConfig
+from launcher.kubernetes.place import OWN_KEYS_FILE, settings
+from launcher.yaml_text import Value
+
+
+class Secrets(Struct, frozen=True):
+    """Holds what nobody else may read, as files by name."""
+
+    shared: dict[str, str]  # of gateways and workers; empty: the Secret is there already
+    keys: dict[str, str]  # of clients, hashed; empty: nobody is asked for one
+    own_key: dict[str, str]  # the deployment's own operator's, which its dashboard and Prometheus ask with
+    tls: dict[str, str]
+
+
+def read_secrets(config: ManifestsConfig) -> Secrets:
+    """Reads the files that the options name, and makes what they do not. Raises `ConfigError`."""
+    shared: dict[str, str] = {}
+    if not config.existing_secret:
+        secret = load_secret(config.secret_file) if config.secret_file else new_secret().encode()
+        # The same for the same secret, so that manifests which are written anew do not lock Redis's clients out.
+        password = derive_key(secret, "Redis password").hex()
+        url = config.redis or f"redis://:{password}@{name_of(config, 'redis')}:6379"
+        shared = {"secret": secret.decode(), "redis-url": url}
+        if not config.redis:
+            shared["redis-password"] = password
+    keys = {f"{number}.json": Path(path).read_text() for number, path in enumerate(config.api_keys)}
+    own_key: dict[str, str] = {}
+    if keys:
+        made = make_key("this-deployment", KeyOptions(tenant="baton", operator=True), time.time())
+        keys[OWN_KEYS_FILE] = msgspec.json.encode(KeyFile([made.record])).decode()
+        own_key["api-key"] = made.text
+    tls: dict[str, str] = {}
+    if config.tls_cert:
+        tls = {"tls.crt": Path(config.tls_cert).read_text(), "tls.key": Path(config.tls_key).read_text()}
+    return Secrets(shared, keys, own_key, tls)
+
+
+def secret_name(config: ManifestsConfig) -> str:
+    """Returns the name of the Secret with the shared secret and Redis's address."""
+    return config.existing_secret or name_of(config, "secret")
+
+
+def secrets(config: ManifestsConfig, held: Secrets) -> list[Value]:
+    """Makes the Secrets."""
+    parts = (("secret", "Opaque", held.shared), ("keys", "Opaque", held.keys), ("own-key", "Opaque", held.own_key))
+    return [
+        {"apiVersion": "v1", "kind": "Secret", "metadata": metadata(config, part), "type": kind, "stringData": files}
+        for part, kind, files in (*parts, ("tls", "kubernetes.io/tls", held.tls))
+        if files
+    ]
+
+
+def config_map(config: ManifestsConfig) -> Value:
+    """Makes the ConfigMap, whose entries are in the environment of every service."""
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata(config, "settings"), "data": settings(config)}
+
+
+def digest(config: ManifestsConfig) -> str:
+    """Returns what changes with the ConfigMap: in a pod's annotations, it has pods replaced that have the old one."""
+    return hashlib.sha256(msgspec.json.encode(settings(config))).hexdigest()[:16]

@@ -1,0 +1,33 @@
+"""Makes the Services: names for Redis, gateways and the dashboard, and headless ones that list the workers' pods."""
+
+from launcher.deployment import WORKERS, Service
+from launcher.kubernetes.names import metadata, selector
+from launcher.kubernetes.options import ManifestsConfig
+from launcher.yaml_text import Value
+
+
+def service_of(config: ManifestsConfig, service: Service) -> Value:
+    """Makes the Service. Workers announce their own addresses, so theirs is for those who look, and balances nothing."""
+    headless = service.role in (*WORKERS, "redis")
+    made = metadata(config, service.role, service.role)
+    if service.role == "gateway":
+        scheme = "https" if config.tls_cert else "http"
+        made["annotations"] = {
+            "prometheus.io/scrape": "true",
+            "prometheus.io/path": "/metrics",
+            "prometheus.io/port": str(config.port),
+            "prometheus.io/scheme": scheme,
+        }
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": made,
+        "spec": {
+            **({"clusterIP": "None"} if headless else {"type": "ClusterIP"}),
+            "selector": selector(config, service.role),
+            "ports": [
+                {"name": port.name, "port": port.number, "targetPort": port.name, "protocol": "TCP"}
+                for port in service.ports
+            ],
+        },
+    }

@@ -1,0 +1,32 @@
+"""Prints manifests for Kubernetes (`baton manifests`)."""
+
+import sys
+from collections.abc import Sequence
+
+from core.cli import parse
+from core.errors import BatonError
+from launcher.kubernetes.checks import check
+from launcher.kubernetes.manifests import manifests
+from launcher.kubernetes.options import ManifestsConfig
+from launcher.kubernetes.secrets import read_secrets
+from launcher.yaml_text import as_yaml
+
+NEW_SECRET = (
+    "note: the Secret has a new secret each time; --secret-file FILE keeps one (openssl rand -hex 32 > secret), and"
+    " --existing-secret NAME leaves it out"
+)
+
+
+def print_manifests(arguments: Sequence[str]) -> int:
+    """Prints the manifests; returns the exit status: 2 for bad input."""
+    try:
+        config = parse(ManifestsConfig, arguments, "baton manifests")
+        check(config)
+        made = manifests(config, read_secrets(config))
+    except BatonError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if not config.secret_file and not config.existing_secret:
+        print(NEW_SECRET, file=sys.stderr)
+    print(as_yaml(made), end="")
+    return 0
