@@ -1,4 +1,4 @@
-"""Makes the HorizontalPodAutoscalers of the workers, and the rules by which prometheus-adapter gives them their figures.
+"""Makes the workers' HorizontalPodAutoscalers, and the rules by which prometheus-adapter gives them their figures.
 
 Gateways report how the workers of each role stand (`/metrics`), each as it sees them; the rules make one figure of
 that for the gateways' Service. An autoscaler takes the figure that asks for most pods. It adds and removes one pod in a
@@ -74,14 +74,10 @@ def autoscaler(config: ManifestsConfig, service: Service) -> Value:
     metrics = []
     for figure, target in targets(config).items():
         if figure.role == service.role:
-            wanted = {"averageValue": decimal(target)} if figure.each else {"value": decimal(target)}
-            kind = "AverageValue" if figure.each else "Value"
-            described = {
-                "metric": {"name": figure.name},
-                "describedObject": gateways,
-                "target": {"type": kind, **wanted},
-            }
-            metrics.append({"type": "Object", "object": described})
+            kind, key = ("AverageValue", "averageValue") if figure.each else ("Value", "value")
+            wanted = {"type": kind, key: decimal(target)}
+            asked = {"metric": {"name": figure.name}, "describedObject": gateways, "target": wanted}
+            metrics.append({"type": "Object", "object": asked})
     return {
         "apiVersion": "autoscaling/v2",
         "kind": "HorizontalPodAutoscaler",

@@ -8,6 +8,7 @@ from core.keys.key_ring import KeyRing
 from core.kv.spec import refuse_codec_of_bytes
 from core.model_location import HUB_ID
 from core.network.tls import certificate
+from core.redis.clients import connect_blocking, redacted
 from core.slo import parse_objective
 from core.speculation import proposing
 from launcher.container import MODELS
@@ -22,17 +23,12 @@ def check(config: ManifestsConfig) -> None:
     _check_image(config.image)
     _check_model("--model", config.model, "the demo model")
     engine = config.engine
-    for option, place in (
-        ("--draft-model", engine.draft_model),
-        ("--medusa", engine.medusa),
-        ("--eagle", engine.eagle),
-    ):
+    weights = (("--draft-model", engine.draft_model), ("--medusa", engine.medusa), ("--eagle", engine.eagle))
+    for option, place in (*weights, ("--lora-root", engine.lora_root)):
         if place:
             _check_model(option, place)
     for source in parse_sources(engine.lora):
         _check_model("--lora", source.path)
-    if engine.lora_root:
-        _check_model("--lora-root", engine.lora_root)
     for option, most, option_least, least in (
         ("--max-prefill", config.max_prefill, "--prefill", 1 if config.prefill is None else config.prefill),
         ("--max-decode", config.max_decode, "--decode", config.decode),
@@ -45,11 +41,21 @@ def check(config: ManifestsConfig) -> None:
         raise ConfigError("--secret-file", config.secret_file, "the secret is in --existing-secret already")
     if engine.host_kv_directory:
         raise ConfigError("--host-kv-directory", engine.host_kv_directory, "pods have no disk of their own for it")
+    _check_redis(config.redis)
     refuse_codec_of_bytes(engine.kv_dtype, config.transfer.kv_codec)
     proposing(engine)
     KeyRing(config.api_keys)
     parse_objective(config.slo)
     certificate(config.tls_cert, config.tls_key)
+
+
+def _check_redis(url: str) -> None:
+    """Refuses an address of another kind, and one that only this host has."""
+    if not url:
+        return
+    connect_blocking(url).close()
+    if url.startswith("unix:"):
+        raise ConfigError("--redis", redacted(url), "is a socket of this host, which no pod has")
 
 
 def _check_image(image: str) -> None:

@@ -60,6 +60,8 @@ def _ingress(config: ManifestsConfig, service: Service) -> list[Value]:
 def _egress(config: ManifestsConfig, service: Service) -> list[Value]:
     if service.role == "redis":
         return []
+    if config.redis.partition("://")[0] not in ("", "redis", "rediss"):
+        return [{}]  # a cluster's nodes may have any address and port
     allowed: list[Value] = [DNS, {"to": [_pods(config, role) for role in CALLED[service.role]]}]
     if config.redis:
         allowed.append({"ports": [{"port": urlsplit(config.redis).port or REDIS_PORT, "protocol": "TCP"}]})

@@ -8,13 +8,6 @@ from core.config import Bytes, Count, Port, Positive, Seconds
 from launcher.container import IMAGE
 from launcher.options import DeploymentOptions
 
-Name = Annotated[
-    str,
-    Meta(
-        pattern=r"^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$",
-        description="a name of Kubernetes': up to 40 small letters, digits and dashes, a letter first",
-    ),
-]
 NameOrNone = Annotated[str, Meta(pattern=r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?$")]
 
 
@@ -24,7 +17,14 @@ class ManifestsConfig(DeploymentOptions, frozen=True, kw_only=True):
     Example: ./baton manifests --model Qwen/Qwen3-0.6B --prefill 2 --max-decode 8 --slo ttft=2s,tpot=100ms > baton.yaml
     """
 
-    name: Annotated[Name, Meta(description="of the deployment, before the names of all its objects")] = "baton"
+    name: Annotated[
+        str,
+        Meta(
+            pattern=r"^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$",
+            description="name of the deployment, with which those of its objects begin: up to 40 small letters, digits "
+            "and dashes, a letter first",
+        ),
+    ] = "baton"
     namespace: Annotated[
         NameOrNone, Meta(description="namespace that all objects name; empty: the one that kubectl is told")
     ] = ""
@@ -73,7 +73,9 @@ class ManifestsConfig(DeploymentOptions, frozen=True, kw_only=True):
             "empty: one is written, with the secret of --secret-file, or with a new one"
         ),
     ] = ""
-    port: Annotated[Port, Meta(ge=1024, description="port of the endpoint, of its pods and of its Service")] = 8000
+    port: Annotated[
+        int, Meta(ge=1024, le=65535, description="port of the endpoint, of its pods and of its Service")
+    ] = 8000
     dashboard_port: Annotated[Port, Meta(description="port of the dashboard; 0: no dashboard")] = 8501
     service_monitor: Annotated[
         bool, Meta(description="whether a ServiceMonitor is written, by which Prometheus' operator finds /metrics")

@@ -39,11 +39,13 @@ def user(number: int) -> Value:
 
 def pod_template(config: ManifestsConfig, service: Service) -> Value:
     """Returns the template of a service's pods."""
+    words = command(service, place_of(config, service))
     container: Value = {
         "name": service.role,
         "image": config.image,
         "imagePullPolicy": "IfNotPresent",
-        "args": list(command(service, place_of(config, service))),
+        "command": list(words[:3]),
+        "args": list(words[3:]),
         "envFrom": [{"configMapRef": {"name": name_of(config, "settings")}}],
         "env": _environment(config, service),
         "ports": [{"name": port.name, "containerPort": port.number, "protocol": "TCP"} for port in service.ports],
@@ -76,7 +78,8 @@ def _environment(config: ManifestsConfig, service: Service) -> list[Value]:
     url = {"secretKeyRef": {"name": secret_name(config), "key": "redis-url"}}
     made: list[Value] = [{"name": REDIS_URL, "valueFrom": url}]
     if service.role in WORKERS:
-        made.append({"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}})
+        for name, field in (("POD_IP", "status.podIP"), ("NODE_NAME", "spec.nodeName")):
+            made.append({"name": name, "valueFrom": {"fieldRef": {"fieldPath": field}}})
     return made
 
 
@@ -88,10 +91,8 @@ def _resources(config: ManifestsConfig, service: Service) -> Value:
         cpus, memory = FRONT_CPUS * processes, FRONT_MEMORY * processes
     gpus: Value = {config.gpu_resource: service.gpus} if service.gpus else {}
     # No limit of cores: one that is reached stops all threads of a step for the rest of 100 ms.
-    return {
-        "requests": {"cpu": cores(cpus), "memory": size(memory), **gpus},
-        "limits": {"memory": size(memory), **gpus},
-    }
+    most = {"memory": size(memory), **gpus}
+    return {"requests": {"cpu": cores(cpus), **most}, "limits": most}
 
 
 def _held(config: ManifestsConfig, service: Service) -> dict[str, tuple[str, str]]:

@@ -21,25 +21,22 @@ def redis(config: ManifestsConfig, service: Service) -> Value:
     claim: Value = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size(config.redis_size)}}}
     if config.storage_class:
         claim["storageClassName"] = config.storage_class
+    answers: Value = {"exec": {"command": ANSWERS}, "timeoutSeconds": 5}
     password = {"secretKeyRef": {"name": secret_name(config), "key": "redis-password"}}
     container: Value = {
         "name": "redis",
         "image": REDIS_IMAGE,
         "imagePullPolicy": "IfNotPresent",
-        "args": [*REDIS_COMMAND, "--dir", KEPT["redis"], "--requirepass", f"$({REDIS_PASSWORD})"],
+        "command": [REDIS_COMMAND[0]],
+        "args": [*REDIS_COMMAND[1:], "--dir", KEPT["redis"], "--requirepass", f"$({REDIS_PASSWORD})"],
         "env": [{"name": REDIS_PASSWORD, "valueFrom": password}],
         "ports": [{"name": port.name, "containerPort": port.number, "protocol": "TCP"}],
         "resources": {
             "requests": {"cpu": cores(CPUS), "memory": size(MEMORY)},
             "limits": {"memory": size(MEMORY)},
         },
-        "startupProbe": {
-            "exec": {"command": ANSWERS},
-            "periodSeconds": 2,
-            "timeoutSeconds": 5,
-            "failureThreshold": 150,
-        },
-        "readinessProbe": {"exec": {"command": ANSWERS}, "periodSeconds": 5, "timeoutSeconds": 5},
+        "startupProbe": {**answers, "periodSeconds": 2, "failureThreshold": 150},
+        "readinessProbe": {**answers, "periodSeconds": 5},
         "livenessProbe": {"tcpSocket": {"port": port.name}, "periodSeconds": 10, "timeoutSeconds": 5},
         "securityContext": LOCKED_DOWN,
         "volumeMounts": [{"name": "data", "mountPath": KEPT["redis"]}],

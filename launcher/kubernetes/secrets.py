@@ -1,4 +1,4 @@
-"""Makes the Secrets and the ConfigMap, and what they hold: the shared secret, Redis's password, API keys, certificates."""
+"""Makes the Secrets and the ConfigMap, and what they hold: the shared secret, Redis's password, keys, certificates."""
 
 import hashlib
 import time

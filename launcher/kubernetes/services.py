@@ -7,7 +7,7 @@ from launcher.yaml_text import Value
 
 
 def service_of(config: ManifestsConfig, service: Service) -> Value:
-    """Makes the Service. Workers announce their own addresses, so theirs is for those who look, and balances nothing."""
+    """Makes the Service. Workers announce their own addresses: theirs is for those who look, and balances nothing."""
     headless = service.role in (*WORKERS, "redis")
     made = metadata(config, service.role, service.role)
     if service.role == "gateway":

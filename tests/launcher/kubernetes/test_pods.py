@@ -1,0 +1,62 @@
+"""The manifests' pods run: without privileges, on read-only files, and each probe is answered by its service."""
+
+import http.client
+import json
+import signal
+from contextlib import ExitStack, closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from core.config import EngineOptions
+from launcher.kubernetes.manifests import manifests
+from launcher.kubernetes.options import ManifestsConfig
+from launcher.kubernetes.secrets import read_secrets
+from launcher.options import DEMO_NAME
+from tests.e2e.host import need_root_and
+from tests.launcher.kubernetes.pods import Pod, node
+from tests.waiting import wait_until
+
+PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
+START_SECONDS = 90.0
+
+
+@pytest.mark.timeout(300)
+def test_every_probe_is_answered_by_the_real_service(tmp_path: Path) -> None:
+    """All five services, started by the manifests' own commands; the gateway answers a chat, and a worker drains."""
+    need_root_and(**{"unshare": "util-linux", "ip": "iproute2", "redis-cli": "redis-tools", "redis-server": "redis"})
+    engine = EngineOptions(dtype="fp32", cpu_backend="torch", kv_memory=64 << 20)
+    config = ManifestsConfig(device="cpu", engine=engine, gateway_pods=1)
+    written = manifests(config, read_secrets(config))
+    with node(written, tmp_path) as here, ExitStack() as stack:
+        pods = {name: stack.enter_context(here.run(name)) for name in here.addresses}
+        assert set(pods) == {f"baton-{role}" for role in ("redis", "prefill", "decode", "gateway", "dashboard")}
+        assert not pods["baton-decode"].probed("startupProbe"), "it has hardly begun"
+        for pod in pods.values():
+            for probe in PROBES:
+                wait_until(partial(answers_or_ended, pod, probe), f"{probe} of {pod.name}", START_SECONDS)
+                assert pod.process.poll() is None, f"{pod.name}: {pod.log.read_text()}"
+        assert content(pods["baton-gateway"]).strip()
+        decode = pods["baton-decode"]
+        decode.process.send_signal(signal.SIGTERM)
+        assert decode.process.wait(decode.grace) == 0, decode.log.read_text()
+
+
+def answers_or_ended(pod: Pod, probe: str) -> bool:
+    """Whether it answers a probe; one that has ended never will."""
+    return pod.process.poll() is not None or pod.probed(probe)
+
+
+def content(gateway: Pod) -> str:
+    """What the gateway's model says."""
+    (port,) = gateway.container["ports"]
+    body = {"model": DEMO_NAME, "messages": [{"role": "user", "content": "Hello!"}]}
+    connection = http.client.HTTPConnection(gateway.address, port["containerPort"], timeout=60)
+    with gateway.node.host.inside(), closing(connection):
+        connection.request("POST", "/v1/chat/completions", json.dumps(body), {"content-type": "application/json"})
+        answer = connection.getresponse().read()
+    found = json.loads(answer)
+    assert "choices" in found, answer
+    text: str = found["choices"][0]["message"]["content"]
+    return text

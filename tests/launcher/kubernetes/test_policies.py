@@ -1,0 +1,204 @@
+"""What operators demand of manifests, tested as data."""
+
+import re
+from math import ceil
+from pathlib import Path
+
+from core.cli import parse
+from core.config import DashboardConfig, GatewayConfig, WorkerConfig
+from core.keys.key_ring import KeyRing
+from core.network.ports import parse_ports
+from launcher.deployment import CLOSE_SECONDS, placed
+from launcher.kubernetes.network import CALLED, CALLERS
+from launcher.kubernetes.place import described, place_of
+from launcher.kubernetes.pods import LEAVING_SECONDS
+from tests.launcher.kubernetes.written import Manifest, of_kind, options, pod_specs, variants, written
+
+
+def containers(variant: str, directory: Path) -> list[Manifest]:
+    return [each for _, spec in pod_specs(written(variant, directory)) for each in spec["containers"]]
+
+
+@variants
+def test_nobody_has_privileges(variant: str, tmp_path: Path) -> None:
+    for _, spec in pod_specs(written(variant, tmp_path)):
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
+        assert spec["automountServiceAccountToken"] is False
+        pod = spec["securityContext"]
+        assert pod["runAsNonRoot"] is True and pod["runAsUser"] > 0 and pod["fsGroup"] == pod["runAsGroup"]
+        assert pod["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in spec["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+        assert not any("hostPath" in volume for volume in spec.get("volumes", ()))
+
+
+@variants
+def test_images_have_a_version(variant: str, tmp_path: Path) -> None:
+    for container in containers(variant, tmp_path):
+        assert re.search(r":[0-9][\w.]*$", container["image"]), container["image"]
+
+
+@variants
+def test_every_port_is_named_and_every_probe_asks_a_named_one(variant: str, tmp_path: Path) -> None:
+    made = written(variant, tmp_path)
+    named = {}
+    for name, spec in pod_specs(made):
+        (container,) = spec["containers"]
+        named[name] = {port["name"]: port["containerPort"] for port in container["ports"]}
+        assert len(named[name]) == len(container["ports"]) > 0
+        assert all(re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,13}[a-z0-9])?", port) for port in named[name])
+        for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
+            asked = container[kind].get("httpGet") or container[kind].get("tcpSocket")
+            assert "exec" in container[kind] or asked["port"] in named[name]
+    services = of_kind(made, "Service")
+    assert services.keys() == named.keys()
+    for name, service in services.items():
+        assert {port["targetPort"]: port["port"] for port in service["spec"]["ports"]} == named[name]
+
+
+@variants
+def test_services_are_told_what_the_description_says(variant: str, tmp_path: Path) -> None:
+    """Each command line is one that its service reads as the description means it."""
+    config = options(variant, tmp_path)
+    made = {name: spec["containers"][0] for name, spec in pod_specs(written(variant, tmp_path))}
+    for service in described(config).services:
+        if service.told is None:
+            continue
+        container = made[f"{config.name}-{service.role}"]
+        assert container["command"] == ["python", "-m", service.module]
+        told = parse(type(service.told), container["args"], service.role)
+        assert told == placed(service.told, place_of(config, service))
+        ports = [port["containerPort"] for port in container["ports"]]
+        if isinstance(told, WorkerConfig):
+            assert list(parse_ports(told.place.ports)) == ports
+        else:
+            assert ports == [told.port]
+
+
+@variants
+def test_the_grace_is_longer_than_what_drains_in_it(variant: str, tmp_path: Path) -> None:
+    for name, spec in pod_specs(written(variant, tmp_path)):
+        (container,) = spec["containers"]
+        leaving = LEAVING_SECONDS if name.endswith("-gateway") else 0
+        if leaving:
+            assert container["lifecycle"]["preStop"]["exec"]["command"] == ["sleep", str(leaving)]
+        drain = next((float(word.split("=")[1]) for word in container["args"] if word.startswith("--drain")), 0.0)
+        assert drain or name.endswith(("-redis", "-dashboard"))
+        assert spec["terminationGracePeriodSeconds"] >= leaving + ceil(drain + CLOSE_SECONDS)
+
+
+@variants
+def test_files_that_are_written_lie_where_something_is_mounted(variant: str, tmp_path: Path) -> None:
+    for _, spec in pod_specs(written(variant, tmp_path)):
+        (container,) = spec["containers"]
+        writable = [mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")]
+        for word in container["args"]:
+            if word.startswith("--status-file="):
+                assert any(word.partition("=")[2].startswith(f"{path}/") for path in writable)
+        claims = {claim["metadata"]["name"] for claim in spec.get("volumes", ()) if "metadata" in claim}
+        volumes = {volume["name"] for volume in spec.get("volumes", ())} | claims
+        assert {mount["name"] for mount in container["volumeMounts"]} <= volumes | {"data"}
+
+
+@variants
+def test_what_is_named_is_there(variant: str, tmp_path: Path) -> None:
+    """Secrets, ConfigMaps, claims and the targets of autoscalers and budgets; but for what the user says is theirs."""
+    config, made = options(variant, tmp_path), written(variant, tmp_path)
+    secrets, maps = of_kind(made, "Secret"), of_kind(made, "ConfigMap")
+    theirs = {config.existing_secret, config.models_claim}
+    for _, spec in pod_specs(made):
+        (container,) = spec["containers"]
+        for source in container.get("envFrom", ()):
+            assert source["configMapRef"]["name"] in maps
+        for entry in container["env"]:
+            if key := entry["valueFrom"].get("secretKeyRef"):
+                assert key["name"] in theirs or key["key"] in secrets[key["name"]]["stringData"]
+        for volume in spec.get("volumes", ()):
+            if "secret" in volume:
+                assert volume["secret"]["secretName"] in {*secrets, *theirs}
+            if "persistentVolumeClaim" in volume:
+                claims = of_kind(made, "PersistentVolumeClaim")
+                assert volume["persistentVolumeClaim"]["claimName"] in {*claims, *theirs}
+    labels = [each["spec"]["template"]["metadata"]["labels"] for each in made if "template" in each.get("spec", {})]
+    for each in made:
+        if each["kind"] in ("Service", "PodDisruptionBudget", "NetworkPolicy", "Deployment", "StatefulSet"):
+            wanted = each["spec"].get("selector") or each["spec"]["podSelector"]
+            wanted = wanted.get("matchLabels", wanted)
+            assert sum(wanted.items() <= pod.items() for pod in labels) == 1, each["metadata"]["name"]
+
+
+@variants
+def test_every_pod_is_behind_a_policy_for_both_ways(variant: str, tmp_path: Path) -> None:
+    made = written(variant, tmp_path)
+    policies = of_kind(made, "NetworkPolicy")
+    assert policies.keys() == {name for name, _ in pod_specs(made)}
+    assert all(policy["spec"]["policyTypes"] == ["Ingress", "Egress"] for policy in policies.values())
+
+
+@variants
+def test_workers_and_redis_are_reached_by_ours_only(variant: str, tmp_path: Path) -> None:
+    config, made = options(variant, tmp_path), written(variant, tmp_path)
+    policies = of_kind(made, "NetworkPolicy")
+    for role in [service.role for service in described(config).services]:
+        policy = policies[f"{config.name}-{role}"]
+        if role in CALLERS:
+            assert len(policy["spec"]["ingress"]) == len(CALLERS[role])
+            for rule in policy["spec"]["ingress"]:
+                assert rule["from"] and rule["ports"]
+                for source in rule["from"]:
+                    labels = source["podSelector"]["matchLabels"]
+                    assert labels["app.kubernetes.io/instance"] == config.name
+                    assert labels["app.kubernetes.io/component"] in CALLERS[role][rule["ports"][0]["port"]]
+        if role == "dashboard":
+            assert bool(policy["spec"]["ingress"]) == bool(config.api_keys)
+
+
+def test_whoever_calls_is_let_out_and_in() -> None:
+    for called, ports in CALLERS.items():
+        for caller in {caller for callers in ports.values() for caller in callers}:
+            assert called in CALLED[caller], f"{caller} may not leave for {called}"
+
+
+def test_the_secret_is_a_file_and_no_word_of_a_command(tmp_path: Path) -> None:
+    for variant in ("demo", "secured", "theirs"):
+        made = written(variant, tmp_path)
+        held = {text for each in of_kind(made, "Secret").values() for text in each["stringData"].values()}
+        held.add("their-password")
+        for each in made:
+            if each["kind"] != "Secret":
+                assert not [text for text in held if text in str(each)], each["metadata"]["name"]
+
+
+def test_keys_of_the_secret_are_those_that_the_gateway_asks_for(tmp_path: Path) -> None:
+    made = written("secured", tmp_path)
+    mounted = of_kind(made, "Secret")["baton-keys"]["stringData"]
+    specs = dict(pod_specs(made))
+    (gateway,), (dashboard,) = (specs[f"baton-{role}"]["containers"] for role in ("gateway", "dashboard"))
+    told = parse(GatewayConfig, gateway["args"], "gateway")
+    assert [Path(path).name for path in told.api_keys] == list(mounted)
+    files = []
+    for name, text in mounted.items():
+        (tmp_path / name).write_text(text)
+        files.append(str(tmp_path / name))
+    own = of_kind(made, "Secret")["baton-own-key"]["stringData"]["api-key"]
+    record = KeyRing(files).find(own)
+    assert record is not None and record.operator
+    assert parse(DashboardConfig, dashboard["args"], "dashboard").api_key_file == "/etc/baton/own-key/api-key"
+
+
+@variants
+def test_only_gpu_workers_ask_for_gpus_and_a_worker_gives_way_before_it_is_replaced(
+    variant: str, tmp_path: Path
+) -> None:
+    config = options(variant, tmp_path)
+    for name, each in of_kind(written(variant, tmp_path), "Deployment").items():
+        (container,) = each["spec"]["template"]["spec"]["containers"]
+        worker = name.endswith(("-prefill", "-decode")) and config.device != "cpu"
+        limits = container["resources"]["limits"]
+        assert limits.get("nvidia.com/gpu") == (1 if worker else None)
+        assert container["resources"]["requests"].get("nvidia.com/gpu") == limits.get("nvidia.com/gpu")
+        assert each["spec"]["strategy"]["rollingUpdate"]["maxSurge"] == (0 if worker else 1)

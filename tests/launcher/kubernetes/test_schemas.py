@@ -1,0 +1,66 @@
+"""The manifests keep to Kubernetes' own schemas, strictly: no field that is unknown, none of another type."""
+
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from launcher.manifests import print_manifests
+from launcher.yaml_text import as_yaml
+from tests.launcher.kubernetes.written import VARIANTS, variants, written
+
+VERSIONS = ("1.34", "1.35", "1.36", "1.37")
+"""Those that get fixes when this is written."""
+CUSTOM = {"ServiceMonitor"}
+"""Kinds of operators, which Kubernetes' schemas do not have: see `test_monitoring.py`."""
+
+
+@pytest.mark.parametrize(
+    ("variant", "version"),
+    [*((variant, VERSIONS[-1]) for variant in VARIANTS), *(("secured", version) for version in VERSIONS[:-1])],
+)
+def test_manifests_keep_to_the_schemas(variant: str, version: str, tmp_path: Path) -> None:
+    for each in written(variant, tmp_path):
+        if each["kind"] not in CUSTOM:
+            kubernetes_validate.validate(each, version, strict=True)
+
+
+def test_the_judge_refuses_what_is_wrong(tmp_path: Path) -> None:
+    (deployment, *_) = [each for each in written("demo", tmp_path) if each["kind"] == "Deployment"]
+    deployment["spec"]["template"]["spec"]["containers"][0]["livenessprobe"] = {}
+    with pytest.raises(kubernetes_validate.ValidationError, match="livenessprobe"):
+        kubernetes_validate.validate(deployment, VERSIONS[0], strict=True)
+
+
+@variants
+def test_yaml_says_what_was_meant(variant: str, tmp_path: Path) -> None:
+    made = written(variant, tmp_path)
+    assert list(yaml.safe_load_all(as_yaml(made))) == made
+
+
+def test_the_command_prints_the_same_each_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("0123456789abcdef0123456789abcdef\n")
+    printed = []
+    for _ in range(2):
+        assert print_manifests(["--secret-file", str(secret), "--name", "mine", "--model", "a/b"]) == 0
+        out, err = capsys.readouterr()
+        printed.append(out)
+        assert err == ""
+    assert printed[0] == printed[1]
+    assert {each["metadata"]["name"].partition("-")[0] for each in yaml.safe_load_all(printed[0])} == {"mine"}
+
+
+def test_a_new_secret_is_said_to_be_one(capsys: pytest.CaptureFixture[str]) -> None:
+    secrets = []
+    for _ in range(2):
+        assert print_manifests([]) == 0
+        out, err = capsys.readouterr()
+        assert err.startswith("note: the Secret has a new secret") and err.count("\n") == 1
+        secrets.append(next(yaml.safe_load_all(out))["stringData"]["secret"])
+    assert secrets[0] != secrets[1] and len(secrets[0]) == 64
+
+
+def test_every_variant_differs(tmp_path: Path) -> None:
+    assert len({as_yaml(written(variant, tmp_path)) for variant in VARIANTS}) == len(VARIANTS)

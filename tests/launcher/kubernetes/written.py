@@ -1,0 +1,66 @@
+"""Manifests for tests: of deployments that differ in all that changes what is written."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.keys.api_key import KeyOptions, make_key
+from core.keys.key_file import change_keys
+from launcher.kubernetes.manifests import manifests
+from launcher.kubernetes.options import ManifestsConfig
+from launcher.kubernetes.secrets import read_secrets
+from tests.certificates import make_certificate
+
+Manifest = Any
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "demo": {},
+    "hub": {"model": "Qwen/Qwen3-0.6B", "namespace": "llm", "name": "qwen", "service_monitor": True, "prefill": 2},
+    "secured": {"model": "/models/mine", "api_keys": True, "tls": True, "service_monitor": True, "gateways": 2},
+    "theirs": {
+        "model": "Qwen/Qwen3-0.6B",
+        "redis": "rediss://:their-password@redis.example:6380/0",
+        "existing_secret": "mine",
+        "models_claim": "models",
+        "image_pull_secret": "registry",
+        "storage_class": "fast",
+        "dashboard_port": 0,
+    },
+    "cluster": {"redis": "redis+cluster://a.example:6379,b.example:6379", "prefill": 0, "max_prefill": 0},
+    "cpu": {"device": "cpu", "max_prefill": 0, "max_decode": 0},
+}
+
+
+def options(variant: str, directory: Path) -> ManifestsConfig:
+    """The options of a variant; its files are in `directory`."""
+    given = dict(VARIANTS[variant])
+    if given.pop("api_keys", False):
+        made = make_key("app", KeyOptions(), 0.0)
+        change_keys(directory / "keys.json", lambda keys: [made.record], create=True)
+        given["api_keys"] = (str(directory / "keys.json"),)
+    if given.pop("tls", False):
+        given["tls_cert"], given["tls_key"] = map(str, make_certificate(directory))
+    return ManifestsConfig(**given)
+
+
+def written(variant: str, directory: Path) -> list[Manifest]:
+    """The manifests of a variant."""
+    config = options(variant, directory)
+    return manifests(config, read_secrets(config))
+
+
+def pod_specs(manifests: list[Manifest]) -> Iterator[tuple[str, Manifest]]:
+    """The specifications of all pods, each with its workload's name."""
+    for each in manifests:
+        if each["kind"] in ("Deployment", "StatefulSet"):
+            yield each["metadata"]["name"], each["spec"]["template"]["spec"]
+
+
+def of_kind(manifests: list[Manifest], kind: str) -> dict[str, Manifest]:
+    """The objects of one kind, by name."""
+    return {each["metadata"]["name"]: each for each in manifests if each["kind"] == kind}
+
+
+variants = pytest.mark.parametrize("variant", VARIANTS)
