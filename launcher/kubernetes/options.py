@@ -80,6 +80,3 @@ class ManifestsConfig(DeploymentOptions, frozen=True, kw_only=True):
     service_monitor: Annotated[
         bool, Meta(description="whether a ServiceMonitor is written, by which Prometheus' operator finds /metrics")
     ] = False
-    kuberay: Annotated[
-        bool, Meta(description="write a RayService for KubeRay, on whose cluster the services run, in place of pods")
-    ] = False
