@@ -275,6 +275,15 @@ class TransferOptions(Struct, frozen=True, kw_only=True):
             "bf16's bytes and is lossy"
         ),
     ] = "none"
+    link_connections: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=16,
+            description="TCP connections that KV takes from a prefill to a decode worker, where one does not fill the "
+            "network between them: far, or losing packets",
+        ),
+    ] = 1
 
 
 class TransferConfig(TransferOptions, frozen=True, kw_only=True):

@@ -32,7 +32,7 @@ from kvtransfer.protocol.instructions import Instruction, Land, Send
 from kvtransfer.protocol.outcomes import Outcomes
 from kvtransfer.protocol.receivers import Receivers
 from kvtransfer.transports.payload_sockets import PayloadSockets
-from kvtransfer.transports.session import Arrived
+from kvtransfer.transports.session import Arrived, Frames, Session
 from kvtransfer.transports.sessions import Sessions
 
 BATCH = 16  # messages handled before other tasks have their turn
@@ -196,14 +196,22 @@ class Inbound:
                 self.refused["unknown user"] += 1
                 return
             try:
-                arrived = session.from_socket(transport, [frame.buffer for frame in frames[1:]])
-                self._arrive(session.link, arrived, now)
-            except SealError:  # whoever is on the way may have sent it: no reason to cut the link off
-                self.refused["unsealed"] += 1
+                ready = session.in_order(transport, [frame.buffer for frame in frames[1:]])
             except MessageError:
                 self._strike(session.link, "malformed", now)
+                return
+            for each in ready:
+                self._payload(session, transport, each, now)
 
         return receive
+
+    def _payload(self, session: Session, transport: Transport, frames: Frames, now: float) -> None:
+        try:
+            self._arrive(session.link, session.from_socket(transport, frames), now)
+        except SealError:  # whoever is on the way may have sent it: no reason to cut the link off
+            self.refused["unsealed"] += 1
+        except MessageError:
+            self._strike(session.link, "malformed", now)
 
     def _join(self, link: bytes, join: Join, now: float) -> None:
         self._carry_out([Send(self._sessions.join(link, join, now), link)])

@@ -147,7 +147,7 @@ class Outbound:
         joining = Joining(self._config, ends, self._network, largest, socket, address, self._shunned.get(peer, ()))
         side = Senders(self._config, self._epoch, peer, self._spec, self._trace)
         link = OutboundLink(side, socket, joining, self._memory, self._clock, self, self._tasks)
-        self._reaching.check(peer, address)
+        self._reaching.check(peer, address, lambda: link.joined)
         link.pump.add_done_callback(self._gone)
         return link
 
@@ -179,7 +179,7 @@ class Outbound:
     def joined(self, link: OutboundLink) -> None:
         """Finds out whether the port for payloads that a link has chosen can be connected to."""
         if address := link.payload_address:
-            self._reaching.check(link.side.ends[1], address)
+            self._reaching.check(link.side.ends[1], address, lambda: link.side.window.seen > 0)
 
     def _missed(self, peer: str) -> None:
         if (link := self._links.get(peer)) is not None:

@@ -28,6 +28,7 @@ from kvtransfer.protocol.sender import FrameDone, OfHandoff
 from kvtransfer.protocol.senders import Senders
 from kvtransfer.transports.channel import Channel
 from kvtransfer.transports.joining import Joining
+from kvtransfer.transports.watching import Watching
 
 COMPUTING = 0.0005  # seconds between looks at blocks that a device is still computing
 LASTING = 0.9  # what a handoff still weighs in the link's rate when the next has passed
@@ -88,6 +89,7 @@ class OutboundLink:
         self._wake = asyncio.Event()
         self._lost_at: float | None = None
         self._retry = 0.0  # seconds; not 0 while the socket takes nothing
+        self._watching = Watching(tasks, lambda: self.lose("connection_lost"))
         self.pump = tasks.start(self._pump())
         self.reader = tasks.start(self._read())
 
@@ -117,6 +119,11 @@ class OutboundLink:
         return self._sent / self._sending if self._sending else 0.0
 
     @property
+    def joined(self) -> bool:
+        """Tells whether the peer has ever answered a Join of this link."""
+        return bool(self._halves)
+
+    @property
     def payload_address(self) -> str:
         """Returns the endpoint that payloads go to over TCP; empty if they go another way."""
         return self._joining.payload_address if self.channel is not None and self.channel.transport == "tcp" else ""
@@ -127,6 +134,7 @@ class OutboundLink:
             return
         self._lost_at = self._clock()
         self.lost_for = reason
+        self._watching.watch(None)
         if self.channel is not None:
             self.channel.close()
         self._socket.close(0)
@@ -215,6 +223,7 @@ class OutboundLink:
         if offer.nonce in self._halves:  # the key of a session is never used for another
             return
         if self.channel is not None:
+            self._watching.watch(None)
             self.channel.close()
         self._halves.add(offer.nonce)
         self.channel = self._joining.channel(offer)
@@ -223,6 +232,7 @@ class OutboundLink:
             return
         self.side.use(self.channel.room, self.channel.frame)
         self.side.transport, self.side.sealed = self.channel.transport, self.channel.sealed
+        self._watching.watch(self.channel)
         self._owner.joined(self)
 
     def _probe(self, probe: Layer) -> None:

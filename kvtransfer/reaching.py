@@ -44,11 +44,11 @@ class Reaching:
         self._tried: set[tuple[str, str]] = set()  # peers and addresses that are tried now
         self._tasks = Tasks("looking for decode workers")
 
-    def check(self, peer: str, address: str) -> None:
-        """Begins to find out whether `address` can be connected to."""
+    def check(self, peer: str, address: str, works: Callable[[], bool]) -> None:
+        """Begins to find out whether `address` can be connected to. `works` tells if anything has passed there."""
         if (peer, address) not in self._tried and len(self._tried) < MOST:
             self._tried.add((peer, address))
-            self._tasks.start(self._try(peer, address))
+            self._tasks.start(self._try(peer, address, works))
 
     def misses(self, peer: str) -> bool:
         """Tells whether this worker cannot be connected to."""
@@ -62,11 +62,11 @@ class Reaching:
         """Tries nobody any more."""
         await self._tasks.close()
 
-    async def _try(self, peer: str, address: str) -> None:
+    async def _try(self, peer: str, address: str, works: Callable[[], bool]) -> None:
         try:
             until = self._clock() + self._deadline
             why = await self._obstacle(address, until, TRY)
-            if not why:
+            if not why or works():  # what works was only slow: this process may have stood still
                 return
             self._missed[peer] = address
             log.warning("%s cannot connect to decode worker %s at %s: %s", self._me, peer, address, why)

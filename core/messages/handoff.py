@@ -28,6 +28,7 @@ class Join(Addressed, frozen=True, kw_only=True, tag="join"):
     transports: tuple[Transport, ...]
     security: Security  # of payloads over tcp
     nonce: bytes  # the sender's half of the key
+    connections: Annotated[int, Meta(ge=1, le=16)] = 1  # that payloads will come over, if by tcp
     version: int = VERSION
 
 

@@ -10,7 +10,7 @@ from kvtransfer.protocol.sender import UNANSWERED
 
 OF_EITHER = {"cancelled", "superseded", "deadline", DRAINING, "closed", "engine", "capacity", "malformed", "done"}
 OF_PREFILL = {NO_ROOM, "bad_grant", "bad_address", "no_transport", "peer_silent", "peer_restarted"}
-NOT_THROUGH = {UNANSWERED, UNREACHED}
+NOT_THROUGH = {UNANSWERED, UNREACHED, "connection_lost"}
 REFUSED_BY_DECODE = {"version", "misfit", "bad_open", "ended", "duplicate", "stale", NO_ADAPTER}
 MISSING_TO_DECODE = {"commit_before_grant", "layer_before_grant", "gap", "incomplete", SILENT, "unjoined"}
 WRONG_TO_DECODE = {"bad_commit", "bad_frame", "bad_digest", "cut_off"}

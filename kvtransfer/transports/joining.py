@@ -53,6 +53,7 @@ class Joining:
             transports=transports(config),
             security=config.kv_security,
             nonce=secrets.token_bytes(HALF),
+            connections=config.link_connections,
         )
         self.silence = config.silence
         self._config = config
@@ -97,7 +98,7 @@ class Joining:
         if transport == "ipc":
             if not offer.ipc or not Path(offer.ipc.removeprefix("ipc://")).is_socket():
                 return None
-            return SocketChannel(transport, self._socket(offer.ipc, offer), None, frame)
+            return SocketChannel(transport, [self._socket(offer.ipc, offer)], None, frame)
         if not offer.tcp:
             return None
         sealer = None
@@ -105,9 +106,24 @@ class Joining:
             key = session_key(self._network.secret, (self.join.nonce, offer.nonce), (self.join.sender, offer.sender))
             sealer = FrameSealer(key)
         self.payload_address = f"tcp://{self._host}:{offer.tcp}"
-        return SocketChannel(transport, self._socket(self.payload_address, offer), sealer, frame)
+        return SocketChannel(transport, self._sockets(self.payload_address, offer), sealer, frame)
 
-    def _socket(self, endpoint: str, offer: Offer) -> zmq.asyncio.Socket:
+    def _sockets(self, endpoint: str, offer: Offer) -> list[zmq.asyncio.Socket]:
+        """Makes a socket for each connection; of several each has a name of its own, which begins with the user's."""
+        if self.join.connections == 1:
+            return [self._socket(endpoint, offer)]
+        made: list[zmq.asyncio.Socket] = []
+        try:
+            for number in range(self.join.connections):
+                made.append(self._socket(endpoint, offer, bytes([number])))
+        except BaseException:
+            for each in made:
+                each.close(0)
+            raise
+        return made
+
+    def _socket(self, endpoint: str, offer: Offer, name: bytes = b"") -> zmq.asyncio.Socket:
         if not offer.user or not offer.token:
             raise ValueError("an Offer of sockets has a user and a token")
-        return payload_dealer(self._network.context, endpoint, bytes.fromhex(offer.user), offer.user, offer.token)
+        identity = bytes.fromhex(offer.user) + name
+        return payload_dealer(self._network.context, endpoint, identity, offer.user, offer.token)

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from core.config import Codec, Transport
 from core.errors import MessageError
 from core.messages.handoff import Join, Layer, Offer, decode_layer
+from core.network.sockets import LARGEST_PAYLOAD
 from kvtransfer.digest import payload_digest
+from kvtransfer.transports.in_order import InOrder
 from kvtransfer.transports.ring import MARK, Ring
 from kvtransfer.transports.seal import HALF, FrameOpener, seal_digest, session_key
 
+Frames = Sequence[memoryview]
 SEALED_FRAMES = 3
 """The message of a sealed payload has a nonce, a header, and the payload with its tag."""
 
@@ -37,8 +40,10 @@ class Arrived:
 class Session:
     """Admits, checks and opens the payloads of one link, from its Join on."""
 
-    def __init__(self, link: bytes, join: Join, epoch: str, secret: bytes, sealed: bool, ring: int) -> None:
-        """Begins with a Join; `ring` is the size in bytes of a ring to offer, or 0.
+    def __init__(
+        self, link: bytes, join: Join, epoch: str, secret: bytes, sealed: bool, ring: int, window: int
+    ) -> None:
+        """Begins with a Join; `ring` is the size in bytes of a ring to offer, or 0, `window` of the link's window.
 
         Raises `MessageError` for a Join whose nonce has another size.
         """
@@ -53,6 +58,7 @@ class Session:
         self.ring = _made(ring, bytes.fromhex(self.token)) if ring and "shm" in join.transports else None
         key = session_key(secret, (join.nonce, self.half), (join.sender, epoch))
         self._opener = FrameOpener(key) if sealed else None
+        self._order: InOrder[Frames] | None = InOrder(window + LARGEST_PAYLOAD) if join.connections > 1 else None
         self.transport: Transport | None = None  # the sender's choice, as its first payload shows it
         self.codec: Codec = "none"  # of the link's last handoff
 
@@ -76,7 +82,16 @@ class Session:
             ring=0 if self.ring is None else self.ring.size,
         )
 
-    def from_socket(self, transport: Transport, frames: Sequence[memoryview]) -> Arrived:
+    def in_order(self, transport: Transport, frames: Frames) -> list[Frames]:
+        """Returns the messages whose turn has come, now that this one is here. Raises `MessageError`."""
+        if transport != "tcp" or self._order is None:
+            return [frames]
+        if not frames:
+            raise MessageError("no count")
+        count, *message = frames
+        return self._order.take(bytes(count), sum(map(len, message)), message)
+
+    def from_socket(self, transport: Transport, frames: Frames) -> Arrived:
         """Reads what came over a payload socket. Raises `MessageError` or `SealError` for what is not this link's."""
         if transport == "tcp" and self._opener is not None:
             if len(frames) != SEALED_FRAMES:

@@ -11,6 +11,8 @@ from kvtransfer.transports.payload_sockets import PayloadSockets
 from kvtransfer.transports.session import Session
 
 MOST = 1024  # sessions
+USER = 16
+"""Bytes of a user, as payload sockets know it."""
 SHOWN = 64
 """A worker's record lists so many links at most."""
 LONGEST_NAME = 32
@@ -58,7 +60,7 @@ class Sessions:
         if not sealed:
             log.warning("KV from prefill worker %s is not sealed over tcp: both say --kv-security none", join.sender)
         ring = max(self._config.window, self._config.frame) if "shm" in self._payload_sockets.transports else 0
-        session = Session(link, join, self._epoch, self._secret, sealed, ring)
+        session = Session(link, join, self._epoch, self._secret, sealed, ring, self._config.window)
         self._by_user[bytes.fromhex(session.user)] = session
         self._gatekeeper.expect(session.user, session.token)
         return session
@@ -68,9 +70,9 @@ class Sessions:
         known = self._by_link.get(link)
         return None if known is None else known[0]
 
-    def of_user(self, user: bytes) -> Session | None:
-        """Returns the session whose Offer named this user, if there is one."""
-        return self._by_user.get(user)
+    def of_user(self, name: bytes) -> Session | None:
+        """Returns the session whose Offer named the user with which a connection's name begins, if there is one."""
+        return self._by_user.get(name[:USER])
 
     def heard(self, link: bytes, now: float) -> None:
         """Notes that a link, which must have a session, has just been heard."""

@@ -1,4 +1,4 @@
-"""Sends payloads over a socket of their own, TCP or Unix: without copying from the pool, or sealed."""
+"""Sends payloads over sockets of their own, TCP or Unix: without copying from the pool, or sealed."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ from core.network.sockets import FAREWELL_MS, Frame, send_now_tracked
 from kvtransfer.digest import payload_digest
 from kvtransfer.protocol.flow import FARTHEST
 from kvtransfer.transports.channel import Sent
+from kvtransfer.transports.in_order import counted
 from kvtransfer.transports.seal import TAG, FrameSealer, seal_digest
 
 KEPT = 8
@@ -44,18 +45,46 @@ class SendBuffers:
         self._lent.append((tracker, buffer))
 
 
+class Connection:
+    """Keeps a socket, and what it has still to send."""
+
+    def __init__(self, socket: zmq.asyncio.Socket) -> None:
+        self.socket = socket
+        self._waiting: deque[tuple[zmq.MessageTracker, int]] = deque()  # and its bytes, oldest first
+        self._size = 0
+
+    def waiting(self) -> int:
+        """Counts the bytes that the system has not taken yet."""
+        while self._waiting and self._waiting[0][0].done:
+            self._size -= self._waiting.popleft()[1]
+        return self._size
+
+    def send(self, frames: list[Frame]) -> zmq.MessageTracker | None:
+        """Sends frames as `send_now_tracked` does."""
+        tracker = send_now_tracked(self.socket, frames)
+        if tracker is not None:
+            size = sum(map(len, frames))
+            self._waiting.append((tracker, size))
+            self._size += size
+        return tracker
+
+
 class SocketChannel:
-    """Is a `kvtransfer.transports.channel.Channel`. Without a sealer frames leave as they are."""
+    """Is a `kvtransfer.transports.channel.Channel`. Without a sealer frames leave as they are.
+
+    Over several connections each payload goes by the one that has least to send, and begins with its count.
+    """
 
     room = FARTHEST
 
     def __init__(
-        self, transport: Transport, socket: zmq.asyncio.Socket, sealer: FrameSealer | None, frame: int
+        self, transport: Transport, sockets: Sequence[zmq.asyncio.Socket], sealer: FrameSealer | None, frame: int
     ) -> None:
         self.transport = transport
         self.frame = frame
         self.sealed = sealer is not None
-        self._socket = socket
+        self.connections = [Connection(socket) for socket in sockets]
+        self._sent = 0  # payloads that a connection took
         self._sealer = sealer
         self._refused: tuple[Layer, list[Frame], memoryview] | None = None  # sealed, but the socket took nothing
         self._buffers = SendBuffers()
@@ -66,7 +95,7 @@ class SocketChannel:
             return self._send_sealed(self._sealer, header, views)
         # First, so that the socket finds the bytes in a cache.
         digest = payload_digest(header.group, header.layer, header.first, views)
-        tracker = send_now_tracked(self._socket, [encode(header), *views])
+        tracker = self._send([encode(header), *views])
         return None if tracker is None else Sent(digest, tracker)
 
     def _send_sealed(self, sealer: FrameSealer, header: Layer, views: Sequence[memoryview]) -> Sent | None:
@@ -76,13 +105,26 @@ class SocketChannel:
             nonce, sealed = sealer.seal(encoded, views, buffer)
             self._refused = (header, [nonce, encoded, sealed], buffer)
         _, frames, buffer = self._refused
-        tracker = send_now_tracked(self._socket, frames)
+        tracker = self._send(frames)
         if tracker is None:
             return None
         self._refused = None
         self._buffers.lend(buffer, tracker)
         return Sent(seal_digest(frames[-1]), None)
 
+    def _send(self, frames: list[Frame]) -> zmq.MessageTracker | None:
+        if len(self.connections) == 1:
+            return send_now_tracked(self.connections[0].socket, frames)
+        frames = [counted(self._sent), *frames]
+        for connection in sorted(self.connections, key=Connection.waiting):
+            if (tracker := connection.send(frames)) is not None:
+                self._sent += 1
+                self.connections.remove(connection)  # to the end: those that have equally little take turns
+                self.connections.append(connection)
+                return tracker
+        return None
+
     def close(self) -> None:
-        """Closes the socket, which tries for a moment to send what is still queued."""
-        self._socket.close(FAREWELL_MS)
+        """Closes the sockets, which try for a moment to send what is still queued."""
+        for connection in self.connections:
+            connection.socket.close(FAREWELL_MS)

@@ -20,6 +20,7 @@ from tests.e2e.host import Host, ip, namespace
 
 DEVICE = "link"
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
+ADDRESSES_6 = ("fd77::1", "fd77::2")
 LARGEST_PACKET = 1500  # bytes; what a TUN device's MTU is by default
 TUNSETIFF = 0x400454CA  # linux/if_tun.h, as the three below
 IFF_TUN, IFF_NO_PI = 0x0001, 0x1000
@@ -83,7 +84,7 @@ def two_hosts(delay: float, loss: float, seed: int = 0) -> Iterator[TwoHosts]:
     """
     with ExitStack() as stack:
         a, b = (stack.enter_context(namespace(name, at)) for name, at in zip("ab", ADDRESSES, strict=True))
-        near, far = (_tun(host, stack) for host in (a, b))
+        near, far = (_tun(host, address, stack) for host, address in zip((a, b), ADDRESSES_6, strict=True))
         directions = (
             Direction(near, far, random.Random(f"{seed} a to b")),
             Direction(far, near, random.Random(f"{seed} b to a")),
@@ -100,14 +101,15 @@ def two_hosts(delay: float, loss: float, seed: int = 0) -> Iterator[TwoHosts]:
             thread.join()
 
 
-def _tun(host: Host, stack: ExitStack) -> int:
-    """A TUN device in a namespace, with its address; it lives as long as its file descriptor."""
+def _tun(host: Host, address: str, stack: ExitStack) -> int:
+    """A TUN device in a namespace, with its addresses; it lives as long as its file descriptor."""
     with host.inside():
         descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
         stack.callback(os.close, descriptor)
         fcntl.ioctl(descriptor, TUNSETIFF, struct.pack(IFREQ, DEVICE.encode(), IFF_TUN | IFF_NO_PI))
     ip("-n", host.namespace, "address", "add", f"{host.address}/30", "dev", DEVICE)
-    # Without IPv6 addresses nothing crosses the link but what the hosts send each other.
+    ip("-n", host.namespace, "address", "add", f"{address}/64", "dev", DEVICE, "nodad")
+    # Without IPv6 addresses of the system's own nothing crosses the link but what the hosts send each other.
     ip("-n", host.namespace, "link", "set", "dev", DEVICE, "addrgenmode", "none")
     ip("-n", host.namespace, "link", "set", "dev", DEVICE, "up")
     return descriptor

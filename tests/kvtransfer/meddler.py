@@ -19,16 +19,19 @@ Fate = Callable[[Frames], list[Frames]]
 class Meddler:
     """Stands in for the socket that a link's headers leave by. Payload messages count from 0, probes do not."""
 
-    def __init__(self, link: OutboundLink, fates: dict[int, Fate], probes: bool = False) -> None:
-        """Takes the socket's place. `fates` are by number of the payload; with `probes`, those are lost as well."""
+    def __init__(self, link: OutboundLink, fates: dict[int, Fate], probes: bool = False, at: int = 0) -> None:
+        """Takes the socket's place, of connection `at`. `fates` are by number of the payload.
+
+        With `probes`, those are lost as well.
+        """
         self._probes = probes
         channel: Any = link.channel
         self.ring: Ring | None = getattr(channel, "_ring", None)
         self.passed: list[Frames] = []
         self._fates = fates
-        where = "_socket" if self.ring is None else "_control"
-        self._socket: Any = getattr(channel, where)
-        setattr(channel, where, self)
+        holder, where = (channel.connections[at], "socket") if self.ring is None else (channel, "_control")
+        self._socket: Any = getattr(holder, where)
+        setattr(holder, where, self)
 
     def send_multipart(self, frames: Sequence[Any], **options: Any) -> Any:
         """Sends what becomes of these frames."""
@@ -56,8 +59,8 @@ def _done() -> Any:
 
 
 def header_of(frames: Frames) -> Layer | None:
-    """Finds the Layer among the first two frames: a nonce may be in front of it."""
-    for frame in frames[:2]:
+    """Finds the Layer among the first three frames: a count and a nonce may be in front of it."""
+    for frame in frames[:3]:
         try:
             return decode_layer(frame)
         except MessageError:

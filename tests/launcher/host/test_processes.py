@@ -58,7 +58,7 @@ EVERYTHING = UpConfig(
         lora_root="/adapters",
         allow_lora_loading=True,
     ),
-    transfer=TransferOptions(kv_transport="tcp", kv_security="none", kv_codec="int8"),
+    transfer=TransferOptions(kv_transport="tcp", kv_security="none", kv_codec="int8", link_connections=2),
 )
 
 

@@ -1,0 +1,37 @@
+"""Notices that one of several connections of a channel has ended: what was under way there would be waited for."""
+
+from collections.abc import Callable
+
+import zmq
+
+from core.network.handshakes import Handshakes
+from core.process.tasks import Tasks
+from kvtransfer.transports.channel import Channel
+from kvtransfer.transports.socket_channel import SocketChannel
+
+
+class Watching:
+    """Watches the connections of one channel at a time. A single connection that ends is made again by itself."""
+
+    def __init__(self, tasks: Tasks, ended: Callable[[], None]) -> None:
+        """Takes the owner's tasks, and what to call when a connection of the channel has ended."""
+        self._tasks = tasks
+        self._ended = ended
+        self._channel: Channel | None = None
+        self._watched: list[Handshakes] = []
+
+    def watch(self, channel: Channel | None) -> None:
+        """Watches this channel from now on, and no other."""
+        for each in self._watched:
+            self._tasks.start(each.close())
+        self._watched.clear()
+        self._channel = channel
+        if not isinstance(channel, SocketChannel) or len(channel.connections) == 1:
+            return
+
+        def happened(event: int) -> None:
+            if self._channel is channel:
+                self._ended()
+
+        for connection in channel.connections:
+            self._watched.append(Handshakes(connection.socket, zmq.Event.DISCONNECTED, happened, self._tasks))
