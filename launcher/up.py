@@ -23,6 +23,7 @@ from core.speculation import proposing
 from launcher import greeting
 from launcher.checking.model_directory import checked
 from launcher.checking.preflight import check_port, check_redis
+from launcher.checking.shared_redis import check_secret
 from launcher.host.gpus import usable_gpus
 from launcher.host.processes import OWN_KEY, OWN_KEYS, Processes, described, environment
 from launcher.host.redis_server import redis_service
@@ -89,6 +90,7 @@ def check(config: UpConfig) -> tuple[UpConfig, Path | None]:
     certificate(config.tls_cert, config.tls_key)
     if config.redis:
         check_redis(config.redis)
+        check_secret(config.redis, config.secret_file)
     config = _placed(config)
     prefill = (0 if len(gpus) == 1 else 1) if config.prefill is None else config.prefill
     return replace(config, port=port, prefill=prefill), directory

@@ -1,0 +1,41 @@
+"""Checks whom a Redis server is shared with: workers and gateways of another secret would be there for nobody."""
+
+import asyncio
+
+from core.errors import ConfigError
+from core.network.sealing import Signer, load_secret, new_secret
+from core.redis.clients import connect, redacted
+from core.redis.records import GatewayRecord, WorkerRecord
+from core.redis.registry import PURPOSE, listed
+from launcher.checking.preflight import REDIS_PATIENCE
+
+
+def check_secret(url: str, secret_file: str) -> None:
+    """Raises `ConfigError` where others use the server at `url` with another secret; an empty file is a new secret."""
+    asyncio.run(_check(url, secret_file))
+
+
+async def _check(url: str, secret_file: str) -> None:
+    secret = load_secret(secret_file) if secret_file else new_secret().encode()
+    signer = Signer(secret, PURPOSE)
+    strangers: list[str] = []
+    store = connect(url)
+    try:
+        async with asyncio.timeout(REDIS_PATIENCE):
+            await listed(store, signer, WorkerRecord, strangers.append)
+            workers = len(strangers)
+            await listed(store, signer, GatewayRecord, strangers.append)
+    finally:
+        await store.aclose()
+    if strangers:
+        who = f"{_counted(workers, 'worker')} and {_counted(len(strangers) - workers, 'gateway')}"
+        raise ConfigError(
+            "--secret-file",
+            secret_file,
+            f"{who} at --redis {redacted(url)} have another secret; all services of a deployment have the same, and"
+            " another deployment needs a server, or a database, of its own",
+        )
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

