@@ -70,7 +70,7 @@ from worker.role import Parts, Role
 READY_SECONDS = 30.0
 LONGEST_LABEL = 63
 MASK_THREADS = 4
-MOST_GUESSES: dict[Proposing, int] = {"ngram": 16, "draft": 4, "medusa": 16, "eagle": 4}
+MOST_GUESSES: dict[Proposing, int] = {"ngram": 16, "draft": 8, "medusa": 16, "eagle": 4}
 """Guesses of a step for a sequence at most, where it is not said: the controller says how many of them pay."""
 GROWTH_SHARE = 0.02  # of the pool stays free for those who run, when others are admitted
 log = logging.getLogger("baton.worker")

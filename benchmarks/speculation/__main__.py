@@ -37,7 +37,7 @@ from engine.schedule.speculation.speculation import Speculation
 from engine.start.load import load_engine
 
 DEMO = Path(__file__).resolve().parents[2] / "demo_model" / "weights"
-MOST_GUESSES = {"ngram": 16, "medusa": 16, "draft": 4}
+MOST_GUESSES = {"ngram": 16, "medusa": 16, "draft": 8}
 GIVEN: dict[str, dict[str, Any]] = {
     "ngram": {},
     "medusa": {"medusa": str(DEMO.parent / "medusa")},

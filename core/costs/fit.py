@@ -44,7 +44,7 @@ SOLVE_EVERY = 4
 """Steps between two improvements of the shape, once the level moves: one takes as long as a tenth of a small step."""
 TELL_EVERY = 8
 """Steps between two looks at their median, once there were as many."""
-PARTS = 6
+PARTS = 7
 
 
 class StepFit:
@@ -54,7 +54,7 @@ class StepFit:
         """Begins with `seed`, which may lack some parts, or be nothing at all: these are 0 until steps tell them."""
         seed = seed or StepCosts()
         self._seed = seed
-        self._scale = [seed.step, seed.prompt_token, seed.pair, seed.sequence, seed.context_token, seed.row]
+        self._scale = [seed.step, seed.prompt_token, seed.pair, seed.sequence, seed.context_token, seed.row, seed.rows]
         self._pull = [1.0 if scale else 0.0 for scale in self._scale]  # shares of the scale
         self._shape = list(self._pull)  # of each part, in its scale
         self._level = 0.0  # logarithm of the factor
@@ -74,6 +74,7 @@ class StepFit:
             float(work.sequences),
             float(work.context),
             float(work.rows),
+            float(work.rows > 0),
         )
         for part, amount in enumerate(amounts):
             if amount and not self._scale[part]:
@@ -110,7 +111,7 @@ class StepFit:
     def _told(self) -> StepCosts:
         factor = exp(self._level)
         parts = [factor * q * s for q, s in zip(self._scale, self._shape, strict=True)]
-        step, token, pair, sequence, context, row = parts
+        step, token, pair, sequence, context, row, rows = parts
         return structs.replace(
             self._seed,
             step=step,
@@ -119,6 +120,7 @@ class StepFit:
             sequence=sequence,
             context_token=context,
             row=row,
+            rows=rows,
             error=median(self._errors) if self._errors else 0.0,
             steps=self._steps,
         )

@@ -3,7 +3,8 @@
 A step takes some seconds whatever it computes, some for each token of a prompt, some for each pair of such a token and
 one that it attends to (the quadratic part of attention), some for each sequence that decodes, and some for each token
 whose KV those read. That is what a step's operators do: products with the weights, which are read once, and attention.
-A sequence that decodes may have further rows, for guesses that the step verifies: each costs something of its own.
+A sequence that decodes may have further rows, for guesses that the step verifies: each costs something of its own, and
+so does a step that has any, however few.
 """
 
 from math import ceil, inf
@@ -41,6 +42,7 @@ class StepCosts(Struct, frozen=True):
     sequence: float = 0.0  # that decodes
     context_token: float = 0.0
     row: float = 0.0  # beyond one of a sequence that decodes
+    rows: float = 0.0  # of a step with any such row
     error: float = 0.0  # the median of |predicted - measured| / measured, of the newest steps
     steps: int = 0  # that were learned from
     most_tokens: int = 0  # of a step; 0: any number
@@ -61,6 +63,7 @@ class StepCosts(Struct, frozen=True):
             + self.sequence * work.sequences
             + self.context_token * work.context
             + self.row * work.rows
+            + self.rows * (work.rows > 0)
         )
 
     def decode_seconds(self, sequences: int, context: int) -> float:

@@ -64,6 +64,7 @@ class Works:
         speculation = self._speculation
         if speculation is not None and not (decodes and speculation.begin(len(decodes), context)):
             speculation = None
+        now = speculation.step if speculation is not None else 0
         for sequence in decodes:
             count = sequence.length - sequence.planned
             guesses = NOTHING
@@ -72,7 +73,7 @@ class Works:
                 whole = count <= 1 + room
                 count = min(count, 1 + room)
                 room -= count - 1
-            if speculation is not None and whole and sequence.trust.rests_until <= speculation.step:
+            if speculation is not None and whole and not speculation.rests(sequence, now):
                 guesses = speculation.guess(sequence, len(decodes), room)
                 room -= len(guesses.tokens)
             works.append(self._work(sequence, count, step, guesses))

@@ -22,8 +22,8 @@ OWN_WEIGHT = 0.5
 """Guesses that came true, and as many that did not, which a sequence is taken to have had."""
 PATIENCE, LONGEST_REST = 4, 16
 """Looks that found no guess which came true for each step of rest, and the most steps of that: one takes some 5 us."""
-SHY_REST, LONGEST_SHY_REST = 8, 64
-"""Steps of rest after the first such look where looks do not pay, which double with each, and the most of these."""
+LONGEST_SHY_REST = 64
+"""The most steps of rest where looks do not pay."""
 SURE = 0.99
 """No guess is likelier than this."""
 
@@ -44,6 +44,7 @@ class Trust:
         "guessing",
         "odds",
         "rests_until",
+        "shy_until",
     )
 
     def __init__(self) -> None:
@@ -52,16 +53,21 @@ class Trust:
         self.guessing = True  # it goes on with guesses unless that is slower; if not, unless that is no faster
         self.failures = 0  # looks one after the other that found no guess, or none that came true
         self.rests_until = 0  # step before which nobody looks for any
+        self.shy_until = 0  # the same where looks do not pay; 0: that is not settled
 
-    def fails(self, step: int, shy: bool) -> None:
-        """Takes note of a look at `step` that found no guess which came true; `shy`: looks do not pay."""
-        rest = SHY_REST << min(self.failures, 8) if shy else self.failures // PATIENCE
+    def fails(self, step: int, shy_rest: int) -> None:
+        """Takes note of a look at `step` that found no guess which came true.
+
+        `shy_rest`: steps of rest after the first such look, where looks do not pay; they double with each.
+        """
+        self.rests_until = step + 1 + min(self.failures // PATIENCE, LONGEST_REST)
+        self.shy_until = step + 1 + min(shy_rest << min(self.failures, 8), LONGEST_SHY_REST)
         self.failures += 1
-        self.rests_until = step + 1 + min(rest, LONGEST_SHY_REST if shy else LONGEST_REST)
 
     def succeeds(self) -> None:
         """Takes note of a guess that came true."""
         self.failures = self.rests_until = 0
+        self.shy_until = 1
 
     def learn(self, right: int, expected: float, tried: int) -> None:
         """Takes note that `right` of `tried` guesses came true, where `expected` were to."""

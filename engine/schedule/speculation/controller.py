@@ -22,14 +22,19 @@ Parents = Sequence[int]
 
 STAY, BEGIN = 1.03, 1.08
 """How much faster a sequence has to be with guesses than without, to go on with them and to begin again. What is about
-even does not flicker, and is left out: a look takes some microseconds as well, and a step's first guess more than the
-others, which the fit does not tell apart."""
+even does not flicker, and is left out: a look takes some microseconds as well."""
+TOGETHER = 0.05
+"""The newest step's weight in how many sequences have guesses in the same step, and share what that costs at all."""
 LEAST = 0.9
 """The same where it has been tried that guesses pay: who does far worse than the others is left out."""
 PROBE_STEPS = 128
 """Steps between two guesses against what is known, of one sequence each: how else would a change be noticed?"""
 PROBE = 2
 """Guesses of such a sequence at most."""
+
+
+LOOK_SECONDS, LOOKS = 1e-5, 0.005
+"""What a look into a text takes, about, and the share of the time that looks may take where they do not pay."""
 
 
 class Decoding(NamedTuple):
@@ -49,28 +54,41 @@ class Controller:
         self._in_engine = in_engine
         self._trial = Trial([0, *_powers(most), most] if in_engine else [0, most])
         self._agreement = Agreement()
-        self._share = self._row = 0.0
+        self._share = self._row = self._first = 0.0
+        self._together = 1.0  # sequences with guesses in a step that has any, on average
         self._since_probe = 0
         self._allowed = most  # guesses of a sequence in the step that is planned
         self.pays = True  # guesses have paid in such a step, or it is tried whether they do
 
-    def begin(self, sequences: int, context: int) -> Decoding:
-        """Looks at what the step that is planned now costs: so many sequences decode, of `context` tokens together."""
+    def begin(self, sequences: int, context: int, steps: int = 1) -> Decoding:
+        """Looks at what the step that is planned now costs: so many sequences decode, of `context` tokens together.
+
+        It is so many steps behind the last one that was looked at.
+        """
         costs = self._fit.costs
         seconds = costs.decode_seconds(sequences, context)
-        tried = self._trial.begin(sequences)
-        self._share, self._row = seconds / sequences, costs.row
+        tried = self._trial.begin(sequences, steps)
+        self._share, self._row, self._first = seconds / sequences, costs.row, costs.rows / self._together
         self._allowed = self._trial.counts[tried.arm]
         self.pays = self._allowed > 0
         if self._in_engine:
-            self._row = self._share * self._trial.guess_seconds(tried) if self.pays else 0.0
-        self._since_probe += 1
+            self._row, self._first = self._share * self._trial.guess_seconds(tried) if self.pays else 0.0, 0.0
+        self._since_probe += steps
         return Decoding(sequences, seconds, tried)
+
+    def verifies(self, sequences: int) -> None:
+        """Takes note of a step in which so many sequences have guesses."""
+        self._together += TOGETHER * (sequences - self._together)
 
     def took(self, step: Decoding, seconds: float, tokens: int) -> None:
         """Takes note of what a step of nothing but decodes took, and of its tokens, all together."""
         if step.seconds > 0:
             self._trial.learn(step.tried, seconds / step.seconds, tokens / step.sequences)
+
+    @property
+    def shy_rest(self) -> int:
+        """Returns the steps between two looks into a sequence's text where they do not pay."""
+        return int(LOOK_SECONDS / (LOOKS * self._share)) + 1 if self._share else 1
 
     @property
     def probes(self) -> bool:
@@ -88,7 +106,7 @@ class Controller:
         if not share or not row:
             return offered  # nothing is known
         chances, odds = self._agreement.chances, trust.odds
-        tokens, seconds = 1.0, share
+        tokens, seconds = 1.0, share + self._first
         reached = [1.0]  # of the text, and of each guess: the chance that it comes, and none of its children so far
         count, best = 0, (LEAST if self._in_engine else STAY if trust.guessing else BEGIN) / share
         for guess in range(offered):
@@ -111,7 +129,7 @@ class Controller:
     def learn(self, trust: Trust, evidence: int, proposed: int, judged: Judged) -> float:
         """Takes note of what came of a sequence's guesses; returns the seconds that they have saved, or cost."""
         self._agreement.learn(trust, evidence, judged)
-        return sum([right for _, right in judged]) * self._share - proposed * self._row
+        return sum([right for _, right in judged]) * self._share - proposed * self._row - self._first
 
 
 def _powers(most: int) -> list[int]:

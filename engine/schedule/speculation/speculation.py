@@ -15,6 +15,11 @@ from engine.schedule.speculation.controller import Controller, Decoding
 from engine.schedule.speculation.proposing import Proposer
 from engine.verification import judged
 
+SHY_STEPS = 8
+"""Where guesses do not pay, only one step of so many is looked at for whether they do now; in one, texts are."""
+AWAKE = 4
+"""Steps after a guess that came true, in which its sequence, which knows that it did, may look again."""
+
 
 class Speculation:
     """Plans guesses for the sequences of one scheduler, and counts what becomes of them."""
@@ -43,7 +48,10 @@ class Speculation:
         self._controller = controller
         self._stores = stores
         self._sequences = 0
+        self._guessing = 0  # sequences with guesses in the step that is planned
         self.step = 0  # steps in which anybody decoded
+        self._idle = False  # guesses have not paid in such a step as is planned: looks into texts are few
+        self._awake = 0  # the last step in which there may be looks though they are few
         self.decoding: Decoding | None = None  # of the step that is planned
         self._works = self._guessed = self._proposed = 0
         self._seconds = 0.0
@@ -54,14 +62,31 @@ class Speculation:
         self._sequences = sequences
         self._works += sequences
         self.step += 1
-        before = self._pays()  # what the engine was asked for is there
-        if self._controller is not None:
-            self.decoding = self._controller.begin(sequences, context)
-        return before or self._pays()
+        self.decoding = None
+        there = not self._idle  # what the engine was asked for
+        if self._controller is not None and (there or self.step % SHY_STEPS == 1):
+            if self._guessing:
+                self._controller.verifies(self._guessing)
+                self._guessing = 0
+            self.decoding = self._controller.begin(sequences, context, 1 if there else SHY_STEPS)
+            self._idle = not self._controller.pays
+        return there if self.in_engine and self._idle else self._may_look(self.step)
 
     def serves(self, sequence: Sequence) -> bool:
         """Tells whether a sequence's tokens are to be known before its next step is planned, for guesses to follow."""
-        return not sequence.hand_off and sequence.trust.rests_until <= self.step + 1 and self._pays()
+        step = self.step + 1
+        return not sequence.hand_off and self._may_look(step) and not self.rests(sequence, step)
+
+    def rests(self, sequence: Sequence, step: int) -> bool:
+        """Tells whether nobody looks for guesses of a sequence in a step, in which others may."""
+        trust = sequence.trust
+        return (trust.shy_until if self._idle else trust.rests_until) > step
+
+    def _may_look(self, step: int) -> bool:
+        """Tells whether there may be guesses in a step."""
+        if not self._idle:
+            return self._most > 0
+        return not self.in_engine and (step % SHY_STEPS == 0 or step <= self._awake)
 
     def wanted(self, sequence: Sequence, guesses: int) -> int:
         """Returns how many guesses the engine is to make behind the tokens that the step being planned gives.
@@ -84,6 +109,9 @@ class Speculation:
         need: a guess preempts nobody. As long as the output may not end, no guess is where it might.
         """
         trust = sequence.trust
+        if self._idle and not trust.shy_until and not self.in_engine:
+            trust.shy_until = self.step + self._shy_rest
+            return NOTHING
         length = sequence.length
         most = min(self._most, room, sequence.plan_length - length - 1)
         lacking = sequence.limits.min_tokens - (length - sequence.prompt_tokens)
@@ -97,10 +125,11 @@ class Speculation:
             if count and self._controller is not None:
                 count = self._controller.count(trust, proposal.evidence, count, proposal.parents)
             if not count:
-                trust.fails(self.step, self._shy)
+                trust.fails(self.step, self._shy_rest)
         if not count:
             return NOTHING
         sequence.evidence = proposal.evidence
+        self._guessing += 1
         return proposal.first(self._fitting(sequence, count, batch))
 
     def judge(self, sequence: Sequence, work: Work, tokens: Tokens[int], proposed: Proposal | None) -> None:
@@ -121,13 +150,9 @@ class Speculation:
         if self._controller is not None:
             self._controller.took(decoding, seconds, tokens)
 
-    def _pays(self) -> bool:
-        controller = self._controller
-        return self._most > 0 and (controller is None or controller.pays or not self.in_engine)
-
     @property
-    def _shy(self) -> bool:
-        return self._controller is not None and not self._controller.pays
+    def _shy_rest(self) -> int:
+        return 1 if self._controller is None else self._controller.shy_rest
 
     def counts(self) -> SpeculationCounts:
         """Counts guesses since the start."""
@@ -143,8 +168,9 @@ class Speculation:
             self._seconds += self._controller.learn(sequence.trust, sequence.evidence, len(work.proposed), guesses)
         if any([right for _, right in guesses]):
             sequence.trust.succeeds()
+            self._awake = self.step + AWAKE
         elif not self.in_engine:
-            sequence.trust.fails(self.step, self._shy)
+            sequence.trust.fails(self.step, self._shy_rest)
 
     def _fitting(self, sequence: Sequence, count: int, batch: int) -> int:
         """Returns how many of `count` guesses have a place for their KV; takes blocks for them if there are plenty."""

@@ -16,13 +16,15 @@ STRETCH = 12
 """Steps of a try, the first of which is not measured: it still has what the count before it made."""
 BUDGET = 0.01
 """Share of the time that tries may cost in the long run."""
-SELDOM, OFTEN = 1 << 14, 64
+SELDOM, OFTEN = 1 << 14, 128
 """Steps between two tries of a count, at most and at least; it is the least after the first, and may double then."""
-BETTER = 1.05
-"""How much faster tokens have to come by another count for it to become the usual one."""
+MORE, FEWER = 1.05, 1.01
+"""How much faster tokens have to come by more guesses, or by fewer, for that to become the usual count."""
 HOPELESS = 1.5
 """A try ends early where tokens take so many times longer than usual, after `ENOUGH` steps."""
 ENOUGH = 4
+LOOK_EVERY = 8
+"""Steps between two looks at whether it is time for a try: one takes some microseconds."""
 KEPT = 0.98
 """What a step still weighs when the next one of its count has come: some fifty count."""
 FADED = 0.5
@@ -49,13 +51,13 @@ class Trial:
         self._sizes: dict[int, _Size] = {}
         self._last = Tried(0, 0, False)
 
-    def begin(self, sequences: int) -> Tried:
-        """Chooses for the next step, in which so many sequences decode."""
+    def begin(self, sequences: int, steps: int = 1) -> Tried:
+        """Chooses for a step in which so many sequences decode, `steps` behind the last one that it was asked for."""
         bits = (sequences - 1).bit_length()
         size = self._sizes.get(bits)
         if size is None:
             size = self._sizes[bits] = _Size(len(self.counts))
-        arm = size.choose()
+        arm = size.choose(steps)
         self._last = Tried(bits, arm, arm == self._last.arm)
         return self._last
 
@@ -124,13 +126,17 @@ class _Size:
         self._left = STRETCH  # steps of the stretch
         self._measured = 0  # of its steps
         self._steps = 0
+        self._next_look = 0
 
-    def choose(self) -> int:
-        """Returns the arm of the next step."""
-        self._steps += 1
+    def choose(self, steps: int) -> int:
+        """Returns the arm of a step, so many behind the last one."""
+        self._steps += steps
         if self._left > 0:
             self._left -= 1
             return self._now
+        if self._now == self._usual and self._steps < self._next_look:
+            return self._now
+        self._next_look = self._steps + LOOK_EVERY
         tried, self._usual = self._now, self._best()
         if tried != self._usual:
             self._put_off(tried)
@@ -162,7 +168,8 @@ class _Size:
         best = self._usual
         for number, arm in enumerate(self.arms):
             usual = self.arms[best]
-            if arm.tokens and usual.tokens and BETTER * arm.token_seconds < usual.token_seconds:
+            better = MORE if number > best else FEWER
+            if arm.tokens and usual.tokens and better * arm.token_seconds < usual.token_seconds:
                 best = number
         if best != self._usual:
             self.arms[best].lost = 0

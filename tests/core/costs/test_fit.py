@@ -134,5 +134,5 @@ def test_costs_are_finite_and_never_negative_whatever_comes(
     for work, seconds in steps:
         fit.learn(work, seconds)
         costs = fit.costs
-        parts = (costs.step, costs.prompt_token, costs.pair, costs.sequence, costs.context_token, costs.row)
+        parts = (costs.step, costs.prompt_token, costs.pair, costs.sequence, costs.context_token, costs.row, costs.rows)
         assert all(0 <= part < float("inf") for part in (*parts, costs.error))

@@ -93,19 +93,22 @@ def test_time_saved_is_what_rows_cost_less_than_steps() -> None:
     assert controller.learn(trust, 0, 4, chain(4, 0)) == pytest.approx(-4 * 0.0002)
 
 
-@pytest.mark.parametrize(("shy", "longest"), [(False, LONGEST_REST), (True, LONGEST_SHY_REST)])
-def test_a_sequence_that_finds_nothing_rests_and_wakes_at_once(shy: bool, longest: int) -> None:
+@pytest.mark.parametrize(("until", "first", "longest"), [("rests", 0, LONGEST_REST), ("shy", 5, LONGEST_SHY_REST)])
+def test_a_sequence_that_finds_nothing_rests_and_wakes_at_once(until: str, first: int, longest: int) -> None:
     trust, step, rests = Trust(), 0, []
+
+    def wakes() -> int:
+        return int(getattr(trust, f"{until}_until"))
+
     for _ in range(100):
-        trust.fails(step, shy)
-        rests.append(trust.rests_until - step - 1)
-        step = trust.rests_until
-    assert rests == sorted(rests) and rests[-1] == longest
-    assert (rests[0] > 0) == shy
+        trust.fails(step, 5)
+        rests.append(wakes() - step - 1)
+        step = wakes()
+    assert rests == sorted(rests) and (rests[0], rests[-1]) == (first, longest)
     trust.succeeds()
-    assert trust.rests_until <= step
-    trust.fails(step, shy)
-    assert trust.rests_until - step - 1 == rests[0]
+    assert wakes() <= step
+    trust.fails(step, 5)
+    assert wakes() - step - 1 == first
 
 
 def test_the_fit_finds_what_a_row_costs_and_the_controller_follows() -> None:
@@ -117,3 +120,15 @@ def test_the_fit_finds_what_a_row_costs_and_the_controller_follows() -> None:
         work = StepWork(sequences=4, context=800, rows=rows)
         fit.learn(work, true.seconds(work) * draw.uniform(0.9, 1.1))
     assert fit.costs.row == pytest.approx(true.row, rel=0.2)
+
+
+def test_what_a_step_with_any_guess_costs_is_shared_by_those_who_guess() -> None:
+    controller = chooser(StepCosts(step=0.0001, prompt_token=0.001, sequence=0.001, row=0.0001, rows=0.004))
+    for _ in range(100):
+        controller.begin(64, 0)
+        controller.verifies(1)
+    assert controller.count(Trust(), EVIDENCE, 8) == 0
+    for _ in range(100):
+        controller.begin(64, 0)
+        controller.verifies(40)
+    assert controller.count(Trust(), EVIDENCE, 8) > PROBE
