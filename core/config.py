@@ -28,6 +28,7 @@ HandoffRule = Annotated[
     Meta(description="auto: a decode worker computes a prompt itself where that is faster; always: it never does"),
 ]
 Speculation = Literal["none", "ngram", "draft", "medusa", "eagle", "auto"]
+Acceptance = Literal["exact", "typical"]
 Transport = Literal["shm", "ipc", "tcp"]
 Security = Literal["sealed", "none"]
 
@@ -216,6 +217,13 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     speculative_tokens: Annotated[
         int, Meta(ge=0, le=16, description="most tokens proposed to a sequence in a step; 0: as suits who proposes")
     ] = 0
+    acceptance: Annotated[
+        Acceptance,
+        Meta(
+            description="which guesses of Medusa heads count: exact, those that are drawn; or typical, those that are "
+            "likely enough, by which answers are no longer samples of the model's own distribution"
+        ),
+    ] = "exact"
     draft_model: Annotated[
         str, Meta(description="smaller model with the same vocabulary that proposes: a directory or a hub id")
     ] = ""

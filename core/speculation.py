@@ -15,6 +15,14 @@ OPTIONS: dict[Proposing, str] = {"eagle": "--eagle", "medusa": "--medusa", "draf
 
 def proposing(options: EngineOptions) -> Proposing:
     """Returns who proposes, by these options. Raises `ConfigError` for options that do not go together."""
+    who = _chosen(options)
+    if options.acceptance != "exact" and who != "medusa":
+        raise ConfigError("--acceptance", options.acceptance, f"it is for guesses of Medusa heads, not of {who}")
+    return who
+
+
+def _chosen(options: EngineOptions) -> Proposing:
+    """Returns who proposes, by what was asked for and given."""
     asked = options.speculation
     paths: dict[Proposing, str] = {
         "eagle": options.eagle,
@@ -44,6 +52,7 @@ def on_prefill(config: EngineConfig) -> EngineConfig:
         config,
         speculation="none",
         speculative_tokens=0,
+        acceptance="exact",
         draft_model="",
         medusa="",
         eagle="",

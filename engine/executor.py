@@ -29,6 +29,7 @@ from engine.model.model import Model
 from engine.plan import BlockMove, Plan, StepResult, Work
 from engine.scoring import Scoring
 from engine.speculation.proposer import Follower, ModelProposer
+from engine.typical import followed, likely, may_be_typical
 from engine.verification import NONE_LEFT, NOT_FINITE, drawn, row_count, strays, with_rows
 
 
@@ -53,7 +54,7 @@ class Launched:
 
     plan: Plan
     sampled_works: tuple[int, ...]  # indices of the plan's works that are sampled from
-    answer: Tensor  # [2, samples] int64 on the host: tokens, and what came of each
+    answer: Tensor  # [2, samples] int64 on the host: tokens, what came of each; and a third of which guesses are likely
     scores: Tensor | None  # of samples whose works want them, as scorers give them, on the host
     prompt_scores: Tensor | None  # of prompts' tokens, likewise
     hidden: Tensor | None  # [rows, hidden] on the device, of its rows of logits, for a proposer; None: there is none
@@ -71,17 +72,21 @@ class Executor:
         constraints: Constraints | None = None,
         logprobs_mode: LogprobsMode = "raw_logprobs",
         proposer: ModelProposer | None = None,
+        *,
+        typical: bool = False,
     ) -> None:
         """`on_layer(plan, group, layer)` is called when a step has stored that layer's KV, before the layer attends.
 
         It is called on the engine's thread; on CUDA the store is enqueued, ordered before what `KVPool.read` copies.
         `constraints` computes the masks of grammars beside the forward pass; None: no work has one. `logprobs_mode` is
         about log-probabilities of drawn tokens: see `EngineOptions`. `proposer` guesses what follows a step's tokens.
+        `typical`: guesses that are likely enough are accepted, so that answers change: see `engine.typical`.
         """
         self.engine = engine
         self._on_layer = on_layer
         self._constraints = constraints
         self._proposer = proposer
+        self._typical = typical
         self._follower = engine.follower
         self._device = engine.backend.device
         spec = engine.pool.spec
@@ -116,7 +121,7 @@ class Executor:
         if step.done is not None:
             with device_errors():
                 step.done.synchronize()
-        found, outcomes = step.answer.tolist()
+        found, outcomes, *liked = step.answer.tolist()
         works = step.plan.works
         tokens: list[list[int]] = [[] for _ in works]
         failed, none_left = [], []
@@ -126,6 +131,8 @@ class Executor:
             work = works[index]
             end = begin + len(work.samples) + len(work.proposed)
             of_work, tokens_of_work = outcomes[begin:end], found[begin:end]
+            if liked and may_be_typical(work):
+                tokens_of_work = followed(work, tokens_of_work, liked[0][begin:end])
             if work.proposed:
                 rows[index], outcome = drawn(work, tokens_of_work, of_work)
                 tokens_of_work, of_work = [tokens_of_work[row] for row in rows[index]], [outcome]
@@ -188,7 +195,8 @@ class Executor:
         if self._constraints is not None:
             self._constraints.begin(plan)
         sampled = tuple(index for index, work in enumerate(plan.works) if work.sampling is not None)
-        works = with_rows([plan.works[index] for index in sampled])
+        drawn_works = [plan.works[index] for index in sampled]
+        works = with_rows(drawn_works)
         states_of_rows, logits, prompt_scores = self._logits(plan)
         states = self._told_states(plan, states_of_rows)
         hidden = states_of_rows if self._proposer is not None else None
@@ -203,7 +211,8 @@ class Executor:
         tokens, finite = self.engine.backend.sampler.sample(logits, draws)
         outcomes = finite.long() if adjusted is None else _outcomes(logits, works, tokens, finite)
         self._before = Sampled(tokens, works)
-        answer = self._to_host(torch.stack((tokens, outcomes)))
+        liked = [likely(logits, drawn_works, tokens)] if self._typical else []
+        answer = self._to_host(torch.stack((tokens, outcomes, *liked)))
         scores = None if asked is None else self._to_host(self._scoring.drawn(asked, logits, works, tokens))
         return Launched(plan, sampled, answer, scores, prompt_scores, hidden, states, self._event())
 

@@ -72,6 +72,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "kv": {"plan", "device", "model"},
         "backends": {"plan", "constraints", "device", "model", "kv"},
         "scoring": {"plan", "device", "backends", "verification"},
+        "typical": {"plan", "device", "backends", "verification"},
         "speculation": {"plan", "device", "model", "kv", "backends", "verification"},
         "executor": {
             "plan",
@@ -83,6 +84,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
             "backends",
             "scoring",
             "speculation",
+            "typical",
             "verification",
         },
         "wrapped": {"plan", "device", "model", "executor"},

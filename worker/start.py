@@ -70,6 +70,9 @@ from worker.role import Parts, Role
 READY_SECONDS = 30.0
 LONGEST_LABEL = 63
 MASK_THREADS = 4
+TYPICAL = (
+    "--acceptance typical is inexact: above temperature 0, answers are not samples of the model's own distribution"
+)
 MOST_GUESSES: dict[Proposing, int] = {"ngram": 16, "draft": 8, "medusa": 16, "eagle": 4}
 """Guesses of a step for a sequence at most, where it is not said: the controller says how many of them pay."""
 GROWTH_SHARE = 0.02  # of the pool stays free for those who run, when others are admitted
@@ -123,7 +126,10 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
     mask_threads = MASK_THREADS if engine.backend.device.type == "cuda" else 1  # else all cores compute the step
     masks = GrammarMasks(preparation, engine.model_config.vocab_size, mask_threads)
     logprobs_mode = config.engine.logprobs_mode
-    executor = Executor(engine, layer_signal, masks, logprobs_mode, proposer=engine.proposer)
+    typical = config.engine.acceptance == "typical"
+    if typical:
+        log.warning(TYPICAL)
+    executor = Executor(engine, layer_signal, masks, logprobs_mode, engine.proposer, typical=typical)
     threads = partial(useful_threads, engine.parameters, engine.backend.dtype.itemsize)
     loop = EngineLoop(life, executor, scheduler, policy, threads, engine.launch_depth)
 

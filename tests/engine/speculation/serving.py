@@ -69,11 +69,12 @@ class Serving:
         *,
         blocks: int = 0,
         batch: int = 256,
+        typical: bool = False,
     ) -> None:
-        """`blocks` of the pool: fewer than all need, and some are preempted."""
+        """`blocks` of the pool: fewer than all need, and some are preempted. `typical`: see `Executor`."""
         counts = [min(blocks or each, each) for each in engine.pool.counts]
         manager = BlockManager(engine.pool.spec, counts, ahead=2 * batch)
-        self._executor = Executor(engine, proposer=proposer)
+        self._executor = Executor(engine, proposer=proposer, typical=typical)
         self._scheduler = Scheduler(
             manager,
             max_batch_tokens=batch,

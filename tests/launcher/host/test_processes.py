@@ -49,6 +49,7 @@ EVERYTHING = UpConfig(
         trust_remote_code=True,
         speculation="auto",
         speculative_tokens=5,
+        acceptance="typical",
         draft_model="some/draft",
         medusa="/heads/medusa",
         eagle="/heads/eagle",

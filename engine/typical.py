@@ -1,0 +1,76 @@
+"""Accepts guesses that are likely enough, whatever was drawn: Medusa's typical acceptance, by which answers change.
+
+A guess x is accepted behind an accepted one, or behind the text, where the model's distribution there has
+
+    p(x) > min(EPSILON, DELTA exp(-H(p)))                                      Cai et al. 2024, section 3.3.1
+
+p is what a draw is made from: after penalties, masks, temperature and filters; H is its entropy in nats. What was drawn
+is accepted as well. Of the ways that are accepted the longest counts, and behind it comes what was drawn there. So an
+answer is no sample of the model's distribution: its unlikely tokens come less often. Nobody has it who did not ask for
+it (`--acceptance typical`), at temperature 0, or who is told log-probabilities.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.backends.reference.processed import processed
+from engine.device import to_device
+from engine.plan import Work
+from engine.verification import parents_of, row_count
+
+EPSILON, DELTA = 0.09, 0.3
+"""The published heads' own, of FasterDecoding/Medusa."""
+
+
+def may_be_typical(work: Work) -> bool:
+    """Tells whether a work's guesses may be accepted so."""
+    sampling = work.sampling
+    return sampling is not None and bool(work.proposed and sampling.temperature) and sampling.logprobs is None
+
+
+def likely(logits: Tensor, works: Sequence[Work], tokens: Tensor) -> Tensor:
+    """Returns int64 `[samples]`, on the device: 1 for rows of guesses that are likely enough where they stand.
+
+    Args:
+        logits: `[rows, vocab]` that `tokens` were drawn from.
+        works: those that are sampled, in order; each has `row_count` rows.
+        tokens: int64 `[samples]`.
+    """
+    found = torch.zeros_like(tokens)
+    row = place = 0
+    asked: list[tuple[int, int, int, int]] = []  # of each guess: its parent's row and place, its own place, its token
+    samplings = []
+    for work in works:
+        if may_be_typical(work) and work.sampling is not None:
+            for guess, (parent, token) in enumerate(zip(parents_of(work), work.proposed, strict=True), 1):
+                asked.append((row + 1 + parent, place + 1 + parent, place + guess, token))
+                samplings.append(work.sampling)
+        row += row_count(work)
+        place += len(work.samples) + len(work.proposed)
+    if asked:
+        rows, befores, places, guesses = to_device(np.array(asked, np.int64).T.copy(), logits.device)
+        logs = processed(logits[rows], samplings, tokens[befores]).log_softmax(-1)
+        entropy = -(logs.exp() * logs).sum(-1)
+        least = (DELTA * (-entropy).exp()).clamp(max=EPSILON)
+        found[places] = (logs.gather(1, guesses[:, None])[:, 0].exp() > least).long()
+    return found
+
+
+def followed(work: Work, tokens: Sequence[int], likely_rows: Sequence[int]) -> list[int]:
+    """Returns the draws of a work's rows, with its accepted guesses in place of those of the rows before them.
+
+    `likely_rows` has a number for each row: 0 where the guess that leads there is not likely enough.
+    """
+    ways: list[list[int] | None] = [[]]  # that are accepted, to the text, and to each guess
+    parents = parents_of(work)
+    for guess, parent in enumerate(parents):
+        before = ways[parent + 1]
+        counts = likely_rows[guess + 1] or work.proposed[guess] == tokens[parent + 1]
+        ways.append([*before, guess] if before is not None and counts else None)
+    found = list(tokens)
+    for guess in max((way for way in ways if way is not None), key=len):
+        found[parents[guess] + 1] = work.proposed[guess]
+    return found
