@@ -250,6 +250,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "stress": {"processes"},
         "front": {"load", "processes", "random_model"},
         "speculation": {"models", "processes"},
+        "autoscale": {"processes"},
     },
 }
 

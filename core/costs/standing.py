@@ -21,7 +21,8 @@ class WorkerStanding(Struct, frozen=True):
     draining: bool = False  # it takes nothing new, and ends
     age: float = 0.0  # seconds since it has said so
     queued_tokens: int = 0  # of prompts that are still to be computed there
-    sequences: int = 0  # that decode there, or wait for room
+    sequences: int = 0  # that decode there
+    waiting: int = 0  # sequences that wait for room there
     ttft: float | None = None  # until a usual prompt that comes now has its first token, behind everybody
     ttft_alone: float | None = None  # the same where nothing waits
     tpot: float | None = None  # of a step, with one sequence more
@@ -95,8 +96,12 @@ class RoleStanding(Struct, frozen=True):
         return alone, each
 
     def used_blocks(self, workers: int) -> float:
-        """Predicts the share of KV blocks in use if what is used now were spread over so many workers; may exceed 1."""
-        return (1 - self.free_blocks) * len(self.serving) / workers if workers else inf
+        """Predicts the share of KV blocks in use on so many workers, had all room that wait for it; may exceed 1."""
+        serving = self.serving
+        running = sum([one.sequences for one in serving])
+        waiting = sum([one.waiting for one in serving])
+        wanted = 1 + waiting / max(1, running)
+        return (1 - self.free_blocks) * wanted * len(serving) / workers if workers else inf
 
 
 class Standing(Struct, frozen=True):

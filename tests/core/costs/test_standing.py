@@ -29,6 +29,8 @@ def test_tokens_that_are_asked_of_fewer_workers_come_slower_until_they_pile_up()
     assert TWO.tpot(3) == pytest.approx(0.018)
     assert TWO.used_blocks(2) == pytest.approx(0.6)
     assert TWO.used_blocks(1) == pytest.approx(1.2)
+    crowded = RoleStanding((structs.replace(ONE, waiting=10),))
+    assert crowded.used_blocks(1) == pytest.approx(1.2) and crowded.free_blocks == 0.4
 
 
 @pytest.mark.parametrize("lacks", [{"usable": False}, {"draining": True}, {"ttft": None}])

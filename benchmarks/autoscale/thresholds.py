@@ -1,0 +1,39 @@
+"""Scales by fixed thresholds: what the policy is compared with."""
+
+from core.slo import SLO
+from launcher.autoscale.policy import Change, Seen, cheapest
+from launcher.autoscale.rules import Rules
+
+FLAT = 0.8
+"""Share of the objective below which a worker goes."""
+
+
+class Thresholds:
+    """Compares present figures with fixed shares of the objective, and has no waits.
+
+    It adds a worker above the objective, and removes one below `FLAT` of it, as a peer did before it predicted what
+    one worker fewer would mean (ai-dynamo/dynamo, pull 9294). It waits for workers that start or drain.
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+
+    def look(self, seen: Seen, now: float) -> Change | None:
+        """Returns the first change that a threshold asks for."""
+        assert seen.standing is not None
+        found = {"prefill": seen.standing.prefill, "decode": seen.standing.decode}
+        if any(len(stands.serving) != seen.wanted[role] for role, stands in found.items()):
+            return None
+        for role, stands in found.items():
+            count, bounds = seen.wanted[role], self._rules.bounds[role]
+            figure = _share(self._rules.slo, stands.ttft(count) if role == "prefill" else stands.tpot(count), role)
+            if figure > 1 and count < bounds.most:
+                return Change(role, 1, "", "")
+            if figure < FLAT and count > bounds.least:
+                return Change(role, -1, cheapest(stands.serving), "")
+        return None
+
+
+def _share(slo: SLO, seconds: float | None, role: str) -> float:
+    limit = slo.ttft_ms if role == "prefill" else slo.tpot_ms
+    return 1000 * (seconds or 0.0) / limit

@@ -1,0 +1,66 @@
+"""Draws a day of requests: few at night, many in the afternoon, bursts, and a ramp in the evening.
+
+Lengths are log-normal, with the medians that Patel et al., "Splitwise", ISCA 2024, report of conversations in Azure's
+public trace of 2023: 1,020 tokens of a prompt, 129 of an answer. The spreads, the day's shape and the bursts are
+ours; that arrivals are burstier than Poisson's over minutes is what Wang et al., "BurstGPT", 2024, found.
+"""
+
+import random
+from collections.abc import Iterator
+from math import cos, exp, log, pi
+from typing import NamedTuple
+
+DAY = 86400.0  # s
+NIGHT = 0.2  # of the peak's rate, at its least
+LEAST_AT = 4 / 24  # of the day
+BURSTS = 8
+BURST_SECONDS = 300.0
+BURST = 1.8  # times the rate
+RAMP = (19 / 24, 20 / 24)  # of the day, in which the rate grows evenly …
+RAMP_TO = 1.6  # … to so many times what it would be
+PROMPT, PROMPT_SPREAD, LONGEST_PROMPT = 1020.0, 0.6, 16384  # tokens; the spread is of the logarithm
+ANSWER, ANSWER_SPREAD, LONGEST_ANSWER = 129.0, 1.0, 4096
+
+
+class Arrival(NamedTuple):
+    """Describes a request."""
+
+    at: float  # s
+    prompt: int  # tokens
+    answer: int  # tokens
+
+
+class Day:
+    """Holds the shape of a day that lasts `seconds`."""
+
+    def __init__(self, peak: float, seed: int, seconds: float = DAY) -> None:
+        """Draws the bursts. `peak`: requests/s in the afternoon."""
+        self.seconds = seconds
+        self._peak = peak
+        self._chance = random.Random(seed)
+        self._length = BURST_SECONDS * seconds / DAY
+        self._bursts = [self._chance.uniform(0, seconds) for _ in range(BURSTS)]
+
+    def rate(self, at: float) -> float:
+        """Returns the requests/s at a moment."""
+        share = at / self.seconds
+        rate = self._peak * (NIGHT + (1 - NIGHT) * (0.5 - 0.5 * cos(2 * pi * (share - LEAST_AT))))
+        begin, end = RAMP
+        if begin <= share < end:
+            rate *= 1 + (RAMP_TO - 1) * (share - begin) / (end - begin)
+        return rate * (BURST if any(start <= at < start + self._length for start in self._bursts) else 1.0)
+
+    def arrivals(self) -> Iterator[Arrival]:
+        """Yields the day's requests, by thinning a process of the highest rate (Lewis and Shedler, 1979)."""
+        chance, most, at = self._chance, self._peak * BURST * RAMP_TO, 0.0
+        while (at := at + chance.expovariate(most)) < self.seconds:
+            if chance.random() * most < self.rate(at):
+                yield Arrival(
+                    at,
+                    _length(chance, PROMPT, PROMPT_SPREAD, LONGEST_PROMPT),
+                    _length(chance, ANSWER, ANSWER_SPREAD, LONGEST_ANSWER),
+                )
+
+
+def _length(chance: random.Random, median: float, spread: float, longest: int) -> int:
+    return max(2, min(longest, round(exp(log(median) + spread * chance.gauss(0, 1)))))

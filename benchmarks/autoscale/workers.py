@@ -1,0 +1,146 @@
+"""Simulates workers whose steps take the seconds of the cost model, and which report as real ones do.
+
+A prefill worker computes prompts one after the other. A decode worker gives every sequence a token in each step; in
+between two events its steps are alike, so its state moves by many steps at once.
+"""
+
+from collections import deque
+from heapq import heappop, heappush
+from math import inf
+
+from msgspec import structs
+
+from core.costs.backlog import Backlog
+from core.costs.steps import StepCosts, pairs_of
+from core.ids import NO_TICKET
+from core.redis.records import Load, Role, WorkerRecord
+from gateway.workers.worker import Worker
+
+BLOCK = 16  # tokens
+
+
+class Simulated:
+    """Holds what both roles have: a record, by which the gateway's own code sees it."""
+
+    def __init__(self, name: str, role: Role, costs: StepCosts, blocks: int, now: float) -> None:
+        self.costs = costs
+        self.since = now  # s: it is paid for from then on
+        self.draining = False
+        load = Load(blocks_total=blocks, costs=costs)
+        record = WorkerRecord(name, role, "", "", "m", "f", "c", BLOCK, 1 << 20, "cuda", "bf16", now, load=load)
+        self.worker = Worker(record)
+        self.worker.usable = True
+
+    @property
+    def name(self) -> str:
+        """Returns its epoch."""
+        return self.worker.record.epoch
+
+    def drain(self) -> None:
+        """Takes nothing new from now on."""
+        self.draining = True
+        self.worker.record = structs.replace(self.worker.record, draining=True)
+
+    def report(self, now: float, waiting: int) -> None:
+        """Tells the gateway how it stands. `waiting`: sequences that wait for room."""
+        load = structs.replace(self.worker.record.load, waiting=waiting)
+        self.worker.record = structs.replace(self.worker.record, load=load)
+        self.worker.reports(self.backlog(now), NO_TICKET, now)
+
+    def backlog(self, now: float) -> Backlog:
+        """Returns what it has before it."""
+        raise NotImplementedError
+
+
+class Prefill(Simulated):
+    """Computes prompts in order of arrival."""
+
+    def __init__(self, name: str, costs: StepCosts, blocks: int, now: float) -> None:
+        super().__init__(name, "prefill", costs, blocks, now)
+        self.free_at = now
+        self._queue: deque[tuple[float, float, int]] = deque()  # when each ends, how long it takes, tokens
+        self._tokens = 0  # of all of those
+
+    def take(self, tokens: int, now: float) -> float:
+        """Takes a prompt, and returns when its first token comes."""
+        seconds = self.costs.prompt_seconds(tokens, pairs_of(0, tokens))
+        self.free_at = max(self.free_at, now) + seconds
+        self._queue.append((self.free_at, seconds, tokens))
+        self._tokens += tokens
+        return self.free_at
+
+    def is_idle(self, now: float) -> bool:
+        """Tells whether nothing is left to compute."""
+        return self.free_at <= now
+
+    def backlog(self, now: float) -> Backlog:
+        """Returns the prompts that are not computed to their end."""
+        while self._queue and self._queue[0][0] <= now:
+            self._tokens -= self._queue.popleft()[2]
+        left = self._tokens
+        if self._queue:
+            end, seconds, tokens = self._queue[0]
+            left -= round(tokens * (1 - min(1.0, (end - now) / seconds)))  # which are computed
+        blocks = self.worker.record.load.blocks_total
+        return Backlog(prompts=len(self._queue), tokens=left, free_blocks=blocks)
+
+
+class Decode(Simulated):
+    """Decodes sequences, as many as its blocks hold."""
+
+    def __init__(self, name: str, costs: StepCosts, blocks: int, now: float) -> None:
+        super().__init__(name, "decode", costs, blocks, now)
+        self.version = 0  # of what it decodes: an end that was foreseen for another one does not come
+        self._tokens = 0.0  # that each sequence would have which had been here from the start
+        self._context = 0.0  # tokens of all sequences
+        self._reserved = 0  # blocks, for whole texts
+        self._moved = now
+        self._ends: list[tuple[float, int, int]] = []  # at how many of these tokens, which request, its blocks
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def has_room(self, tokens: int) -> bool:
+        """Tells whether a text of so many tokens fits beside the others."""
+        return self._reserved + tokens // BLOCK + 1 <= self.worker.record.load.blocks_total
+
+    def take(self, request: int, prompt: int, answer: int, now: float) -> None:
+        """Takes a sequence that has its first token."""
+        self.move(now)
+        blocks = (prompt + answer) // BLOCK + 1
+        heappush(self._ends, (self._tokens + answer - 1, request, blocks))
+        self._context += prompt + 1
+        self._reserved += blocks
+        self.version += 1
+
+    def next_end(self) -> float:
+        """Returns when the next sequence ends, s, unless something comes before; infinite where none runs."""
+        if not self._ends:
+            return inf
+        return self._moved + max(0.0, self._ends[0][0] - self._tokens) * self._step()
+
+    def end(self, now: float, lengths: dict[int, int]) -> int:
+        """Ends the next sequence, and returns its request. `lengths`: tokens of whole texts, by request."""
+        self.move(now)
+        _, request, blocks = heappop(self._ends)
+        self._context = max(0.0, self._context - lengths[request]) if self._ends else 0.0
+        self._reserved -= blocks
+        self.version += 1
+        return request
+
+    def move(self, now: float) -> None:
+        """Gives every sequence its tokens up to now."""
+        if self._ends:
+            tokens = (now - self._moved) / self._step()
+            self._tokens += tokens
+            self._context += tokens * len(self._ends)
+        self._moved = now
+
+    def backlog(self, now: float) -> Backlog:
+        """Returns what decodes."""
+        self.move(now)
+        free = self.worker.record.load.blocks_total - self._reserved
+        return Backlog(sequences=len(self._ends), context=round(self._context), free_blocks=free)
+
+    def _step(self) -> float:
+        return self.costs.decode_seconds(len(self._ends), round(self._context))
