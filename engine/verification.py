@@ -17,9 +17,6 @@ from engine.plan import Work
 NOT_FINITE, DRAWN, NONE_LEFT = range(3)
 """What comes of a draw: its logits were not finite, it is a token, or all tokens were forbidden."""
 
-MOST_ROWS = 64
-"""Rows of one work at most; each has a name of its own."""
-
 
 def row_count(work: Work) -> int:
     """Counts the rows of logits that a sampled work is drawn from."""
@@ -27,10 +24,10 @@ def row_count(work: Work) -> int:
 
 
 def with_rows(works: Sequence[Work]) -> Sequence[Work]:
-    """Returns for each row of logits of sampled `works` a work that is drawn from there, without guesses.
+    """Returns for each row of logits of sampled `works` a work that is drawn from there.
 
-    The first row of a work is the work's own. Each other one has a text of its own, that with the guesses before it,
-    and stands for a sequence that nobody else is: what is kept of sequences from step to step finds it new.
+    The first row of a work is the work's own, without guesses. Each other one has as `proposed` the guesses before it:
+    it is drawn from as if these were the last tokens of its text, `tokens`, which is the sequence's own.
     """
     if not any(work.proposed for work in works):
         return works
@@ -38,16 +35,12 @@ def with_rows(works: Sequence[Work]) -> Sequence[Work]:
 
 
 def _rows_of(work: Work) -> list[Work]:
-    assert len(work.proposed) < MOST_ROWS, "more guesses than rows have names"
     if not work.proposed:
         return [work]
-    rows = [structs.replace(work, proposed=(), parents=())]
-    looks_back = work.sampling is not None and work.sampling.looks_back
-    for count, way in enumerate(ways(work), 1):
-        tokens = [*work.tokens, *way] if looks_back and work.tokens is not None else None
-        name, output_index = -(MOST_ROWS * work.sequence + count), work.output_index + len(way)
-        rows.append(structs.replace(rows[0], sequence=name, output_index=output_index, tokens=tokens, propose=0))
-    return rows
+    return [
+        structs.replace(work, proposed=way, parents=(), output_index=work.output_index + len(way))
+        for way in ((), *ways(work))
+    ]
 
 
 def ways(work: Work) -> list[tuple[int, ...]]:

@@ -34,8 +34,9 @@ class Adjuster(Protocol):
         """Returns adjusted logits, fp32 `[rows, vocab]`: the given ones, changed, if they are fp32, else new ones.
 
         `works` has one entry for each row. A work's last token may be `PENDING`: then it is what `before` sampled for
-        its sequence, and `Work.tokens` lacks it. The host does not wait for the device. Rows of works that ask for
-        nothing keep their values.
+        its sequence, and `Work.tokens` lacks it. Rows of guesses stand behind their work's first, and have the guesses
+        on their way as `Work.proposed`: these are the last tokens of their text. The host does not wait for the device.
+        Rows of works that ask for nothing keep their values.
         """
         ...
 

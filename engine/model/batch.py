@@ -208,7 +208,10 @@ def _pending(works: Sequence[Work], token_ids: Ints, owners: Ints, before: Sampl
 
 
 def place_of_samples(works: Sequence[Work]) -> dict[int, int]:
-    """Tells where each sequence that drew one sample finds it among the step's tokens."""
+    """Tells where each sequence that drew one sample finds it among the step's tokens.
+
+    Of one that had guesses, which is planned when it is known what came, any place is told.
+    """
     places = {}
     place = 0
     for work in works:

@@ -2,7 +2,8 @@
 
 A sequence has a row of the table while it is in steps. A row is filled from the text when a sequence is new there, or
 has come back after others took its row, or the table had to grow; from then on each step adds the text's newest token,
-which the device alone may know.
+which the device alone may know. In a step with guesses each of these has a row too: a copy of that, with the guesses on
+its way.
 """
 
 from collections import Counter
@@ -36,6 +37,8 @@ class Updates(NamedTuple):
     fresh: NDArray[np.int64]  # rows that are to be 0 first
     places: NDArray[np.int64]  # in the flat table, each once
     amounts: NDArray[np.int32]  # to be added there
+    copies: NDArray[np.int64]  # [2, rows of guesses] rows that are then copied, and those that become like them
+    guesses: NDArray[np.int64]  # places in the flat table that further tokens are added at, each as often as it comes
 
 
 class DeviceCounts:
@@ -52,12 +55,19 @@ class DeviceCounts:
             self.table = torch.empty((0, 0), dtype=torch.int32)  # freed before the larger one is made
             count = max(FEWEST_ROWS, 1 << (len(changes) - 1).bit_length())
             self.table = torch.zeros((count, vocab), dtype=torch.int32, device=device)
-        kept = [self._rows.pop(change.work.sequence, None) for change in changes]
+        kept = [None if each.work.proposed else self._rows.pop(each.work.sequence, None) for each in changes]
         free = self._free_rows(kept)
         rows, fresh, places, amounts = [], [], [], []
+        copies: list[tuple[int, int]] = []
+        guesses: list[int] = []
         for change, row in zip(changes, kept, strict=True):
             work = change.work
             assert work.tokens is not None
+            if work.proposed:  # a row of guesses: its work's first row stands before it
+                rows.append(free.pop())
+                copies.append((self._rows[work.sequence].number, rows[-1]))
+                guesses += [token + rows[-1] * vocab for token in work.proposed]
+                continue
             known = len(work.tokens)
             if row is None:
                 row = Row(free.pop(), work.tokens, 0)
@@ -78,14 +88,19 @@ class DeviceCounts:
             np.array(fresh, np.int64),
             np.concatenate(places) if places else np.empty(0, np.int64),
             np.concatenate(amounts) if amounts else np.empty(0, np.int32),
+            np.array(copies, np.int64).reshape(-1, 2).T.copy(),
+            np.array(guesses, np.int64),
         )
 
-    def apply(self, fresh: Tensor, places: Tensor, amounts: Tensor) -> None:
+    def apply(self, fresh: Tensor, places: Tensor, amounts: Tensor, copies: Tensor, guesses: Tensor) -> None:
         """Changes the table as planned, by arrays that are on the device now."""
         if len(fresh):
             self.table.index_fill_(0, fresh, 0)
         if len(places):
             self.table.view(-1).index_add_(0, places, amounts)
+        if len(guesses):
+            self.table[copies[1]] = self.table[copies[0]]
+            self.table.view(-1).index_add_(0, guesses, torch.full_like(guesses, IN_OUTPUT, dtype=torch.int32))
 
     def _free_rows(self, kept: Sequence[Row | None]) -> list[int]:
         """Lists rows for the texts that have none: such that nobody has, else those of the longest absent."""

@@ -82,6 +82,8 @@ class DeviceAdjuster:
             updates.fresh,
             updates.places,
             updates.amounts,
+            updates.copies,
+            updates.guesses,
             *_masks(changes),
             _entries(changes),
         ]
@@ -89,12 +91,12 @@ class DeviceAdjuster:
         if lasts != self._lasts:
             arrays += [*_biases(changes, vocab), _texts(penalized, updates.rows), _penalties(penalized)]
             self._lasting = None
-        fresh, places, amounts, rows, bits, entries, *lasting = to_device_together(arrays, device)
+        fresh, places, amounts, copies, guesses, rows, bits, entries, *lasting = to_device_together(arrays, device)
         if self._lasting is None:
             self._lasting, self._lasts = Lasting(*lasting), lasts
         kept = self._lasting
         sampled = before.tokens if before is not None and len(before.tokens) else logits.new_zeros(1, dtype=torch.int64)
-        self._counts.apply(fresh, places, amounts)
+        self._counts.apply(fresh, places, amounts, copies, guesses)
         if len(kept.places):
             logits.view(-1).index_add_(0, kept.places, kept.biases)
         if penalized:

@@ -71,7 +71,9 @@ class RowChanges:
 
 def is_pending(work: Work) -> bool:
     """Tells whether `Work.tokens` lacks the text's last token, which only the step before knows yet."""
-    return work.tokens is not None and work.output_index > len(work.tokens) - work.prompt_tokens
+    if work.tokens is None:
+        return False
+    return work.output_index > len(work.tokens) + len(work.proposed) - work.prompt_tokens
 
 
 def _bad_words(asked: Asked, work: Work, pending: int | None) -> tuple[list[int], NDArray[np.int32]]:
@@ -80,7 +82,8 @@ def _bad_words(asked: Asked, work: Work, pending: int | None) -> tuple[list[int]
     if words is None or tokens is None:
         return [], NONE_DEPENDS
     if pending is None:
-        return words.completing(tokens, work.prompt_tokens), NONE_DEPENDS
+        text = [*tokens, *work.proposed] if work.proposed else tokens
+        return words.completing(text, work.prompt_tokens), NONE_DEPENDS
     return words.single, words.depending(tokens, work.prompt_tokens)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from engine.backends.adjusting.recent import Recent
 from engine.backends.adjusting.row_changes import RowChange, RowChanges
-from engine.backends.native.token_counts import TokenCounts
+from engine.backends.native.token_counts import Listed, TokenCounts
 from engine.constraints import Masks
 from engine.model.batch import Sampled
 from engine.plan import Work
@@ -63,19 +63,19 @@ class NativeAdjuster:
             forbidden = forbidden + [token for token, newest in change.depending.tolist() if newest == pending]
         ids = np.array(forbidden, np.int32)
         alive.append(ids)
-        counted, counts = 0, None
+        listed = None
         if asked.penalizes:
-            counts = self._counts(change, pending)
-            counted = len(counts)
+            listed = self._counts(change, pending)
+            alive += listed
         return _CHANGE.pack(
             change.row,
             len(asked.bias_ids),
-            counted,
+            len(listed.ids) if listed is not None else 0,
             len(ids),
             asked.bias_ids.ctypes.data,
             asked.biases.ctypes.data,
-            counts.ids.ctypes.data if counts is not None else 0,
-            counts.counts.ctypes.data if counts is not None else 0,
+            listed.ids.ctypes.data if listed is not None else 0,
+            listed.counts.ctypes.data if listed is not None else 0,
             ids.ctypes.data,
             bits.ctypes.data if bits is not None else 0,
             sampling.repetition_penalty,
@@ -83,12 +83,18 @@ class NativeAdjuster:
             sampling.presence_penalty,
         )
 
-    def _counts(self, change: RowChange, pending: int | None) -> TokenCounts:
-        """Returns a text's counts, the pending token included; what was counted before is not counted again."""
+    def _counts(self, change: RowChange, pending: int | None) -> Listed:
+        """Returns a text's counts, the pending token included; what was counted before is not counted again.
+
+        That of a row of guesses is its work's first row's, with the guesses on the way.
+        """
         work = change.work
         text = work.tokens
         assert text is not None
         found = self._counted.use(work.sequence)
+        if work.proposed:
+            assert found is not None and found.text is text, "a row of guesses before its work's first"
+            return found.counts.behind(work.proposed)
         if found is None or found.text is not text or found.tokens > len(text):
             prompt = text[: work.prompt_tokens] if change.asked.counts_prompt else ()
             found = Counted(text, work.prompt_tokens, TokenCounts(prompt))
@@ -96,4 +102,4 @@ class NativeAdjuster:
         if pending is not None:
             found.counts.add([pending])
         self._counted.keep(work.sequence, Counted(text, len(text) + (pending is not None), found.counts))
-        return found.counts
+        return found.counts.listed()

@@ -1,12 +1,20 @@
 """Counts the tokens of one text as it grows: a list of those that are in it, and how often each is in its output."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 FEWEST = 64
 """Places that a list has at least, so that it seldom grows."""
+
+
+class Listed(NamedTuple):
+    """Holds the tokens that are in a text, and how often each is in its output."""
+
+    ids: NDArray[np.int32]
+    counts: NDArray[np.int32]
 
 
 class TokenCounts:
@@ -35,3 +43,16 @@ class TokenCounts:
                     self.counts = np.concatenate((self.counts, np.zeros_like(self.counts)))
                 self.ids[place] = token
             self.counts[place] += 1
+
+    def listed(self) -> Listed:
+        """Returns the entries, which the next `add` may change."""
+        return Listed(self.ids[: len(self)], self.counts[: len(self)])
+
+    def behind(self, tokens: Sequence[int]) -> Listed:
+        """Returns entries of their own, of the text with further tokens of the output."""
+        new = [token for token in dict.fromkeys(tokens) if token not in self._places]
+        ids = np.concatenate((self.ids[: len(self)], np.array(new, np.int32)))
+        counts = np.concatenate((self.counts[: len(self)], np.zeros(len(new), np.int32)))
+        for token in tokens:
+            counts[self._places[token] if token in self._places else len(self) + new.index(token)] += 1
+        return Listed(ids, counts)

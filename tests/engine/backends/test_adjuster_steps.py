@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 import torch
+from msgspec import structs
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -14,6 +15,7 @@ from engine.backends.adjuster import FORBIDDEN
 from engine.constraints import Masks
 from engine.model.batch import Sampled
 from engine.plan import PENDING, Work
+from engine.verification import ways, with_rows
 from tests.engine.backends.adjusters import ADJUSTERS
 
 STEPS = 16
@@ -193,3 +195,31 @@ def test_all_adjusters_make_the_bits_of_the_formulas(vocab: int, seeds: int) -> 
         for _ in range(STEPS):
             steps.step()
         assert steps.pending > STEPS
+
+
+@pytest.mark.parametrize("name", ADJUSTERS)
+def test_rows_of_guesses_are_those_of_texts_with_them(name: str) -> None:
+    """Step after step, whatever came of the guesses; other texts, with guesses too, are in the same steps."""
+    draw, adjuster, vocab = random.Random(7), ADJUSTERS[name](), 40
+    texts = [make_text(draw, number, vocab) for number in range(1, 5)]
+    asked = dict(repetition_penalty=1.3, frequency_penalty=0.4, presence_penalty=-0.6, bad_words=((3, 5), (4,)))
+    for text in texts[:2]:
+        text.sampling = Sampling(text.number, **asked)  # type: ignore[arg-type]
+    for _ in range(6):
+        works, rows = [], []
+        for text in texts:
+            guesses = tuple(draw.choices(range(6), k=draw.choice((0, 3, 5))))
+            parents = (-1, -1, 0, 2, 1)[: len(guesses)]
+            index = len(text.known) - len(text.prompt)
+            known = text.known if text.sampling.looks_back else None
+            ids = [text.known[-1], *guesses]
+            work = Work(text.number, 9, ids, ([1],), text.sampling, (0,), index, known, len(text.prompt))
+            works.append(structs.replace(work, proposed=guesses, parents=parents))
+            for way in ((), *ways(works[-1])):
+                rows.append(Text(text.number, text.sampling, text.prompt))
+                rows[-1].drawn = [*text.known[len(text.prompt) :], *way]
+        logits = torch.randn((len(rows), vocab), generator=torch.Generator().manual_seed(draw.getrandbits(30)))
+        expected = torch.stack([judged(row, text, (), None) for row, text in zip(logits, rows, strict=True)])
+        assert torch.equal(adjuster.adjust(logits.clone(), with_rows(works), None, None), expected)
+        for text in texts:
+            text.known += draw.choices(range(6), k=draw.randint(1, 4))
