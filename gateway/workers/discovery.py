@@ -93,6 +93,8 @@ class Discovery:
             await self._clock.sync(self._store)
             self._synced = time.monotonic()
         found = await listed(self._store, self._signer, WorkerRecord, self._unsigned)
+        there = {record.epoch for record, _ in found}
+        self._missed = {epoch: record for epoch, record in self._missed.items() if epoch in there}
         self._update({record.epoch: record for record, beat in found if self._fits(record) and self._new(record, beat)})
 
     def look(self) -> None:
@@ -141,7 +143,7 @@ class Discovery:
         for worker in connected:
             worker.liveness.beating = lost or worker.epoch in records
         usable = {worker.epoch: worker.record for worker in connected if worker.welcomed}
-        self._missed = {epoch: records[epoch] for epoch in self._missed if epoch in records and epoch not in usable}
+        self._missed = {epoch: record for epoch, record in self._missed.items() if epoch not in usable}
         for line in self._unreached.look(usable, self._missed.values()):
             log.warning("%s", line)
         for epoch, why in misfits([worker.record for worker in connected]).items():

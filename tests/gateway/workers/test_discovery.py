@@ -203,8 +203,10 @@ async def test_a_life_that_never_answers_is_dropped_and_comes_back_with_a_new_he
     assert (finder.known(), finder.dead) == ({peer.epoch}, ["gone"])
     later += BURIED_SECONDS + 1
     assert "gone" not in await finder.poll()
+    assert [(pair.receiver, pair.address) for pair in finder.discovery.unreached] == [("gone", "tcp://127.0.0.1:1")]
     await publish(finder.store, SIGNER, gone, time.time())
     assert "gone" in await finder.poll()
+    assert len(finder.discovery.unreached) == 1  # tried again, and not there yet
 
 
 async def test_workers_of_other_weights_are_named_once(
