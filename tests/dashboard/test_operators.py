@@ -16,6 +16,7 @@ from core.network.tls import trusting
 from dashboard.asking import Gateway
 from tests.certificates import make_certificate
 from tests.dashboard.conftest import Start
+from tests.plain_http import PLAIN
 from tests.waiting import wait_until
 
 NOWHERE = "redis://127.0.0.1:1"
@@ -37,7 +38,7 @@ def test_only_operators_see_the_page_and_its_socket(start_dashboard: Start, tmp_
     operator, other = add(keys, "me", True), add(keys, "other", False)
     address = start_dashboard("--redis", NOWHERE, "--api-keys", str(keys))
     stream = address.replace("http", "ws") + "/_stcore/stream"
-    with httpx.Client(base_url=address, timeout=20) as client:
+    with httpx.Client(base_url=address, timeout=20, verify=PLAIN) as client:
         assert client.get("/_stcore/health").status_code == 200
         for path in PAGES:
             answer = client.get(path)

@@ -27,6 +27,7 @@ from launcher.deployment import ENVIRONMENT
 from launcher.host.redis_server import redis_service
 from tests.e2e.forks import ROOT, Forked
 from tests.e2e.host import THIS_HOST, Host
+from tests.plain_http import PLAIN
 from tests.waiting import wait_until
 
 START_SECONDS = 120.0
@@ -206,7 +207,7 @@ class System:
     def _takes_requests(self) -> bool:
         """From the first pair of workers on, the gateway is ready; here requests go to all of them."""
         with self.host_of("gateway").inside():
-            if httpx.get(f"{self.gateway_url}/ready", timeout=5).status_code != 200:
+            if httpx.get(f"{self.gateway_url}/ready", timeout=5, verify=PLAIN).status_code != 200:
                 return False
         return self.usable() == len(self.workers)
 
@@ -217,7 +218,7 @@ class System:
     def figures(self, name: str) -> list[Sample]:
         """What the gateway counts under this name, at this moment."""
         with self.host_of("gateway").inside():
-            page = httpx.get(f"{self.gateway_url}/metrics", timeout=10).text
+            page = httpx.get(f"{self.gateway_url}/metrics", timeout=10, verify=PLAIN).text
         lines = [line for line in page.splitlines() if line.startswith(name + "{")]
         return [one for family in text_string_to_metric_families("\n".join(lines)) for one in family.samples]
 

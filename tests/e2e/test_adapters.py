@@ -14,6 +14,7 @@ from tests.adapter_reference import adapted_by, build_adapter
 from tests.e2e.deaths import death_midway
 from tests.e2e.golden import LIMITS, build_served_model, tokens_of
 from tests.e2e.system import System
+from tests.plain_http import PLAIN
 from tests.reference import Golden, golden, make_prompts
 from tests.waiting import wait_until
 
@@ -54,7 +55,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def post(system: System, path: str, **body: str) -> httpx.Response:
-    return httpx.post(f"{system.gateway_url}{path}", json=body, timeout=60)
+    return httpx.post(f"{system.gateway_url}{path}", json=body, timeout=60, verify=PLAIN)
 
 
 def ask(system: System, asked: Sequence[tuple[str, Golden]]) -> list[list[int]]:
@@ -69,7 +70,7 @@ def ask(system: System, asked: Sequence[tuple[str, Golden]]) -> list[list[int]]:
         return tokens_of(answer.json()["choices"][0]["text"])
 
     async def everything() -> list[list[int]]:
-        async with httpx.AsyncClient(base_url=system.gateway_url, timeout=120, limits=LIMITS) as client:
+        async with httpx.AsyncClient(base_url=system.gateway_url, timeout=120, limits=LIMITS, verify=PLAIN) as client:
             return await asyncio.gather(*(one(client, name, run) for name, run in asked))
 
     return asyncio.run(everything())
@@ -86,7 +87,7 @@ def mixed(runs: Runs, *names: str) -> list[tuple[str, Golden]]:
 
 def listed(system: System) -> dict[str, str | None]:
     """The models that the gateway names, with their parents."""
-    data = httpx.get(f"{system.gateway_url}/v1/models", timeout=10).json()["data"]
+    data = httpx.get(f"{system.gateway_url}/v1/models", timeout=10, verify=PLAIN).json()["data"]
     return {model["id"]: model["parent"] for model in data}
 
 
@@ -101,7 +102,9 @@ def test_equal_prompts_of_two_adapters_and_the_model_keep_apart(served: Served) 
     records = system.wait_until_idle()
     assert sum(record.load.handoffs for record in records if record.role == "decode") == 2 * len(asked)
     assert sum(record.load.kv.found_tokens for record in records) > 0
-    missing = httpx.post(f"{system.gateway_url}/v1/completions", json={"model": "lex", "prompt": "w1"}, timeout=10)
+    missing = httpx.post(
+        f"{system.gateway_url}/v1/completions", json={"model": "lex", "prompt": "w1"}, timeout=10, verify=PLAIN
+    )
     assert missing.status_code == 404
     assert missing.json()["error"]["message"] == (
         "the model 'lex' does not exist; this server has 'model' and the adapters 'law', 'sql'"

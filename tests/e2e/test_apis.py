@@ -10,6 +10,7 @@ import pytest
 
 from tests.e2e.system import System
 from tests.e2e.test_secrecy import dump
+from tests.plain_http import PLAIN
 
 QUESTION = "Tell me a story about a fox and a lantern."
 TOKENS = 32
@@ -94,5 +95,5 @@ def test_redis_shows_nothing_of_stored_responses(client: openai.OpenAI, model: s
 
 def test_an_agents_default_limit_is_no_error(claude: anthropic.Anthropic, model: str, system: System) -> None:
     body = {"model": model, "max_tokens": 32000, "messages": [{"role": "user", "content": "Hello!"}]}
-    answer = httpx.post(f"{system.gateway_url}/v1/messages", json=body, timeout=60)
+    answer = httpx.post(f"{system.gateway_url}/v1/messages", json=body, timeout=60, verify=PLAIN)
     assert answer.status_code == 200 and answer.json()["stop_reason"] in ("end_turn", "model_context_window_exceeded")

@@ -5,6 +5,7 @@ import asyncio
 import httpx
 
 from tests.e2e.system import System
+from tests.plain_http import PLAIN
 
 STREAMS = 100
 
@@ -32,7 +33,7 @@ def test_a_hundred_streams_cut_midway_leave_no_block_in_use(system: System) -> N
 
     async def everything() -> list[int]:
         limits = httpx.Limits(max_connections=STREAMS)
-        async with httpx.AsyncClient(base_url=system.gateway_url, timeout=60, limits=limits) as client:
+        async with httpx.AsyncClient(base_url=system.gateway_url, timeout=60, limits=limits, verify=PLAIN) as client:
             body = {"id": (await client.get("/v1/models")).json()["data"][0]["id"]}
             assert body["id"] == system.model.name
             return await asyncio.gather(*(cut(client, number) for number in range(STREAMS)))

@@ -21,6 +21,7 @@ from tests.e2e.conftest import DEMO
 from tests.e2e.host import Host, namespace, need_root_and
 from tests.e2e.system import System
 from tests.engine.drive import run, start
+from tests.plain_http import PLAIN
 
 PROMPT = (
     "My secret is a purple elephant named Gustav, who lives behind the seventh waterfall, eats nothing but yellow "
@@ -109,7 +110,7 @@ def ask(host: Host, system: System) -> dict[str, dict[str, int]]:
     """A client's request, on the services' host; greedy, so that it is the same each time."""
     body = {"model": system.model.name, "prompt": PROMPT, "max_tokens": 8, "temperature": 0, "ignore_eos": True}
     with host.inside():
-        answer = httpx.post(f"{system.gateway_url}/v1/completions", json=body, timeout=60)
+        answer = httpx.post(f"{system.gateway_url}/v1/completions", json=body, timeout=60, verify=PLAIN)
     assert answer.status_code == 200, answer.text
     result: dict[str, dict[str, int]] = answer.json()
     return result

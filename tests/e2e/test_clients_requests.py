@@ -24,6 +24,7 @@ from tests.e2e.asked.responses import RESPONSES as RESPONSES_ASKED
 from tests.e2e.asked.tokens import TOKENS
 from tests.e2e.asked.tools import TOOLS
 from tests.e2e.system import System
+from tests.plain_http import PLAIN
 
 LISTS = (LOAD_TOOLS, TOKENS, COMPLETIONS, CHATS, TOOLS, FRAMEWORKS, RESPONSES_ASKED, MESSAGES_ASKED)
 ASKED = {asked.name: asked for one in LISTS for asked in one}
@@ -48,7 +49,7 @@ def answers(system: System) -> dict[str, httpx.Response]:
 
     async def send() -> list[httpx.Response]:
         room = asyncio.Semaphore(AT_ONCE)
-        async with httpx.AsyncClient(base_url=system.gateway_url, timeout=60) as client:
+        async with httpx.AsyncClient(base_url=system.gateway_url, timeout=60, verify=PLAIN) as client:
 
             async def one(asked: Asked) -> httpx.Response:
                 async with room:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.e2e.golden import build_served_model, references, tokens_of
 from tests.e2e.system import System
+from tests.plain_http import PLAIN
 from tests.waiting import wait_until
 
 
@@ -19,7 +20,7 @@ def test_a_client_has_its_first_token_before_a_byte_of_kv_has_moved(tmp_path: Pa
     worker = ["--dtype", "fp32", "--kv-memory", "64MiB"]
     with System(tmp_path, model, worker=worker) as system:
         body = {
-            "model": httpx.get(f"{system.gateway_url}/v1/models").json()["data"][0]["id"],
+            "model": httpx.get(f"{system.gateway_url}/v1/models", verify=PLAIN).json()["data"][0]["id"],
             "prompt": run.prompt,
             "max_tokens": 8,
             "temperature": 0,
@@ -29,7 +30,9 @@ def test_a_client_has_its_first_token_before_a_byte_of_kv_has_moved(tmp_path: Pa
         decode = system.workers["decode-0"]
         decode.send_signal(signal.SIGSTOP)
         try:
-            with httpx.stream("POST", f"{system.gateway_url}/v1/completions", json=body, timeout=60) as answer:
+            with httpx.stream(
+                "POST", f"{system.gateway_url}/v1/completions", json=body, timeout=60, verify=PLAIN
+            ) as answer:
                 texts = []
                 for line in answer.iter_lines():
                     if not line.startswith("data: {"):

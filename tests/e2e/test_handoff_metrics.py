@@ -5,6 +5,7 @@ import pytest
 
 from core.redis.records import WorkerRecord
 from tests.e2e.system import System
+from tests.plain_http import PLAIN
 from tests.waiting import wait_until
 
 PROMPT = "A fox and a lantern went over the hill, and each of them told the other what it had seen. " * 4
@@ -22,7 +23,9 @@ def test_one_request(system: System) -> None:
     before = system.wait_until_idle()
     known = len(system.finished())
     body = {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 8, "ignore_eos": True}
-    assert httpx.post(f"{system.gateway_url}/v1/chat/completions", json=body, timeout=60).status_code == 200
+    assert (
+        httpx.post(f"{system.gateway_url}/v1/chat/completions", json=body, timeout=60, verify=PLAIN).status_code == 200
+    )
     wait_until(lambda: len(system.finished()) > known, "the request's record")
     record, after = system.finished()[-1], system.wait_until_idle()
     assert (record.transport, record.sealed, record.codec) == ("shm", False, "none")
@@ -43,7 +46,7 @@ def test_one_request(system: System) -> None:
     assert ways[record.decode_worker].transport == "shm"
     assert record.prefill_worker in [link.peer for link in here[record.decode_worker].links]
 
-    text = httpx.get(f"{system.gateway_url}/metrics", timeout=5).text
+    text = httpx.get(f"{system.gateway_url}/metrics", timeout=5, verify=PLAIN).text
     for name in (
         "handoff_seconds_total",
         "handoff_blocks",

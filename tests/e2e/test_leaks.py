@@ -13,6 +13,7 @@ import pytest
 from tests.e2e.deaths import kill_busiest
 from tests.e2e.golden import LIMITS, build_served_model
 from tests.e2e.system import System
+from tests.plain_http import PLAIN
 from tests.waiting import wait_until
 
 REQUESTS = 1000
@@ -82,7 +83,7 @@ async def everything(url: str, deaths: Mapping[int, Callable[[], None]]) -> Coun
         else:
             outcomes["finished" if last == "data: [DONE]" else "broken"] += 1
 
-    async with httpx.AsyncClient(base_url=url, timeout=120, limits=LIMITS) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=120, limits=LIMITS, verify=PLAIN) as client:
         model = (await client.get("/v1/models")).json()["data"][0]["id"]
         await asyncio.gather(*(one(client, number, random.Random(number)) for number in range(REQUESTS)))
     return outcomes

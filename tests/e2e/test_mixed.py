@@ -13,6 +13,7 @@ from tests.e2e.asked.bodies import ASK, FORM, TOOL, chat, completion
 from tests.e2e.conftest import DEMO
 from tests.e2e.deaths import kill_busiest
 from tests.e2e.system import System
+from tests.plain_http import PLAIN
 
 WORDS = ("fox", "owl", "lion", "bear", "whale", "robot")
 LEAST = 64  # tokens, so that a worker dies in the midst of answers
@@ -55,7 +56,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
 async def answers(system: System, at_once: int, deaths: Sequence[Callable[[], None]] = ()) -> list[Any]:
     """Returns what all requests are answered. Each of the `deaths` is called when the first is, and kills a worker."""
     room = asyncio.Semaphore(at_once)
-    async with httpx.AsyncClient(base_url=system.gateway_url, timeout=120) as client:
+    async with httpx.AsyncClient(base_url=system.gateway_url, timeout=120, verify=PLAIN) as client:
 
         async def one(asked: Asked) -> Any:
             async with room:
@@ -120,7 +121,7 @@ def test_together_and_after_deaths_answers_are_what_they_are_alone(pairs: System
 
 async def leave(system: System) -> None:
     """Asks for every answer as a stream, and goes away in its middle."""
-    async with httpx.AsyncClient(base_url=system.gateway_url, timeout=120) as client:
+    async with httpx.AsyncClient(base_url=system.gateway_url, timeout=120, verify=PLAIN) as client:
 
         async def one(number: int, asked: Asked) -> None:
             async with client.stream("POST", asked.path, json={**asked.body, "stream": True}) as answer:

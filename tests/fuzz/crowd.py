@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import httpx
 
 from tests.e2e.golden import LIMITS, tokens_of
+from tests.plain_http import PLAIN
 from tests.reference import Golden
 
 TIMEOUT = 120.0
@@ -52,7 +53,7 @@ class Crowd:
             if ended in at:
                 await asyncio.to_thread(at[ended])
 
-        async with httpx.AsyncClient(base_url=self._url, timeout=TIMEOUT, limits=LIMITS) as client:
+        async with httpx.AsyncClient(base_url=self._url, timeout=TIMEOUT, limits=LIMITS, verify=PLAIN) as client:
             await asyncio.gather(*(one(client, draw) for draw in draws))
 
     async def _one(self, client: httpx.AsyncClient, draw: random.Random) -> None:

@@ -23,6 +23,7 @@ from gateway.http.server import Server
 from gateway.service import Gateway
 from gateway.text.tokenizer import ModelTokenizer
 from tests.gateway.peer import Peer, introduce
+from tests.plain_http import PLAIN
 
 SECONDS = 20.0  # for anything that has to come about
 TEXT = "Hello, world! 🙂 The quick brown fox jumps over the lazy dog. Fine, thank you."
@@ -47,8 +48,11 @@ class Running:
         self.peers: list[Peer] = []
         self.text = TEXT
         self.texts: dict[int, str] = {}
-        self.client = httpx.AsyncClient(base_url=url, timeout=30)
-        self.openai = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=30)
+        self.client = httpx.AsyncClient(base_url=url, timeout=30, verify=PLAIN)
+        plain = openai.DefaultAsyncHttpxClient(verify=PLAIN)
+        self.openai = openai.AsyncOpenAI(
+            base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=30, http_client=plain
+        )
         self._redis, self._model, self._secret = redis, model, secret
 
     def answer(self, job: AnyJob, sample: int) -> list[int]:

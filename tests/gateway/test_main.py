@@ -18,6 +18,7 @@ import pytest
 
 from gateway.text.tokenizer import ModelTokenizer
 from tests.gateway.peer import Peer
+from tests.plain_http import PLAIN
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 40.0
@@ -62,7 +63,7 @@ def test_start_and_end(start: Start, tmp_path: Path, number: int) -> None:
     process = start(**{"status-file": str(status)})
     url = ready(status)
     assert not url.endswith(":0")
-    assert httpx.get(f"{url}/health").json()["stage"] == "waiting for workers"
+    assert httpx.get(f"{url}/health", verify=PLAIN).json()["stage"] == "waiting for workers"
     process.send_signal(number)
     _, said = process.communicate(timeout=20)
     assert process.returncode == 0, said
@@ -79,7 +80,7 @@ async def test_sigterm_lets_an_open_stream_end_and_refuses_others(
     peer = await Peer("decode", redis_url, secret, str(model), lambda *_: [*[letter] * 100, end], step=0.03).start()
     url = await asyncio.to_thread(ready, status)
     try:
-        async with httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
+        async with httpx.AsyncClient(base_url=url, timeout=SECONDS, verify=PLAIN) as client:
             while (await client.get("/ready")).status_code != 200:
                 await asyncio.sleep(0.02)
             body = {"prompt": "a", "stream": True, "max_tokens": 200}
@@ -103,7 +104,7 @@ async def test_sigterm_lets_an_open_stream_end_and_refuses_others(
 def test_an_open_connection_does_not_hold_the_end(start: Start, tmp_path: Path) -> None:
     status = tmp_path / "status"
     process = start(**{"status-file": str(status)})
-    with httpx.Client(base_url=ready(status)) as client:
+    with httpx.Client(base_url=ready(status), verify=PLAIN) as client:
         client.get("/health")
         process.send_signal(signal.SIGTERM)
         assert process.wait(15) == 0
@@ -173,7 +174,7 @@ def test_connections_are_as_many_as_descriptors_allow(start: Start, tmp_path: Pa
     url = ready(status)
     host, port = url.removeprefix("http://").rsplit(":", 1)
     idle = [socket.create_connection((host, int(port))) for _ in range(80)]
-    assert httpx.get(f"{url}/health").json()["stage"] == "waiting for workers"
+    assert httpx.get(f"{url}/health", verify=PLAIN).json()["stage"] == "waiting for workers"
     for one in idle:
         one.close()
 
@@ -184,7 +185,7 @@ def test_a_limit_of_descriptors_is_named(start: Start, tmp_path: Path) -> None:
     url = ready(status)
     host, port = url.removeprefix("http://").rsplit(":", 1)
     idle = [socket.create_connection((host, int(port))) for _ in range(300)]
-    assert httpx.get(f"{url}/health").status_code == 503
+    assert httpx.get(f"{url}/health", verify=PLAIN).status_code == 503
     for one in idle:
         one.close()
     process.terminate()

@@ -16,6 +16,7 @@ import pytest
 from core.network.listening import listen
 from gateway.text.tokenizer import ModelTokenizer
 from tests.gateway.peer import Peer
+from tests.plain_http import PLAIN
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 40.0
@@ -37,7 +38,7 @@ async def gets(url: str, path: str, there: Callable[[httpx.Response], bool]) -> 
     end, said = time.monotonic() + SECONDS, "nothing"
     while time.monotonic() < end:
         try:
-            async with httpx.AsyncClient(base_url=url, timeout=5) as client:
+            async with httpx.AsyncClient(base_url=url, timeout=5, verify=PLAIN) as client:
                 answer = await client.get(path)
             if there(answer):
                 return answer
@@ -75,7 +76,7 @@ async def test_two_gateways_are_one_to_their_clients(
         assert {json.loads((tmp_path / f"s.{number}").read_text())["stage"] for number in (0, 1)} == {"ready"}
 
         async def ask() -> int:
-            async with httpx.AsyncClient(base_url=url, timeout=SECONDS) as client:
+            async with httpx.AsyncClient(base_url=url, timeout=SECONDS, verify=PLAIN) as client:
                 return (await client.post("/v1/completions", json=BODY)).status_code
 
         assert await asyncio.gather(*(ask() for _ in range(40))) == [200] * 40

@@ -9,6 +9,7 @@ import pytest
 
 from gateway.openai.answers import replies
 from tests.gateway.running import TEXT, Running
+from tests.plain_http import PLAIN
 from tests.waiting import DEADLINE
 
 HI: list[Any] = [{"role": "user", "content": "Hi!"}]
@@ -17,7 +18,11 @@ HI: list[Any] = [{"role": "user", "content": "Hi!"}]
 @pytest.fixture
 async def client(running: Running) -> AsyncIterator[anthropic.AsyncAnthropic]:
     async with anthropic.AsyncAnthropic(
-        base_url=running.url, api_key="mine", max_retries=0, timeout=DEADLINE
+        base_url=running.url,
+        api_key="mine",
+        max_retries=0,
+        timeout=DEADLINE,
+        http_client=anthropic.DefaultAsyncHttpxClient(verify=PLAIN),
     ) as client:
         yield client
 
