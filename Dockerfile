@@ -1,5 +1,6 @@
 # One image for every service; compose.yaml says which one a container runs.
 #   --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cpu   PyTorch's CPU build instead of the CUDA build
+#   --build-arg EXTRAS=ray                                         with Ray, for `baton up --on ray`
 FROM python:3.13-slim
 
 WORKDIR /app
@@ -16,8 +17,9 @@ COPY pyproject.toml constraints.txt ./
 COPY launcher/__init__.py launcher/
 COPY launcher/installing/__init__.py launcher/installing/requirements.py launcher/installing/
 ARG TORCH_INDEX=
+ARG EXTRAS=
 RUN pip install --no-deps -c constraints.txt ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} torch \
-    && python -m launcher.installing.requirements > /tmp/requirements.txt \
+    && python -m launcher.installing.requirements $EXTRAS > /tmp/requirements.txt \
     && pip install -c constraints.txt -r /tmp/requirements.txt \
     && rm /tmp/requirements.txt
 

@@ -1,5 +1,6 @@
 """Makes the NetworkPolicies: who may reach whom. Workers and Redis are reached by the deployment's own pods only."""
 
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from launcher.container import MODELS
@@ -30,8 +31,8 @@ HTTPS: Value = {"ports": [{"port": 443, "protocol": "TCP"}]}
 REDIS_PORT = 6379
 
 
-def network_policy(config: ManifestsConfig, service: Service) -> Value:
-    """Makes the policy of a service's pods, for both ways."""
+def network_policy(config: ManifestsConfig, service: Service, callers: Sequence[str] = ()) -> Value:
+    """Makes the policy of a service's pods, for both ways. `callers`: who may come to Redis, if not the services."""
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -39,20 +40,20 @@ def network_policy(config: ManifestsConfig, service: Service) -> Value:
         "spec": {
             "podSelector": {"matchLabels": selector(config, service.role)},
             "policyTypes": ["Ingress", "Egress"],
-            "ingress": _ingress(config, service),
+            "ingress": _ingress(config, service, callers),
             "egress": _egress(config, service),
         },
     }
 
 
-def _ingress(config: ManifestsConfig, service: Service) -> list[Value]:
+def _ingress(config: ManifestsConfig, service: Service, others: Sequence[str]) -> list[Value]:
     callers = CALLERS.get(service.role)
     if callers is None:
         # The dashboard shows everybody's figures: without API keys it is reached by `kubectl port-forward` only.
         open_to_all = service.role == "gateway" or bool(config.api_keys)
         return [{"ports": [_port(port.name) for port in service.ports]}] if open_to_all else []
     return [
-        {"from": [_pods(config, role) for role in callers[port.name]], "ports": [_port(port.name)]}
+        {"from": [_pods(config, part) for part in others or callers[port.name]], "ports": [_port(port.name)]}
         for port in service.ports
     ]
 
@@ -65,14 +66,17 @@ def _egress(config: ManifestsConfig, service: Service) -> list[Value]:
     allowed: list[Value] = [DNS, {"to": [_pods(config, role) for role in CALLED[service.role]]}]
     if config.redis:
         allowed.append({"ports": [{"port": urlsplit(config.redis).port or REDIS_PORT, "protocol": "TCP"}]})
-    if service.role != "dashboard" and needs_models(config) and not config.model.startswith(f"{MODELS}/"):
-        allowed.append(HTTPS)  # to the hub that has the model
-    return allowed
+    return allowed if service.role == "dashboard" else [*allowed, *hub(config)]
+
+
+def hub(config: ManifestsConfig) -> list[Value]:
+    """Returns what lets a pod out to the hub that has the model, where one has it."""
+    return [HTTPS] if needs_models(config) and not config.model.startswith(f"{MODELS}/") else []
 
 
 def _port(name: str) -> Value:
     return {"port": name, "protocol": "TCP"}
 
 
-def _pods(config: ManifestsConfig, role: Role) -> Value:
-    return {"podSelector": {"matchLabels": selector(config, role)}}
+def _pods(config: ManifestsConfig, part: str) -> Value:
+    return {"podSelector": {"matchLabels": selector(config, part)}}

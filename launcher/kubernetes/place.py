@@ -25,8 +25,15 @@ REDIS_URL, REDIS_PASSWORD = "BATON_REDIS_URL", "REDISCLI_AUTH"  # variables; the
 
 def described(config: ManifestsConfig) -> Deployment:
     """Describes the deployment as it is in its pods: files are where Secrets are mounted, ports have numbers."""
+    here = in_pods(config)
+    made = describe(here, host="0.0.0.0", port=config.port, dashboard_port=config.dashboard_port)
+    return Deployment(tuple(_numbered(config, service) for service in made.services))
+
+
+def in_pods(config: ManifestsConfig) -> ManifestsConfig:
+    """Returns the options with what is decided where nobody has, and with files where Secrets are mounted."""
     files = tuple(f"{KEYS}/{number}.json" for number in range(len(config.api_keys)))
-    here = replace(
+    return replace(
         config,
         prefill=1 if config.prefill is None else config.prefill,
         device="cuda" if config.device == "auto" else config.device,
@@ -34,8 +41,6 @@ def described(config: ManifestsConfig) -> Deployment:
         tls_cert=f"{TLS}/tls.crt" if config.tls_cert else "",
         tls_key=f"{TLS}/tls.key" if config.tls_key else "",
     )
-    made = describe(here, host="0.0.0.0", port=config.port, dashboard_port=config.dashboard_port)
-    return Deployment(tuple(_numbered(config, service) for service in made.services))
 
 
 def _numbered(config: ManifestsConfig, service: Service) -> Service:
