@@ -43,9 +43,9 @@ def test_only_workers_take_gpus_and_only_where_there_are_any() -> None:
 
 
 def test_the_grace_is_longer_than_the_drain() -> None:
-    for service in described().services:
-        if isinstance(service.told, WorkerConfig | GatewayConfig):
-            assert service.grace == service.told.drain_seconds + CLOSE_SECONDS
+    for service in described(drain_seconds=33.0).services:
+        drains = isinstance(service.told, WorkerConfig | GatewayConfig)
+        assert service.grace == (33.0 if drains else 0.0) + CLOSE_SECONDS
 
 
 def test_a_command_says_where_things_are_and_what_is_not_the_default() -> None:

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from core.network.tls import own_probe
 from launcher.container import APP
 from launcher.options import ROOT
 from tests.e2e.host import Host, namespace
@@ -88,8 +89,7 @@ class Pod:
             with self.node.host.inside():
                 return subprocess.run([*words, f"exec {entered}"], capture_output=True).returncode == 0
         asked = probe.get("httpGet") or probe["tcpSocket"]
-        (port,) = [port["containerPort"] for port in self.container["ports"] if port["name"] == asked["port"]]
-        connection = http.client.HTTPConnection(self.address, port, timeout=probe["timeoutSeconds"])
+        connection = self.connection(asked["port"], asked.get("scheme", ""), probe["timeoutSeconds"])
         with self.node.host.inside():
             try:
                 connection.connect()
@@ -101,6 +101,13 @@ class Pod:
                 return False
             finally:
                 connection.close()
+
+    def connection(self, name: str, scheme: str, seconds: float) -> http.client.HTTPConnection:
+        """A connection to a port of the pod, not opened yet; like a kubelet's, it trusts any certificate."""
+        (port,) = [port["containerPort"] for port in self.container["ports"] if port["name"] == name]
+        if scheme == "HTTPS":
+            return http.client.HTTPSConnection(self.address, port, timeout=seconds, context=own_probe())
+        return http.client.HTTPConnection(self.address, port, timeout=seconds)
 
     def _variables(self, name: str) -> dict[str, str]:
         found: dict[str, str] = {}
