@@ -249,7 +249,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "wrapped": {"limits", "processes", "random_model"},
         "stress": {"processes"},
         "front": {"load", "processes", "random_model"},
-        "speculation": {"models", "processes"},
+        "speculation": {"models", "processes", "peers"},
         "autoscale": {"processes"},
     },
 }

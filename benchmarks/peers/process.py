@@ -81,7 +81,7 @@ class PeerProcess:
 def running(peer: Peer, directory: Path, model: Model, threads: int) -> Iterator[PeerProcess]:
     """Starts a system in its own environment, ours in this one, and ends it on exit."""
     environment = directory / peer.place
-    python = python_of(directory, peer) if peer not in (OURS, PLAIN) else Path(sys.executable)
+    python = python_of(directory, peer) if peer.packages else Path(sys.executable)
     quantization = "none" if peer is PLAIN else model.quantization
     log = directory / f"{peer.place}.log"
     log.unlink(missing_ok=True)

@@ -19,25 +19,19 @@ import torch
 from msgspec import Meta, Struct
 
 from benchmarks.processes.in_process import Loop, quiet
+from benchmarks.speculation.guessing import guessing
 from benchmarks.speculation.texts import Prompts
 from core.cli import parse_or_exit
 from core.config import EngineConfig, Positive
-from core.costs.fit import StepFit
 from core.ids import AttemptKey
 from core.messages.job import Prompt
 from core.messages.sampling import Limits, Sampling
 from core.redis.records import SpeculationCounts
-from engine.blocks.manager import BlockManager
 from engine.executor import Executor
 from engine.schedule.sequence import Sequence
-from engine.schedule.speculation.controller import Controller
-from engine.schedule.speculation.ngram import NGram
-from engine.schedule.speculation.proposing import EngineProposer
-from engine.schedule.speculation.speculation import Speculation
 from engine.start.load import load_engine
 
 DEMO = Path(__file__).resolve().parents[2] / "demo_model" / "weights"
-MOST_GUESSES = {"ngram": 16, "medusa": 16, "draft": 8}
 GIVEN: dict[str, dict[str, Any]] = {
     "ngram": {},
     "medusa": {"medusa": str(DEMO.parent / "medusa")},
@@ -64,13 +58,6 @@ class SpeculationConfig(Struct, frozen=True, kw_only=True):
     guessing: Annotated[Literal["ngram", "medusa", "draft"], Meta(description="who guesses")] = "ngram"
     rounds: Annotated[Positive, Meta(description="batches of each row")] = 20
     only: Annotated[str, Meta(description="kinds of texts, with commas between them; empty: all")] = ""
-
-
-def guessing(who: str, tree: tuple[int, ...], blocks: BlockManager, fit: StepFit) -> Speculation:
-    """Makes what a decode worker has with `--speculation WHO`, where guesses of the engine make a `tree`."""
-    proposer = NGram() if who == "ngram" else EngineProposer()
-    most = MOST_GUESSES[who]
-    return Speculation(blocks, proposer, most, Controller(fit, most, proposer.in_engine), tree=tree)
 
 
 def run(loop: Loop, prompts: list[list[int]], output: int, temperature: float) -> tuple[float, list[list[int]]]:

@@ -1,0 +1,59 @@
+"""Runs our engine with n-gram guesses in the same harness as its peers: scheduler and executor in one process."""
+
+from benchmarks.peers.runners.protocol import Prompts, arguments, serve, take_streams
+
+STREAMS = take_streams()
+
+from itertools import count  # noqa: E402
+
+import torch  # noqa: E402
+
+from benchmarks.processes.in_process import Loop, quiet  # noqa: E402
+from core.config import EngineConfig  # noqa: E402
+from core.costs.fit import StepFit  # noqa: E402
+from core.ids import AttemptKey  # noqa: E402
+from core.messages.job import Prompt  # noqa: E402
+from core.messages.sampling import Limits, Sampling  # noqa: E402
+from engine.blocks.manager import BlockManager  # noqa: E402
+from engine.executor import Executor  # noqa: E402
+from engine.schedule.sequence import Sequence  # noqa: E402
+from engine.schedule.speculation.controller import Controller  # noqa: E402
+from engine.schedule.speculation.ngram import NGram  # noqa: E402
+from engine.schedule.speculation.speculation import Speculation  # noqa: E402
+from engine.start.load import load_engine  # noqa: E402
+
+MOST_GUESSES = 16
+
+
+def guessing(blocks: BlockManager, fit: StepFit) -> Speculation:
+    """Makes what a decode worker has with `--speculation ngram`."""
+    return Speculation(blocks, NGram(), MOST_GUESSES, Controller(fit, MOST_GUESSES, in_engine=False))
+
+
+def main() -> None:
+    """Loads the model and serves, as a worker does: what steps cost is known from those before."""
+    given = arguments()
+    torch.set_num_threads(given.threads)
+    config = EngineConfig(model=given.model, device="cpu", dtype="bf16", max_model_len=given.longest)
+    engine = load_engine(config, quiet)
+    loop = Loop(Executor(engine), config, guessing)
+    numbers = count()
+
+    def generate(prompts: Prompts, output: int) -> Prompts:
+        sequences = []
+        for prompt in prompts:
+            name = str(next(numbers))  # as a salt too: nothing is found in the cache
+            own = Prompt(prompt, len(prompt), salt=name)
+            greedy = Sampling(seed=0, temperature=0.0)
+            sequence = Sequence(AttemptKey(name, 0, 1), "benchmark", own, float("inf"), greedy, Limits(output))
+            loop.scheduler.add(sequence)
+            sequences.append(sequence)
+        while loop.turn():
+            pass
+        return [each.tokens[each.prompt_tokens :] for each in sequences]
+
+    serve(STREAMS, ("torch",), generate)
+
+
+if __name__ == "__main__":
+    main()

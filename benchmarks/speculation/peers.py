@@ -1,0 +1,103 @@
+"""Measures n-gram guesses beside those of llama.cpp and vLLM: `python -m benchmarks.speculation.peers`.
+
+The demo model, texts that repeat themselves (`texts.py`), each peer with its own guesses and settings, installed
+as for `benchmarks.peers`. All answer the same prompts greedily, on as many threads, in turn; seconds are each system's
+own, prompts included. llama.cpp guesses for one text at a time, so more than one are answered one after the other.
+"""
+
+import sys
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from benchmarks.peers.model import Model
+from benchmarks.peers.process import PeerProcess, running
+from benchmarks.peers.setup import PEERS, Peer, directory_of, set_up
+from benchmarks.processes.children import exit_status
+from benchmarks.processes.in_process import quiet as silent
+from benchmarks.processes.in_process import serve
+from benchmarks.speculation.texts import Prompts
+from core.cli import parse_or_exit
+from core.config import EngineConfig, Positive
+from core.errors import ConfigError
+from engine.executor import Executor
+from engine.start.load import load_engine
+from launcher.stages import Stages
+
+DEMO = Path(__file__).resolve().parents[2] / "demo_model" / "weights"
+RUNNERS = {"llama.cpp": "benchmarks.peers.runners.llama_cpp_lookup", "vllm": "benchmarks.peers.runners.vllm_ngram"}
+OURS = Peer("baton, n-gram", "benchmarks.peers.runners.baton_ngram", ())
+KINDS = ("call again", "told again", "told with another noun", "words")
+BATCHES = (1, 4)
+LONGEST = 1024
+OWN_ANSWER = 150  # tokens of an answer that a prompt repeats, at most
+
+
+class SpeculationPeersConfig(Struct, frozen=True, kw_only=True):
+    """Measures n-gram guesses beside those of llama.cpp and vLLM, on the demo model."""
+
+    directory: Annotated[
+        str, Meta(description="where the peers are installed, and their logs; empty: this user's cache")
+    ] = ""
+    only: Annotated[str, Meta(description="some of llama.cpp, vllm with commas between them; empty: both")] = ""
+    threads: Annotated[Positive, Meta(description="threads of each")] = 1
+    output: Annotated[Positive, Meta(description="tokens of an answer, whatever ends it")] = 100
+    rounds: Annotated[Positive, Meta(description="rounds of each row, behind two that count for nothing")] = 10
+
+
+def compare(config: SpeculationPeersConfig, stages: Stages) -> None:
+    """Installs, measures and prints. Raises a `BatonError` for what is wrong."""
+    names = [name.strip() for name in config.only.split(",")] if config.only else list(RUNNERS)
+    for name in names:
+        if name not in RUNNERS:
+            raise ConfigError("--only", config.only, f"{name!r} is none of {', '.join(RUNNERS)}")
+    peers = [replace(peer, runner=RUNNERS[peer.name]) for peer in PEERS if peer.name in names]
+    directory = directory_of(config.directory)
+    for peer in peers:
+        set_up(directory, peer, stages)
+    engine_config = EngineConfig(model=str(DEMO), device="cpu", max_model_len=LONGEST, kv_memory=64 << 20)
+    engine = load_engine(engine_config, silent)
+    executor = Executor(engine)
+    prompts = Prompts(DEMO, lambda ids: serve(executor, engine_config, [ids], OWN_ANSWER)[1][0])
+    model = Model(DEMO, "bf16", engine.model_config.vocab_size, LONGEST).with_files(directory, peers, stages)
+    with ExitStack() as stack:
+        systems: list[PeerProcess] = []
+        for peer in (OURS, *peers):  # one after the other: loading takes all cores
+            systems.append(stack.enter_context(running(peer, directory, model, config.threads)))
+            systems[-1].loaded(stages)
+        stages.settle()
+        print("| text | batch | " + " | ".join(f"{each.name}, tokens/s" for each in systems) + " | ours / best |")
+        print("|" + " --- |" * (3 + len(systems)))
+        for kind in KINDS:
+            for batch in BATCHES:
+                print(_row(kind, batch, prompts, systems, config), flush=True)
+        for each in systems:
+            print(f"{each.name}: " + ", ".join(f"{name} {what}" for name, what in each.versions.items()))
+
+
+def _row(kind: str, batch: int, prompts: Prompts, systems: list[PeerProcess], config: SpeculationPeersConfig) -> str:
+    rates: list[list[float]] = []
+    for number in range(config.rounds + 2):
+        asked = [prompts.of(kind) for _ in range(batch)]
+        order = systems if number % 2 else systems[::-1]
+        ran = {each.name: each.run(asked, config.output)[0] for each in order}
+        if number >= 2:
+            rates.append([batch * config.output / ran[each.name] for each in systems])
+    medians = [median(column) for column in zip(*rates, strict=True)]
+    ratio = median(own / max(others) for own, *others in rates)
+    return f"| {kind} | {batch} | " + " | ".join(f"{rate:.0f}" for rate in medians) + f" | {ratio:.2f} |"
+
+
+def main() -> int:
+    """Compares and returns the exit status: 2 for bad input, 1 where a peer fails."""
+    config = parse_or_exit(SpeculationPeersConfig, "benchmarks.speculation.peers")
+    return exit_status(partial(compare, config))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
