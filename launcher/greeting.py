@@ -6,10 +6,11 @@ from pathlib import Path
 
 from core.completions_client import Endpoint
 from core.errors import GatewayError
-from core.network.listening import http_url
+from core.network.listening import http_url, is_local
 from core.process.hub_kernels import notice
 from launcher.options import DEMO_MODEL, UpConfig
 
+ENDING = "Ctrl-C stops everything."
 PATIENCE = 5.0  # s
 QUESTION = "Tell me a story about a fox."
 TOOL_QUESTION = "What is the weather in Paris?"
@@ -22,7 +23,19 @@ TOOL = {
 }
 
 
-def text(config: UpConfig, url: str, directory: Path | None, seconds: float, log: Path, key: str = "") -> str:
+def open_to_all(config: UpConfig) -> str:
+    """Returns a warning where others reach the endpoint and need no key; else nothing."""
+    if config.api_keys or is_local(config.host):
+        return ""
+    return (
+        f"--host {config.host}: whoever reaches this address may ask, and see the dashboard, for no key is needed;"
+        " --api-keys FILE asks for one (./baton key new NAME)"
+    )
+
+
+def text(
+    config: UpConfig, url: str, directory: Path | None, seconds: float, log: Path, key: str = "", ending: str = ENDING
+) -> str:
     """Writes the lines below the stages; `seconds` is the time that the start took, `key` the instance's own API key.
 
     That key is not among them: what can be pasted has its user's, from the environment.
@@ -40,7 +53,7 @@ def text(config: UpConfig, url: str, directory: Path | None, seconds: float, log
     if directory is not None and "tools" in chat_template(directory):
         lines += ["", "or with a tool to call:", tool_line(url, model, more)]
     chat = "./baton chat"
-    lines += ["", f"or {chat} in another terminal. Ctrl-C stops everything."]
+    lines += ["", f"or {chat} in another terminal. {ending}"]
     return "\n".join(lines)
 
 

@@ -74,11 +74,55 @@ class DeploymentOptions(Struct, frozen=True, kw_only=True):
     transfer: TransferOptions = TransferOptions()  # of every worker
 
 
+class RayPlace(Struct, frozen=True, kw_only=True):
+    """Says which deployment on which Ray cluster is meant.
+
+    Example: ./baton status --ray-address 10.0.0.1:6379
+    """
+
+    ray_address: Annotated[
+        str, Meta(description="HOST:PORT of a Ray cluster's head node; auto: the cluster that this host is a node of")
+    ] = "auto"
+    ray_namespace: Annotated[
+        str,
+        Meta(
+            pattern=r"^[A-Za-z0-9_.-]{1,64}$",
+            description="namespace of Ray's for the deployment's actors: up to 64 letters, digits, dots, dashes and "
+            "underscores",
+        ),
+    ] = "baton"
+
+
+class RayOptions(RayPlace, frozen=True, kw_only=True):
+    """Says how a deployment is spread over a Ray cluster."""
+
+    detach: Annotated[
+        bool, Meta(description="on Ray: return when everything is ready, and leave it running until ./baton down")
+    ] = False
+    worker_cpus: Annotated[
+        float, Meta(ge=0, description="CPUs that each worker takes of its Ray node, beside GPUs")
+    ] = 1.0
+    redis_node: Annotated[
+        str, Meta(description="address of the Ray node that Redis runs on, without --redis; empty: this host")
+    ] = ""
+    redis_directory: Annotated[
+        str,
+        Meta(
+            description="directory on that node for Redis's append-only files; empty: one that goes with the deployment"
+        ),
+    ] = ""
+
+
 class UpConfig(DeploymentOptions, frozen=True, kw_only=True):
-    """Starts everything on this host: Redis, prefill and decode workers, the gateway and the dashboard.
+    """Starts everything on this host, or on a Ray cluster: Redis, prefill and decode workers, gateway and dashboard.
 
     Example: ./baton up --model Qwen/Qwen3-0.6B --prefill 2 --decode 1 --port 18080
     """
+
+    on: Annotated[
+        Literal["host", "ray"], Meta(description="host: everything here; ray: spread over the nodes of a Ray cluster")
+    ] = "host"
+    ray: RayOptions = RayOptions()
 
     host: Annotated[str, Meta(description="address that the endpoint and the dashboard listen on")] = "127.0.0.1"
     port: Annotated[Port, Meta(description="port of the endpoint; 0: chosen by the system")] = 8000

@@ -1,9 +1,10 @@
 """Turns signals into data: they are noted and wake the launcher's one loop, which decides; handlers do no more."""
 
+import select
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -31,6 +32,22 @@ class Signals:
         if number in STOPPING:
             self.asked_to_stop += 1
 
+    def wait(self, seconds: float) -> None:
+        """Returns at any signal, or after so many seconds."""
+        if select.select([self.wakeup], [], [], seconds)[0]:
+            self.drain()
+
+    def ask_to_stop(self) -> None:
+        """Does what a signal would, for whoever runs a supervisor in a thread of a process that is not its own."""
+        self.asked_to_stop += 1
+        with suppress(BlockingIOError):  # full of earlier ones
+            self._writer.send(b"\0")
+
+    def close(self) -> None:
+        """Lets go of the sockets."""
+        self.wakeup.close()
+        self._writer.close()
+
     @contextmanager
     def installed(self) -> Iterator["Signals"]:
         """Handles the signals for a while. A hang-up that is ignored (`nohup`) stays ignored."""
@@ -46,5 +63,4 @@ class Signals:
             signal.set_wakeup_fd(descriptor)
             for number, handler in previous.items():
                 signal.signal(number, handler)
-            self.wakeup.close()
-            self._writer.close()
+            self.close()

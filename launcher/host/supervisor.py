@@ -99,6 +99,11 @@ class Supervisor:
             due = [kept.restart_at - now for kept in self._kept if kept.restart_at is not None]
             self._sleep(min([*due, 0.5 if starting else PULSE_SECONDS]))
 
+    @property
+    def ready(self) -> bool:
+        """Tells whether every child is ready; any thread may ask."""
+        return all(kept.ready for kept in self._kept)
+
     def stop(self, order: Sequence[Sequence[str]]) -> None:
         """Ends all children, group by group as `order` names them, then any other. A second signal ends the grace."""
         for names in order:
@@ -115,7 +120,7 @@ class Supervisor:
             left = deadline - time.monotonic()
             if left <= 0 or self._signals.asked_to_stop > asked:
                 break
-            self._sleep(left)
+            self._sleep(min(left, LOOK_SECONDS))  # no signal tells of a child's end, where this is not the main thread
         for kept in group:
             kept.child.kill()
             self._forget(kept.child)

@@ -1,0 +1,69 @@
+"""Says how the deployment on a Ray cluster is (`./baton status`), and ends it (`./baton down`)."""
+
+import sys
+from collections.abc import Sequence
+
+from core.cli import parse
+from core.errors import BatonError
+from launcher.host.signals import Signals
+from launcher.on_ray.cluster import BAD_INPUT, ClusterError, connected
+from launcher.on_ray.leftovers import leftovers, remove_leftovers
+from launcher.on_ray.reports import Reports, controller, table, taken_down
+from launcher.options import RayPlace
+from launcher.stages import Stages
+
+
+class StatusConfig(RayPlace, frozen=True, kw_only=True):
+    """Says how the deployment on a Ray cluster is: its services, their nodes and stages.
+
+    Example: ./baton status --ray-address 10.0.0.1:6379
+    """
+
+
+class DownConfig(RayPlace, frozen=True, kw_only=True):
+    """Ends the deployment on a Ray cluster: requests drain, then nothing of it is left.
+
+    Example: ./baton down --ray-namespace baton
+    """
+
+
+def status(arguments: Sequence[str]) -> int:
+    """Prints how the deployment is. Returns the exit status: 0 running, 1 not, 2 there is none."""
+    try:
+        place = parse(StatusConfig, arguments, "baton status")
+        with connected(place.ray_address, place.ray_namespace):
+            handle = controller(place.ray_namespace)
+            if handle is None:
+                raise ClusterError(_nothing(place))
+            overview = Reports(handle, Stages()).ask()
+    except BatonError as error:
+        return _refused(error)
+    print(table(overview))
+    return 0 if overview.phase == "running" else 1
+
+
+def down(arguments: Sequence[str]) -> int:
+    """Ends the deployment and returns the exit status: 0 nothing is left, 2 there was none."""
+    stages = Stages()
+    try:
+        place = parse(DownConfig, arguments, "baton down")
+        with Signals().installed() as signals, connected(place.ray_address, place.ray_namespace):
+            handle = controller(place.ray_namespace)
+            if handle is not None:
+                taken_down(handle, stages, signals)
+            elif not leftovers():
+                raise ClusterError(_nothing(place))
+            remove_leftovers()
+    except BatonError as error:
+        stages.settle()
+        return _refused(error)
+    return 0
+
+
+def _nothing(place: RayPlace) -> str:
+    return f"--ray-namespace: {place.ray_namespace!r}: no deployment runs there; ./baton up --on ray starts one"
+
+
+def _refused(error: BatonError) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    return BAD_INPUT

@@ -1,0 +1,182 @@
+"""Owns the actors and placement groups of a deployment: makes them, finds them again, and takes them down."""
+
+import shutil
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+
+from core.errors import BatonError
+from launcher.deployment import CLOSE_SECONDS, STOPS, WORKERS, Role
+from launcher.on_ray.member import Member
+from launcher.on_ray.node_process import shared_directory
+from launcher.on_ray.order import Plan
+from launcher.on_ray.placement import GATEWAY_CPUS, Group, bundle, groups
+from launcher.on_ray.service_actor import ServiceActor
+
+PLACED_SECONDS = 20.0  # for Ray to find nodes, where there is room
+GONE_SECONDS = 10.0  # for Ray to forget what was taken down
+CALLS = 4  # of an actor at a time: one may wait for its process's end
+
+
+class PlacementFailed(BatonError):
+    """Ray finds no node for a worker."""
+
+
+class Fleet:
+    """Holds the members of one deployment. Its methods are called by one thread at a time."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._groups: dict[str, PlacementGroup] = {}
+        self.members: dict[str, Member] = {}
+
+    def start(self, roles: Sequence[Role]) -> None:
+        """Makes the actors of some roles. Raises `PlacementFailed`."""
+        orders = self._plan.orders
+        counts = [orders[role].service.replicas if role in orders and role in roles else 0 for role in WORKERS]
+        for group in groups(*counts):
+            self._reserve(group)
+            for name in group.members:
+                self._make(role_of(name), name, group)
+        for role in roles:
+            if role in orders and role not in WORKERS:
+                for name in orders[role].service.names:
+                    self._make(role, name)
+
+    def add(self, role: Role) -> Member:
+        """Makes one more worker, under the lowest free number. Raises `PlacementFailed`."""
+        number = next(n for n in range(len(self.members) + 1) if f"{role}-{n}" not in self.members)
+        name = f"{role}-{number}"
+        spare = self._spare(role)
+        group = spare or Group(name, (name,))
+        if spare is None:
+            self._reserve(group)
+        return self._make(role, name, group)
+
+    def remove(self, member: Member) -> None:
+        """Has a worker drain and end, and gives back what only it has reserved."""
+        self._end([member])
+        group = member.group
+        if group is not None and not any(other.group == group for other in self.members.values()):
+            remove_placement_group(self._groups.pop(group.name))
+
+    def least_bound(self, role: Role) -> list[Member]:
+        """Returns the workers of a role, those first that were added last and whose bundles nobody shares."""
+        found = [member for member in self.members.values() if member.role == role]
+        return sorted(
+            found, key=lambda member: (len(member.group.members) if member.group else 0, -number_of(member.name))
+        )
+
+    def take_down(self) -> None:
+        """Ends everything, in the order in which services stop, and leaves nothing in the cluster."""
+        for roles in STOPS:
+            self._end([member for member in self.members.values() if member.role in roles])
+        for group in self._groups.values():
+            remove_placement_group(group)
+        self._groups.clear()
+        self._tidy()
+
+    def adopt(self) -> None:
+        """Finds the actors and placement groups that an earlier life of the controller has made."""
+        orders = self._plan.orders
+        counts = [orders[role].service.replicas if role in orders else 0 for role in WORKERS]
+        planned = {name: group for group in groups(*counts) for name in group.members}
+        for name in ray.util.list_named_actors():
+            role = role_of(name)
+            if role not in orders:
+                continue
+            group = None if role not in WORKERS else planned.get(name) or Group(name, (name,))
+            self.members[name] = Member(name, role, ray.get_actor(name, self._plan.namespace), group)
+            if group is not None and group.name not in self._groups:
+                self._groups[group.name] = ray.util.get_placement_group(group.name)
+
+    def _spare(self, role: Role) -> Group | None:
+        """Returns a group with a bundle that the worker of it which was removed has left."""
+        for member in self.members.values():
+            for name in member.group.members if member.group else ():
+                if name not in self.members and role_of(name) == role:
+                    return member.group
+        return None
+
+    def _reserve(self, group: Group) -> None:
+        bundles = [bundle(self._plan, role_of(name)) for name in group.members]
+        made = placement_group(bundles, strategy="PACK", name=group.name, lifetime="detached")
+        self._groups[group.name] = made
+        if not made.wait(PLACED_SECONDS):
+            del self._groups[group.name]
+            state = placement_group_table(made).get("state", "unknown")
+            remove_placement_group(made)
+            needs = " and ".join(", ".join(f"{n:g} {kind}" for kind, n in one.items()) for one in bundles)
+            raise PlacementFailed(f"{' and '.join(group.members)}: Ray finds no nodes with {needs} free ({state})")
+
+    def _make(self, role: Role, name: str, group: Group | None = None) -> Member:
+        plan = self._plan
+        order = plan.orders[role].named(name)
+        options: dict[str, Any] = {"num_cpus": GATEWAY_CPUS if role == "gateway" else 0}
+        if group is not None:
+            taken = bundle(plan, role)
+            options = {"num_cpus": taken["CPU"], "num_gpus": taken.get("GPU", 0)}
+            options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
+                self._groups[group.name], placement_group_bundle_index=group.members.index(name)
+            )
+        elif role in plan.pinned:
+            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(plan.pinned[role], soft=False)
+        else:
+            options["scheduling_strategy"] = "SPREAD"
+        actor = ray.remote(ServiceActor).options(
+            name=name,
+            namespace=plan.namespace,
+            lifetime="detached",
+            max_restarts=-1,
+            max_concurrency=CALLS,
+            **options,
+        )
+        member = Member(name, role, actor.remote(order), group)
+        self.members[name] = member
+        return member
+
+    def _end(self, members: Sequence[Member]) -> None:
+        asked = [call for member in members if (call := member.ask_to_stop()) is not None]
+        if asked:
+            longest = max(self._plan.orders[member.role].service.grace for member in members)
+            ray.wait(asked, num_returns=len(asked), timeout=longest + CLOSE_SECONDS)
+        for member in members:
+            member.kill()
+            del self.members[member.name]
+
+    def _tidy(self) -> None:
+        """Removes the deployment's directories of all nodes that live."""
+        tidy = ray.remote(remove_directory)
+        calls = [
+            tidy.options(
+                num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            ).remote(self._plan.deployment)
+            for node in ray.nodes()
+            if node["Alive"]
+        ]
+        ray.wait(calls, num_returns=len(calls), timeout=GONE_SECONDS)
+        until = time.monotonic() + GONE_SECONDS
+        while time.monotonic() < until and any(
+            role_of(name) in self._plan.orders for name in ray.util.list_named_actors()
+        ):
+            time.sleep(0.05)
+
+
+def role_of(name: str) -> Role:
+    """Returns the role in a process's name."""
+    role: Role = name.partition("-")[0]  # type: ignore[assignment]
+    return role
+
+
+def number_of(name: str) -> int:
+    """Returns the number in a worker's name."""
+    return int(name.rpartition("-")[2])
+
+
+def remove_directory(deployment: str) -> None:
+    """Removes what the processes of a deployment had on the node where this runs."""
+    shutil.rmtree(shared_directory(deployment), ignore_errors=True)

@@ -1,0 +1,68 @@
+"""Looks on each node for what a deployment needs there, before anything starts: libraries, model and other files."""
+
+from collections.abc import Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from core.errors import BatonError, ConfigError
+from launcher.checking.model_directory import checked
+from launcher.on_ray.cluster import ClusterError
+from launcher.on_ray.placement import NodeRoom
+
+LIBRARIES = ("torch", "transformers", "pyzmq", "msgspec", "llguidance", "fastapi", "cryptography")
+CHECK_SECONDS = 60.0  # for all nodes; the first task of a node unpacks the code
+
+
+def versions() -> dict[str, str]:
+    """Returns the version of each library that services need most, as this Python has it; empty: it has it not."""
+    found = {}
+    for name in LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = ""
+    return found
+
+
+def complaint(wanted: Mapping[str, str], model: str, readable: Iterable[tuple[str, str]]) -> str:
+    """Returns what is wrong on the node where this runs; empty: nothing. `readable`: options and their files."""
+    for name, here in versions().items():
+        if here.partition("+")[0] != wanted[name].partition("+")[0]:
+            has = f"has {name} {here}" if here else f"has no {name}"
+            return (
+                f"its Python {has}, and {wanted[name]} is wanted: run ./baton there, and start Ray by ./baton ray start"
+            )
+    try:
+        checked(model)
+        for option, path in readable:
+            if not Path(path).exists():
+                raise ConfigError(option, path, "there is no such file or directory")
+    except BatonError as error:
+        return str(error)
+    return ""
+
+
+def check_nodes(nodes: Mapping[str, NodeRoom], model: str, readable: list[tuple[str, str]]) -> None:
+    """Asks every node at once. Raises `ClusterError` with the first complaint, and the node's address."""
+    ask = ray.remote(complaint)
+    wanted = versions()
+    calls: dict[Any, str] = {}
+    for node, room in nodes.items():
+        there = NodeAffinitySchedulingStrategy(node, soft=False)
+        call = ask.options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote(wanted, model, readable)
+        calls[call] = room.address
+    done, late = ray.wait(list(calls), num_returns=len(calls), timeout=CHECK_SECONDS)
+    for call in done:
+        try:
+            wrong = ray.get(call)
+        except RayError as error:
+            wrong = f"cannot run our code: {str(error).strip().splitlines()[-1]}"
+        if wrong:
+            raise ClusterError(f"node {calls[call]}: {wrong}")
+    if late:
+        raise ClusterError(f"node {calls[late[0]]}: does not run a task within {CHECK_SECONDS:.0f} s")

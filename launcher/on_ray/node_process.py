@@ -1,0 +1,104 @@
+"""Makes a process of an order on the node where it is to run: its directory, its files, its command line."""
+
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from core.config import GatewayConfig, PlaceOptions
+from core.errors import ConfigError
+from core.network.listening import ANY_ADDRESS, http_url
+from core.network.reach import bracketed
+from core.process.status import Status, read_status
+from launcher.deployment import WORKERS, Place, command
+from launcher.host.process import READY, Process, Watch, watch_http, watch_status_file
+from launcher.host.processes import OWN_KEY, OWN_KEYS, environment
+from launcher.on_ray.order import Order
+from launcher.on_ray.redis_node import redis_process
+from launcher.options import ROOT
+
+SECRET = "secret"
+PREFIX = "baton-ray-"
+
+
+def shared_directory(deployment: str) -> Path:
+    """Returns the directory that all processes of a deployment on one node have together."""
+    return Path(tempfile.gettempdir()) / f"{PREFIX}{deployment}"
+
+
+def make_directory(order: Order) -> Path:
+    """Makes a process's own directory, which only this user can enter, in place of an earlier life's."""
+    shared = shared_directory(order.deployment)
+    shared.mkdir(mode=0o700, exist_ok=True)
+    status = shared.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        raise ConfigError("TMPDIR", str(shared), "is another user's")
+    run = shared / order.name
+    shutil.rmtree(run, ignore_errors=True)
+    run.mkdir(mode=0o700)
+    for name, content in order.files.items():
+        (run / name).touch(mode=0o600)
+        (run / name).write_text(content)
+    return run
+
+
+def node_environment(inherited: Mapping[str, str], run: Path) -> dict[str, str]:
+    """Returns what the process sees: the actor's environment without what Ray has set for itself.
+
+    Ray sets OMP_NUM_THREADS to the actor's CPUs; our workers divide the node's cores among themselves.
+    """
+    kept = {
+        name: value for name, value in inherited.items() if not name.startswith("RAY_") and name != "OMP_NUM_THREADS"
+    }
+    if "CUDA_VISIBLE_DEVICES" in kept:
+        kept.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # as Ray counts them
+    return environment(kept, ROOT, run)
+
+
+def make_process(order: Order, run: Path, address: str) -> Process:
+    """Makes the process that runs on this node, which others reach at `address`."""
+    if order.server is not None:
+        return redis_process(order.server, run)
+    status = run / "status"
+    place = Place(
+        redis=order.redis,
+        secret_file=str(run / SECRET),
+        status_file=str(status),
+        worker=PlaceOptions(host=address),
+        busy_page=str(run.parent / "busy") if order.service.role in WORKERS else "",
+        share_port=order.share_port,
+        gateway=order.gateway,
+        own_keys=str(run / OWN_KEYS) if OWN_KEYS in order.files else "",
+        own_key=str(run / OWN_KEY) if OWN_KEY in order.files else "",
+        python=(sys.executable, "-P"),
+    )
+    watch = watch_status_file(status)
+    if isinstance(order.service.told, GatewayConfig):
+        watch = _watch_gateway(status, order.service.probes.ready)
+    words = command(order.service, place)
+    return Process(order.name, words, watch, status_file=status, beats=order.service.beats, grace=order.service.grace)
+
+
+def _watch_gateway(status_file: Path, path: str) -> Watch:
+    """Watches a gateway, which says in its status file where it listens: ready when it knows workers, too."""
+
+    def watch() -> Status | None:
+        status = read_status(status_file)
+        if status is None or status.stage != READY:
+            return status
+        return watch_http(f"{status.address}{path}", "waiting for the workers")()
+
+    return watch
+
+
+def announced(order: Order, status: Status | None, address: str) -> str:
+    """Returns where others reach the process, which may listen on all addresses of its node; empty: it says nothing."""
+    if order.server is not None:
+        return f"{bracketed(order.server.address)}:{order.server.port}"
+    told = order.service.told
+    if status is None or not status.address or not isinstance(told, GatewayConfig) or told.host not in ANY_ADDRESS:
+        return "" if status is None else status.address
+    return http_url(address, int(status.address.rpartition(":")[2]), bool(told.tls_cert))

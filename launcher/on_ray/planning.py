@@ -1,0 +1,73 @@
+"""Makes the plan of a deployment on a cluster: what each service is told, and which may run on one node only."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from core.ids import new_epoch
+from core.network.listening import ANY_ADDRESS, http_url
+from launcher.deployment import Deployment, Role
+from launcher.host.own_files import own_key, secret_path
+from launcher.host.processes import OWN_KEY, OWN_KEYS, described
+from launcher.on_ray.cluster import ClusterError
+from launcher.on_ray.node_process import SECRET
+from launcher.on_ray.order import Order, Plan, Server
+from launcher.on_ray.placement import NodeRoom
+from launcher.on_ray.redis_node import redis_url
+from launcher.options import UpConfig
+
+
+def settled(config: UpConfig, nodes: Mapping[str, NodeRoom]) -> UpConfig:
+    """Returns the options with a device and a number of prefill workers, where nobody has said them."""
+    gpus = sum(node.total.get("GPU", 0.0) for node in nodes.values())
+    device = config.device if config.device != "auto" else "cuda" if gpus else "cpu"
+    prefill = config.prefill if config.prefill is not None else 0 if device == "cuda" and gpus == 1 else 1
+    return replace(config, device=device, prefill=prefill)
+
+
+def redis_node(config: UpConfig, nodes: Mapping[str, NodeRoom], here: str) -> str:
+    """Returns the id of the node that the deployment's own Redis runs on. Raises `ClusterError`."""
+    if not config.ray.redis_node:
+        return here
+    found = [node for node, room in nodes.items() if room.address == config.ray.redis_node]
+    if not found:
+        there = ", ".join(sorted({room.address for room in nodes.values()}))
+        raise ClusterError(f"--redis-node: {config.ray.redis_node!r}: is no node of the cluster, which has {there}")
+    return found[0]
+
+
+def make_plan(config: UpConfig, run: Path, nodes: Mapping[str, NodeRoom], here: str, server: Server | None) -> Plan:
+    """Makes the plan. `here`: this process's node; `server`: the deployment's own Redis, if it has one."""
+    own_key(config, run)
+    files = {SECRET: secret_path(config, run).read_text()}
+    names = (OWN_KEYS, OWN_KEY) if config.api_keys else ()
+    keys = {name: (run / name).read_text() for name in names}
+    deployment: Deployment = described(config)
+    anywhere = config.host in ANY_ADDRESS
+    host = nodes[here].address if anywhere else config.host
+    identity = new_epoch()[:12]
+    orders: dict[Role, Order] = {}
+    for service in deployment.services:
+        orders[service.role] = Order(
+            name=service.role,
+            deployment=identity,
+            service=service,
+            silent_seconds=config.silent_seconds,
+            redis=config.redis if server is None else redis_url(server),
+            files=keys if service.role == "dashboard" else {**files, **keys} if service.role == "gateway" else files,
+            share_port=new_epoch() if service.role == "gateway" and service.replicas > 1 else "",
+            gateway=http_url(host, config.port, bool(config.tls_cert)) if service.role == "dashboard" else "",
+            server=server if service.role == "redis" else None,
+        )
+    pinned: dict[Role, str] = {} if anywhere else {"gateway": here, "dashboard": here}
+    if server is not None:
+        pinned["redis"] = redis_node(config, nodes, here)
+    return Plan(
+        deployment=identity,
+        namespace=config.ray.ray_namespace,
+        orders=orders,
+        pinned=pinned,
+        cpus=config.ray.worker_cpus,
+        attached=not config.ray.detach,
+    )

@@ -1,0 +1,33 @@
+"""Writes what Ray prints, the lines of all actors among them, to the log of `./baton up`, as a supervisor would."""
+
+import io
+import re
+import threading
+from typing import BinaryIO
+
+PREFIX = re.compile(r"^\((?:\S+ )?pid=\d+(?:, ip=\S+)?\) ")
+"""What Ray puts before an actor's line, which begins with its service's name already."""
+
+
+class RayLog(io.TextIOBase):
+    """Takes the place of stdout; Ray prints from several threads."""
+
+    def __init__(self, log: BinaryIO) -> None:
+        super().__init__()
+        self._log = log
+        self._lock = threading.Lock()
+        self._mine = threading.local()
+
+    def writable(self) -> bool:
+        """Tells that it can be written to."""
+        return True
+
+    def write(self, text: str) -> int:
+        """Keeps a line until its end comes from the same thread, and then writes it whole."""
+        *lines, rest = (getattr(self._mine, "rest", "") + text).split("\n")
+        self._mine.rest = rest
+        with self._lock:
+            for line in lines:
+                self._log.write(PREFIX.sub("", line, count=1).encode(errors="replace") + b"\n")
+            self._log.flush()
+        return len(text)

@@ -1,0 +1,69 @@
+"""Runs the deployment's own Redis on a node: a Valkey server with a password and append-only files.
+
+Started again on its node, it has what it had, up to the last second. No other node has that, so it stays on its own.
+"""
+
+import socket
+from pathlib import Path
+
+from core.network.listening import listen
+from core.network.reach import bracketed
+from core.process.status import Status
+from launcher.host.process import PROBE_SECONDS, READY, Process, Watch
+from launcher.host.redis_server import server_binary
+from launcher.on_ray.order import Server
+
+CONFIG = """\
+bind {address}
+port {port}
+requirepass {password}
+dir {directory}
+daemonize no
+save ""
+appendonly yes
+appendfsync everysec
+maxmemory-policy noeviction
+"""
+
+
+def redis_url(server: Server) -> str:
+    """Returns the URL by which every node reaches the server."""
+    return f"redis://:{server.password}@{bracketed(server.address)}:{server.port}"
+
+
+def free_port(address: str) -> int:
+    """Returns a port of this node that nobody listens on. Raises `ConfigError`."""
+    with listen(address, 0) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def redis_process(server: Server, run: Path) -> Process:
+    """Makes the server's process on this node. Raises `ConfigError` if the node has no server."""
+    directory = Path(server.directory) if server.directory else run.parent / "redis-data"
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    config = run / "redis.conf"
+    config.touch(mode=0o600)
+    config.write_text(
+        CONFIG.format(address=server.address, port=server.port, password=server.password, directory=directory)
+    )
+    return Process("redis", (str(server_binary()), str(config)), _watch(server))
+
+
+def _watch(server: Server) -> Watch:
+    """Watches the server: ready when it answers PING, which it does not while it reads its files."""
+
+    def watch() -> Status | None:
+        try:
+            with socket.create_connection((server.address, server.port), PROBE_SECONDS) as connection:
+                connection.settimeout(PROBE_SECONDS)
+                connection.sendall(f"AUTH {server.password}\r\nPING\r\n".encode())
+                answer = b""
+                while answer.count(b"\r\n") < 2 and (data := connection.recv(256)):
+                    answer += data
+        except OSError:
+            return None
+        address = f"{bracketed(server.address)}:{server.port}"
+        return Status(READY, 100.0, address) if b"+PONG" in answer else Status("loading")
+
+    return watch

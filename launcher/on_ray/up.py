@@ -1,0 +1,167 @@
+"""Spreads a deployment over a Ray cluster (`./baton up --on ray`), and keeps it until a signal asks to stop."""
+
+import os
+import secrets
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+from msgspec.structs import replace
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+import ray
+from core.cli import parse
+from core.errors import BatonError
+from core.network.listening import http_url
+from launcher import greeting
+from launcher.checking.settings import check_settings, checked_port, with_whole_paths
+from launcher.host.processes import OWN_KEY
+from launcher.host.run_directory import run_directory
+from launcher.host.signals import Signals
+from launcher.host.state_directory import Instance, new_log, record
+from launcher.on_ray.cluster import BAD_INPUT, ClusterError, connected, rooms
+from launcher.on_ray.code import runtime_env
+from launcher.on_ray.controller import NAME, Controller
+from launcher.on_ray.leftovers import leftovers
+from launcher.on_ray.look import Overview
+from launcher.on_ray.node_check import check_nodes
+from launcher.on_ray.order import Plan, Server
+from launcher.on_ray.placement import NodeRoom, lacking, wanted
+from launcher.on_ray.planning import make_plan, redis_node, settled
+from launcher.on_ray.ray_log import RayLog
+from launcher.on_ray.redis_node import free_port
+from launcher.on_ray.reports import Reports, taken_down
+from launcher.options import ROOT, UpConfig
+from launcher.stages import Stages
+
+CALLS = 16  # of the controller at a time
+TASK_SECONDS = 30.0
+DETACHED = "It goes on without this process: ./baton status says how it is, ./baton down ends it."
+
+
+def up(arguments: Sequence[str]) -> int:
+    """Runs a deployment and returns the exit status: 0 stopped as asked or left running, 1 failed, 2 bad input."""
+    stages = Stages(sys.stdout)
+    try:
+        asked = parse(UpConfig, arguments, "baton up")
+        directory = check_settings(asked)
+        model = asked.model if directory is None else str(Path(asked.model).expanduser().absolute())
+        config = replace(with_whole_paths(asked), model=model, port=checked_port(asked))
+    except BatonError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
+    if open_to_all := greeting.open_to_all(config):
+        stages.say(open_to_all)
+    log = new_log()
+    try:
+        with log.open("ab") as lines, run_directory() as run:
+            told = RayLog(lines)
+            with redirect_stdout(told), redirect_stderr(told):
+                Up(config, directory, run, log, stages).run()
+    except BatonError as error:
+        stages.settle()
+        print(f"error: {error} (log: {log})", file=sys.stderr)
+        return BAD_INPUT if isinstance(error, ClusterError) else 1
+    return 0
+
+
+class Up:
+    """Holds what one run of the command needs."""
+
+    def __init__(self, config: UpConfig, directory: Path | None, run: Path, log: Path, stages: Stages) -> None:
+        self._config = config
+        self._directory = directory
+        self._run = run
+        self._log = log
+        self._stages = stages
+        self._began = time.monotonic()
+
+    def run(self) -> None:
+        """Connects, checks, starts, watches and takes down. Raises `BatonError`."""
+        place = self._config.ray
+        self._stages.show("log", str(self._log))
+        self._stages.show("cluster", "connecting", note=place.ray_address)
+        env = runtime_env(ROOT)
+        with Signals().installed() as signals, connected(place.ray_address, place.ray_namespace, env):
+            self._serve(self._checked_plan(), signals)
+
+    def _checked_plan(self) -> Plan:
+        """Refuses what cannot work on this cluster. Raises `ClusterError`."""
+        namespace = self._config.ray.ray_namespace
+        if found := leftovers():
+            raise ClusterError(
+                f"--ray-namespace: {namespace!r}: has actors already ({', '.join(found[:8])}): ./baton down ends them,"
+                " another namespace lets both run"
+            )
+        nodes = rooms()
+        here = ray.get_runtime_context().get_node_id()
+        addresses = sorted({node.address for node in nodes.values()})
+        self._stages.show("cluster", f"{len(nodes)} nodes at {', '.join(addresses)}")
+        config = self._config = settled(self._config, nodes)
+        where = redis_node(config, nodes, here)
+        plan = make_plan(config, self._run, nodes, here, None)
+        if wrong := lacking(list(nodes.values()), wanted(plan)):
+            raise ClusterError(
+                f"--prefill {config.prefill} --decode {config.decode} --gateways {config.gateways}: {wrong}"
+            )
+        self._stages.show("nodes", "sending the code, looking for the model")
+        able = {node: room for node, room in nodes.items() if room.total.get("CPU") or node == here}
+        check_nodes(able, config.model, readable(config))
+        self._stages.show("nodes", "checked")
+        if not config.redis:
+            plan = make_plan(config, self._run, nodes, here, self._server(nodes[where], where))
+        return plan
+
+    def _server(self, room: NodeRoom, node: str) -> Server:
+        there = NodeAffinitySchedulingStrategy(node, soft=False)
+        call = ray.remote(free_port).options(num_cpus=0, scheduling_strategy=there).remote(room.address)
+        port: int = ray.get(call, timeout=TASK_SECONDS)
+        directory = self._config.ray.redis_directory
+        return Server(address=room.address, port=port, password=secrets.token_hex(24), directory=directory)
+
+    def _serve(self, plan: Plan, signals: Signals) -> None:
+        config, stages = self._config, self._stages
+        options = {"name": NAME, "namespace": plan.namespace, "lifetime": "detached", "max_restarts": -1}
+        handle = ray.remote(Controller).options(num_cpus=0, max_concurrency=CALLS, **options).remote(plan)
+        leave = False
+        try:
+            reports = Reports(handle, stages, keeps=True)
+            overview = reports.follow(signals, lambda phase: phase != "starting", show=True)
+            if overview.phase == "running" and not signals.asked_to_stop:
+                leave = config.ray.detach
+                self._greet(DETACHED if leave else greeting.ENDING)
+                if not leave:
+                    overview = self._watch(reports, signals)
+            if overview.error:
+                raise BatonError(overview.error)
+        finally:
+            if not leave:
+                taken_down(handle, stages, signals)
+
+    def _watch(self, reports: Reports, signals: Signals) -> Overview:
+        config = self._config
+        own = self._run / OWN_KEY
+        key_file = str(own) if own.exists() else ""
+        url = http_url(config.host, config.port, bool(config.tls_cert))
+        instance = Instance(url, os.getpid(), config.model, time.time(), str(self._log), key_file, config.tls_cert)
+        with record(instance):
+            return reports.follow(signals, lambda phase: phase != "running", show=False)
+
+    def _greet(self, ending: str) -> None:
+        config = self._config
+        own = self._run / OWN_KEY
+        url = http_url(config.host, config.port, bool(config.tls_cert))
+        key = own.read_text() if own.exists() else ""
+        seconds = time.monotonic() - self._began
+        self._stages.say(greeting.text(config, url, self._directory, seconds, self._log, key, ending))
+
+
+def readable(config: UpConfig) -> list[tuple[str, str]]:
+    """Returns the options that name files which a service opens on its node, each with its path."""
+    engine = config.engine
+    pairs = [("--medusa", engine.medusa), ("--eagle", engine.eagle), ("--lora-root", engine.lora_root)]
+    pairs += [("--tls-cert", config.tls_cert), ("--tls-key", config.tls_key)]
+    pairs += [("--api-keys", path) for path in config.api_keys]
+    return [(option, path) for option, path in pairs if path]

@@ -1,0 +1,42 @@
+"""Hands commands that need Ray over to a process that loads it: others start without it, and do not need it installed.
+
+What Ray reads from the environment it reads when it is imported.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+EXTRA = "ray"  # of pyproject.toml
+ON_RAY = ("status", "down", "ray")
+"""Commands that are about Ray alone; `up` is where it is told `--on ray`."""
+
+SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_COLOR_PREFIX": "0",
+    "RAY_DEDUP_LOGS": "0",  # a line is written under the name of each service that wrote it
+}
+BAD_INPUT = 2
+
+
+def needs_ray(arguments: Sequence[str]) -> bool:
+    """Tells whether a command of `./baton` is one that loads Ray."""
+    words = list(arguments)
+    on = [words[i : i + 2] == ["--on", "ray"] or words[i] == "--on=ray" for i in range(len(words))]
+    return bool(words) and (words[0] in ON_RAY or (words[0] == "up" and any(on)))
+
+
+def hand_over(command: str, arguments: Sequence[str]) -> int:
+    """Becomes the process that runs the command; returns an exit status only where Ray is not installed."""
+    if find_spec("ray") is None:
+        print(
+            f"error: ray is not installed in {sys.prefix}: it is in the extra {EXTRA!r} of pyproject.toml"
+            f" (pip install -c constraints.txt ray)",
+            file=sys.stderr,
+        )
+        return BAD_INPUT
+    environment = {**os.environ, **SETTINGS}
+    if command == "ray":
+        os.execve(sys.executable, [sys.executable, "-m", "ray.scripts.scripts", *arguments], environment)
+    os.execve(sys.executable, [sys.executable, "-P", "-m", "launcher.on_ray", command, *arguments], environment)

@@ -1,0 +1,118 @@
+"""A Ray cluster of several nodes on this machine, and `./baton` commands that are about a deployment on it."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+from ray.cluster_utils import Cluster
+from ray.exceptions import RayError
+
+import ray
+from benchmarks.processes.python_path import python_path
+from launcher.on_ray.controller import NAME
+from launcher.on_ray.look import Look, Overview, ServiceState
+from tests.e2e.forks import ROOT
+from tests.waiting import wait_until
+
+NAMESPACE = "tested"
+COMMAND_SECONDS = 120.0
+SYSTEM = {"health_check_period_ms": 300, "health_check_initial_delay_ms": 0}  # so that a node's death is soon noticed
+
+
+@contextmanager
+def ray_cluster(head_cpus: int, node_cpus: Sequence[int]) -> Iterator["RayCluster"]:
+    """Starts a cluster whose nodes have so many CPUs, connects this process, and ends every process of it."""
+    before = dict(os.environ)
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    head = {"num_cpus": head_cpus, "include_dashboard": False, "_system_config": SYSTEM}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        nodes = [cluster.add_node(num_cpus=cpus, wait=False) for cpus in node_cpus]
+        cluster.wait_for_nodes()
+        ray.init(address=cluster.address, namespace=NAMESPACE, log_to_driver=False, configure_logging=False)
+        yield RayCluster(cluster, nodes)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+        os.environ.clear()
+        os.environ.update(before)
+
+
+class RayCluster:
+    """Holds a running cluster."""
+
+    def __init__(self, cluster: Any, nodes: list[Any]) -> None:
+        self._cluster = cluster
+        self.nodes = nodes
+        self.address: str = cluster.address
+
+    def begin(self, directory: Path, *words: str, namespace: str = NAMESPACE) -> subprocess.Popen[str]:
+        """Starts a command of `./baton` that is about a deployment on this cluster."""
+        place = ["--ray-address", self.address, "--ray-namespace", namespace]
+        environment = {**os.environ, "PYTHONPATH": python_path(), "XDG_STATE_HOME": str(directory)}
+        command = [sys.executable, "-P", "-m", "launcher", words[0], *place, *words[1:]]
+        return subprocess.Popen(
+            command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+
+    def baton(self, directory: Path, *words: str, namespace: str = NAMESPACE) -> tuple[int, str, str]:
+        """Runs a command; returns its exit status and what it wrote to stdout and stderr."""
+        with self.begin(directory, *words, namespace=namespace) as process:
+            out, error = process.communicate(timeout=COMMAND_SECONDS)
+        return process.returncode, out, error
+
+    def overview(self) -> Overview:
+        """Asks the controller."""
+        handle = ray.get_actor(NAME, NAMESPACE)
+        answer: Overview = ray.get(handle.overview.remote(0, False), timeout=30)
+        return answer
+
+    def services(self) -> dict[str, ServiceState]:
+        """Returns how each service is."""
+        return {service.name: service for service in self.overview().services}
+
+    def wait_until_ready(self, *names: str) -> None:
+        """Waits until these services' own actors say that they serve, and the controller does."""
+
+        def ready() -> bool:
+            services = self.services()
+            return all(self.stage(name) == "ready" and services[name].stage == "ready" for name in names)
+
+        wait_until(ready, f"{', '.join(names)} to be ready")
+
+    def stage(self, name: str) -> str:
+        """Returns the stage of a service as its actor says it; while it has no actor, that."""
+        try:
+            return self._look(name).stage
+        except RayError as error:
+            return type(error).__name__
+
+    def _look(self, name: str) -> Look:
+        look: Look = ray.get(ray.get_actor(name, NAMESPACE).look.remote(0), timeout=30)
+        return look
+
+    def change(self, call: str, role: str) -> str:
+        """Has the controller add or remove a worker; returns its name."""
+        name: str = ray.get(getattr(ray.get_actor(NAME, NAMESPACE), call).remote(role), timeout=60)
+        return name
+
+    def node_of(self, name: str) -> str:
+        """Returns the id of the node that a service's actor is on."""
+        return self._look(name).node
+
+    def kill_node(self, node_id: str) -> None:
+        """Kills a node's raylet, as nothing can prevent; its processes end with it."""
+        (node,) = [node for node in self.nodes if node.node_id == node_id]
+        self.nodes.remove(node)
+        self._cluster.remove_node(node, allow_graceful=False)
+
+
+def counted(page: str, name: str) -> float:
+    """Returns the sum of a metric's samples on a page of figures."""
+    lines = [line for line in page.splitlines() if line.startswith(name)]
+    return sum(one.value for family in text_string_to_metric_families("\n".join(lines)) for one in family.samples)
