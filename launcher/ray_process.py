@@ -1,6 +1,7 @@
 """Hands commands that need Ray over to a process that loads it: others start without it, and do not need it installed.
 
-What Ray reads from the environment it reads when it is imported.
+What Ray reads from the environment it reads when it is imported. Only the standard library: `./baton` asks this module
+before anything is installed.
 """
 
 import os

@@ -20,6 +20,7 @@ from typing import IO
 
 from launcher.installing.requirements import base_name, pins, requirements, stamp
 from launcher.installing.torch_source import SETTING, choose, has_nvidia_driver, pip_versions
+from launcher.ray_process import EXTRA, needs_ray
 from launcher.stages import Stages
 
 POLL_SECONDS = 0.2
@@ -36,7 +37,8 @@ def main(arguments: Sequence[str]) -> int:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _interrupt)
     try:
-        install(ROOT, ["test"] if arguments[:1] == ["test"] else [], os.environ)
+        extras = ["test"] if arguments[:1] == ["test"] else [EXTRA] if needs_ray(arguments) else []
+        install(ROOT, extras, os.environ)
     except InstallFailed as failure:
         print(f"error: {failure}", file=sys.stderr)
         return 1

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import ray
+
 from core.errors import BatonError
 from launcher.on_ray.placement import NodeRoom
 

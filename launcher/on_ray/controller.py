@@ -14,8 +14,8 @@ from launcher.deployment import STARTS, WORKERS, Role
 from launcher.on_ray.fleet import Fleet
 from launcher.on_ray.look import Overview, Phase
 from launcher.on_ray.member import Member
+from launcher.on_ray.node.reborn import is_reborn
 from launcher.on_ray.order import Plan
-from launcher.on_ray.reborn import is_reborn
 from launcher.on_ray.told import Said
 
 NAME = "controller"  # of the actor, in the deployment's namespace

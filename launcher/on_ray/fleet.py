@@ -12,10 +12,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 from core.errors import BatonError
 from launcher.deployment import CLOSE_SECONDS, STOPS, WORKERS, Role
 from launcher.on_ray.member import Member
-from launcher.on_ray.node_process import shared_directory
+from launcher.on_ray.node.process import shared_directory
+from launcher.on_ray.node.service_actor import ServiceActor
 from launcher.on_ray.order import Plan
 from launcher.on_ray.placement import GATEWAY_CPUS, Group, bundle, groups
-from launcher.on_ray.service_actor import ServiceActor
 
 PLACED_SECONDS = 20.0  # for Ray to find nodes, where there is room
 GONE_SECONDS = 10.0  # for Ray to forget what was taken down

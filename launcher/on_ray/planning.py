@@ -11,10 +11,10 @@ from launcher.deployment import Deployment, Role
 from launcher.host.own_files import own_key, secret_path
 from launcher.host.processes import OWN_KEY, OWN_KEYS, described
 from launcher.on_ray.cluster import ClusterError
-from launcher.on_ray.node_process import SECRET
+from launcher.on_ray.node.process import SECRET
+from launcher.on_ray.node.redis import redis_url
 from launcher.on_ray.order import Order, Plan, Server
 from launcher.on_ray.placement import NodeRoom
-from launcher.on_ray.redis_node import redis_url
 from launcher.options import UpConfig
 
 

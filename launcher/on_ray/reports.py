@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError
 
 from launcher.host.signals import Signals
 from launcher.on_ray.cluster import ClusterError
@@ -39,16 +39,22 @@ class Reports:
 
     def ask(self) -> Overview:
         """Returns how the deployment is. Raises `ClusterError` where the controller does not answer."""
-        try:
-            overview: Overview = ray.get(self._handle.overview.remote(self._heard, self._keeps), timeout=ANSWER_SECONDS)
-        except RayActorError:
-            raise ClusterError(
-                "the deployment's controller is gone: ./baton down removes what it may have left"
-            ) from None
-        except GetTimeoutError:
-            raise ClusterError(f"the deployment's controller gives no answer in {ANSWER_SECONDS:.0f} s") from None
-        self._heard = overview.said
-        return overview
+        until = time.monotonic() + ANSWER_SECONDS
+        while (left := until - time.monotonic()) > 0:
+            try:
+                overview: Overview = ray.get(self._handle.overview.remote(self._heard, self._keeps), timeout=left)
+            except ActorUnavailableError:
+                time.sleep(ASK_SECONDS)  # Ray makes it anew
+            except RayActorError:
+                raise ClusterError(
+                    "the deployment's controller is gone: ./baton down removes what it has left"
+                ) from None
+            except GetTimeoutError:
+                break
+            else:
+                self._heard = overview.said
+                return overview
+        raise ClusterError(f"the deployment's controller gives no answer in {ANSWER_SECONDS:.0f} s")
 
     def follow(self, signals: Signals, until: Callable[[Phase], bool], show: bool) -> Overview:
         """Asks until the deployment is in a phase, or a signal asks to stop. Raises `ClusterError`."""

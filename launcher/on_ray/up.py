@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
+import ray
 from msgspec.structs import replace
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-import ray
 from core.cli import parse
 from core.errors import BatonError
 from core.network.listening import http_url
@@ -26,12 +26,12 @@ from launcher.on_ray.code import runtime_env
 from launcher.on_ray.controller import NAME, Controller
 from launcher.on_ray.leftovers import leftovers
 from launcher.on_ray.look import Overview
-from launcher.on_ray.node_check import check_nodes
+from launcher.on_ray.node.check import check_nodes
+from launcher.on_ray.node.redis import free_port
 from launcher.on_ray.order import Plan, Server
 from launcher.on_ray.placement import NodeRoom, lacking, wanted
 from launcher.on_ray.planning import make_plan, redis_node, settled
 from launcher.on_ray.ray_log import RayLog
-from launcher.on_ray.redis_node import free_port
 from launcher.on_ray.reports import Reports, taken_down
 from launcher.options import ROOT, UpConfig
 from launcher.stages import Stages

@@ -1,21 +1,26 @@
 """A Ray cluster of several nodes on this machine, and `./baton` commands that are about a deployment on it."""
 
+import io
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import ray
 from prometheus_client.parser import text_string_to_metric_families
 from ray.cluster_utils import Cluster
 from ray.exceptions import RayError
 
-import ray
 from benchmarks.processes.python_path import python_path
 from launcher.on_ray.controller import NAME
 from launcher.on_ray.look import Look, Overview, ServiceState
+from launcher.on_ray.reports import Reports
+from launcher.stages import Stages
 from tests.e2e.forks import ROOT
 from tests.waiting import wait_until
 
@@ -29,16 +34,19 @@ def ray_cluster(head_cpus: int, node_cpus: Sequence[int]) -> Iterator["RayCluste
     """Starts a cluster whose nodes have so many CPUs, connects this process, and ends every process of it."""
     before = dict(os.environ)
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    head = {"num_cpus": head_cpus, "include_dashboard": False, "_system_config": SYSTEM}
+    own = Path(tempfile.mkdtemp(prefix="ray-"))  # each node has its own directory, as it would on its own machine
+    head = {"num_cpus": head_cpus, "include_dashboard": False, "_system_config": SYSTEM, "temp_dir": str(own / "0")}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
-        nodes = [cluster.add_node(num_cpus=cpus, wait=False) for cpus in node_cpus]
+        places = enumerate(node_cpus, 1)
+        nodes = [cluster.add_node(num_cpus=cpus, temp_dir=str(own / str(n)), wait=False) for n, cpus in places]
         cluster.wait_for_nodes()
         ray.init(address=cluster.address, namespace=NAMESPACE, log_to_driver=False, configure_logging=False)
         yield RayCluster(cluster, nodes)
     finally:
         ray.shutdown()
         cluster.shutdown()
+        shutil.rmtree(own, ignore_errors=True)
         os.environ.clear()
         os.environ.update(before)
 
@@ -68,9 +76,7 @@ class RayCluster:
 
     def overview(self) -> Overview:
         """Asks the controller."""
-        handle = ray.get_actor(NAME, NAMESPACE)
-        answer: Overview = ray.get(handle.overview.remote(0, False), timeout=30)
-        return answer
+        return Reports(ray.get_actor(NAME, NAMESPACE), Stages(io.StringIO())).ask()
 
     def services(self) -> dict[str, ServiceState]:
         """Returns how each service is."""

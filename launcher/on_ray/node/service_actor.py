@@ -9,15 +9,17 @@ import threading
 from pathlib import Path
 
 import ray
+
 from core.errors import BatonError
 from core.process.status import read_status
+from launcher.host.held_file import HeldFile
 from launcher.host.process import READY
 from launcher.host.signals import Signals
 from launcher.host.supervisor import FIRST_DELAY, LONGEST_DELAY, StartFailed, StopAsked, Supervisor
 from launcher.on_ray.look import Look
-from launcher.on_ray.node_process import announced, make_directory, make_process, node_environment
+from launcher.on_ray.node.process import OWNER, announced, make_directory, make_process, node_environment
+from launcher.on_ray.node.reborn import is_reborn
 from launcher.on_ray.order import Order
-from launcher.on_ray.reborn import is_reborn
 from launcher.on_ray.told import Told
 
 
@@ -85,7 +87,7 @@ class ServiceActor:
         except (BatonError, OSError) as error:
             return f"{self._order.name} did not start: {error}"
         self._status_file = process.status_file
-        with os.fdopen(os.dup(1), "wb") as log:  # which Ray collects
+        with os.fdopen(os.dup(1), "wb") as log, HeldFile(run / OWNER, f"{os.getpid()}\n"):  # Ray collects the log
             environment = node_environment(os.environ, run)
             supervisor = Supervisor(run, environment, log, self._told, self._signals, self._order.silent_seconds)
             self._supervisor = supervisor

@@ -5,7 +5,9 @@ import shutil
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from core.config import GatewayConfig, PlaceOptions
@@ -14,14 +16,17 @@ from core.network.listening import ANY_ADDRESS, http_url
 from core.network.reach import bracketed
 from core.process.status import Status, read_status
 from launcher.deployment import WORKERS, Place, command
+from launcher.host.held_file import is_held
 from launcher.host.process import READY, Process, Watch, watch_http, watch_status_file
 from launcher.host.processes import OWN_KEY, OWN_KEYS, environment
+from launcher.on_ray.node.redis import redis_process
 from launcher.on_ray.order import Order
-from launcher.on_ray.redis_node import redis_process
 from launcher.options import ROOT
 
+OWNER = "owner"  # file of a process's directory that its actor holds
 SECRET = "secret"
 PREFIX = "baton-ray-"
+YOUNG_SECONDS = 60.0  # one that is young may be just being made
 
 
 def shared_directory(deployment: str) -> Path:
@@ -36,6 +41,7 @@ def make_directory(order: Order) -> Path:
     status = shared.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise ConfigError("TMPDIR", str(shared), "is another user's")
+    sweep(shared.parent)
     run = shared / order.name
     shutil.rmtree(run, ignore_errors=True)
     run.mkdir(mode=0o700)
@@ -43,6 +49,16 @@ def make_directory(order: Order) -> Path:
         (run / name).touch(mode=0o600)
         (run / name).write_text(content)
     return run
+
+
+def sweep(base: Path) -> None:
+    """Removes this user's directories of deployments that have no process on this host any more."""
+    for shared in base.glob(f"{PREFIX}*"):
+        with suppress(FileNotFoundError):
+            status = shared.lstat()
+            old = status.st_uid == os.getuid() and time.time() - status.st_mtime > YOUNG_SECONDS
+            if old and not any(is_held(owner) for owner in shared.glob(f"*/{OWNER}")):
+                shutil.rmtree(shared, ignore_errors=True)
 
 
 def node_environment(inherited: Mapping[str, str], run: Path) -> dict[str, str]:
