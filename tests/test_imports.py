@@ -371,7 +371,7 @@ def test_the_list_of_local_imports_is_true() -> None:
 
 def test_only_tests_need_the_tests_packages() -> None:
     """A benchmark, too, runs where `./baton up` has installed what it needs; what measures a peer in the peer's own."""
-    needed = {base_name(wish) for wish in requirements(ROOT, ["cuda"])}
+    needed = {base_name(wish) for wish in requirements(ROOT, ["cuda", "ray"])}
     extra = {base_name(wish) for wish in requirements(ROOT, ["test"])} - needed
     theirs = {module for module, names in packages_distributions().items() if extra & {name.lower() for name in names}}
     assert {"pytest", "hypothesis"} <= theirs
@@ -383,6 +383,19 @@ def test_only_tests_need_the_tests_packages() -> None:
         if not path.is_relative_to(ROOT / "benchmarks" / "peers" / "runners")
         for module in imported(ast.parse(path.read_text()))
         if module.partition(".")[0] in theirs
+    ]
+    assert wrong == []
+
+
+def test_only_the_room_on_ray_needs_ray() -> None:
+    """Every other command starts without it, and where it is not installed."""
+    wrong = [
+        str(path.relative_to(ROOT))
+        for package in ALLOWED
+        if package != "tests"
+        for path in sources(package)
+        if not path.is_relative_to(ROOT / "launcher" / "on_ray")
+        if any(module.partition(".")[0] == "ray" for module in imported(ast.parse(path.read_text())))
     ]
     assert wrong == []
 

@@ -3,19 +3,19 @@
 import os
 import signal
 import tempfile
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
-import psutil
 import pytest
 import ray
 from ray.util.placement_group import placement_group_table
 
 from core.process.status import read_status
 from tests.e2e.golden import build_served_model, complete_all, references
-from tests.e2e.ray_cluster import NAMESPACE, RayCluster, counted, ray_cluster
+from tests.e2e.ray_cluster import NAMESPACE, RayCluster, counted, parent, processes_called, ray_cluster
 from tests.reference import Golden
 from tests.waiting import alive, wait_until
 
@@ -100,18 +100,18 @@ def test_what_cannot_work_is_one_sentence_and_leaves_nothing(deployed: Deployed)
 
 
 def test_a_killed_actor_takes_its_process_with_it_and_both_are_back(deployed: Deployed) -> None:
-    process = psutil.Process(deployed.pids()["decode-1"])
-    os.kill(process.ppid(), signal.SIGKILL)
-    wait_until(lambda: not alive(process.pid), "the end of the killed actor's process", 5)
-    wait_until(lambda: deployed.pids().get("decode-1", process.pid) != process.pid, "another process of decode-1")
+    process = deployed.pids()["decode-1"]
+    os.kill(parent(process), signal.SIGKILL)
+    wait_until(lambda: not alive(process), "the end of the killed actor's process", 5)
+    wait_until(lambda: deployed.pids().get("decode-1", process) != process, "another process of decode-1")
     deployed.cluster.wait_until_ready("decode-1")
 
 
 def test_a_controller_that_dies_finds_its_deployment_again(deployed: Deployed) -> None:
     before = deployed.cluster.services()
-    (controller,) = [process for process in psutil.process_iter(["name"]) if process.info["name"] == "ray::Controller"]
-    controller.kill()
-    wait_until(lambda: not alive(controller.pid), "the controller's end", 5)
+    (controller,) = processes_called("ray::Controller")
+    os.kill(controller, signal.SIGKILL)
+    wait_until(lambda: not alive(controller), "the controller's end", 5)
     deployed.cluster.wait_until_ready(*before)
     assert deployed.cluster.overview().phase == "running"
     assert set(deployed.cluster.services()) == set(before)
@@ -133,17 +133,26 @@ def test_a_worker_is_added_and_removed_under_load(deployed: Deployed) -> None:
 def test_a_node_killed_under_load_loses_no_request(deployed: Deployed) -> None:
     cluster = deployed.cluster
     node, other = cluster.node_of("decode-0"), cluster.node_of("decode-1")
-    before = deployed.figure("vllm:time_to_first_token_seconds_count")
+    expected = [run.tokens for run in deployed.runs]
+    victims = [deployed.pids()[name] for name in ("prefill-0", "decode-0")]
+    gone = threading.Event()
 
-    def kill() -> None:
-        wait_until(lambda: deployed.figure("vllm:time_to_first_token_seconds_count") > before + 2, "some first tokens")
-        cluster.kill_node(node)
+    def load() -> int:
+        rounds = 0
+        while not gone.is_set():
+            assert complete_all(deployed.url, deployed.runs) == expected
+            rounds += 1
+        return rounds
 
-    with ThreadPoolExecutor(1) as pool:
-        killed = pool.submit(kill)
-        answers = complete_all(deployed.url, deployed.runs)
-        killed.result()
-    assert answers == [run.tokens for run in deployed.runs]
+    with ThreadPoolExecutor(2) as pool:
+        loads = [pool.submit(load) for _ in range(2)]  # so that there are answers in progress at every moment
+        try:
+            wait_until(lambda: deployed.figure("baton:requests_in_progress") > 0, "requests in progress")
+            cluster.kill_node(node)
+            wait_until(lambda: not any(map(alive, victims)), "the end of the node's processes", 20)
+        finally:
+            gone.set()
+        assert all(each.result() > 0 for each in loads)
     assert deployed.figure("baton:attempts_retried_total") > 0
     cluster.wait_until_ready(*WORKERS)
     assert {cluster.node_of(name) for name in WORKERS} == {other}
@@ -151,7 +160,7 @@ def test_a_node_killed_under_load_loses_no_request(deployed: Deployed) -> None:
 
 def test_down_leaves_nothing(deployed: Deployed) -> None:
     services = list(deployed.pids().values())
-    actors = [psutil.Process(pid).ppid() for pid in services]
+    actors = [parent(pid) for pid in services]
     assert len(services) == 5
     status, out, error = deployed.cluster.baton(deployed.directory, "down")
     assert (status, error) == (0, ""), out
