@@ -72,7 +72,7 @@ class Member:
         if self.leaving:
             return ServiceState(name=self.name, role=self.role, stage="draining")
         if look is None or self._lost or self.silent:
-            waits = "waiting for a node with room" if self.silent else "starting"
+            waits = "waiting for Ray" if self.silent else "starting"
             return ServiceState(name=self.name, role=self.role, stage=waits)
         return ServiceState(
             name=self.name,
