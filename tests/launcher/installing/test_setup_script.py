@@ -19,6 +19,7 @@ from tests.waiting import alive, children, wait_until
 
 SCRIPTS = (
     "__init__.py",
+    "ray_process.py",
     "stages.py",
     *(f"installing/{name}.py" for name in ("__init__", "install", "requirements", "torch_source")),
 )
