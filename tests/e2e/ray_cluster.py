@@ -22,7 +22,7 @@ from launcher.on_ray.look import Look, Overview, ServiceState
 from launcher.on_ray.reports import Reports
 from launcher.stages import Stages
 from tests.e2e.forks import ROOT
-from tests.waiting import wait_until
+from tests.waiting import alive, wait_until
 
 NAMESPACE = "tested"
 COMMAND_SECONDS = 120.0
@@ -127,7 +127,8 @@ def parent(pid: int) -> int:
 
 def processes_called(name: str) -> list[int]:
     """Returns the ids of the processes that Ray has given this name, of up to 15 letters."""
-    return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/comm") if _read(path) == f"{name}\n"]
+    found = [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/comm") if _read(path) == f"{name}\n"]
+    return [pid for pid in found if alive(pid)]
 
 
 def _read(path: Path) -> str:
