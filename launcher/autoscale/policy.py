@@ -1,13 +1,15 @@
 """Decides when a worker is added or removed, one at a time. Pure: what is seen and when goes in, a change comes out.
 
-A worker is added where a role has been pressed for a while, and removed where one fewer would have been enough, with a
-margin, for as long as `down`. After either, nothing happens for a cool-down, nor while a worker starts or drains, or
-is missing, nor on figures that are old. Under a load that stays as it is, a role that has grown does not shrink again,
-and one that has shrunk does not grow: what pressed n - 1 workers is no load for them. Where that prediction was wrong,
-a worker that was removed comes back soon; each time it does, the next one stays for twice as long.
+A worker is added where a role is pressed on average over some seconds, and removed where one fewer would have been
+enough, with a margin, for as long as `down`. After either, nothing happens for a cool-down, nor while a worker starts
+or drains, or is missing, nor on figures that are old. Under a load that stays as it is, a role that has grown does not
+shrink again, and one that has shrunk does not grow: what pressed n - 1 workers is no load for them. Where that
+prediction was wrong, a worker that was removed comes back soon; each time it does, the next one stays for twice as
+long.
 """
 
 from collections.abc import Mapping
+from math import exp
 from typing import NamedTuple
 
 from core.costs.standing import Standing, WorkerStanding
@@ -16,8 +18,10 @@ from launcher.autoscale.rules import ROLES, Rules
 
 BAND = 0.25
 """A worker goes if the others would be under 1 less this of pressure."""
-HIGH_SECONDS = 5.0
-"""Seconds of pressure above 1 before a worker is added."""
+MEMORY_SECONDS = 10.0
+"""Seconds after which a moment's pressure counts 1/e in the average by which a worker is added."""
+MOST = 1.5
+"""Pressure counts as this at most: one bad moment asks for no worker."""
 STALE_SECONDS = 5.0
 """Seconds after which figures say nothing any more."""
 REGRET = 4.0
@@ -52,7 +56,8 @@ class Policy:
         """Begins as if a change had just been made: what was started first settles."""
         self._rules = rules
         self._changed = now
-        self._high: dict[str, float] = {}  # since when a role is pressed
+        self._pressure: dict[str, float] = {}  # of each role, as an average
+        self._looked = now
         self._calm: dict[str, float] = {}  # since when one worker fewer would do
         self._removed: dict[str, float] = {}  # when one was removed last
         self._patience: dict[str, float] = {role: rules.down for role in rules.bounds}  # s of calm that are asked for
@@ -61,16 +66,19 @@ class Policy:
     def look(self, seen: Seen, now: float) -> Change | None:
         """Returns the change that is due, which counts as made, or None."""
         if not self._is_settled(seen):
-            self._high.clear()
+            self._pressure.clear()
             self._calm.clear()
             return None
         assert seen.standing is not None
         pressed = {role: self._pressed(seen, role) for role in ROLES if role in self._rules.bounds}
         for role, (present, fewer) in pressed.items():
-            _note(self._high, role, present > 1.0, now)
+            before = self._pressure.get(role, 0.0)
+            share = 1 - exp(-(now - self._looked) / MEMORY_SECONDS)
+            self._pressure[role] = before + share * (min(present, MOST) - before)
             _note(self._calm, role, fewer < 1.0 - BAND, now)
             self._forgive(role, now)
-        return self._growth(seen, pressed, now) or self._removal(seen, pressed, now)
+        self._looked = now
+        return self._growth(seen, now) or self._removal(seen, pressed, now)
 
     def _is_settled(self, seen: Seen) -> bool:
         """Tells whether every worker that there should be serves, and all figures are fresh."""
@@ -92,7 +100,7 @@ class Policy:
         fewer = pressure(seen.standing, role, workers - 1, self._rules.slo) if workers > 1 else None
         return present, float("inf") if fewer is None else fewer
 
-    def _growth(self, seen: Seen, pressed: Mapping[str, tuple[float, float]], now: float) -> Change | None:
+    def _growth(self, seen: Seen, now: float) -> Change | None:
         if now - self._changed < self._rules.up:
             return None
         for role, bounds in self._rules.bounds.items():
@@ -100,10 +108,8 @@ class Policy:
                 return self._made(Change(role, 1, "", f"there are fewer than {bounds.least}"), now)
         able = [
             (present, role)
-            for role, (present, _) in pressed.items()
-            if seen.wanted[role] < self._rules.bounds[role].most
-            and role in self._high
-            and now - self._high[role] >= HIGH_SECONDS
+            for role, present in self._pressure.items()
+            if seen.wanted[role] < self._rules.bounds[role].most and present > 1.0
         ]
         if not able:
             return None
@@ -114,7 +120,7 @@ class Policy:
         return self._made(Change(role, 1, "", f"pressure is {present:.2f} for {seen.wanted[role]}"), now)
 
     def _removal(self, seen: Seen, pressed: Mapping[str, tuple[float, float]], now: float) -> Change | None:
-        if now - self._changed < self._rules.down or self._high:
+        if now - self._changed < self._rules.down or max(self._pressure.values()) > 1.0:
             return None
         above = [role for role, bounds in self._rules.bounds.items() if seen.wanted.get(role, 0) > bounds.most]
         able = [
@@ -137,7 +143,7 @@ class Policy:
 
     def _made(self, change: Change, now: float) -> Change:
         self._changed = now
-        self._high.clear()
+        self._pressure.clear()
         self._calm.clear()
         return change
 
