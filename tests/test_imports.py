@@ -250,7 +250,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "constrained": {"processes", "random_model"},
         "wrapped": {"limits", "processes", "random_model"},
         "stress": {"processes"},
-        "front": {"load", "processes", "random_model"},
+        "front": {"load", "processes", "random_model", "peers"},
         "speculation": {"models", "processes", "peers"},
         "autoscale": {"processes"},
     },

@@ -2,18 +2,24 @@
 
 Workers are simulated: real sockets, queue and ledger, tokens that cost nothing. The client only counts. Times are of
 one host's clock; what a gateway costs is its processor time, all threads. With `--baseline` a checkout of other code
-takes turns with this one, in the same run: its gateway, its ledger, its messages.
+takes turns with this one, in the same run: its gateway, its ledger, its messages. With `--peer vllm` so does, in
+`tokens`, vLLM's API server, over an engine that makes tokens up; it is installed as `benchmarks.peers` does.
 """
 
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 from benchmarks.front.commands import asked, asked_lines, bodies, body_lines
 from benchmarks.front.measures import Delivered, added, delivered
-from benchmarks.front.system import APIS, Shape
+from benchmarks.front.system import APIS, Begin, Shape, front
+from benchmarks.front.vllm import APIS as PEER_APIS
+from benchmarks.front.vllm import vllm_front
+from benchmarks.peers.servers import VLLM
+from benchmarks.peers.setup import directory_of, set_up
 from benchmarks.processes.children import exit_status
 from benchmarks.processes.python_path import ROOT
 from launcher.stages import Stages
@@ -33,6 +39,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.front", description=__doc__)
     parser.add_argument("parts", nargs="*", type=_part, metavar="PART", help=f"{', '.join(PARTS)}; none: all")
     parser.add_argument("--baseline", type=Path, help="directory of another checkout, measured in turns with this one")
+    parser.add_argument("--peer", choices=[VLLM.name], help="measured in turns with this code, in `tokens`")
+    parser.add_argument("--directory", default="", help="of peers, as that of `benchmarks.peers`")
     parser.add_argument("--api", choices=list(APIS), default="chat")
     parser.add_argument("--rounds", type=int, default=3, help="turns, of which the median counts")
     parser.add_argument("--seconds", type=float, default=8.0, help="of each measurement")
@@ -40,9 +48,13 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=10.0, help="tokens/s of each stream")
     options = parser.parse_args()
     sides = {"this code": ROOT} | ({"baseline": options.baseline.resolve()} if options.baseline else {})
+    if options.peer and options.api not in PEER_APIS:
+        parser.error(f"--peer {options.peer} is asked by --api {' or '.join(PEER_APIS)}, not by {options.api}")
     parts = [part for part in PARTS if part in (options.parts or PARTS)]
 
     def work(stages: Stages) -> None:
+        if options.peer:
+            set_up(directory_of(options.directory), VLLM, stages)
         for part in parts:
             for line in _PARTS[part](options, sides):
                 print(line, flush=True)
@@ -60,14 +72,18 @@ def tokens(options: argparse.Namespace, sides: dict[str, Path]) -> list[str]:
     """Measures what a token costs."""
     shape = Shape(pause=1 / options.rate)
     title = f"{options.streams} streams ({options.api}) at {options.rate:g} tokens/s"
-    return _table(title, options, sides, lambda one: _streamed(one, options, options.streams, shape))
+    begins = _begins(sides)
+    if options.peer:
+        begins[options.peer] = partial(vllm_front, directory_of(options.directory))
+    return _table(title, options, begins, lambda one: _streamed(one, options, options.streams, shape))
 
 
 def streams(options: argparse.Namespace, sides: dict[str, Path]) -> list[str]:
     """Measures how late tokens come to many streams: of four workers, whose steps are not at the same time."""
     shape = Shape(workers=4, pause=0.1)
     title = f"1000 streams ({options.api}) at 10 tokens/s, four workers"
-    return _table(title, options, sides, lambda one: delivered(one, options.api, 1000, 10, options.seconds, shape))
+    seconds = options.seconds
+    return _table(title, options, _begins(sides), lambda one: delivered(one, options.api, 1000, 10, seconds, shape))
 
 
 def idle(options: argparse.Namespace, sides: dict[str, Path]) -> list[str]:
@@ -87,7 +103,7 @@ def gateways(options: argparse.Namespace, sides: dict[str, Path]) -> list[str]:
     for _ in range(options.rounds):
         for name, count in (("one", 1), ("two", 2)):
             shape = Shape(gateways=count, pause=1 / options.rate)
-            found[name].append(_streamed(sides["this code"], options, options.streams, shape))
+            found[name].append(_streamed(partial(front, sides["this code"]), options, options.streams, shape))
     lines = _lines(
         f"{options.streams} streams ({options.api}) at {options.rate:g} tokens/s, over one gateway or two", found
     )
@@ -101,7 +117,8 @@ def crowds(options: argparse.Namespace, sides: dict[str, Path]) -> list[str]:
     for _ in range(options.rounds):
         for name, disturbance in CROWDS.items():
             shape = Shape(pause=1 / options.rate)
-            run = delivered(sides["this code"], options.api, 64, options.rate, options.seconds, shape, disturbance)
+            begin = partial(front, sides["this code"])
+            run = delivered(begin, options.api, 64, options.rate, options.seconds, shape, disturbance)
             found[name].append(run)
     return [*_lines(f"64 streams ({options.api}) beside others", found), ""]
 
@@ -112,22 +129,24 @@ def commands(options: argparse.Namespace, sides: dict[str, Path]) -> list[str]:
     return [*found, *body_lines(bodies(sides["this code"])), ""]
 
 
-def _streamed(checkout: Path, options: argparse.Namespace, count: int, shape: Shape) -> Delivered:
-    return delivered(checkout, options.api, count, options.rate, options.seconds, shape)
+def _begins(sides: dict[str, Path]) -> dict[str, Begin]:
+    return {name: partial(front, checkout) for name, checkout in sides.items()}
+
+
+def _streamed(begin: Begin, options: argparse.Namespace, count: int, shape: Shape) -> Delivered:
+    return delivered(begin, options.api, count, options.rate, options.seconds, shape)
 
 
 def _table(
-    title: str, options: argparse.Namespace, sides: dict[str, Path], measure: Callable[[Path], Delivered]
+    title: str, options: argparse.Namespace, sides: dict[str, Begin], measure: Callable[[Begin], Delivered]
 ) -> list[str]:
     found: dict[str, list[Delivered]] = {name: [] for name in sides}
     for _ in range(options.rounds):
-        for name, checkout in sides.items():
-            found[name].append(measure(checkout))
-    lines = _lines(title, found)
-    if "baseline" in found:
-        lines.append(
-            f"  tokens per core-second against the baseline: {_rate(found['this code']) / _rate(found['baseline']):.2f}"
-        )
+        for name, begin in sides.items():
+            found[name].append(measure(begin))
+    lines, ours = _lines(title, found), _rate(found["this code"])
+    for name in sides.keys() - {"this code"}:
+        lines.append(f"  tokens per core-second of this code against {name}: {ours / _rate(found[name]):.2f}")
     return [*lines, ""]
 
 

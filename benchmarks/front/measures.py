@@ -1,5 +1,6 @@
 """Measures one thing each of a running front: what a token costs, how late it comes, what a first token waits."""
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,7 +9,7 @@ from statistics import median
 from msgspec import Struct
 
 from benchmarks.front.client import Seen
-from benchmarks.front.system import Shape, disturbed, front
+from benchmarks.front.system import Begin, Shape, disturbed, front
 from core.errors import BatonError
 from core.slo import percentile
 
@@ -22,13 +23,13 @@ class Delivered(Struct, frozen=True):
     tokens_per_core_second: float  # in a window in which all streams ran
     core: float  # cores that the gateways used in that window
     tokens_per_event: float  # over the whole run
-    delay_p50_ms: float  # from a token's making to its receipt, of those that were made in the window
+    delay_p50_ms: float  # from a token's making to its receipt, of those made in the window; NaN: not known
     delay_p99_ms: float
     missing: int  # tokens that were made for streams and did not come
 
 
 def delivered(
-    checkout: Path,
+    begin: Begin,
     api: str,
     streams: int,
     rate: float,
@@ -38,7 +39,7 @@ def delivered(
 ) -> Delivered:
     """Streams at `rate` tokens/s each, for `seconds` s once all have begun, beside a `disturbance`."""
     tokens = int(rate * (WARM_SECONDS + seconds + streams / 400 + 6))  # streams are begun meanwhile
-    with front(checkout, shape) as system:
+    with begin(shape) as system:
         with disturbed(system, *disturbance), system.client(api, streams, tokens) as (_, saw):
             time.sleep(WARM_SECONDS)
             began, spent = time.monotonic(), system.processor_seconds()
@@ -47,7 +48,7 @@ def delivered(
             seen = saw()
         made = system.stop_workers()
     counted = sum(_until(one, ended) - _until(one, began) for one in seen)
-    late = delays(seen, made, began, ended)
+    late = delays(seen, made, began, ended) if made else [math.nan]
     return Delivered(
         streams=streams,
         tokens_per_core_second=counted / spent,

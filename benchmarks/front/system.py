@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -34,6 +34,7 @@ HERE = Path(__file__).parent
 HOST = "127.0.0.1"
 WORKER = "simulated_worker.py"
 START_SECONDS = 120.0
+MODEL_NAME = "demo"
 LOOK_SECONDS = 0.05
 WORD, TOKEN = " garden", 821  # a token of the demonstration model whose text nothing else in an answer has
 CHAT: Mapping[str, Any] = {"messages": [{"role": "user", "content": "Hello!"}]}
@@ -65,7 +66,8 @@ class Front:
     redis: str  # its URL
     gateways: Sequence[subprocess.Popen[str]]
     directory: Path
-    stop_workers: Callable[[], dict[str, list[float]]]  # returns when each token was made, monotonic s, by request
+    stop_workers: Callable[[], dict[str, list[float]]]
+    """Returns when each token was made, monotonic s, by request; nothing where that is not known."""
 
     def processor_seconds(self) -> float:
         """Returns the processor time of the gateways so far, s: of all their threads."""
@@ -81,7 +83,7 @@ class Front:
         """
         path, usual = APIS[api]
         limit = "max_output_tokens" if api == "responses" else "max_tokens"
-        asked = {**usual, **wish, "model": "demo", "stream": True, limit: tokens, "temperature": 0}
+        asked = {**usual, **wish, "model": MODEL_NAME, "stream": True, limit: tokens, "temperature": 0}
         body = self.directory / "body"
         body.write_text(json.dumps(asked))
         seen = self.directory / "seen"
@@ -110,6 +112,10 @@ class Front:
             yield process, saw
 
 
+Begin = Callable[[Shape], AbstractContextManager[Front]]
+"""Starts a system of that shape, which ends with its context."""
+
+
 @contextmanager
 def disturbed(front: Front, how: str, count: int) -> Iterator[None]:
     """Disturbs a front as `benchmarks.front.disturbance` does; with a `count` of 0 nobody does."""
@@ -117,7 +123,7 @@ def disturbed(front: Front, how: str, count: int) -> Iterator[None]:
         yield
         return
     path, wish = APIS["chat"]
-    body = json.dumps({**wish, "model": "demo", "stream": True, "max_tokens": 100_000})
+    body = json.dumps({**wish, "model": MODEL_NAME, "stream": True, "max_tokens": 100_000})
     command = [sys.executable, str(HERE / "disturbance.py"), how, "--port", str(front.port), "--count", str(count)]
     errors = front.directory / "disturbance.log"
     with child([*command, "--path", path, "--body", body], errors, piped=True) as process:
@@ -151,7 +157,7 @@ def front(checkout: Path, shape: Shape) -> Iterator[Front]:
         shared = ["--redis", url, "--secret-file", str(secret), "--model", str(model)]
         port = check_port("--port", HOST, 0)
         words = [sys.executable, "-m", "gateway", *shared, "--port", str(port), "--host", HOST]
-        words += ["--max-requests", "100000", "--max-connections", "20000", "--model-name", "demo"]
+        words += ["--max-requests", "100000", "--max-connections", "20000", "--model-name", MODEL_NAME]
         if shape.gateways > 1:
             words += ["--share-port", "front"]
         gateways = [
@@ -215,9 +221,11 @@ def answers(ask: Callable[[], object]) -> bool:
     return True
 
 
-def wait(condition: Callable[[], bool], what: str, directory: Path | None = None) -> None:
+def wait(
+    condition: Callable[[], bool], what: str, directory: Path | None = None, seconds: float = START_SECONDS
+) -> None:
     """Waits until something is there. Raises `BatonError` with what the gateway said last if it never is."""
-    deadline = time.monotonic() + START_SECONDS
+    deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
             last = f": {last_line(directory / 'gateway-0.log')}" if directory is not None else ""

@@ -1,0 +1,49 @@
+"""Starts vLLM's API server as a front: its HTTP, tokenizer, detokenizer and events, over an engine without a model.
+
+Its scheduler and engine core run in a process of their own, as our workers do, and are not counted.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.front.system import HOST, MODEL_NAME, TOKEN, Front, Shape, wait
+from benchmarks.peers.servers import VLLM
+from benchmarks.peers.setup import PeerError, python_of
+from benchmarks.processes.children import child, last_line
+from core.network.listening import http_url
+from launcher.checking.preflight import check_port
+from launcher.host.process import answers
+from launcher.options import DEMO_MODEL
+
+EXECUTOR = "benchmarks.peers.runners.vllm_made_up.MadeUp"
+START_SECONDS = 600.0
+MOST_STREAMS = 1024  # sequences in a step
+APIS = ("chat", "completions")
+"""APIs of which vLLM takes the body that ours is asked."""
+
+
+@contextmanager
+def vllm_front(peers: Path, shape: Shape) -> Iterator[Front]:
+    """Starts one API server of the vLLM that is installed in `peers`, and ends it on exit. Raises `BatonError`.
+
+    Nothing is known of when its tokens were made.
+    """
+    with tempfile.TemporaryDirectory(prefix="baton-front-") as name:
+        directory = Path(name)
+        port = check_port("--port", HOST, 0)
+        command = [str(python_of(peers, VLLM)), "-m", "vllm.entrypoints.openai.api_server", "--model", str(DEMO_MODEL)]
+        command += ["--host", HOST, "--port", str(port), "--served-model-name", MODEL_NAME, "--dtype", "bfloat16"]
+        command += ["--max-num-seqs", str(MOST_STREAMS), "--distributed-executor-backend", EXECUTOR]
+        command += ["--disable-uvicorn-access-log"]
+        # The variables' names are those of `EXECUTOR`, whose module only vLLM's environment can import.
+        told = {"BATON_FRONT_TOKEN": str(TOKEN), "BATON_FRONT_PAUSE": str(shape.pause)}
+        settings = {**VLLM.settings(peers / VLLM.name, 1), **told}
+        log = directory / "gateway-0.log"
+        with child(command, log, settings=settings) as process:
+            url = f"{http_url(HOST, port)}/health"
+            wait(lambda: process.poll() is not None or answers(url), "vLLM", directory, START_SECONDS)
+            if process.poll() is not None:
+                raise PeerError(f"vLLM has ended: {last_line(log)}")
+            yield Front(port, "", [process], directory, dict)

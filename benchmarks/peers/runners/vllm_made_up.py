@@ -1,0 +1,67 @@
+"""Makes tokens up in place of vLLM's model, so that `benchmarks.front` can measure what its front-end costs.
+
+vLLM imports this in its engine's process: its scheduler, its engine core and their messages stay as they are. Each
+running sequence gets one token a step, and steps begin at whole multiples of the pause, as those of
+`benchmarks.front.simulated_worker` do.
+"""
+
+import os
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import torch
+from vllm.v1.executor.abstract import Executor
+from vllm.v1.kv_cache_interface import FullAttentionSpec
+from vllm.v1.outputs import ModelRunnerOutput
+
+TOKEN = "BATON_FRONT_TOKEN"
+"""Names the variable that holds the token which every step gives."""
+PAUSE = "BATON_FRONT_PAUSE"
+"""Names the variable that holds the s between two steps."""
+MEMORY = 1 << 30  # bytes that blocks may take, which nobody allocates
+LAYER = FullAttentionSpec(block_size=16, num_kv_heads=1, head_size=8, dtype=torch.bfloat16)
+ANSWERS: Mapping[str, Any] = {
+    "get_kv_cache_spec": {"layer": LAYER},
+    "get_supported_kv_cache_layouts": ["NHD"],
+    "determine_available_memory": MEMORY,
+    "get_supported_tasks": ("generate",),
+}
+"""What the engine core asks of its workers when it starts, and what one says whose model costs nothing."""
+
+
+class MadeUp(Executor):  # type: ignore[misc]  # its types are in vLLM's environment
+    """Answers as an executor of one worker does whose model costs nothing."""
+
+    def _init_executor(self) -> None:
+        self._uncomputed: dict[str, int] = {}  # tokens of each prompt that no step has had yet
+        self._token, self._pause = int(os.environ[TOKEN]), float(os.environ[PAUSE])
+
+    def collective_rpc(self, method: Any, *arguments: Any, **settings: Any) -> Any:
+        """Answers what the engine core asks of workers; whatever else it asks of them, there is none to answer."""
+        return [ANSWERS[method]] if method in ANSWERS else []
+
+    def execute_model(self, scheduler_output: Any, non_block: bool = False) -> Any:
+        """Gives a token to each sequence of the step whose prompt is computed, when the step is due."""
+        for new in scheduler_output.scheduled_new_reqs:
+            self._uncomputed[new.req_id] = len(new.prompt_token_ids) - new.num_computed_tokens
+        names = list(scheduler_output.num_scheduled_tokens)
+        tokens = []
+        for name in names:
+            self._uncomputed[name] -= scheduler_output.num_scheduled_tokens[name]
+            tokens.append([self._token] if self._uncomputed[name] <= 0 else [])
+        for name in scheduler_output.finished_req_ids:
+            self._uncomputed.pop(name, None)
+        if names:
+            now = time.monotonic()
+            time.sleep((now // self._pause + 1) * self._pause - now)
+        output = ModelRunnerOutput(names, {name: place for place, name in enumerate(names)}, tokens)
+        if not non_block:
+            return output
+        future: Future[Any] = Future()
+        future.set_result(output)
+        return future
+
+    def check_health(self) -> None:
+        """Is well."""
