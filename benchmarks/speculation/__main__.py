@@ -49,6 +49,7 @@ ROWS = [
     ("story", 1.0, (1, 4, 64)),
     ("random", 1.0, (1, 4, 64)),
 ]
+WARM_UP = 8  # batches of each row in which the controller learns what pays
 NUMBERS = count()
 
 
@@ -101,7 +102,7 @@ def main() -> int:
             plain = Loop(executor, engine_config, clock=time.thread_time)
             fast = Loop(proposing, engine_config, partial(guessing, who, engine.tree), clock=time.thread_time)
             rates: list[tuple[float, float]] = []
-            for number in range(config.rounds + 2):
+            for number in range(config.rounds + WARM_UP):
                 if kind == "random":
                     asked = [[draw.randrange(3, 2048) for _ in range(64)] for _ in range(batch)]
                 else:
@@ -112,7 +113,7 @@ def main() -> int:
                     print(f"{kind}: guesses have changed an answer", file=sys.stderr)
                     return 1
                 tokens = sum(map(len, ran[plain][1]))
-                if number >= 2:
+                if number >= WARM_UP:
                     rates.append((tokens / ran[plain][0], tokens / ran[fast][0]))
             print(_row(f"{kind}, T {temperature:g}", batch, rates, fast.scheduler.load().speculation), flush=True)
     return 0
