@@ -22,7 +22,7 @@ from launcher.on_ray.look import Look, Overview, ServiceState
 from launcher.on_ray.reports import Reports
 from launcher.stages import Stages
 from tests.e2e.forks import ROOT
-from tests.waiting import alive, wait_until
+from tests.waiting import alive, children, wait_until
 
 NAMESPACE = "tested"
 COMMAND_SECONDS = 120.0
@@ -35,6 +35,8 @@ def ray_cluster(head_cpus: int, node_cpus: Sequence[int]) -> Iterator["RayCluste
     before = dict(os.environ)
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     own = Path(tempfile.mkdtemp(prefix="ray-"))  # each node has its own directory, as it would on its own machine
+    os.environ["TMPDIR"] = str(own)  # what else Ray, and ours, write: another cluster on this machine is not touched
+    (own / "ray").mkdir()
     head = {"num_cpus": head_cpus, "include_dashboard": False, "_system_config": SYSTEM, "temp_dir": str(own / "0")}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
@@ -42,7 +44,7 @@ def ray_cluster(head_cpus: int, node_cpus: Sequence[int]) -> Iterator["RayCluste
         nodes = [cluster.add_node(num_cpus=cpus, temp_dir=str(own / str(n)), wait=False) for n, cpus in places]
         cluster.wait_for_nodes()
         ray.init(address=cluster.address, namespace=NAMESPACE, log_to_driver=False, configure_logging=False)
-        yield RayCluster(cluster, nodes)
+        yield RayCluster(cluster, nodes, own)
     finally:
         ray.shutdown()
         cluster.shutdown()
@@ -54,8 +56,9 @@ def ray_cluster(head_cpus: int, node_cpus: Sequence[int]) -> Iterator["RayCluste
 class RayCluster:
     """Holds a running cluster."""
 
-    def __init__(self, cluster: Any, nodes: list[Any]) -> None:
+    def __init__(self, cluster: Any, nodes: list[Any], temporary: Path) -> None:
         self._cluster = cluster
+        self.temporary = temporary  # where services on its nodes have their directories
         self.nodes = nodes
         self.address: str = cluster.address
 
@@ -126,9 +129,9 @@ def parent(pid: int) -> int:
 
 
 def processes_called(name: str) -> list[int]:
-    """Returns the ids of the processes that Ray has given this name, of up to 15 letters."""
-    found = [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/comm") if _read(path) == f"{name}\n"]
-    return [pid for pid in found if alive(pid)]
+    """Returns the ids of this cluster's processes that Ray has given this name, of up to 15 letters."""
+    ours = children(os.getpid())  # its nodes are processes of this one, and all others are theirs
+    return [pid for pid in ours if _read(Path(f"/proc/{pid}/comm")) == f"{name}\n" and alive(pid)]
 
 
 def _read(path: Path) -> str:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -34,9 +33,10 @@ class Deployed:
         self.url = cluster.services()["gateway"].endpoint
 
     def pids(self) -> dict[str, int]:
-        """Returns the process id of each service, by its name; Redis has no status file."""
-        found = Path(tempfile.gettempdir()).glob("baton-ray-*/*/status")
-        return {path.parent.name: status.pid for path in found if (status := read_status(path)) is not None}
+        """Returns the process id of each service that runs, by its name; Redis has no status file."""
+        found = self.cluster.temporary.glob("baton-ray-*/*/status")
+        known = {path.parent.name: status.pid for path in found if (status := read_status(path)) is not None}
+        return {name: pid for name, pid in known.items() if alive(pid)}
 
     def figure(self, name: str) -> float:
         """Returns a sum of the gateway's figures."""
@@ -167,5 +167,5 @@ def test_down_leaves_nothing(deployed: Deployed) -> None:
     assert not [pid for pid in (*services, *actors) if alive(pid)]
     assert not ray.util.list_named_actors(all_namespaces=True)
     assert {group["state"] for group in placement_group_table().values()} == {"REMOVED"}
-    assert not list(Path(tempfile.gettempdir()).glob("baton-ray-*")), "its directories are gone"
+    assert not list(deployed.cluster.temporary.glob("baton-ray-*")), "its directories are gone"
     assert list((deployed.directory / "redis").iterdir()), "but for the append-only files, which were wanted"
