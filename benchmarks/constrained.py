@@ -26,7 +26,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from benchmarks.processes.in_process import Loop, quiet
 from benchmarks.random_model import make
-from core.config import EngineConfig
+from core.config.engine import EngineConfig
 from core.grammars import end_of_text, read_tokenizer
 from core.ids import AttemptKey
 from core.messages.job import Prompt

@@ -23,7 +23,9 @@ from msgspec.structs import asdict
 from benchmarks.limits.machine import processor
 from benchmarks.processes.children import end_on_termination
 from benchmarks.processes.split_system import SplitSystem, split_system
-from core.config import Codec, EngineOptions, Security, TransferOptions, Transport
+from core.config.engine import EngineOptions
+from core.config.kinds import Codec, Security, Transport
+from core.config.transfer import TransferOptions
 from core.errors import BatonError, GatewayError
 from core.redis.records import Load
 

@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.quality import PIECE, Scores, joined, quiet, texts_of
-from core.config import Codec, EngineConfig, KVDtype
+from core.config.engine import EngineConfig
+from core.config.kinds import Codec, KVDtype
 from core.errors import BatonError
 from core.kv.spec import Piece, WireForm, blocks_for
 from core.model_location import locate

@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM, DeepseekV3Config, LlamaConfig
 
 from benchmarks.processes.as_a_worker import run
 from benchmarks.processes.in_process import quiet
-from core.config import EngineConfig
+from core.config.engine import EngineConfig
 from core.kv.spec import blocks_for
 from core.messages.sampling import Sampling
 from engine.executor import Executor

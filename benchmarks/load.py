@@ -23,7 +23,7 @@ from msgspec import Meta, Struct
 
 from core.cli import parse_or_exit
 from core.completions_client import Chunk, Endpoint, EventStream, error_message
-from core.config import Positive, Seconds, TPOTLimit, TTFTLimit
+from core.config.kinds import Positive, Seconds, TPOTLimit, TTFTLimit
 from core.errors import BatonError, ConfigError, GatewayError
 from core.slo import SLO, Timings, percentile
 from dashboard.prompts import TWENTY

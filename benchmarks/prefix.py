@@ -31,7 +31,7 @@ from tokenizers import Tokenizer
 
 from benchmarks.load import first_model, machine, stream
 from core.cli import parse_or_exit
-from core.config import Positive
+from core.config.kinds import Positive
 from core.errors import BatonError, GatewayError
 from core.redis.records import WorkerRecord
 

@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer
 
-from core.config import Activations, EngineConfig, KVDtype, Quantization
+from core.config.engine import EngineConfig
+from core.config.kinds import Activations, KVDtype, Quantization
 from core.errors import BatonError, ModelError
 from core.model_location import locate
 from demo_model.lessons import animals, stories, sums

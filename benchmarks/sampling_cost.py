@@ -21,7 +21,8 @@ from benchmarks.processes.as_a_worker import run
 from benchmarks.processes.decoding import MakeWork, Texts
 from benchmarks.processes.in_process import quiet
 from benchmarks.random_model import make
-from core.config import BlockSize, EngineConfig
+from core.config.engine import EngineConfig
+from core.config.kinds import BlockSize
 from core.kv.spec import blocks_for
 from core.messages.sampling import Sampling
 from engine.executor import Executor

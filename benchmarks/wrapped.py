@@ -24,7 +24,8 @@ from benchmarks.processes import in_process
 from benchmarks.processes.children import exit_status
 from benchmarks.random_model import make
 from core.cli import parse_or_exit
-from core.config import EngineConfig, ModelImpl, Positive
+from core.config.engine import EngineConfig
+from core.config.kinds import ModelImpl, Positive
 from engine.device import DTYPES
 from engine.executor import Executor
 from engine.start.load import load_engine

@@ -4,7 +4,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from core.config import EngineConfig, EngineOptions
+from core.config.engine import EngineConfig, EngineOptions
 from core.errors import ConfigError
 
 Proposing = Literal["none", "ngram", "draft", "medusa", "eagle"]

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 from streamlit.starlette import App
 
 from core.cli import parse_or_exit
-from core.config import DashboardConfig
+from core.config.dashboard import DashboardConfig
 from core.errors import ConfigError
 from core.keys.key_ring import KeyRing
 from core.network.listening import listen, url_of

@@ -7,7 +7,7 @@ from pathlib import Path
 import streamlit as st
 
 from core.cli import parse
-from core.config import DashboardConfig
+from core.config.dashboard import DashboardConfig
 from core.errors import StoreUnavailable
 from core.slo import SLO
 from dashboard import charts, markup, try_it

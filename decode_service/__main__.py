@@ -4,7 +4,7 @@ import sys
 from functools import partial
 
 from core.cli import parse_or_exit
-from core.config import WorkerConfig
+from core.config.worker import WorkerConfig
 from decode_service.policy import DecodePolicy
 from kvtransfer.inbound import Inbound
 from worker.role import Parts, Role

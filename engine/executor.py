@@ -11,7 +11,7 @@ import torch
 from msgspec import structs
 from torch import Tensor
 
-from core.config import LogprobsMode
+from core.config.kinds import LogprobsMode
 from core.kv.spec import blocks_for
 from core.scores import Scores
 from engine.adapters.slots import AdapterSlots

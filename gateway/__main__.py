@@ -10,7 +10,7 @@ import uvloop
 from msgspec import structs
 
 from core.cli import parse_or_exit
-from core.config import GatewayConfig
+from core.config.gateway import GatewayConfig
 from core.errors import BatonError
 from core.network.listening import listen, url_of
 from core.network.tls import Certificate, certificate

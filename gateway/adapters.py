@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from core.adapters import AdapterSource, check_name, directory_inside
-from core.config import GatewayConfig
+from core.config.gateway import GatewayConfig
 from core.errors import AdapterError, StoreUnavailable
 from core.network.sealing import Signer
 from core.redis.adapter_list import MOST, PURPOSE, change

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 
-from core.config import GatewayConfig
+from core.config.gateway import GatewayConfig
 from core.errors import ModelError, StoreUnavailable
 from core.ids import SampleKey, new_epoch, request_ids
 from core.keys.key_ring import LOOK_SECONDS, KeyRing

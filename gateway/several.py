@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from core.config import GatewayConfig
+from core.config.gateway import GatewayConfig
 from core.ids import new_epoch
 from core.network.listening import listen
 from core.process.dying import die_with

@@ -14,7 +14,8 @@ from typing import Protocol
 import zmq
 import zmq.asyncio
 
-from core.config import TransferConfig, Transport
+from core.config.kinds import Transport
+from core.config.transfer import TransferConfig
 from core.errors import MessageError, SealError
 from core.ids import AttemptKey
 from core.kv.spec import KVSpec, Piece

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from core.config import Codec
+from core.config.kinds import Codec
 from core.kv.spec import Piece
 
 

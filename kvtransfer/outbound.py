@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import zmq
 
-from core.config import TransferConfig, Transport
+from core.config.kinds import Transport
+from core.config.transfer import TransferConfig
 from core.errors import IllegalMove
 from core.ids import AttemptKey
 from core.kv.spec import KVSpec

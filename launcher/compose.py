@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from core.cli import option, parse, spell
-from core.config import DashboardConfig, PlaceOptions
+from core.config.dashboard import DashboardConfig
+from core.config.place import PlaceOptions
 from core.errors import ConfigError
 from launcher.container import (
     DEMO_WEIGHTS,

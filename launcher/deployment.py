@@ -12,15 +12,13 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from core.cli import words
-from core.config import (
-    DashboardConfig,
-    EngineConfig,
-    GatewayConfig,
-    PlaceOptions,
-    StoreConfig,
-    TransferConfig,
-    WorkerConfig,
-)
+from core.config.dashboard import DashboardConfig
+from core.config.engine import EngineConfig
+from core.config.gateway import GatewayConfig
+from core.config.place import PlaceOptions
+from core.config.store import StoreConfig
+from core.config.transfer import TransferConfig
+from core.config.worker import WorkerConfig
 from core.network.ports import listening_ports
 from launcher.options import DEMO_MODEL, DEMO_NAME, DeploymentOptions
 

@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from core.config import (
+from core.config.engine import EngineOptions
+from core.config.kinds import (
     APIKeys,
     Count,
-    EngineOptions,
     HandoffRule,
     LogLevel,
     Port,
@@ -22,8 +22,8 @@ from core.config import (
     TLSCert,
     TLSKey,
     ToolParser,
-    TransferOptions,
 )
+from core.config.transfer import TransferOptions
 
 ROOT = Path(__file__).resolve().parent.parent
 DEMO_MODEL = str(ROOT / "demo_model" / "weights")

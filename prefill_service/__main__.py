@@ -4,7 +4,7 @@ import sys
 from functools import partial
 
 from core.cli import parse_or_exit
-from core.config import WorkerConfig
+from core.config.worker import WorkerConfig
 from kvtransfer.outbound import Outbound
 from prefill_service.policy import PrefillPolicy
 from worker.role import Parts, Role

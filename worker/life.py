@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from core.config import WorkerConfig
+from core.config.worker import WorkerConfig
 from core.network.reach import LOOPBACK, Reach
 from core.redis.store import ServerClock
 from worker.adapters import Adapters

@@ -19,7 +19,10 @@ from llguidance import LLTokenizer
 from msgspec import structs
 
 from core.adapters import parse_sources
-from core.config import EngineConfig, PlaceOptions, Quantization, WorkerConfig
+from core.config.engine import EngineConfig
+from core.config.kinds import Quantization
+from core.config.place import PlaceOptions
+from core.config.worker import WorkerConfig
 from core.costs.fit import StepFit
 from core.costs.rates import worth_bringing_back
 from core.costs.steps import StepCosts

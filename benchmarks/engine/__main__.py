@@ -31,7 +31,8 @@ from benchmarks.limits.machine import GIBIBYTE, Machine, measure, read_rate
 from benchmarks.limits.workloads import DECODE_SWEEP, PROMPT_SWEEP, WORKLOADS, Workload
 from benchmarks.models.shapes import SHAPES
 from benchmarks.processes import in_process
-from core.config import EngineConfig, Quantization
+from core.config.engine import EngineConfig
+from core.config.kinds import Quantization
 from core.errors import BatonError, ConfigError
 from core.model_location import locate
 from engine.device import dtype_name

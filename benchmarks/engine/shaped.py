@@ -23,7 +23,8 @@ from benchmarks.limits.floor import Work, work_of
 from benchmarks.models.random_weights import RandomWeights
 from benchmarks.models.shapes import SHAPES, write_config
 from benchmarks.processes.in_process import Loop, quiet, serve
-from core.config import EngineConfig, Quantization
+from core.config.engine import EngineConfig
+from core.config.kinds import Quantization
 from core.ids import AttemptKey
 from core.kv.spec import blocks_for
 from core.messages.job import Prompt

@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 
 from core.cli import parse_or_exit
 from core.completions_client import error_message
-from core.config import Positive
+from core.config.kinds import Positive
 from core.errors import BatonError, GatewayError
 
 TIMEOUT = 120.0  # s

@@ -27,7 +27,7 @@ from benchmarks.peers.setup import PEERS, Peer, PeerError, directory_of, for_avx
 from benchmarks.peers.table import Measured, table
 from benchmarks.processes.children import exit_status
 from core.cli import parse_or_exit
-from core.config import Positive, Quantization
+from core.config.kinds import Positive, Quantization
 from core.errors import ConfigError
 from engine.backends.native.build import SETTING
 from engine.device import DTYPES

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from benchmarks.limits.floor import Timing
-from core.config import EngineConfig
+from core.config.engine import EngineConfig
 from core.costs.fit import StepFit
 from core.ids import AttemptKey
 from core.messages.job import Prompt

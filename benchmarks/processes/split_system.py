@@ -13,7 +13,8 @@ import msgspec
 import redis
 
 from benchmarks.processes.children import child, last_line
-from core.config import EngineOptions, TransferOptions
+from core.config.engine import EngineOptions
+from core.config.transfer import TransferOptions
 from core.errors import BatonError
 from core.network.listening import http_url
 from core.network.sealing import new_secret

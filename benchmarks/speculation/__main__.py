@@ -22,7 +22,8 @@ from benchmarks.processes.in_process import Loop, quiet
 from benchmarks.speculation.guessing import guessing
 from benchmarks.speculation.texts import Prompts
 from core.cli import parse_or_exit
-from core.config import EngineConfig, Positive
+from core.config.engine import EngineConfig
+from core.config.kinds import Positive
 from core.ids import AttemptKey
 from core.messages.job import Prompt
 from core.messages.sampling import Limits, Sampling

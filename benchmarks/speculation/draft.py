@@ -23,7 +23,7 @@ from transformers import AutoTokenizer
 from benchmarks.models.widened import Larger, widen
 from benchmarks.processes.in_process import quiet
 from benchmarks.speculation.agreement import by_rejection, by_shared_noise, independent
-from core.config import EngineConfig
+from core.config.engine import EngineConfig
 from core.ids import AttemptKey
 from core.messages.job import Prompt
 from core.messages.sampling import Limits, Sampling

@@ -23,7 +23,8 @@ from benchmarks.processes.in_process import quiet as silent
 from benchmarks.processes.in_process import serve
 from benchmarks.speculation.texts import Prompts
 from core.cli import parse_or_exit
-from core.config import EngineConfig, Positive
+from core.config.engine import EngineConfig
+from core.config.kinds import Positive
 from core.errors import ConfigError
 from engine.executor import Executor
 from engine.start.load import load_engine

@@ -14,7 +14,7 @@ import torch
 from benchmarks.models.widened import widen, widen_heads
 from benchmarks.processes.in_process import quiet
 from benchmarks.speculation.draft import DEMO, TARGETS, compared, questions
-from core.config import EngineConfig
+from core.config.engine import EngineConfig
 from engine.start.load import LoadedEngine, load_engine
 
 HEADS = DEMO.parent / "medusa"

@@ -17,7 +17,7 @@ import httpx
 from redis import Redis
 
 from benchmarks.processes.split_system import SplitSystem, split_system
-from core.config import EngineOptions
+from core.config.engine import EngineOptions
 from launcher.options import DEMO_MODEL
 
 TOKENS = 256  # every model has as many

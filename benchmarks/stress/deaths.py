@@ -29,7 +29,7 @@ import redis
 
 from benchmarks.stress.hanging_worker import HANG_FILE
 from core.completions_client import Endpoint
-from core.config import EngineOptions
+from core.config.engine import EngineOptions
 from core.errors import GatewayError
 from core.network.listening import http_url
 from core.network.sealing import new_secret

@@ -16,7 +16,9 @@ from unittest.mock import patch
 import msgspec
 import torch
 
-from core.config import EngineConfig, StoreConfig, WorkerConfig
+from core.config.engine import EngineConfig
+from core.config.store import StoreConfig
+from core.config.worker import WorkerConfig
 from core.ids import AttemptKey, new_epoch
 from core.messages.gateway import Emitted, Ping, Tokens, ToWorker, decode_from_worker, decode_to_worker
 from core.network.addresses import Network

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from core.config import GatewayConfig
+from core.config.gateway import GatewayConfig
 from core.ids import AttemptKey, SampleKey
 from core.messages.job import Prompt
 from core.messages.sampling import Limits, Sampling

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from core.cli import parse_or_exit
-from core.config import WorkerConfig
+from core.config.worker import WorkerConfig
 from decode_service.__main__ import role
 from engine.schedule.sequence import Sequence
 from worker.role import Parts, Role

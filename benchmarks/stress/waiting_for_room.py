@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from core.config import TransferConfig
+from core.config.transfer import TransferConfig
 from core.kv.spec import KVGroup, KVSpec
 from core.messages.handoff import Handoff, decode_to_decode, decode_to_prefill
 from core.messages.job import PrefillJob, Prompt

@@ -50,7 +50,7 @@ from benchmarks.transfer.ends import (
     spec_of,
     sums,
 )
-from core.config import TransferConfig
+from core.config.transfer import TransferConfig
 from core.network.addresses import Network
 from engine.kv.pool import KVPool
 

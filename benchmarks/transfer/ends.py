@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 import zmq.asyncio
 
-from core.config import TransferConfig
+from core.config.transfer import TransferConfig
 from core.errors import NativeError
 from core.kv.spec import KVSpec
 from core.messages.gateway import Stages

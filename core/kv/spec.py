@@ -6,7 +6,7 @@ from typing import Literal, get_args
 import msgspec
 from msgspec import Struct, structs
 
-from core.config import BlockSize, Codec, KVDtype
+from core.config.kinds import BlockSize, Codec, KVDtype
 from core.errors import ConfigError
 
 VALUE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from core.config import Codec, Transport
+from core.config.kinds import Codec, Transport
 from core.costs.backlog import Backlog
 from core.ids import NO_TICKET, AttemptKey, Count, Name, Ticket
 from core.kv.block_hash import SHORT

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from core.config import Security, Transport
+from core.config.kinds import Security, Transport
 from core.ids import AttemptKey, Count, Name
 from core.kv.spec import WireForm
 from core.messages.gateway import Stages

@@ -5,7 +5,7 @@ import socket
 from collections.abc import Callable, Sequence
 from ipaddress import IPv6Address, ip_address, ip_network
 
-from core.config import PlaceOptions
+from core.config.place import PlaceOptions
 from core.errors import ConfigError
 from core.network.interfaces import IP, OwnAddress, told
 from core.network.ports import parse_ports

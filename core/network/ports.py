@@ -3,7 +3,7 @@
 import errno
 import socket
 
-from core.config import TransferOptions
+from core.config.transfer import TransferOptions
 from core.errors import ConfigError
 from core.network.reach import Reach
 

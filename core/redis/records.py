@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import Struct, structs
 
 from core.adapters import HeldAdapter
-from core.config import Codec, Quantization, Transport
+from core.config.kinds import Codec, Quantization, Transport
 from core.costs.backlog import Backlog
 from core.costs.standing import Standing
 from core.costs.steps import StepCosts

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from core.config import EngineConfig
+from core.config.engine import EngineConfig
 from core.errors import ConfigError, NativeError
 from engine.backends.base import Backend
 from engine.backends.native.attention import unsupported

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from core.config import Codec
+from core.config.kinds import Codec
 from core.kv.spec import SCALE_BYTES, VALUE_BYTES, Piece, WireForm, blocks_for
 from engine.plan import NULL_BLOCK
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from core.config import Codec
+from core.config.kinds import Codec
 from core.kv.spec import KVSpec, Piece
 from engine.kv.codec import BlockCodec, landing_of
 from engine.kv.moves import runs

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from core.config import Codec
+from core.config.kinds import Codec
 from core.errors import MessageError
 from core.kv.spec import VALUE_BYTES, KVGroup, KVSpec, Piece
 from engine.device import DTYPES, to_device

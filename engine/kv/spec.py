@@ -2,7 +2,7 @@
 
 import torch
 
-from core.config import KVDtype
+from core.config.kinds import KVDtype
 from core.kv.spec import KVGroup, KVSpec
 from engine.device import dtype_name
 from engine.model.config import TextModel, computation

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from msgspec import structs
 
-from core.config import EngineConfig
+from core.config.engine import EngineConfig
 from core.costs.rates import Rates
 from core.costs.seed import seeded
 from core.costs.steps import StepCosts

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from msgspec import structs
 
-from core.config import EngineConfig
+from core.config.engine import EngineConfig
 from core.errors import ConfigError
 from core.kv.spec import KVSpec, blocks_for
 from core.messages.sampling import Sampling

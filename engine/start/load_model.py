@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from msgspec import structs
 
-from core.config import EngineConfig
+from core.config.engine import EngineConfig
 from core.errors import ConfigError, ModelError, OptionError
 from core.gguf.unpacking import PLACES
 from core.model_location import CODE, WHOLE_MODEL, locate

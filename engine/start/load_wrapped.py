@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from core.config import EngineConfig
+from core.config.engine import EngineConfig
 from core.process.status import Progress
 from engine.backends.choice import choose
 from engine.kv.spec import make_spec

@@ -8,7 +8,8 @@ from typing import get_args
 import torch
 from msgspec import structs
 
-from core.config import Codec, EngineConfig
+from core.config.engine import EngineConfig
+from core.config.kinds import Codec
 from core.costs.seed import Measured
 from core.errors import ConfigError, DeviceMemoryError
 from core.kv.spec import Piece, WireForm, blocks_for

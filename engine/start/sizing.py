@@ -13,7 +13,8 @@ from typing import get_args
 
 import torch
 
-from core.config import BlockSize, EngineConfig
+from core.config.engine import EngineConfig
+from core.config.kinds import BlockSize
 from core.errors import ConfigError
 from core.kv.spec import KVSpec, blocks_for
 from core.sizes import format_bytes

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from core.config import Quantization
+from core.config.kinds import Quantization
 from core.process.status import Progress
 from engine.model.linear import Linear, Linears
 from engine.model.quantization import of_head, quantized

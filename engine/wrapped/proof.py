@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from core.config import Quantization
+from core.config.kinds import Quantization
 from core.errors import ModelError
 from core.kv.spec import KVSpec, blocks_for
 from engine.executor import Engine

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from msgspec import structs
 
 from core.adapters import HeldAdapter
-from core.config import GatewayConfig
+from core.config.gateway import GatewayConfig
 from core.messages.job import Prompt
 from core.messages.sampling import Sampling, TokenIds
 from gateway.errors import APIError, conflict, invalid, no_model

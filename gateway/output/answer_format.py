@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection
 
-from core.config import ReasoningParser, ToolParser
+from core.config.kinds import ReasoningParser, ToolParser
 from gateway.grammar.texts import nested
 from gateway.output.formats.families import FAMILIES, THINKINGS
 from gateway.output.formats.family import Family

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from msgspec import structs
 
-from core.config import GatewayConfig
+from core.config.gateway import GatewayConfig
 from core.costs.backlog import Ahead, owner_of
 from core.costs.standing import Standing
 from core.errors import QueueClosed, StoreUnavailable

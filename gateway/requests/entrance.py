@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 from math import inf
 
-from core.config import GatewayConfig
+from core.config.gateway import GatewayConfig
 from core.costs.backlog import owner_of
 from core.ids import SampleKey
 from gateway.errors import APIError

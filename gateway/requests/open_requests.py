@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from core.config import GatewayConfig
+from core.config.gateway import GatewayConfig
 from core.errors import QueueClosed, StoreUnavailable
 from core.ids import AttemptKey
 from core.messages.gateway import NO_ROOM, UNREACHED, Alive, Emitted, Failed, Started, Tokens, Wanted

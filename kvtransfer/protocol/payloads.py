@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from core.config import Codec
+from core.config.kinds import Codec
 from core.errors import IllegalMove
 from core.kv.spec import KVSpec
 from kvtransfer.handoff import handoff_blocks

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from core.config import TransferConfig
+from core.config.transfer import TransferConfig
 from core.errors import IllegalMove
 from core.kv.spec import KVSpec, Piece
 from core.messages.gateway import SILENT

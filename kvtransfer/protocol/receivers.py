@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from core.config import TransferConfig
+from core.config.transfer import TransferConfig
 from core.ids import AttemptKey, SampleKey
 from core.kv.spec import VALUE_BYTES, KVSpec
 from core.messages.gateway import CROWDED, DRAINING

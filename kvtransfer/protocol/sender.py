@@ -9,7 +9,8 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from core.config import Codec, TransferConfig
+from core.config.kinds import Codec
+from core.config.transfer import TransferConfig
 from core.errors import IllegalMove
 from core.kv.spec import KVSpec
 from core.messages.gateway import CROWDED, NO_ROOM, Way

@@ -7,7 +7,8 @@ has been granted room, of which there are few, has a place of its own.
 import heapq
 from collections.abc import Iterable
 
-from core.config import Codec, TransferConfig, Transport
+from core.config.kinds import Codec, Transport
+from core.config.transfer import TransferConfig
 from core.errors import IllegalMove
 from core.kv.spec import KVSpec
 from core.messages.gateway import SILENT, Way

@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 
 import zmq
 
-from core.config import Transport
+from core.config.kinds import Transport
 from core.messages.handoff import Layer
 
 

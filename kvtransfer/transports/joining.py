@@ -8,7 +8,8 @@ from pathlib import Path
 import zmq
 import zmq.asyncio
 
-from core.config import TransferConfig, Transport
+from core.config.kinds import Transport
+from core.config.transfer import TransferConfig
 from core.messages.handoff import Join, Offer
 from core.messages.wire import VERSION
 from core.network.addresses import Network

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import zmq.asyncio
 
-from core.config import TransferConfig, Transport
+from core.config.kinds import Transport
+from core.config.transfer import TransferConfig
 from core.errors import ConfigError
 from core.network.addresses import Network
 from core.network.sockets import payload_ipc_router, payload_router

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import zmq.asyncio
 
-from core.config import Transport
+from core.config.kinds import Transport
 from core.messages.handoff import Layer
 from core.messages.wire import encode
 from core.network.sockets import send_now

@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Sequence
 
-from core.config import Codec, Transport
+from core.config.kinds import Codec, Transport
 from core.errors import MessageError
 from core.messages.handoff import Join, Layer, Offer, decode_layer
 from core.network.sockets import LARGEST_PAYLOAD

@@ -2,7 +2,8 @@
 
 import logging
 
-from core.config import Codec, TransferConfig
+from core.config.kinds import Codec
+from core.config.transfer import TransferConfig
 from core.errors import MessageError
 from core.messages.handoff import Join, Offer
 from core.network.addresses import Network

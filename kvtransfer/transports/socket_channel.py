@@ -7,7 +7,7 @@ import numpy as np
 import zmq
 import zmq.asyncio
 
-from core.config import Transport
+from core.config.kinds import Transport
 from core.messages.handoff import Layer
 from core.messages.wire import encode
 from core.network.sockets import FAREWELL_MS, Frame, send_now_tracked

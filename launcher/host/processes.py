@@ -7,7 +7,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from core.adapters import parse_sources
-from core.config import EngineOptions, GatewayConfig
+from core.config.engine import EngineOptions
+from core.config.gateway import GatewayConfig
 from core.ids import new_epoch
 from core.network.listening import http_url
 from launcher.deployment import ENVIRONMENT, WORKERS, Deployment, Place, Service, command, describe

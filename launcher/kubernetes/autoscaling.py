@@ -7,7 +7,7 @@ period, and a pod that goes is told to stop first: that is its drain.
 
 from msgspec import Struct
 
-from core.config import GatewayConfig
+from core.config.gateway import GatewayConfig
 from core.slo import parse_objective
 from launcher.deployment import WORKERS, Role, Service
 from launcher.kubernetes.names import metadata, name_of

@@ -2,7 +2,8 @@
 
 from msgspec.structs import replace
 
-from core.config import DashboardConfig, PlaceOptions
+from core.config.dashboard import DashboardConfig
+from core.config.place import PlaceOptions
 from launcher.container import DEMO_WEIGHTS, HOME, MODELS, PYTHON, RUN, STATUS_FILE
 from launcher.deployment import ENVIRONMENT, WORKERS, Deployment, Place, Port, Service, describe
 from launcher.kubernetes.names import name_of

@@ -4,7 +4,8 @@ import pytest
 from msgspec import Struct
 
 from core.cli import parse, words
-from core.config import GatewayConfig, WorkerConfig
+from core.config.gateway import GatewayConfig
+from core.config.worker import WorkerConfig
 from core.errors import ConfigError
 
 

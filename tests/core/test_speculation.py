@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from core.config import EngineConfig
+from core.config.engine import EngineConfig
 from core.errors import ConfigError
 from core.speculation import Proposing, on_prefill, proposing
 

@@ -15,7 +15,7 @@ TIMEOUT = 30.0
 
 def script(redis: str) -> None:
     """What `dashboard/app.py` does when Streamlit runs it."""
-    from core.config import DashboardConfig
+    from core.config.dashboard import DashboardConfig
     from dashboard.app import page
 
     page(DashboardConfig(redis=redis, gateway="http://127.0.0.1:1"))

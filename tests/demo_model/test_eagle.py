@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from transformers import LlamaForCausalLM
 
-from core.config import EngineConfig
+from core.config.engine import EngineConfig
 from demo_model.eagle import EagleHead, save, shifted, train
 from demo_model.packing import Packer
 from demo_model.train import WEIGHTS

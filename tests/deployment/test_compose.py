@@ -11,7 +11,9 @@ import yaml
 from msgspec import structs
 
 from core.cli import parse
-from core.config import DashboardConfig, EngineConfig, WorkerConfig
+from core.config.dashboard import DashboardConfig
+from core.config.engine import EngineConfig
+from core.config.worker import WorkerConfig
 from launcher.compose import compose, described, place_of
 from launcher.deployment import placed
 from launcher.is_ready import is_ready

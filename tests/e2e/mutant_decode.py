@@ -8,7 +8,8 @@ import sys
 from collections.abc import Sequence
 
 from core.cli import parse_or_exit
-from core.config import Codec, WorkerConfig
+from core.config.kinds import Codec
+from core.config.worker import WorkerConfig
 from core.kv.spec import KVSpec, Piece
 from decode_service.__main__ import role
 from kvtransfer.memory import KVMemory

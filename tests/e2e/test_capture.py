@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from tokenizers import Tokenizer
 
-from core.config import EngineConfig
+from core.config.engine import EngineConfig
 from core.kv.spec import WireForm
 from core.messages.handoff import Open
 from core.messages.job import Prompt

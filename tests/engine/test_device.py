@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from triton.runtime.errors import OutOfResources
 
-from core.config import EngineConfig
+from core.config.engine import EngineConfig
 from core.errors import ConfigError, DeviceError
 from engine.backends.choice import choose
 from engine.device import ALIGNED, choose_dtype, device_errors, device_label, to_device_together

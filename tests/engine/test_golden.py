@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import RepetitionPenaltyLogitsProcessor
 
-from core.config import EngineConfig
+from core.config.engine import EngineConfig
 from core.messages.sampling import Sampling
 from engine.executor import Executor
 from engine.start.load import LoadedEngine, load_engine

@@ -10,7 +10,7 @@ import torch
 from msgspec import structs
 from transformers import LlamaConfig, PretrainedConfig, Qwen2Config
 
-from core.config import Codec
+from core.config.kinds import Codec
 from core.kv.spec import Piece, WireForm
 from core.messages.sampling import Sampling
 from engine.backends.base import Backend

@@ -24,7 +24,7 @@ from benchmarks.load import machine
 from benchmarks.processes.children import exit_status, last_line
 from benchmarks.processes.split_system import SplitSystem, split_system
 from core.cli import parse_or_exit
-from core.config import Positive, Seconds
+from core.config.kinds import Positive, Seconds
 from core.errors import BatonError
 from core.messages.gateway import ToWorker
 from core.messages.handoff import Join, Offer, ToDecode, decode_to_prefill

@@ -21,7 +21,7 @@ import torch
 from msgspec import Meta, Struct
 
 from core.cli import parse_or_exit
-from core.config import Codec, ModelImpl, Positive, Seconds
+from core.config.kinds import Codec, ModelImpl, Positive, Seconds
 from core.kv.spec import KVSpec
 from engine.kv.spec import make_spec
 from engine.model.read_config import read_config

@@ -15,7 +15,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from core.cli import parse_or_exit
-from core.config import Positive
+from core.config.kinds import Positive
 from launcher.options import DEMO_MODEL
 from tests.e2e.forks import ROOT
 from tests.e2e.system import System

@@ -11,7 +11,8 @@ import httpx
 import msgspec
 import openai
 
-from core.config import GatewayConfig, StoreConfig
+from core.config.gateway import GatewayConfig
+from core.config.store import StoreConfig
 from core.messages.job import AnyJob
 from core.network.listening import listen, url_of
 from core.network.tls import certificate

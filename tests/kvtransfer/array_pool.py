@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from core.config import Codec
+from core.config.kinds import Codec
 from core.kv.spec import KVSpec, Piece
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from core.config import TransferConfig
+from core.config.transfer import TransferConfig
 from core.kv.spec import KVGroup, KVSpec
 from core.network.addresses import Network
 from kvtransfer.events import (

@@ -13,7 +13,7 @@ import zmq
 import zmq.asyncio
 from msgspec.structs import replace
 
-from core.config import TransferConfig
+from core.config.transfer import TransferConfig
 from core.errors import ConfigError, IllegalMove
 from core.ids import AttemptKey
 from core.messages.wire import encode

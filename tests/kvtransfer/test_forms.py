@@ -3,7 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from core.config import Codec, TransferConfig
+from core.config.kinds import Codec
+from core.config.transfer import TransferConfig
 from core.errors import ConfigError
 from core.kv.spec import KVGroup, KVSpec, Piece, WireForm, refuse_codec_of_bytes
 from core.messages.handoff import Credit, Grant, Open, Refused

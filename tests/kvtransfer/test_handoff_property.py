@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from msgspec import structs
 from msgspec.structs import replace
 
-from core.config import TransferConfig
+from core.config.transfer import TransferConfig
 from core.ids import AttemptKey, SampleKey
 from core.kv.spec import KVGroup, KVSpec
 from core.messages.handoff import Branch, Grant, Layer, Remind, decode_to_decode, decode_to_prefill

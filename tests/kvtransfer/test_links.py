@@ -9,7 +9,7 @@ import pytest
 import zmq.asyncio
 from msgspec.structs import replace
 
-from core.config import TransferConfig
+from core.config.transfer import TransferConfig
 from core.errors import ConfigError
 from core.messages.handoff import Join, Offer, decode_to_prefill
 from core.messages.wire import encode

@@ -4,7 +4,7 @@ import asyncio
 import time
 from typing import Any
 
-from core.config import TransferConfig
+from core.config.transfer import TransferConfig
 from core.messages.gateway import Stages
 from core.messages.handoff import Branch, Commit, Grant, Open, ToDecode, decode_to_decode
 from core.messages.job import PrefillJob, Prompt

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from core.config import TransferConfig
+from core.config.transfer import TransferConfig
 from core.errors import IllegalMove
 from core.ids import AttemptKey
 from core.messages.handoff import (

@@ -8,7 +8,7 @@ import pytest
 import zmq.asyncio
 from msgspec.structs import replace
 
-from core.config import TransferConfig
+from core.config.transfer import TransferConfig
 from core.messages.wire import encode
 from core.network.sockets import dealer, payload_dealer
 from kvtransfer.events import (

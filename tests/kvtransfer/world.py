@@ -5,7 +5,8 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from core.config import Codec, TransferConfig
+from core.config.kinds import Codec
+from core.config.transfer import TransferConfig
 from core.kv.spec import KVGroup, KVSpec, Piece
 from core.messages.gateway import Stages
 from core.messages.handoff import Branch, Commit, Grant, Layer, Open

@@ -6,7 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from core.cli import parse
-from core.config import DashboardConfig, GatewayConfig, PlaceOptions, WorkerConfig
+from core.config.dashboard import DashboardConfig
+from core.config.gateway import GatewayConfig
+from core.config.place import PlaceOptions
+from core.config.worker import WorkerConfig
 from launcher.deployment import CLOSE_SECONDS, STARTS, STOPS, Deployment, Place, command, describe
 from launcher.options import DeploymentOptions
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import zmq.asyncio
 
-from core.config import EngineConfig, WorkerConfig
+from core.config.engine import EngineConfig
+from core.config.worker import WorkerConfig
 from core.ids import AttemptKey
 from core.messages.gateway import FromWorker, Hello, ToWorker, Welcome, decode_from_worker
 from core.messages.wire import encode

@@ -5,7 +5,9 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Moves
 from typing import Any
 
-from core.config import EngineConfig, TransferConfig, WorkerConfig
+from core.config.engine import EngineConfig
+from core.config.transfer import TransferConfig
+from core.config.worker import WorkerConfig
 from core.kv.spec import KVGroup, KVSpec
 from core.messages.job import Prompt
 from core.messages.sampling import Limits, Sampling

@@ -7,7 +7,7 @@ STREAMS = take_streams()
 import torch  # noqa: E402
 
 from benchmarks.processes import in_process  # noqa: E402
-from core.config import EngineConfig  # noqa: E402
+from core.config.engine import EngineConfig  # noqa: E402
 from engine.backends.native.build import chosen_target  # noqa: E402
 from engine.executor import Executor  # noqa: E402
 from engine.start.load import load_engine  # noqa: E402

@@ -9,7 +9,7 @@ from itertools import count  # noqa: E402
 import torch  # noqa: E402
 
 from benchmarks.processes.in_process import Loop, quiet  # noqa: E402
-from core.config import EngineConfig  # noqa: E402
+from core.config.engine import EngineConfig  # noqa: E402
 from core.costs.fit import StepFit  # noqa: E402
 from core.ids import AttemptKey  # noqa: E402
 from core.messages.job import Prompt  # noqa: E402

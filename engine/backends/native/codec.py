@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from core.config import Codec
+from core.config.kinds import Codec
 from core.kv.spec import SCALE_BYTES
 from engine.backends.native.library import CODEC_FORMATS, CodecPool
 from engine.device import dtype_name

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from core.config import Codec
+from core.config.kinds import Codec
 from core.kv.spec import SCALE_BYTES
 from engine.device import DTYPES
 from engine.kv.codec import Landing

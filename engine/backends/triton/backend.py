@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from core.config import Activations
+from core.config.kinds import Activations
 from core.kv.spec import blocks_for
 from core.process.status import Progress
 from engine.backends.base import Backend, OnLayer

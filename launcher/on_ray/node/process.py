@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from core.config import GatewayConfig, PlaceOptions
+from core.config.gateway import GatewayConfig
+from core.config.place import PlaceOptions
 from core.errors import ConfigError
 from core.network.listening import ANY_ADDRESS, http_url
 from core.network.reach import bracketed

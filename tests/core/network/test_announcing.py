@@ -4,7 +4,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from core.config import PlaceOptions
+from core.config.place import PlaceOptions
 from core.errors import ConfigError
 from core.network.announcing import reach_of
 from core.network.interfaces import OwnAddress, own_addresses

@@ -2,7 +2,7 @@
 
 import pytest
 
-from core.config import TransferOptions
+from core.config.transfer import TransferOptions
 from core.errors import ConfigError
 from core.network.listening import listen
 from core.network.ports import check_ports, listening_ports, parse_ports

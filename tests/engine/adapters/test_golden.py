@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from core.config import EngineConfig, Quantization
+from core.config.engine import EngineConfig
+from core.config.kinds import Quantization
 from engine.executor import Executor
 from engine.start.load import LoadedEngine, load_engine
 from tests.adapter_reference import adapted_by, build_adapter

@@ -9,7 +9,8 @@ from msgspec import structs
 from torch import Tensor
 from transformers import LlamaConfig
 
-from core.config import BlockSize, Codec, EngineConfig
+from core.config.engine import EngineConfig
+from core.config.kinds import BlockSize, Codec
 from core.kv.spec import Piece, WireForm, blocks_for
 from core.messages.sampling import Sampling
 from engine.backends.triton.backend import TritonBackend

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from core.config import Activations, Quantization
+from core.config.kinds import Activations, Quantization
 from core.errors import ConfigError
 from engine.backends.reference.linear import ReferenceLinears
 from engine.backends.triton import quantized

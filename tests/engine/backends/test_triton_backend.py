@@ -14,7 +14,7 @@ from transformers import LlamaConfig
 from triton.runtime.build import compile_module_from_src
 from triton.runtime.errors import OutOfResources
 
-from core.config import EngineConfig
+from core.config.engine import EngineConfig
 from core.errors import ConfigError, DeviceError
 from engine.backends.choice import choose
 from engine.backends.triton.decode_graphs import DecodeGraphs, ladder

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from core.config import Codec
+from core.config.kinds import Codec
 from core.errors import MessageError
 from core.kv.spec import SCALE_BYTES, Piece, WireForm
 from engine.backends.native.codec import NativeCodec

@@ -7,7 +7,7 @@ import torch
 from msgspec import structs
 from torch import Tensor
 
-from core.config import Codec
+from core.config.kinds import Codec
 from core.kv.spec import Piece, WireForm
 from engine.backends.native.codec import NativeCodec
 from engine.backends.native.library import load

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from core.config import EngineConfig
+from core.config.engine import EngineConfig
 from core.errors import ConfigError, MessageError
 from core.kv.spec import kv_bytes
 from engine.backends.reference.codec import ReferenceCodec

@@ -4,7 +4,7 @@ import pytest
 import torch
 from msgspec import structs
 
-from core.config import KVDtype
+from core.config.kinds import KVDtype
 from core.errors import MessageError
 from core.kv.spec import Piece, WireForm
 from engine.backends.reference.codec import ReferenceCodec

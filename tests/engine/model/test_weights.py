@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from core.config import EngineConfig
+from core.config.engine import EngineConfig
 from core.errors import ModelError
 from engine.model.weights import Checkpoint
 from engine.start.load import LoadedEngine, load_engine

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoConfig
 
 from benchmarks.processes.in_process import Loop
-from core.config import EngineConfig
+from core.config.engine import EngineConfig
 from core.ids import AttemptKey
 from core.messages.job import Prompt
 from core.messages.sampling import Limits, Sampling

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from core.config import GatewayConfig
+from core.config.gateway import GatewayConfig
 from core.ids import SampleKey
 from core.messages.job import Prompt
 from core.messages.sampling import Limits, Sampling

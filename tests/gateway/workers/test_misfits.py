@@ -2,7 +2,7 @@
 
 from msgspec import structs
 
-from core.config import Quantization
+from core.config.kinds import Quantization
 from core.redis.records import Role, WorkerRecord
 from gateway.workers.misfits import misfits
 from tests.gateway.workers.test_router import worker

@@ -9,7 +9,11 @@ import pytest
 from msgspec.structs import asdict, replace
 
 from core.cli import parse
-from core.config import DashboardConfig, EngineOptions, GatewayConfig, TransferOptions, WorkerConfig
+from core.config.dashboard import DashboardConfig
+from core.config.engine import EngineOptions
+from core.config.gateway import GatewayConfig
+from core.config.transfer import TransferOptions
+from core.config.worker import WorkerConfig
 from core.keys.key_file import change_keys
 from core.network.listening import http_url, is_local
 from launcher.host.gpus import Placement, placements, visible_gpus

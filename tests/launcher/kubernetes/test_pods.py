@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from core.config import EngineOptions
+from core.config.engine import EngineOptions
 from core.keys.api_key import KeyOptions, make_key
 from core.keys.key_file import change_keys
 from launcher.kubernetes.manifests import manifests

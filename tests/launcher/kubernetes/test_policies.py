@@ -5,7 +5,9 @@ from math import ceil
 from pathlib import Path
 
 from core.cli import parse
-from core.config import DashboardConfig, GatewayConfig, WorkerConfig
+from core.config.dashboard import DashboardConfig
+from core.config.gateway import GatewayConfig
+from core.config.worker import WorkerConfig
 from core.keys.key_ring import KeyRing
 from core.network.ports import parse_ports
 from launcher.deployment import CLOSE_SECONDS, placed

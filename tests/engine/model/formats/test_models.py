@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from core.config import EngineConfig
+from core.config.engine import EngineConfig
 from core.errors import ConfigError, ModelError
 from engine.backends.native import build as compiling
 from engine.model.formats.registry import format_of, open_checkpoint

@@ -1,0 +1,40 @@
+"""Describes where a service stands: the addresses and ports that others reach it by."""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+
+class PlaceOptions(Struct, frozen=True, kw_only=True):
+    """Says where a worker runs: what it listens on, how others reach it, and what it is near to."""
+
+    host: Annotated[
+        str,
+        Meta(
+            description="address to listen on, IPv4 or IPv6; 0.0.0.0 or ::, all of this host's; empty: the one that is "
+            "announced, or else 127.0.0.1"
+        ),
+    ] = ""
+    announce: Annotated[
+        str,
+        Meta(
+            max_length=253,
+            description="how others reach this worker, where that is not --host: an interface (eth0), a network "
+            "(10.0.0.0/8, fd00::/8) that has an address of this host, an address, or a host name with an IPv4 address",
+        ),
+    ] = ""
+    ports: Annotated[
+        str,
+        Meta(
+            description="ports to listen on, such as 20000-20100; a prefill worker takes one of them, a decode worker "
+            "three; empty: chosen by the system"
+        ),
+    ] = ""
+    node_label: Annotated[
+        str,
+        Meta(
+            max_length=63,
+            description="what this worker is near to, such as a rack or a zone: KV passes rather between workers of "
+            "one label; empty: the environment's NODE_NAME",
+        ),
+    ] = ""
