@@ -128,8 +128,9 @@ class Pod:
         lines += [f"mount -t overlay none -o lowerdir=/,upperdir={home}/upper,workdir={home}/work {root}"]
         for source, target in ((ROOT, APP), (Path(sys.prefix), sys.prefix), ("/proc", "/proc"), ("/dev", "/dev")):
             lines += [f"mkdir -p {root}{target}", f"mount --rbind {source} {root}{target}"]
-        # Python may be below a home that only its owner enters; in an image it is not.
-        lines += [f"chmod o+x {root}{parent}" for parent in Path(sys.base_prefix).parents if parent != Path("/")]
+        # Python may be below a home that only its owner enters, and this checkout too; in an image they are not.
+        above = {parent for place in (sys.base_prefix, sys.prefix) for parent in Path(place).parents} - {Path("/")}
+        lines += [f"chmod o+x {root}{parent}" for parent in sorted(above)]
         mounted = [path for each in self.container["volumeMounts"] if (path := each["mountPath"])]
         return [*lines, *(f"mkdir -p {root}{path}" for path in mounted), f"printf '{hosts}' > {root}/etc/hosts"]
 
