@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.exposed import measure, table
 from benchmarks.processes.split_system import split_system
-from tests.e2e.golden import build_served_model
+from tests.e2e.harness.golden import build_served_model
 
 
 @pytest.mark.timeout(180)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import DEMO
-from tests.e2e.system import System
+from tests.e2e.harness.system import System
 
 NODE = Path(__file__).parent / "node"
 INSTALL_SECONDS = 300.0

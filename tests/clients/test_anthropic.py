@@ -7,7 +7,7 @@ import anthropic
 import pytest
 
 from tests.e2e.conftest import DEMO
-from tests.e2e.system import System
+from tests.e2e.harness.system import System
 
 MODEL = DEMO.name
 WEATHER: Any = {

@@ -9,7 +9,7 @@ import pytest
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from tests.e2e.conftest import DEMO
-from tests.e2e.system import System
+from tests.e2e.harness.system import System
 
 CLIENTS, ROOM, LINE = 200, 20, 20
 LONG = 150  # tokens for whom there is room at once, so that the next come meanwhile, however fast the machine is

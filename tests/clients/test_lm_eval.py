@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import DEMO
-from tests.e2e.forks import ROOT
-from tests.e2e.system import System
+from tests.e2e.harness.forks import ROOT
+from tests.e2e.harness.system import System
 
 SECONDS = 110.0
 CONTEXT = 256  # tokens of a window of the rolling perplexity

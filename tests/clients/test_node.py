@@ -7,7 +7,7 @@ import pytest
 
 from tests.clients.conftest import AT_ONCE, NODE
 from tests.e2e.conftest import DEMO
-from tests.e2e.system import System
+from tests.e2e.harness.system import System
 
 SECONDS = 100.0
 

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from tests.clients.conftest import AT_ONCE
-from tests.e2e.system import System
+from tests.e2e.harness.system import System
 
 WEATHER: Any = {
     "type": "function",

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.forks import ROOT
-from tests.e2e.system import System
+from tests.e2e.harness.forks import ROOT
+from tests.e2e.harness.system import System
 
 DEMO = ROOT / "demo_model" / "weights"
 

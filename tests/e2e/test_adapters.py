@@ -11,9 +11,9 @@ import pytest
 
 from core.redis.records import WorkerRecord
 from tests.adapter_reference import adapted_by, build_adapter
-from tests.e2e.deaths import death_midway
-from tests.e2e.golden import LIMITS, build_served_model, tokens_of
-from tests.e2e.system import System
+from tests.e2e.harness.deaths import death_midway
+from tests.e2e.harness.golden import LIMITS, build_served_model, tokens_of
+from tests.e2e.harness.system import System
 from tests.plain_http import PLAIN
 from tests.reference import Golden, golden, make_prompts
 from tests.waiting import wait_until

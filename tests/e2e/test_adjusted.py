@@ -16,9 +16,9 @@ from transformers import (
     RepetitionPenaltyLogitsProcessor,
 )
 
-from tests.e2e.deaths import death_midway
-from tests.e2e.golden import build_served_model, complete_all
-from tests.e2e.system import System
+from tests.e2e.harness.deaths import death_midway
+from tests.e2e.harness.golden import build_served_model, complete_all
+from tests.e2e.harness.system import System
 from tests.reference import Golden, golden, make_prompts
 from tests.variants import VARIANTS
 

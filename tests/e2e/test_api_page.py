@@ -18,8 +18,8 @@ import pytest
 
 from tests.adapter_reference import build_adapter
 from tests.e2e.conftest import DEMO
-from tests.e2e.forks import ROOT
-from tests.e2e.system import System
+from tests.e2e.harness.forks import ROOT
+from tests.e2e.harness.system import System
 from tests.plain_http import PLAIN
 
 BASE = "http://127.0.0.1:8000"  # where the page says that the gateway is

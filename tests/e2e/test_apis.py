@@ -8,7 +8,7 @@ import httpx
 import openai
 import pytest
 
-from tests.e2e.system import System
+from tests.e2e.harness.system import System
 from tests.e2e.test_secrecy import dump
 from tests.plain_http import PLAIN
 

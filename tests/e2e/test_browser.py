@@ -9,7 +9,7 @@ from typing import Any
 from playwright.sync_api import expect
 
 from tests.browser import STEP_MS, chromium, new_page
-from tests.e2e.system import System
+from tests.e2e.harness.system import System
 
 ASK = """async (url) => {
   const headers = {"content-type": "application/json", "authorization": "Bearer key", "x-request-id": "from-a-page"};

@@ -4,7 +4,7 @@ import asyncio
 
 import httpx
 
-from tests.e2e.system import System
+from tests.e2e.harness.system import System
 from tests.plain_http import PLAIN
 
 STREAMS = 100

@@ -16,10 +16,10 @@ from core.messages.job import Prompt
 from core.messages.wire import encode
 from engine.executor import Executor
 from engine.start.load import load_engine
-from tests.e2e.capture import captured, tcp_streams
 from tests.e2e.conftest import DEMO
-from tests.e2e.host import Host, namespace, need_root_and
-from tests.e2e.system import System
+from tests.e2e.harness.capture import captured, tcp_streams
+from tests.e2e.harness.host import Host, namespace, need_root_and
+from tests.e2e.harness.system import System
 from tests.engine.drive import run, start
 from tests.plain_http import PLAIN
 

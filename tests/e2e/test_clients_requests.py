@@ -23,7 +23,7 @@ from tests.e2e.asked.messages import MESSAGES as MESSAGES_ASKED
 from tests.e2e.asked.responses import RESPONSES as RESPONSES_ASKED
 from tests.e2e.asked.tokens import TOKENS
 from tests.e2e.asked.tools import TOOLS
-from tests.e2e.system import System
+from tests.e2e.harness.system import System
 from tests.plain_http import PLAIN
 
 LISTS = (LOAD_TOOLS, TOKENS, COMPLETIONS, CHATS, TOOLS, FRAMEWORKS, RESPONSES_ASKED, MESSAGES_ASKED)

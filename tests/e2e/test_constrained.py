@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.deaths import kill_busiest
-from tests.e2e.system import System
+from tests.e2e.harness.deaths import kill_busiest
+from tests.e2e.harness.system import System
 from tests.engine.grammars.answering import CLOSING, random_model
 from tests.engine.grammars.schemas import REGEXES, SCHEMAS, Schema, between, closed, listed, text
 from tests.engine.grammars.validity import wrong_json, wrong_text

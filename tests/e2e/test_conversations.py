@@ -4,7 +4,7 @@ from pathlib import Path
 
 from benchmarks.front.conversations import ConversationsConfig, Told, talk
 from tests.e2e.conftest import DEMO
-from tests.e2e.system import System
+from tests.e2e.harness.system import System
 
 WORKER = ("--dtype", "fp32", "--kv-memory", "64MiB")
 TURNS, CONVERSATIONS = 8, 3

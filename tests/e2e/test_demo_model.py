@@ -11,7 +11,7 @@ from openai.types.chat import ChatCompletionMessageFunctionToolCall
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.e2e.conftest import DEMO
-from tests.e2e.system import System
+from tests.e2e.harness.system import System
 from tests.reference import SAFETY
 
 QUESTIONS = [

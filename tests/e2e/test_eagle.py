@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from core.messages.sampling import Sampling
-from tests.e2e.deaths import death_midway
-from tests.e2e.golden import build_served_model, complete_all, references
-from tests.e2e.system import System
+from tests.e2e.harness.deaths import death_midway
+from tests.e2e.harness.golden import build_served_model, complete_all, references
+from tests.e2e.harness.system import System
 from tests.engine.drive import run, start
 from tests.engine.speculation.heads import build_head
 from tests.engine.test_golden import make_executor

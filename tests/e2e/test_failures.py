@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from core.redis.records import Role
-from tests.e2e.deaths import death_midway
-from tests.e2e.golden import build_served_model, complete_all, references
-from tests.e2e.streams import Streams
-from tests.e2e.system import System
+from tests.e2e.harness.deaths import death_midway
+from tests.e2e.harness.golden import build_served_model, complete_all, references
+from tests.e2e.harness.streams import Streams
+from tests.e2e.harness.system import System
 from tests.reference import Golden
 from tests.waiting import wait_until
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from core.redis.records import FinishedRecord
-from tests.e2e.golden import build_served, build_served_model, complete_all, references
-from tests.e2e.system import System
+from tests.e2e.harness.golden import build_served, build_served_model, complete_all, references
+from tests.e2e.harness.system import System
 from tests.engine.model.formats.cases import COMPRESSED, build
 from tests.reference import Golden
 from tests.waiting import wait_until

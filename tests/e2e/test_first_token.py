@@ -7,8 +7,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.golden import build_served_model, references, tokens_of
-from tests.e2e.system import System
+from tests.e2e.harness.golden import build_served_model, references, tokens_of
+from tests.e2e.harness.system import System
 from tests.plain_http import PLAIN
 from tests.waiting import wait_until
 

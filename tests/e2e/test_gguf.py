@@ -7,8 +7,8 @@ import pytest
 from gguf import GGMLQuantizationType
 
 from engine.backends.native import build as compiling
-from tests.e2e.golden import build_served_model, complete_all, references
-from tests.e2e.system import System
+from tests.e2e.harness.golden import build_served_model, complete_all, references
+from tests.e2e.harness.system import System
 from tests.gguf_files import dequantized, write_gguf
 from tests.waiting import wait_until
 

@@ -10,8 +10,8 @@ from engine.kv.spec import make_spec
 from engine.model.read_config import read_config
 from engine.start.block_counts import Texts, counts_in
 from launcher.host.gpus import visible_gpus
-from tests.e2e.golden import build_served_model, complete_all, references
-from tests.e2e.system import System
+from tests.e2e.harness.golden import build_served_model, complete_all, references
+from tests.e2e.harness.system import System
 
 SHORT = [1, 2, 15, 16, 17, 31, 33, 47, 64, 65, 97, 100, 128, 150, 199]
 LONG = [255, 256, 300, 333, 400, 511, 512, 513, 550, 577, 590, 595, 597, 598, 599, 600]
@@ -102,6 +102,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_spoiled_kv_changes_the_tokens(tmp_path: Path, tiny: Path, mutation: str) -> None:
     runs = references(tiny, [40, 40, 40, 40], new_tokens=16, seed=3)
     mutant = {"MUTATION": mutation}
-    with System(tmp_path, tiny, worker=FP32, decode_module="tests.e2e.mutant_decode", environment=mutant) as system:
+    with System(
+        tmp_path, tiny, worker=FP32, decode_module="tests.e2e.harness.mutant_decode", environment=mutant
+    ) as system:
         same = complete_all(system.gateway_url, runs) == [run.tokens for run in runs]
     assert same == (mutation == "none")

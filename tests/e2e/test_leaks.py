@@ -10,9 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.deaths import kill_busiest
-from tests.e2e.golden import LIMITS, build_served_model
-from tests.e2e.system import System
+from tests.e2e.harness.deaths import kill_busiest
+from tests.e2e.harness.golden import LIMITS, build_served_model
+from tests.e2e.harness.system import System
 from tests.plain_http import PLAIN
 from tests.waiting import wait_until
 

@@ -9,9 +9,9 @@ import httpx
 import pytest
 from torch import Tensor
 
-from tests.e2e.deaths import death_midway
-from tests.e2e.golden import build_served_model
-from tests.e2e.system import System
+from tests.e2e.harness.deaths import death_midway
+from tests.e2e.harness.golden import build_served_model
+from tests.e2e.harness.system import System
 from tests.plain_http import PLAIN
 from tests.reference import load_reference, logprobs, make_prompts
 from tests.waiting import wait_until

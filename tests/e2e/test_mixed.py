@@ -11,8 +11,8 @@ import pytest
 from tests.e2e.asked.asked import Asked
 from tests.e2e.asked.bodies import ASK, FORM, TOOL, chat, completion
 from tests.e2e.conftest import DEMO
-from tests.e2e.deaths import kill_busiest
-from tests.e2e.system import System
+from tests.e2e.harness.deaths import kill_busiest
+from tests.e2e.harness.system import System
 from tests.plain_http import PLAIN
 
 WORDS = ("fox", "owl", "lion", "bear", "whale", "robot")

@@ -7,8 +7,8 @@ import httpx
 import pytest
 from safetensors.torch import load_file, save_file
 
-from tests.e2e.golden import LIMITS, build_served_model, references, tokens_of
-from tests.e2e.system import System
+from tests.e2e.harness.golden import LIMITS, build_served_model, references, tokens_of
+from tests.e2e.harness.system import System
 from tests.plain_http import PLAIN
 from tests.reference import Golden
 

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tests.e2e.conftest import DEMO
-from tests.e2e.system import System
+from tests.e2e.harness.system import System
 
 PROMPT = "Once upon a time there was a little fox"
 NEAR = 1e-4

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import DEMO
-from tests.e2e.system import System
+from tests.e2e.harness.system import System
 from tests.fuzz.openapi import asked
 
 CONTEXT = ("--max-model-len", "96")  # short answers: the search is for shapes

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from core.kv.spec import blocks_for
-from tests.e2e.golden import build_served_model, complete_all
-from tests.e2e.system import System
+from tests.e2e.harness.golden import build_served_model, complete_all
+from tests.e2e.harness.system import System
 from tests.engine.test_quantized_kv import certain
 from tests.reference import Golden, golden, make_prompts
 from tests.rounded_cache import load_rounding

@@ -13,8 +13,8 @@ import ray
 from ray.util.placement_group import placement_group_table
 
 from core.process.status import read_status
-from tests.e2e.golden import build_served_model, complete_all, references
-from tests.e2e.ray_cluster import NAMESPACE, RayCluster, counted, parent, processes_called, ray_cluster
+from tests.e2e.harness.golden import build_served_model, complete_all, references
+from tests.e2e.harness.ray_cluster import NAMESPACE, RayCluster, counted, parent, processes_called, ray_cluster
 from tests.reference import Golden
 from tests.waiting import alive, wait_until
 

@@ -8,7 +8,7 @@ import zmq
 
 from core.network.curve_keys import CurveKeys
 from core.network.sealing import new_secret
-from tests.e2e.system import System
+from tests.e2e.harness.system import System
 from tests.plain_http import PLAIN
 from tests.waiting import wait_until
 

@@ -9,8 +9,8 @@ import pytest
 from msgspec import structs
 
 from core.redis.records import KVCounts
-from tests.e2e.golden import LIMITS, build_served_model, complete_all, golden_runs, tokens_of
-from tests.e2e.system import System
+from tests.e2e.harness.golden import LIMITS, build_served_model, complete_all, golden_runs, tokens_of
+from tests.e2e.harness.system import System
 from tests.plain_http import PLAIN
 from tests.reference import Golden, make_prompts
 from tests.variants import VARIANTS

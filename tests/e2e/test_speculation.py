@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import DEMO
-from tests.e2e.system import System
+from tests.e2e.harness.system import System
 from tests.e2e.test_mixed import ASKED, answers, check_equal
 from tests.waiting import wait_until
 

@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from core.places import Nearness, nearness
-from tests.e2e.golden import build_served_model, complete_all, references
-from tests.e2e.host import NAMESPACES, Host, need_root_and
-from tests.e2e.system import System
-from tests.e2e.two_hosts import ADDRESSES, ADDRESSES_6, DEVICE, two_hosts
+from tests.e2e.harness.golden import build_served_model, complete_all, references
+from tests.e2e.harness.host import NAMESPACES, Host, need_root_and
+from tests.e2e.harness.system import System
+from tests.e2e.harness.two_hosts import ADDRESSES, ADDRESSES_6, DEVICE, two_hosts
 from tests.waiting import wait_until
 
 DELAY = 0.02  # seconds one way, so that a round trip takes 40 ms at least

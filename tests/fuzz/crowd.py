@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from tests.e2e.golden import LIMITS, tokens_of
+from tests.e2e.harness.golden import LIMITS, tokens_of
 from tests.plain_http import PLAIN
 from tests.reference import Golden
 

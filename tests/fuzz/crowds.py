@@ -27,9 +27,9 @@ from engine.kv.spec import make_spec
 from engine.model.read_config import read_config
 from engine.start.block_counts import Texts, bytes_of_counts, counts_for
 from tests.adapter_reference import adapted_by, build_adapter
-from tests.e2e.deaths import kill_busiest
-from tests.e2e.golden import build_served_model
-from tests.e2e.system import System
+from tests.e2e.harness.deaths import kill_busiest
+from tests.e2e.harness.golden import build_served_model
+from tests.e2e.harness.system import System
 from tests.fuzz.crowd import Crowd, Known
 from tests.reference import golden, load_reference, logprobs, make_prompts
 from tests.variants import VARIANTS

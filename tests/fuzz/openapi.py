@@ -17,8 +17,8 @@ from msgspec import Meta, Struct
 from core.cli import parse_or_exit
 from core.config.kinds import Positive
 from launcher.options import DEMO_MODEL
-from tests.e2e.forks import ROOT
-from tests.e2e.system import System
+from tests.e2e.harness.forks import ROOT
+from tests.e2e.harness.system import System
 
 REQUEST_SECONDS = 120.0  # that one answer may take, on a machine that does other things
 OPENAI, OTHERS = "^/v1/(chat/)?completions", "^/v1/(messages|responses)"

@@ -20,7 +20,7 @@ from typing import Any
 from core.network.tls import own_probe
 from launcher.container import APP
 from launcher.options import ROOT
-from tests.e2e.host import Host, namespace
+from tests.e2e.harness.host import Host, namespace
 
 Manifest = Any
 

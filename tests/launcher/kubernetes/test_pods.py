@@ -17,7 +17,7 @@ from launcher.kubernetes.options import ManifestsConfig
 from launcher.kubernetes.secrets import read_secrets
 from launcher.options import DEMO_NAME
 from tests.certificates import make_certificate
-from tests.e2e.host import need_root_and
+from tests.e2e.harness.host import need_root_and
 from tests.launcher.kubernetes.pods import Pod, node
 from tests.waiting import wait_until
 

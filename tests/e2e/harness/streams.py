@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from core.completions_client import Endpoint
 from core.errors import GatewayError
-from tests.e2e.golden import tokens_of
+from tests.e2e.harness.golden import tokens_of
 from tests.reference import Golden
 from tests.waiting import wait_until
 

@@ -21,7 +21,7 @@ from launcher.on_ray.controller import NAME
 from launcher.on_ray.look import Look, Overview, ServiceState
 from launcher.on_ray.reports import Reports
 from launcher.stages import Stages
-from tests.e2e.forks import ROOT
+from tests.e2e.harness.forks import ROOT
 from tests.waiting import alive, children, wait_until
 
 NAMESPACE = "tested"

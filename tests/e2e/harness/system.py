@@ -25,8 +25,8 @@ from core.redis.records import FinishedRecord, StatsSample, WorkerRecord
 from core.redis.registry import FINISHED, STATS, index_key, read_unchecked, record_key
 from launcher.deployment import ENVIRONMENT
 from launcher.host.redis_server import redis_service
-from tests.e2e.forks import ROOT, Forked
-from tests.e2e.host import THIS_HOST, Host
+from tests.e2e.harness.forks import ROOT, Forked
+from tests.e2e.harness.host import THIS_HOST, Host
 from tests.plain_http import PLAIN
 from tests.waiting import wait_until
 

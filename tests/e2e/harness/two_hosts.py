@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from tests.e2e.host import Host, ip, namespace
+from tests.e2e.harness.host import Host, ip, namespace
 
 DEVICE = "link"
 ADDRESSES = ("10.77.0.1", "10.77.0.2")

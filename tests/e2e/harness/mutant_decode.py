@@ -1,6 +1,7 @@
 """A decode worker that lands KV wrongly on purpose, to show that the golden test would see it.
 
-`python -m tests.e2e.mutant_decode` takes a decode worker's options; `MUTATION` in the environment says what is wrong.
+`python -m tests.e2e.harness.mutant_decode` takes a decode worker's options; `MUTATION` in the environment says
+what is wrong.
 """
 
 import os

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
-from tests.e2e.host import Host
+from tests.e2e.harness.host import Host
 from tests.waiting import wait_until
 
 KERNEL_BUFFER = "64"  # MiB, so that a burst waits there and is not dropped

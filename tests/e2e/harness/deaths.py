@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from core.redis.records import Role
-from tests.e2e.system import System
+from tests.e2e.harness.system import System
 from tests.waiting import wait_until
 
 LEAST = 3  # answers that a worker has when it is killed: one could end at this very moment

@@ -1,9 +1,9 @@
 """The services of a tested system as forks of one process that has imported their packages.
 
 Importing PyTorch and transformers is most of what a worker's start takes, and the same each time. So `python -m
-tests.e2e.forks` imports them once, before any thread or socket is there, and each service begins as a fork of it. From
-then on it is what `python -m SERVICE` would be: a process of its own, with its command line, environment, log and exit
-status. (`tests/launcher/test_up.py` and the benchmarks' tests start the same services as commands.)
+tests.e2e.harness.forks` imports them once, before any thread or socket is there, and each service begins as a fork of
+it. From then on it is what `python -m SERVICE` would be: a process of its own, with its command line, environment, log
+and exit status. (`tests/launcher/test_up.py` and the benchmarks' tests start the same services as commands.)
 """
 
 import atexit
@@ -24,9 +24,9 @@ import msgspec
 
 from benchmarks.processes.python_path import python_path
 from launcher.deployment import ENVIRONMENT
-from tests.e2e.host import Host
+from tests.e2e.harness.host import Host
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SERVICES = ("prefill_service", "decode_service", "gateway")
 MODELS = ("llama", "mistral", "qwen2", "qwen3")
 """Their configurations in transformers, which each worker reads one of."""
