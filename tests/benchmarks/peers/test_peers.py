@@ -122,7 +122,7 @@ def test_processes_end_with_the_one_that_measures(directory: Path) -> None:
 def test_a_peer_that_ends_says_why(directory: Path) -> None:
     environment(directory, "broken", 'echo "no such processor" >&2; exit 3')
     with (
-        running(Peer("broken", "none", ()), directory, model(directory), 1) as system,
+        running(Peer("broken", "none", ("one of its own",)), directory, model(directory), 1) as system,
         pytest.raises(PeerError, match=r"^broken: has ended: no such processor \(log: .*broken\.log\)"),
     ):
         system.loaded(Stages())
@@ -132,7 +132,7 @@ def test_a_peer_that_gives_too_few_tokens_is_refused(directory: Path) -> None:
     answers = r"""echo '{"versions": {}}'; read line; echo '{"seconds": 1.0, "tokens": [[1, 2]]}'; read line"""
     environment(directory, "short", answers)
     with (
-        running(Peer("short", "none", ()), directory, model(directory), 1) as system,
+        running(Peer("short", "none", ("one of its own",)), directory, model(directory), 1) as system,
         pytest.raises(PeerError, match="short: gave another number of tokens than 3 for each of 1"),
     ):
         system.loaded(Stages())
