@@ -78,6 +78,9 @@ TYPICAL = (
 )
 MOST_GUESSES: dict[Proposing, int] = {"ngram": 16, "draft": 8, "medusa": 16, "eagle": 4}
 """Guesses of a step for a sequence at most, where it is not said: the controller says how many of them pay."""
+MOST_ON_CPU = 4
+"""The same where each row has to be computed: guesses beyond so many have cost more than they brought. So few of Medusa
+heads seldom branch, and rows of a chain have the very bits of steps without guesses."""
 GROWTH_SHARE = 0.02  # of the pool stays free for those who run, when others are admitted
 log = logging.getLogger("baton.worker")
 
@@ -204,22 +207,24 @@ def _scheduler(
         chunking=Chunking(step_seconds, engine.rates.prompt_tokens_per_second),
         readiness=preparation,
         fit=fit,
-        speculation=_speculation(config.engine, engine.tree, blocks, fit) if name == "decode" else None,
+        speculation=_speculation(config.engine, engine, blocks, fit) if name == "decode" else None,
         tells_states=engine.follower is not None,
     )
 
 
 def _speculation(
-    engine_config: EngineConfig, tree: tuple[int, ...], blocks: BlockManager, fit: StepFit
+    engine_config: EngineConfig, engine: LoadedEngine, blocks: BlockManager, fit: StepFit
 ) -> Speculation | None:
-    """Makes what guesses tokens, `tree` being that of the engine's guesses; None: nobody does."""
+    """Makes what guesses tokens, beside or in `engine`; None: nobody does."""
     who = proposing(engine_config)
     if who == "none":
         return None
     proposer = NGram() if who == "ngram" else EngineProposer()
     most = engine_config.speculative_tokens or MOST_GUESSES[who]
-    controller = Controller(fit, most, proposer.in_engine)
-    return Speculation(blocks, proposer, most, controller, stores=who == "eagle", tree=tree)
+    if not engine_config.speculative_tokens and engine.tree and engine.backend.device.type == "cpu":
+        most = MOST_ON_CPU
+    controller = Controller(fit, most, proposer.in_engine, engine.tree)
+    return Speculation(blocks, proposer, most, controller, stores=who == "eagle")
 
 
 def _costs(engine: LoadedEngine, step_seconds: float) -> StepCosts:

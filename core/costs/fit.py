@@ -2,8 +2,9 @@
 
 The shape, how a step's seconds divide among its parts, is a recursive least squares over *relative* errors (Plackett,
 1950, with exponential forgetting): each step asks that predicted / measured be 1, so that steps of 2 ms and of 2 s
-count alike, and one that stood still for a second hardly counts. Steps of prompts, of decodes, and of both are
-forgotten by newer ones of their own kind only: a thousand decodes do not wear out what is known of prompts. A weak
+count alike, and one that stood still for a second hardly counts. Steps of prompts, of decodes, of both, and those that
+verify guesses, are forgotten by newer ones of their own kind only: a thousand decodes do not wear out what is known of
+prompts, and a thousand steps with guesses not what one without takes. A weak
 pull towards the seed decides between what the steps cannot tell apart, such as batch and context of one that never
 changes. Coefficients are never negative: they are found one by one, each the best at or above 0 beside the others
 (coordinate descent on the normal equations, which converges for these), a few rounds every few steps.
@@ -40,7 +41,7 @@ LEVEL_BOUND = log(8.0)
 """The logarithm of the level lies between this and its negative: beyond that the shape has to follow."""
 NEWEST = 101
 """Steps whose error is told."""
-SOLVE_EVERY = 4
+SOLVE_EVERY = 8
 """Steps between two improvements of the shape, once the level moves: one takes as long as a tenth of a small step."""
 TELL_EVERY = 8
 """Steps between two looks at their median, once there were as many."""
@@ -58,7 +59,7 @@ class StepFit:
         self._pull = [1.0 if scale else 0.0 for scale in self._scale]  # shares of the scale
         self._shape = list(self._pull)  # of each part, in its scale
         self._level = 0.0  # logarithm of the factor
-        self._kinds: dict[tuple[bool, bool], _Equations] = {}
+        self._kinds: dict[tuple[bool, bool, bool], _Equations] = {}
         self._errors: deque[float] = deque(maxlen=NEWEST)
         self._steps = 0
         self.costs = seed  # as they are known now
@@ -81,7 +82,7 @@ class StepFit:
                 self._scale[part] = seconds / max(1.0, amount)  # nothing is known: as if it were all of the step
         predicted = sum(a * q * s for a, q, s in zip(amounts, self._scale, self._shape, strict=True))
         factor = exp(self._level)
-        kind = self._kinds.setdefault((work.prompt_tokens > 0, work.sequences > 0), _Equations())
+        kind = self._kinds.setdefault((work.prompt_tokens > 0, work.sequences > 0, work.rows > 0), _Equations())
         if predicted > 0:
             self._errors.append(abs(factor * predicted - seconds) / seconds)
             if self._steps >= LEVEL_AFTER:

@@ -20,7 +20,7 @@ OWN_KEPT = 0.9
 """The same of a sequence's own: some ten do."""
 OWN_WEIGHT = 0.5
 """Guesses that came true, and as many that did not, which a sequence is taken to have had."""
-PATIENCE, LONGEST_REST = 4, 16
+PATIENCE, LONGEST_REST = 2, 16
 """Looks that found no guess which came true for each step of rest, and the most steps of that: one takes some 5 us."""
 LONGEST_SHY_REST = 64
 """The most steps of rest where looks do not pay."""
@@ -87,6 +87,21 @@ class Agreement:
         self._tried = [FIRST_WEIGHT] * (MOST_EVIDENCE + 1)
         self.chances = [FIRST_CHANCE] * (MOST_EVIDENCE + 1)
         """Holds how likely a guess comes true if those before it have, by the number of tokens that it rests on."""
+
+    def tokens(self, guesses: int, parents: Sequence[int] = ()) -> list[float]:
+        """Returns how many tokens a step with the first 0, 1, … `guesses` is to give, which rest on nothing.
+
+        `parents`: of each guess the one that it goes on from, as `Work.parents`.
+        """
+        tokens = [1.0]
+        reached = [1.0]  # of the text, and of each guess: the chance that it comes, and none of its children so far
+        for guess in range(guesses):
+            before = 1 + parents[guess] if parents else guess
+            comes = reached[before] * min(SURE, self.chances[min(guess, MOST_EVIDENCE)])
+            reached[before] -= comes
+            reached.append(comes)
+            tokens.append(tokens[-1] + comes)
+        return tokens
 
     def learn(self, trust: Trust, evidence: int, judged: Judged) -> None:
         """Takes note of which of a sequence's guesses came true; the first of them rests on so much."""

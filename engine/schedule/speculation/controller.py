@@ -18,15 +18,17 @@ from core.costs.fit import StepFit
 from engine.schedule.speculation.agreement import MOST_EVIDENCE, SURE, Agreement, Judged, Trust
 from engine.schedule.speculation.trial import Trial, Tried
 
-Parents = Sequence[int]
-
 STAY, BEGIN = 1.03, 1.08
 """How much faster a sequence has to be with guesses than without, to go on with them and to begin again. What is about
 even does not flicker, and is left out: a look takes some microseconds as well."""
 TOGETHER = 0.05
 """The newest step's weight in how many sequences have guesses in the same step, and share what that costs at all."""
-LEAST = 0.9
+LEAST = 0.75
 """The same where it has been tried that guesses pay: who does far worse than the others is left out."""
+STEPS_KEPT = 0.99
+"""What the tokens of a step still weigh when the next one with guesses has come: some hundred count."""
+FIRST_STEPS = 8.0
+"""Steps with a token beyond the first each that are taken to have been, where no more were to be expected."""
 PROBE_STEPS = 128
 """Steps between two guesses against what is known, of one sequence each: how else would a change be noticed?"""
 PROBE = 2
@@ -43,21 +45,31 @@ class Decoding(NamedTuple):
     sequences: int
     seconds: float  # of the step, without guesses
     tried: Tried
+    beyond: float  # tokens beyond one that a sequence's step was expected to give
 
 
 class Controller:
     """Counts guesses, from what steps cost and how often guesses came true."""
 
-    def __init__(self, fit: StepFit, most: int, in_engine: bool) -> None:
-        """Begins to count up to `most` guesses of a sequence; `in_engine`: the engine makes them when it is asked."""
+    def __init__(self, fit: StepFit, most: int, in_engine: bool, tree: Sequence[int] = ()) -> None:
+        """Begins to count up to `most` guesses of a sequence; `in_engine`: the engine makes them when it is asked.
+
+        `tree`: of each guess, in the order in which they are worth it, the one that it goes on from, as `Work.parents`;
+        empty: the one before it.
+        """
         self._fit = fit  # learns the costs of the scheduler's steps
         self._in_engine = in_engine
+        self._most = most
+        self._tree = tuple(tree)
         self._trial = Trial([0, *_powers(most), most] if in_engine else [0, most])
         self._agreement = Agreement()
         self._share = self._row = self._first = 0.0
         self._together = 1.0  # sequences with guesses in a step that has any, on average
         self._since_probe = 0
-        self._allowed = most  # guesses of a sequence in the step that is planned
+        self._further = self._foreseen = FIRST_STEPS  # tokens beyond one a step, and those that were to be expected
+        self._beyond = self._expected()
+        self._tokens = [1.0 + each for each in self._beyond]
+        self.allowed = most  # guesses of a sequence in the step that is planned
         self.pays = True  # guesses have paid in such a step, or it is tried whether they do
 
     def begin(self, sequences: int, context: int, steps: int = 1) -> Decoding:
@@ -67,14 +79,18 @@ class Controller:
         """
         costs = self._fit.costs
         seconds = costs.decode_seconds(sequences, context)
-        tried = self._trial.begin(sequences, steps)
+        if not self._trial.tries:
+            self._beyond = self._expected()
+            true = self._further / self._foreseen
+            self._tokens = [1 + true * beyond for beyond in self._beyond]
+        tried = self._trial.begin(sequences, self._tokens, steps)
         self._share, self._row, self._first = seconds / sequences, costs.row, costs.rows / self._together
-        self._allowed = self._trial.counts[tried.arm]
-        self.pays = self._allowed > 0
+        self.allowed = self._trial.counts[tried.arm]
+        self.pays = self.allowed > 0
         if self._in_engine:
             self._row, self._first = self._share * self._trial.guess_seconds(tried) if self.pays else 0.0, 0.0
         self._since_probe += steps
-        return Decoding(sequences, seconds, tried)
+        return Decoding(sequences, seconds, tried, self._beyond[tried.arm])
 
     def verifies(self, sequences: int) -> None:
         """Takes note of a step in which so many sequences have guesses."""
@@ -83,7 +99,25 @@ class Controller:
     def took(self, step: Decoding, seconds: float, tokens: int) -> None:
         """Takes note of what a step of nothing but decodes took, and of its tokens, all together."""
         if step.seconds > 0:
-            self._trial.learn(step.tried, seconds / step.seconds, tokens / step.sequences)
+            self._trial.learn(step.tried, seconds / step.seconds)
+        if step.tried.settled and step.tried.arm:
+            self._further = STEPS_KEPT * self._further + tokens / step.sequences - 1
+            self._foreseen = STEPS_KEPT * self._foreseen + step.beyond
+
+    def _expected(self) -> list[float]:
+        """Returns how many tokens beyond one a sequence's step may be expected to give, by what can be tried.
+
+        Of texts nothing is expected but what steps gave that were looked for.
+        """
+        if not self._in_engine:
+            return [0.0, 1.0]
+        tokens = self._agreement.tokens(self._most, self._tree)
+        return [tokens[count] - 1 for count in self._trial.counts]
+
+    @property
+    def tries(self) -> bool:
+        """Tells whether the step that is planned is one of a few that try a count, each of which is to be looked at."""
+        return self._trial.tries
 
     @property
     def shy_rest(self) -> int:
@@ -95,17 +129,14 @@ class Controller:
         """Tells whether it is time for guesses that may not pay."""
         return self._since_probe >= PROBE_STEPS
 
-    def count(self, trust: Trust, evidence: int, offered: int, parents: Parents = ()) -> int:
-        """Returns how many of a sequence's `offered` guesses are verified; the first rests on `evidence` tokens.
-
-        `parents` says which one each goes on from, as `Work.parents`; their order is that in which they are worth it.
-        """
+    def count(self, trust: Trust, evidence: int, offered: int) -> int:
+        """Returns how many of a sequence's `offered` guesses are verified; the first rests on `evidence` tokens."""
         share, row = self._share, self._row
         if self._in_engine:
-            offered = min(offered, self._allowed)
+            offered = min(offered, self.allowed)
         if not share or not row:
             return offered  # nothing is known
-        chances, odds = self._agreement.chances, trust.odds
+        chances, odds, parents = self._agreement.chances, trust.odds, self._tree
         tokens, seconds = 1.0, share + self._first
         reached = [1.0]  # of the text, and of each guess: the chance that it comes, and none of its children so far
         count, best = 0, (LEAST if self._in_engine else STAY if trust.guessing else BEGIN) / share

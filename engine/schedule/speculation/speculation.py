@@ -15,8 +15,9 @@ from engine.schedule.speculation.controller import Controller, Decoding
 from engine.schedule.speculation.proposing import Proposer
 from engine.verification import judged
 
-SHY_STEPS = 8
-"""Where guesses do not pay, only one step of so many is looked at for whether they do now; in one, texts are."""
+LOOK_STEPS = 8
+"""Steps between two looks at whether guesses pay, while nothing is tried, for each takes microseconds. Where they do
+not, texts are looked at in one step of so many."""
 AWAKE = 4
 """Steps after a guess that came true, in which its sequence, which knows that it did, may look again."""
 
@@ -32,25 +33,23 @@ class Speculation:
         controller: Controller | None = None,
         *,
         stores: bool = False,
-        tree: Tokens[int] = (),
     ) -> None:
         """Has `proposer` guess up to `most` tokens for each step of a sequence, whose KV goes to blocks of `blocks`.
 
         `controller` says how many of them are worth a step's seconds; None: all are verified. `stores`: while the
-        engine guesses, it already stores KV of its own for the guesses in these blocks. `tree`: of each guess of the
-        engine, in their order, the one that it goes on from, as `Work.parents`; empty: the one before it.
+        engine guesses, it already stores KV of its own for the guesses in these blocks.
         """
         self._blocks = blocks
         self._proposer = proposer
         self.in_engine = proposer.in_engine
         self._most = most
-        self._tree = tuple(tree)
         self._controller = controller
         self._stores = stores
         self._sequences = 0
         self._guessing = 0  # sequences with guesses in the step that is planned
         self.step = 0  # steps in which anybody decoded
         self._idle = False  # guesses have not paid in such a step as is planned: looks into texts are few
+        self._look_at = self._looked_at = self._size = 0  # steps of looks at costs, and the batch's size at the last
         self._awake = 0  # the last step in which there may be looks though they are few
         self.decoding: Decoding | None = None  # of the step that is planned
         self._works = self._guessed = self._proposed = 0
@@ -61,16 +60,25 @@ class Speculation:
         """Begins a step in which so many sequences decode, of `context` tokens together; False: it verifies nothing."""
         self._sequences = sequences
         self._works += sequences
-        self.step += 1
+        self.step = step = self.step + 1
         self.decoding = None
         there = not self._idle  # what the engine was asked for
-        if self._controller is not None and (there or self.step % SHY_STEPS == 1):
+        if self._controller is not None:
             if self._guessing:
                 self._controller.verifies(self._guessing)
                 self._guessing = 0
-            self.decoding = self._controller.begin(sequences, context, 1 if there else SHY_STEPS)
-            self._idle = not self._controller.pays
-        return there if self.in_engine and self._idle else self._may_look(self.step)
+            if step >= self._look_at or (there and sequences.bit_length() != self._size):
+                self._look(self._controller, sequences, context)
+        if not self._idle:
+            return self._most > 0
+        return there if self.in_engine else self._may_look(step)
+
+    def _look(self, controller: Controller, sequences: int, context: int) -> None:
+        """Looks at whether guesses pay in the step that is planned."""
+        self.decoding = controller.begin(sequences, context, self.step - self._looked_at)
+        self._idle = not controller.pays
+        self._size, self._looked_at = sequences.bit_length(), self.step
+        self._look_at = self.step + (1 if controller.tries else LOOK_STEPS)
 
     def serves(self, sequence: Sequence) -> bool:
         """Tells whether a sequence's tokens are to be known before its next step is planned, for guesses to follow."""
@@ -86,7 +94,7 @@ class Speculation:
         """Tells whether there may be guesses in a step."""
         if not self._idle:
             return self._most > 0
-        return not self.in_engine and (step % SHY_STEPS == 0 or step <= self._awake)
+        return not self.in_engine and (step % LOOK_STEPS == 0 or step <= self._awake)
 
     def wanted(self, sequence: Sequence, guesses: int) -> int:
         """Returns how many guesses the engine is to make behind the tokens that the step being planned gives.
@@ -97,7 +105,7 @@ class Speculation:
             return 0
         count = self._most
         if self._controller is not None:
-            count = self._controller.count(sequence.trust, 0, count, self._tree[:count])
+            count = self._controller.count(sequence.trust, 0, count)
         if self._stores and not sequence.branches:
             self._reach(sequence, sequence.length + guesses + count, self._sequences)
         return count
@@ -123,7 +131,7 @@ class Speculation:
         count = len(proposal.tokens)
         if not self.in_engine:  # elsewhere it was said how many are wanted
             if count and self._controller is not None:
-                count = self._controller.count(trust, proposal.evidence, count, proposal.parents)
+                count = self._controller.count(trust, proposal.evidence, count)
             if not count:
                 trust.fails(self.step, self._shy_rest)
         if not count:

@@ -10,6 +10,7 @@ from statistics import median
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from core.costs.fit import StepFit
 from core.costs.steps import StepCosts, StepWork, pairs_of
@@ -81,6 +82,18 @@ def test_decodes_do_not_wear_out_what_is_known_of_prompts() -> None:
         fit.learn(same, TRUE.seconds(same))
     assert error(fit, prompts(chance)) < 0.05
     assert fit.costs.seconds(same) == pytest.approx(TRUE.seconds(same), rel=0.05)
+
+
+def test_steps_with_guesses_do_not_wear_out_what_one_without_takes() -> None:
+    """Where all have the same guesses nobody could tell what a step, its rows and having any at all cost."""
+    chance = random.Random(2)
+    costs = structs.replace(TRUE, row=0.0009, rows=0.006)
+    fit = learned(StepFit(SEED), decodes(chance), 100, costs)
+    work = StepWork(sequences=4, context=4000)
+    for _ in range(1500):
+        step = StepWork(sequences=4, context=chance.randint(2000, 6000), rows=16)
+        fit.learn(step, costs.seconds(step) * chance.uniform(0.95, 1.05))
+    assert fit.costs.seconds(work) == pytest.approx(costs.seconds(work), rel=0.05)
 
 
 @pytest.mark.parametrize("times", [0.4, 2.5])

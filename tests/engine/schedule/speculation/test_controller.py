@@ -1,12 +1,13 @@
 """The controller counts the guesses that pay: by their chances, and by what rows cost; none on adverse texts."""
 
 import random
+from collections import Counter, deque
 
 import pytest
 
 from core.costs.fit import StepFit
 from core.costs.steps import StepCosts, StepWork
-from engine.schedule.speculation.agreement import LONGEST_REST, LONGEST_SHY_REST, Trust
+from engine.schedule.speculation.agreement import LONGEST_REST, LONGEST_SHY_REST, Agreement, Trust
 from engine.schedule.speculation.controller import PROBE, PROBE_STEPS, Controller
 
 CHEAP = StepCosts(step=0.010, prompt_token=0.0002, sequence=0.0002, row=0.0002)
@@ -64,14 +65,58 @@ def test_it_begins_again_when_guesses_come_true_again() -> None:
 
 def test_a_branch_is_worth_what_its_siblings_leave() -> None:
     """The second guess goes on from the first, where it seldom comes true; the third is what comes otherwise."""
-    controller, trust = chooser(StepCosts(step=0.010, row=0.001)), Trust()
+    controller = Controller(StepFit(StepCosts(step=0.010, row=0.001)), 8, in_engine=False, tree=(-1, 0, -1))
+    as_a_chain, trust = chooser(StepCosts(step=0.010, row=0.001)), Trust()
     controller.begin(1, 100)
+    as_a_chain.begin(1, 100)
     for turn in range(400):
         judged = [(0, True), (1, turn % 20 == 0)] if turn % 2 == 0 else [(0, False), (2, turn % 10 > 1)]
         controller.learn(trust, 0, 3, judged)
-    assert controller.count(Trust(), 0, 3, (-1, 0, -1)) == 3
-    assert controller.count(Trust(), 0, 3) == 1, "of a chain the third is worth no more than the second"
-    assert controller.count(Trust(), 0, 2, (-1, 0)) == 1
+        as_a_chain.learn(trust, 0, 3, judged)
+    assert controller.count(Trust(), 0, 3) == 3
+    assert controller.count(Trust(), 0, 2) == 1
+    assert as_a_chain.count(Trust(), 0, 3) == 1, "of a chain the third is worth no more than the second"
+
+
+def test_tokens_of_a_tree_are_those_of_its_branches() -> None:
+    """Each comes true with 0.6 if the one before it has, and no sibling."""
+    assert Agreement().tokens(3) == pytest.approx([1, 1.6, 1.96, 2.176])
+    assert Agreement().tokens(3, (-1, 0, -1)) == pytest.approx([1, 1.6, 1.96, 2.2])
+
+
+def settled(any_guess: float, row: float, chance: float, bad: int = 0) -> tuple[dict[int, int], list[int]]:
+    """How often each count is allowed where the engine guesses for four sequences, and what that costs, in steps.
+
+    The guesses of so many of them never come true. Also what these were given of the last hundred steps.
+    """
+    fit = StepFit(StepCosts(step=0.001, sequence=0.0))
+    controller, draw = Controller(fit, 4, in_engine=True), random.Random(1)
+    trusts, allowed, of_bad = [Trust() for _ in range(4)], Counter[int](), deque[int](maxlen=100)
+    for _ in range(4000):
+        decoding = controller.begin(4, 400)
+        counts = [controller.count(trust, 0, 4) if controller.pays else 0 for trust in trusts]
+        tokens = 4
+        for at, (trust, count) in enumerate(zip(trusts, counts, strict=True)):
+            right = 0 if at < bad else next((place for place in range(count) if draw.random() >= chance), count)
+            tokens += right
+            if count:
+                controller.learn(trust, 0, count, chain(count, right))
+        took = 0.001 * (1 + any_guess * any(counts) + row * sum(counts))
+        controller.took(decoding, took * draw.uniform(0.9, 1.1), tokens)
+        allowed[controller.allowed] += 1
+        of_bad.append(sum(counts[:bad]))
+    return allowed, list(of_bad)
+
+
+def test_an_engine_guesses_as_many_as_pay() -> None:
+    assert settled(0.1, 0.02, 0.8)[0][4] > 3200
+    assert settled(0.7, 0.05, 0.8)[0][4] > 3200, "one guess does not pay, four do"
+    assert settled(0.8, 0.15, 0.6)[0][0] > 3200
+
+
+def test_an_engine_goes_on_for_others_where_one_is_left_out() -> None:
+    allowed, of_bad = settled(0.1, 0.02, 0.9, bad=1)
+    assert allowed[4] > 3000 and sum(of_bad) < 40
 
 
 def test_one_sequence_that_fails_does_not_spoil_another() -> None:
