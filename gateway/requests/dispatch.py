@@ -60,7 +60,6 @@ class Dispatch:
         self._clock = clock
         self._workers = workers
         self._router = Router(hand_off_always=config.handoff == "always")
-        self._tpot_ms = config.slo_tpot_ms  # ms that those who run may be slowed down to, unless they want less
         self._link_prompt = config.link_prompt  # tokens from which on ids do not go by Redis
         self._usual_output = USUAL_OUTPUT  # tokens of an answer, as a moving average
         self._metrics = metrics
@@ -255,7 +254,7 @@ class Dispatch:
     def _asked(self, samples: Sequence[Sample]) -> Asked:
         """Says what the router has to know of these samples."""
         sample = samples[0]
-        admitted, wanted = sample.admitted, sample.admitted.objective.tpot_ms
+        admitted = sample.admitted
         left = admitted.limits.max_tokens - len(sample.tokens)
         return Asked(
             tokens=len(sample.prompt.token_ids) + len(sample.tokens),
@@ -264,7 +263,7 @@ class Dispatch:
             samples=len(samples),
             owner=owner_of(sample.prompt.tenant, sample.prompt.weight),
             output_tokens=max(1, min(left, round(self._usual_output))),
-            tpot=(self._tpot_ms if wanted is None else min(wanted, self._tpot_ms)) / 1000,
+            tpots=self.entrance.strictest_of_all(),
         )
 
     def _begin(self, request: Request, samples: Sequence[Sample], choice: Choice) -> Attempt:

@@ -66,6 +66,11 @@ class Entrance:
         least = min(self._wanted.get(decode, ()), default=inf)
         return None if least == inf else least
 
+    def strictest_of_all(self) -> dict[str, float]:
+        """Returns the same for each decode worker where anybody says it, by its epoch."""
+        found = {decode: min(wanted) for decode, wanted in self._wanted.items()}
+        return {decode: least for decode, least in found.items() if least < inf}
+
     def room(self, samples: int) -> bool:
         """Tells whether so many answers more may be in progress."""
         return len(self._decodes) + samples <= self._most

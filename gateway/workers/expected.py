@@ -6,6 +6,7 @@ for each of those, and at least for one, who may come meanwhile; a part of it wh
 """
 
 from collections.abc import Iterable, Sequence
+from math import inf
 from typing import NamedTuple
 
 from core.costs.backlog import Ahead, Backlog, first_token_seconds
@@ -92,13 +93,17 @@ def handed_over(first: Computed, second: Decoded, rates: LinkRates) -> float:
 
 
 def alone(second: Decoded, asked: Asked) -> tuple[Computed, float] | None:
-    """Predicts the short path on a decode worker, and its cost; None where it would slow those who run too much."""
+    """Predicts the short path on a decode worker, and its cost.
+
+    None where somebody who runs there has asked for tokens faster than a step with a chunk of this prompt would give.
+    Who has asked for nothing bars nothing: what their steps take longer is part of the cost.
+    """
     costs, backlog = second.costs, second.backlog
     own = computed(second.worker, costs, asked, backlog, second.elapsed)
     running = backlog.sequences
     chunk = costs.chunk(running, backlog.context)
     slower = costs.decode_seconds(running, backlog.context) + costs.prompt_token * min(own.tokens, chunk)
-    if running and slower > asked.tpot:
+    if running and slower > asked.tpots.get(second.worker.record.epoch, inf):
         return None
     share = ONCE if own.tokens <= chunk else 1.0
     return own, own.ttft + share * max(1, running) * own.seconds + second.cost

@@ -1,7 +1,6 @@
 """Says what is asked of the router, and what it has chosen."""
 
 from collections.abc import Mapping
-from math import inf
 from typing import NamedTuple
 
 from core.costs.backlog import Owner
@@ -31,7 +30,9 @@ class Asked(NamedTuple):
     samples: int = 1
     output_tokens: int = 128  # of each sample, as far as one can tell
     owner: Owner = Owner()
-    tpot: float = inf  # s for each output token that those who run may be slowed down to by the short path
+    tpots: Mapping[
+        str, float
+    ] = {}  # s for each token that the strictest who run on a decode worker wants, by its epoch
 
 
 class Choice(NamedTuple):

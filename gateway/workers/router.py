@@ -113,7 +113,7 @@ class Router:
                 found.append((rank, handed_over(first, second, rates), first, second))
             short = None if pairs and self._hand_off_always else alone(second, asked)
             if short is None and not pairs:
-                short = alone(second, asked._replace(tpot=float("inf")))  # nobody else can
+                short = alone(second, asked._replace(tpots={}))  # nobody else can
             if short is not None:
                 found.append((_rank((second.worker,), asked, avoid), short[1], short[0], second))
         best = min(found, key=lambda one: one[:2])

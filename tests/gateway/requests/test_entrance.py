@@ -66,6 +66,16 @@ async def test_a_promise_to_one_holds_others_back() -> None:
         assert visit.may_begin(choice(0.1, 0.06)), "nobody wants anything any more"
 
 
+async def test_what_is_wanted_of_a_decode_worker_is_what_the_strictest_there_has_asked_for() -> None:
+    of, objectives = entrance(), {"a": 80.0, "b": 50.0, "c": None}
+    running = {name: request(name, Objective(tpot_ms=wanted)) for name, wanted in objectives.items()}
+    of.begins([*running["a"].samples, *running["b"].samples], "d1")
+    of.begins(running["c"].samples, "d2")
+    assert of.strictest_of_all() == {"d1": 0.05}, "who has asked for nothing wants nothing, also by any usual limit"
+    of.ends(running["b"].samples[0])
+    assert of.strictest_of_all() == {"d1": 0.08}
+
+
 async def test_who_waits_is_not_passed_by_who_comes() -> None:
     of = entrance(max_requests=1)
     running = request("r-1")

@@ -2,7 +2,6 @@
 
 import struct
 from collections import Counter
-from math import inf
 
 import pytest
 from msgspec import structs
@@ -21,6 +20,8 @@ COSTS = StepCosts(
     step=0.010, prompt_token=0.001, pair=1e-7, sequence=0.001, context_token=1e-6, most_tokens=512, target=0.050
 )
 """1,000 prompt tokens a second: a prompt of 500 tokens takes half a second, a step of a few sequences some 15 ms."""
+SLOW = structs.replace(COSTS, step=0.300, prompt_token=0.005)
+"""A step takes longer than anybody's usual objective, whatever is in it."""
 BLOCK = 16
 NOWHERE = Place()
 NOW = 100.0
@@ -52,8 +53,8 @@ def worker(
     return found
 
 
-def asked(tokens: int, *, tpot: float = inf, output: int = 20) -> Asked:
-    return Asked(tokens, keys={BLOCK: tuple(range(tokens // BLOCK))}, output_tokens=output, tpot=tpot)
+def asked(tokens: int, *, tpots: dict[str, float] | None = None, output: int = 20) -> Asked:
+    return Asked(tokens, keys={BLOCK: tuple(range(tokens // BLOCK))}, output_tokens=output, tpots=tpots or {})
 
 
 def busy(tokens: int = 0, sequences: int = 0, free: int = 1000, age_ms: float = 0.0) -> Backlog:
@@ -111,8 +112,17 @@ ROWS: dict[str, tuple[list[Worker], Asked, Route]] = {
         [worker("p", P, has=20), worker("d1", D, busy(0, 40), has=30), worker("d2", D, busy(0, 40))], asked(500),
         Route("p", "d1"),
     ),
-    "… nor where it slows those who run beyond the objective": (
-        [worker("p", P, has=20), worker("d1", D, busy(0, 1), has=30)], asked(500, tpot=0.020), Route("p", "d1"),
+    "… nor where it slows those who run beyond what one of them wants": (
+        [worker("p", P, has=20), worker("d1", D, busy(0, 1), has=30)], asked(500, tpots={"d1": 0.020}),
+        Route("p", "d1"),
+    ),
+    "… though what somebody wants elsewhere is nothing to them": (
+        [worker("p", P, has=20), worker("d1", D, busy(0, 1), has=30)], asked(500, tpots={"d2": 0.020}),
+        Route("", "d1"),
+    ),
+    "… and where nobody wants anything steps may be as slow as they are": (
+        [worker("p", P, has=20, costs=SLOW), worker("d1", D, busy(0, 1), has=30, costs=SLOW)], asked(500),
+        Route("", "d1"),
     ),
     "… nor where it is full": (
         [worker("p", P, has=20), worker("d1", D, busy(0, 1, free=31), has=30), worker("d2", D)], asked(500),
@@ -126,7 +136,8 @@ ROWS: dict[str, tuple[list[Worker], Asked, Route]] = {
         Route("p", "d"),
     ),
     "without a prefill worker nobody's objective counts": (
-        [worker("d1", D, busy(0, 30)), worker("d2", D, busy(0, 20))], asked(500, tpot=0.001), Route("", "d2"),
+        [worker("d1", D, busy(0, 30)), worker("d2", D, busy(0, 20))],
+        asked(500, tpots={"d1": 0.001, "d2": 0.001}), Route("", "d2"),
     ),
 }  # fmt: skip
 
