@@ -116,10 +116,11 @@ class DecodePolicy:
             return
         deadline, due = now + opened.remaining_ms / 1000, now + opened.due_ms / 1000
         try:
-            check_tokens(opened.prompt.token_ids, self._vocab_size)
+            prompt = opened.whole_prompt()
+            check_tokens(prompt.token_ids, self._vocab_size)
             sent = opened.form.block_tokens
             members = [
-                Sequence(key, opened.gateway, opened.prompt, deadline, landing=True, due=due, sent_block_tokens=sent)
+                Sequence(key, opened.gateway, prompt, deadline, landing=True, due=due, sent_block_tokens=sent)
                 for key in keys
             ]
             self._add(SequenceGroup(members, handoff, now))

@@ -31,6 +31,7 @@ class OpenHandoff(Struct, frozen=True):
 
     handoff: int  # a number that is unique in this life of the worker
     job: PrefillJob
+    ids: bytes  # of its prompt, packed
     samples: tuple[int, ...]  # of the job's samples those that still live
     deadline: float  # s, of the local clock
     due: float  # s, of the local clock: when its first token is wanted

@@ -19,6 +19,7 @@ from core.kv.spec import blocks_for
 from core.messages.gateway import HANDED_OFF, HANDING_OFF, NO_ADAPTER, Emitted, Stages
 from core.messages.handoff import Branch
 from core.messages.job import AnyJob, PrefillJob
+from core.messages.packed_ids import packed
 from core.redis.records import HeldBlocks, Load
 from core.scores import Scores
 from engine.plan import Plan
@@ -189,7 +190,8 @@ class PrefillPolicy:
             group.opened = True
             samples = tuple(key.sample for key in group.living)
             deadline, due = self._clock.local(group.job.deadline), self._clock.local(stem.due)
-            self._tell_io(OpenHandoff(stem.id, group.job, samples, deadline, due, blocks))
+            ids = packed(group.job.prompt.token_ids)
+            self._tell_io(OpenHandoff(stem.id, group.job, ids, samples, deadline, due, blocks))
 
     def _pin(self, group: SequenceGroup, number: int) -> list[int]:
         """Keeps the blocks of a KV group that will move, and returns its table; [] while not all of them are taken."""

@@ -15,6 +15,7 @@ from core.config.transfer import TransferConfig
 from core.kv.spec import KVGroup, KVSpec
 from core.messages.handoff import Handoff, decode_to_decode, decode_to_prefill
 from core.messages.job import PrefillJob, Prompt
+from core.messages.packed_ids import packed
 from core.messages.sampling import Limits, Sampling
 from core.messages.wire import encode
 from kvtransfer.events import OpenHandoff
@@ -72,7 +73,7 @@ def _opened(number: int, tokens: int) -> OpenHandoff:
         decode_epoch=DECODE,
         decode_address="",
     )
-    return OpenHandoff(number, job, (0,), 1e9, 1e9, ())
+    return OpenHandoff(number, job, packed(job.prompt.token_ids), (0,), 1e9, 1e9, ())
 
 
 def rows(most: int, tokens: int) -> Iterator[str]:

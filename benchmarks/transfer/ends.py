@@ -25,6 +25,7 @@ from core.kv.spec import KVSpec
 from core.messages.gateway import Stages
 from core.messages.handoff import Branch
 from core.messages.job import PrefillJob, Prompt
+from core.messages.packed_ids import packed
 from core.messages.sampling import Limits, Sampling
 from core.network.addresses import Network
 from core.network.reach import LOOPBACK
@@ -168,8 +169,9 @@ class Near:
             decode_address=address,
         )
         self._done[number] = asyncio.Event()
+        ids = packed(prompt.token_ids)
         now, blocks = time.monotonic(), list(range(1, 1 + count))
-        self.outbound.handle(OpenHandoff(number, job, job.samples, now + SECONDS, now, (blocks,)))
+        self.outbound.handle(OpenHandoff(number, job, ids, job.samples, now + SECONDS, now, (blocks,)))
         for layer in range(LAYERS):
             self.outbound.handle(LayerReady(number, 0, layer, count))
         self.outbound.handle(CommitHandoff(number, [Branch(0, [1])], Stages(), now))
@@ -214,7 +216,7 @@ async def _far(config: TransferConfig, size: int, device: torch.device, kind: st
 
     def on_inbound(event: ToDecodeEngine) -> None:
         if isinstance(event, RoomWanted):
-            count = len(event.open.prompt.token_ids) // BLOCK_TOKENS
+            count = event.open.tokens // BLOCK_TOKENS
             inbound.handle(RoomGranted(event.key, (list(range(1, 1 + count)),), (0,)))
         elif isinstance(event, Landed):
             landed.append(event.bytes)

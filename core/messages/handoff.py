@@ -5,13 +5,14 @@ KV bytes are never inside a message: they follow a `Layer` header as frames of t
 
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from core.config.kinds import Security, Transport
 from core.ids import AttemptKey, Count, Name
 from core.kv.spec import WireForm
 from core.messages.gateway import Stages
 from core.messages.job import Prompt
+from core.messages.packed_ids import SIZE, unpacked
 from core.messages.sampling import Limits, Samples, Sampling
 from core.messages.wire import VERSION, Addressed, MessageDecoder
 from core.scores import Scores
@@ -39,18 +40,31 @@ class Handoff(Addressed, frozen=True, kw_only=True):
 
 
 class Open(Handoff, frozen=True, kw_only=True, tag="open"):
-    """Asks for room for the KV of the prompt, all of it or nothing, once for all of its samples."""
+    """Asks for room for the KV of the prompt, all of it or nothing, once for all of its samples.
+
+    The prompt's ids are bytes, of which the engine's thread makes numbers: an event loop would stand still for that.
+    """
 
     request: Name
     samples: Samples
     attempt: Count
     gateway: Name  # its epoch
-    prompt: Prompt
+    prompt: Prompt  # without its ids
+    ids: bytes = b""  # of the prompt, packed
     remaining_ms: float  # until the request's deadline
     due_ms: float  # until its first token is due; negative: it is late
     fingerprint: Name  # of the sender's pool
     form: WireForm  # of the blocks that will come
     version: int = VERSION
+
+    @property
+    def tokens(self) -> int:
+        """Counts the prompt's tokens."""
+        return len(self.ids) // SIZE
+
+    def whole_prompt(self) -> Prompt:
+        """Returns the prompt with its ids, which takes a quarter of a millisecond for each 16,384 of them."""
+        return structs.replace(self.prompt, token_ids=unpacked(self.ids))
 
     def attempts(self) -> list[AttemptKey]:
         """Names this attempt at each of the samples."""

@@ -9,7 +9,7 @@ from msgspec import Struct
 from core.errors import MessageError
 from core.ids import Name
 
-VERSION = 12
+VERSION = 13
 """The version of the whole protocol. Peers of different versions refuse each other, naming both."""
 
 encode = msgspec.msgpack.Encoder().encode

@@ -30,9 +30,7 @@ class Asked(NamedTuple):
     samples: int = 1
     output_tokens: int = 128  # of each sample, as far as one can tell
     owner: Owner = Owner()
-    tpots: Mapping[
-        str, float
-    ] = {}  # s for each token that the strictest who run on a decode worker wants, by its epoch
+    tpots: Mapping[str, float] = {}  # s that the strictest of those who run on a decode worker wants for each token
 
 
 class Choice(NamedTuple):

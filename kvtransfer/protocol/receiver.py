@@ -91,7 +91,7 @@ class Receiver:
         self.owned = False  # it was OWNED once: from then on its sender is told Accepted
         self.told = False  # our Abort was sent, so payloads that come later need no other
         self.dropped = 0  # events for which the table has no row, and payloads that were here already
-        tokens = len(message.prompt.token_ids)
+        tokens = message.tokens
         self.blocks = handoff_blocks(spec, tokens)  # of our own size, that the prompt needs in each KV group
         theirs = spec.in_form(message.form)
         assert theirs is not None and theirs.fingerprint() == message.fingerprint, "an Open that fits"

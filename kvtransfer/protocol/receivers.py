@@ -11,6 +11,7 @@ from core.ids import AttemptKey, SampleKey
 from core.kv.spec import VALUE_BYTES, KVSpec
 from core.messages.gateway import CROWDED, DRAINING
 from core.messages.handoff import Abort, Aborted, Accepted, Commit, Credit, Handoff, Layer, Open, Refused, Remind
+from core.messages.packed_ids import SIZE
 from core.messages.wire import VERSION
 from kvtransfer.events import CancelAttempt, FromDecode, HandoffOver
 from kvtransfer.handoff import HandoffKey
@@ -202,7 +203,9 @@ class Receivers:
             return "misfit", f"KV layout {their_kv} does not fit {our_kv}", False
         if message.form.codec != "none" and theirs.dtype not in VALUE_BYTES:
             return "misfit", f"KV of {theirs.dtype} has no codec {message.form.codec}", False
-        if not message.samples or not message.prompt.token_ids or not 0 <= message.remaining_ms < FOREVER_MS:
+        if message.prompt.token_ids or len(message.ids) % SIZE:
+            return "bad_open", f"a prompt's ids are packed, {SIZE} bytes each", False
+        if not message.samples or not message.ids or not 0 <= message.remaining_ms < FOREVER_MS:
             return "bad_open", "a handoff has at least one sample, one token, and a time that it may take", False
         if len(set(message.samples)) < len(message.samples):
             return "bad_open", "a handoff has each of its samples once", False

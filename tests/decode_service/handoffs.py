@@ -9,6 +9,7 @@ from core.messages.job import DecodeJob
 from core.messages.sampling import Limits
 from kvtransfer.events import Landed, RoomWanted
 from kvtransfer.handoff import HandoffKey
+from tests.opens import open_of
 from tests.worker.roles import LIMITS, SAMPLING, prompted
 
 Branches = dict[int, list[int]] | list[Branch] | None
@@ -32,7 +33,7 @@ def opened(tokens: int = 10, request: str = "r1", **changes: Any) -> Open:
         "fingerprint": "print",
         "form": WireForm("bytes", 4),
     }
-    return Open(**(fields | prompted(tokens, changes)))
+    return open_of(**(fields | prompted(tokens, changes)))
 
 
 def committed(limits: Limits = LIMITS, branches: Branches = None, **changes: Any) -> Commit:

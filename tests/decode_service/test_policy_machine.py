@@ -182,7 +182,7 @@ class DecodeMachine(PolicyMachine):
         while any(handoff.held) and self.executor.in_flight:
             self.collect()  # the step that computes held blocks may be under way
         request = self.request(SampleKey(message.request, 0))
-        prompt = message.prompt
+        prompt = message.whole_prompt()
         self.executor.land(prompt.token_ids, handoff.blocks, prompt.salt, handoff.held)
         branches = {
             sample: [next_token(prompt.token_ids, request.sampling, sample, prompt.emitted)]
@@ -242,7 +242,7 @@ class DecodeMachine(PolicyMachine):
         assert not self.bench.heard(Begin), "only what lands begins"
         for event in self.bench.heard(RoomGranted):
             handoff = self.handoffs[event.key]
-            needed = handoff_blocks(self.spec, len(handoff.opened.prompt.token_ids))
+            needed = handoff_blocks(self.spec, handoff.opened.tokens)
             assert not handoff.blocks
             for blocks, table, held in zip(needed, event.blocks, event.held, strict=True):
                 assert len(table) == blocks.stop and all(table[blocks.start :]) and not any(table[: blocks.start])

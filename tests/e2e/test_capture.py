@@ -11,8 +11,8 @@ from tokenizers import Tokenizer
 
 from core.config.engine import EngineConfig
 from core.kv.spec import WireForm
-from core.messages.handoff import Open
 from core.messages.job import Prompt
+from core.messages.packed_ids import packed
 from core.messages.wire import encode
 from engine.executor import Executor
 from engine.start.load import load_engine
@@ -21,6 +21,7 @@ from tests.e2e.harness.capture import captured, tcp_streams
 from tests.e2e.harness.host import Host, namespace, need_root_and
 from tests.e2e.harness.system import System
 from tests.engine.drive import run, start
+from tests.opens import open_of
 from tests.plain_http import PLAIN
 
 PROMPT = (
@@ -74,6 +75,11 @@ def id_runs(token_ids: list[int]) -> list[bytes]:
     return [b"".join(words[at : at + IDS]) for at in range(len(words) - IDS + 1)]
 
 
+def packed_runs(token_ids: list[int]) -> list[bytes]:
+    """The same as they stand where they are packed."""
+    return [packed(token_ids[at : at + IDS]) for at in range(len(token_ids) - IDS + 1)]
+
+
 def found(pieces: Iterable[bytes], streams: Iterable[bytes]) -> int:
     """How many of the pieces are in the streams."""
     everything = b"\0".join(streams)
@@ -100,7 +106,7 @@ def test_the_network_shows_no_prompt_and_kv_only_where_it_was_asked_to(
     assert sum(map(len, between)) > moved > 0  # and all KV is in it
     seen = {
         "text": found([PROMPT.encode(), *(word.encode() for word in PROMPT.split() if len(word) > 6)], between),
-        "token ids": found(id_runs(token_ids), between),
+        "token ids": found([*id_runs(token_ids), *packed_runs(token_ids)], between),
         "KV": found(kv_windows, between),
     }
     assert seen == {"text": 0, "token ids": 0, "KV": len(kv_windows) if security == "none" else 0}
@@ -117,7 +123,7 @@ def ask(host: Host, system: System) -> dict[str, dict[str, int]]:
 
 
 def test_the_search_finds_token_ids_in_a_message(token_ids: list[int]) -> None:
-    message = Open(
+    message = open_of(
         sender="p",
         receiver="d",
         handoff=1,
@@ -131,4 +137,6 @@ def test_the_search_finds_token_ids_in_a_message(token_ids: list[int]) -> None:
         fingerprint="",
         form=WireForm("fp32", BLOCK),
     )
-    assert found(id_runs(token_ids), [encode(message)]) == len(token_ids) - IDS + 1
+    assert found(packed_runs(token_ids), [encode(message)]) == len(token_ids) - IDS + 1
+    listed = encode(Prompt(token_ids, len(token_ids)))
+    assert found(id_runs(token_ids), [listed]) == len(token_ids) - IDS + 1

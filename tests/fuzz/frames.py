@@ -11,13 +11,13 @@ from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from core.kv.block_hash import SHORT as KEY
 from core.messages.gateway import Drain, FromWorker, KeyNews, Piece, ToWorker
-from core.messages.handoff import ToDecode, ToPrefill
+from core.messages.handoff import Open, ToDecode, ToPrefill
 from core.messages.job import AnyJob
-from core.messages.packed_ids import SIZE
+from core.messages.packed_ids import SIZE, packed
 from core.messages.wire import VERSION, encode
 from core.scores import Scores
 
@@ -121,6 +121,9 @@ class Mutator:
             values["piece"] = self._draw(max(1, values["pieces"])) if values["pieces"] else 0
         if kind is Piece:
             values["ids"] = self._chance.randbytes(SIZE * self._draw(300))
+        if kind is Open and self._chance.random() >= odd:  # whose ids stand beside the prompt
+            values["ids"] = packed(values["prompt"].token_ids)
+            values["prompt"] = structs.replace(values["prompt"], token_ids=[])
         if values.get("scores") is not None:
             values["scores"] = self._scores(len(values["token_ids" if "token_ids" in values else "emitted"]))
         return kind(**values)

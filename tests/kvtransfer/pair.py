@@ -91,7 +91,7 @@ class Pair:
         self.in_events.append(event)
         match event:
             case RoomWanted(key, wanted) if self.granting:
-                blocks = self.reserved[key] = [self.free.pop() for _ in range(-(-len(wanted.prompt.token_ids) // 16))]
+                blocks = self.reserved[key] = [self.free.pop() for _ in range(-(-wanted.tokens // 16))]
                 held, source = blocks[: self.held], self.blocks[key.handoff][: self.held]
                 for place, array in self.target.arrays.items():
                     array[held] = self.source.arrays[place][source]

@@ -8,6 +8,7 @@ from core.config.transfer import TransferConfig
 from core.messages.gateway import Stages
 from core.messages.handoff import Branch, Commit, Grant, Open, ToDecode, decode_to_decode
 from core.messages.job import PrefillJob, Prompt
+from core.messages.packed_ids import packed
 from core.messages.wire import encode
 from core.network.addresses import Network
 from core.network.reach import LOOPBACK
@@ -37,7 +38,7 @@ def opened(address: str) -> OpenHandoff:
         decode_epoch="decode",
         decode_address=address,
     )
-    return OpenHandoff(7, job, (0,), time.monotonic() + 5, time.monotonic() + 1, ([1, 2, 3],))
+    return OpenHandoff(7, job, packed(PROMPT.token_ids), (0,), time.monotonic() + 5, time.monotonic() + 1, ([1, 2, 3],))
 
 
 def test_an_open_says_what_the_job_says() -> None:
@@ -54,7 +55,7 @@ def test_an_open_says_what_the_job_says() -> None:
     message = asyncio.run(run())
     assert isinstance(message, Open)
     assert (message.request, message.samples, message.attempt, message.gateway) == ("r1", (0,), 1, "gateway")
-    assert (message.prompt, message.fingerprint) == (PROMPT, SPEC.fingerprint())
+    assert (message.whole_prompt(), message.fingerprint) == (PROMPT, SPEC.fingerprint())
     assert 4000 < message.remaining_ms <= 5000
 
 

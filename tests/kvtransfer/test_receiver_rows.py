@@ -379,6 +379,13 @@ def test_a_bad_open_is_refused_for_ever(bad: dict[str, Any]) -> None:
     assert (move.message.reason, move.message.retryable) == ("bad_open", False)
 
 
+@pytest.mark.parametrize("bad", [{"ids": b"abc"}, {"ids": b""}, {"prompt": prompt()}], ids=repr)
+def test_an_open_whose_ids_are_not_packed_is_refused_for_ever(bad: dict[str, Any]) -> None:
+    (move,) = none().do(replace(opening(), **bad))
+    assert isinstance(move, Send) and isinstance(move.message, Refused)
+    assert (move.message.reason, move.message.retryable) == ("bad_open", False)
+
+
 def test_a_bad_commit_ends_with_its_reason() -> None:
     moves = landed().do(with_branches())
     assert moves[0] == Dropped(KEY, "bad_commit")

@@ -529,7 +529,7 @@ def test_the_open_has_salt_and_priority_and_the_commit_some_of_its_samples() -> 
     senders = Senders(CONFIG, PREFILL, DECODE, SPEC)
     (move,) = senders.open(what, 0.0)
     assert isinstance(move, Send) and isinstance(move.message, Open)
-    assert (move.message.samples, move.message.prompt) == ((0, 1, 2), what.job.prompt)
+    assert (move.message.samples, move.message.whole_prompt()) == ((0, 1, 2), what.job.prompt)
     senders.receive(grant(held=3), 0.0)
     branches = [Branch(2, [8]), Branch(0, [7])]
     assert committed_in(senders.handle(replace(TOKENS, branches=branches), 0.0)).branches == branches

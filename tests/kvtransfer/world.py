@@ -11,9 +11,11 @@ from core.kv.spec import KVGroup, KVSpec, Piece
 from core.messages.gateway import Stages
 from core.messages.handoff import Branch, Commit, Grant, Layer, Open
 from core.messages.job import PrefillJob, Prompt
+from core.messages.packed_ids import packed
 from core.messages.sampling import Limits, Sampling
 from kvtransfer.events import CommitHandoff, OpenHandoff
 from kvtransfer.handoff import HandoffKey
+from tests.opens import open_of
 
 BLOCK_TOKENS = 4
 BLOCK_BYTES = 8
@@ -98,7 +100,8 @@ def opened(
         "decode_epoch": DECODE,
         "decode_address": "tcp://127.0.0.1:1",
     }
-    return OpenHandoff(handoff, PrefillJob(**(fields | job)), samples, deadline, deadline, blocks)
+    made = PrefillJob(**(fields | job))
+    return OpenHandoff(handoff, made, packed(made.prompt.token_ids), samples, deadline, deadline, blocks)
 
 
 def opening(**changes: Any) -> Open:
@@ -116,7 +119,7 @@ def opening(**changes: Any) -> Open:
         "fingerprint": SPEC.fingerprint(),
         "form": SPEC.form(),
     }
-    return Open(**(fields | changes))
+    return open_of(**(fields | changes))
 
 
 def layer(number: int, place: int, first: int, count: int, **changes: Any) -> Layer:
