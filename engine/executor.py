@@ -157,6 +157,8 @@ class Executor:
             result = structs.replace(result, states=told)
         if self._proposer is None or step.hidden is None:
             return result
+        if self._follower is None and not any([work.propose for work in works]):
+            return result  # one that follows all tokens is told of those too that nobody asks for guesses behind
         with torch.inference_mode(), device_errors():
             began = time.perf_counter()
             proposed = self._proposer.propose(step.plan, result, step.hidden)

@@ -88,16 +88,18 @@ class Agreement:
         self.chances = [FIRST_CHANCE] * (MOST_EVIDENCE + 1)
         """Holds how likely a guess comes true if those before it have, by the number of tokens that it rests on."""
 
-    def tokens(self, guesses: int, parents: Sequence[int] = ()) -> list[float]:
+    def tokens(self, guesses: int, parents: Sequence[int] = (), odds: float = 1.0) -> list[float]:
         """Returns how many tokens a step with the first 0, 1, … `guesses` is to give, which rest on nothing.
 
-        `parents`: of each guess the one that it goes on from, as `Work.parents`.
+        `parents`: of each guess the one that it goes on from, as `Work.parents`. `odds`: by how much a sequence's are
+        better than those of others.
         """
         tokens = [1.0]
         reached = [1.0]  # of the text, and of each guess: the chance that it comes, and none of its children so far
         for guess in range(guesses):
             before = 1 + parents[guess] if parents else guess
-            comes = reached[before] * min(SURE, self.chances[min(guess, MOST_EVIDENCE)])
+            chance = self.chances[min(guess, MOST_EVIDENCE)]
+            comes = reached[before] * min(SURE, chance * odds / (chance * odds + 1 - chance))
             reached[before] -= comes
             reached.append(comes)
             tokens.append(tokens[-1] + comes)

@@ -24,7 +24,7 @@ even does not flicker, and is left out: a look takes some microseconds as well."
 TOGETHER = 0.05
 """The newest step's weight in how many sequences have guesses in the same step, and share what that costs at all."""
 LEAST = 0.75
-"""The same where it has been tried that guesses pay: who does far worse than the others is left out."""
+"""The same of an engine's guesses, where they were tried and pay: who does far worse than others is left out."""
 STEPS_KEPT = 0.99
 """What the tokens of a step still weigh when the next one with guesses has come: some hundred count."""
 FIRST_STEPS = 8.0
@@ -131,29 +131,38 @@ class Controller:
 
     def count(self, trust: Trust, evidence: int, offered: int) -> int:
         """Returns how many of a sequence's `offered` guesses are verified; the first rests on `evidence` tokens."""
-        share, row = self._share, self._row
+        if not self._share or not self._row:
+            return min(offered, self.allowed) if self._in_engine else offered  # nothing is known
         if self._in_engine:
-            offered = min(offered, self.allowed)
-        if not share or not row:
-            return offered  # nothing is known
-        chances, odds, parents = self._agreement.chances, trust.odds, self._tree
-        tokens, seconds = 1.0, share + self._first
-        reached = [1.0]  # of the text, and of each guess: the chance that it comes, and none of its children so far
-        count, best = 0, (LEAST if self._in_engine else STAY if trust.guessing else BEGIN) / share
-        for guess in range(offered):
-            before = 1 + parents[guess] if parents else guess
-            chance = chances[min(evidence + guess, MOST_EVIDENCE)]
-            comes = reached[before] * min(SURE, chance * odds / (chance * odds + 1 - chance))
-            if comes * seconds <= row * tokens and not parents:
-                break
-            reached[before] -= comes
-            reached.append(comes)
-            tokens, seconds = tokens + comes, seconds + row
-            if tokens > best * seconds:
-                count, best = guess + 1, tokens / seconds
+            count = self._all_or_none(trust, min(offered, self.allowed))
+        else:
+            count = self._of_text(trust, evidence, offered)
         if not count and self.probes:
             self._since_probe = 0
             return min(PROBE, offered)
+        return count
+
+    def _all_or_none(self, trust: Trust, offered: int) -> int:
+        """Leaves a sequence out that is far worse off with the guesses that pay for the others."""
+        if trust.odds < 1:
+            tokens = self._agreement.tokens(offered, self._tree, trust.odds)[-1]
+            if tokens * self._share < LEAST * (self._share + offered * self._row):
+                return 0
+        return offered
+
+    def _of_text(self, trust: Trust, evidence: int, offered: int) -> int:
+        """Adds guess after guess, each the next one of a chain, while that makes the sequence's tokens come faster."""
+        share, row, chances, odds = self._share, self._row, self._agreement.chances, trust.odds
+        tokens, seconds, comes = 1.0, share + self._first, 1.0
+        count, best = 0, (STAY if trust.guessing else BEGIN) / share
+        for guess in range(offered):
+            chance = chances[min(evidence + guess, MOST_EVIDENCE)]
+            comes *= min(SURE, chance * odds / (chance * odds + 1 - chance))
+            if comes * seconds <= row * tokens:
+                break
+            tokens, seconds = tokens + comes, seconds + row
+            if tokens > best * seconds:
+                count, best = guess + 1, tokens / seconds
         trust.guessing = count > 0
         return count
 
