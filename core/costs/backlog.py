@@ -105,6 +105,21 @@ class Backlog(Struct, frozen=True):
             lengths=tuple(lengths),
         )
 
+    def without(self, prompt: Ahead) -> "Backlog":
+        """Returns the same with one prompt less, of which no more is taken than its owner, or nobody, has there."""
+        shares = Counter({share.owner: share.tokens for share in self.shares})
+        tokens = min(prompt.tokens, shares[prompt.owner] + max(0, self.tokens - shares.total()))
+        shares[prompt.owner] -= tokens
+        length = length_of(prompt.tokens)
+        return structs.replace(
+            self,
+            prompts=max(0, self.prompts - 1),
+            tokens=self.tokens - tokens,
+            pairs=max(0.0, self.pairs - pairs_of(prompt.start, tokens)) if tokens < self.tokens else 0.0,
+            shares=shares_of(shares),
+            lengths=tuple([max(0, each - tokens * (at == length)) for at, each in enumerate(self.lengths)]),
+        )
+
     def shorter(self, prompt: Ahead) -> int:
         """Counts its tokens of prompts that are about as long as one, or shorter; what is not known is taken for so."""
         return self.tokens - sum(self.lengths[length_of(prompt.tokens) + 1 :])
@@ -124,10 +139,17 @@ class Backlog(Struct, frozen=True):
         return costs.prompt_seconds(self.tokens, self.pairs, self.sequences, self.context)
 
 
-def first_token_seconds(costs: StepCosts, backlog: Backlog, prompt: Ahead, elapsed: float = 0.0) -> float:
+LEAST_LEFT = 0.4
+"""The share of the running step that is taken to be left, however long it has run: its end would have been heard of."""
+
+
+def first_token_seconds(
+    costs: StepCosts, backlog: Backlog, prompt: Ahead, elapsed: float = 0.0, awaited: int = 0
+) -> float:
     """Predicts the seconds until a prompt has its first token that comes behind `backlog`: of its tenant's the last.
 
-    `elapsed`: seconds since the backlog was reported, of which the worker has used all for what it had. Other tenants'
+    `elapsed`: seconds since the backlog was reported, of which the worker has used all for what it had; but `awaited`
+    of its tokens are surely not computed yet, and of these no more than the running step is under way. Other tenants'
     prompts come before it as far as they take turns (`tokens_before`), and the running step does in any case. One that
     is shorter than a step has a share of each step that longer prompts leave to such ones: it waits for the running
     step and for those that are as short, and passes the long ones.
@@ -137,7 +159,10 @@ def first_token_seconds(costs: StepCosts, backlog: Backlog, prompt: Ahead, elaps
     share = backlog.before(prompt)
     mine = structs.replace(backlog, tokens=round(share * backlog.tokens), pairs=share * backlog.pairs)
     all_of_it = mine.and_prompt(tokens, start).seconds(costs)
-    in_order = max(own, all_of_it - share * (backlog.age_ms / 1000 + elapsed))
+    known = min(awaited, mine.tokens)
+    left = known - (1 - LEAST_LEFT) * min(costs.most_tokens or known, known)
+    least = own + (all_of_it - own) * left / mine.tokens if left else own
+    in_order = max(least, all_of_it - share * (backlog.age_ms / 1000 + elapsed))
     if share < 1.0:
         running = min(costs.most_tokens or backlog.tokens, backlog.tokens)
         in_order += 0.5 * costs.prompt_token * running

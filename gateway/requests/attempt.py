@@ -2,6 +2,7 @@
 
 from core.ids import NO_TICKET, Ticket
 from core.messages.job import Body
+from gateway.reports.predictions import Forecast
 from gateway.workers.route import Route
 
 REFILL_SECONDS = 60.0  # s in which an empty budget fills up again
@@ -10,14 +11,14 @@ REFILL_SECONDS = 60.0  # s in which an empty budget fills up again
 class Attempt:
     """Holds one job and its route, shared by its samples: what is true of the job is true for all of them."""
 
-    __slots__ = ("added", "adds", "begun", "body", "expected", "number", "predicted", "route", "started", "ticket")
+    __slots__ = ("added", "adds", "begun", "body", "expected", "forecast", "number", "route", "started", "ticket")
 
     def __init__(self, number: int, route: Route, now: float) -> None:
         self.number = number  # counted over the whole request, so that it names one job, whichever samples that has
         self.route = route
         self.begun = now  # local time, s
-        self.predicted: float | None = None  # s from then to the first token, by the workers' costs; None: not known …
-        self.expected = 0.0  # … with what every request takes beside
+        self.forecast: Forecast | None = None  # of its first token, by the workers' costs; None: not known, or it came
+        self.expected = 0.0  # s from then to the first token, with what has been learned of such forecasts
         self.adds = 0  # times that the job was put on its worker's stream
         self.added = now  # local time of the last of them, s
         self.ticket = NO_TICKET  # of the last of them

@@ -18,6 +18,7 @@ from core.redis.queue import add_job
 from core.redis.store import ServerClock
 from gateway.errors import APIError, unavailable
 from gateway.reports.metrics import Metrics
+from gateway.reports.predictions import Forecast
 from gateway.requests.attempt import Attempt
 from gateway.requests.body import body_of
 from gateway.requests.cancels import Cancels, Target
@@ -27,6 +28,7 @@ from gateway.requests.sample import Sample
 from gateway.workers.connection import WorkerConnection
 from gateway.workers.demand import Demand
 from gateway.workers.directory import WorkerDirectory
+from gateway.workers.kinds import kind_of
 from gateway.workers.prompt_keys import PromptKeys, prompt_keys
 from gateway.workers.route import Asked, Choice, Route
 from gateway.workers.router import Router
@@ -117,8 +119,8 @@ class Dispatch:
     def _may_begin(self, visit: Visit, choice: Choice) -> bool:
         """Judges a route by what is expected there, with what requests take beside, and by how sure that is."""
         predictions = self._metrics.predictions
-        if choice.ttft is not None:
-            choice = choice._replace(ttft=predictions.expected(choice.ttft))
+        if (forecast := self._forecast(choice)) is not None:
+            choice = choice._replace(ttft=predictions.expected(forecast))
         try:
             return visit.may_begin(choice, predictions.sure)
         except APIError:
@@ -197,10 +199,12 @@ class Dispatch:
     def first_token(self, request: Request, attempt: Attempt, now: float) -> None:
         """Compares what was expected of a request's first attempt with when its first token came, once."""
         self.entrance.pace.ends(request.id, now, came=True)
-        if attempt.number == 1 and attempt.predicted is not None:
+        if (worker := self._workers.get(attempt.route.first())) is not None:
+            worker.computed((request.id, attempt.number), now)
+        if attempt.number == 1 and attempt.forecast is not None:
             before, measured = attempt.begun - request.received, now - request.received
-            self._metrics.predictions.learn(attempt.predicted, attempt.expected, before, measured)
-            attempt.predicted = None
+            self._metrics.predictions.learn(attempt.forecast, attempt.expected, before, measured)
+        attempt.forecast = None
 
     def give_up(self, sample: Sample) -> None:
         """Ends its attempt, but not the sample; its workers are told, so that they free what they hold."""
@@ -266,14 +270,21 @@ class Dispatch:
             tpots=self.entrance.strictest_of_all(),
         )
 
+    def _forecast(self, choice: Choice) -> Forecast | None:
+        """Returns what the costs say of a choice's first token; None where nobody knows, or its worker has gone."""
+        worker = self._workers.get(choice.route.first())
+        if choice.ttft is None or worker is None:
+            return None
+        return Forecast(kind_of(worker.record), choice.ttft, choice.seconds)
+
     def _begin(self, request: Request, samples: Sequence[Sample], choice: Choice) -> Attempt:
         route = choice.route
         attempt = request.begin(samples, route, time.monotonic())
         self.entrance.begins(samples, route.decode)
         owner = owner_of(samples[0].prompt.tenant, samples[0].prompt.weight)
         self.entrance.pace.begins(request.id, choice.tokens, owner, time.monotonic())
-        if choice.ttft is not None:
-            attempt.predicted, attempt.expected = choice.ttft, self._metrics.predictions.expected(choice.ttft)
+        if (forecast := self._forecast(choice)) is not None:
+            attempt.forecast, attempt.expected = forecast, self._metrics.predictions.expected(forecast)
         self._metrics.placed("handoff" if route.prefill else "short")
         placed = request.id, attempt.number
         for sample in samples:

@@ -190,7 +190,7 @@ class OpenRequests:
             self._stale(worker, emitted.key, ended=emitted.finish is not None)
             return
         attempt = stream.sample.attempt
-        if fresh.tokens and attempt is not None and attempt.predicted is not None:
+        if fresh.tokens and attempt is not None and attempt.forecast is not None:
             self._dispatch.first_token(self._requests[stream.sample.key.request], attempt, now)
         if was is not State.DECODE and stream.sample.state is State.DECODE:
             self._dispatch.handed_off(stream.sample)

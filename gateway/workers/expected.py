@@ -49,17 +49,19 @@ def overlap(worker: Worker, asked: Asked) -> int:
     return size * worker.kept.blocks(asked.keys.get(size, ()))
 
 
-def computed(worker: Worker, costs: StepCosts, asked: Asked, backlog: Backlog, elapsed: float) -> Computed:
+def computed(
+    worker: Worker, costs: StepCosts, asked: Asked, backlog: Backlog, elapsed: float, awaited: int = 0
+) -> Computed:
     """Predicts the prompt's computation on this worker; its last token is always computed."""
     start = min(overlap(worker, asked), asked.tokens - 1)
     tokens = asked.tokens - start
-    ttft = first_token_seconds(costs, backlog, Ahead(tokens, start, asked.owner), elapsed)
+    ttft = first_token_seconds(costs, backlog, Ahead(tokens, start, asked.owner), elapsed, awaited)
     return Computed(worker, tokens, start, ttft, costs.prompt_seconds(tokens, pairs_of(start, tokens)))
 
 
 def on_prefill(worker: Worker, costs: StepCosts, asked: Asked, now: float) -> Computed:
     """Predicts the prompt's computation on a prefill worker whose steps cost this much."""
-    return computed(worker, costs, asked, *worker.backlog(now))
+    return computed(worker, costs, asked, *worker.backlog(now), worker.awaited())
 
 
 def on_decode(worker: Worker, costs: StepCosts, asked: Asked, now: float) -> Decoded:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from msgspec import structs
 
 from core.costs.steps import StepCosts
+from core.redis.records import WorkerRecord
 from gateway.workers.worker import Worker
 
 FRESH = 10.0
@@ -30,6 +31,11 @@ class Kind(NamedTuple):
     device: str
 
 
+def kind_of(record: WorkerRecord) -> Kind:
+    """Returns the kind of a worker."""
+    return Kind(record.role, record.content, record.device)
+
+
 def trust(worker: Worker, newest: float) -> float:
     """Returns how much its own costs say about it, 0 to 1, where one of its kind has learned at `newest`, local s."""
     steps = worker.costs.steps
@@ -44,8 +50,7 @@ def believed(workers: Iterable[Worker]) -> dict[str, StepCosts]:
     """
     kinds: dict[Kind, list[Worker]] = {}
     for worker in workers:
-        record = worker.record
-        kinds.setdefault(Kind(record.role, record.content, record.device), []).append(worker)
+        kinds.setdefault(kind_of(worker.record), []).append(worker)
     found = {}
     for some in kinds.values():
         newest = max([worker.learned_at for worker in some if worker.costs.steps], default=0.0)

@@ -74,7 +74,7 @@ def _stands(worker: Worker, costs: StepCosts, demand: Demand, context: float, no
         queued_tokens=backlog.tokens,
         sequences=backlog.sequences,
         waiting=load.waiting,
-        ttft=first_token_seconds(costs, behind_all, prompt, elapsed) if known else None,
+        ttft=first_token_seconds(costs, behind_all, prompt, elapsed, worker.awaited()) if known else None,
         ttft_alone=first_token_seconds(costs, idle, prompt) if known else None,
         tpot=costs.decode_seconds(backlog.sequences + 1, backlog.context + round(context)) if known else None,
         tpot_alone=costs.decode_seconds(1, round(context)) if known else None,

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from msgspec import structs
+
 from core.costs.backlog import Ahead, Backlog
 from core.costs.steps import StepCosts
 from core.ids import NO_TICKET, Ticket
@@ -35,7 +37,10 @@ class Worker:
         self._others = record.load.running + record.load.waiting  # sequences of other gateways
         self._backlog: Backlog | None = None  # as its newest Pong has it
         self._reported_at = 0.0  # when that came, local time, s
+        self._stepped_at = 0.0  # when a first token last came, which a step ends with, local time, s
         self._sent: dict[Placed, Sent] = {}  # prompts that are not part of its backlog yet
+        self._taken: dict[Placed, Ahead] = {}  # prompts of ours that are, and whose first token has not come
+        self._begun = 0  # tokens of those that were computed when it told its backlog
         self._missed: dict[str, float] = {}  # workers that it has said it cannot connect to, until when, local s
         self._coming: dict[Placed, int] = {}  # tokens of sequences whose KV will be handed over to it
 
@@ -86,9 +91,10 @@ class Worker:
     def reports(self, backlog: Backlog, taken: Ticket, now: float) -> None:
         """Takes its newest figures; jobs up to the ticket `taken` are part of them."""
         self._backlog, self._reported_at = backlog, now
-        self._sent = {
-            placed: sent for placed, sent in self._sent.items() if sent.ticket == NO_TICKET or sent.ticket > taken
-        }
+        told = [placed for placed, sent in self._sent.items() if NO_TICKET != sent.ticket <= taken]
+        for placed in told:
+            self._taken[placed] = self._sent.pop(placed).prompt
+        self._begun = max(0, sum([prompt.tokens for prompt in self._taken.values()]) - backlog.tokens)
 
     def computes(self, placed: Placed, prompt: Ahead) -> None:
         """Notes that it will be sent a prompt."""
@@ -103,15 +109,40 @@ class Worker:
         """Notes that a sequence of so many tokens will be handed over to it."""
         self._coming[placed] = tokens
 
+    def computed(self, placed: Placed, now: float) -> None:
+        """Notes that a prompt's first token has come: it waits no more, and a step has ended."""
+        self._sent.pop(placed, None)
+        if (prompt := self._taken.pop(placed, None)) is None:
+            return
+        begun = min(self._begun, prompt.tokens)  # the first that ends is the one that had begun
+        self._begun -= begun
+        self._stepped_at = now
+        if self._backlog is not None:
+            self._backlog = self._backlog.without(prompt._replace(tokens=prompt.tokens - begun))
+
     def settles(self, placed: Placed) -> None:
         """Notes that it has what was sent or handed over to it, or never will: its own figures say the rest."""
         self._sent.pop(placed, None)
+        self._taken.pop(placed, None)
         self._coming.pop(placed, None)
+
+    def awaited(self) -> int:
+        """Counts the tokens there that are surely not computed yet: of each prompt of ours its last step's.
+
+        A decode worker computes prompts in pieces of a size that only it knows; of these nothing is sure.
+        """
+        if self.record.role == "decode":
+            return 0
+        most = self.costs.most_tokens or 1 << 30
+        sent = [min(one.prompt.tokens, most) for one in self._sent.values()]
+        return sum(sent) + sum([min(prompt.tokens, most) for prompt in self._taken.values()])
 
     def backlog(self, now: float) -> tuple[Backlog, float]:
         """Returns what it has before it, with what this gateway has sent since, and the s since it has said so."""
         if self._backlog is not None:
-            backlog, elapsed = self._backlog, max(0.0, now - self._reported_at)
+            backlog, elapsed = self._backlog, max(0.0, now - max(self._reported_at, self._stepped_at))
+            if self._stepped_at > self._reported_at:
+                backlog = structs.replace(backlog, age_ms=0.0)  # another step runs
         else:
             backlog, elapsed = self.record.load.backlog, 0.0
         if self._sent:

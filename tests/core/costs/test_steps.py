@@ -72,6 +72,17 @@ def test_the_first_token_comes_behind_what_waits() -> None:
     )
 
 
+def test_what_is_surely_not_computed_yet_is_waited_for_however_old_the_figures_are() -> None:
+    """Of 300 tokens, 100 in a step that takes 11 s, the gateway has seen no first token of some."""
+    busy, prompt = Backlog(prompts=3, tokens=300), Ahead(100)
+    whole = 44.0
+    rows = {(0, 5.0): whole - 5, (0, 60.0): 11.0, (300, 5.0): whole - 5, (300, 60.0): whole - 6.6, (100, 60.0): 15.4}
+    for (awaited, elapsed), expected in rows.items():
+        assert first_token_seconds(BOUNDED, busy, prompt, elapsed, awaited) == pytest.approx(expected)
+    aged = structs.replace(busy, age_ms=60_000.0)
+    assert first_token_seconds(BOUNDED, aged, prompt, 0.0, 900) == pytest.approx(whole - 6.6), "no more than it told"
+
+
 def test_a_short_prompt_passes_long_ones_and_no_others() -> None:
     """Steps of 50 tokens take 6 s and leave half of them to shorter prompts than the long one that leads."""
     costs = structs.replace(COSTS, most_tokens=50, shorter=0.5)
@@ -97,6 +108,15 @@ def test_bytes_take_time_by_the_links_rate() -> None:
     assert transfer_seconds(100, 50.0) == 2.0
     assert transfer_seconds(0, 0.0) == 0.0
     assert transfer_seconds(1, 0.0) == inf
+
+
+def test_a_prompt_is_taken_out_of_a_backlog_and_no_more_than_there_is() -> None:
+    mine, theirs = Owner(1), Owner(2)
+    both = Backlog(free_blocks=7).and_prompts([Ahead(40, 0, mine), Ahead(10, 5, theirs)])
+    assert both.without(Ahead(40, 0, mine)) == Backlog(free_blocks=7).and_prompts([Ahead(10, 5, theirs)])
+    rest = both.without(Ahead(900, 0, mine))
+    assert (rest.tokens, rest.shares) == (10, (Share(theirs, 10),)), "what is another's stays"
+    assert Backlog(prompts=2, tokens=30).without(Ahead(20, 0, mine)).tokens == 10, "nobody said whose it is"
 
 
 def test_prompts_are_added_to_a_backlog() -> None:

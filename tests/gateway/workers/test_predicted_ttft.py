@@ -78,6 +78,7 @@ class Simulation:
                 at, predicted = self.arrived.pop(request)
                 tenant = progress.sequence.prompt.tenant
                 self.errors[tenant].append(abs(predicted - (now - at)) / (now - at))
+                self.worker.computed((request, 1), now)
                 self.worker.settles((request, 1))
                 self.scheduler.release(progress.sequence)
 
@@ -114,7 +115,7 @@ class Simulation:
         tokens = self.chance.randint(600, 1500) if tenant == "long" else tokens  # too long to pass others by its length
         prompt = Ahead(tokens, 0, owner_of(tenant, 1.0))
         backlog, elapsed = self.worker.backlog(now)
-        predicted = first_token_seconds(self.worker.costs, backlog, prompt, elapsed)
+        predicted = first_token_seconds(self.worker.costs, backlog, prompt, elapsed, self.worker.awaited())
         self.sent += 1
         name = f"r{self.sent}"
         self.worker.computes((name, 1), prompt)

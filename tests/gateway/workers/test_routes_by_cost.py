@@ -203,6 +203,33 @@ def test_what_was_sent_counts_until_the_worker_tells_of_it() -> None:
     assert one.backlog(NOW + 1)[0].tokens == 200
 
 
+def test_a_prompt_whose_first_token_came_waits_no_more_though_the_worker_has_not_told() -> None:
+    one = worker("p", P)
+    for number in range(3):
+        one.computes((f"r{number}", 1), Ahead(600))
+        one.queued((f"r{number}", 1), Ticket(number + 1, 0))
+    told = Backlog(age_ms=300.0).and_prompts([Ahead(200, 400), Ahead(600)])
+    one.reports(told, Ticket(2, 0), NOW)
+    assert one.backlog(NOW + 0.125) == (told.and_prompts([Ahead(600)]), 0.125)
+    assert one.awaited() == 3 * 512, "of each the last step's, wherever it is"
+    one.computed(("r0", 1), NOW + 0.25)
+    backlog, elapsed = one.backlog(NOW + 0.5)
+    assert (backlog.tokens, elapsed, backlog.age_ms) == (1200, 0.25, 0.0), "another step runs since then"
+    assert backlog.lengths == Backlog().and_prompts([Ahead(600), Ahead(600)]).lengths
+    one.computed(("r1", 1), NOW + 0.6)
+    one.computed(("r1", 1), NOW + 0.9)  # it may be said twice
+    assert one.backlog(NOW + 0.9)[0].tokens == 600 and one.awaited() == 512
+    one.reports(told, Ticket(3, 0), NOW + 1)
+    one.settles(("r2", 1))
+    assert one.backlog(NOW + 1)[0].tokens == told.tokens and one.awaited() == 0, "it was cancelled: its figures say so"
+
+
+def test_of_a_decode_worker_nothing_is_surely_awaited() -> None:
+    one = worker("d", D)
+    one.computes(("r", 1), Ahead(100))
+    assert one.awaited() == 0
+
+
 def test_beside_a_tenant_that_floods_another_waits_for_its_turns_only() -> None:
     """Of 5,000 tokens of one tenant as many come before another's 300 as those are, and half of the running step."""
     flooding, other = owner_of("floods", 1.0), owner_of("other", 1.0)
