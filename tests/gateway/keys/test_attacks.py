@@ -4,6 +4,7 @@ import asyncio
 import hmac
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -163,7 +164,10 @@ async def test_a_revoked_key_lives_on(serve: Serve, key_file: Path, make: KeyMak
 
 
 async def test_a_stream_outlives_its_key(serve: Serve, key_file: Path, make: KeyMaker) -> None:
-    """What was begun with a key that is revoked ends with an error within seconds, in line as well; others go on."""
+    """What was begun with a key that is revoked ends with an error within seconds, in line as well; others go on.
+
+    Behind one that stays at the head of the line nobody's turn comes: who stands there has to be woken.
+    """
     stays, gone = ({"authorization": f"Bearer {make(name)}"} for name in ("first", "second"))
     running = await serve("prefill", api_keys=(str(key_file),), max_requests=2)
     await running.add("decode", step=0.5)
@@ -174,16 +178,22 @@ async def test_a_stream_outlives_its_key(serve: Serve, key_file: Path, make: Key
 
     tasks = [asyncio.create_task(ask(headers)) for headers in (gone, stays)]
     await until(lambda: len(running.peer("decode").holding) == 2, "two in progress")
-    tasks += [asyncio.create_task(ask(headers)) for headers in (stays, gone, gone)]
-    await until(lambda: running.gateway.requests.waiting() == 3, "three in line")
+    for count, headers in enumerate((stays, stays, gone, gone), 1):
+        tasks.append(asyncio.create_task(ask(headers)))
+        await until(partial(_waits, running, count), f"{count} in line")
     change_keys(key_file, lambda keys: [key for key in keys if key.name != "second"])
     async with asyncio.timeout(5):
-        begun, *in_line = await asyncio.gather(tasks[0], *tasks[3:])
+        begun, *in_line = await asyncio.gather(tasks[0], *tasks[4:])
     assert begun.status_code == 200 and '"code":"invalid_api_key"' in begun.text and begun.text.endswith("[DONE]\n\n")
     assert [one.status_code for one in in_line] == [401, 401]
+    assert running.gateway.requests.waiting() == 1, "the others' turn has not come"
     running.peer("decode").faults.clear()
-    for answer in await asyncio.gather(*tasks[1:3]):
+    for answer in await asyncio.gather(*tasks[1:4]):
         assert answer.status_code == 200 and "error" not in answer.text
+
+
+def _waits(running: Running, count: int) -> bool:
+    return running.gateway.requests.waiting() == count
 
 
 async def test_keys_and_texts_leak_into_logs_and_redis(
