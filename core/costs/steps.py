@@ -8,6 +8,7 @@ so does a step that has any, however few.
 """
 
 from math import ceil, inf
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -28,6 +29,13 @@ class StepWork(Struct, frozen=True):
 def pairs_of(start: int, tokens: int) -> float:
     """Counts the pairs of each of `tokens` tokens behind `start` others and a token that it attends to."""
     return tokens * (start + (tokens + 1) / 2)
+
+
+class Guessing(NamedTuple):
+    """Says what a sequence has of a step that verifies guesses, on average; without any, one token and no rows."""
+
+    tokens: float = 1.0
+    rows: float = 0.0  # beyond one, whose guesses came true or not
 
 
 class StepCosts(Struct, frozen=True):
@@ -69,6 +77,11 @@ class StepCosts(Struct, frozen=True):
     def decode_seconds(self, sequences: int, context: int) -> float:
         """Predicts the seconds of a step in which `sequences` sequences decode, of `context` tokens together."""
         return self.step + self.sequence * sequences + self.context_token * context
+
+    def token_seconds(self, sequences: int, context: int, guessing: Guessing) -> float:
+        """Predicts the seconds for each token of those sequences: a step's, guesses and all, by what each has of it."""
+        guesses = self.row * guessing.rows * sequences + self.rows * (guessing.rows > 0)
+        return (self.decode_seconds(sequences, context) + guesses) / guessing.tokens
 
     def chunk(self, sequences: int, context: int, pairs_each: float = 0.0) -> int:
         """Returns how many tokens of prompts a step takes beside these decodes; each has `pairs_each` pairs."""

@@ -84,6 +84,17 @@ class SpeculationCounts(Struct, frozen=True):
         """Counts the guesses that came true."""
         return sum(self.accepted)
 
+    def since(self, earlier: "SpeculationCounts") -> "SpeculationCounts":
+        """Returns what was counted since an earlier look at the same worker."""
+        older = (*earlier.accepted, *[0] * len(self.accepted))
+        return SpeculationCounts(
+            self.works - earlier.works,
+            self.guessed - earlier.guessed,
+            self.proposed - earlier.proposed,
+            tuple([now - before for now, before in zip(self.accepted, older, strict=False)]),
+            self.saved_seconds - earlier.saved_seconds,
+        )
+
     @property
     def step_tokens(self) -> float:
         """Returns the tokens that a sequence had of a step, on average: 1 without guesses."""

@@ -39,7 +39,7 @@ class Decoded(NamedTuple):
     backlog: Backlog
     elapsed: float  # s since that was so
     missing: int  # the prompt's tokens whose KV it does not have, in whole blocks
-    tpot: float  # s of a step with these samples in it
+    tpot: float  # s for each token, of steps with these samples in them
     cost: float  # s of all their steps, and of what others' take longer
 
 
@@ -68,8 +68,9 @@ def on_decode(worker: Worker, costs: StepCosts, asked: Asked, now: float) -> Dec
     """Predicts the answer's decoding on a decode worker whose steps cost this much."""
     backlog, elapsed = worker.backlog(now)
     running = backlog.sequences
-    before = costs.decode_seconds(running, backlog.context)
-    tpot = costs.decode_seconds(running + asked.samples, backlog.context + asked.samples * asked.tokens)
+    before = costs.token_seconds(running, backlog.context, worker.guessing)
+    context = backlog.context + asked.samples * asked.tokens
+    tpot = costs.token_seconds(running + asked.samples, context, worker.guessing)
     cost = LATER * asked.output_tokens * (asked.samples * tpot + running * (tpot - before))
     return Decoded(worker, costs, backlog, elapsed, asked.tokens - overlap(worker, asked), tpot, cost)
 
@@ -104,7 +105,9 @@ def alone(second: Decoded, asked: Asked) -> tuple[Computed, float] | None:
     own = computed(second.worker, costs, asked, backlog, second.elapsed)
     running = backlog.sequences
     chunk = costs.chunk(running, backlog.context)
-    slower = costs.decode_seconds(running, backlog.context) + costs.prompt_token * min(own.tokens, chunk)
+    guessing = second.worker.guessing
+    slower = costs.token_seconds(running, backlog.context, guessing)
+    slower += costs.prompt_token * min(own.tokens, chunk) / guessing.tokens
     if running and slower > asked.tpots.get(second.worker.record.epoch, inf):
         return None
     share = ONCE if own.tokens <= chunk else 1.0

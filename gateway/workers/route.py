@@ -40,5 +40,5 @@ class Choice(NamedTuple):
     tokens: int  # of the prompt that the first worker has to compute
     start: int  # tokens before those, whose KV it has
     ttft: float | None = None  # s from now to the first token; None: nobody knows
-    tpot: float | None = None  # s of a step of the decode worker then, likewise
+    tpot: float | None = None  # s for each token of the decode worker then, likewise
     seconds: float = 0.0  # of the prompt's computation alone; 0: nobody knows

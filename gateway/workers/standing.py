@@ -61,7 +61,7 @@ class Look:
 def _stands(worker: Worker, costs: StepCosts, demand: Demand, context: float, now: float) -> WorkerStanding:
     """Describes one worker. `context`: tokens of one sequence that decodes."""
     backlog, elapsed = worker.backlog(now)
-    record, load = worker.record, worker.record.load
+    record, load, guessing = worker.record, worker.record.load, worker.guessing
     prompt = Ahead(max(1, round(demand.usual_tokens)), round(demand.usual_start))
     idle = Backlog(sequences=backlog.sequences, context=backlog.context)
     behind_all = structs.replace(backlog, shares=(), lengths=(0,) * LENGTHS)  # whosever they are, and however short
@@ -76,8 +76,8 @@ def _stands(worker: Worker, costs: StepCosts, demand: Demand, context: float, no
         waiting=load.waiting,
         ttft=first_token_seconds(costs, behind_all, prompt, elapsed, worker.awaited()) if known else None,
         ttft_alone=first_token_seconds(costs, idle, prompt) if known else None,
-        tpot=costs.decode_seconds(backlog.sequences + 1, backlog.context + round(context)) if known else None,
-        tpot_alone=costs.decode_seconds(1, round(context)) if known else None,
+        tpot=costs.token_seconds(backlog.sequences + 1, backlog.context + round(context), guessing) if known else None,
+        tpot_alone=costs.token_seconds(1, round(context), guessing) if known else None,
         blocks=load.blocks_total,
         free_blocks=backlog.free_blocks,
         found_tokens=load.kv.found_tokens,

@@ -5,12 +5,14 @@ from typing import NamedTuple
 from msgspec import structs
 
 from core.costs.backlog import Ahead, Backlog
-from core.costs.steps import StepCosts
+from core.costs.steps import Guessing, StepCosts
 from core.ids import NO_TICKET, Ticket
 from core.kv.spec import blocks_for
-from core.redis.records import WorkerRecord
+from core.redis.records import SpeculationCounts, WorkerRecord
 from gateway.workers.kept_blocks import KeptBlocks
 
+WORKS = 256
+"""Sequences' shares of decode steps that count as much as all that is known of guesses from before."""
 TOLD_SECONDS = 3.0
 """What a worker has said of another one is in its record by then."""
 Placed = tuple[str, int]
@@ -35,6 +37,7 @@ class Worker:
         self.learned_at = 0.0  # local time, s, when its costs were last seen to come of more steps than before
         self.kept = KeptBlocks()  # which blocks' KV it has
         self._others = record.load.running + record.load.waiting  # sequences of other gateways
+        self.guessing = _guessing(record.load.speculation)  # what sequences have of its steps lately
         self._backlog: Backlog | None = None  # as its newest Pong has it
         self._reported_at = 0.0  # when that came, local time, s
         self._stepped_at = 0.0  # when a first token last came, which a step ends with, local time, s
@@ -48,6 +51,11 @@ class Worker:
         """Takes a newer record. What it counts beyond this gateway's own sequences belongs to other gateways."""
         if record.load.costs.steps != self.costs.steps:
             self.learned_at = now
+        counts = record.load.speculation.since(self.record.load.speculation)
+        if counts.works > 0:
+            fresh, share = _guessing(counts), counts.works / (counts.works + WORKS)
+            known = zip(self.guessing, fresh, strict=True)
+            self.guessing = Guessing(*[before + share * (now - before) for before, now in known])
         if record.load != self.record.load:
             self._others = max(0, record.load.running + record.load.waiting - self.ours)
         self.record = record
@@ -150,3 +158,8 @@ class Worker:
         if self._coming:
             backlog = backlog.and_sequences(len(self._coming), sum(self._coming.values()))
         return backlog, elapsed
+
+
+def _guessing(counts: SpeculationCounts) -> Guessing:
+    """Returns what a sequence had of a step while this was counted."""
+    return Guessing(counts.step_tokens, counts.proposed / counts.works) if counts.works else Guessing()

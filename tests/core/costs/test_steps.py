@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from core.costs.backlog import Ahead, Backlog, Owner, Share, first_token_seconds
-from core.costs.steps import LEAST_CHUNK, StepCosts, StepWork, pairs_of, transfer_seconds
+from core.costs.steps import LEAST_CHUNK, Guessing, StepCosts, StepWork, pairs_of, transfer_seconds
 
 COSTS = StepCosts(step=1.0, prompt_token=0.1, pair=0.001, sequence=0.5, context_token=0.01)
 BOUNDED = StepCosts(step=1.0, prompt_token=0.1, sequence=0.5, context_token=0.01, most_tokens=100, target=5.0)
@@ -57,6 +57,13 @@ def test_a_chunk_is_what_the_target_leaves(sequences: int, context: int, chunk: 
 )
 def test_a_prompt_takes_as_many_steps_as_have_room(tokens: int, sequences: int, context: int, seconds: float) -> None:
     assert BOUNDED.prompt_seconds(tokens, pairs_of(0, tokens), sequences, context) == pytest.approx(seconds)
+
+
+def test_a_token_takes_its_share_of_a_step_and_of_what_guesses_cost_there() -> None:
+    costs = structs.replace(COSTS, row=0.25, rows=2.0)
+    step = costs.decode_seconds(4, 100)
+    assert costs.token_seconds(4, 100, Guessing()) == step
+    assert costs.token_seconds(4, 100, Guessing(2.0, 3.0)) == pytest.approx((step + 2.0 + 4 * 3 * 0.25) / 2)
 
 
 def test_the_first_token_comes_behind_what_waits() -> None:

@@ -7,14 +7,14 @@ import pytest
 from msgspec import structs
 
 from core.costs.backlog import Ahead, Backlog, Share, owner_of
-from core.costs.steps import StepCosts
+from core.costs.steps import Guessing, StepCosts
 from core.ids import NO_TICKET, Ticket
 from core.messages.gateway import NOT_HEARD, KeyNews
 from core.places import Place
-from core.redis.records import KVLink, Load, Memory, Role, UnreachedPeer, WorkerRecord
+from core.redis.records import KVLink, Load, Memory, Role, SpeculationCounts, UnreachedPeer, WorkerRecord
 from gateway.workers.route import Asked, Route
 from gateway.workers.router import MOST, Router
-from gateway.workers.worker import Worker
+from gateway.workers.worker import WORKS, Worker
 
 COSTS = StepCosts(
     step=0.010, prompt_token=0.001, pair=1e-7, sequence=0.001, context_token=1e-6, most_tokens=512, target=0.050
@@ -158,6 +158,36 @@ def test_a_choice_says_what_is_to_be_computed_and_when_it_is_there() -> None:
     assert choice.tpot == pytest.approx(0.010 + 5 * 0.001 + 900e-6)
     whole = Router().pick(workers, asked(480), NOW)
     assert whole is not None and (whole.tokens, whole.start) == (1, 479), "the last token is always computed"
+
+
+def guessed(one: Worker, works: int, accepted: int, proposed: int) -> None:
+    """Lets the worker's record count so many more shares of steps, guesses that came true, and guesses."""
+    known, load = one.record.load.speculation, one.record.load
+    total = accepted + sum(known.accepted)
+    counts = SpeculationCounts(known.works + works, 0, known.proposed + proposed, (total,))
+    one.renew(structs.replace(one.record, load=structs.replace(load, speculation=counts)), NOW)
+
+
+def test_a_worker_whose_guesses_come_true_gives_its_tokens_sooner() -> None:
+    plain, guesses = worker("d1", D, busy(0, 4)), worker("d2", D, busy(0, 9))
+    guessed(guesses, 100_000, 110_000, 200_000)
+    assert [*guesses.guessing] == pytest.approx([2.1, 2.0], rel=0.01)
+    choice = Router().pick([worker("p", P), plain, guesses], asked(500), NOW)
+    assert choice is not None and choice.route == Route("p", "d2"), "though more decode there"
+    assert choice.tpot == pytest.approx((0.010 + 10 * 0.001 + 1400e-6) / 2.1, rel=0.01)
+
+
+def test_what_guesses_give_is_what_they_gave_lately() -> None:
+    one = worker("d", D)
+    assert one.guessing == Guessing()
+    for _ in range(20):
+        guessed(one, WORKS, WORKS, 2 * WORKS)
+    assert [*one.guessing] == pytest.approx([2.0, 2.0], rel=0.01)
+    guessed(one, 0, 0, 0)
+    for _ in range(10):
+        guessed(one, WORKS, 0, 0)
+    assert [*one.guessing] == pytest.approx([1.0, 0.0], abs=0.01), "they do not pay any more"
+    assert Worker(one.record).guessing.tokens == pytest.approx(1 + 20 / 30), "all that another gateway can know"
 
 
 def test_hand_off_always_means_always() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from core.costs.backlog import Owner, Share
 from core.costs.standing import Standing
+from core.costs.steps import Guessing
 from gateway.workers.demand import MEMORY, Demand
 from gateway.workers.route import Choice, Route
 from gateway.workers.standing import Look
@@ -31,6 +32,10 @@ def test_roles_stand_apart_and_by_what_waits() -> None:
     (decode,) = standing.decode.workers
     assert decode.tpot == pytest.approx(COSTS.decode_seconds(10, 1000))
     assert decode.tpot_alone == pytest.approx(COSTS.decode_seconds(1, 100))
+    decodes.guessing = Guessing(2.0, 1.0)
+    (decode,) = seen([decodes]).decode.workers
+    assert decode.tpot == pytest.approx(COSTS.decode_seconds(10, 1000) / 2), "of a step it has two tokens"
+    assert decode.tpot_alone == pytest.approx(COSTS.decode_seconds(1, 100) / 2)
     assert standing.decode.free_blocks == 0.25 and standing.decode.waiting_tokens == 0
 
 
