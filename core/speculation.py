@@ -18,6 +18,9 @@ def proposing(options: EngineOptions) -> Proposing:
     who = _chosen(options)
     if options.acceptance != "exact" and who != "medusa":
         raise ConfigError("--acceptance", options.acceptance, f"it is for guesses of Medusa heads, not of {who}")
+    if options.speculative_answers and who != "ngram":
+        why = f"it is for guesses from texts (ngram), not of {who}"
+        raise ConfigError("--speculative-answers", options.speculative_answers, why)
     return who
 
 
@@ -52,6 +55,7 @@ def on_prefill(config: EngineConfig) -> EngineConfig:
         config,
         speculation="none",
         speculative_tokens=0,
+        speculative_answers=0,
         acceptance="exact",
         draft_model="",
         medusa="",

@@ -55,6 +55,7 @@ from engine.grammars.preparation import Preparation
 from engine.schedule.chunking import Chunking
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.speculation.controller import Controller
+from engine.schedule.speculation.earlier import EarlierAnswers
 from engine.schedule.speculation.ngram import NGram
 from engine.schedule.speculation.proposing import EngineProposer
 from engine.schedule.speculation.speculation import Speculation
@@ -219,7 +220,9 @@ def _speculation(
     who = proposing(engine_config)
     if who == "none":
         return None
-    proposer = NGram() if who == "ngram" else EngineProposer()
+    answers = engine_config.speculative_answers
+    earlier = EarlierAnswers(answers) if answers else None
+    proposer = NGram(earlier) if who == "ngram" else EngineProposer()
     most = engine_config.speculative_tokens or MOST_GUESSES[who]
     if not engine_config.speculative_tokens and engine.tree and engine.backend.device.type == "cpu":
         most = MOST_ON_CPU

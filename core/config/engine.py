@@ -107,6 +107,14 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     speculative_tokens: Annotated[
         int, Meta(ge=0, le=16, description="most tokens proposed to a sequence in a step; 0: as suits who proposes")
     ] = 0
+    speculative_answers: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1 << 20,
+            description="tokens of each tenant's earlier answers that ngram guesses may come from, too; 0: none",
+        ),
+    ] = 0
     acceptance: Annotated[
         Acceptance,
         Meta(

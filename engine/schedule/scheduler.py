@@ -324,8 +324,11 @@ class Scheduler:
                 if (state := result.states.get(index)) is not None:
                     taken = [structs.replace(each, state=state) for each in taken]
                 progress += taken
-            if self._speculation is not None and (work.proposed or work.propose):
-                self._speculation.judge(sequence, work, tokens, result.proposed.get(index))
+            if self._speculation is not None:
+                if work.proposed or work.propose:
+                    self._speculation.judge(sequence, work, tokens, result.proposed.get(index))
+                if sequence.is_over:
+                    self._speculation.ended(sequence)
         prompt, output = self._prompt_tokens - prompt, self._acceptance.output_tokens - output
         self._step_sizes[bisect_left(STEP_SIZES, prompt + output)] += 1
         if self._speculation is not None and step.decoding is not None:

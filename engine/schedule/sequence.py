@@ -122,6 +122,11 @@ class Sequence:
         return len(self.tokens) + self.pending
 
     @property
+    def is_over(self) -> bool:
+        """Tells whether nothing more is planned for it, ever."""
+        return self.state is SequenceState.ENDED
+
+    @property
     def left(self) -> int:
         """Counts the tokens that no step has taken yet."""
         return self.length - self.planned

@@ -38,6 +38,7 @@ def test_who_was_named_or_given_proposes(options: dict[str, Any], who: Proposing
         ({"speculation": "none", "draft_model": "d"}, "--draft-model: 'd': --speculation none does not read it"),
         ({"speculation": "none", "speculative_tokens": 3}, "--speculative-tokens: 3: with --speculation none"),
         ({"acceptance": "typical"}, "--acceptance: 'typical': it is for guesses of Medusa heads, not of none"),
+        ({"speculative_answers": 9}, "--speculative-answers: 9: it is for guesses from texts (ngram), not of none"),
         ({"speculation": "ngram", "acceptance": "typical"}, "--acceptance: 'typical': it is for guesses of Medusa"),
     ],
 )
@@ -51,5 +52,8 @@ def test_a_prefill_worker_proposes_nothing_and_keeps_a_head_that_has_kv() -> Non
     everything = settings(speculation="auto", speculative_tokens=4, draft_model="d", medusa="m", eagle="e")
     kept = on_prefill(everything)
     assert (proposing(kept), kept.eagle, kept.medusa, kept.draft_model) == ("eagle", "e", "", "")
-    for given in (settings(speculation="ngram"), settings(speculation="medusa", medusa="m", acceptance="typical")):
+    for given in (
+        settings(speculation="ngram", speculative_answers=9),
+        settings(speculation="medusa", medusa="m", acceptance="typical"),
+    ):
         assert on_prefill(given) == settings(speculation="none")

@@ -13,7 +13,7 @@ from tests.waiting import wait_until
 
 WORKER = ("--dtype", "fp32", "--kv-memory", "64MiB")
 GUESSING = [
-    ("--speculation", "ngram", "--speculative-tokens", "4"),
+    ("--speculation", "ngram", "--speculative-tokens", "4", "--speculative-answers", "4096"),
     ("--speculation", "draft", "--draft-model", str(DEMO.parent / "draft_weights")),
     ("--speculation", "medusa", "--medusa", str(DEMO.parent / "medusa")),
 ]

@@ -69,6 +69,9 @@ class Knowing:
         guesses = [token ^ ((length + place) % self._wrong == 0) for place, token in enumerate(found)]
         return self._tree(guesses, most, WAYS[length % len(WAYS)]) if self._branching else Proposal(guesses)
 
+    def ended(self, sequence: Sequence) -> None:
+        """What was said is known."""
+
     def _tree(self, guesses: list[int], most: int, way: tuple[int, ...]) -> Proposal:
         """Puts the guesses on one way through a tree, and tokens that differ from their siblings on the others."""
         on_way = dict(zip(way, guesses, strict=False))

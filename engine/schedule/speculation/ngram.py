@@ -6,13 +6,18 @@ Saxena, 2023). It needs no model and microseconds, and finds nothing in a text t
 
 from engine.plan import NOTHING, Proposal
 from engine.schedule.sequence import Sequence
-from engine.schedule.speculation.suffixes import Suffixes, continued
+from engine.schedule.speculation.earlier import EarlierAnswers
+from engine.schedule.speculation.suffixes import ENOUGH, Suffixes, continued
 
 
 class NGram:
-    """Proposes what followed the longest end of a sequence's text that stood in it before."""
+    """Proposes what followed the longest end of a sequence's text that stood in it before, or in an earlier answer."""
 
     in_engine = False
+
+    def __init__(self, earlier: EarlierAnswers | None = None) -> None:
+        """Guesses from `earlier` answers too; None: from none."""
+        self._earlier = earlier
 
     def propose(self, sequence: Sequence, most: int) -> Proposal:
         """See `Proposer`. The index of a text is kept with its sequence, and goes with it."""
@@ -20,4 +25,13 @@ class NGram:
             sequence.suffixes = Suffixes(sequence.plan_length)
         tokens = sequence.tokens
         match = sequence.suffixes.find(tokens)
+        if self._earlier is not None and match.length < ENOUGH:
+            guesses = self._earlier.guess(sequence.prompt.salt, tokens, most, match.length)
+            if guesses.tokens:
+                return guesses
         return Proposal(continued(tokens, match.place, most), match.length) if match.length else NOTHING
+
+    def ended(self, sequence: Sequence) -> None:
+        """See `Proposer`."""
+        if self._earlier is not None:
+            self._earlier.keep(sequence.prompt.salt, sequence.tokens, sequence.prompt_tokens)

@@ -15,6 +15,10 @@ class Proposer(Protocol):
         """Returns guesses of the tokens behind `sequence.tokens`, at most `most`; none where nothing is likely."""
         ...
 
+    def ended(self, sequence: Sequence) -> None:
+        """Takes note that a sequence's answer is whole."""
+        ...
+
 
 class EngineProposer:
     """Hands on what the engine guessed behind the tokens of the sequence's last step: see `StepResult.proposed`."""
@@ -25,3 +29,6 @@ class EngineProposer:
         """See `Proposer`. They are handed on once: behind other tokens they say nothing."""
         proposed, sequence.proposed = sequence.proposed, NOTHING
         return proposed.first(most)
+
+    def ended(self, sequence: Sequence) -> None:
+        """See `Proposer`."""

@@ -152,6 +152,10 @@ class Speculation:
                 sequence.planned = sequence.computed
             self._learn(sequence, work, tokens)
 
+    def ended(self, sequence: Sequence) -> None:
+        """Takes note that a sequence's answer is whole."""
+        self._proposer.ended(sequence)
+
     def took(self, decoding: Decoding, seconds: float, proposing: float, tokens: int) -> None:
         """Takes note of what a step of decodes took, and of that who proposed, for so many tokens."""
         self._seconds -= proposing

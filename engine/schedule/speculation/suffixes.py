@@ -8,6 +8,7 @@ A place that is found is compared with the end of the text itself: what collides
 """
 
 from array import array
+from collections.abc import Sequence
 from typing import NamedTuple
 
 PAIR = 2
@@ -24,6 +25,9 @@ LAG = 8
 """Newest tokens that may not be indexed yet: a call for each would take longer than what it does."""
 FACTOR = 40503
 """Spreads neighbouring ids over the table: 2^16 divided by the golden ratio (Knuth, volume 3, section 6.4)."""
+
+
+Text = Sequence[int]
 
 
 class Match(NamedTuple):
@@ -50,14 +54,20 @@ class Suffixes:
         self._alone = array("I", bytes(4 * size))  # by a token, the place behind it
         self._indexed = PAIR - 1  # places up to here are known
 
-    def find(self, tokens: list[int]) -> Match:
-        """Returns the longest match of the last tokens among the newest places; `NO_MATCH` if there is none."""
+    def find(self, tokens: Text, of: Text | None = None) -> Match:
+        """Returns the longest match of the last tokens among the newest places; `NO_MATCH` if there is none.
+
+        `tokens` is the text of the index, and what is looked for is its end, or that of another text.
+        """
         end = len(tokens)
         if end - self._indexed > LAG:
             self._extend(tokens, end)
-        if end <= PAIR:
+        if of is None:
+            of = tokens
+        at = len(of)
+        if end <= PAIR or at < PAIR:
             return NO_MATCH
-        last, second = tokens[-1], tokens[-2]
+        last, second = of[-1], of[-2]
         oldest = max(0, end - self._mask - 1)
         before, mask = self._before, self._mask
         place = self._newest[(second * FACTOR ^ last) & mask]
@@ -67,7 +77,8 @@ class Suffixes:
                 break
             if tokens[place - 1] == last and tokens[place - 2] == second:
                 length = PAIR
-                while length < ENOUGH and length < place and tokens[place - 1 - length] == tokens[end - 1 - length]:
+                most = min(ENOUGH, place, at)
+                while length < most and tokens[place - 1 - length] == of[at - 1 - length]:
                     length += 1
                 if length > longest:
                     best, longest = place, length
@@ -82,7 +93,7 @@ class Suffixes:
         place = self._alone[last & mask]
         return Match(place, 1) if place > oldest and tokens[place - 1] == last else NO_MATCH
 
-    def _extend(self, tokens: list[int], end: int) -> None:
+    def _extend(self, tokens: Text, end: int) -> None:
         """Takes in further places, each of which has a token behind it."""
         begin = max(self._indexed + 1, end - self._mask)
         stop = min(end, begin + AT_ONCE)

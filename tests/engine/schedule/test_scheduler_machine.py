@@ -110,6 +110,9 @@ class Oracle:
             depths.append(depth)
         return Proposal(tokens, parents=tuple(parents))
 
+    def ended(self, sequence: Sequence) -> None:
+        """What was said is known."""
+
 
 def at_once(group: KVGroup, tokens: int) -> int:
     """The blocks that a sequence of so many tokens holds at once, when it is computed token by token."""
