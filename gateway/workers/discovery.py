@@ -27,7 +27,8 @@ from gateway.workers.unreached import UnreachedPair, UnreachedPairs
 POLL_EVERY = 0.5  # s between looks into the registry
 LOOK_EVERY = 0.05  # s between looks at the workers' health
 SYNC_EVERY = 10.0  # s between measurements of the server's clock
-BURIED_SECONDS = 10.0  # s for which a life that is dead, or out of reach, is not connected to again
+BURIED_SECONDS = 10.0  # s for which a life that hangs, or is out of reach, is not connected to again
+SILENT_SECONDS = 1.0  # … and one that was silent, or cut off, the first time: each time twice as long, up to that
 UNREACHED_SECONDS = 10.0  # s after which a life that has not answered once is out of reach
 LIVES = 4096  # lives whose last heartbeat is remembered, at least while they have a record
 NAMED = 1024  # names that the log tells at most
@@ -63,6 +64,7 @@ class Discovery:
         self._listener = listener
         self._context = zmq.asyncio.Context(io_threads=1)
         self._buried: dict[str, float] = {}  # dead lives by epoch, with the local time until which they stay buried, s
+        self._silences: dict[str, int] = {}  # how many times lives that have a record were dead by silence, by epoch
         self._beats: OrderedDict[str, int] = OrderedDict()  # number of the last heartbeat seen, by epoch
         self._named: set[str] = set()  # what the log has named once: workers with another model, unsigned records
         self._synced = 0.0  # local time of the clock's last measurement, s
@@ -95,6 +97,7 @@ class Discovery:
         found = await listed(self._store, self._signer, WorkerRecord, self._unsigned)
         there = {record.epoch for record, _ in found}
         self._missed = {epoch: record for epoch, record in self._missed.items() if epoch in there}
+        self._silences = {epoch: count for epoch, count in self._silences.items() if epoch in there}
         self._update({record.epoch: record for record, beat in found if self._fits(record) and self._new(record, beat)})
 
     def look(self) -> None:
@@ -102,17 +105,28 @@ class Discovery:
         now = time.monotonic()
         for worker in self._directory:
             worker.look(now)
+            seconds = BURIED_SECONDS
             if worker.liveness.health is Health.DEAD:
                 log.warning("%s worker %s is dead", worker.record.role, worker.epoch)
+                if not worker.liveness.hangs:
+                    seconds = self._silent_seconds(worker.epoch)
             elif worker.broken:
                 log.warning("%s worker %s is left: its connection broke here", worker.record.role, worker.epoch)
             elif not worker.welcomed and now - worker.since > UNREACHED_SECONDS:
                 self._missed[worker.epoch] = worker.record  # it is tried again while its heartbeat goes on
             else:
                 continue
-            self._buried[worker.epoch] = now + BURIED_SECONDS
+            self._buried[worker.epoch] = now + seconds
             self._drop(worker)
             self._listener.died(worker)
+
+    def _silent_seconds(self, epoch: str) -> float:
+        """Returns for how long a life that was silent stays buried.
+
+        It may only have waited for a processor. Then its heartbeat goes on, and it is used when it answers again.
+        """
+        self._silences[epoch] = count = self._silences.get(epoch, 0) + 1
+        return min(BURIED_SECONDS, SILENT_SECONDS * 2.0 ** (count - 1))
 
     async def _poll_for_ever(self) -> None:
         while True:

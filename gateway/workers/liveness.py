@@ -31,6 +31,7 @@ class Liveness:
 
     def __init__(self, now: float) -> None:
         self.health = Health.CONNECTING
+        self.hangs = False  # it is dead because its engine is
         self.beating = True  # whether its heartbeat is in Redis
         self._looked = now  # when `look` was called last
         self._pinged = now  # when the last ping left
@@ -67,6 +68,7 @@ class Liveness:
         """Takes the milliseconds until the engine should answer; one that is long overdue hangs."""
         if step_due_ms < -OVERDUE_MS:
             self.health = Health.DEAD
+            self.hangs = True
 
     def look(self, now: float) -> int | None:
         """Decides on suspicion and death; returns the number of a ping to send now, or None. Call it often."""

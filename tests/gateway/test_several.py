@@ -15,7 +15,7 @@ import pytest
 
 from core.network.listening import listen
 from gateway.text.tokenizer import ModelTokenizer
-from tests.gateway.peer import Peer
+from tests.gateway.apart import peer_apart
 from tests.plain_http import PLAIN
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,12 +25,11 @@ _COUNTED = re.compile(r'^baton:requests_ended_total\{gateway="(.*?)".*outcome="f
 
 
 @pytest.fixture
-async def peer(model: Path, redis_url: str, secret_file: Path) -> AsyncIterator[Peer]:
-    """A worker whose answers take five steps."""
+async def peer(model: Path, redis_url: str, secret_file: Path) -> AsyncIterator[None]:
+    """A worker whose answers take five steps; forty clients at once on the test's loop do not silence it."""
     end, secret = ModelTokenizer(model).stop_ids[0], secret_file.read_bytes()
-    peer = await Peer("decode", redis_url, secret, str(model), lambda *_: [*[40] * 4, end]).start()
-    yield peer
-    await peer.die()
+    async with peer_apart("decode", redis_url, secret, model, lambda *_: [*[40] * 4, end]):
+        yield
 
 
 async def gets(url: str, path: str, there: Callable[[httpx.Response], bool]) -> httpx.Response:
@@ -60,7 +59,7 @@ def lives(count: int, without: str = "") -> Callable[[httpx.Response], bool]:
 
 
 async def test_two_gateways_are_one_to_their_clients(
-    peer: Peer, model: Path, redis_url: str, secret_file: Path, tmp_path: Path
+    peer: None, model: Path, redis_url: str, secret_file: Path, tmp_path: Path
 ) -> None:
     with listen("127.0.0.1", 0) as listener:
         port: int = listener.getsockname()[1]

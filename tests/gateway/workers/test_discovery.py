@@ -1,5 +1,6 @@
 """What Redis shows is believed with care: a record that is no good harms no other, and nobody steers by writing one."""
 
+import asyncio
 import logging
 import os
 import resource
@@ -21,7 +22,8 @@ from core.redis.registry import PURPOSE, publish, record_key
 from core.redis.store import ServerClock
 from gateway.workers.connection import News, WorkerConnection
 from gateway.workers.directory import WorkerDirectory
-from gateway.workers.discovery import BURIED_SECONDS, UNREACHED_SECONDS, Discovery
+from gateway.workers.discovery import BURIED_SECONDS, LOOK_EVERY, SILENT_SECONDS, UNREACHED_SECONDS, Discovery
+from gateway.workers.liveness import OVERDUE_MS
 from tests.gateway.conftest import SECRET
 from tests.gateway.peer import Peer
 from tests.gateway.running import until
@@ -207,6 +209,54 @@ async def test_a_life_that_never_answers_is_dropped_and_comes_back_with_a_new_he
     await publish(finder.store, SIGNER, gone, time.time())
     assert "gone" in await finder.poll()
     assert len(finder.discovery.unreached) == 1  # tried again, and not there yet
+
+
+async def test_a_worker_that_was_silent_comes_back_when_it_answers_and_later_each_time(
+    finder: Finder, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = 0.0
+    monkeypatch.setattr("gateway.workers.discovery.time", SimpleNamespace(monotonic=lambda: time.monotonic() + later))
+
+    async def back() -> bool:
+        await peer.beat()
+        return peer.epoch in await finder.poll()
+
+    for deaths, seconds in enumerate((SILENT_SECONDS, 2 * SILENT_SECONDS), 1):
+        await finder.poll()
+        await finder.reach(peer)
+        peer.faults["frozen"] = True
+        while len(finder.dead) < deaths:
+            later += LOOK_EVERY
+            finder.discovery.look()
+            await asyncio.sleep(0)
+        peer.faults.clear()
+        assert not await back(), "it has a moment to come to"
+        later += seconds - 0.5
+        assert not await back()
+        later += 0.6
+        assert await back()
+    await finder.reach(peer)
+
+
+async def test_a_worker_that_hangs_does_not_come_back_so_soon(
+    finder: Finder, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = 0.0
+    monkeypatch.setattr("gateway.workers.discovery.time", SimpleNamespace(monotonic=lambda: time.monotonic() + later))
+    await finder.poll()
+    peer.faults["step_due_ms"] = -2 * OVERDUE_MS
+
+    def died() -> bool:
+        finder.discovery.look()
+        return finder.dead == [peer.epoch]
+
+    await until(died, "the worker to be dead")
+    later += BURIED_SECONDS - 1
+    await peer.beat()
+    assert await finder.poll() == set()
+    later += 2
+    await peer.beat()
+    assert await finder.poll() == {peer.epoch}
 
 
 async def test_workers_of_other_weights_are_named_once(
