@@ -44,6 +44,7 @@ def connect(url: str) -> Store:
     """Makes an asyncio client. Nothing is sent yet. Raises `ConfigError` for a URL of another kind."""
     retry = redis.asyncio.retry.Retry(ExponentialBackoff(cap=0.5, base=0.05), 2)
     usual: dict[str, Any] = {"socket_connect_timeout": TIMEOUT, "socket_timeout": TIMEOUT, "health_check_interval": 15}
+    usual["retry"] = retry  # of sentinels too: redis-py's own would wait 20 s to say that they are away
     waiting: dict[str, Any] = {"max_connections": CONNECTIONS, "timeout": TIMEOUT}
     try:
         match _kind(url):
@@ -51,17 +52,17 @@ def connect(url: str) -> Store:
                 place = _place(url, 26379)
                 service, database = _service(place)
                 sentinels = Sentinel(place.hosts, sentinel_kwargs=usual | place.of_sentinels)  # type: ignore[no-untyped-call]
-                options = usual | waiting | place.options | {"db": database, "retry": retry}
+                options = usual | waiting | place.options | {"db": database}
                 return Store.from_pool(_WaitingSentinelPool(service, sentinels, **options))  # type: ignore[no-untyped-call]
             case "cluster":
                 place = _place(url, 6379)
                 _no_path(place)
                 nodes = [ClusterNode(host, port) for host, port in place.hosts]
-                options = usual | {"max_connections": OF_A_NODE, "retry": retry} | place.options
+                options = usual | {"max_connections": OF_A_NODE} | place.options
                 # It has the same commands, and gives each to the node of its key.
                 return cast(Store, RedisCluster(startup_nodes=nodes, **options))
             case _:
-                pool = redis.asyncio.BlockingConnectionPool.from_url(url, **usual, **waiting, retry=retry)
+                pool = redis.asyncio.BlockingConnectionPool.from_url(url, **usual, **waiting)
                 return Store.from_pool(pool)
     except (ValueError, TypeError) as error:
         raise ConfigError("--redis", redacted(url), _why(url, error)) from None

@@ -122,7 +122,7 @@ class Mutator:
         if kind is Piece:
             values["ids"] = self._chance.randbytes(SIZE * self._draw(300))
         if kind is Open and self._chance.random() >= odd:  # whose ids stand beside the prompt
-            values["ids"] = packed(values["prompt"].token_ids)
+            values["ids"] = packed([id % (1 << 31) for id in values["prompt"].token_ids])  # others cannot be packed
             values["prompt"] = structs.replace(values["prompt"], token_ids=[])
         if values.get("scores") is not None:
             values["scores"] = self._scores(len(values["token_ids" if "token_ids" in values else "emitted"]))

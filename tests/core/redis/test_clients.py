@@ -154,7 +154,7 @@ def test_no_password_is_shown() -> None:
     assert "secret" not in shown and "other" not in shown and "ssl_ca_certs=/etc/ca.pem" in shown
 
 
-async def test_sentinels_that_are_away_are_said_to_be(url: str) -> None:
+async def test_sentinels_that_are_away_are_said_to_be() -> None:
     store = connect("redis+sentinel://127.0.0.1:1,127.0.0.1:2/main")
     try:
         with pytest.raises(StoreUnavailable, match="no answer"):
