@@ -4,8 +4,9 @@ The head's KV is that of a layer behind the model's last: what is stored for the
 token and of the state before it, f(t - 1). So a block's KV depends on its tokens and those before them alone, as that
 of every layer does, and prefix cache, handoff, host tier and copies of blocks need to know nothing of it. A step stores
 it for all its tokens (`follow`), beside the model's: of a chunk's first token by the state that the step before has
-left (`kept_states.py`), or that came with a handoff. It is not known behind what was found in the cache, where nobody
-has computed the state: one token of the text has a key and a value of 0 then.
+left (`kept_states.py`), that came with a handoff, or that the last token of a block had which was found in the cache
+(`block_states.py`). Where that block was computed elsewhere, or long ago, nobody knows the state: one token of the text
+has a key and a value of 0 then.
 
 Proposing (`propose`) begins where the step's tokens are known: they go through the head with the states before them,
 so that a step of nothing but decodes stores nothing itself. (While nobody asks for guesses, because they do not pay,
@@ -15,7 +16,7 @@ drawn with the randomness of their own output index, as the model's will be. Wha
 true states, when the tokens come.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,8 +33,12 @@ from engine.model.attention import Attention, AttentionStep
 from engine.model.batch import Batch, Ints, Sampled, build_batch
 from engine.model.model import Stored
 from engine.plan import PENDING, Plan, Proposal, StepResult, Work
+from engine.speculation.block_states import BlockEnd, BlockStates
 from engine.speculation.eagle_head import EagleHead
 from engine.speculation.kept_states import KeptStates
+
+STATES_BYTES = 32 << 20
+"""Memory for the states of blocks' last tokens, at most: with 4,096 values of bf16 those of 65,536 tokens."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,8 @@ class EagleProposer:
         self._block = pool.spec.groups[0].block_tokens
         self._group = pool.spec.groups_of_layers()[-1]
         self._kept = KeptStates(2 * most, head.config.hidden_size, backend.device, backend.dtype)
+        states = min(pool.counts[self._group], STATES_BYTES // (head.config.hidden_size * backend.dtype.itemsize))
+        self._block_ends = BlockStates(max(1, states), head.config.hidden_size, backend.device, backend.dtype)
         self._followed: list[_Followed] = []
 
     def reads(self, plan: Plan) -> bool:
@@ -84,6 +91,12 @@ class EagleProposer:
             self._store(plan, batch, states, step, stored)
         others = [index for index in range(len(plan.works)) if index not in asking]
         self._keep([plan.works[index] for index in others], [begins[index] for index in others], states)
+        ends = [
+            end
+            for index in others
+            for end in self._ends(plan.works[index], begins[index], len(plan.works[index].token_ids))
+        ]
+        self._block_ends.keep(ends, states)
         if asking:
             self._followed.append(_Followed(plan.step, states, asking))
 
@@ -92,7 +105,7 @@ class EagleProposer:
         first = batch.query_start
         before = torch.empty_like(states)
         before[1:] = states[:-1]
-        before[first], are_known = self._kept.before(plan.works)
+        before[first], are_known = self._kept.before(plan.works, self._of_block)
         known = torch.ones(len(states), dtype=torch.bool, device=states.device)
         known[first] = to_device(np.array(are_known), states.device)
         bare = replace(batch, logit_rows=first[:0], adapters=None)
@@ -107,6 +120,7 @@ class EagleProposer:
         asked: list[int] = []  # of those the indices
         rows: list[int] = []  # of the states before them
         kept: list[tuple[int, int, int, int]] = []  # of each sequence: its id, a position, that of stored KV, a row
+        block_ends: list[BlockEnd] = []
         for index, (work, begin) in followed.works.items():
             tokens = result.tokens[index]
             if not tokens:
@@ -117,6 +131,7 @@ class EagleProposer:
             most = min(work.propose, self._capacity(work) - (first + known - 1)) if known == len(tokens) else 0
             count = known if most > 0 else known - 1
             kept.append((work.sequence, first + known - 2, first + count - 1, row + known - 1))
+            block_ends += self._ends(work, begin, own + known - 1)
             if count:
                 came.append(_came(work, first, tokens[:count], most))
                 asked.append(index)
@@ -125,6 +140,7 @@ class EagleProposer:
             return {}
         sequences, positions, stored, ends = zip(*kept, strict=True)
         self._kept.keep(sequences, positions, stored, _rows(followed.states, ends))
+        self._block_ends.keep(block_ends, followed.states)
         guesses = self._guesses(came, _rows(followed.states, rows)) if came else []
         return {index: Proposal(guess) for index, guess in zip(asked, guesses, strict=True) if guess}
 
@@ -168,6 +184,20 @@ class EagleProposer:
         positions = [work.start + len(work.token_ids) - 1 for work in works]
         sequences = [work.sequence for work in works]
         self._kept.keep(sequences, positions, positions, states[to_device(ends, states.device)])
+
+    def _ends(self, work: Work, begin: int, tokens: int) -> Iterator[BlockEnd]:
+        """Yields the blocks that the first so many of a work's tokens fill; the first one's row is `begin`."""
+        table, size = work.blocks[self._group], self._block
+        for block in range(work.start // size, (work.start + tokens) // size):
+            position = (block + 1) * size - 1
+            yield BlockEnd(table[block], position, begin + position - work.start)
+
+    def _of_block(self, work: Work) -> Tensor | None:
+        """Finds the state before a work's first token where that follows a block that is known here."""
+        if not work.start or work.start % self._block:
+            return None
+        block = work.blocks[self._group][work.start // self._block - 1]
+        return self._block_ends.find(block, work.start - 1)
 
     def _capacity(self, work: Work) -> int:
         """Returns how many tokens a work's blocks hold."""

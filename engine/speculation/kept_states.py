@@ -1,7 +1,7 @@
 """Keeps the newest hidden state of each sequence on the device, for the token that comes next."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -56,8 +56,11 @@ class KeptStates:
             (place := self._places.get(work.sequence)) is not None and place.stored == work.start for work in works
         )
 
-    def before(self, works: Sequence[Work]) -> tuple[Tensor, list[bool]]:
-        """Returns the states `[works, hidden]` of the tokens before each work's first, and which of them are known."""
+    def before(self, works: Sequence[Work], found: Callable[[Work], Tensor | None]) -> tuple[Tensor, list[bool]]:
+        """Returns the states `[works, hidden]` of the tokens before each work's first, and which of them are known.
+
+        `found` is asked for those of works whose sequence has none here.
+        """
         places = [self._places.get(work.sequence, NOWHERE) for work in works]
         known = [place.position == work.start - 1 for work, place in zip(works, places, strict=True)]
         rows = to_device(np.array([place.row for place in places], dtype=np.int64), self._states.device)
@@ -66,4 +69,6 @@ class KeptStates:
             if len(work.state) == 4 * states.shape[1] and not known[at]:  # another worker has computed it
                 given = torch.frombuffer(bytearray(work.state), dtype=torch.float32)
                 states[at], known[at] = given.to(states), True
+            elif not known[at] and (state := found(work)) is not None:
+                states[at], known[at] = state, True
         return states, known

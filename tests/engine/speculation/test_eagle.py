@@ -118,6 +118,45 @@ def test_kv_is_the_same_however_a_prompt_is_cut(model: Path, head: ReferenceHead
         assert torch.equal(found[0], other)
 
 
+@pytest.mark.parametrize("chunk", [64, 7])
+def test_kv_behind_what_was_found_in_the_cache_is_that_of_the_whole_text(
+    chunk: int, model: Path, head: ReferenceHead
+) -> None:
+    """A second text goes on from the first one's first two blocks; what is not that block's tells nothing."""
+    (prompt,) = make_prompts([40], 320)
+    whole, executor = speculating(with_head(model)), speculating(with_head(model))
+    run_prompts(whole, [prompt], chunk=64)
+    run_prompts(executor, [[*prompt[:34], 7, 7, 7]], chunk)
+    for first, number, blocks in ((32, 7, [1, 2, 9]), (16, 8, [1, 10, 11])):
+        executor.launch(Plan(9, [Work(number, first, prompt[first:], (blocks,), GREEDY, propose=GUESSES)]))
+        executor.collect()
+        found = torch.cat([kv_of_head(executor, range(block, block + 1), 16) for block in blocks])[:40]
+        assert torch.equal(found, kv_of_head(whole, range(1, 4), 40))
+    executor.launch(Plan(10, [Work(9, 32, prompt[32:], ([1, 5, 12],), GREEDY, propose=GUESSES)]))
+    executor.collect()
+    assert kv_of_head(executor, range(12, 13), 1).count_nonzero() == 0, "block 5 was never computed"
+
+
+def test_kv_behind_blocks_of_an_answer_is_that_of_the_whole_text(model: Path, head: ReferenceHead) -> None:
+    """The next turn of a conversation finds what was decoded, with guesses right and wrong."""
+    (prompt,) = make_prompts([5], 320)
+    executor, text, step = speculating(with_head(model)), list(prompt), 0
+    proposed: tuple[int, ...] = ()
+    while len(text) < 40:
+        begin = 0 if step == 0 else len(text) - 1
+        work = Work(0, begin, [*text[begin:], *proposed], ([1, 2, 3, 4],), GREEDY, output_index=len(text) - len(prompt))
+        executor.launch(Plan(step, [structs.replace(work, proposed=proposed, propose=GUESSES)]))
+        result = executor.collect()
+        text += result.tokens[0]
+        proposed, step = tuple(result.proposed[0].tokens), step + 1
+    whole = speculating(with_head(model))
+    run_prompts(whole, [text], chunk=64)
+    executor.launch(Plan(99, [Work(7, 32, text[32:], ([1, 2, 9],), GREEDY, propose=GUESSES)]))
+    executor.collect()
+    found, known = kv_of_head(executor, range(9, 10), len(text) - 32), kv_of_head(whole, range(3, 4), len(text) - 32)
+    assert torch.equal(found, known)
+
+
 def test_kv_of_what_was_decoded_is_that_of_the_whole_text(model: Path, head: ReferenceHead) -> None:
     """Mixes guesses that are right, are wrong, and find no block, with steps in which nobody asks for any."""
     (prompt,) = make_prompts([5], 320)
