@@ -17,7 +17,12 @@ LONGEST_LINE = 1 << 20  # bytes; a longer line is cut in the log
 
 
 class Child:
-    """Runs one life of a service. The launcher's loop calls `pump` when there is output to read."""
+    """Runs one life of a service. The launcher's loop calls `pump` when there is output to read.
+
+    All services are in the launcher's session. Linux shares cores out among sessions first, where
+    `sched_autogroup_enabled` says so: a gateway in one of its own waited up to 300 ms for a core beside busy workers
+    in theirs, however nice those were.
+    """
 
     def __init__(self, service: Process, environment: Mapping[str, str], directory: Path, log: BinaryIO) -> None:
         self.service = service
@@ -34,7 +39,7 @@ class Child:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C in the terminal reaches the launcher only, which stops all in order
+            process_group=0,  # Ctrl-C in the terminal reaches the launcher only, which stops all in order
             preexec_fn=die_with(os.getpid()),
         )
         assert self._process.stdout is not None

@@ -108,6 +108,14 @@ def test_starts_all_and_stops_group_by_group(bench: Bench) -> None:
     assert bench.ends() == ["gateway", "worker", "redis"]
 
 
+def test_services_are_in_the_launchers_session_and_each_in_a_group_of_its_own(bench: Bench) -> None:
+    """Linux shares cores out among sessions: one with a gateway alone would wait for those with busy workers."""
+    bench.supervisor.start([bench.service(name) for name in ("worker", "gateway")])
+    worker, gateway = bench.pids()
+    assert os.getsid(worker) == os.getsid(gateway) == os.getsid(0)
+    assert (os.getpgid(worker), os.getpgid(gateway)) == (worker, gateway), "Ctrl-C reaches the launcher only"
+
+
 def test_a_child_that_dies_at_start_is_reported_in_its_own_words(bench: Bench) -> None:
     code = "import sys; print('error: --dtype: fp64: no', file=sys.stderr); print('noise'); sys.exit(2)"
     with pytest.raises(StartFailed, match=r"^bad did not start: --dtype: fp64: no$"):
