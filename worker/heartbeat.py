@@ -61,6 +61,7 @@ class Heartbeat:
         life = self._life
         await life.clock.sync(self._store)
         await self._jobs.refresh()
+        now = life.clock.server_now()  # what is told is true then or later
         counts = self._transfer.counts()
         dropped = self._jobs.dropped + self._connections.dropped + sum(counts.dropped.values())
         load = structs.replace(life.status.load, dropped=dropped, handoff=counts, backlog=life.status.backlog())
@@ -73,7 +74,6 @@ class Heartbeat:
             adapter_list=life.adapters.number,  # before what is there, which may be newer
             adapters=life.adapters.record(),
         )
-        now = life.clock.server_now()
         await publish(self._store, self._signer, record, now)
         await add_stats(self._store, StatsSample(now, record.epoch, record.role, load))
 

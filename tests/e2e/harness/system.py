@@ -6,7 +6,6 @@ All are on this host's loopback address, unless a test says which services are o
 import os
 import signal
 import subprocess
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -32,6 +31,8 @@ from tests.waiting import wait_until
 
 START_SECONDS = 120.0
 STOP_SECONDS = 20.0
+CLOCKS_DIFFER = 0.25
+"""Seconds by which a worker may be wrong about the server's time: half of what its first answer took."""
 
 
 class System:
@@ -181,28 +182,26 @@ class System:
     def wait_until_idle(self, seconds: float = 30.0) -> list[WorkerRecord]:
         """Waits until no worker holds a sequence or a block; their records then tell of all that was before."""
         now: tuple[int, int] = self.store.time()
-        since = f"{1000 * now[0] + now[1] // 1000 + 1}-0"
+        since = now[0] + now[1] / 1e6 + CLOCKS_DIFFER
         records: list[WorkerRecord] = []
 
         def idle() -> bool:
             nonlocal records
-            beats = self._beats(since)  # each after the record that it belongs to
+            told = self._told_since(since)  # each after the record that it belongs to
             records = self.records()
             return len(records) == len(self.workers) and not any(
-                beats[record.epoch] < 2  # the first may have been begun before
-                or record.load.running
-                or record.load.waiting
-                or record.load.blocks_used
+                record.epoch not in told or record.load.running or record.load.waiting or record.load.blocks_used
                 for record in records
             )
 
         wait_until(idle, f"idle workers, but {[record.load for record in self.records()]}", seconds)
         return records  # those that were judged: on a slow machine one may expire before it is written again
 
-    def _beats(self, since: str) -> Counter[str]:
-        """Heartbeats of each worker, by epoch, since that entry of their samples' stream."""
-        entries: list[tuple[bytes, dict[bytes, bytes]]] = self.store.xrange(STATS, min=since)  # type: ignore[assignment]
-        return Counter(msgspec.json.decode(fields[b"json"], type=StatsSample).epoch for _, fields in entries)
+    def _told_since(self, since: float) -> set[str]:
+        """Returns the epochs of workers that have told, since that time of the server's, what was so after it."""
+        entries: list[tuple[bytes, dict[bytes, bytes]]] = self.store.xrange(STATS, int(1000 * since))  # type: ignore[assignment]
+        samples = [msgspec.json.decode(fields[b"json"], type=StatsSample) for _, fields in entries]
+        return {sample.epoch for sample in samples if sample.at > since}
 
     def _takes_requests(self) -> bool:
         """From the first pair of workers on, the gateway is ready; here requests go to all of them."""
