@@ -39,7 +39,7 @@ SEEN = -1
 
 
 def make(directory: Path, **changes: object) -> Executor:
-    settings: dict[str, object] = {f"{DEVICE}_backend": "triton", "max_sequences": 5, "max_batch_tokens": 64}
+    settings: dict[str, object] = {f"{DEVICE}_backend": "triton", "max_sequences": 4, "max_batch_tokens": 64}
     return make_executor(directory, device=DEVICE, **{**settings, **changes})
 
 
@@ -191,7 +191,7 @@ def test_guesses_change_no_token(variant: str, tmp_path: Path, monkeypatch: pyte
     config.num_hidden_layers, config.layer_types = 2, (getattr(config, "layer_types", None) or [])[:2] or None
     directory = build_model(tmp_path / variant, config)
     expected = golden(directory, make_prompts([5, 9], config.vocab_size), 8)
-    executor = make(directory, speculation="ngram", speculative_tokens=3)
+    executor = make(directory, speculation="ngram", speculative_tokens=3, max_sequences=2)
     served = _watched(executor)
     tables = [([1, 2, 3],) * len(executor.engine.pool.counts), ([4, 5, 6],) * len(executor.engine.pool.counts)]
     texts = [list(each.prompt) for each in expected]
@@ -229,7 +229,8 @@ def test_a_proposer_reads_the_states_of_recorded_steps(model: Path) -> None:
     found = []
     for graphs in ("on", "off"):
         engine = replace(
-            make(model, speculation="ngram", speculative_tokens=3, decode_graphs=graphs).engine, launch_depth=2
+            make(model, speculation="ngram", speculative_tokens=3, max_sequences=2, decode_graphs=graphs).engine,
+            launch_depth=2,
         )
         keeping = Keeping()
         executor = Executor(engine, proposer=keeping)
