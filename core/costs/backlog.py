@@ -110,15 +110,28 @@ class Backlog(Struct, frozen=True):
         shares = Counter({share.owner: share.tokens for share in self.shares})
         tokens = min(prompt.tokens, shares[prompt.owner] + max(0, self.tokens - shares.total()))
         shares[prompt.owner] -= tokens
-        length = length_of(prompt.tokens)
         return structs.replace(
             self,
             prompts=max(0, self.prompts - 1),
             tokens=self.tokens - tokens,
             pairs=max(0.0, self.pairs - pairs_of(prompt.start, tokens)) if tokens < self.tokens else 0.0,
             shares=shares_of(shares),
-            lengths=tuple([max(0, each - tokens * (at == length)) for at, each in enumerate(self.lengths)]),
+            lengths=self._lengths_without(prompt, tokens),
         )
+
+    def _lengths_without(self, prompt: Ahead, tokens: int) -> tuple[int, ...]:
+        """Returns its lengths without `tokens` of a prompt: there are never more of all lengths than it has tokens.
+
+        How much of a prompt was computed is guessed, and so is its length; what is missing there is of the next ones.
+        """
+        lengths, length = [*self.lengths], length_of(prompt.tokens)
+        lengths[length] = max(0, lengths[length] - tokens)
+        beyond = sum(lengths) - (self.tokens - tokens)
+        for at in sorted(range(LENGTHS), key=lambda at: abs(at - length)):
+            taken = min(lengths[at], max(0, beyond))
+            lengths[at] -= taken
+            beyond -= taken
+        return tuple(lengths)
 
     def shorter(self, prompt: Ahead) -> int:
         """Counts its tokens of prompts that are about as long as one, or shorter; what is not known is taken for so."""

@@ -126,6 +126,16 @@ def test_a_prompt_is_taken_out_of_a_backlog_and_no_more_than_there_is() -> None:
     assert Backlog(prompts=2, tokens=30).without(Ahead(20, 0, mine)).tokens == 10, "nobody said whose it is"
 
 
+def test_what_is_left_has_no_more_tokens_of_all_lengths_than_it_has() -> None:
+    """A prompt's length is a guess where some of it may be computed; nobody waits less than nothing for the others."""
+    costs = structs.replace(COSTS, most_tokens=128, shorter=0.5)
+    backlog = Backlog().and_prompts([Ahead(200), Ahead(300), Ahead(130)])
+    for guessed, left in ((200, 430), (60, 370), (60, 310), (250, 60)):
+        backlog = backlog.without(Ahead(guessed))
+        assert (backlog.tokens, sum(backlog.lengths)) == (left, left)
+        assert backlog.shorter(Ahead(8)) >= 0 and first_token_seconds(costs, backlog, Ahead(8)) > 0
+
+
 def test_prompts_are_added_to_a_backlog() -> None:
     assert Backlog(1, 10, 5.0).and_prompts([Ahead(4), Ahead(6)]) == Backlog(
         3, 20, 5.0 + pairs_of(0, 4) + pairs_of(0, 6), shares=(Share(Owner(), 10),), lengths=(0, 0, 0, 10, *[0] * 20)
