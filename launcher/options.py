@@ -111,6 +111,14 @@ class RayOptions(RayPlace, frozen=True, kw_only=True):
             description="directory on that node for Redis's append-only files; empty: one that goes with the deployment"
         ),
     ] = ""
+    autoscale: Annotated[
+        str,
+        Meta(
+            description="on Ray: bounds of the numbers of workers, such as prefill=1:4,decode=1:8, within which they "
+            "follow the load; and perhaps up=30s,down=300s, seconds after a change before one is added or removed; "
+            "empty: the numbers stay"
+        ),
+    ] = ""
 
 
 class UpConfig(DeploymentOptions, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ class WorkerStanding(Struct, frozen=True):
     """Tells how one worker stands, as a gateway sees it; seconds are None while its steps' costs are not known."""
 
     worker: str  # its epoch
+    address: str = ""  # of its control socket
     usable: bool = True  # requests may go there
     draining: bool = False  # it takes nothing new, and ends
     age: float = 0.0  # seconds since it has said so

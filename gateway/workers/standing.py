@@ -68,6 +68,7 @@ def _stands(worker: Worker, costs: StepCosts, demand: Demand, context: float, no
     known = costs.known
     return WorkerStanding(
         worker=record.epoch,
+        address=record.address,
         usable=worker.usable and not worker.late,
         draining=record.draining,
         age=elapsed,

@@ -14,8 +14,10 @@ from launcher.deployment import STARTS, WORKERS, Role
 from launcher.on_ray.fleet import Fleet
 from launcher.on_ray.look import Overview, Phase
 from launcher.on_ray.member import Member
+from launcher.on_ray.node.process import SECRET
 from launcher.on_ray.node.reborn import is_reborn
 from launcher.on_ray.order import Plan
+from launcher.on_ray.scaling import Scaling
 from launcher.on_ray.told import Said
 
 NAME = "controller"  # of the actor, in the deployment's namespace
@@ -44,6 +46,10 @@ class Controller:
             self._phase = "running"
             self._said.say("the controller was lost with its node, and goes on here")
         threading.Thread(target=self._keep, name="keep", daemon=True).start()
+        if plan.rules is not None:
+            gateway = plan.orders["gateway"]
+            scaling = Scaling(plan.rules, gateway.redis, gateway.files[SECRET].strip().encode(), self)
+            threading.Thread(target=scaling.run, name="scaling", daemon=True).start()
 
     def overview(self, heard: int, keeps: bool) -> Overview:
         """Says how the deployment is; `heard` of the sentences are known. `keeps`: the driver asks that keeps it."""
@@ -75,6 +81,24 @@ class Controller:
             if len(found) < 2:
                 raise Refused(f"{role}: there is one worker of this role, and it stays")
             return self._drop(found[0], "is removed")
+
+    def remove_at(self, role: Role, address: str) -> str:
+        """Has the worker at an address drain and end, and returns its name when it is gone. Raises `Refused`."""
+        with self._lock:
+            self._refuse_unless_running(role)
+            there = [one for one in self._fleet.least_bound(role) if one.state().endpoint == address]
+            if not there:
+                raise Refused(f"{role}: no worker of this role is at {address}")
+            return self._drop(there[0], "is removed")
+
+    def counts(self) -> dict[str, int]:
+        """Counts the workers by role; nobody is counted while the deployment does not run."""
+        roles = [member.role for member in list(self._fleet.members.values()) if self._phase == "running"]
+        return {role: roles.count(role) for role in WORKERS}
+
+    def say(self, sentence: str) -> None:
+        """Tells whoever watches."""
+        self._said.say(sentence)
 
     def stop(self) -> None:
         """Begins to take everything down; the overview says when nothing is left."""

@@ -3,6 +3,7 @@
 from msgspec import Struct
 from msgspec.structs import replace
 
+from launcher.autoscale.rules import Rules
 from launcher.deployment import Role, Service
 
 
@@ -41,4 +42,5 @@ class Plan(Struct, frozen=True, kw_only=True):
     orders: dict[Role, Order]
     pinned: dict[Role, str]  # the node, by its id, of those services that may run on no other
     cpus: float  # of each worker
+    rules: Rules | None  # by which the numbers of workers follow the load; None: they stay
     attached: bool  # a driver watches; without it, it is taken down

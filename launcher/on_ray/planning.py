@@ -5,8 +5,11 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from core.errors import ConfigError
 from core.ids import new_epoch
 from core.network.listening import ANY_ADDRESS, http_url
+from core.slo import SLO, Objective, parse_objective
+from launcher.autoscale.rules import Rules, parse_rules
 from launcher.deployment import Deployment, Role
 from launcher.host.own_files import own_key, secret_path
 from launcher.host.processes import OWN_KEY, OWN_KEYS, described
@@ -16,6 +19,9 @@ from launcher.on_ray.node.redis import redis_url
 from launcher.on_ray.order import Order, Plan, Server
 from launcher.on_ray.placement import NodeRoom
 from launcher.options import UpConfig
+
+USUAL = SLO(2000.0, 100.0)
+"""What is to be kept where `--slo` does not say: a gateway's own default."""
 
 
 def settled(config: UpConfig, nodes: Mapping[str, NodeRoom]) -> UpConfig:
@@ -35,6 +41,18 @@ def redis_node(config: UpConfig, nodes: Mapping[str, NodeRoom], here: str) -> st
         there = ", ".join(sorted({room.address for room in nodes.values()}))
         raise ClusterError(f"--redis-node: {config.ray.redis_node!r}: is no node of the cluster, which has {there}")
     return found[0]
+
+
+def scaling_rules(config: UpConfig) -> Rules | None:
+    """Reads `--autoscale` for these numbers of workers. Raises `ConfigError`."""
+    text = config.ray.autoscale
+    if not text:
+        return None
+    wanted = parse_objective(config.slo).over(Objective(USUAL.ttft_ms, USUAL.tpot_ms))
+    rules = parse_rules(text, wanted.limits(USUAL))
+    if config.prefill == 0 and "prefill" in rules.bounds:
+        raise ConfigError("--autoscale", text, "there is no prefill worker (--prefill 0)")
+    return rules
 
 
 def make_plan(config: UpConfig, run: Path, nodes: Mapping[str, NodeRoom], here: str, server: Server | None) -> Plan:
@@ -69,5 +87,6 @@ def make_plan(config: UpConfig, run: Path, nodes: Mapping[str, NodeRoom], here: 
         orders=orders,
         pinned=pinned,
         cpus=config.ray.worker_cpus,
+        rules=scaling_rules(config),
         attached=not config.ray.detach,
     )
