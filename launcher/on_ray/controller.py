@@ -92,9 +92,9 @@ class Controller:
             return self._drop(there[0], "is removed")
 
     def counts(self) -> dict[str, int]:
-        """Counts the workers by role; nobody is counted while the deployment does not run."""
-        roles = [member.role for member in list(self._fleet.members.values()) if self._phase == "running"]
-        return {role: roles.count(role) for role in WORKERS}
+        """Counts the workers by role; empty while the deployment does not run."""
+        roles = [member.role for member in list(self._fleet.members.values())]
+        return {role: roles.count(role) for role in WORKERS} if self._phase == "running" else {}
 
     def say(self, sentence: str) -> None:
         """Tells whoever watches."""

@@ -27,7 +27,7 @@ class Workers(Protocol):
     """Changes the deployment. Calls return when the change is made: a worker is placed, or has drained and is gone."""
 
     def counts(self) -> Mapping[str, int]:
-        """Counts the workers that there should be, by role; those that start are counted."""
+        """Counts the workers that there should be, by role, those that start among them; empty: nothing runs yet."""
 
     def add(self, role: Role) -> str:
         """Adds a worker, and returns its name. Raises `BatonError`."""
@@ -59,7 +59,7 @@ class Scaling:
         while True:
             standing, age = await self._standing(store)
             seen, now = Seen(standing, age, self._workers.counts()), time.monotonic()
-            if now >= self._paused_until and (change := self._policy.look(seen, now)) is not None:
+            if seen.wanted and now >= self._paused_until and (change := self._policy.look(seen, now)) is not None:
                 await asyncio.to_thread(self._carry_out, change, seen)
             await asyncio.sleep(LOOK_SECONDS)
 
