@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from core.cli import parse
-from core.errors import BatonError
+from core.errors import BatonError, ConfigError
 from core.network.listening import http_url
 from launcher import greeting
 from launcher.checking.settings import check_settings, checked_port, with_whole_paths
@@ -57,6 +57,9 @@ def check(config: UpConfig) -> tuple[UpConfig, Path | None]:
     Returns the options with a port in place of 0 and a number of prefill workers, and the model's directory, None for a
     hub id. Raises a `BatonError` that names the option and its value.
     """
+    if config.ray.autoscale:
+        why = "on one host the numbers of workers stay; --on ray has them follow the load"
+        raise ConfigError("--autoscale", config.ray.autoscale, why)
     port = checked_port(config)
     gpus = usable_gpus(config.device)
     directory = check_settings(config)

@@ -213,7 +213,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "host": {"options", "stages", "deployment"},
         "greeting": {"options"},
         "up": {"options", "stages", "checking", "host", "greeting", "ray_process"},
-        "on_ray": {"options", "stages", "checking", "deployment", "host", "greeting"},
+        "on_ray": {"options", "stages", "checking", "deployment", "host", "greeting", "autoscale"},
         "chat": {"options", "host"},
         "is_alive": set(),
         "is_ready": {"host"},

@@ -48,8 +48,8 @@ class Controller:
         threading.Thread(target=self._keep, name="keep", daemon=True).start()
         if plan.rules is not None:
             gateway = plan.orders["gateway"]
-            scaling = Scaling(plan.rules, gateway.redis, gateway.files[SECRET].strip().encode(), self)
-            threading.Thread(target=scaling.run, name="scaling", daemon=True).start()
+            scaling = Scaling(plan.rules, gateway.files[SECRET].strip().encode(), self)
+            threading.Thread(target=scaling.run, args=(gateway.redis,), name="scaling", daemon=True).start()
 
     def overview(self, heard: int, keeps: bool) -> Overview:
         """Says how the deployment is; `heard` of the sentences are known. `keeps`: the driver asks that keeps it."""

@@ -3,8 +3,10 @@
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
+
+from ray.exceptions import RayError
 
 from core.costs.standing import Standing, WorkerStanding, merged
 from core.errors import BatonError, StoreUnavailable
@@ -42,26 +44,33 @@ class Workers(Protocol):
 class Scaling:
     """Follows one deployment; `run` is what its thread does."""
 
-    def __init__(self, rules: Rules, redis: str, secret: bytes, workers: Workers) -> None:
-        self._policy = Policy(rules, time.monotonic())
-        self._redis = redis
+    def __init__(
+        self, rules: Rules, secret: bytes, workers: Workers, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Keeps `workers` to `rules`, by records that are signed with a key from the deployment's `secret`."""
+        self._clock = clock
+        self._policy = Policy(rules, clock())
         self._signer = Signer(secret, PURPOSE)
         self._workers = workers
         self._paused_until = 0.0
         self._beats: dict[str, tuple[int, float]] = {}  # by gateway the last heartbeat, and when it was seen first
 
-    def run(self) -> None:
-        """Looks and changes until the process ends."""
-        asyncio.run(self._run())
+    def run(self, redis: str) -> None:
+        """Looks and changes until the process ends, by what is at this URL."""
+        asyncio.run(self._run(redis))
 
-    async def _run(self) -> None:
-        store = connect(self._redis)
+    async def _run(self, redis: str) -> None:
+        store = connect(redis)
         while True:
-            standing, age = await self._standing(store)
-            seen, now = Seen(standing, age, self._workers.counts()), time.monotonic()
-            if seen.wanted and now >= self._paused_until and (change := self._policy.look(seen, now)) is not None:
-                await asyncio.to_thread(self._carry_out, change, seen)
+            await self.look(store)
             await asyncio.sleep(LOOK_SECONDS)
+
+    async def look(self, store: Store) -> None:
+        """Looks once, and carries out what is due; that takes as long as a worker takes to be placed, or to drain."""
+        standing, age = await self._standing(store)
+        seen, now = Seen(standing, age, self._workers.counts()), self._clock()
+        if seen.wanted and now >= self._paused_until and (change := self._policy.look(seen, now)) is not None:
+            await asyncio.to_thread(self._carry_out, change, seen)
 
     async def _standing(self, store: Store) -> tuple[Standing | None, float]:
         """Returns what the gateways last said, and for how many s one of them has said nothing new.
@@ -74,7 +83,7 @@ class Scaling:
         except (StoreUnavailable, TimeoutError) as error:
             log.debug("nothing is known: %s", error)
             return None, 0.0
-        now = time.monotonic()
+        now = self._clock()
         news = {record.epoch: (beat, now) for record, beat in found}
         self._beats = {
             epoch: self._beats[epoch] if self._beats.get(epoch, (0, 0.0))[0] == beat else (beat, at)
@@ -91,9 +100,9 @@ class Scaling:
             else:
                 name = self._workers.remove_at(role, _address(seen.standing, change.worker))
                 self._workers.say(f"{name} was removed by --autoscale: {change.why}")
-        except BatonError as error:
+        except (BatonError, RayError) as error:
             self._workers.say(f"--autoscale waits for {PAUSE_SECONDS:.0f} s: {error}")
-            self._paused_until = time.monotonic() + PAUSE_SECONDS
+            self._paused_until = self._clock() + PAUSE_SECONDS
 
 
 def _address(standing: Standing | None, worker: str) -> str:

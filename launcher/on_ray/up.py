@@ -30,7 +30,7 @@ from launcher.on_ray.node.check import check_nodes
 from launcher.on_ray.node.redis import free_port
 from launcher.on_ray.order import Plan, Server
 from launcher.on_ray.placement import NodeRoom, lacking, wanted
-from launcher.on_ray.planning import make_plan, redis_node, settled
+from launcher.on_ray.planning import make_plan, redis_node, scaling_rules, settled
 from launcher.on_ray.ray_log import RayLog
 from launcher.on_ray.reports import Reports, taken_down
 from launcher.options import ROOT, UpConfig
@@ -46,6 +46,7 @@ def up(arguments: Sequence[str]) -> int:
     stages = Stages(sys.stdout)
     try:
         asked = parse(UpConfig, arguments, "baton up")
+        scaling_rules(asked)
         directory = check_settings(asked)
         model = asked.model if directory is None else str(Path(asked.model).expanduser().absolute())
         config = replace(with_whole_paths(asked), model=model, port=checked_port(asked))

@@ -35,6 +35,7 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["--prefill", "-1"], "error: --prefill: '-1': "),
         (["--decode", "0"], "error: --decode: '0': "),
         (["--decode", "-1"], "error: --decode: '-1': "),
+        (["--autoscale", "decode=1:4"], "error: --autoscale: 'decode=1:4': on one host the numbers of workers stay"),
         (["--decode", "two"], "error: --decode: 'two': "),
         (["--device", "tpu"], "error: --device: 'tpu': "),
         (["--dtype", "fp64"], "error: --dtype: 'fp64': "),

@@ -1,0 +1,137 @@
+"""Shows growing and shrinking on Ray: `python -m tests.fuzz.scaling [--seconds 60]`.
+
+A cluster of two nodes on this machine runs `baton up --on ray --autoscale`. Clients, each of which sends its next
+request when it has its answer, are few at first, then twice as many, then as many as at first. What counts: how soon
+workers follow, that no request fails, and that changes keep to their waits.
+"""
+
+import asyncio
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated, Literal
+
+import httpx
+from msgspec import Meta, Struct
+
+from benchmarks.front.overload import ask, body_of
+from benchmarks.processes.children import exit_status
+from benchmarks.random_model import make
+from core.cli import parse_or_exit
+from core.config.kinds import Positive, Seconds
+from core.errors import BatonError
+from launcher.stages import Stages
+from tests.e2e.harness.ray_cluster import RayCluster, ray_cluster
+
+LOOK_SECONDS = 0.5
+BEFORE_SECONDS = 20.0  # of the load as it is at first
+ANSWER_SECONDS = 300.0
+
+
+class ScalingConfig(Struct, frozen=True, kw_only=True):
+    """Doubles and halves the load of a deployment on Ray, and prints how its workers follow."""
+
+    shape: Annotated[Literal["tiny", "135m"], Meta(description="of the model, which is random")] = "tiny"
+    rules: Annotated[str, Meta(description="what --autoscale is given")] = "decode=1:2,up=5s,down=15s"
+    slo: Annotated[str, Meta(description="what --slo is given")] = "ttft=2s,tpot=100ms"
+    clients: Annotated[Positive, Meta(description="at first; then twice as many, then as many again")] = 6
+    kv_memory: Annotated[str, Meta(description="of each worker")] = "4MiB"
+    prompt: Annotated[Positive, Meta(description="tokens of a prompt")] = 64
+    output: Annotated[Positive, Meta(description="tokens of an answer")] = 400
+    seconds: Annotated[Seconds, Meta(description="of the doubled load, and of the halved one")] = 60.0
+
+
+class Clients:
+    """Sends requests, so many at a time, and counts what became of them."""
+
+    def __init__(self, url: str, config: ScalingConfig) -> None:
+        self._http = httpx.AsyncClient(base_url=url, timeout=ANSWER_SECONDS, limits=httpx.Limits(max_connections=None))
+        self._config = config
+        self._chance = random.Random(0)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._wanted = 0
+        self._began = time.monotonic()
+        self._counts: list[int] = []  # of workers that serve, when last looked at
+        self.changes: list[float] = []  # s since the beginning
+        self.answered = self.failed = 0
+
+    async def phase(self, clients: int, seconds: float) -> None:
+        """Keeps so many clients asking for so long, and tells when the workers that serve are others than before."""
+        self._wanted = clients
+        print(f"{time.monotonic() - self._began:6.1f} s: {clients} clients", flush=True)
+        self._tasks += [asyncio.create_task(self._asks(number)) for number in range(len(self._tasks), clients)]
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            standing = (await self._http.get("/stats")).json()["standing"]
+            counts = [sum(one["usable"] for one in standing[role]["workers"]) for role in ("prefill", "decode")]
+            if counts != self._counts and all(counts):
+                at = time.monotonic() - self._began
+                self.changes += [at] if self._counts else []
+                self._counts = counts
+                print(f"{at:6.1f} s: {counts[0]} prefill, {counts[1]} decode workers serve", flush=True)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def end(self) -> None:
+        """Waits for the answers that are under way."""
+        self._wanted = 0
+        await asyncio.gather(*self._tasks)
+        await self._http.aclose()
+
+    async def _asks(self, number: int) -> None:
+        while self._wanted:
+            if number >= self._wanted:
+                await asyncio.sleep(LOOK_SECONDS)
+                continue
+            config = self._config
+            outcome = await ask(self._http, body_of(config.shape, config.prompt, config.output, self._chance), {})
+            self.answered += outcome.timings is not None
+            self.failed += outcome.timings is None
+
+
+async def measure(url: str, config: ScalingConfig) -> Clients:
+    """Puts the load on a deployment."""
+    clients = Clients(url, config)
+    await clients.phase(config.clients, BEFORE_SECONDS)
+    await clients.phase(2 * config.clients, config.seconds)
+    await clients.phase(config.clients, config.seconds)
+    await clients.end()
+    return clients
+
+
+def run(cluster: RayCluster, directory: Path, config: ScalingConfig, stages: Stages) -> Clients:
+    """Has a deployment follow the load. Raises `BatonError` where it does not start."""
+    model = directory / "model"
+    make(model, config.shape)
+    words = ["up", "--on", "ray", "--model", str(model), "--prefill", "1", "--decode", "1", "--detach"]
+    words += ["--port", "0", "--dashboard-port", "0", "--kv-memory", config.kv_memory, "--slo", config.slo]
+    stages.show("deployment", "starting")
+    status, out, error = cluster.baton(directory, *words, "--autoscale", config.rules)
+    if status != 0:
+        raise BatonError(f"baton up does not become ready: {error or out}")
+    stages.settle()
+    clients = asyncio.run(measure(cluster.services()["gateway"].endpoint, config))
+    print("\n".join(sentence for sentence in cluster.overview().sentences if "--autoscale" in sentence))
+    cluster.baton(directory, "down")
+    return clients
+
+
+def main() -> int:
+    """Prints how the workers followed; fails where a request did."""
+    config = parse_or_exit(ScalingConfig, "tests.fuzz.scaling")
+    failed = 0
+
+    def work(stages: Stages) -> None:
+        nonlocal failed
+        stages.show("cluster", "starting")
+        with tempfile.TemporaryDirectory(prefix="scaling-") as directory, ray_cluster(1, [4, 4]) as cluster:
+            clients = run(cluster, Path(directory), config, stages)
+        print(f"{clients.answered} answers, {clients.failed} failed; {len(clients.changes)} changes")
+        failed = clients.failed
+
+    return exit_status(work) or int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
