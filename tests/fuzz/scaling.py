@@ -55,7 +55,7 @@ class Clients:
         self._began = time.monotonic()
         self._counts: list[int] = []  # of workers that serve, when last looked at
         self.changes: list[float] = []  # s since the beginning
-        self.answered = self.failed = 0
+        self.answered = self.refused = self.failed = 0
 
     async def phase(self, clients: int, seconds: float) -> None:
         """Keeps so many clients asking for so long, and tells when the workers that serve are others than before."""
@@ -87,7 +87,13 @@ class Clients:
             config = self._config
             outcome = await ask(self._http, body_of(config.shape, config.prompt, config.output, self._chance), {})
             self.answered += outcome.timings is not None
-            self.failed += outcome.timings is None
+            if outcome.status == httpx.codes.TOO_MANY_REQUESTS:  # it was told to come back
+                self.refused += 1
+                await asyncio.sleep(LOOK_SECONDS)
+            elif outcome.timings is None:
+                self.failed += 1
+                at = time.monotonic() - self._began
+                print(f"{at:6.1f} s: a request failed, status {outcome.status or 'none: cut off'}", flush=True)
 
 
 async def measure(url: str, config: ScalingConfig) -> Clients:
@@ -127,7 +133,10 @@ def main() -> int:
         stages.show("cluster", "starting")
         with tempfile.TemporaryDirectory(prefix="scaling-") as directory, ray_cluster(1, [4, 4]) as cluster:
             clients = run(cluster, Path(directory), config, stages)
-        print(f"{clients.answered} answers, {clients.failed} failed; {len(clients.changes)} changes")
+        print(
+            f"{clients.answered} answers, {clients.refused} times told to come back, {clients.failed} failed; "
+            f"{len(clients.changes)} changes"
+        )
         failed = clients.failed
 
     return exit_status(work) or int(failed > 0)
