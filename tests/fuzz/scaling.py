@@ -36,8 +36,8 @@ class ScalingConfig(Struct, frozen=True, kw_only=True):
     shape: Annotated[Literal["tiny", "135m"], Meta(description="of the model, which is random")] = "tiny"
     rules: Annotated[str, Meta(description="what --autoscale is given")] = "decode=1:2,up=5s,down=15s"
     slo: Annotated[str, Meta(description="what --slo is given")] = "ttft=2s,tpot=100ms"
-    clients: Annotated[Positive, Meta(description="at first; then twice as many, then as many again")] = 6
-    kv_memory: Annotated[str, Meta(description="of each worker")] = "4MiB"
+    clients: Annotated[Positive, Meta(description="at first; then twice as many, then as many again")] = 20
+    kv_memory: Annotated[str, Meta(description="of each worker")] = "10MiB"
     prompt: Annotated[Positive, Meta(description="tokens of a prompt")] = 64
     output: Annotated[Positive, Meta(description="tokens of an answer")] = 400
     seconds: Annotated[Seconds, Meta(description="of the doubled load, and of the halved one")] = 60.0

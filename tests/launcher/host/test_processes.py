@@ -53,6 +53,7 @@ EVERYTHING = UpConfig(
         trust_remote_code=True,
         speculation="auto",
         speculative_tokens=5,
+        speculative_answers=9,
         acceptance="typical",
         draft_model="some/draft",
         medusa="/heads/medusa",
