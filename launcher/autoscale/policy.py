@@ -1,11 +1,11 @@
 """Decides when a worker is added or removed, one at a time. Pure: what is seen and when goes in, a change comes out.
 
-A worker is added where a role is pressed on average over some seconds, and removed where one fewer would have been
-enough, with a margin, for as long as `down`. After either, nothing happens for a cool-down, nor while a worker starts
-or drains, or is missing, nor on figures that are old. Under a load that stays as it is, a role that has grown does not
-shrink again, and one that has shrunk does not grow: what pressed n - 1 workers is no load for them. Where that
-prediction was wrong, a worker that was removed comes back soon; each time it does, the next one stays for twice as
-long.
+A worker is added where a role is pressed on average over some seconds, and removed where on such averages one fewer
+would have been enough, with a margin, for as long as `down`. After either, nothing happens for a cool-down, nor while
+a worker starts or drains, or is missing, nor on figures that are old. Under a load that stays as it is, a role that
+has grown does not shrink again, and one that has shrunk does not grow: what pressed n - 1 workers is no load for
+them. Where that prediction was wrong, a worker that was removed comes back soon; each time it does, the next one
+stays for twice as long.
 """
 
 from collections.abc import Mapping
@@ -19,9 +19,9 @@ from launcher.autoscale.rules import ROLES, Rules
 BAND = 0.25
 """A worker goes if the others would be under 1 less this of pressure."""
 MEMORY_SECONDS = 10.0
-"""Seconds after which a moment's pressure counts 1/e in the average by which a worker is added."""
+"""Seconds after which a moment's pressure counts 1/e in the averages by which workers come and go."""
 MOST = 1.5
-"""Pressure counts as this at most: one bad moment asks for no worker."""
+"""Pressure counts as this at most: one bad moment asks for no worker, and keeps none."""
 STALE_SECONDS = 5.0
 """Seconds after which figures say nothing any more."""
 REGRET = 4.0
@@ -57,6 +57,7 @@ class Policy:
         self._rules = rules
         self._changed = now
         self._pressure: dict[str, float] = {}  # of each role, as an average
+        self._on_fewer: dict[str, float] = {}  # the same if there were one worker fewer
         self._looked = now
         self._calm: dict[str, float] = {}  # since when one worker fewer would do
         self._removed: dict[str, float] = {}  # when one was removed last
@@ -67,18 +68,19 @@ class Policy:
         """Returns the change that is due, which counts as made, or None."""
         if not self._is_settled(seen):
             self._pressure.clear()
+            self._on_fewer.clear()
             self._calm.clear()
             return None
         assert seen.standing is not None
         pressed = {role: self._pressed(seen, role) for role in ROLES if role in self._rules.bounds}
         for role, (present, fewer) in pressed.items():
-            before = self._pressure.get(role, 0.0)
             share = 1 - exp(-(now - self._looked) / MEMORY_SECONDS)
-            self._pressure[role] = before + share * (min(present, MOST) - before)
-            _note(self._calm, role, fewer < 1.0 - BAND, now)
+            _follow(self._pressure, role, min(present, MOST), share, 0.0)
+            _follow(self._on_fewer, role, min(fewer, MOST), share, min(fewer, MOST))
+            _note(self._calm, role, self._on_fewer[role] < 1.0 - BAND, now)
             self._forgive(role, now)
         self._looked = now
-        return self._growth(seen, now) or self._removal(seen, pressed, now)
+        return self._growth(seen, now) or self._removal(seen, now)
 
     def _is_settled(self, seen: Seen) -> bool:
         """Tells whether every worker that there should be serves, and all figures are fresh."""
@@ -119,13 +121,13 @@ class Policy:
             self._regretted[role] = now
         return self._made(Change(role, 1, "", f"pressure is {present:.2f} for {seen.wanted[role]}"), now)
 
-    def _removal(self, seen: Seen, pressed: Mapping[str, tuple[float, float]], now: float) -> Change | None:
+    def _removal(self, seen: Seen, now: float) -> Change | None:
         if now - self._changed < self._rules.down or max(self._pressure.values()) > 1.0:
             return None
         above = [role for role, bounds in self._rules.bounds.items() if seen.wanted.get(role, 0) > bounds.most]
         able = [
             (fewer, role)
-            for role, (_, fewer) in pressed.items()
+            for role, fewer in self._on_fewer.items()
             if seen.wanted[role] > self._rules.bounds[role].least
             and role in self._calm
             and now - self._calm[role] >= self._patience[role]
@@ -144,6 +146,7 @@ class Policy:
     def _made(self, change: Change, now: float) -> Change:
         self._changed = now
         self._pressure.clear()
+        self._on_fewer.clear()
         self._calm.clear()
         return change
 
@@ -156,6 +159,12 @@ class Policy:
 def cheapest(workers: list[WorkerStanding]) -> str:
     """Returns the epoch of the worker whose drain costs least: fewest sequences, least to compute, few cache hits."""
     return min(workers, key=lambda one: (one.sequences, one.queued_tokens, one.found_tokens, one.worker)).worker
+
+
+def _follow(averages: dict[str, float], role: str, value: float, share: float, first: float) -> None:
+    """Has a role's average follow a value, which has this share; without one it begins at `first`."""
+    before = averages.get(role, first)
+    averages[role] = before + share * (value - before)
 
 
 def _note(since: dict[str, float], role: str, holds: bool, now: float) -> None:
