@@ -1,8 +1,8 @@
 """Shows growing and shrinking on Ray: `python -m tests.fuzz.scaling [--seconds 60]`.
 
-A cluster of two nodes on this machine runs `baton up --on ray --autoscale`. Clients, each of which sends its next
-request when it has its answer, are few at first, then twice as many, then as many as at first. What counts: how soon
-workers follow, that no request fails, and that changes keep to their waits.
+A cluster of two nodes on this machine runs `baton up --on ray --autoscale`. Requests come by chance (Poisson), so many
+a second at first, then twice as many, then as many as at first, whether or not others have been answered. What counts:
+how soon workers follow, that no request fails, and that changes keep to their waits.
 """
 
 import asyncio
@@ -36,72 +36,77 @@ class ScalingConfig(Struct, frozen=True, kw_only=True):
     shape: Annotated[Literal["tiny", "135m"], Meta(description="of the model, which is random")] = "tiny"
     rules: Annotated[str, Meta(description="what --autoscale is given")] = "decode=1:2,up=5s,down=15s"
     slo: Annotated[str, Meta(description="what --slo is given")] = "ttft=2s,tpot=100ms"
-    clients: Annotated[Positive, Meta(description="at first; then twice as many, then as many again")] = 20
-    kv_memory: Annotated[str, Meta(description="of each worker")] = "10MiB"
+    rate: Annotated[Seconds, Meta(description="requests a second at first; then twice as many, then as many again")] = (
+        3.0
+    )
+    kv_memory: Annotated[str, Meta(description="of each worker")] = "3MiB"
     prompt: Annotated[Positive, Meta(description="tokens of a prompt")] = 64
     output: Annotated[Positive, Meta(description="tokens of an answer")] = 400
     seconds: Annotated[Seconds, Meta(description="of the doubled load, and of the halved one")] = 60.0
 
 
 class Clients:
-    """Sends requests, so many at a time, and counts what became of them."""
+    """Sends requests, so many a second, and counts what became of them."""
 
     def __init__(self, url: str, config: ScalingConfig) -> None:
         self._http = httpx.AsyncClient(base_url=url, timeout=ANSWER_SECONDS, limits=httpx.Limits(max_connections=None))
         self._config = config
         self._chance = random.Random(0)
         self._tasks: list[asyncio.Task[None]] = []
-        self._wanted = 0
         self._began = time.monotonic()
         self._counts: list[int] = []  # of workers that serve, when last looked at
         self.changes: list[float] = []  # s since the beginning
         self.answered = self.refused = self.failed = 0
 
-    async def phase(self, clients: int, seconds: float) -> None:
-        """Keeps so many clients asking for so long, and tells when the workers that serve are others than before."""
-        self._wanted = clients
-        print(f"{time.monotonic() - self._began:6.1f} s: {clients} clients", flush=True)
-        self._tasks += [asyncio.create_task(self._asks(number)) for number in range(len(self._tasks), clients)]
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            standing = (await self._http.get("/stats")).json()["standing"]
-            counts = [sum(one["usable"] for one in standing[role]["workers"]) for role in ("prefill", "decode")]
-            if counts != self._counts and all(counts):
-                at = time.monotonic() - self._began
-                self.changes += [at] if self._counts else []
-                self._counts = counts
-                print(f"{at:6.1f} s: {counts[0]} prefill, {counts[1]} decode workers serve", flush=True)
-            await asyncio.sleep(LOOK_SECONDS)
+    async def phase(self, rate: float, seconds: float) -> None:
+        """Sends so many requests a second for so long, and tells when the workers that serve are others than before."""
+        now = time.monotonic()
+        print(f"{now - self._began:6.1f} s: {rate:g} requests a second", flush=True)
+        until, next_request, next_look = now + seconds, now, now
+        while (now := time.monotonic()) < until:
+            if now >= next_request:
+                self._tasks.append(asyncio.create_task(self._asks()))
+                next_request += self._chance.expovariate(rate)
+            if now >= next_look:
+                await self._look()
+                next_look += LOOK_SECONDS
+            await asyncio.sleep(max(0.0, min(next_request, next_look) - time.monotonic()))
+
+    async def _look(self) -> None:
+        standing = (await self._http.get("/stats")).json()["standing"]
+        counts = [sum(one["usable"] for one in standing[role]["workers"]) for role in ("prefill", "decode")]
+        if counts != self._counts and all(counts):
+            at = time.monotonic() - self._began
+            self.changes += [at] if self._counts else []
+            self._counts = counts
+            print(f"{at:6.1f} s: {counts[0]} prefill, {counts[1]} decode workers serve", flush=True)
 
     async def end(self) -> None:
         """Waits for the answers that are under way."""
-        self._wanted = 0
         await asyncio.gather(*self._tasks)
         await self._http.aclose()
 
-    async def _asks(self, number: int) -> None:
-        while self._wanted:
-            if number >= self._wanted:
-                await asyncio.sleep(LOOK_SECONDS)
-                continue
-            config = self._config
-            outcome = await ask(self._http, body_of(config.shape, config.prompt, config.output, self._chance), {})
-            self.answered += outcome.timings is not None
-            if outcome.status == httpx.codes.TOO_MANY_REQUESTS:  # it was told to come back
-                self.refused += 1
-                await asyncio.sleep(LOOK_SECONDS)
-            elif outcome.timings is None:
-                self.failed += 1
-                at = time.monotonic() - self._began
-                print(f"{at:6.1f} s: a request failed, status {outcome.status or 'none: cut off'}", flush=True)
+    async def _asks(self) -> None:
+        """Asks until there is an answer, or it fails: who is told to come back does."""
+        config = self._config
+        body = body_of(config.shape, config.prompt, config.output, self._chance)
+        while (outcome := await ask(self._http, body, {})).status == httpx.codes.TOO_MANY_REQUESTS:
+            self.refused += 1
+            await asyncio.sleep(LOOK_SECONDS)
+        if outcome.timings is not None:
+            self.answered += 1
+            return
+        self.failed += 1
+        at = time.monotonic() - self._began
+        print(f"{at:6.1f} s: a request failed, status {outcome.status or 'none: cut off'}", flush=True)
 
 
 async def measure(url: str, config: ScalingConfig) -> Clients:
     """Puts the load on a deployment."""
     clients = Clients(url, config)
-    await clients.phase(config.clients, BEFORE_SECONDS)
-    await clients.phase(2 * config.clients, config.seconds)
-    await clients.phase(config.clients, config.seconds)
+    await clients.phase(config.rate, BEFORE_SECONDS)
+    await clients.phase(2 * config.rate, config.seconds)
+    await clients.phase(config.rate, config.seconds)
     await clients.end()
     return clients
 
