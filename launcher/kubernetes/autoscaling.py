@@ -19,6 +19,8 @@ SHARE = 0.5
 """Of the objective: the predicted time at which one more worker is started, so that it is there before it is missed."""
 BLOCKS = 0.8
 """Share of the KV blocks in use at which one more decode worker is started; less than a fifth is free then."""
+BUSY_SHARE = 0.8
+"""Share of its time that a prefill worker may compute; prompts that are refused count, which no other figure sees."""
 UP_SECONDS, DOWN_SECONDS = 60, 120
 """Periods in which at most one pod is added, or removed."""
 CALM_SECONDS = 600
@@ -33,6 +35,7 @@ class Figure(Struct, frozen=True):
     series: str  # as gateways call it
     role: Role
     each: bool = False  # it is divided among the pods
+    added: bool = False  # it is what comes to one gateway, so that those of all are added up
 
     @property
     def name(self) -> str:
@@ -42,9 +45,10 @@ class Figure(Struct, frozen=True):
 
 TTFT = Figure("baton:predicted_ttft_seconds", "prefill")
 QUEUED = Figure("baton:queued_prefill_tokens", "prefill", each=True)
+BUSY = Figure("baton:prompt_busy_workers", "prefill", each=True, added=True)
 TPOT = Figure("baton:predicted_tpot_seconds", "decode")
 USED = Figure("baton:used_blocks_ratio", "decode")
-FIGURES = (TTFT, QUEUED, TPOT, USED)
+FIGURES = (TTFT, QUEUED, BUSY, TPOT, USED)
 
 
 def scales(config: ManifestsConfig, service: Service) -> bool:
@@ -63,6 +67,7 @@ def targets(config: ManifestsConfig) -> dict[Figure, float]:
     return {
         TTFT: SHARE * (asked.ttft_ms or usual.slo_ttft_ms) / 1000,
         QUEUED: config.queued_tokens,
+        BUSY: BUSY_SHARE,
         TPOT: SHARE * (asked.tpot_ms or usual.slo_tpot_ms) / 1000,
         USED: BLOCKS,
     }
@@ -115,14 +120,16 @@ def adapter_rules(config: ManifestsConfig) -> Value:
 
 
 def _rule(figure: Figure) -> Value:
-    """Makes one rule: of what the gateways of a Service say, the largest, for what one does not see it cannot say."""
+    """Makes one rule: of what the gateways of a Service say, the largest, for what one does not see it cannot say.
+
+    What comes to each of them alone is added up.
+    """
     role = f'role="{figure.role}"'
     series = f"<<.Series>>{{<<.LabelMatchers>>,{role}}}"
+    together = f"{'sum' if figure.added else 'max'}({series}) by (<<.GroupBy>>)"
     return {
         "seriesQuery": f'{figure.series}{{{role},namespace!="",service!=""}}',
         "resources": {"overrides": {"namespace": {"resource": "namespace"}, "service": {"resource": "service"}}},
         "name": {"matches": "^.*$", "as": figure.name},
-        "metricsQuery": f"clamp_max(max({series}) by (<<.GroupBy>>), {MOST})"
-        if not figure.each
-        else f"max({series}) by (<<.GroupBy>>)",
+        "metricsQuery": together if figure.each else f"clamp_max({together}, {MOST})",
     }

@@ -51,6 +51,13 @@ def test_autoscalers_ask_for_what_the_rules_give_of_the_gateways(tmp_path: Path)
     assert sorted(asked) == sorted(given)
 
 
+def test_only_what_comes_to_each_gateway_alone_is_added_up(tmp_path: Path) -> None:
+    queries = {name: rule["metricsQuery"] for name, rule in rules(written("hub", tmp_path)).items()}
+    added = [name for name, query in queries.items() if query.startswith("sum(")]
+    assert added == ["baton_prompt_busy_workers_prefill"]
+    assert all(query.startswith(("max(", "clamp_max(max(")) for name, query in queries.items() if name not in added)
+
+
 def test_the_figures_are_ones_that_gateways_report() -> None:
     worker = WorkerStanding("w", ttft=0.5, ttft_alone=0.1, tpot=0.02, tpot_alone=0.01, blocks=10, free_blocks=1)
     reported = RoleMetrics("m")
@@ -68,6 +75,7 @@ def test_the_objective_decides_when_one_more_is_wanted() -> None:
     assert {figure.name: target for figure, target in from_slo.items()} == {
         "baton_predicted_ttft_seconds_prefill": 0.5,
         "baton_queued_prefill_tokens_prefill": 16_384,
+        "baton_prompt_busy_workers_prefill": 0.8,
         "baton_predicted_tpot_seconds_decode": 0.05,
         "baton_used_blocks_ratio_decode": 0.8,
     }
