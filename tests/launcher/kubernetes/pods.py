@@ -76,7 +76,8 @@ class Pod:
         self.log = node.directory / f"{name}.log"
         self._environment = self._variables(name)
         self.command = [self._filled(word) for word in (*self.container["command"], *self.container["args"])]
-        script = "\n".join(["set -e", *self._root(), *self._mounts(spec), f"exec {self._inside(self.command)}"])
+        lines = ["set -e", *self._root(), *self._mounts(spec), *self._python_below_mounts()]
+        script = "\n".join([*lines, f"exec {self._inside(self.command)}"])
         with self.log.open("wb") as log, node.host.inside():
             self.process = subprocess.Popen(["unshare", "-m", "sh", "-c", script], stdout=log, stderr=log)
 
@@ -153,6 +154,12 @@ class Pod:
                 lines.append(f"mount -o remount,ro {path}")
         assert user != 0
         return lines
+
+    def _python_below_mounts(self) -> list[str]:
+        """Puts the Python of these tests back where a mount hides it: this checkout may be below /tmp."""
+        root, prefix = self._home / "root", Path(sys.prefix)
+        hidden = any(prefix.is_relative_to(each["mountPath"]) for each in self.container["volumeMounts"])
+        return [f"mkdir -p {root}{prefix}", f"mount --rbind {prefix} {root}{prefix}"] if hidden else []
 
     def _inside(self, command: Sequence[str]) -> str:
         """The command in the container's root, for `exec`: one process from here on."""
