@@ -1,4 +1,4 @@
-"""Shows growing and shrinking on Ray: `python -m tests.fuzz.scaling [--seconds 60]`.
+"""Shows growing and shrinking on Ray: `python -m tests.fuzz.scaling`.
 
 A cluster of two nodes on this machine runs `baton up --on ray --autoscale`. Requests come by chance (Poisson), so many
 a second at first, then twice as many, then as many as at first, whether or not others have been answered. What counts:
@@ -36,13 +36,11 @@ class ScalingConfig(Struct, frozen=True, kw_only=True):
     shape: Annotated[Literal["tiny", "135m"], Meta(description="of the model, which is random")] = "tiny"
     rules: Annotated[str, Meta(description="what --autoscale is given")] = "decode=1:2,up=5s,down=15s"
     slo: Annotated[str, Meta(description="what --slo is given")] = "ttft=2s,tpot=100ms"
-    rate: Annotated[Seconds, Meta(description="requests a second at first; then twice as many, then as many again")] = (
-        3.0
-    )
+    rate: Annotated[Seconds, Meta(description="requests a second at first; then twice as many, then as at first")] = 9.0
     kv_memory: Annotated[str, Meta(description="of each worker")] = "3MiB"
     prompt: Annotated[Positive, Meta(description="tokens of a prompt")] = 64
     output: Annotated[Positive, Meta(description="tokens of an answer")] = 400
-    seconds: Annotated[Seconds, Meta(description="of the doubled load, and of the halved one")] = 60.0
+    seconds: Annotated[Seconds, Meta(description="of the doubled load, and of the halved one")] = 45.0
 
 
 class Clients:
