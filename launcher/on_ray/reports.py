@@ -9,7 +9,7 @@ from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError
 
 from launcher.host.signals import Signals
 from launcher.on_ray.cluster import ClusterError
-from launcher.on_ray.controller import NAME
+from launcher.on_ray.control.controller import NAME
 from launcher.on_ray.leftovers import remove_leftovers
 from launcher.on_ray.look import Overview, Phase
 from launcher.stages import Stages

@@ -23,7 +23,7 @@ from launcher.host.signals import Signals
 from launcher.host.state_directory import Instance, new_log, record
 from launcher.on_ray.cluster import BAD_INPUT, ClusterError, connected, rooms
 from launcher.on_ray.code import runtime_env
-from launcher.on_ray.controller import NAME, Controller
+from launcher.on_ray.control.controller import NAME, Controller
 from launcher.on_ray.leftovers import leftovers
 from launcher.on_ray.look import Overview
 from launcher.on_ray.node.check import check_nodes

@@ -17,7 +17,7 @@ from ray.cluster_utils import Cluster
 from ray.exceptions import RayError
 
 from benchmarks.processes.python_path import python_path
-from launcher.on_ray.controller import NAME
+from launcher.on_ray.control.controller import NAME
 from launcher.on_ray.look import Look, Overview, ServiceState
 from launcher.on_ray.reports import Reports
 from launcher.stages import Stages

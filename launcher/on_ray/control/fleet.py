@@ -11,7 +11,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from core.errors import BatonError
 from launcher.deployment import CLOSE_SECONDS, STOPS, WORKERS, Role
-from launcher.on_ray.member import Member
+from launcher.on_ray.control.member import Member
 from launcher.on_ray.node.process import shared_directory
 from launcher.on_ray.node.service_actor import ServiceActor
 from launcher.on_ray.order import Plan

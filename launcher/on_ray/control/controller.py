@@ -11,13 +11,13 @@ from ray.exceptions import RayError
 
 from core.errors import BatonError
 from launcher.deployment import STARTS, WORKERS, Role
-from launcher.on_ray.fleet import Fleet
+from launcher.on_ray.control.fleet import Fleet
+from launcher.on_ray.control.member import Member
+from launcher.on_ray.control.scaling import Scaling
 from launcher.on_ray.look import Overview, Phase
-from launcher.on_ray.member import Member
 from launcher.on_ray.node.process import SECRET
 from launcher.on_ray.node.reborn import is_reborn
 from launcher.on_ray.order import Plan
-from launcher.on_ray.scaling import Scaling
 from launcher.on_ray.told import Said
 
 NAME = "controller"  # of the actor, in the deployment's namespace

@@ -15,7 +15,7 @@ from core.slo import SLO
 from launcher.autoscale.policy import STALE_SECONDS
 from launcher.autoscale.rules import Bounds, Rules
 from launcher.deployment import Role
-from launcher.on_ray.scaling import PAUSE_SECONDS, Scaling
+from launcher.on_ray.control.scaling import PAUSE_SECONDS, Scaling
 from tests.core.conftest import clean_redis, redis_url
 from tests.launcher.autoscale.loads import Offered, seen
 
