@@ -79,6 +79,11 @@ class Trust:
         self.odds = good / ((self._wrong + OWN_WEIGHT) * (self._expected_right + OWN_WEIGHT))
 
 
+def likely(chance: float, odds: float) -> float:
+    """Returns the chance of a guess of a sequence whose odds are so many times better than those of this chance."""
+    return min(SURE, chance * odds / (chance * odds + 1 - chance))
+
+
 class Agreement:
     """Keeps how all sequences' guesses did, by the tokens that they rest on."""
 
@@ -99,7 +104,7 @@ class Agreement:
         for guess in range(guesses):
             before = 1 + parents[guess] if parents else guess
             chance = self.chances[min(guess, MOST_EVIDENCE)]
-            comes = reached[before] * min(SURE, chance * odds / (chance * odds + 1 - chance))
+            comes = reached[before] * likely(chance, odds)
             reached[before] -= comes
             reached.append(comes)
             tokens.append(tokens[-1] + comes)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from core.costs.fit import StepFit
-from engine.schedule.speculation.agreement import MOST_EVIDENCE, SURE, Agreement, Judged, Trust
+from engine.schedule.speculation.agreement import MOST_EVIDENCE, Agreement, Judged, Trust, likely
 from engine.schedule.speculation.trial import Trial, Tried
 
 STAY, BEGIN = 1.03, 1.08
@@ -70,7 +70,6 @@ class Controller:
         self._beyond = self._expected()
         self._tokens = [1.0 + each for each in self._beyond]
         self.allowed = most  # guesses of a sequence in the step that is planned
-        self.pays = True  # guesses have paid in such a step, or it is tried whether they do
 
     def begin(self, sequences: int, context: int, steps: int = 1) -> Decoding:
         """Looks at what the step that is planned now costs: so many sequences decode, of `context` tokens together.
@@ -86,7 +85,6 @@ class Controller:
         tried = self._trial.begin(sequences, self._tokens, steps)
         self._share, self._row, self._first = seconds / sequences, costs.row, costs.rows / self._together
         self.allowed = self._trial.counts[tried.arm]
-        self.pays = self.allowed > 0
         if self._in_engine:
             self._row, self._first = self._share * self._trial.guess_seconds(tried) if self.pays else 0.0, 0.0
         self._since_probe += steps
@@ -113,6 +111,11 @@ class Controller:
             return [0.0, 1.0]
         tokens = self._agreement.tokens(self._most, self._tree)
         return [tokens[count] - 1 for count in self._trial.counts]
+
+    @property
+    def pays(self) -> bool:
+        """Tells whether guesses have paid in such a step as is planned, or whether that is tried."""
+        return self.allowed > 0
 
     @property
     def tries(self) -> bool:
@@ -157,7 +160,7 @@ class Controller:
         count, best = 0, (STAY if trust.guessing else BEGIN) / share
         for guess in range(offered):
             chance = chances[min(evidence + guess, MOST_EVIDENCE)]
-            comes *= min(SURE, chance * odds / (chance * odds + 1 - chance))
+            comes *= likely(chance, odds)
             if comes * seconds <= row * tokens:
                 break
             tokens, seconds = tokens + comes, seconds + row

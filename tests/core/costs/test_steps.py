@@ -80,7 +80,7 @@ def test_the_first_token_comes_behind_what_waits() -> None:
 
 
 def test_what_is_surely_not_computed_yet_is_waited_for_however_old_the_figures_are() -> None:
-    """Of 300 tokens, 100 in a step that takes 11 s, the gateway has seen no first token of some."""
+    """Predicts behind 300 tokens, of which 100 are in a step of 11 s, and `awaited` have given no first token yet."""
     busy, prompt = Backlog(prompts=3, tokens=300), Ahead(100)
     whole = 44.0
     rows = {(0, 5.0): whole - 5, (0, 60.0): 11.0, (300, 5.0): whole - 5, (300, 60.0): whole - 6.6, (100, 60.0): 15.4}

@@ -13,7 +13,7 @@ from launcher.on_ray.told import KEPT, Said
 
 
 def test_another_version_on_the_cluster_is_one_sentence() -> None:
-    """By the error that Ray itself raises."""
+    """Takes the error that Ray itself raises."""
     theirs = {"ray_version": "2.40.0", "python_version": "3.9.1"}
     with pytest.raises(RuntimeError) as raised:
         ray._private.utils.check_version_info(theirs, "10.0.0.2:6379")
