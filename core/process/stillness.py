@@ -9,7 +9,7 @@ class Stillness:
     """Sums up the time in which a mark has stayed the same.
 
     What passes while nobody looks counts only up to `LONGEST_LOOK`: a host that was suspended, or an observer that was
-    stopped, proves nothing about what it observes.
+    stopped, proves nothing about what it observes. Neither does time in which the observed could not have moved.
     """
 
     def __init__(self) -> None:
@@ -17,11 +17,14 @@ class Stillness:
         self._mark: Hashable = None
         self._looked = 0.0  # s, when `look` was called last
 
-    def look(self, mark: Hashable, now: float) -> float:
-        """Returns the seconds for which `mark` has stayed the same; None is a mark of what need not move."""
+    def look(self, mark: Hashable, now: float, unable: float = 0.0) -> float:
+        """Returns the seconds for which `mark` has stayed the same; None is a mark of what need not move.
+
+        `unable`: seconds since the last look in which the mark could not have moved.
+        """
         if mark is None or mark != self._mark:
             self.seconds = 0.0
         else:
-            self.seconds += min(now - self._looked, LONGEST_LOOK)
+            self.seconds += max(0.0, min(now - self._looked, LONGEST_LOOK) - unable)
         self._mark, self._looked = mark, now
         return self.seconds

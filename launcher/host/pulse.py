@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from core.process.run_queue import RunQueue
 from core.process.stillness import Stillness
 from launcher.host.process import Process
 
@@ -15,16 +16,20 @@ class Pulse:
         self._service = service
         self._pid = pid
         self._stillness = Stillness()
+        self._run_queue = RunQueue(pid)
 
     def look(self, now: float, ready: bool) -> tuple[float, str]:
         """Returns for how many seconds the child has been stopped or silent, and which; `now`: time.monotonic.
 
-        A service that beats renews the time of its status file every second from when it is `ready` on.
+        A service that beats renews the time of its status file every second from when it is `ready` on. Time in which
+        the child waited for a processor is not silence: a child that is killed for it takes its requests along, and
+        its next start adds to the load that starved it.
         """
+        waited = self._run_queue.look(now)
         if is_stopped(self._pid):
             return self._stillness.look("stopped", now), "stopped"
         beats = ready and self._service.beats and self._service.status_file is not None
-        return self._stillness.look(self._beat() if beats else None, now), "silent"
+        return self._stillness.look(self._beat() if beats else None, now, waited), "silent"
 
     def _beat(self) -> int:
         assert self._service.status_file is not None

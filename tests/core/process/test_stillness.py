@@ -17,3 +17,10 @@ def test_a_pause_of_the_observer_proves_little() -> None:
     still = Stillness()
     still.look("a", 0.0)
     assert still.look("a", 3600.0) == LONGEST_LOOK
+
+
+def test_time_in_which_the_mark_could_not_move_is_not_stillness() -> None:
+    still = Stillness()
+    still.look("a", 0.0)
+    assert still.look("a", 1.0, unable=0.75) == 0.25
+    assert still.look("a", 2.0, unable=5.0) == 0.25, "a wait may seem longer than the time between two looks"
