@@ -9,7 +9,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from pytest import approx
 
 from launcher.host.process import Process, watch_status_file
 from launcher.host.pulse import Pulse, is_stopped
@@ -29,6 +28,8 @@ def asleep() -> Iterator[int]:
     """A process that never waits for a processor."""
     with subprocess.Popen(["sleep", "1000"]) as child:
         try:
+            stat = Path(f"/proc/{child.pid}/stat")
+            wait_until(lambda: stat.read_text().startswith(f"{child.pid} (sleep) S"), "its sleep")
             yield child.pid
         finally:
             child.kill()
@@ -40,8 +41,7 @@ def test_who_renews_its_file_is_not_silent(service: Process, asleep: int) -> Non
     for now in range(5):
         os.utime(service.status_file, (now, now))
         assert pulse.look(now, ready=True) == (0.0, "silent")
-    silences = [pulse.look(now, ready=True)[0] for now in range(5, 8)]
-    assert silences == approx([1.0, 2.0, 3.0], abs=0.5), "but for what the child's own start may still wait"
+    assert [pulse.look(now, ready=True)[0] for now in range(5, 8)] == [1.0, 2.0, 3.0]
     os.utime(service.status_file, (100, 100))
     assert pulse.look(8, ready=True) == (0.0, "silent")
 
