@@ -86,6 +86,7 @@ class WorkerConnection(Worker):
         self.learned_at = self.since  # or whenever it was: one that runs says so soon
         self.liveness = Liveness(self.since)
         self.welcomed = False
+        self.speaks = VERSION  # the protocol version of its Welcome, once that has come
         self._overdue = False  # its engine should have answered by now
         self.taken = NO_TICKET  # jobs of higher tickets wait on its stream
         self._gateway = epoch
@@ -226,8 +227,7 @@ class WorkerConnection(Worker):
             )
 
     def _greeted(self, version: int) -> None:
+        self.speaks = version
         if version == VERSION:
             self.welcomed = True
             self.liveness.greeted()
-        else:
-            log.error("worker %s speaks protocol version %d, this gateway %d", self.epoch, version, VERSION)

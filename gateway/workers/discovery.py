@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import random
 import time
 from collections import OrderedDict
 
@@ -10,6 +11,7 @@ import zmq.asyncio
 
 from core.errors import StoreUnavailable
 from core.kv.spec import QUANTIZED
+from core.messages.wire import VERSION
 from core.network.curve_keys import CurveKeys
 from core.network.sealing import Signer
 from core.process.tasks import Tasks
@@ -29,6 +31,7 @@ LOOK_EVERY = 0.05  # s between looks at the workers' health
 SYNC_EVERY = 10.0  # s between measurements of the server's clock
 BURIED_SECONDS = 10.0  # s for which a life that hangs, or is out of reach, is not connected to again
 SILENT_SECONDS = 1.0  # … and one that was silent, or cut off, the first time: each time twice as long, up to that
+FOREIGN_SECONDS = 30.0  # s at most for which a life of another protocol version is not connected to again
 UNREACHED_SECONDS = 10.0  # s after which a life that has not answered once is out of reach
 LIVES = 4096  # lives whose last heartbeat is remembered, at least while they have a record
 NAMED = 1024  # names that the log tells at most
@@ -65,6 +68,7 @@ class Discovery:
         self._context = zmq.asyncio.Context(io_threads=1)
         self._buried: dict[str, float] = {}  # dead lives by epoch, with the local time until which they stay buried, s
         self._silences: dict[str, int] = {}  # how many times lives that have a record were dead by silence, by epoch
+        self._foreign: dict[str, int] = {}  # how many times lives that have a record spoke another version, by epoch
         self._beats: OrderedDict[str, int] = OrderedDict()  # number of the last heartbeat seen, by epoch
         self._named: set[str] = set()  # what the log has named once: workers with another model, unsigned records
         self._synced = 0.0  # local time of the clock's last measurement, s
@@ -98,6 +102,7 @@ class Discovery:
         there = {record.epoch for record, _ in found}
         self._missed = {epoch: record for epoch, record in self._missed.items() if epoch in there}
         self._silences = {epoch: count for epoch, count in self._silences.items() if epoch in there}
+        self._foreign = {epoch: count for epoch, count in self._foreign.items() if epoch in there}
         self._update({record.epoch: record for record, beat in found if self._fits(record) and self._new(record, beat)})
 
     def look(self) -> None:
@@ -110,6 +115,8 @@ class Discovery:
                 log.warning("%s worker %s is dead", worker.record.role, worker.epoch)
                 if not worker.liveness.hangs:
                     seconds = self._silent_seconds(worker.epoch)
+            elif worker.speaks != VERSION:
+                seconds = self._foreign_seconds(worker)
             elif worker.broken:
                 log.warning("%s worker %s is left: its connection broke here", worker.record.role, worker.epoch)
             elif not worker.welcomed and now - worker.since > UNREACHED_SECONDS:
@@ -127,6 +134,17 @@ class Discovery:
         """
         self._silences[epoch] = count = self._silences.get(epoch, 0) + 1
         return min(BURIED_SECONDS, SILENT_SECONDS * 2.0 ** (count - 1))
+
+    def _foreign_seconds(self, worker: WorkerConnection) -> float:
+        """Returns for how long a life of another version is left alone: longer each time, and each gateway differs.
+
+        Its version stays while it lives. The next life at its address has another epoch, and is tried at once.
+        """
+        self._foreign[worker.epoch] = count = self._foreign.get(worker.epoch, 0) + 1
+        if count == 1:
+            why = "%s worker %s speaks protocol version %d, this gateway %d: it is not used"
+            log.error(why, worker.record.role, worker.epoch, worker.speaks, VERSION)
+        return min(FOREIGN_SECONDS, 2.0 ** min(count, 16)) * random.uniform(0.5, 1.0)
 
     async def _poll_for_ever(self) -> None:
         while True:
@@ -173,7 +191,8 @@ class Discovery:
             why = "%s worker %s at %r cannot be connected to: %s; it is tried again in %.0f s"
             log.warning(why, record.role, record.epoch, record.address, error, BURIED_SECONDS)
             return
-        log.info("found %s worker %s at %s", record.role, record.epoch, record.address)
+        if record.epoch not in self._foreign:
+            log.info("found %s worker %s at %s", record.role, record.epoch, record.address)
         self._name_misfits(record)
         self._directory.add(connection)
 

@@ -39,7 +39,7 @@ from core.messages.gateway import (
 )
 from core.messages.job import AnyJob, PrefillJob
 from core.messages.sampling import Finish
-from core.messages.wire import encode
+from core.messages.wire import VERSION, encode
 from core.network.curve_keys import CurveKeys
 from core.network.gatekeeper import Gatekeeper
 from core.network.reach import LOOPBACK
@@ -190,7 +190,7 @@ class Peer:
             match message:
                 case Hello():
                     self._gateways[message.sender] = identity
-                    await self.say(message.sender, Welcome(**ends))
+                    await self.say(message.sender, Welcome(**ends, version=self.faults.get("version", VERSION)))
                 case Ping(number=number):
                     pong = Pong(
                         **ends,

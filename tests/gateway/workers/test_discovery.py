@@ -14,6 +14,7 @@ from msgspec import structs
 
 from core.ids import AttemptKey
 from core.messages.gateway import Alive
+from core.messages.wire import VERSION
 from core.network.curve_keys import CurveKeys
 from core.network.sealing import Signer
 from core.redis.clients import Store, connect
@@ -22,7 +23,14 @@ from core.redis.registry import PURPOSE, publish, record_key
 from core.redis.store import ServerClock
 from gateway.workers.connection import News, WorkerConnection
 from gateway.workers.directory import WorkerDirectory
-from gateway.workers.discovery import BURIED_SECONDS, LOOK_EVERY, SILENT_SECONDS, UNREACHED_SECONDS, Discovery
+from gateway.workers.discovery import (
+    BURIED_SECONDS,
+    FOREIGN_SECONDS,
+    LOOK_EVERY,
+    SILENT_SECONDS,
+    UNREACHED_SECONDS,
+    Discovery,
+)
 from gateway.workers.liveness import OVERDUE_MS
 from tests.gateway.conftest import SECRET
 from tests.gateway.peer import Peer
@@ -257,6 +265,44 @@ async def test_a_worker_that_hangs_does_not_come_back_so_soon(
     later += 2
     await peer.beat()
     assert await finder.poll() == {peer.epoch}
+
+
+async def test_a_worker_of_another_version_is_named_once_and_greeted_ever_more_seldom(
+    finder: Finder, peer: Peer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each greeting is really answered; the time between two greetings is what the gateway is told."""
+    caplog.set_level(logging.INFO, "baton.gateway")
+    later = 0.0
+    for module in ("discovery", "connection"):
+        monkeypatch.setattr(
+            f"gateway.workers.{module}.time", SimpleNamespace(monotonic=lambda: time.monotonic() + later)
+        )
+    monkeypatch.setattr("gateway.workers.discovery.random", SimpleNamespace(uniform=lambda least, most: most))
+    peer.faults["version"] = VERSION + 1
+
+    def left() -> bool:
+        finder.discovery.look()
+        return not finder.known()
+
+    pauses = []
+    for _ in range(6):
+        assert await finder.poll() == {peer.epoch}
+        await until(left, "the worker of another version to be left")
+        began = later
+        await peer.beat()
+        while not await finder.poll():
+            later += 0.5
+            await peer.beat()
+        pauses.append(later - began)
+    expected = [2.0, 4.0, 8.0, 16.0, FOREIGN_SECONDS, FOREIGN_SECONDS]
+    assert all(abs(pause - wanted) <= 1.0 for pause, wanted in zip(pauses, expected, strict=True)), pauses
+    said = [record.getMessage() for record in caplog.records if peer.epoch in record.getMessage()]
+    assert said == [
+        f"found decode worker {peer.epoch} at {peer.record.address}",
+        f"decode worker {peer.epoch} speaks protocol version {VERSION + 1}, this gateway {VERSION}: it is not used",
+    ]
+    await publish(finder.store, SIGNER, like(peer, "next life", peer.record.address), time.time())
+    assert "next life" in await finder.poll(), "the next life is tried at once"
 
 
 async def test_workers_of_other_weights_are_named_once(
