@@ -2,19 +2,25 @@
 
 import re
 from collections.abc import Sequence
+from functools import partial
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from core.errors import ModelError
 from core.gguf.unpacking import SHARD, unpacked
 from core.process.status import Progress
+from core.weight_files import SINGLE, weight_files, without_weights
 
 HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::([\w.-]+))?")
 """Behind a colon stands which of a repository's GGUF files is meant: its name, or a part of it such as Q4_K_M."""
 
-WHOLE_MODEL = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model")
-"""File names that are downloaded: never pickled weights (*.bin, *.pt), and code only of who is trusted."""
+DESCRIPTION = ("*.json", "*.jinja", "tokenizer.model")
+"""Names of files that are downloaded beside the weights, which `core.weight_files` names."""
 CODE = ("*.py",)
+"""Names of files with code, which is downloaded only where it is trusted."""
+LEFT = ("*/*.json", "consolidated*")
+"""Names of files that repeat the model in another format."""
 
 
 def directory_of(model: str, option: str = "--model") -> Path | None:
@@ -35,15 +41,20 @@ def directory_of(model: str, option: str = "--model") -> Path | None:
     return None
 
 
-def locate(model: str, progress: Progress = lambda stage, percent: None, patterns: Sequence[str] = WHOLE_MODEL) -> Path:
-    """Returns the directory of `model`. Of a hub id it downloads the files that match `patterns` first.
+def locate(
+    model: str,
+    progress: Progress = lambda stage, percent: None,
+    patterns: Sequence[str] = DESCRIPTION,
+    weights: bool = True,
+) -> Path:
+    """Returns the directory of `model`. Of a hub id it downloads the files that match `patterns`, and the `weights`.
 
     Raises `ModelError` for what is neither a directory nor a hub id, and for a download that fails.
     """
-    return directory_of(model) or _download(model, progress, patterns)
+    return directory_of(model) or _download(model, progress, patterns, weights)
 
 
-def _download(model: str, progress: Progress, patterns: Sequence[str]) -> Path:
+def _download(model: str, progress: Progress, patterns: Sequence[str], weights: bool) -> Path:
     # Imported here because a directory, the usual case, needs nothing of it, and it takes half a second.
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
@@ -52,27 +63,34 @@ def _download(model: str, progress: Progress, patterns: Sequence[str]) -> Path:
     assert match is not None
     repository, wanted = match.groups()
     progress("downloading", 0.0)
+    fetch = partial(snapshot_download, repository, tqdm_class=_bars(progress))
     try:
-        names = _wanted(list(patterns), wanted)
-        directory = Path(snapshot_download(repository, allow_patterns=names, tqdm_class=_bars(progress)))
-        if wanted is None and not (directory / "config.json").is_file():
-            only = _chosen(HfApi().list_repo_files(repository), model)
-            snapshot_download(repository, allow_patterns=only, tqdm_class=_bars(progress))
+        if wanted is not None:
+            whole = Path(fetch(allow_patterns=_wanted(wanted)))
+            names = [str(path.relative_to(whole)) for path in whole.rglob("*.gguf")]
+            return unpacked(whole / _chosen([name for name in names if wanted in name], model)[0])
+        quiet = _bars(lambda stage, percent: None)  # a few megabytes, which would be 100 % before the weights begin
+        directory = Path(fetch(allow_patterns=[*patterns], ignore_patterns=[*LEFT], tqdm_class=quiet))
+        fetch = partial(fetch, revision=directory.name)  # the same commit
+        if not (directory / "config.json").is_file():
+            fetch(allow_patterns=_chosen(HfApi().list_repo_files(repository, revision=directory.name), model))
+        elif weights:
+            files = weight_files(directory)
+            fetch(allow_patterns=sorted(files))
+            if files == {SINGLE: set()} and not (directory / SINGLE).is_file():
+                names = HfApi().list_repo_files(repository, revision=directory.name)
+                raise ModelError(f"--model: {model!r}: the repository {without_weights(names)}")
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ModelError(
             f"--model: {model!r}: is no directory, and cannot be fetched from the hub: {reason}"
         ) from error
     progress("downloading", 100.0)
-    if wanted is None:
-        return _described(directory)
-    here = [str(path.relative_to(directory)) for path in directory.rglob("*.gguf")]
-    return unpacked(directory / _chosen([name for name in here if wanted in name], model)[0])
+    return _described(directory)
 
 
-def _wanted(patterns: list[str], wanted: str | None) -> list[str]:
-    if wanted is None:
-        return patterns
+def _wanted(wanted: str) -> list[str]:
+    """Returns the patterns of a GGUF file's parts."""
     if part := SHARD.fullmatch(wanted):
         return [f"{part[1]}-*-of-{part[3]}.gguf"]
     return [wanted if wanted.endswith(".gguf") else f"*{wanted}*.gguf"]
@@ -103,11 +121,16 @@ def _bars(progress: Progress) -> type[Any]:
 
     reported = 0.0
 
-    def display(bar: Any, *args: Any, **kwargs: Any) -> None:
-        """Is called where tqdm would draw. The hub also has bars that count files, and totals that grow on the way."""
-        nonlocal reported
-        if bar.unit == "B" and bar.total:
-            reported = max(reported, min(100.0, 100.0 * bar.n / bar.total))
-            progress("downloading", reported)
+    class Bar(tqdm):  # type: ignore[misc]
+        """Reports where tqdm would draw. The hub also has bars that count files, and totals that grow on the way."""
 
-    return type("Bar", (tqdm,), {"display": display})
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs | {"file": StringIO()})  # it writes a line when it is closed
+
+        def display(self, *args: Any, **kwargs: Any) -> None:
+            nonlocal reported
+            if self.unit == "B" and self.total:
+                reported = max(reported, min(100.0, 100.0 * self.n / self.total))
+                progress("downloading", reported)
+
+    return Bar

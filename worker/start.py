@@ -245,7 +245,7 @@ def _preparation(config: WorkerConfig, engine: LoadedEngine, inbox: Inbox[Any]) 
     vocabulary = engine.model_config.vocab_size
 
     def read() -> LLTokenizer:
-        return read_tokenizer(locate(config.engine.model), vocabulary)
+        return read_tokenizer(locate(config.engine.model, weights=False), vocabulary)
 
     return Preparation(read, inbox.wake)
 

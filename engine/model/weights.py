@@ -1,7 +1,6 @@
 """Reads a checkpoint's tensors by name, from one or many safetensors files, and makes a digest of them."""
 
 import hashlib
-import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -14,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from core.errors import ModelError
+from core.weight_files import present_weight_files
 from engine.model.formats.format import Plain, WeightFormat
 from engine.model.quantized import Form, Weight
 
@@ -41,7 +41,7 @@ class Checkpoint:
         self._format = format or Plain()
         self._files: dict[str, Any] = dict(files or {})
         self._unused: set[str] = set()
-        for path, promised in _shards(directory).items() if files is None else ():
+        for path, promised in present_weight_files(directory).items() if files is None else ():
             with _clear_errors(path):
                 opened: Any = safe_open(str(path), framework="pt")
                 names = set(opened.keys())
@@ -157,35 +157,6 @@ def _starts(count: int) -> list[int]:
     if count <= SAMPLES * RUN:
         return list(range(0, count, RUN))
     return [index * (count - RUN) // (SAMPLES - 1) for index in range(SAMPLES)]
-
-
-def _shards(directory: Path) -> dict[Path, set[str]]:
-    """Finds each file, with the names that the index promises in it; where there is one file, none are promised."""
-    index = directory / "model.safetensors.index.json"
-    single = directory / "model.safetensors"
-    if index.is_file():
-        return _indexed(index)
-    if single.is_file():
-        return {single: set()}
-    pickled = sorted(path.name for path in directory.glob("*.bin"))
-    hint = f"; {pickled[0]} is a pickle, which is never loaded" if pickled else ""
-    raise ModelError(f"{directory} has no model.safetensors and no model.safetensors.index.json{hint}")
-
-
-def _indexed(index: Path) -> dict[Path, set[str]]:
-    try:
-        places = json.loads(index.read_bytes())["weight_map"]
-        shards: dict[Path, set[str]] = {}
-        for name, file in places.items():
-            if Path(file).name != file:
-                raise ModelError(f"{index.name} points outside of its directory: {file}")
-            shards.setdefault(index.parent / file, set()).add(name)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise ModelError(f"{index} is not an index of safetensors files") from None
-    missing = sorted(path.name for path in shards if not path.is_file())
-    if missing:
-        raise ModelError(f"{index.parent} lacks {missing[0]}, which its index names ({len(missing)} missing)")
-    return shards
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from core.config.engine import EngineConfig
 from core.errors import ConfigError
 from core.kv.spec import KVSpec, blocks_for
 from core.messages.sampling import Sampling
-from core.model_location import WHOLE_MODEL, locate
+from core.model_location import locate
 from core.process.status import Progress
 from engine.device import device_errors
 from engine.model.config import TextModel
@@ -91,8 +91,8 @@ def load_draft(
     if main is None:
         why = f"all layers of {target.config.name} see {groups[0].window} tokens, and a draft goes by blocks that stay"
         raise ConfigError(OPTION, given, why)
-    directory = locate(given, progress, WHOLE_MODEL)
-    refuse_other_vocabulary(OPTION, given, directory, locate(config.model, progress))
+    directory = locate(given, progress)
+    refuse_other_vocabulary(OPTION, given, directory, locate(config.model, weights=False))
     own = structs.replace(
         config,
         model=given,

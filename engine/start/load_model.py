@@ -11,7 +11,7 @@ from msgspec import structs
 from core.config.engine import EngineConfig
 from core.errors import ConfigError, ModelError, OptionError
 from core.gguf.unpacking import PLACES
-from core.model_location import CODE, WHOLE_MODEL, locate
+from core.model_location import CODE, DESCRIPTION, locate
 from core.process.status import Progress
 from core.speculation import proposing
 from engine.adapters.slots import AdapterSlots
@@ -46,7 +46,7 @@ def load_model(config: EngineConfig, progress: Progress, open_weights: Callable[
     use_device(device)
     dtype = choose_dtype(config.dtype, device, widened=serves_natively(config))
     refuse_impossible(config, device)
-    directory = locate(config.model, progress, WHOLE_MODEL + CODE if config.trust_remote_code else WHOLE_MODEL)
+    directory = locate(config.model, progress, DESCRIPTION + CODE if config.trust_remote_code else DESCRIPTION)
     progress("reading the config", 0.0)
     ours = _ours(config, directory)
     if isinstance(ours, ModelConfig):

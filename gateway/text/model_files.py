@@ -20,7 +20,7 @@ FILES = [
 
 def locate_files(model: str) -> Path:
     """Returns the directory with `FILES`, downloaded first if `model` is a hub id. Raises `ModelError`."""
-    return locate(model, patterns=FILES)
+    return locate(model, patterns=FILES, weights=False)
 
 
 def read_object(directory: Path, name: str, required: bool = False) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from core.errors import ConfigError
 from core.gguf.unpacking import PLACES
 from core.model_location import directory_of
+from core.weight_files import WeightsMissing, present_weight_files
 
 LENGTH = struct.Struct("<Q")  # a safetensors file starts with the length of its JSON header
 LONGEST_HEADER = 100_000_000  # bytes; the format's own limit
@@ -26,21 +27,14 @@ def checked(model: str, option: str = "--model") -> Path | None:
 def _check_directory(directory: Path, option: str) -> None:
     for name in ("config.json", "tokenizer.json"):
         _read_object(directory, name, option)
-    index = directory / "model.safetensors.index.json"
     if (directory / PLACES).is_file():
         return  # what is unpacked of a GGUF file, all of whose tensors were found to be there
-    if index.is_file():
-        weight_map = _read_object(directory, index.name, option).get("weight_map")
-        if not isinstance(weight_map, dict) or not weight_map:
-            raise ConfigError(option, str(directory), f"{index.name} has no weight_map")
-        names = sorted({str(name) for name in weight_map.values()})
-    elif (directory / "model.safetensors").is_file():
-        names = ["model.safetensors"]
-    else:
-        found = "; pickled weights are not read" if any(directory.glob("*.bin")) else ""
-        raise ConfigError(option, str(directory), f"has no model.safetensors{found}")
-    for name in names:
-        _check_weights(directory, name, option)
+    try:
+        files = present_weight_files(directory)
+    except WeightsMissing as error:
+        raise ConfigError(option, str(directory), error.why) from None
+    for path in files:
+        _check_weights(directory, path.name, option)
 
 
 def _read_object(directory: Path, name: str, option: str) -> dict[str, object]:

@@ -1,11 +1,16 @@
 """A directory and a hub id are told apart, what is neither is refused by name, and a download shows its progress."""
 
+import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from core.errors import ModelError
-from core.model_location import _bars, _wanted, directory_of, locate
+from core.model_location import CODE, DESCRIPTION, _bars, _wanted, directory_of, locate
+from engine.model.weights import Checkpoint
+from tests.hub import hub_of
 
 
 def test_a_directory_and_a_hub_id_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +46,7 @@ def test_a_hub_that_cannot_be_reached_is_one_sentence(tmp_path: Path, monkeypatc
         locate("nobody/nothing")
 
 
-def test_a_download_reports_the_bytes_that_are_here() -> None:
+def test_a_download_reports_the_bytes_that_are_here(capfd: pytest.CaptureFixture[str]) -> None:
     """Bars of files are left out, and the percentage never falls when the hub learns of more to fetch."""
     seen: list[float] = []
     make = _bars(lambda stage, percent: seen.append(percent))
@@ -54,10 +59,70 @@ def test_a_download_reports_the_bytes_that_are_here() -> None:
     size.close()
     files.close()
     assert seen == sorted(seen) and set(seen) == {0.0, 50.0, 100.0}
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_part_of_a_gguf_model_brings_the_others_along() -> None:
-    assert _wanted(["*.json"], "mine-00001-of-00003.gguf") == ["mine-*-of-00003.gguf"]
-    assert _wanted(["*.json"], "mine.gguf") == ["mine.gguf"]
-    assert _wanted(["*.json"], "Q4_K_M") == ["*Q4_K_M*.gguf"]
-    assert _wanted(["*.json"], None) == ["*.json"]
+    assert _wanted("mine-00001-of-00003.gguf") == ["mine-*-of-00003.gguf"]
+    assert _wanted("mine.gguf") == ["mine.gguf"]
+    assert _wanted("Q4_K_M") == ["*Q4_K_M*.gguf"]
+
+
+TENSORS = {name: save({name: np.ones(4, np.float32)}) for name in ("a", "b")}
+INDEX = json.dumps({"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}})
+SHARDS = {f"model-0000{place}-of-00002.safetensors": TENSORS[name] for place, name in enumerate("ab", 1)}
+DESCRIBED = {
+    "config.json": b"{}",
+    "tokenizer.json": b"{}",
+    "additional_chat_templates/rag.jinja": b"x",
+}
+LEFT = {
+    "original/model.safetensors": TENSORS["a"],
+    "original/config.json": b"{}",
+    "consolidated.safetensors": TENSORS["a"],
+    "consolidated.safetensors.index.json": b"{}",
+    "adapter_model.safetensors": TENSORS["a"],
+    "pytorch_model.bin": b"x",
+    "modeling.py": b"x",
+    "README.md": b"x",
+}
+SHARDED = {**SHARDS, "model.safetensors.index.json": INDEX.encode()}
+WHOLE = {"model.safetensors": TENSORS["a"]}
+
+
+@pytest.mark.parametrize("weights", [WHOLE, SHARDED, SHARDED | WHOLE], ids=["one file", "an index", "both"])
+def test_what_is_downloaded_is_what_is_read(
+    weights: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub's own client asks a server for the files: none that repeats the model in another format is fetched."""
+    read = SHARDED if SHARDED.items() <= weights.items() else WHOLE
+    with hub_of({**DESCRIBED, **weights, **LEFT}, tmp_path, monkeypatch) as hub:
+        directory = locate("owner/name")
+        assert sorted(hub.fetched) == sorted({**DESCRIBED, **read})
+        hub.fetched.clear()
+        locate("owner/name", patterns=DESCRIPTION + CODE)
+        assert hub.fetched == ["modeling.py"]
+    assert list(Checkpoint(directory).parameters().values()) == [4 * len(set(read) - {"model.safetensors.index.json"})]
+
+
+def test_who_needs_no_weights_downloads_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with hub_of({**DESCRIBED, **SHARDED}, tmp_path, monkeypatch) as hub:
+        locate("owner/name", weights=False)
+        assert sorted(hub.fetched) == sorted([*DESCRIBED, "model.safetensors.index.json"])
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [
+        ({"consolidated.safetensors": b""}, "consolidated.safetensors has the weights under their maker's own names"),
+        ({"pytorch_model.bin": b""}, "pytorch_model.bin is a pickle"),
+        ({"mine-Q4_K_M.gguf": b"", "mine-Q8_0.gguf": b""}, "GGUF files one is named behind a colon"),
+        ({"model.safetensors.index.json": INDEX.encode()}, "lacks model-00001-of-00002.safetensors"),
+    ],
+)
+def test_a_repository_without_weights_says_what_it_has(
+    weights: dict[str, bytes], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with hub_of({**DESCRIBED, **weights}, tmp_path, monkeypatch), pytest.raises(ModelError) as refused:
+        Checkpoint(locate("owner/name"))
+    assert words in str(refused.value)
