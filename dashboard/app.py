@@ -9,10 +9,10 @@ import streamlit as st
 from core.cli import parse
 from core.config.dashboard import DashboardConfig
 from core.errors import StoreUnavailable
-from core.slo import SLO
+from core.slo import NO_OBJECTIVE
 from dashboard import charts, markup, try_it
 from dashboard.asking import Gateway
-from dashboard.figures import glance, judge, progress, rates, sharing, timeline
+from dashboard.figures import glance, judge, progress, rates, refused, sharing, timeline
 from dashboard.palette import STAGES
 from dashboard.source import Snapshot, Source
 
@@ -42,39 +42,16 @@ def page(config: DashboardConfig) -> None:
     st.html(STYLE)
     source = open_source(config.redis)
     gateway = Gateway(config.gateway, config.api_key_file, config.gateway_cert)
-    head, *inputs = st.columns([5, 1.3, 1.3, 2], vertical_alignment="bottom")
+    head, window = st.columns([7.6, 2], vertical_alignment="bottom")
     with head:
         _header(source)
-    _inputs(inputs, source)
+    window.segmented_control("Window", list(WINDOWS), default="5 min", key="window", required=True)
     _numbers(source, gateway)
     left, right = st.columns([5, 3], gap="large")
     with left:
         _tables(source)
     with right:
         try_it.show(source, gateway)
-
-
-def _inputs(columns: list[st.delta_generator.DeltaGenerator], source: Source) -> None:
-    """Draws the inputs for objective and window. They start with the gateway's own objective."""
-    if "ttft" not in st.session_state:
-        default = _announced(source)
-        st.session_state["ttft"], st.session_state["tpot"] = default.ttft_ms, default.tpot_ms
-    ttft, tpot, window = columns
-    ttft.number_input("TTFT limit, ms", min_value=1.0, step=50.0, format="%g", key="ttft", help=markup.TTFT)
-    tpot.number_input("TPOT limit, ms", min_value=0.1, step=5.0, format="%g", key="tpot", help=markup.TPOT)
-    window.segmented_control("Window", list(WINDOWS), default="5 min", key="window", required=True)
-
-
-def _announced(source: Source) -> SLO:
-    try:
-        gateways = source.read().gateways
-    except StoreUnavailable:
-        gateways = []
-    return SLO(gateways[0].slo_ttft_ms, gateways[0].slo_tpot_ms) if gateways else SLO(2000.0, 100.0)
-
-
-def _objective() -> SLO:
-    return SLO(st.session_state["ttft"], st.session_state["tpot"])
 
 
 @st.fragment(run_every=RARELY)
@@ -99,32 +76,31 @@ def _numbers(source: Source, gateway: Gateway) -> None:
     if not snapshot.workers:
         st.info(NO_WORKERS)
     window = WINDOWS[st.session_state["window"]]
-    now, slo = snapshot.now, _objective()
-    in_progress = progress(snapshot.gateways)
-    st.html(
-        markup.tiles(glance(snapshot.finished, slo, now, window), in_progress, rates(snapshot.samples.values(), now))
-    )
+    now, in_progress = snapshot.now, progress(snapshot.gateways)
+    seen = glance(snapshot.finished, now, window)
+    st.html(markup.tiles(seen, in_progress, rates(snapshot.samples.values(), now)))
     try_it.volley_progress()
     if snapshot.finished or any(in_progress):
-        _time_lines(snapshot, slo, window)
+        _time_lines(snapshot, window)
     elif snapshot.workers:
         try_it.offer(gateway)
 
 
-def _time_lines(snapshot: Snapshot, slo: SLO, window: float) -> None:
-    buckets = timeline(snapshot.finished, slo, snapshot.now, window, INTERVALS)
+def _time_lines(snapshot: Snapshot, window: float) -> None:
+    buckets = timeline(snapshot.finished, snapshot.now, window, INTERVALS)
+    objective = snapshot.gateways[0].objective if snapshot.gateways else NO_OBJECTIVE
     width = window / INTERVALS
     goodput, ttft, tpot = st.columns([2, 1, 1], gap="medium")
     with goodput:
         st.html(markup.title("Goodput", f"requests that ended, per {width:g} s", markup.GOODPUT))
         st.vega_lite_chart(charts.goodput_data(buckets, width), charts.goodput_chart(window), key="goodput-line")
-        st.html(markup.legend())
+        st.html(markup.legend(refused(snapshot.gateways)))
     for column, name, limit, colour in (
-        (ttft, "ttft", slo.ttft_ms, STAGES["prefill"]),
-        (tpot, "tpot", slo.tpot_ms, STAGES["decode"]),
+        (ttft, "ttft", objective.ttft_ms, STAGES["prefill"]),
+        (tpot, "tpot", objective.tpot_ms, STAGES["decode"]),
     ):
         with column:
-            st.html(markup.title(name.upper(), "p50, p95 pale, limit dashed", getattr(markup, name.upper())))
+            st.html(markup.title(name.upper(), "p50, p95 pale, dashed: the usual limit", getattr(markup, name.upper())))
             data = charts.latency_data(buckets, width, name, limit)
             st.vega_lite_chart(data, charts.latency_chart(window, colour), key=f"{name}-line")
 
@@ -140,8 +116,7 @@ def _tables(source: Source) -> None:
         st.html(markup.title("Workers", "prefix hits, preemptions and tokens since each worker's start"))
         st.html(markup.workers(snapshot.workers, lately))
     if snapshot.finished:
-        slo = _objective()
-        last = [(record, judge(record, slo)) for record in reversed(snapshot.finished[-LAST:])]
+        last = [(record, judge(record)) for record in reversed(snapshot.finished[-LAST:])]
         st.html(markup.title("Last requests"))
         st.html(markup.requests(last, snapshot.now))
 

@@ -12,7 +12,7 @@ from dashboard.palette import QUIET, VERDICTS
 Columns = dict[str, list[Any]]
 HEIGHT = 190
 PADDING = {"left": 2, "right": 8, "top": 4, "bottom": 2}
-SHOWN = (Verdict.GOOD, Verdict.LATE, Verdict.FAILED)
+SHOWN = (Verdict.GOOD, Verdict.LATE, Verdict.FAILED, Verdict.REFUSED)
 LIMIT_NEAR = 2.5  # a limit is drawn when it is below so many times the highest value
 AGO = "datum.value == 0 ? 'now' : -datum.value >= 60 ? format(-datum.value / 60, '~') + ' min' : -datum.value + ' s'"
 
@@ -32,23 +32,29 @@ def goodput_data(buckets: Sequence[Bucket], width: float) -> Columns:
     return columns
 
 
-def latency_data(buckets: Sequence[Bucket], width: float, figure: str, limit_ms: float) -> Columns:
-    """Makes points (age, line, ms) of `figure` ("ttft" or "tpot"): lines p50, p95, and the limit where it is near."""
-    columns: Columns = {name: [] for name in ("age", "line", "ms")}
+def latency_data(buckets: Sequence[Bucket], width: float, figure: str, limit_ms: float | None) -> Columns:
+    """Makes points (age, line, ms, run) of `figure` ("ttft" or "tpot"): p50, p95, and the limit where it is near.
+
+    A run is a part of a line: one begins behind each interval without a request.
+    """
+    columns: Columns = {name: [] for name in ("age", "line", "ms", "run")}
+    run = 0
     for bucket in buckets:
         spread: Spread | None = getattr(bucket, figure)
-        if spread is not None:
-            _append(columns, (bucket.age - width / 2, "p50", spread.p50))
-            _append(columns, (bucket.age - width / 2, "p95", spread.p95))
-    if columns["ms"] and limit_ms <= LIMIT_NEAR * max(columns["ms"]):
-        _append(columns, (buckets[0].age - width, "limit", limit_ms))
-        _append(columns, (0.0, "limit", limit_ms))
+        if spread is None:
+            run += 1
+            continue
+        _append(columns, (bucket.age - width / 2, "p50", spread.p50, run))
+        _append(columns, (bucket.age - width / 2, "p95", spread.p95, run))
+    if columns["ms"] and limit_ms is not None and limit_ms <= LIMIT_NEAR * max(columns["ms"]):
+        _append(columns, (buckets[0].age - width, "limit", limit_ms, 0))
+        _append(columns, (0.0, "limit", limit_ms, 0))
     return columns
 
 
 @cache
 def goodput_chart(window: float) -> dict[str, Any]:
-    """Draws stacked bars of the requests per second that were good, late, failed."""
+    """Draws stacked bars of the requests per second that were good, late, failed, refused."""
     chart = (
         alt.Chart(alt.NamedData("data"))
         .mark_rect(xOffset=1, x2Offset=0)
@@ -74,6 +80,7 @@ def latency_chart(window: float, colour: str) -> dict[str, Any]:
     base = alt.Chart(alt.NamedData("data")).encode(
         x=_age_axis("age", window, 2),
         y=alt.Y("ms:Q", title="ms", scale=alt.Scale(zero=True, nice=True), axis=_value_axis()),
+        detail="run:N",
     )
     tooltip = [alt.Tooltip("line:N"), alt.Tooltip("ms:Q", format=",.1f")]
     median = base.transform_filter("datum.line == 'p50'").mark_line(

@@ -1,13 +1,13 @@
 """Computes the page's figures from records. Pure: time is an argument; definitions as in `docs/design.md`, Words."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from itertools import takewhile
 from typing import NamedTuple
 
 from core.redis.records import FinishedRecord, GatewayRecord, StatsSample
-from core.slo import SLO, percentile
+from core.slo import percentile
 
 LEAST_SPAN = 5.0  # s; a rate over less says nothing
 RATE_SPAN = 10.0  # s that token rates look back
@@ -15,11 +15,15 @@ RECENT_SPAN = 60.0  # s that a worker's recent sharing looks back
 
 
 class Verdict(Enum):
-    """Says what a request that ended counts as. A client that went away is no verdict on the service."""
+    """Says what a request that ended counts as, by the gateway's judgement.
+
+    A client that went away is no verdict on the service, and a request that was refused at once is not in its goodput.
+    """
 
     GOOD = "good"
     LATE = "late"
     FAILED = "failed"
+    REFUSED = "refused"
     CANCELLED = "cancelled"
 
 
@@ -41,9 +45,13 @@ class Glance(NamedTuple):
     prompt_tokens: int  # prompt tokens of the requests that got a token
     cached_tokens: int  # those of them whose KV was in the cache
 
+    def judged(self) -> int:
+        """Counts the requests that were accepted and that their client waited for: good, late and failed ones."""
+        return sum(self.counts[verdict] for verdict in (Verdict.GOOD, Verdict.LATE, Verdict.FAILED))
+
     def good_share(self) -> float | None:
-        """Returns the share of good ones among all that have a verdict; None for none."""
-        judged = sum(self.counts.values()) - self.counts[Verdict.CANCELLED]
+        """Returns the share of good requests among those; None for none."""
+        judged = self.judged()
         return self.counts[Verdict.GOOD] / judged if judged else None
 
     def cached_share(self) -> float | None:
@@ -93,19 +101,17 @@ class Stage(NamedTuple):
     share: float  # of the whole time, 0 to 1, that passed with it alone
 
 
-def judge(record: FinishedRecord, slo: SLO) -> Verdict:
-    """Judges a request: good if it finished and met every limit."""
-    if record.outcome == "cancelled":
-        return Verdict.CANCELLED
-    if record.outcome == "failed":
-        return Verdict.FAILED
-    return Verdict.GOOD if slo.met(record.ttft_ms, record.tpot_ms) else Verdict.LATE
+def judge(record: FinishedRecord) -> Verdict:
+    """Returns the gateway's judgement: a request is good if it finished and met its own objective."""
+    if record.outcome == "finished":
+        return Verdict.GOOD if record.good else Verdict.LATE
+    return Verdict(record.outcome)
 
 
-def glance(records: Sequence[FinishedRecord], slo: SLO, now: float, window: float) -> Glance:
+def glance(records: Sequence[FinishedRecord], now: float, window: float) -> Glance:
     """Sums up the requests that ended in the last `window` seconds; `records` are in the order of their ends."""
     recent = _recent(records, now - window)
-    counts = _counts(recent, slo)
+    counts = _counts(recent)
     first = min((record.ended_at - record.e2e_ms / 1000 for record in recent), default=now)
     span = min(window, max(LEAST_SPAN, now - first))
     begun = [record for record in recent if record.output_tokens > 0]  # the others' prompts may not have been looked up
@@ -113,9 +119,7 @@ def glance(records: Sequence[FinishedRecord], slo: SLO, now: float, window: floa
     return Glance(counts, counts[Verdict.GOOD] / span, _ttft(recent), _tpot(recent), prompt, cached)
 
 
-def timeline(
-    records: Sequence[FinishedRecord], slo: SLO, now: float, window: float, intervals: int = 60
-) -> list[Bucket]:
+def timeline(records: Sequence[FinishedRecord], now: float, window: float, intervals: int = 60) -> list[Bucket]:
     """Sums up `intervals` equal parts of the window, oldest first. Their edges stay while time passes over them."""
     width = window / intervals
     running = int(now // width)
@@ -124,9 +128,7 @@ def timeline(
         back = max(0, running - int(record.ended_at // width))  # another host's clock may be a little ahead
         if back in parts:
             parts[back].append(record)
-    return [
-        Bucket(-back * width, _counts(part, slo), _ttft(part), _tpot(part)) for back, part in reversed(parts.items())
-    ]
+    return [Bucket(-back * width, _counts(part), _ttft(part), _tpot(part)) for back, part in reversed(parts.items())]
 
 
 def progress(gateways: Sequence[GatewayRecord]) -> Progress:
@@ -134,6 +136,11 @@ def progress(gateways: Sequence[GatewayRecord]) -> Progress:
     states = [request.state for gateway in gateways for request in gateway.requests]
     at_gate = sum(gateway.waiting for gateway in gateways)
     return Progress(states.count("queued"), states.count("prefill"), states.count("decode"), at_gate)
+
+
+def refused(gateways: Sequence[GatewayRecord]) -> dict[str, int]:
+    """Counts what the gateways have answered with 429 or 503 since their starts, by the error's code."""
+    return dict(sum((Counter(gateway.refused) for gateway in gateways), Counter[str]()))
 
 
 def rates(samples: Iterable[Sequence[StatsSample]], now: float) -> Rates:
@@ -164,19 +171,22 @@ def sharing(life: Sequence[StatsSample], now: float) -> Sharing | None:
 
 
 def stages(record: FinishedRecord) -> list[Stage]:
-    """Splits a request's time into queue, prefill, handoff, decode. A handoff has the share that outlasts prefill."""
+    """Splits a request's time: waiting and prefill up to its first token, then handoff and decode.
+
+    All time before the first token in which no prefill worker computed the prompt is waiting. A handoff has the share
+    by which it outlasts prefill. Without a token, TTFT is the whole time.
+    """
     whole = max(record.e2e_ms, 1e-9)
-    left = whole
-    found = []
-    for name, ms, alone in (
-        ("queue", record.queue_ms, record.queue_ms),
-        ("prefill", record.prefill_ms, record.prefill_ms),
-        ("handoff", record.handoff_ms, record.handoff_ms - record.prefill_ms),
-    ):
-        part = min(max(alone, 0.0), left)
-        left -= part
-        found.append(Stage(name, ms, part / whole))
-    return [*found, Stage("decode", left, left / whole)]
+    before = min(record.ttft_ms, whole)
+    prefill = min(max(record.prefill_ms, 0.0), before)
+    decode = whole - before
+    handoff = min(max(record.handoff_ms - record.prefill_ms, 0.0), decode)
+    return [
+        Stage("waiting", before - prefill, (before - prefill) / whole),
+        Stage("prefill", record.prefill_ms, prefill / whole),
+        Stage("handoff", record.handoff_ms, handoff / whole),
+        Stage("decode", decode, (decode - handoff) / whole),
+    ]
 
 
 def handed_off(record: FinishedRecord) -> bool:
@@ -202,10 +212,10 @@ def _recent(records: Sequence[FinishedRecord], since: float) -> list[FinishedRec
     return list(found)
 
 
-def _counts(records: Iterable[FinishedRecord], slo: SLO) -> dict[Verdict, int]:
+def _counts(records: Iterable[FinishedRecord]) -> dict[Verdict, int]:
     counts = dict.fromkeys(Verdict, 0)
     for record in records:
-        counts[judge(record, slo)] += 1
+        counts[judge(record)] += 1
     return counts
 
 

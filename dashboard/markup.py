@@ -11,7 +11,10 @@ from dashboard.units import as_bytes, as_count, as_ms, as_rate, as_share
 
 TTFT = "Time to first token: from the gateway's receipt of a request to its first output token."
 TPOT = "Time per output token: (end-to-end time - TTFT) / (output tokens - 1), of one request."
-GOODPUT = "Requests per second that meet every limit of their objective, since the first request in the window."
+GOODPUT = (
+    "Requests per second that meet every limit of their own objective, as the gateway judged them, since the first "
+    "request in the window. The share is that of good requests among those that were accepted."
+)
 PROGRESS = (
     "Requests in progress: running are in prefill or decode, waiting are queued; at the gate: sent to nobody yet."
 )
@@ -37,14 +40,18 @@ HANDOFF = (
     "had landed, but for one crossing of the network."
 )
 NONE = "\u2013"
-STAGE_HELP = "Queue, prefill, handoff, decode. A handoff runs beside its prefill: only what it adds is drawn."
+STAGE_HELP = (
+    "Waiting (at the gate, in a worker's line, on the way) and prefill are up to the first token, handoff and decode "
+    "behind it. A handoff runs beside its prefill: only what it adds is drawn."
+)
 
 
 def tiles(glance: Glance, progress: Progress, rates: Rates) -> str:
     """Writes the first line of the page."""
     share = glance.good_share()
-    judged = sum(glance.counts.values()) - glance.counts[Verdict.CANCELLED]
-    good = f"{_share(share)} of {judged} good" if share is not None else "no request yet"
+    refused = glance.counts[Verdict.REFUSED]
+    good = f"{_share(share)} of {glance.judged()} good" if share is not None else "no request yet"
+    good += f", {refused} refused" if refused else ""
     goodput = f"{glance.goodput:.2f}" if share is not None else NONE
     running = progress.prefill + progress.decode
     waiting = f"{progress.waiting} waiting" + (f", {progress.at_gate} at the gate" if progress.at_gate else "")
@@ -90,7 +97,8 @@ def requests(records: Iterable[tuple[FinishedRecord, Verdict]], now: float) -> s
 def way(record: FinishedRecord) -> str:
     """Draws the way of one request: gateway, prefill worker, KiB moved, decode worker, as far as it had each."""
     decoded = handed_off(record)
-    stops = [_stop("gateway", "queued", record.queue_ms, STAGES["queue"])]
+    waited, *_ = stages(record)
+    stops = [_stop("gateway", "waited", waited.ms, STAGES["waiting"])]
     if record.prefill_worker:
         cached = f", {record.cached_tokens} cached" if record.cached_tokens else ""
         read = f"{short(record.prefill_worker)}: {record.prompt_tokens} tokens{cached}"
@@ -132,10 +140,19 @@ def name() -> str:
     return '<div class="b-header"><b>Baton</b></div>'
 
 
-def legend() -> str:
-    """Writes what the colours of the goodput bars mean."""
-    words = {Verdict.GOOD: "good", Verdict.LATE: "late: finished, but missed a limit", Verdict.FAILED: "failed"}
-    return '<div class="b-legend">' + "".join(_key(VERDICTS[v], word) for v, word in words.items()) + "</div>"
+def legend(refused: Mapping[str, int]) -> str:
+    """Writes what the colours of the goodput bars mean, and how many requests were refused, by the error's code."""
+    words = {
+        Verdict.GOOD: "good",
+        Verdict.LATE: "late: finished, but missed a limit",
+        Verdict.FAILED: "failed",
+        Verdict.REFUSED: "refused: 429 or 503",
+    }
+    keys = "".join(_key(VERDICTS[v], word) for v, word in words.items())
+    most = sorted(refused.items(), key=lambda each: -each[1])
+    counts = ", ".join(f"{count} {escape(code)}" for code, count in most)
+    since = f"<span>refused since the gateways' start: {counts}</span>" if most else ""
+    return f'<div class="b-legend">{keys}{since}</div>'
 
 
 def title(text: str, note: str = "", hint: str = "") -> str:
@@ -171,7 +188,7 @@ def _hits_tile(glance: Glance) -> str:
 
 
 def _share_bar(glance: Glance) -> str:
-    parts = [(VERDICTS[v], glance.counts[v]) for v in (Verdict.GOOD, Verdict.LATE, Verdict.FAILED)]
+    parts = [(VERDICTS[v], glance.counts[v]) for v in Verdict if v is not Verdict.CANCELLED]
     whole = sum(count for _, count in parts)
     return _bar([(colour, count / whole) for colour, count in parts] if whole else [])
 
@@ -290,7 +307,8 @@ def _preempted(load: Load, lately: Sharing | None) -> str:
 def _request_row(record: FinishedRecord, verdict: Verdict, now: float) -> str:
     parts = stages(record)
     hint = " · ".join(f"{stage.name} {as_ms(stage.ms)}" for stage in parts)
-    reason = f": {escape(record.reason)}" if verdict is Verdict.FAILED and record.reason else ""
+    ends = verdict in (Verdict.FAILED, Verdict.REFUSED)
+    reason = f": {escape(record.reason)}" if ends and record.reason else ""
     samples = f" · {record.samples} samples" if record.samples > 1 else ""
     retried = f" · {record.attempts} attempts" if record.attempts > 1 else ""
     tpot = as_ms(record.tpot_ms) if record.output_tokens > 1 else NONE
@@ -300,11 +318,16 @@ def _request_row(record: FinishedRecord, verdict: Verdict, now: float) -> str:
         f'<tr><td class="b-soft">{max(0.0, now - record.ended_at):.0f} s ago</td>'
         f"<td>{_key(VERDICTS[verdict], verdict.value)}<span class='b-soft'>{reason}{samples}{retried}</span></td>"
         f'<td class="n">{record.prompt_tokens} → {record.output_tokens}</td>'
-        f'<td class="n">{record.cached_tokens or NONE}</td><td class="n">{ttft}</td>'
-        f'<td class="n">{tpot}</td><td class="n">{as_ms(record.e2e_ms)}</td>'
+        f'<td class="n">{record.cached_tokens or NONE}</td>'
+        f'<td class="n" title="{_limit(record.objective.ttft_ms)}">{ttft}</td>'
+        f'<td class="n" title="{_limit(record.objective.tpot_ms)}">{tpot}</td><td class="n">{as_ms(record.e2e_ms)}</td>'
         f'<td class="b-stages" title="{hint}">{_bar([(STAGES[s.name], s.share) for s in parts])}</td>'
         f'<td class="n"{handoff}>{as_bytes(record.handoff_bytes) if record.handoff_bytes else NONE}</td></tr>'
     )
+
+
+def _limit(limit_ms: float | None) -> str:
+    return "no limit" if limit_ms is None else f"limit {as_ms(limit_ms)}"
 
 
 def _handoff(record: FinishedRecord) -> str:

@@ -46,6 +46,11 @@ class APIError(BatonError):
         self.code = code
         self.retry_after = retry_after
 
+    @property
+    def refuses(self) -> bool:
+        """Tells whether it is no fault of the request, which may be sent again later: 429 or 503."""
+        return self.status in (429, 503)
+
     def body(self) -> dict[str, Any]:
         """Returns the body of the answer as OpenAI has it: `{"error": {message, type, param, code}}`."""
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}

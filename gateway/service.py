@@ -21,7 +21,7 @@ from core.redis.registry import PURPOSE as RECORDS
 from core.redis.registry import listed
 from core.redis.store import ServerClock, check
 from core.redis.stored import TenantStore
-from core.slo import parse_objective
+from core.slo import Objective, parse_objective
 from gateway.adapters import AdapterLoading
 from gateway.errors import revoked, unavailable
 from gateway.grammar.checks import GrammarChecks
@@ -274,11 +274,11 @@ class Gateway:
             url=self._url,
             model=self.model,
             started_at=float(self.created),
-            slo_ttft_ms=self.config.slo_ttft_ms,
-            slo_tpot_ms=self.config.slo_tpot_ms,
+            objective=self.callers.usual or Objective(self.config.slo_ttft_ms, self.config.slo_tpot_ms),
             requests=await self.requests.records(),
             adapters=sorted(self.requests.adapters()),
             standing=standing,
+            refused=dict(+self.refusals.counts),
         )
 
 

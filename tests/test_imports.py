@@ -58,7 +58,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "model_location": {"errors", "gguf", "process", "weight_files"},
         "network": {"config", "errors", "process"},
         "completions_client": {"errors", "network"},
-        "redis": {"config", "costs", "errors", "ids", "adapters", "messages", "network", "places"},
+        "redis": {"config", "costs", "errors", "ids", "adapters", "messages", "network", "places", "slo"},
     },
     "engine": {
         "plan": set(),

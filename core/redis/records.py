@@ -13,9 +13,10 @@ from core.costs.backlog import Backlog
 from core.costs.standing import Standing
 from core.costs.steps import StepCosts
 from core.places import Place
+from core.slo import NO_OBJECTIVE, Objective
 
 Role = Literal["prefill", "decode"]
-Outcome = Literal["finished", "failed", "cancelled"]
+Outcome = Literal["finished", "failed", "cancelled", "refused"]
 State = Literal["queued", "prefill", "decode"]
 
 
@@ -213,8 +214,7 @@ class GatewayRecord(Struct, frozen=True):
     url: str
     model: str
     started_at: float
-    slo_ttft_ms: float
-    slo_tpot_ms: float
+    objective: Objective = NO_OBJECTIVE  # limits of requests for which nobody says others
     requests: list[RequestRecord] = []
     adapters: list[str] = []  # digests of those that requests in progress use
     group: str = ""  # name of the gateways that share its port, if it has siblings
@@ -222,13 +222,15 @@ class GatewayRecord(Struct, frozen=True):
     waiting: int = 0  # requests in line at its gate
     figures: str = ""  # … and what it has counted, in Prometheus' text format
     standing: Standing = Standing()  # of the workers, as it sees them, and what comes to it
+    refused: dict[str, int] = {}  # requests answered with 429 or 503 since its start, by the error's code
 
 
 class FinishedRecord(Struct, frozen=True):
     """Describes a request that ended, in milliseconds, bytes and tokens; `ended_at` is Redis server time.
 
-    TTFT and TPOT are those of the sample that was worst in each, so that a request is good exactly if all of its
-    samples are; tokens are those of all of them, the prompt counted once.
+    One was refused if it was answered with 429 or 503 before its first token; then, or if it failed, `reason` is the
+    code of the error. TTFT and TPOT are those of the sample that was worst in each, so that a request is good exactly
+    if all of its samples are; tokens are those of all of them, the prompt counted once.
     """
 
     request: str
@@ -249,7 +251,7 @@ class FinishedRecord(Struct, frozen=True):
     prefill_worker: str
     decode_worker: str
     attempts: int  # jobs: the first for all samples, and one for each that was tried again
-    good: bool
+    good: bool  # it finished, and met its objective
     samples: int = 1
     grant_ms: float = 0.0  # time that it waited for room on the decode worker
     send_ms: float = 0.0  # time in which KV was ready to leave, or on its way, as far as either worker knows
@@ -257,6 +259,7 @@ class FinishedRecord(Struct, frozen=True):
     transport: Transport | Literal[""] = ""  # empty: no KV was moved
     sealed: bool = False
     codec: Codec = "none"
+    objective: Objective = NO_OBJECTIVE  # the limits that it was judged by: its own, its key's, or the gateway's
 
 
 class StatsSample(Struct, frozen=True):

@@ -22,12 +22,12 @@ class Callers:
     def __init__(self, keys: KeyRing | None, usual: Objective) -> None:
         """`usual` is the objective of requests for which nobody says another."""
         self._keys = keys
-        self._usual = usual
+        self.usual = usual
 
     def of(self, path: str, headers: Mapping[str, str]) -> Caller:
         """Returns who asks for a path, as the router sees it. Raises `APIError`: 401, 403, or 400 for a bad header."""
         caller = self._identified(path, offered(headers))
-        return structs.replace(caller, objective=wanted(headers, caller.objective).over(self._usual))
+        return structs.replace(caller, objective=wanted(headers, caller.objective).over(self.usual))
 
     def _identified(self, path: str, offered: str) -> Caller:
         if self._keys is None:

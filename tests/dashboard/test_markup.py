@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from core.redis.records import FinishedRecord, KVCounts, KVLink, Load, Memory, SpeculationCounts
-from core.slo import SLO
+from core.slo import Objective
 from dashboard import markup
 from dashboard.figures import Progress, Rates, Sharing, Verdict, glance
+from dashboard.palette import STAGES, VERDICTS
 from dashboard.source import WorkerView
 from dashboard.units import as_bytes, as_count, as_ms, as_rate, as_share
-from tests.dashboard.samples import DECODE, PREFILL, finished, worker
+from tests.dashboard.samples import DECODE, PREFILL, finished, refused, worker
 
 EVIL = '"><script>alert(1)</script>'
 
@@ -57,10 +58,17 @@ def test_nothing_from_a_record_becomes_markup() -> None:
 
 
 def test_tiles() -> None:
-    records = [finished(ended_at=100.0), finished(ended_at=100.0, outcome="failed")]
-    html = markup.tiles(glance(records, SLO(100, 10), 100.0, 60.0), Progress(3, 1, 4, 2), Rates(5.0, 1234.0, 2 << 20))
+    records = [finished(ended_at=100.0), finished(ended_at=100.0, outcome="failed"), refused(ended_at=100.0)]
+    html = markup.tiles(glance(records, 100.0, 60.0), Progress(3, 1, 4, 2), Rates(5.0, 1234.0, 2 << 20))
     said = text(html)
-    for part in ("0.20 req/s", "50% of 2 good", "50 ms p50", "p95 50 ms · p99 50 ms", "5.0 ms p50", "5 requests"):
+    for part in (
+        "0.20 req/s",
+        "50% of 2 good, 1 refused",
+        "50 ms p50",
+        "p95 50 ms · p99 50 ms",
+        "5.0 ms p50",
+        "5 requests",
+    ):
         assert part in said
     for part in (
         "3 waiting, 2 at the gate",
@@ -73,7 +81,7 @@ def test_tiles() -> None:
 
 
 def test_tiles_of_nothing() -> None:
-    said = text(markup.tiles(glance([], SLO(100, 10), 100.0, 60.0), Progress(0, 0, 0), Rates(0, 0, 0)))
+    said = text(markup.tiles(glance([], 100.0, 60.0), Progress(0, 0, 0), Rates(0, 0, 0)))
     assert said.count("no request yet") == 4 and "0 waiting" in said
 
 
@@ -137,7 +145,30 @@ def test_last_requests_say_outcome_and_stages() -> None:
     said = text(html)
     assert "3 s ago late · 4 samples · 2 attempts 20 → 41 16 50 ms 5.0 ms 250 ms 96 KiB" in said
     assert "failed : worker lost 20 → 0 \u2013 \u2013 \u2013 250 ms" in said and "1 samples" not in said
-    assert 'title="queue 4.0 ms · prefill 40 ms · handoff 46 ms · decode 200 ms"' in html
+    assert 'title="waiting 10 ms · prefill 40 ms · handoff 46 ms · decode 200 ms"' in html
+
+
+def test_a_refusal_is_told_from_a_failure_by_word_and_colour_and_has_no_decode() -> None:
+    html = markup.requests([(refused(), Verdict.REFUSED)], refused().ended_at)
+    assert "refused : objective_out_of_reach 20 → 0 \u2013 \u2013 \u2013 480 ms" in text(html)
+    bar = re.findall(r"<i style=\"width:([\d.]+)%;background:(#\w+)\"", html)
+    assert bar[-4:] == [("100.00", STAGES["waiting"]), *[("0.00", STAGES[s]) for s in ("prefill", "handoff", "decode")]]
+    assert len(set(VERDICTS.values())) == len(Verdict) and VERDICTS[Verdict.REFUSED] in html
+    assert VERDICTS[Verdict.FAILED] not in html and "refused: 429 or 503" in markup.legend({})
+
+
+def test_the_legend_counts_refusals_by_their_codes() -> None:
+    said = text(markup.legend({"rate_limit_exceeded": 12, "objective_out_of_reach": 41, EVIL: 1}))
+    assert said.endswith(
+        "refused since the gateways' start: 41 objective_out_of_reach, 12 rate_limit_exceeded, "
+        "1 &quot;&gt;&lt;script&gt;alert(1)&lt;/script&gt;"
+    )
+
+
+def test_a_request_says_what_it_was_judged_by() -> None:
+    record = finished(good=False, objective=Objective(tpot_ms=4.0))
+    html = markup.requests([(record, Verdict.LATE)], record.ended_at)
+    assert 'title="no limit">50 ms<' in html and 'title="limit 4.0 ms">5.0 ms<' in html
 
 
 @pytest.mark.parametrize(
@@ -145,28 +176,28 @@ def test_last_requests_say_outcome_and_stages() -> None:
     [
         (
             finished(),
-            "gateway queued 4.0 ms → prefill 3fa2c1: 20 tokens, 16 cached 40 ms → 96 KiB moved 46 ms → "
+            "gateway waited 10 ms → prefill 3fa2c1: 20 tokens, 16 cached 40 ms → 96 KiB moved 46 ms → "
             "decode 91bc44: 41 tokens 200 ms TTFT 50 ms TPOT 5.0 ms total 250 ms "
             "96 KiB over shm · 98 MB/s · waited 3.0 ms for room · 0.4 ms exposed",
         ),
         (  # the short path: straight to the decode worker
             finished(prefill_worker="", handoff_bytes=0, cached_tokens=0),
-            "gateway queued 4.0 ms → decode 91bc44: 41 tokens 200 ms TTFT 50 ms TPOT 5.0 ms total 250 ms",
+            "gateway waited 10 ms → decode 91bc44: 41 tokens 200 ms TTFT 50 ms TPOT 5.0 ms total 250 ms",
         ),
         (  # … which had a part of the prompt
             finished(prefill_worker="", handoff_bytes=0),
-            "gateway queued 4.0 ms → decode 91bc44: 41 tokens, 16 of the prompt cached 200 ms "
+            "gateway waited 10 ms → decode 91bc44: 41 tokens, 16 of the prompt cached 200 ms "
             "TTFT 50 ms TPOT 5.0 ms total 250 ms",
         ),
         (  # the decode worker had all of the KV
             finished(handoff_bytes=0),
-            "gateway queued 4.0 ms → prefill 3fa2c1: 20 tokens, 16 cached 40 ms → nothing moved 46 ms → "
+            "gateway waited 10 ms → prefill 3fa2c1: 20 tokens, 16 cached 40 ms → nothing moved 46 ms → "
             "decode 91bc44: 41 tokens 200 ms TTFT 50 ms TPOT 5.0 ms total 250 ms "
             "nothing moved: the decode worker had all of the KV · waited 3.0 ms for room · 0.4 ms exposed",
         ),
         (  # the first token was the last
             finished(output_tokens=1, handoff_bytes=0, e2e_ms=50.0),
-            "gateway queued 4.0 ms → prefill 3fa2c1: 20 tokens, 16 cached 40 ms TTFT 50 ms TPOT \u2013 total 50 ms",
+            "gateway waited 10 ms → prefill 3fa2c1: 20 tokens, 16 cached 40 ms TTFT 50 ms TPOT \u2013 total 50 ms",
         ),
     ],
 )

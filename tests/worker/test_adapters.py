@@ -52,7 +52,7 @@ class World:
 
     async def in_use(self, *digests: str) -> None:
         """Has a gateway say that its requests use these, and the worker hear it, long enough after they left."""
-        record = GatewayRecord("g", "url", "m", 0.0, 1.0, 1.0, adapters=list(digests))
+        record = GatewayRecord("g", "url", "m", 0.0, adapters=list(digests))
         await publish(self.store, SIGNERS.records, record, now=1.0)
         await self.adapters.follow(self.store, SIGNERS)
 

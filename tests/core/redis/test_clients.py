@@ -95,7 +95,7 @@ async def test_all_that_is_kept_in_redis_is_kept_there(url: str) -> None:
     try:
         await check(store, url)
         await clock.sync(store)
-        gateways = [GatewayRecord(f"gateway-{number}", "http://", "m", 1.0, 1.0, 1.0) for number in range(20)]
+        gateways = [GatewayRecord(f"gateway-{number}", "http://", "m", 1.0) for number in range(20)]
         for each in gateways:
             await publish(store, signer, each, clock.server_now())
         assert {found.record.epoch for found in await listed(store, signer, GatewayRecord)} == {

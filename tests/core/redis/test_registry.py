@@ -41,7 +41,7 @@ async def test_records_are_listed_until_withdrawn_or_expired(clean_redis: str) -
     try:
         for epoch in ("one", "two", "three"):
             await publish(store, SIGNER, worker(epoch), now=100.0)
-        await publish(store, SIGNER, GatewayRecord("gate", "http://x", "demo", 1.0, 2000.0, 100.0), now=100.0)
+        await publish(store, SIGNER, GatewayRecord("gate", "http://x", "demo", 1.0), now=100.0)
         assert {found.record.epoch for found in await listed(store, SIGNER, WorkerRecord)} == {"one", "two", "three"}
         assert [found.record.epoch for found in await listed(store, SIGNER, GatewayRecord)] == ["gate"]
         await withdraw(store, worker("one"))

@@ -23,6 +23,7 @@ from core.redis.records import (
     StepTokens,
 )
 from core.redis.registry import PURPOSE, listed
+from core.slo import Objective
 from gateway.openai.admission import FEW_VALUES
 from gateway.openai.bodies.schemas import PROMPTS
 from tests.gateway.conftest import SECRET
@@ -183,7 +184,7 @@ async def test_the_record_of_the_gateway(serve: Serve) -> None:
         while not await shown():
             await asyncio.sleep(0.05)
     assert seen[0].requests[0].state == "decode"
-    assert seen[0].url == running.url and seen[0].slo_ttft_ms == 2000
+    assert seen[0].url == running.url and seen[0].objective == Objective(2000.0, 100.0)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 

@@ -1,15 +1,21 @@
 """Whatever a client is refused stands in the log, with its id and its reason, and is counted."""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
 import pytest
 
+from core.network.sealing import Signer
+from core.redis.records import GatewayRecord
+from core.redis.registry import PURPOSE, listed
+from core.slo import Objective
 from gateway.errors import APIError, invalid, unavailable
 from gateway.reports.metrics import Metrics
 from gateway.reports.refusals import LINES, WINDOW, LineLimit, Refusals
+from tests.gateway.conftest import SECRET
 from tests.gateway.http.test_protocol import connected
-from tests.gateway.running import Running
+from tests.gateway.running import SECONDS, Running
 
 Serve = Callable[..., Awaitable[Running]]
 
@@ -34,6 +40,24 @@ async def test_a_refusal_has_a_line_with_its_id(serve: Serve, caplog: pytest.Log
     id = answer.headers["x-request-id"]
     assert lines(caplog) == [f"request {id} is answered 503 no_workers: {answer.json()['error']['message']}"]
     assert await counted(running, 503, "no_workers")
+
+
+async def test_records_tell_what_was_refused_and_by_which_objective(serve: Serve) -> None:
+    running = await serve(slo="ttft=500ms")
+    assert (await running.chat()).status_code == 503
+    assert (await running.chat(n=99)).status_code == 400
+    (record,) = await running.finished(1)
+    assert (record.outcome, record.reason, record.good) == ("refused", "no_workers", False)
+    assert record.objective == Objective(500.0)
+    running.gateway.refusals.report(unavailable("no line in the log", "limits_unavailable"), "r-2")
+    signer = Signer(SECRET.encode(), PURPOSE)
+    async with asyncio.timeout(SECONDS):
+        while (own := (await listed(running.store, signer, GatewayRecord))[0].record).refused != {
+            "no_workers": 1,
+            "limits_unavailable": 1,  # it never began, and has no record of its own
+        }:
+            await asyncio.sleep(0.02)
+    assert own.objective == Objective(500.0)
 
 
 async def test_no_word_of_a_client_is_in_the_log(

@@ -2,13 +2,16 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from core.ids import SampleKey, Ticket
 from core.messages.gateway import Emitted, Stages
 from core.messages.job import Prompt
 from core.messages.sampling import Finish, Limits, Sampling
-from core.slo import SLO
+from core.redis.records import FinishedRecord
+from core.slo import NO_OBJECTIVE, SLO, Objective
+from gateway.errors import APIError
 from gateway.reports.metrics import Metrics
 from gateway.requests.attempt import Attempt
 from gateway.requests.records import finished_record, request_record
@@ -23,10 +26,12 @@ P, D = "prefill", "decode"
 BOTH = Route(P, D)
 
 
-def request_of(samples: int, prompt_logprobs: int | None = None) -> Request:
+def request_of(samples: int, prompt_logprobs: int | None = None, objective: Objective = NO_OBJECTIVE) -> Request:
     metrics = Metrics("m", [])
     sampling = Sampling(1, prompt_logprobs=prompt_logprobs)
-    prompt = AdmittedPrompt(Prompt([5, 6, 7], 3, "ab" * 16, 3), sampling, Limits(100), samples=samples)
+    prompt = AdmittedPrompt(
+        Prompt([5, 6, 7], 3, "ab" * 16, 3), sampling, Limits(100), samples=samples, objective=objective
+    )
 
     def stream(number: int) -> Stream:
         sample = Sample(SampleKey("r-1", number), prompt, 100.0)
@@ -35,8 +40,8 @@ def request_of(samples: int, prompt_logprobs: int | None = None) -> Request:
     return Request([stream(number) for number in range(samples)])
 
 
-def begun(samples: int = 3) -> tuple[Request, Attempt]:
-    request = request_of(samples)
+def begun(samples: int = 3, objective: Objective = NO_OBJECTIVE) -> tuple[Request, Attempt]:
+    request = request_of(samples, objective=objective)
     attempt = request.begin(request.samples, BOTH, 0.0)
     attempt.add(0.0, Ticket(1, 0))
     return request, attempt
@@ -150,6 +155,37 @@ def test_the_record_has_the_gravest_end(ends: list[str], outcome: str, reason: s
     assert request.ended
     record = finished_record(request, "m", SLO(2000, 100), 2.0, 1000.0)
     assert (record.outcome, record.reason, record.good) == (outcome, reason, outcome == "finished")
+
+
+@pytest.mark.parametrize(
+    ("status", "tokens", "outcome"),
+    [(429, 0, "refused"), (503, 0, "refused"), (503, 1, "failed"), (504, 0, "failed"), (500, 0, "failed")],
+)
+def test_only_a_request_that_nobody_began_to_answer_was_refused(status: int, tokens: int, outcome: str) -> None:
+    request, _ = begun()
+    for number, stream in enumerate(request.streams):
+        if tokens:
+            say(request, number, 1.0)
+        stream.fail(APIError(status, "why", code="why"))
+        end(request, number, State.FAILED, "why")
+    record = finished_record(request, "m", SLO(2000, 100), 2.0, 1000.0)
+    assert (record.outcome, record.reason, record.good) == (outcome, "why", False)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "judged_by"),
+    [
+        (NO_OBJECTIVE, Objective(2000.0, 100.0)),
+        (Objective(tpot_ms=20.0), Objective(None, 20.0)),
+        (Objective(500.0, 20.0), Objective(500.0, 20.0)),
+    ],
+)
+def test_the_record_says_which_objective_it_was_judged_by(wanted: Objective, judged_by: Objective) -> None:
+    request, _ = begun(1, wanted)
+    say(request, 0, 1.0)
+    end(request, 0, State.FINISHED, "stop")
+    record = finished_record(request, "m", SLO(2000, 100), 2.0, 1000.0)
+    assert msgspec.json.decode(msgspec.json.encode(record), type=FinishedRecord).objective == judged_by
 
 
 def test_a_request_is_as_good_as_its_worst_sample() -> None:

@@ -36,7 +36,7 @@ async def come(url: str) -> None:
     signer = Signer(SECRET.encode(), PURPOSE)
     for worker in workers:
         await publish(store, signer, worker, 1e9)
-    await publish(store, signer, GatewayRecord("three", "http://g", "m", 0.0, 1.0, 1.0), 1e9)
+    await publish(store, signer, GatewayRecord("three", "http://g", "m", 0.0), 1e9)
     await store.aclose()
 
 

@@ -61,7 +61,7 @@ class Deployment:
         standing = seen(load, 1, serving or self.workers["decode"])
         decode = [structs.replace(one, address=f"tcp://{one.worker}") for one in standing.decode.workers]
         standing = Standing(standing.prefill, structs.replace(standing.decode, workers=tuple(decode)))
-        record = GatewayRecord("g", "http://g", "m", 0.0, 1000.0, 50.0, standing=standing)
+        record = GatewayRecord("g", "http://g", "m", 0.0, standing=standing)
         await publish(self.store, Signer(secret, PURPOSE), record, self.now)
 
     async def looks(self, load: Offered | None, seconds: int, serving: int | None = None) -> list[str]:
