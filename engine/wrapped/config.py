@@ -89,8 +89,9 @@ def _refuse_states(config: Any, name: str, *, trust_remote_code: bool) -> None:
     if model is None and not (comes_with_one and trust_remote_code):
         hint = "; --trust-remote-code has its own run here" if comes_with_one else ""
         raise ModelError(f"{name}: transformers has no causal language model of type {config.model_type}{hint}")
-    kinds = sorted(set(getattr(config, "layer_types", None) or ()) - ATTENTION)
-    if kinds or getattr(model, "_is_stateful", False):
+    listed = set(getattr(config, "layer_types", None) or ())
+    kinds = sorted(listed - ATTENTION)
+    if kinds or (not listed and getattr(model, "_is_stateful", False)):  # a hybrid may have attention alone: Granite 4
         who = model.__name__ if model is not None else config.model_type
         layers = f" (in layers of kind {', '.join(kinds)})" if kinds else ""
         raise ModelError(f"{name}: {who} keeps a state that is not keys and values of attention{layers}: not served")

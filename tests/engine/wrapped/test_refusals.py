@@ -29,6 +29,10 @@ def write(directory: Path, **fields: Any) -> Path:
         ({"model_type": "qwen3_next", "num_hidden_layers": 4}, ["keeps a state", "linear_attention"]),
         ({"model_type": "minimax"}, ["keeps a state", "linear_attention"]),
         ({"model_type": "lfm2", "num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]}, ["kind conv"]),
+        (
+            {"model_type": "granitemoehybrid", "num_hidden_layers": 2, "layer_types": ["attention", "mamba"]},
+            ["GraniteMoeHybridForCausalLM keeps a state", "linear_attention"],
+        ),
         ({"model_type": "bart"}, ["encoder-decoder", "bart"]),
         ({"model_type": "t5"}, ["encoder-decoder", "t5"]),
         ({"model_type": "vit"}, ["no causal language model of type vit"]),
