@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from core.errors import AdapterError
 from engine.adapters.peft_config import AdapterConfig, read_adapter_config
 from engine.model.adapted import Expansion, LowRank, Place
+from engine.model.spellings import PREFIXES, inner, is_beside_text
 
 FILE = "adapter_model.safetensors"
 PREFIX = "base_model.model."
@@ -24,6 +26,7 @@ def read_adapter(
     """Returns the digest of an adapter's content, and what it adds in each place. Raises `AdapterError`."""
     config, body = read_adapter_config(directory, max_rank)
     tensors = _tensors(directory)
+    places = _spelled(places, tensors)
     _check_names(config, tensors, places)
     digest = hashlib.sha256(body)
     for name in sorted(tensors):
@@ -52,27 +55,39 @@ def _tensors(directory: Path) -> dict[str, Tensor]:
     return {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
 
 
+def _spelled(places: Sequence[Place], tensors: Tensors) -> list[Place]:
+    """Returns places by the names that an adapter has for them, which the class that it was made of decides."""
+    found = next((prefix for prefix in PREFIXES if any(name.startswith(f"{prefix}layers.") for name in tensors)), None)
+    if found is None:
+        return list(places)
+    return [replace(place, names=tuple(found + inner(name) for name in place.names)) for place in places]
+
+
 def _check_names(config: AdapterConfig, tensors: Tensors, places: Sequence[Place]) -> None:
-    """Raises `AdapterError` for tensors that have no place here, and for those that are missing."""
+    """Raises `AdapterError` for tensors that have no place here, and for those that are missing.
+
+    What an adapter changes in layers that only images pass through is left out, as those are.
+    """
     known = [name for place in places for name in place.names]
     kinds = ", ".join(sorted({name.rpartition(".")[2] for name in known}))
-    there = set(known)
-    for name in tensors:
-        module = name.removesuffix(A).removesuffix(B)
+    modules = {name: name.removesuffix(A).removesuffix(B) for name in tensors}
+    left = {module for module in modules.values() if is_beside_text(module)}
+    there = {*known, *left}
+    for name, module in modules.items():
         if module == name:
             raise AdapterError(f"it has the tensor {name}, and only lora_A and lora_B of linear layers are supported")
         if module not in there:
             raise AdapterError(f"it changes {module}, which this model lacks or cannot have changed; it can: {kinds}")
+    if left.issuperset(modules.values()):
+        raise AdapterError(f"{FILE} has no tensors of the language model")
     for target in config.targets:
-        if not any(name == target or name.endswith(f".{target}") for name in known):
+        if not any(name == target or name.endswith(f".{target}") for name in there):
             raise AdapterError(f"its target module {target!r} is not among those that can be changed: {kinds}")
     for module in known:
         here = [end for end in (A, B) if module + end in tensors]
         if len(here) == 1 or (config.targeted(module) and not here):
             missing = next(end for end in (A, B) if module + end not in tensors)
             raise AdapterError(f"it lacks the tensor {PREFIX}{module}{missing}")
-    if not tensors:
-        raise AdapterError(f"{FILE} has no tensors")
 
 
 def _change(

@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from engine.model.families.expert_tensors import NamedExperts, ReadExpert
+from engine.model.spellings import BESIDE_TEXT
 
 
 class LayerNames(Struct, frozen=True, kw_only=True):
@@ -67,7 +68,7 @@ class Names(Struct, frozen=True, kw_only=True):
     def beside_images(self) -> "Names":
         """Returns the names that these tensors have in a model that sees images too, of which only text is served."""
         named = {field: f"language_model.{getattr(self, field)}" for field in ("embedding", "layer", "norm", "head")}
-        return structs.replace(self, **named, ignored=("vision_tower.", "multi_modal_projector."))
+        return structs.replace(self, **named, ignored=BESIDE_TEXT)
 
 
 Fields = dict[str, Any]

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from core.errors import ModelError
-from engine.model.formats.fields import COLUMN, bits_of, fields_of, group_of, pattern, shown, sizes_of, spellings, word
+from engine.model.formats.fields import COLUMN, bits_of, fields_of, group_of, pattern, shown, sizes_of, word
 from engine.model.formats.floats import LEFT_OUT, is_numbers
 from engine.model.formats.format import Plain, StoredTensors
 from engine.model.formats.packings import FORMATS, Scheme
 from engine.model.quantized import Form, Weight
+from engine.model.spellings import spellings
 
 EVERY = "Linear"
 OF_READING = (".weight_scale", ".weight_zero_point", ".weight_shape", ".weight_g_idx", ".weight_global_scale")

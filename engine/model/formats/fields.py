@@ -6,8 +6,6 @@ from typing import Any
 
 from core.errors import ModelError
 
-PREFIXES = ("language_model.model.", "model.language_model.", "model.")
-"""What names of a model's layers begin with."""
 COLUMN = -1
 """The group size that stands for all inputs: an output has one scale."""
 
@@ -58,17 +56,6 @@ def sizes_of(found: Any, model: str, name: str) -> tuple[int, int]:
     if len(sizes) != 2 or any(not isinstance(size, int) or isinstance(size, bool) or size < 1 for size in sizes):
         raise ModelError(f"{model}: quantization_config says {name} {shown(found)}, which is no pair of sizes")
     return sizes[0], sizes[1]
-
-
-def spellings(layer: str) -> tuple[str, ...]:
-    """Returns the names that a config may have for a layer: `model.language_model.layers.0.mlp.up_proj`, and others.
-
-    Whoever wrote it may have loaded the text alone, and libraries' versions order the names of parts differently.
-    """
-    inner = layer
-    for prefix in PREFIXES:
-        inner = inner.removeprefix(prefix)
-    return (layer, *(prefix + inner for prefix in PREFIXES if prefix + inner != layer)) if inner != layer else (layer,)
 
 
 def shown(value: Any) -> str:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from core.config.engine import EngineConfig
 from core.config.kinds import Quantization
@@ -16,6 +17,7 @@ from tests.reference import build_model, golden, make_prompts
 from tests.variants import VARIANTS
 
 LENGTHS = [1, 7, 16, 33, 64]
+MANY = [*LENGTHS, 3, 9, 20, 26, 41]
 NEW_TOKENS = 10
 BACKENDS = ("native", "torch")
 ADAPTERS: dict[str, dict[str, Any]] = {
@@ -86,6 +88,48 @@ def test_adapters_follow_what_loading_does_to_weights(variant: str, tmp_path: Pa
     expected = golden(model, make_prompts([1, 7, 16, 33], 320), NEW_TOKENS, load=adapted_by(adapter))
     engine = adapted_engine(model)
     assert engine.adapters is not None
+    digest = engine.adapters.load(adapter)
+    executor = Executor(engine)
+    running = start(executor, [each.prompt for each in expected], NEW_TOKENS, adapters=[digest] * len(expected))
+    assert run(executor, running, NEW_TOKENS, chunk=13) == [each.tokens for each in expected]
+
+
+@pytest.mark.parametrize(
+    ("variant", "targets"),
+    [
+        ("gemma3-images", r".*language_model.*\.(q_proj|down_proj)"),
+        ("mistral3-images", ["q_proj", "linear_1", "up_proj"]),  # some of them of the part that sees images
+    ],
+)
+def test_an_adapter_of_a_model_that_sees_images_gives_pefts_tokens(
+    variant: str, targets: str | list[str], tmp_path: Path
+) -> None:
+    """PEFT names its layers as the class does that it was made of, and not as the checkpoint."""
+    model = build_model(tmp_path / "model", VARIANTS[variant]())
+    patterns = {r"language_model.layers.1.mlp.\w+_proj": 3}
+    adapter = build_adapter(tmp_path / "adapter", model, target_modules=targets, rank_pattern=patterns)
+    names = load_file(adapter / "adapter_model.safetensors").keys()
+    assert any(name.startswith("base_model.model.model.language_model.layers.") for name in names)
+    assert any("vision_tower" in name for name in names) == isinstance(targets, list)
+    expected = golden(model, make_prompts(MANY, 320), NEW_TOKENS, load=adapted_by(adapter))
+    engine = adapted_engine(model)
+    assert engine.adapters is not None
+    digest = engine.adapters.load(adapter)
+    executor = Executor(engine)
+    running = start(executor, [each.prompt for each in expected], NEW_TOKENS, adapters=[digest] * len(expected))
+    assert run(executor, running, NEW_TOKENS, chunk=13) == [each.tokens for each in expected]
+
+
+def test_an_adapter_of_the_language_model_alone_fits_the_model_that_sees_images(tmp_path: Path) -> None:
+    """Its layers have the same numbers, under another name."""
+    model = build_model(tmp_path / "model", VARIANTS["gemma3-images"]())
+    adapter = build_adapter(tmp_path / "adapter", model, target_modules=r".*language_model.*\.q_proj")
+    engine = adapted_engine(model)
+    assert engine.adapters is not None
+    path = adapter / "adapter_model.safetensors"
+    tensors = load_file(path)
+    expected = golden(model, make_prompts(MANY, 320), NEW_TOKENS, load=adapted_by(adapter))
+    save_file({name.replace(".language_model.", "."): tensor for name, tensor in tensors.items()}, path)
     digest = engine.adapters.load(adapter)
     executor = Executor(engine)
     running = start(executor, [each.prompt for each in expected], NEW_TOKENS, adapters=[digest] * len(expected))

@@ -95,6 +95,11 @@ def embedding(tensors: Tensors) -> None:
     tensors["base_model.model.model.embed_tokens.lora_A.weight"] = torch.zeros(4, 128)
 
 
+def images_only(tensors: Tensors) -> None:
+    for name in list(tensors):
+        tensors[name.replace("model.layers", "model.vision_tower.layers")] = tensors.pop(name)
+
+
 def integers(tensors: Tensors) -> None:
     tensors[UP] = tensors[UP].to(torch.int8)
 
@@ -107,6 +112,7 @@ def integers(tensors: Tensors) -> None:
         (misshapen, rf"{UP} has shape \[4, 64\], but this model and its config ask for \[4, 128\]"),
         (whole, "it has the tensor lm_head.weight, and only lora_A and lora_B"),
         (embedding, "it changes model.embed_tokens, which this model lacks or cannot have changed; it can: down_proj"),
+        (images_only, "has no tensors of the language model"),
         (integers, "is stored as torch.int8"),
     ],
 )
