@@ -55,6 +55,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "speculation": {"config", "errors"},
         "messages": {"config", "costs", "errors", "ids", "scores", "kv"},
         "weight_files": {"errors"},
+        "weight_sizes": {"weight_files"},
         "model_location": {"errors", "gguf", "process", "weight_files"},
         "network": {"config", "errors", "process"},
         "completions_client": {"errors", "network"},

@@ -1,18 +1,18 @@
 """Counts the cores that this process may use: in a container or under taskset, fewer than the machine has."""
 
 import os
+from collections.abc import Iterator
 from math import ceil
-from pathlib import Path
 
-CGROUP = Path("/sys/fs/cgroup")
+from core.process.control_groups import ControlGroups, number_in
 
 
-def available_cores(cgroup: Path = CGROUP) -> int:
-    """Returns the cores in the process's affinity mask, but no more than its control group's time in one period fills.
+def available_cores(groups: ControlGroups | None = None) -> int:
+    """Returns the cores in the process's affinity mask, but no more than its control groups' time in a period fills.
 
     A group that cannot be read limits nothing. Threads beyond the limit wait for each other after every operator.
     """
-    return max(1, min(_affinity(), _quota(cgroup)))
+    return max(1, min([_affinity(), *_quotas(groups or ControlGroups())]))
 
 
 def _affinity() -> int:
@@ -21,10 +21,15 @@ def _affinity() -> int:
     return os.cpu_count() or 1
 
 
-def _quota(cgroup: Path) -> int:
-    """Reads `cpu.max` (cgroup v2): μs that all cores may run in a period, `max` for no limit; and the period, μs."""
-    try:
-        quota, period = (cgroup / "cpu.max").read_text().split()
-        return os.cpu_count() or 1 if quota == "max" else ceil(int(quota) / int(period))
-    except (OSError, ValueError):
-        return os.cpu_count() or 1
+def _quotas(groups: ControlGroups) -> Iterator[int]:
+    """Reads what all cores may run in a period, and the period, both in μs: `cpu.max`, or version 1's two files."""
+    for group in groups.of_version_2():
+        try:
+            quota, period = (group / "cpu.max").read_text().split()
+            yield ceil(int(quota) / int(period))
+        except (OSError, ValueError):
+            continue  # no such limit; `max` is none
+    for group in groups.of_version_1("cpu"):
+        quota_us, period_us = number_in(group / "cpu.cfs_quota_us", -1), number_in(group / "cpu.cfs_period_us", 0)
+        if quota_us > 0 and period_us > 0:
+            yield ceil(quota_us / period_us)

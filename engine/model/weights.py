@@ -1,7 +1,9 @@
 """Reads a checkpoint's tensors by name, from one or many safetensors files, and makes a digest of them."""
 
+import errno
 import hashlib
 import math
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from core.errors import ModelError
+from core.sizes import format_bytes
 from core.weight_files import present_weight_files
 from engine.model.formats.format import Plain, WeightFormat
 from engine.model.quantized import Form, Weight
@@ -42,7 +45,7 @@ class Checkpoint:
         self._files: dict[str, Any] = dict(files or {})
         self._unused: set[str] = set()
         for path, promised in present_weight_files(directory).items() if files is None else ():
-            with _clear_errors(path):
+            with _clear_errors(path), _mapping(path):
                 opened: Any = safe_open(str(path), framework="pt")
                 names = set(opened.keys())
             missing = sorted(promised - names)
@@ -167,3 +170,17 @@ def _clear_errors(source: Path | str) -> Iterator[None]:
     except (SafetensorError, OSError) as error:
         name = source.name if isinstance(source, Path) else source
         raise ModelError(f"{name} is broken or truncated: {str(error).strip() or type(error).__name__}") from None
+
+
+@contextmanager
+def _mapping(path: Path) -> Iterator[None]:
+    """Tells in a sentence that the kernel refused to map a file, for safetensors or PyTorch. Raises `ModelError`."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if os.strerror(errno.ENOMEM) not in str(error):
+            raise
+        size = format_bytes(path.stat().st_size)
+        raise ModelError(
+            f"{path.name} has {size}, and this machine has no memory to map it; a smaller model may fit"
+        ) from None

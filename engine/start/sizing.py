@@ -3,7 +3,6 @@
 Whatever cannot be had is refused by name, and before anything is loaded where that can be known.
 """
 
-import os
 import shutil
 import tempfile
 from collections import Counter
@@ -17,6 +16,7 @@ from core.config.engine import EngineConfig
 from core.config.kinds import BlockSize
 from core.errors import ConfigError
 from core.kv.spec import KVSpec, blocks_for
+from core.process.memory import available_memory
 from core.sizes import format_bytes
 from engine.device import dtype_name
 from engine.model.quantization import bytes_of_value
@@ -210,21 +210,3 @@ def pool_blocks(config: EngineConfig, spec: KVSpec, spare: int, texts: Texts) ->
 def cpu_spare() -> int:
     """Returns the bytes that a worker takes on a CPU when nobody says otherwise."""
     return min(int(available_memory() * CPU_SHARE), CPU_CAP)
-
-
-def available_memory() -> int:
-    """Returns the bytes that this process may still use: the kernel's estimate, or what its control group leaves."""
-    for line in Path("/proc/meminfo").read_text().splitlines() if Path("/proc/meminfo").exists() else []:
-        if line.startswith("MemAvailable:"):
-            return min(int(line.split()[1]) << 10, _group_left())
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-
-
-def _group_left() -> int:
-    """Returns the bytes left under a container's memory limit; a huge number where there is none."""
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
-    except (OSError, ValueError):
-        return 1 << 62
-    return 1 << 62 if limit == "max" else max(0, int(limit) - used)

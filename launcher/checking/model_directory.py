@@ -1,16 +1,13 @@
 """Checks a model before anything is started: a broken download is told in a sentence, not by a worker's failure."""
 
 import json
-import struct
 from pathlib import Path
 
 from core.errors import ConfigError
 from core.gguf.unpacking import PLACES
 from core.model_location import directory_of
 from core.weight_files import WeightsMissing, present_weight_files
-
-LENGTH = struct.Struct("<Q")  # a safetensors file starts with the length of its JSON header
-LONGEST_HEADER = 100_000_000  # bytes; the format's own limit
+from core.weight_sizes import read_header
 
 
 def checked(model: str, option: str = "--model") -> Path | None:
@@ -55,19 +52,15 @@ def _check_weights(directory: Path, name: str, option: str) -> None:
     """Checks that a weights file is whole: its header says where each tensor's bytes end. Raises `ConfigError`."""
     path = directory / name
     try:
-        with path.open("rb") as file:
-            size = path.stat().st_size
-            (length,) = LENGTH.unpack(file.read(LENGTH.size).ljust(LENGTH.size, b"\0"))
-            if not 0 < length <= min(LONGEST_HEADER, size - LENGTH.size):
-                raise ConfigError(option, str(directory), f"{name} is not a safetensors file, or was cut off")
-            header = json.loads(file.read(length))
-            ends = [entry["data_offsets"][1] for key, entry in header.items() if key != "__metadata__"]
+        tensors, begin = read_header(path)
+    except EOFError:
+        raise ConfigError(option, str(directory), f"{name} is not a safetensors file, or was cut off") from None
     except FileNotFoundError:
         raise ConfigError(option, str(directory), f"lacks {name}, which its index names") from None
     except OSError as error:
         raise ConfigError(option, str(directory), f"{name} cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+    except ValueError:
         raise ConfigError(option, str(directory), f"{name} has a broken safetensors header") from None
-    missing = LENGTH.size + length + max(ends, default=0) - size
+    missing = begin + max((tensor.end for tensor in tensors.values()), default=0) - path.stat().st_size
     if missing > 0:
         raise ConfigError(option, str(directory), f"{name} was cut off: {missing} bytes are missing")

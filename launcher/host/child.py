@@ -9,10 +9,15 @@ from pathlib import Path
 from typing import BinaryIO
 
 from core.process.dying import die_with
+from core.process.memory import out_of_memory_kills
 from launcher.host.process import Process
 
 CHUNK = 65536  # bytes; what a pipe holds
 CHUNKS = 16  # per pump, so that one noisy child does not keep the loop
+OUT_OF_MEMORY = (
+    "killed by SIGKILL, and the kernel has killed for lack of memory meanwhile: --quantization int4, a smaller"
+    " --kv-memory, --model or number of workers, or a higher memory limit helps"
+)
 LONGEST_LINE = 1 << 20  # bytes; a longer line is cut in the log
 
 
@@ -27,6 +32,7 @@ class Child:
     def __init__(self, service: Process, environment: Mapping[str, str], directory: Path, log: BinaryIO) -> None:
         self.service = service
         self._log = log
+        self._kills_before = out_of_memory_kills()
         self._partial = b""
         self._last_line = ""
         self._last_error = ""
@@ -91,6 +97,8 @@ class Child:
             return self._last_error
         status = self.exit_status()
         assert status is not None, "it still runs"
+        if status == -signal.SIGKILL and out_of_memory_kills() > self._kills_before:
+            return OUT_OF_MEMORY
         if status < 0:
             return f"killed by {signal.Signals(-status).name}"
         return f"ended with status {status}: {self._last_line}" if self._last_line else f"ended with status {status}"

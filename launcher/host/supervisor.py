@@ -187,7 +187,7 @@ class Supervisor:
         self._forget(kept.child)
         name, why = kept.service.name, why or kept.child.why()
         kept.early_deaths = kept.early_deaths + 1 if now - kept.born < EARLY_SECONDS else 0
-        delay = min(FIRST_DELAY * 2 ** (kept.early_deaths - 1), LONGEST_DELAY) if kept.early_deaths else 0.0
+        delay = restart_delay(kept.early_deaths)
         kept.ready = False
         kept.restart_at = now + delay
         self._stages.say(f"{name} died ({why}); it is started again {f'in {delay:.0f} s' if delay else 'at once'}")
@@ -197,3 +197,8 @@ class Supervisor:
         kept.pulse = Pulse(kept.service, kept.child.pid)
         kept.born = now
         kept.restart_at = None
+
+
+def restart_delay(early_deaths: int) -> float:
+    """Returns the seconds before a service is started again that has died early so many times in a row."""
+    return min(FIRST_DELAY * 2 ** (early_deaths - 1), LONGEST_DELAY) if early_deaths else 0.0

@@ -1,7 +1,9 @@
 """Every bad setting gets one sentence with its name and value, exit status 2, and nothing is started."""
 
+import json
 import os
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -66,6 +68,20 @@ def test_a_bad_setting_is_named(arguments: list[str], sentence: str, capsys: pyt
     if "--redis" in arguments:
         known_good += ["--model", "some/model"]
     assert refused([*known_good, *arguments], capsys).startswith(sentence)
+
+
+def test_weights_larger_than_the_memory_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The file's bytes take no room on the disk: it says 4 TiB, and none was written."""
+    values = 1 << 40
+    header = json.dumps({"w": {"dtype": "F32", "shape": [values], "data_offsets": [0, 4 * values]}}).encode()
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header)
+        file.truncate(file.tell() + 4 * values)
+    for name in ("config.json", "tokenizer.json"):
+        (tmp_path / name).write_text("{}")
+    line = refused(["--port", "0", "--dashboard-port", "0", "--model", str(tmp_path), "--device", "cpu"], capsys)
+    assert line.startswith(f"error: --model: {str(tmp_path)!r}: its weights take 2.0TiB at least")
+    assert line.endswith("; a smaller model may fit")
 
 
 def test_an_option_without_its_value_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,9 @@
 """A model directory that cannot be loaded says why in one sentence; equal weights have equal digests."""
 
 import json
+import resource
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -86,6 +88,26 @@ def test_broken_weights_are_one_sentence(
     message = str(caught.value)
     assert all(word in message for word in words), message
     assert "\n" not in message
+
+
+def test_a_file_that_cannot_be_mapped_is_one_sentence(whole: Path, tmp_path: Path) -> None:
+    """The process may map 1 GiB more than it has, and the file is larger: its bytes take no room on the disk."""
+    directory = Path(shutil.copytree(whole, tmp_path / "model"))
+    size = 64 << 30
+    header = json.dumps({"w": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+    with (directory / "model.safetensors").open("wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header)
+        file.truncate(file.tell() + size)
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + (1 << 30), before[1]))
+    try:
+        with pytest.raises(
+            ModelError, match=r"^model\.safetensors has 64\.0GiB, and this machine has no memory to map"
+        ):
+            Checkpoint(directory)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def test_weights_that_the_config_leaves_out_are_refused(whole: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import io
 import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from core.process.status import Status
 from launcher.host.process import Process, watch_status_file
 from launcher.host.pulse import Pulse
 from launcher.host.signals import Signals
-from launcher.host.supervisor import StartFailed, StopAsked, Supervisor
+from launcher.host.supervisor import StartFailed, StopAsked, Supervisor, restart_delay
 from launcher.stages import Stages
 from tests.waiting import alive, wait_until
 
@@ -173,6 +174,54 @@ def test_who_lived_long_is_started_again_at_once(bench: Bench, monkeypatch: pyte
     thread.join()
     for name in ("redis", "worker"):
         assert f"{name} died (killed by SIGKILL); it is started again at once" in bench.shown.getvalue()
+
+
+def test_who_dies_again_and_again_is_started_again_ever_later(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launcher.host.supervisor.FIRST_DELAY", 0.5)
+    bench.supervisor.start([bench.service("worker", READY_THEN_SLEEP.replace("signal.pause()", "sys.exit(1)"))])
+
+    def wait_then_stop() -> None:
+        wait_until(lambda: bench.shown.getvalue().count("it is started again") == 3, "three deaths")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = later(threading.Thread(target=wait_then_stop))
+    bench.supervisor.watch()
+    thread.join()
+    delays = re.findall(r"started again in (\d+) s", bench.shown.getvalue())
+    assert delays == ["0", "1", "2"], "0.5 s, doubled by each early death"
+
+
+def test_the_delay_before_a_restart_doubles_up_to_half_a_minute() -> None:
+    assert [restart_delay(deaths) for deaths in range(8)] == [0, 1, 2, 4, 8, 16, 30, 30]
+
+
+def test_a_child_that_the_kernel_kills_for_lack_of_memory_is_said_to_be(bench: Bench, memory_group: Path) -> None:
+    """The child enters a control group of 32 MiB, and takes more."""
+    code = f"""
+import os
+open({str(memory_group / "cgroup.procs")!r}, "w").write(str(os.getpid()))
+taken = [bytes(1 << 20).replace(b"\\0", b"x") for _ in range(1024)]
+"""
+    with pytest.raises(StartFailed, match=r"big did not start: killed by SIGKILL, and the kernel has killed for lack"):
+        bench.supervisor.start([bench.service("big", code)])
+
+
+@pytest.fixture
+def memory_group() -> Iterator[Path]:
+    """A control group that may use 32 MiB, of version 1 or 2 of the kernel's interface."""
+    root = Path("/sys/fs/cgroup")
+    parent, limit = (root / "memory", "memory.limit_in_bytes") if (root / "memory").is_dir() else (root, "memory.max")
+    group = parent / f"baton-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / limit).write_text(str(32 << 20))
+    except OSError as error:
+        if group.is_dir():
+            group.rmdir()
+        pytest.skip(f"a memory control group cannot be made here: {error}")
+    yield group
+    wait_until(lambda: not (group / "cgroup.procs").read_text(), "the group's last process")
+    group.rmdir()
 
 
 def test_a_child_that_is_stopped_or_silent_is_killed_and_started_again(

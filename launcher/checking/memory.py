@@ -1,0 +1,56 @@
+"""Refuses weights that cannot fit into this host's memory by the sizes of their files, before anything is started."""
+
+import json
+import shutil
+from pathlib import Path
+
+from core.config.engine import EngineOptions
+from core.errors import ConfigError
+from core.gguf.unpacking import PLACES
+from core.process.memory import available_memory
+from core.sizes import format_bytes
+from core.weight_sizes import least_bytes
+
+COMPILERS = ("cc", "gcc", "clang")
+
+
+def refuse_weights_beyond_memory(
+    directory: Path, engine: EngineOptions, workers: int, there: int | None = None
+) -> None:
+    """Raises `ConfigError` where `workers` that compute on the CPU cannot hold a model; `there`: bytes, free if None.
+
+    Each worker with native operators has its own copy of the weights, packed for them. PyTorch's operators read the
+    files' pages, which workers share.
+    """
+    copies = workers if _computes_natively(engine) else 1
+    each = _least_bytes(directory, engine.dtype, engine.quantization)
+    there = available_memory() if there is None else there
+    if each * copies <= there:
+        return
+    takes = f"its weights take {format_bytes(each)} at least"
+    if copies > 1:
+        takes += f" in each of {copies} workers"
+    fitting = [option for option, works in _others(directory, engine, copies, there).items() if works]
+    hint = f"; {' or '.join(fitting)} may fit" if fitting else "; a smaller model may fit"
+    raise ConfigError("--model", str(directory), f"{takes}, and only {format_bytes(there)} of memory are free{hint}")
+
+
+def _others(directory: Path, engine: EngineOptions, copies: int, there: int) -> dict[str, bool]:
+    """Returns options that take less memory, each with whether it would be enough."""
+    room = there // copies
+    return {
+        "--prefill 0 --decode 1": copies > 1 and _least_bytes(directory, engine.dtype, engine.quantization) <= there,
+        "--dtype bf16": engine.dtype == "fp32" and _least_bytes(directory, "bf16", engine.quantization) <= room,
+        "--quantization int4": _least_bytes(directory, engine.dtype, "int4") <= room,
+    }
+
+
+def _least_bytes(directory: Path, dtype: str, quantization: str) -> int:
+    """Returns what one copy takes. The blocks of a GGUF file stay as they are."""
+    if (directory / PLACES).is_file():
+        return sum(Path(place).stat().st_size for place in json.loads((directory / PLACES).read_bytes())["files"])
+    return least_bytes(directory, dtype, quantization)
+
+
+def _computes_natively(engine: EngineOptions) -> bool:
+    return engine.cpu_backend in ("auto", "native") and any(shutil.which(name) for name in COMPILERS)

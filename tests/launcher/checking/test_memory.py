@@ -1,0 +1,77 @@
+"""Weights that cannot fit are refused by the sizes of their files, with options that would fit."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from core.config.engine import EngineOptions
+from core.errors import ConfigError
+from core.gguf.unpacking import PLACES
+from launcher.checking.memory import refuse_weights_beyond_memory
+
+VALUES = 1 << 10
+LAYERS = 2
+TAKES = 2 * LAYERS * VALUES  # bytes, in bf16
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A checkpoint with parts that a worker leaves unread."""
+    names = [f"model.layers.{layer}.mlp.up_proj.weight" for layer in range(LAYERS + 1)]
+    names += ["vision_tower.patch.weight", "model.visual.blocks.0.weight", "mtp.layers.0.weight", "lm_head.weight"]
+    save_file({name: torch.zeros(VALUES, dtype=torch.bfloat16) for name in names}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({"num_hidden_layers": LAYERS, "tie_word_embeddings": True}))
+    return tmp_path
+
+
+def options(**changes: object) -> EngineOptions:
+    return EngineOptions(**{"cpu_backend": "native", **changes})  # type: ignore[arg-type]
+
+
+def test_what_fits_is_served(model: Path) -> None:
+    refuse_weights_beyond_memory(model, options(), workers=2, there=2 * TAKES)
+    refuse_weights_beyond_memory(model, options(dtype="fp32"), workers=1, there=2 * TAKES)
+    refuse_weights_beyond_memory(model, options(quantization="int4"), workers=4, there=TAKES)
+    refuse_weights_beyond_memory(model, options(cpu_backend="torch"), workers=9, there=TAKES)
+
+
+def test_what_does_not_fit_is_refused_with_what_does(model: Path) -> None:
+    def sentence(there: int, workers: int = 1, **changes: object) -> str:
+        with pytest.raises(ConfigError) as refused:
+            refuse_weights_beyond_memory(model, options(**changes), workers, there)
+        return str(refused.value).removeprefix(f"--model: {str(model)!r}: ")
+
+    both = "its weights take 4.0KiB at least in each of 2 workers, and only 8191B"
+    assert sentence(2 * TAKES - 1, 2).startswith(both.replace("8191B", "8.0KiB"))
+    assert sentence(2 * TAKES - 1, 2).endswith("; --prefill 0 --decode 1 or --quantization int4 may fit")
+    half = sentence(2 * TAKES - 1, dtype="fp32")
+    assert half.startswith("its weights take 8.0KiB at least, and only 8.0KiB of memory are free; --dtype bf16 or")
+    assert sentence(10).endswith("; a smaller model may fit")
+
+
+def test_shards_are_added_up(model: Path) -> None:
+    whole = model / "model.safetensors"
+    whole.rename(model / "a.safetensors")
+    save_file({"model.layers.0.x": torch.zeros(VALUES)}, model / "b.safetensors")
+    index = {"weight_map": {"x": "a.safetensors", "y": "b.safetensors", "z": "b.safetensors"}}
+    (model / "model.safetensors.index.json").write_text(json.dumps(index))
+    refuse_weights_beyond_memory(model, options(), workers=1, there=TAKES + 2 * VALUES)
+    with pytest.raises(ConfigError):
+        refuse_weights_beyond_memory(model, options(), workers=1, there=TAKES + 2 * VALUES - 1)
+
+
+def test_packed_numbers_stay_as_they_are(tmp_path: Path) -> None:
+    save_file({"model.layers.0.qweight": torch.zeros(VALUES, dtype=torch.int32)}, tmp_path / "model.safetensors")
+    with pytest.raises(ConfigError, match=r"take 4\.0KiB at least"):
+        refuse_weights_beyond_memory(tmp_path, options(quantization="int4"), workers=1, there=4 * VALUES - 1)
+
+
+def test_a_gguf_files_blocks_stay_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").write_bytes(bytes(VALUES))
+    (tmp_path / PLACES).write_text(json.dumps({"files": [str(tmp_path / "model.gguf")]}))
+    refuse_weights_beyond_memory(tmp_path, options(), workers=1, there=VALUES)
+    with pytest.raises(ConfigError):
+        refuse_weights_beyond_memory(tmp_path, options(), workers=1, there=VALUES - 1)
