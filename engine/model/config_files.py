@@ -66,14 +66,6 @@ def quantization_of(raw: dict[str, Any], name: str) -> dict[str, Any] | None:
     return found[0]
 
 
-def refuse_quantized(raw: dict[str, Any], name: str) -> None:
-    """Raises `ModelError` for a config.json of quantized weights."""
-    given = quantization_of(raw, name)
-    if given is not None:
-        method = given.get("quant_method", "unknown")
-        raise ModelError(f"{name}: checkpoints quantized with {method} are not supported; use fp32, bf16 or fp16")
-
-
 def eos_of(directory: Path, config: Any) -> tuple[int, ...]:
     """Reads the tokens that end an answer: generation_config.json knows more of them than config.json."""
     path = directory / "generation_config.json"

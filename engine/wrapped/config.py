@@ -14,7 +14,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from core.errors import ConfigError, ModelError
 from engine.model.config import AttentionLayer, TextModel
-from engine.model.config_files import auto_config, eos_of, raw_config, refuse_quantized
+from engine.model.config_files import auto_config, eos_of, quantization_of, raw_config
 
 ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
 """Kinds of `layer_types` whose state is keys and values; the others keep states that blocks of tokens do not hold."""
@@ -64,7 +64,7 @@ def read_own_config(directory: Path, max_model_len: int, *, trust_remote_code: b
         raise ModelError(
             f"{name}: its code is its own (auto_map in config.json), and only --trust-remote-code has it run here"
         )
-    refuse_quantized(raw, name)
+    _refuse_quantized(raw, name)
     config = auto_config(directory, trust_remote_code=trust_remote_code)
     if config.get_text_config() is not config:
         parts = ", ".join(sorted(config.sub_configs))
@@ -80,6 +80,16 @@ def read_own_config(directory: Path, max_model_len: int, *, trust_remote_code: b
     served = max_model_len or longest
     _refuse_ropes(config, name, served)
     return OwnConfig(name, config, longest or served, served, eos_of(directory, config), trust_remote_code)
+
+
+def _refuse_quantized(raw: dict[str, Any], name: str) -> None:
+    given = quantization_of(raw, name)
+    if given is not None:
+        method = given.get("quant_method", "unknown")
+        raise ModelError(
+            f"{name}: its checkpoint is quantized ({method}), and what transformers' own code computes is served from"
+            " fp32, bf16 or fp16 only; --quantization quantizes such a checkpoint when it is loaded"
+        )
 
 
 def _refuse_states(config: Any, name: str, *, trust_remote_code: bool) -> None:

@@ -103,7 +103,7 @@ def _described(
         raise ModelError(f"{who} asks for {', '.join(unknown)}, which paged attention has not")
     window = getattr(mask, "window", None)
     if window is None or asked.get("is_causal") is False:
-        raise ModelError(f"{who} adds to its scores, or sees other tokens than those before or a window of them")
+        raise ModelError(f"{who} {_unserved(module, mask)}")
     heads, kv_heads, dim = query.shape[1], key.shape[1], query.shape[3]
     sinks = asked.get("s_aux") if asked.get("s_aux") is not None else asked.get("sinks")
     if heads % kv_heads or value.shape[1] != kv_heads or (sinks is not None and tuple(sinks.shape) != (heads,)):
@@ -123,6 +123,17 @@ def _described(
         value_dim=value.shape[3],
         sinks=sinks,
     )
+
+
+def _unserved(module: Any, mask: Any) -> str:
+    """Says what attention does whose mask is neither causal nor a window."""
+    if mask is not None and not hasattr(mask, "window"):  # the model has changed what it was given
+        if getattr(module, "is_kv_shared_layer", False):
+            return "attends to the keys and values of an earlier layer, and to cut ones, which is not served"
+        return "adds to its scores, by a mask of its own, which is not served"
+    chunk = getattr(getattr(module, "config", None), "attention_chunk_size", None)
+    chunks = f": those of the same chunk of {chunk} tokens" if chunk else ""
+    return f"sees other tokens than all before, or a window of them{chunks}, which is not served"
 
 
 def _window(sees: Callable[..., Tensor], longest: int, device: torch.device) -> int | None:

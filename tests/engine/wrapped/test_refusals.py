@@ -1,6 +1,7 @@
 """What transformers' own code may not compute here is refused by name, before or while it is loaded."""
 
 import json
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from transformers import AutoConfig
 from core.errors import ConfigError, ModelError
 from engine.wrapped.config import read_own_config
 from tests.engine.test_golden import make_engine
-from tests.engine.wrapped.models import EXPERTS, SMALL, WRAPPED
+from tests.engine.wrapped.models import EXPERTS, SMALL, WINDOWS, WRAPPED
 from tests.reference import build_model
 from tests.variants import LONGROPE
 
@@ -40,7 +41,10 @@ def write(directory: Path, **fields: Any) -> Path:
         ({"model_type": "llava"}, ["more than text", "vision_config"]),
         ({"model_type": "fortune_teller", "auto_map": {"AutoConfig": "a.B"}}, ["auto_map", "--trust-remote-code"]),
         ({"model_type": "fortune_teller"}, ["config.json is not valid", "fortune_teller"]),
-        ({"model_type": "gpt2", "quantization_config": {"quant_method": "awq"}}, ["quantized with awq"]),
+        (
+            {"model_type": "gpt2", "quantization_config": {"quant_method": "awq"}},
+            ["quantized (awq)", "what transformers' own code computes", "fp32, bf16 or fp16 only"],
+        ),
         (
             {
                 "model_type": "seed_oss",
@@ -75,16 +79,25 @@ def test_a_text_longer_than_the_models_is_refused(tmp_path: Path) -> None:
         ("mpt", {}, ["MptForCausalLM computes attention itself"]),
         ("falcon", {}, ["FalconForCausalLM computes attention itself"]),
         ("gptj", {"rotary_dim": 8}, ["GPTJForCausalLM computes attention itself"]),
-        ("doge", {}, ["attention 0 (DogeAttention) adds to its scores"]),
-        ("llama4_text", {**EXPERTS, "attention_chunk_size": 16, "head_dim": 16}, ["sees other tokens than those"]),
+        ("doge", {}, ["attention 0 (DogeAttention) adds to its scores, by a mask of its own"]),
+        (
+            "llama4_text",
+            {**EXPERTS, "attention_chunk_size": 16, "head_dim": 16},
+            ["sees other tokens than all before", "the same chunk of 16 tokens"],
+        ),
+        (
+            "gemma4_text",
+            {**WINDOWS, "head_dim": 16, "global_head_dim": 32, "num_kv_shared_layers": 1},
+            ["(Gemma4TextAttention) attends to the keys and values of an earlier layer"],
+        ),
         ("diffllama", {}, ["(DiffLlamaAttention) is called twice"]),
-        ("bert", {"is_decoder": False}, ["sees other tokens than those before"]),
+        ("bert", {"is_decoder": False}, ["sees other tokens than all before, or a window of them, which"]),
     ],
 )
 def test_attention_that_pages_cannot_have_is_refused_by_name(
     kind: str, changes: dict[str, Any], words: list[str], tmp_path: Path
 ) -> None:
-    directory = build_model(tmp_path / kind, AutoConfig.for_model(kind, **{**SMALL, **changes}))
+    directory = build_model(tmp_path / kind, AutoConfig.for_model(kind, **deepcopy({**SMALL, **changes})))
     with pytest.raises(ModelError) as error:
         make_engine(directory, model_impl="transformers")
     assert all(word in str(error.value) for word in words), str(error.value)
