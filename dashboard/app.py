@@ -25,7 +25,7 @@ STYLE = Path(__file__).with_name("style.css")
 ICON = STYLE.with_name("icon.svg")
 NO_WORKERS = (
     "No worker has registered yet. `./baton up` starts a whole system; "
-    "`python -m prefill_service` and `python -m decode_service` start one worker each."
+    "`./baton run prefill` and `./baton run decode` start one worker each."
 )
 
 

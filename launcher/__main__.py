@@ -9,6 +9,7 @@ from launcher.compose import compose
 from launcher.key import key
 from launcher.manifests import print_manifests
 from launcher.ray_process import ON_RAY, hand_over
+from launcher.run_service import run_service
 from launcher.run_tests import run_tests
 from launcher.up import up
 
@@ -18,6 +19,7 @@ Baton serves large language models with prefill and decode split into two servic
   ./baton up      start everything on this host, and stop it with Ctrl-C
   ./baton chat    talk to the running instance
   ./baton key     make, list and revoke the keys that clients need
+  ./baton run     run one service, such as ./baton run decode, of a deployment over several hosts
   ./baton status     say how the deployment on a Ray cluster is
   ./baton down       end the deployment on a Ray cluster, and leave nothing of it
   ./baton ray        run Ray's own command line, such as ./baton ray start --head
@@ -40,6 +42,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "up": up,
     "chat": chat,
     "key": key,
+    "run": run_service,
     "compose": compose,
     "manifests": print_manifests,
     "test": run_tests,

@@ -91,7 +91,12 @@ class Service(Struct, frozen=True, kw_only=True):
     @property
     def module(self) -> str:
         """Returns the Python module that runs it."""
-        return f"{self.role}_service" if self.role in WORKERS else self.role
+        return module_of(self.role)
+
+
+def module_of(role: Role) -> str:
+    """Returns the Python module that runs a service; Redis has none."""
+    return f"{role}_service" if role in WORKERS else role
 
 
 class Deployment(Struct, frozen=True):

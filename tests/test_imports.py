@@ -220,8 +220,9 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "is_alive": set(),
         "is_ready": {"host"},
         "key": {"host"},
+        "run_service": {"deployment", "host"},
         "run_tests": {"options", "host"},
-        "__main__": {"chat", "compose", "key", "manifests", "ray_process", "run_tests", "up"},
+        "__main__": {"chat", "compose", "key", "manifests", "ray_process", "run_service", "run_tests", "up"},
     },
     "benchmarks": {
         "limits": set(),

@@ -142,6 +142,12 @@ def test_each_command_explains_its_options(command: str, capsys: pytest.CaptureF
     assert "options:" in shown
 
 
+def test_an_unknown_service_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "fly"]) == 2
+    named = "redis, prefill, decode, gateway, dashboard"
+    assert capsys.readouterr().err == f"error: 'fly' is no service of baton; there are: {named}\n"
+
+
 def test_an_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fly"]) == 2
     named = ", ".join(COMMANDS)

@@ -1,0 +1,43 @@
+"""Runs one service in this process (`baton run decode OPTIONS`): what deployments over several hosts are made of."""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from core.errors import ConfigError
+from launcher.deployment import ENVIRONMENT, STARTS, module_of
+from launcher.host.redis_server import server_binary
+
+HELP = """\
+Runs one service of a deployment, until it is told to stop.
+
+  ./baton run redis OPTIONS      the Valkey or Redis server that `./baton up` would start; the options are its own
+  ./baton run prefill OPTIONS    a prefill worker
+  ./baton run decode OPTIONS     a decode worker
+  ./baton run gateway OPTIONS    a gateway
+  ./baton run dashboard OPTIONS  the dashboard
+
+`./baton run SERVICE --help` lists a service's options. docs/operations.md, Several hosts, has a whole deployment.
+"""
+BAD_INPUT = 2
+
+
+def run_service(arguments: Sequence[str]) -> int:
+    """Becomes the service's process; returns an exit status only where that cannot be: 2 for bad input."""
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(HELP, end="")
+        return 0
+    name, *options = arguments
+    roles = {role: role for group in STARTS for role in group}
+    if name not in roles:
+        print(f"error: {name!r} is no service of baton; there are: {', '.join(roles)}", file=sys.stderr)
+        return BAD_INPUT
+    role = roles[name]
+    command = [sys.executable, "-P", "-m", module_of(role), *options]
+    if role == "redis":
+        try:
+            command = [str(server_binary()), *options]
+        except ConfigError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return BAD_INPUT
+    os.execve(command[0], command, {**ENVIRONMENT, **os.environ})
