@@ -41,7 +41,11 @@ class CapacityError(BatonError):
 
 
 class StoreUnavailable(BatonError):
-    """Redis does not answer, or is not the server that the URL promises."""
+    """Redis does not answer, or not as it should."""
+
+
+class StoreRefused(StoreUnavailable):
+    """Redis answers, and cannot be used with these settings: a wrong password, user or database, or an old server."""
 
 
 class GatewayError(BatonError):

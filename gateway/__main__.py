@@ -15,6 +15,7 @@ from core.errors import BatonError
 from core.network.listening import listen, url_of
 from core.network.tls import Certificate, certificate
 from core.process.descriptors import raise_limit
+from core.process.ending import end
 from core.process.status import StatusFile
 from core.process.tasks import child
 from gateway.heap import keep_large_buffers_apart, settle_heap
@@ -47,7 +48,7 @@ async def serve(
             running.result()  # raises what ended it
         serving.result()
     finally:
-        running.cancel()
+        await end([running])
         with contextlib.suppress(asyncio.CancelledError, BatonError):
             await running
         await gateway.close()

@@ -19,7 +19,7 @@ from core.redis.rates import RateStore
 from core.redis.records import GatewayRecord, WorkerRecord
 from core.redis.registry import PURPOSE as RECORDS
 from core.redis.registry import listed
-from core.redis.store import ServerClock, check
+from core.redis.store import Outage, ServerClock, check, until_answered
 from core.redis.stored import TenantStore
 from core.slo import Objective, parse_objective
 from gateway.adapters import AdapterLoading
@@ -100,8 +100,7 @@ class Gateway:
     async def start(self) -> None:
         """Loads the tokenizer and looks for workers. Raises `BatonError` in one sentence if that cannot work."""
         self._status.report("connecting to Redis", 10.0)
-        await check(self._store, self.config.store.redis)
-        await self._clock.sync(self._store)
+        await until_answered(self._ask_store, Outage(log, "the gateway waits for it"), self._status.report)
         self._status.report("loading the tokenizer", 30.0)
         try:
             async with asyncio.timeout(LOAD_SECONDS):
@@ -132,6 +131,10 @@ class Gateway:
             self._tasks.start(work)
         self._status.ready(self._url)
         log.info("ready: %s serves %s", self._url, self.model)
+
+    async def _ask_store(self) -> None:
+        await check(self._store, self.config.store.redis)
+        await self._clock.sync(self._store)
 
     async def watch(self) -> None:
         """Returns when one of its tasks fails, by raising what it raised."""

@@ -21,6 +21,7 @@ from core.redis.clients import connect
 from core.redis.queue import PURPOSE, JobQueue
 from core.redis.records import WorkerRecord
 from core.redis.registry import PURPOSE as RECORDS
+from core.redis.store import Outage, until_answered
 from engine.device import use_device
 from worker.adapters import AdapterSigners
 from worker.engine_watch import LOOK_SECONDS, EngineWatch
@@ -37,7 +38,7 @@ log = logging.getLogger("baton.worker")
 
 
 class IOThread(threading.Thread):
-    """Serves one life of a worker. `ready` is set once it is registered; an error ends the engine thread too."""
+    """Serves one life of a worker, from its registration on; an error ends the engine thread too."""
 
     def __init__(
         self, life: Life, record: WorkerRecord, secret: bytes, make_transfer: MakeTransfer, device: torch.device
@@ -52,24 +53,25 @@ class IOThread(threading.Thread):
         self._secret = secret
         self._make_transfer = make_transfer
         self._device = device
-        self.ready = threading.Event()
-        self.error = ""  # why the thread ended, unless it was asked to
-        self.address = ""  # of the control socket, once it is bound
+        self._status = StatusFile(life.config.status_file)
+        self.registered = False  # Redis has shown this worker, if only for a moment
+        self.error: BatonError | None = None  # why the thread ended, where that has a name
         self._watch = EngineWatch(life.status, life.config.hang_seconds)
         self._left = threading.Event()  # the engine thread has left its loop
 
     def run(self) -> None:
-        """Serves until `stop`. What goes wrong is kept in `error`, and stops the engine thread, or ends the process."""
+        """Serves until `stop`. What goes wrong stops the engine thread, or ends the process."""
         try:
             use_device(self._device)
             asyncio.run(self._serve())
-        except (BatonError, OSError) as error:
-            self._fail(str(error))
+        except BatonError as error:
+            self.error = error
+            self._life.inbox.stop(str(error))
+        except OSError as error:
+            self._life.inbox.stop(str(error))
         except BaseException as error:
             log.exception("the I/O thread ends")
-            self._fail(f"{type(error).__name__}: {error}")
-        finally:
-            self.ready.set()
+            self._life.inbox.stop(f"{type(error).__name__}: {error}")
         while not self._left.wait(LOOK_SECONDS):
             self._watch.look(time.monotonic())
 
@@ -78,10 +80,6 @@ class IOThread(threading.Thread):
         self._left.set()
         self._life.outbox.close()
         self.join(FLUSH_SECONDS + CLOSE_SECONDS)
-
-    def _fail(self, error: str) -> None:
-        self.error = error
-        self._life.inbox.stop(error)
 
     async def _serve(self) -> None:
         """Makes all parts, registers the worker, works until the outbox is closed, and takes everything down."""
@@ -94,7 +92,7 @@ class IOThread(threading.Thread):
         made.push_async_callback(network.destroy)
         store = connect(config.store.redis)
         made.push_async_callback(store.aclose)
-        socket, self.address = token_router(network.context, network.reach, network.keys)
+        socket, address = token_router(network.context, network.reach, network.keys)
         made.callback(socket.close, 0)
         network.gatekeeper.watch(socket)
         transfer = self._make_transfer(network, life.inbox.post)
@@ -103,41 +101,53 @@ class IOThread(threading.Thread):
         connections = GatewayConnections(life, socket, transfer)
         record = structs.replace(
             self._record,
-            address=self.address,
+            address=address,
             handoff_address=transfer.handoff_address,
         )
         heartbeat = Heartbeat(life, record, store, Signer(self._secret, RECORDS), jobs, connections, transfer)
+        signers = AdapterSigners.of(self._secret)
 
         def handle(event: Any) -> None:
             """Passes an event of the engine thread to the part that it concerns."""
             (connections if isinstance(event, ToGateway) else transfer).handle(event)
 
-        await life.clock.sync(store)
-        await jobs.open()  # before the worker registers: nobody may add to a stream that is not there
-        await heartbeat.beat()
-        self.ready.set()
+        async def register() -> None:
+            """Shows this worker to others. Raises `StoreUnavailable`; then all of it can be done again."""
+            await life.clock.sync(store)
+            await life.adapters.follow(store, signers)
+            await jobs.open()  # before the worker registers: nobody may add to a stream that is not there
+            await heartbeat.beat()
+
+        async def work() -> None:
+            await until_answered(register, Outage(log, "the worker waits to register"), self._status.report)
+            self.registered = True
+            self._status.ready(address)
+            blocks = life.status.load.blocks_total
+            log.info("ready: %s worker %s at %s, %d KV blocks", record.role, life.epoch, address, blocks)
+            for task in (
+                connections.run(),
+                connections.send(),
+                connections.tell_keys(),
+                connections.bodies.run(),
+                Intake(life, jobs, connections).run(),
+                transfer.run(),
+                heartbeat.run(),
+                life.adapters.follow_for_ever(store, signers),
+                self._status.beat(),
+                self._watch.run(),
+            ):
+                tasks.start(task)
+
         tasks = Tasks("the I/O thread")
-        delivering = tasks.start(life.outbox.deliver(handle))
-        works = (
-            network.gatekeeper.tasks.wait(),
-            connections.run(),
-            connections.send(),
-            connections.tell_keys(),
-            connections.bodies.run(),
-            Intake(life, jobs, connections).run(),
-            transfer.run(),
-            heartbeat.run(),
-            life.adapters.follow_for_ever(store, AdapterSigners.of(self._secret)),
-            StatusFile(config.status_file).beat(),
-            self._watch.run(),
-        )
-        for work in works:
-            tasks.start(work)
         made.push_async_callback(tasks.close)
+        delivering = tasks.start(life.outbox.deliver(handle))
+        tasks.start(network.gatekeeper.tasks.wait())
+        tasks.start(work())
         await _until(delivering, tasks)
         connections.bodies.leave()
         await connections.send_all(FLUSH_SECONDS)
-        await heartbeat.stop()
+        if self.registered:
+            await heartbeat.stop()
 
 
 async def _until(last: asyncio.Task[None], tasks: Tasks) -> None:

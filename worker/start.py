@@ -38,13 +38,15 @@ from core.network.ports import check_ports
 from core.network.sealing import load_secret
 from core.places import Place
 from core.process.descriptors import raise_limit
+from core.process.ending import end
 from core.process.hub_kernels import notice
 from core.process.machine import machine
 from core.process.status import StatusFile
+from core.process.tasks import child
 from core.redis.clients import connect
 from core.redis.records import Role as RoleName
 from core.redis.records import WorkerRecord
-from core.redis.store import ServerClock, check
+from core.redis.store import Outage, ServerClock, check, until_answered
 from core.speculation import Proposing, on_prefill, proposing
 from engine.blocks.key_changes import KeyChanges
 from engine.blocks.manager import BlockManager
@@ -61,7 +63,7 @@ from engine.schedule.speculation.proposing import EngineProposer
 from engine.schedule.speculation.speculation import Speculation
 from engine.schedule.turns import SHORTER
 from engine.start.load import LoadedEngine, load_engine
-from worker.adapters import Adapters, AdapterSigners, NoAdapters
+from worker.adapters import Adapters, NoAdapters
 from worker.busy_page import BusyPage
 from worker.cores import available_cores
 from worker.engine_loop import EngineLoop
@@ -71,7 +73,7 @@ from worker.life import Life
 from worker.mailbox import Inbox, Outbox
 from worker.role import Parts, Role
 
-READY_SECONDS = 30.0
+SIGNAL_LOOK_S = 0.1  # between two looks for a signal, while Redis is asked
 LONGEST_LABEL = 63
 MASK_THREADS = 4
 TYPICAL = (
@@ -112,7 +114,8 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
     check_ports(reach, name, config.transfer)
     secret = load_secret(config.store.secret_file)
     status.report("connecting to Redis")
-    asyncio.run(_check_store(config.store.redis))
+    if not asyncio.run(_found_store(config.store.redis, inbox, status)):
+        return 0
 
     refuse_codec_of_bytes(config.engine.kv_dtype, config.transfer.kv_codec)
     proposing(config.engine)
@@ -125,7 +128,7 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
     busy = BusyPage(config.busy_page, available_cores(), torch.set_num_threads)
     rate = engine.rates.prompt_tokens_per_second
     engine_status = EngineStatus(engine.step_tokens / rate if rate else 0.0)
-    adapters = _adapters(config, engine, secret, status)
+    adapters = _adapters(config, engine, status)
     life = Life(config, new_epoch(), ServerClock(), engine_status, inbox, outbox, busy, adapters, reach)
     parts = Parts(life, engine.pool.spec, engine.pool, engine.model_config.vocab_size, scheduler, blocks)
     policy, make_transfer, layer_written = make_role(parts)
@@ -142,19 +145,16 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
 
     life.status.shows(policy.load(), Passed())
     io = IOThread(life, _record(name, life, engine), secret, make_transfer, engine.backend.device)
-    io.start()
-    if not io.ready.wait(READY_SECONDS) or io.error:
-        raise BatonError(f"the worker could not register: {io.error or 'no answer in time'}")
-    status.ready(io.address)
-    counts = " and ".join(map(str, engine.pool.counts))
-    log.info("ready: %s worker %s at %s, %s KV blocks", name, life.epoch, io.address, counts)
     gc.collect()
     gc.freeze()  # the model stays: a full collection would look at all of it, for some 70 ms
+    io.start()  # it registers the worker; until then the engine has nothing to do, and answers signals
     try:
         loop.run()
     finally:
         io.stop()
         busy.close()
+    if io.error is not None and not io.registered:
+        raise BatonError(f"the worker could not register: {io.error}")
     if loop.error:
         print(f"error: {loop.error}", file=sys.stderr)
         return 1
@@ -162,23 +162,14 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
     return 0
 
 
-def _adapters(config: WorkerConfig, engine: LoadedEngine, secret: bytes, status: StatusFile) -> Adapters:
-    """Loads what was given, and what clients have had loaded, before the worker is there for anybody."""
+def _adapters(config: WorkerConfig, engine: LoadedEngine, status: StatusFile) -> Adapters:
+    """Loads the adapters that the worker was given; the I/O thread loads what clients have had loaded."""
     given = config.engine
     adapters = Adapters(engine.adapters or NoAdapters(), given.model, given.lora_root)
     if engine.adapters is not None:
         status.report("loading adapters")
         adapters.load_fixed(parse_sources(given.lora, [Path(given.model).name]))
-        asyncio.run(_follow(adapters, config.store.redis, secret))
     return adapters
-
-
-async def _follow(adapters: Adapters, url: str, secret: bytes) -> None:
-    store = connect(url)
-    try:
-        await adapters.follow(store, AdapterSigners.of(secret))
-    finally:
-        await store.aclose()
 
 
 def _block_manager(config: WorkerConfig, engine: LoadedEngine) -> BlockManager:
@@ -286,9 +277,17 @@ def _quantization(config: EngineConfig, engine: LoadedEngine) -> Quantization:
     return engine.forms[0]
 
 
-async def _check_store(url: str) -> None:
+async def _found_store(url: str, inbox: Inbox[Any], status: StatusFile) -> bool:
+    """Returns whether Redis answers, for which it waits, or a signal came first. Raises `StoreRefused`."""
     store = connect(url)
+    outage = Outage(log, "the worker waits for it before it loads the model")
+    asking = child(until_answered(partial(check, store, url), outage, status.report))
     try:
-        await check(store, url)
+        while not asking.done() and not inbox.stopping:
+            await asyncio.wait({asking}, timeout=SIGNAL_LOOK_S)
+        if asking.done():
+            asking.result()
+        return asking.done()
     finally:
+        await end([asking])
         await store.aclose()

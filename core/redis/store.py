@@ -6,44 +6,68 @@ Nothing outside `core` catches what the Redis client raises: whatever asks Redis
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import redis
+from redis.exceptions import AuthorizationError, NoPermissionError, RedisClusterException
 
-from core.errors import StoreUnavailable
+from core.errors import StoreRefused, StoreUnavailable
 from core.redis.clients import Store, redacted
 from core.redis.clock_offset import ClockOffset
 
 PREFIX = "baton:"
 STORE_SECONDS = 3.0  # s that one question to Redis may take in all, retries included
 SLOW = 0.1  # s; a round trip this long says too little about the server's clock
+RETRY_S = 0.25  # between two questions of a start that waits for Redis
+WAITING = "waiting for Redis"
+OUTAGE_LINE_S = 60.0  # between two lines of the log that tell of one outage
 OLDEST = (6, 2)  # the first version with XADD NOMKSTREAM
+REFUSALS = (redis.AuthenticationError, AuthorizationError, NoPermissionError)
+NO_DATABASE = "DB index is out of range"
+NO_SENTINEL = " : <"  # behind it, redis-py shows its objects
+T = TypeVar("T")
 
 
 @asynccontextmanager
 async def answered(seconds: float = STORE_SECONDS) -> AsyncIterator[None]:
-    """Allows what asks Redis inside `seconds` in all. Raises `StoreUnavailable` where no answer, or an error, came."""
+    """Allows what asks Redis inside `seconds` in all.
+
+    Raises `StoreUnavailable` where no answer, or an error, came; `StoreRefused` where these settings are the reason.
+    """
     try:
         async with asyncio.timeout(seconds):
             yield
-    except (redis.RedisError, OSError, TimeoutError) as error:
-        raise StoreUnavailable(f"Redis is away: {str(error) or type(error).__name__}") from error
+    except (redis.RedisError, RedisClusterException, OSError, TimeoutError) as error:
+        cause = error.__cause__  # redis-py wraps what a server says to a new connection
+        first = cause if isinstance(cause, redis.RedisError) else error
+        why = str(first).partition(NO_SENTINEL)[0] or type(first).__name__
+        if isinstance(first, REFUSALS) or NO_DATABASE in why:
+            raise StoreRefused(f"Redis refuses this service (--redis): {why}") from error
+        raise StoreUnavailable(f"Redis is away: {why}") from error
 
 
 class Outage:
-    """Says in the log that Redis is away once for each time that it is, and once that it is back."""
+    """Says in the log that Redis is away, at once and then once a minute, and when it is back."""
 
-    def __init__(self, log: logging.Logger, meanwhile: str) -> None:
+    def __init__(self, log: logging.Logger, meanwhile: str, clock: Callable[[], float] = time.monotonic) -> None:
         """Begins with Redis there. `meanwhile` says what does not happen while it is away, as part of a sentence."""
         self._log = log
         self._meanwhile = meanwhile
+        self._clock = clock
+        self._began = self._said = 0.0  # s
         self.lasts = False
 
     def begins(self, error: StoreUnavailable) -> None:
         """Notes that Redis did not answer, now or still."""
+        now = self._clock()
         if not self.lasts:
+            self._began = self._said = now
             self._log.warning("%s; %s", error, self._meanwhile)
+        elif now - self._said >= OUTAGE_LINE_S:
+            self._said = now
+            self._log.warning("%s, for %.0f s now; %s", error, now - self._began, self._meanwhile)
         self.lasts = True
 
     def ends(self) -> None:
@@ -54,14 +78,38 @@ class Outage:
 
 
 async def check(store: Store, url: str) -> None:
-    """Raises `StoreUnavailable` in one sentence if the server does not answer or is too old."""
+    """Raises `StoreUnavailable` in one sentence if the server does not answer, `StoreRefused` if it cannot be used."""
     try:
-        info = await store.info("server")
-    except (redis.RedisError, OSError) as error:
+        async with answered():
+            info = await store.info("server")
+    except StoreRefused as error:
+        raise StoreRefused(f"--redis: {redacted(url)!r}: {error}") from None
+    except StoreUnavailable as error:
         raise StoreUnavailable(f"--redis: {redacted(url)!r}: no answer from a Redis server ({error})") from None
     version = str(info.get("redis_version", "0.0"))
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
-        raise StoreUnavailable(f"--redis: {redacted(url)!r}: server version {version} is older than 6.2")
+        raise StoreRefused(f"--redis: {redacted(url)!r}: server version {version} is older than 6.2")
+
+
+async def until_answered(
+    ask: Callable[[], Awaitable[T]], outage: Outage, report: Callable[[str], None] = lambda stage: None
+) -> T:
+    """Asks until Redis answers, and returns what it says: what a start has done so far is worth more than the wait.
+
+    `report` is told the stage of the start while Redis is away. Raises `StoreRefused`: time does not mend a setting.
+    """
+    while True:
+        try:
+            answer = await ask()
+        except StoreRefused:
+            raise
+        except StoreUnavailable as error:
+            outage.begins(error)
+            report(WAITING)
+            await asyncio.sleep(RETRY_S)
+        else:
+            outage.ends()
+            return answer
 
 
 class ServerClock:

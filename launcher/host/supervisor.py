@@ -69,7 +69,10 @@ class Supervisor:
         self._selector.register(signals.wakeup, selectors.EVENT_READ, None)
 
     def start(self, services: Iterable[Process]) -> None:
-        """Starts services together and returns when all are ready. Raises `StartFailed` or `StopAsked`."""
+        """Starts services together and returns when all are ready. Raises `StartFailed` or `StopAsked`.
+
+        What is ready already is kept meanwhile: services that start may wait for it.
+        """
         starting = [self._keep(service) for service in services]
         self._kept += starting
         for kept in starting:
@@ -77,6 +80,9 @@ class Supervisor:
         while waiting := [kept for kept in starting if not kept.ready]:
             for kept in waiting:
                 self._look(kept)
+            for kept in self._kept:
+                if kept not in waiting:
+                    self._tend(kept, time.monotonic())
             self._sleep(LOOK_SECONDS)
             if self._signals.asked_to_stop:
                 raise StopAsked
@@ -86,18 +92,22 @@ class Supervisor:
         while not self._signals.asked_to_stop:
             now = time.monotonic()
             for kept in self._kept:
-                if kept.restart_at is not None:
-                    if kept.restart_at <= now:
-                        self._revive(kept, now)
-                elif kept.child.exit_status() is not None:
-                    self._bury(kept, now)
-                elif (why := self._lifeless(kept, now)) is not None:
-                    self._bury(kept, now, why)
-                elif not kept.ready:
-                    self._look_again(kept)
+                self._tend(kept, now)
             starting = any(not kept.ready and kept.restart_at is None for kept in self._kept)
             due = [kept.restart_at - now for kept in self._kept if kept.restart_at is not None]
             self._sleep(min([*due, 0.5 if starting else PULSE_SECONDS]))
+
+    def _tend(self, kept: Kept, now: float) -> None:
+        """Restarts a service that was ready once, and has died or shows no life."""
+        if kept.restart_at is not None:
+            if kept.restart_at <= now:
+                self._revive(kept, now)
+        elif kept.child.exit_status() is not None:
+            self._bury(kept, now)
+        elif (why := self._lifeless(kept, now)) is not None:
+            self._bury(kept, now, why)
+        elif not kept.ready:
+            self._look_again(kept)
 
     @property
     def ready(self) -> bool:

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from core.process.status import read_status
 from core.redis.records import Role
+from core.redis.store import WAITING
 from tests.e2e.harness.deaths import death_midway
 from tests.e2e.harness.golden import build_served_model, complete_all, references
 from tests.e2e.harness.streams import Streams
@@ -76,8 +78,12 @@ def test_disturbances_of_every_service_change_no_token(tmp_path: Path, served: t
         system.killed.add(system.redis.pid)
         system.redis.kill()
         system.redis.wait()
+        system.start_worker("decode-3")
+        waiting = system.directory / "decode-3.status"
+        wait_until(lambda: (status := read_status(waiting)) and status.stage == WAITING, "decode-3 to wait for Redis")
         disturbed.append(streams.flowing())
         system.start_redis()  # another one, which is empty
+        system.address("decode-3")
         streams.begin_to_flow(3)
         system.workers.pop("decode-2").send_signal(signal.SIGTERM)
         disturbed.append(streams.flowing())

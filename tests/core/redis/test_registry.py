@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from core.errors import ConfigError, StoreUnavailable
+from core.errors import ConfigError, StoreRefused, StoreUnavailable
 from core.network.sealing import Sealer, Signer
 from core.redis.clients import connect, redacted
 from core.redis.queue import JobQueue
@@ -26,7 +26,7 @@ from core.redis.registry import (
     record_key,
     withdraw,
 )
-from core.redis.store import Outage, ServerClock, answered, check
+from core.redis.store import Outage, ServerClock, answered, check, until_answered
 from tests.core.redis.test_records import RECORD
 
 SIGNER = Signer(b"the deployment's secret", PURPOSE)
@@ -136,9 +136,10 @@ def test_a_url_of_another_kind_is_refused() -> None:
 
 async def test_redis_that_is_away_is_one_error(caplog: pytest.LogCaptureFixture) -> None:
     store = connect("redis://127.0.0.1:1")
-    outage = Outage(logging.getLogger("baton.test"), "nobody beats until it is back")
+    moments = iter((0.0, 59.0, 60.0, 119.0))
+    outage = Outage(logging.getLogger("baton.test"), "nobody beats until it is back", lambda: next(moments))
     try:
-        for _ in range(2):
+        for _ in range(4):
             with pytest.raises(StoreUnavailable, match="Redis is away") as caught:
                 await publish(store, SIGNER, worker("one"), now=100.0)
             outage.begins(caught.value)
@@ -151,7 +152,38 @@ async def test_redis_that_is_away_is_one_error(caplog: pytest.LogCaptureFixture)
     outage.ends()
     assert not outage.lasts
     said = [record.getMessage() for record in caplog.records if record.name == "baton.test"]
-    assert len(said) == 2 and "nobody beats" in said[0] and said[1] == "Redis is back"
+    assert len(said) == 3 and "nobody beats" in said[0] and said[2] == "Redis is back"
+    assert "for 60 s now" in said[1], "once a minute"
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("unix://stranger:wrong@{path}", "invalid username-password pair"),
+        ("unix://{path}?db=99", "DB index is out of range"),
+        ("unix://weak:weak@{path}", "no permissions"),
+    ],
+)
+async def test_what_waiting_does_not_mend_is_an_error_of_its_own(clean_redis: str, url: str, why: str) -> None:
+    admin = connect(clean_redis)
+    await admin.acl_setuser("weak", enabled=True, passwords=["+weak"], commands=["+info"])
+    store = connect(url.format(path=clean_redis.removeprefix("unix://")))
+    try:
+        with pytest.raises(StoreRefused, match=why):
+            await until_answered(lambda: ServerClock().sync(store), Outage(logging.getLogger("baton.test"), ""))
+    finally:
+        await admin.acl_deluser("weak")
+        await admin.aclose()
+        await store.aclose()
+
+
+async def test_a_cluster_that_is_away_is_the_same_error() -> None:
+    store = connect("redis+cluster://127.0.0.1:1")
+    try:
+        with pytest.raises(StoreUnavailable, match="Redis is away"):
+            await ServerClock().sync(store)
+    finally:
+        await store.aclose()
 
 
 async def test_redis_that_is_silent_is_away_in_bounded_time(clean_redis: str) -> None:

@@ -142,6 +142,20 @@ def test_a_signal_ends_the_start(bench: Bench) -> None:
         bench.supervisor.start([bench.service("slow", code)])
 
 
+def test_what_dies_while_others_start_is_started_again(bench: Bench) -> None:
+    """A worker that starts waits for a Redis that died meanwhile, and nobody else would start that again."""
+    waits = """
+import os, signal, time
+(redis,) = open("pids").read().split()
+os.kill(int(redis), signal.SIGKILL)
+while len(open("pids").read().split()) < 2:
+    time.sleep(0.01)
+"""
+    bench.supervisor.start([bench.service("redis")])
+    bench.supervisor.start([bench.service("worker", waits + READY_THEN_SLEEP)])
+    assert len(bench.pids()) == 3
+
+
 def test_a_worker_that_dies_is_started_again(bench: Bench) -> None:
     bench.supervisor.start([bench.service("worker")])
     (first,) = bench.pids()
