@@ -20,6 +20,7 @@ from llguidance.gbnf_to_lark import any_to_lark
 
 from core.errors import ModelError
 from core.grammars import GRAMMAR_BYTES, GrammarError, compiled, first_sentence, read_tokenizer, refuse_error
+from gateway.grammar.counting import REFUSAL, UNCOUNTED
 from gateway.grammar.frames import LENGTH, Check, Verdict
 
 NICENESS = 5  # workers go first: a check takes a third of what is theirs where they want all processors
@@ -70,7 +71,8 @@ def check(tokenizer: LLTokenizer, asked: Check) -> Verdict:
         _walk(compiled(tokenizer, grammar), tokenizer)
     except GrammarError as error:
         large = any(words in str(error) for words in TOO_LARGE)
-        return Verdict("grammar_too_complex" if large else "invalid_grammar", str(error))
+        message = REFUSAL if UNCOUNTED in str(error) else str(error)
+        return Verdict("grammar_too_complex" if large else "invalid_grammar", message)
     if len(grammar.encode()) > GRAMMAR_BYTES:
         return Verdict("grammar_too_complex", f"in Lark it has more than {GRAMMAR_BYTES} bytes")
     return Verdict(grammar=grammar if asked.written == "any" else "")

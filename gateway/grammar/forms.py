@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from core.grammars import GRAMMAR_BYTES
+from core.grammars import GRAMMAR_BYTES, GrammarError
 from gateway.errors import invalid
 from gateway.grammar.checks import GrammarChecks
 from gateway.grammar.texts import (
@@ -31,6 +31,7 @@ class Form(NamedTuple):
         ""  # a schema, or its text; a regex; the choices; a grammar in Lark or as GBNF
     )
     param: str = "response_format"
+    closes: bool = True  # of a schema: properties that it does not name may not come unless it says so
 
 
 async def grammar_of(form: Form, checks: GrammarChecks, work: Work) -> str:
@@ -49,9 +50,9 @@ def _written(form: Form) -> str:
         case "json_object", _:
             return of_json_object()
         case "json_schema", str(text):
-            return of_json_schema(_parsed(text, form.param))
+            return _of_schema(_parsed(text, form.param), form)
         case "json_schema", (dict() | bool()) as schema:
-            return of_json_schema(schema)
+            return _of_schema(schema, form)
         case "regex", str(pattern):
             if len(pattern) > REGEX:
                 message = f"{form.param}: {len(pattern)} characters of a regex are more than {REGEX}"
@@ -60,6 +61,13 @@ def _written(form: Form) -> str:
         case "choice", list(choices):
             return of_choices(choices)
     raise AssertionError(f"a {form.kind} is not said by a {type(form.value).__name__}")
+
+
+def _of_schema(schema: JSONSchema, form: Form) -> str:
+    try:
+        return of_json_schema(schema, form.closes)
+    except GrammarError as error:
+        raise invalid(f"{form.param}: {error}", form.param, "grammar_too_complex") from None
 
 
 def _parsed(text: str, param: str) -> JSONSchema:

@@ -9,48 +9,29 @@ from itertools import combinations
 from typing import Any
 
 from gateway.grammar.dates import with_leap_years
+from gateway.grammar.parts import with_each_part
+from gateway.grammar.pointers import named_by
 
-MOST_NODES = 1024  # of a schema; a larger one stays as it is: its walk would keep the event loop
 MOST_BRANCHES = 16
 MOST_HOPS = 16  # from $ref to $ref
 
-_ONE = ("additionalProperties", "items", "not", "propertyNames", "contains", "if", "then", "else")
-_MANY = ("anyOf", "allOf", "oneOf", "prefixItems")
-_NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _TYPES = {"string": str, "boolean": bool, "null": type(None), "object": dict, "array": list}
 
 
 def with_any_of(schema: dict[str, Any]) -> dict[str, Any]:
     """Returns the schema, or a changed copy."""
-    return _OneOf(schema).rewritten()
+    return with_each_part(schema, _OneOf(schema).changed)
 
 
 class _OneOf:
     def __init__(self, root: dict[str, Any]) -> None:
         self._root = root
-        self._nodes = 0
 
-    def rewritten(self) -> dict[str, Any]:
-        found = self._walk(self._root)
-        return found if isinstance(found, dict) and self._nodes <= MOST_NODES else self._root
-
-    def _walk(self, schema: Any) -> Any:
-        self._nodes += 1
-        if not isinstance(schema, dict) or self._nodes > MOST_NODES:
-            return schema
-        found = {}
-        for key, value in schema.items():
-            if key in _ONE and isinstance(value, dict):
-                value = self._walk(value)
-            elif key in _MANY and isinstance(value, list):
-                value = [self._walk(each) for each in value]
-            elif key in _NAMED and isinstance(value, dict):
-                value = {name: self._walk(each) for name, each in value.items()}
-            found[key] = value
-        branches = found.get("oneOf")
-        if isinstance(branches, list) and "anyOf" not in found and self._exclusive(branches):
-            found = {"anyOf" if key == "oneOf" else key: value for key, value in found.items()}
-        return with_leap_years(found)
+    def changed(self, schema: dict[str, Any]) -> dict[str, Any]:
+        branches = schema.get("oneOf")
+        if isinstance(branches, list) and "anyOf" not in schema and self._exclusive(branches):
+            schema = {"anyOf" if key == "oneOf" else key: value for key, value in schema.items()}
+        return with_leap_years(schema)
 
     def _exclusive(self, branches: list[Any]) -> bool:
         if len(branches) > MOST_BRANCHES:
@@ -79,19 +60,10 @@ class _OneOf:
         for _ in range(MOST_HOPS):
             if not isinstance(schema, dict):
                 return {}
-            reference = schema.get("$ref")
-            if not isinstance(reference, str):
+            if not isinstance(schema.get("$ref"), str):
                 return schema
-            schema = self._at(reference)
+            schema = named_by(schema["$ref"], self._root)
         return {}
-
-    def _at(self, reference: str) -> Any:
-        if not reference.startswith("#/"):
-            return None
-        found: Any = self._root
-        for part in reference[2:].split("/"):
-            found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
-        return found
 
 
 def _types(schema: Mapping[str, Any]) -> set[str] | None:

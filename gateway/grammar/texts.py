@@ -6,7 +6,7 @@ of its own, so that texts of different origin never collide:
     of_json_schema(schema) → 'start: %json {…}'
     f'start: "<tool_call>" {nested(of_json_schema(schema))} "</tool_call>"'
 
-None of them checks anything: `gateway/grammar/checks.py` does, in processes of their own.
+None of them compiles anything: `gateway/grammar/checks.py` does, in processes of their own.
 """
 
 import re
@@ -15,7 +15,11 @@ from typing import Any
 
 import msgspec
 
+from core.grammars import GrammarError
+from gateway.grammar.closing import with_closed_objects
+from gateway.grammar.counting import with_counts
 from gateway.grammar.one_of import with_any_of
+from gateway.grammar.parts import with_each_part
 
 WHITESPACE = r"[ \t]{1,2}|\r?\n[ \t]{0,40}"
 """Between the tokens of JSON, as people and models indent it; bounded, so that no answer is lost in it."""
@@ -24,13 +28,21 @@ JSONSchema = dict[str, Any] | bool
 """A JSON schema, parsed."""
 
 
-def of_json_schema(schema: JSONSchema) -> str:
-    """Returns the grammar of JSON by a schema, whose keywords all count."""
+def of_json_schema(schema: JSONSchema, closes: bool = True) -> str:
+    """Returns the grammar of JSON by a schema, whose keywords all count. With `closes`, its objects are closed.
+
+    Raises `GrammarError` for a schema that is too large or too deep to be closed.
+    """
     if isinstance(schema, bool):
         schema = {} if schema else {"enum": []}
     options, told = {"whitespace_pattern": WHITESPACE}, schema.get("x-guidance")
-    schema = {**with_any_of(schema), "x-guidance": options | (told if isinstance(told, dict) else {})}
-    return f"start: %json {msgspec.json.encode(schema).decode()}"
+    try:
+        found = with_any_of(schema)
+        found = with_each_part(with_closed_objects(found) if closes else found, with_counts)
+    except RecursionError:
+        raise GrammarError("the schema is nested too deeply") from None
+    written = {**found, "x-guidance": options | (told if isinstance(told, dict) else {})}
+    return f"start: %json {msgspec.json.encode(written).decode()}"
 
 
 def of_json_object() -> str:

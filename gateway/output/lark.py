@@ -43,14 +43,15 @@ def up_to(rule: str, words: str, token_id: TokenId) -> str:
 
 def arguments(tool: Tool) -> str:
     """Returns a tool's arguments: an object by its schema, or an empty one."""
-    return schema({"type": "object", **(NOTHING if tool.parameters is None else tool.parameters)}, tool.strict)
+    return schema({"type": "object", **(NOTHING if tool.parameters is None else tool.parameters)}, tool)
 
 
-def schema(given: Any, strict: bool, root: Mapping[str, Any] | None = None) -> str:
-    """Returns a JSON schema as part of a rule. `root` is the schema that it is part of, whose definitions it uses."""
+def schema(given: Any, tool: Tool, root: Mapping[str, Any] | None = None) -> str:
+    """Returns a JSON schema of a tool as part of a rule. `root` is what it is part of, whose definitions it uses."""
     shared = {key: root[key] for key in ("$defs", "definitions") if root and key in root}
     whole = {**shared, **(given if isinstance(given, Mapping) else {})}
-    return of_json_schema(bare(whole) | {"x-guidance": {"lenient": not strict}}).removeprefix("start: ")
+    written = of_json_schema(bare(whole) | {"x-guidance": {"lenient": not tool.strict}}, tool.closes)
+    return written.removeprefix("start: ")
 
 
 def bare(schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ class Tool(NamedTuple):
     name: str
     parameters: Mapping[str, Any] | None = None  # a JSON schema of an object; None: it takes no arguments
     strict: bool = False  # a keyword of the schema that cannot be kept to is an error; else it is left out
+    closes: bool = True  # properties that the schema does not name may not come unless it says so
 
 
 class ToolUse(NamedTuple):

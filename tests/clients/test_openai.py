@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
+import jsonschema
 import openai
 import pytest
 from pydantic import BaseModel
@@ -20,6 +22,17 @@ WEATHER: Any = {
     },
 }
 STORY: Any = [{"role": "user", "content": "Tell me a story about a fox."}]
+PERSON: Any = {
+    "$defs": {"Town": {"type": "object", "properties": {"name": {"$ref": "#/$defs/Text"}}, "required": ["name"]}}
+    | {"Text": {"type": "string", "maxLength": 12}},
+    "type": "object",
+    "properties": {
+        "name": {"$ref": "#/$defs/Text"},
+        "age": {"type": "integer", "minimum": 0, "maximum": 130},
+        "town": {"anyOf": [{"$ref": "#/$defs/Town"}, {"type": "null"}]},
+    },
+    "required": ["name", "age"],
+}
 ENDLESS: Any = {"max_tokens": 1500, "extra_body": {"ignore_eos": True}}
 
 
@@ -142,3 +155,23 @@ def test_a_request_that_is_refused_for_now_is_tried_again(client: openai.OpenAI,
         stream.close()
     answer = client.with_options(max_retries=8).chat.completions.create(model=model, messages=asked("Hello!"))
     assert answer.choices[0].finish_reason == "stop"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.5, 1.0])
+def test_an_answer_by_a_schema_that_closes_nothing_is_complete(
+    client: openai.OpenAI, model: str, temperature: float
+) -> None:
+    """Schemas as most generators write them; their strings are bounded, their objects are not said to be closed."""
+    patient = client.with_options(max_retries=20)
+
+    def ask(number: int) -> Any:
+        asked_for: Any = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
+        said = asked(f"Who is number {number}?")
+        more: Any = {"temperature": temperature, "seed": number, "max_tokens": 200, "response_format": asked_for}
+        return patient.chat.completions.create(model=model, messages=said, **more).choices[0]
+
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        choices = list(threads.map(ask, range(20)))
+    assert [choice.finish_reason for choice in choices] == ["stop"] * 20
+    for choice in choices:
+        jsonschema.validate(json.loads(choice.message.content), PERSON)

@@ -2,7 +2,8 @@
 
 from functools import partial
 
-from gateway.errors import APIError
+from core.grammars import GrammarError
+from gateway.errors import APIError, invalid
 from gateway.grammar.checks import GrammarChecks
 from gateway.grammar.forms import Form, Work, grammar_of
 from gateway.output.answer_format import AnswerFormat
@@ -26,13 +27,16 @@ class Constraints:
         left to the model: nobody has asked for more.
         """
         grammar = "" if form is None else await grammar_of(form, self._grammars, self._work)
-        if tail is not None:
-            size = TOOL * len(use.tools) if use is not None else 0
-            grammar = await self._work(partial(self._format.grammar, tail, use, grammar), size, "tools")
+        param = form.param if form else "tools"
         try:
-            return await self._grammars.checked(grammar, form.param if form else "tools") if grammar else ""
-        except APIError as error:
+            if tail is not None:
+                size = TOOL * len(use.tools) if use is not None else 0
+                grammar = await self._work(partial(self._format.grammar, tail, use, grammar), size, "tools")
+            return await self._grammars.checked(grammar, param) if grammar else ""
+        except (APIError, GrammarError) as error:
+            if isinstance(error, GrammarError):
+                error = invalid(f"tools: {error}", "tools", "grammar_too_complex")
             demanded = use is None or use.must or any(tool.strict for tool in use.tools)
             if error.status != 400 or form is not None or demanded:
-                raise
+                raise error from None
             return ""

@@ -47,9 +47,9 @@ class StructuredOutputs(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     choice: Choices | None = None
     grammar: GrammarText | None = None
     json_object: bool | None = None
+    disable_additional_properties: bool | None = None  # false: objects of the request's schemas are not closed
     # What vLLM's own client sends beside them.
     disable_fallback: Literal[False] | None = None
     disable_any_whitespace: Literal[False] | None = None
-    disable_additional_properties: Literal[False] | None = None
     whitespace_pattern: None = None
     structural_tag: None = None

@@ -1,4 +1,8 @@
-"""Finds what form a body asks of its answer. There are several fields for it, OpenAI's and vLLM's; one may be used."""
+"""Finds what form a body asks of its answer. The fields for it, OpenAI's and vLLM's, may not differ."""
+
+from contextlib import suppress
+
+import msgspec
 
 from gateway.errors import conflict
 from gateway.grammar.forms import Form
@@ -7,12 +11,25 @@ from gateway.openai.bodies.schemas import SamplingFields
 
 
 def form_of(body: SamplingFields) -> Form | None:
-    """Returns the form that is asked for, or None. Raises `APIError` for more than one."""
+    """Returns the form that is asked for, or None. Raises `APIError` for two that differ."""
     forms = _response_format(body) + _structured(body.structured_outputs or StructuredOutputs()) + _guided(body)
-    if len(forms) > 1:
-        message = f"{forms[1].param}: the form of the answer is said by {forms[0].param} already; give one of them"
-        raise conflict(message, forms[1].param)
-    return forms[0] if forms else None
+    if not forms:
+        return None
+    first, *others = forms
+    for other in others:
+        if _meaning(other) != _meaning(first):
+            message = f"{other.param}: {first.param} asks for another form of the answer; give one of them"
+            raise conflict(message, other.param)
+    return first._replace(closes=body.closes_objects())
+
+
+def _meaning(form: Form) -> tuple[str, bytes]:
+    """Returns what two forms have in common that ask for one thing, with a schema as a text or as an object."""
+    value = form.value
+    if form.kind == "json_schema" and isinstance(value, str):
+        with suppress(msgspec.DecodeError, RecursionError):  # a text that is no JSON is refused where it is read
+            value = msgspec.json.decode(value)
+    return form.kind, msgspec.json.encode(value)
 
 
 def _response_format(body: SamplingFields) -> list[Form]:

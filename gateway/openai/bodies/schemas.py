@@ -111,6 +111,10 @@ class SamplingFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             return (self.stop,)
         return tuple(self.stop or ())
 
+    def closes_objects(self) -> bool:
+        """Tells whether properties that a schema does not name may not come, unless the schema says so."""
+        return self.structured_outputs is None or self.structured_outputs.disable_additional_properties is not False
+
     def limit(self) -> int | None:
         """Returns the limit of output tokens, under either of its names, or None. Raises `APIError` if they differ."""
         both = {value for value in (self.max_tokens, self.max_completion_tokens) if value is not None}

@@ -2,7 +2,7 @@
 
 from gateway.errors import APIError, conflict, invalid
 from gateway.openai.bodies.schemas import ChatRequest
-from gateway.openai.bodies.tools import Function, FunctionName, NamedTool
+from gateway.openai.bodies.tools import Function, FunctionChoice, FunctionName, NamedTool, ToolChoice
 from gateway.output.tools import Tool, ToolUse
 
 
@@ -23,12 +23,14 @@ def tool_use_of(body: ChatRequest) -> ToolUse | None:
     """Returns what the answer may call, and whether it has to; None: nothing. Raises `APIError`."""
     functions = functions_of(body)
     legacy = body.functions is not None or body.function_call is not None
+    if legacy and body.tool_choice is not None and _meaning(body.tool_choice) != _meaning(body.function_call):
+        raise conflict("function_call: tool_choice says something else; give one of them", "function_call")
     choice, param = (body.function_call, "function_call") if legacy else (body.tool_choice, "tool_choice")
     if choice == "none" or (not functions and choice in (None, "auto")):
         return None
     if not functions:
         raise conflict(f"{param}: there are no tools to choose from", param)
-    tools = tuple(Tool(one.name, one.parameters, bool(one.strict)) for one in functions)
+    tools = tuple(Tool(one.name, one.parameters, bool(one.strict), body.closes_objects()) for one in functions)
     parallel = body.parallel_tool_calls is not False and not legacy
     match choice:
         case None | "auto":
@@ -41,6 +43,13 @@ def tool_use_of(body: ChatRequest) -> ToolUse | None:
                 raise conflict(f"{param}: there is no tool with the name {name!r}", param)
             return ToolUse(chosen, must=True, parallel=False)
     raise AssertionError(f"no such choice: {choice}")
+
+
+def _meaning(choice: ToolChoice | FunctionChoice | None) -> str | None:
+    match choice:
+        case NamedTool(function=FunctionName(name)) | FunctionName(name):
+            return f"{name} by name"
+    return choice
 
 
 def no_tools(body: ChatRequest, model: str) -> APIError:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from gateway.grammar.pointers import named_by
 from gateway.output.tools import Tool
 
 STRING = "string"
@@ -40,7 +41,7 @@ def types_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> frozenset[
         for part in parts:
             allowed &= types_of(part, root, depth + 1)
     if isinstance(reference := schema.get("$ref"), str):
-        allowed &= types_of(_found(reference, root), root, depth + 1)
+        allowed &= types_of(named_by(reference, root), root, depth + 1)
     return allowed or TYPES
 
 
@@ -76,11 +77,3 @@ def as_json(text: str, types: frozenset[str]) -> str:
 
 def _refused(word: str) -> None:
     raise ValueError(f"{word} is no JSON")
-
-
-def _found(reference: str, root: Mapping[str, Any]) -> Any:
-    """Returns what a reference within the schema names, or None."""
-    found: Any = root
-    for step in reference.removeprefix("#").strip("/").split("/"):
-        found = found.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
-    return found if reference.startswith("#") else None

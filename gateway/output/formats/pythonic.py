@@ -143,7 +143,7 @@ def _argument_rules(tool: Tool, rule: str, shared: Shared) -> str:
     root = tool.parameters or {"properties": {}}
     properties = root.get("properties")
     if not isinstance(properties, Mapping):
-        one = f"/[A-Za-z_]{{1,64}}=/ {schema({}, tool.strict)}"
+        one = f"/[A-Za-z_]{{1,64}}=/ {schema({}, tool)}"
         return f'{rule}: ({one} (", " {one})*)? ")"\n'
     required = root.get("required") or []
     rules = f"{rule}: {rule}_first_0\n"
@@ -159,7 +159,7 @@ def _argument_rules(tool: Tool, rule: str, shared: Shared) -> str:
 def _value(value: object, tool: Tool) -> str:
     if types_of(value, tool.parameters or {}) == {"boolean"}:
         return '("True" | "False" | "true" | "false")'
-    return schema(value, tool.strict, tool.parameters)
+    return schema(value, tool, tool.parameters)
 
 
 PYTHONIC = Family(

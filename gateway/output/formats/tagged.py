@@ -145,7 +145,7 @@ def _value_rule(value: Any, tool: Tool, tags: Tags, shared: Shared) -> str:
     """Returns a value with what ends it."""
     root = tool.parameters or {}
     if STRING not in types_of(value, root):
-        return shared.rule(f"{schema(value, tool.strict, root)}{_break(tags)} end")
+        return shared.rule(f"{schema(value, tool, root)}{_break(tags)} end")
     choices = value.get("enum", [value["const"]] if "const" in value else None) if isinstance(value, Mapping) else None
     if choices and all(isinstance(choice, str) and choice for choice in choices):
         return shared.rule(f"({either(map(literal, choices))}){_break(tags)} end")

@@ -39,9 +39,11 @@ BOMBS = {
     "ambiguity": Form("grammar", 'start: e\ne: e e e | e e | /./ | ""'),
     "GBNF": Form("grammar", "root ::= " + "(" * 20000 + '"a"' + ")" * 20000),
 }  # fmt: skip
+WIDE = {"type": "object", "properties": {f"p{i}": {} for i in range(20)}}
 WRONG = {
     "a keyword that cannot be kept": (Form("json_schema", {"type": "array", "uniqueItems": True}), "uniqueItems"),
     "a format that is not known": (Form("json_schema", {"type": "string", "format": "phone"}), "phone"),
+    "too many counts": (Form("json_schema", {**WIDE, "minProperties": 5}), "at most 128 choices between the optional"),
     "nothing fits": (Form("json_schema", False), "nsatisfiable"),
     "a wrong type of keyword": (Form("json_schema", {"minLength": "3"}), "3"),
     "not JSON": (Form("json_schema", "{type: object}"), "not JSON"),

@@ -17,6 +17,7 @@ from gateway.grammar.texts import (
     of_regex,
 )
 from gateway.text.tokenizer import ModelTokenizer
+from tests.gateway.grammar.fitting import fits
 from tests.gateway.models import byte_level, llama_style, unigram
 
 CHOICES = ["yes", 'say "no"', "line\nbreak\\", "ja, 漢字"]
@@ -26,13 +27,6 @@ POINT = {"type": "object", "properties": {"x": {"type": "integer"}}, "required":
 @pytest.fixture(scope="module")
 def tokenizer(model: Path) -> LLTokenizer:
     return read_tokenizer(model, 443)
-
-
-def fits(tokenizer: LLTokenizer, grammar: str, text: str) -> bool:
-    """Whether a text is one that the grammar describes, from its beginning to its end."""
-    matcher = compiled(tokenizer, grammar)
-    ids = tokenizer.tokenize_str(text)
-    return matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
 
 
 @pytest.mark.parametrize(

@@ -148,9 +148,17 @@ async def test_choices_that_cannot_be(running: Running) -> None:
         ({"tools": TOOLS * 2}, "tools"),
         ({"tools": TOOLS, "functions": [FUNCTION]}, "functions"),
         ({"functions": [FUNCTION], "function_call": {"name": "other"}}, "function_call"),
+        ({"functions": [FUNCTION], "function_call": "auto", "tool_choice": "none"}, "function_call"),
     ):
         answer = await running.chat(**fields)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
+
+
+async def test_one_choice_by_two_names_is_one(running: Running) -> None:
+    named: dict[str, Any] = {"type": "function", "function": {"name": "weather"}}
+    for choice, legacy in ((named, {"name": "weather"}), ("none", "none"), ("auto", "auto")):
+        answer = await running.chat(functions=[FUNCTION], function_call=legacy, tool_choice=choice, max_tokens=1)
+        assert answer.status_code == 200, answer.text
 
 
 async def test_thoughts(running: Running) -> None:

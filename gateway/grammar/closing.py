@@ -1,0 +1,180 @@
+"""Closes the objects of a JSON schema: a property that the schema does not name may come only where the schema says so.
+
+A model that may invent properties goes on inventing them, and its answer has no end. An object is closed that has
+`properties` or `patternProperties` and no `additionalProperties`; an object of which no property is named stays open.
+
+The parts of a composition (`allOf`, `anyOf`, `oneOf`, a `$ref` beside other keywords) describe one object, so a part
+allows what the parts beside it name: the meaning of `unevaluatedProperties: false`, a keyword that llguidance lacks.
+A definition that is used alone and in a composition is therefore written twice: once closed and once open.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from core.grammars import GrammarError
+from gateway.grammar.pointers import named_by
+
+MAX_ADDED_NAMES = 1 << 14  # of properties, which the parts of compositions name for each other
+
+_BELOW = frozenset({"items", "prefixItems", "additionalItems", "additionalProperties"})  # a schema, or a list of them
+_BELOW_NAMED = frozenset({"properties", "patternProperties"})
+_IN_PLACE = ("allOf", "anyOf", "oneOf")
+_BRANCHES = ("anyOf", "oneOf")
+_DEFINITIONS = frozenset({"$defs", "definitions"})
+_MATTERS = frozenset({"$ref", *_IN_PLACE}) | _BELOW | _BELOW_NAMED | {"$id"}
+_DECIDES = frozenset({"additionalProperties", "unevaluatedProperties", "enum", "const"})
+
+
+class Named(NamedTuple):
+    """Says which properties a part of a composition names."""
+
+    names: dict[str, None]  # in the order of the schema
+    patterns: dict[str, None]
+    lists: bool = False  # it has `properties` or `patternProperties`
+    decides: bool = False  # it says which other properties may come, or cannot be looked into
+    least: int = 0  # properties that an object needs
+
+
+NOTHING = Named({}, {})
+
+
+def with_closed_objects(schema: dict[str, Any]) -> dict[str, Any]:
+    """Returns a changed copy. Raises `GrammarError` for compositions of too many names."""
+    return _Closing(schema).written()
+
+
+class _Closing:
+    def __init__(self, root: dict[str, Any]) -> None:
+        self._root = root
+        self._known: dict[int, Named] = {}  # by the identity of a part of the root
+        self._copies: dict[tuple[str, bool], str] = {}  # names of copies, by what they copy and whether they are closed
+        self._waiting: list[tuple[str, bool]] = []  # copies that are to be written
+        self._added = 0
+        self._leads_out = False  # a reference names no place in the schema: perhaps a definition's `$id`
+
+    def written(self) -> dict[str, Any]:
+        found: dict[str, Any] = self._closed(self._root, NOTHING)
+        copies: dict[str, Any] = {}
+        while self._waiting:
+            reference, closed = self._waiting.pop()
+            part = named_by(reference, self._root)
+            copies[self._copies[reference, closed]] = self._closed(part, NOTHING) if closed else self._open(part)
+        if not self._leads_out:
+            found = {key: value for key, value in found.items() if key not in _DEFINITIONS}
+        return found | {"$defs": {**found.get("$defs", {}), **copies}} if copies else found
+
+    def _closed(self, schema: Any, outer: Named) -> Any:
+        """Returns a part that allows what it names, and what the parts beside it do: `outer`."""
+        if not self._is_known(schema) or _MATTERS.isdisjoint(schema):
+            return schema
+        alone = outer == NOTHING == self._named(schema, without=("$ref",))
+        beside = _united((outer, self._named(schema, without=("anyOf",)))) if "anyOf" in schema else NOTHING
+        # A closed branch of `oneOf` would let the others fit less than they do.
+        found = self._rewritten(schema, lambda branch: self._closed(branch, beside), closed_reference=alone)
+        if (alone and "$ref" in schema) or not self._named(schema, without=_BRANCHES).lists:
+            return found
+        every = _united((outer, self._named(schema)))
+        if every.decides or (every.least > len(every.names) and not every.patterns):
+            return found
+        for key, names in (("properties", every.names), ("patternProperties", every.patterns)):
+            if names:
+                found[key] = self._with_names(found.get(key) or {}, names)
+        return found | {"additionalProperties": False}
+
+    def _open(self, schema: Any) -> Any:
+        """Returns a part that allows whatever it did."""
+        return self._rewritten(schema, self._open, closed_reference=False) if self._is_known(schema) else schema
+
+    def _rewritten(
+        self, schema: dict[str, Any], branch: Callable[[Any], Any], closed_reference: bool
+    ) -> dict[str, Any]:
+        """Returns a part with all objects below it closed; `branch` rewrites the branches of its `anyOf`."""
+        found = {}
+        for key, value in schema.items():
+            if key == "$ref" and named_by(value, self._root) is None:
+                self._leads_out = True
+            elif key == "$ref":
+                value = self._copy(value, closed_reference)
+            elif key in _IN_PLACE and isinstance(value, list):
+                value = [(branch if key == "anyOf" else self._open)(each) for each in value]
+            elif key in _BELOW and isinstance(value, list):
+                value = [self._closed(each, NOTHING) for each in value]
+            elif key in _BELOW:
+                value = self._closed(value, NOTHING)
+            elif key in _BELOW_NAMED and isinstance(value, dict):
+                value = {name: self._closed(each, NOTHING) for name, each in value.items()}
+            found[key] = value
+        return found
+
+    def _copy(self, reference: str, closed: bool) -> str:
+        """Returns a reference to a copy of what another one names."""
+        if (reference, closed) not in self._copies:
+            self._copies[reference, closed] = f"{'closed' if closed else 'open'}_{len(self._copies)}"
+            self._waiting.append((reference, closed))
+        return f"#/$defs/{self._copies[reference, closed]}"
+
+    def _with_names(self, properties: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+        added = {name: True for name in names if name not in properties}
+        self._added += len(added)
+        if self._added > MAX_ADDED_NAMES:
+            message = f"its compositions name too many properties for each other: more than {MAX_ADDED_NAMES}"
+            raise GrammarError(message)
+        return properties | added
+
+    def _named(self, schema: dict[str, Any], without: Collection[str] = ()) -> Named:
+        """Returns what a part names, and all parts in it do but those behind the keywords `without`."""
+        if any(key in schema for key in without):
+            return _united(self._parts(schema, without))
+        if id(schema) not in self._known:
+            self._known[id(schema)] = NOTHING  # for a reference that leads back here
+            self._known[id(schema)] = _united(self._parts(schema, ()))
+        return self._known[id(schema)]
+
+    def _parts(self, schema: dict[str, Any], without: Collection[str]) -> Iterator[Named]:
+        properties, required, least = (schema.get(key) for key in ("properties", "required", "minProperties"))
+        listed = [key for key in _BELOW_NAMED if isinstance(schema.get(key), dict)]
+        yield Named(
+            dict.fromkeys([*(properties if isinstance(properties, dict) else ()), *_strings(required)]),
+            dict.fromkeys(schema["patternProperties"] if "patternProperties" in listed else ()),
+            bool(listed),
+            not _DECIDES.isdisjoint(schema),
+            least if isinstance(least, int) else 0,
+        )
+        parts = [part for key in _IN_PLACE if key not in without for part in _list(schema.get(key))]
+        if "$ref" in schema and "$ref" not in without:
+            parts.append(named_by(schema["$ref"], self._root))
+        for part in parts:
+            if self._is_known(part):
+                yield self._named(part)
+            elif not isinstance(part, bool):
+                yield Named({}, {}, decides=True)
+
+    def _is_known(self, schema: Any) -> bool:
+        """Tells whether a part can be looked into: the references in one with an `$id` start from there."""
+        if isinstance(schema, dict) and "$id" in schema and schema is not self._root:
+            self._leads_out = True
+            return False
+        return isinstance(schema, dict)
+
+
+def _united(parts: Iterable[Named]) -> Named:
+    together = [part for part in parts if part != NOTHING]
+    if len(together) < 2:
+        return together[0] if together else NOTHING
+    names: dict[str, None] = {}
+    patterns: dict[str, None] = {}
+    lists = decides = False
+    least = 0
+    for part in together:
+        names.update(part.names)
+        patterns.update(part.patterns)
+        lists, decides, least = lists or part.lists, decides or part.decides, max(least, part.least)
+    return Named(names, patterns, lists, decides, least)
+
+
+def _strings(value: Any) -> list[str]:
+    return [each for each in _list(value) if isinstance(each, str)]
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

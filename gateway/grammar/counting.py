@@ -1,0 +1,71 @@
+"""Writes `minProperties` and `maxProperties` of an object as a choice between sets of its optional properties.
+
+llguidance counts properties only where none of those that are listed is optional. So each branch of an `anyOf` says of
+some of them, in the schema's order, that they come or that they do not, until the rest is free or all are settled:
+
+    a?, b?, c?, at least 2:   a and b come, c is free | a and c come, b does not | b and c come, a does not
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+MAX_BRANCHES = 128
+UNCOUNTED = "min/maxProperties only supported"  # llguidance's words for counts that were not written otherwise
+REFUSAL = (
+    "minProperties and maxProperties are kept to beside the properties of their object, "
+    f"where they leave at most {MAX_BRANCHES} choices between the optional ones"
+)
+
+_COUNTS = ("minProperties", "maxProperties")
+
+
+def with_counts(schema: dict[str, Any]) -> dict[str, Any]:
+    """Returns one schema, without what is below it, or a changed copy; one of too many branches stays as it is."""
+    properties, told = schema.get("properties"), schema.get("required")
+    least, most = (value if _is_count(value := schema.get(key)) else None for key in _COUNTS)
+    if not isinstance(properties, dict) or (least is None and most is None):
+        return schema
+    needed = [name for name in told if name in properties] if isinstance(told, list) else []
+    optional = [name for name, value in properties.items() if name not in needed and value is not False]
+    closed = schema.get("additionalProperties") is False and not schema.get("patternProperties")
+    if not optional:
+        return schema
+    least = max(0, (least or 0) - len(needed))
+    most = len(optional) if most is None else min(len(optional), most - len(needed))
+    chosen = list(islice(_choices(optional, least, most, closed), MAX_BRANCHES + 1))
+    if len(chosen) > MAX_BRANCHES:
+        return schema
+    branches = {"anyOf": [_branch(each) for each in chosen]} if chosen else {"enum": []}
+    kept = {key: value for key, value in schema.items() if not closed or key not in _COUNTS}
+    return kept | ({"allOf": [*schema.get("allOf", ()), branches]} if "anyOf" in schema else branches)
+
+
+def _choices(names: Sequence[str], least: int, most: int, closed: bool) -> Iterator[dict[str, bool]]:
+    """Yields which of the first few of these names come, so that of all names `least` to `most` come.
+
+    Where other properties may come (not `closed`), all names are settled, and `least` is left to those.
+    """
+    waiting: list[dict[str, bool]] = [{}]
+    while waiting:
+        chosen = waiting.pop()
+        come = sum(chosen.values())
+        may_come = len(names) - len(chosen) + come
+        if len(chosen) == len(names) or (closed and least <= come and may_come <= most):
+            if come <= most and (least <= come or not closed):
+                yield chosen
+            continue
+        name = names[len(chosen)]
+        if may_come > least or not closed:
+            waiting.append({**chosen, name: False})
+        if come < most:
+            waiting.append({**chosen, name: True})
+
+
+def _branch(chosen: dict[str, bool]) -> dict[str, Any]:
+    come, left_out = ([name for name, comes in chosen.items() if comes is way] for way in (True, False))
+    return {"required": come, "properties": dict.fromkeys(left_out, False)}
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

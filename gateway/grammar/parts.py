@@ -1,0 +1,34 @@
+"""Changes each part of a JSON schema: the schemas in it, from the innermost to the outermost."""
+
+from collections.abc import Callable
+from typing import Any
+
+MAX_PARTS = 1024  # of a schema; a larger one stays as it is: its walk would keep the event loop
+
+_ONE = ("additionalProperties", "items", "not", "propertyNames", "contains", "if", "then", "else")
+_MANY = ("anyOf", "allOf", "oneOf", "prefixItems")
+_NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+
+
+def with_each_part(schema: dict[str, Any], change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+    """Returns the schema, or a changed copy. `change` gets a part of which the inner parts were changed before."""
+    count = 0
+
+    def walked(part: Any) -> Any:
+        nonlocal count
+        count += 1
+        if not isinstance(part, dict) or count > MAX_PARTS:
+            return part
+        found = {}
+        for key, value in part.items():
+            if key in _ONE and isinstance(value, dict):
+                value = walked(value)
+            elif key in _MANY and isinstance(value, list):
+                value = [walked(each) for each in value]
+            elif key in _NAMED and isinstance(value, dict):
+                value = {name: walked(each) for name, each in value.items()}
+            found[key] = value
+        return change(found)
+
+    found = walked(schema)
+    return found if isinstance(found, dict) and count <= MAX_PARTS else schema
