@@ -1,5 +1,6 @@
 """Runs `./baton COMMAND`: the launcher script hands over to this module once `.venv` is complete."""
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -62,5 +63,16 @@ def main(arguments: Sequence[str]) -> int:
     return command(arguments[1:])
 
 
+def _run() -> int:
+    """Runs the command; output that nobody can take, as its disk is full, is left out and changes no exit status."""
+    status = main(sys.argv[1:])
+    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+    return status
+
+
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    raise SystemExit(_run())

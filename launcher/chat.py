@@ -13,7 +13,7 @@ from core.errors import BatonError, ConfigError, GatewayError
 from core.keys.key_file import read_key
 from core.process.dying import die_with
 from core.slo import Timings
-from launcher.host.state_directory import Instance, running
+from launcher.host.instances import Instance, running
 from launcher.options import ROOT, ChatConfig
 
 with suppress(ImportError):  # some builds of Python lack it

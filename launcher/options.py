@@ -135,6 +135,14 @@ class UpConfig(DeploymentOptions, frozen=True, kw_only=True):
     host: Annotated[str, Meta(description="address that the endpoint and the dashboard listen on")] = "127.0.0.1"
     port: Annotated[Port, Meta(description="port of the endpoint; 0: chosen by the system")] = 8000
     dashboard_port: Annotated[Port, Meta(description="port of the dashboard; 0: no dashboard")] = 8501
+    log_bytes: Annotated[
+        int,
+        Meta(ge=1 << 16, extra={"unit": "bytes"}, description="size at which a file of this instance's log is full"),
+    ] = 16 << 20
+    log_files: Annotated[
+        int,
+        Meta(ge=1, le=100, description="files of that size that the log keeps; the oldest goes for a new one"),
+    ] = 4
     silent_seconds: Annotated[
         float,
         Meta(

@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -15,12 +16,14 @@ from launcher import greeting
 from launcher.checking.memory import refuse_weights_beyond_memory
 from launcher.checking.settings import check_settings, checked_port, with_whole_paths
 from launcher.host.gpus import usable_gpus
+from launcher.host.instances import Instance, Record
+from launcher.host.log_file import LogFile
 from launcher.host.own_files import own_key, secret_path
 from launcher.host.processes import OWN_KEY, Processes, described, environment
 from launcher.host.redis_server import redis_service
 from launcher.host.run_directory import run_directory
 from launcher.host.signals import Signals
-from launcher.host.state_directory import Instance, new_log, record
+from launcher.host.state_directory import new_log
 from launcher.host.supervisor import StartFailed, StopAsked, Supervisor
 from launcher.options import ROOT, UpConfig
 from launcher.ray_process import hand_over
@@ -35,21 +38,31 @@ WHOLE_REQUESTS = (
 
 def up(arguments: Sequence[str]) -> int:
     """Runs an instance and returns the exit status: 0 stopped as asked, 1 failed, 2 bad input."""
+    stages = Stages()
     try:
         asked = parse(UpConfig, arguments, "baton up")
         if asked.on == "ray":
             return hand_over("up", arguments)
         config, directory = check(asked)
+        log = new_log(config.log_bytes, config.log_files, stages.say)
     except BatonError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
-    log, stages = new_log(), Stages()
+        return _refused(error)
     if asked.prefill is None and config.prefill == 0:
         stages.say(WHOLE_REQUESTS)
     if open_to_all := greeting.open_to_all(config):
         stages.say(open_to_all)
-    with Signals().installed() as signals, run_directory() as run:
+    with log, ExitStack() as stack:
+        signals = stack.enter_context(Signals().installed())
+        try:
+            run = stack.enter_context(run_directory())
+        except ConfigError as error:
+            return _refused(error)
         return _run(config, directory, run, log, stages, signals)
+
+
+def _refused(error: BatonError) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    return BAD_INPUT
 
 
 def check(config: UpConfig) -> tuple[UpConfig, Path | None]:
@@ -71,15 +84,21 @@ def check(config: UpConfig) -> tuple[UpConfig, Path | None]:
     return replace(config, port=port, prefill=prefill), directory
 
 
-def _run(config: UpConfig, directory: Path | None, run: Path, log: Path, stages: Stages, signals: Signals) -> int:
+def _run(config: UpConfig, directory: Path | None, run: Path, log: LogFile, stages: Stages, signals: Signals) -> int:
     model = str(directory or config.model)
     began = time.monotonic()
-    with log.open("ab") as output:
+    with Record(_instance(config, model, log.path), stages.say) as record:
         supervisor = Supervisor(
-            ROOT, environment(os.environ, ROOT, run), output, stages, signals, config.silent_seconds
+            ROOT,
+            environment(os.environ, ROOT, run),
+            log,
+            stages,
+            signals,
+            config.silent_seconds,
+            lambda services: record.change(services=services),
         )
         try:
-            stages.show("log", str(log))
+            stages.show("log", str(log.path))
             redis = config.redis
             if not redis:
                 service, redis = redis_service(run)
@@ -87,20 +106,31 @@ def _run(config: UpConfig, directory: Path | None, run: Path, log: Path, stages:
             key = own_key(config, run)
             processes = Processes(config, run, model, redis, secret_path(config, run))
             supervisor.start([*processes.workers(), *processes.gateways(), *processes.dashboard()])
-            url = http_url(config.host, config.port, bool(config.tls_cert))
-            stages.say(greeting.text(config, url, directory, time.monotonic() - began, log, key))
-            own = str(run / OWN_KEY) if key else ""
-            with record(Instance(url, os.getpid(), model, time.time(), str(log), own, config.tls_cert)):
-                supervisor.watch()
+            seconds = time.monotonic() - began
+            stages.say(greeting.text(config, record.instance.url, directory, seconds, log.path, key))
+            record.change(phase="running", key_file=str(run / OWN_KEY) if key else "")
+            supervisor.watch()
         except StopAsked:
             pass
-        except (StartFailed, BatonError) as failure:
+        except (StartFailed, BatonError, OSError) as failure:  # such as a full disk, while the start writes its files
             stages.settle()
-            print(f"error: {failure} (log: {log})", file=sys.stderr, flush=True)
+            with suppress(OSError):  # nobody may read it
+                print(f"error: {failure} (log: {log.path})", file=sys.stderr, flush=True)
             return 1
         finally:
+            record.change(phase="stopping")
             stages.show("stopping", "all services")
             supervisor.stop(described(config).stop_order())
             stages.show("stopping", "done")
             stages.settle()
     return 0
+
+
+def _instance(config: UpConfig, model: str, log: Path) -> Instance:
+    """Describes the instance at its beginning."""
+    secure = bool(config.tls_cert)
+    dashboard = http_url(config.host, config.dashboard_port, secure) if config.dashboard_port else ""
+    url = http_url(config.host, config.port, secure)
+    return Instance(
+        url, os.getpid(), model, time.time(), str(log), cert=config.tls_cert, dashboard=dashboard, phase="starting"
+    )

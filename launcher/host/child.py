@@ -6,10 +6,10 @@ import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
 
 from core.process.dying import die_with
 from core.process.memory import out_of_memory_kills
+from launcher.host.log_file import Log
 from launcher.host.process import Process
 
 CHUNK = 65536  # bytes; what a pipe holds
@@ -29,7 +29,7 @@ class Child:
     in theirs, however nice those were.
     """
 
-    def __init__(self, service: Process, environment: Mapping[str, str], directory: Path, log: BinaryIO) -> None:
+    def __init__(self, service: Process, environment: Mapping[str, str], directory: Path, log: Log) -> None:
         self.service = service
         self._log = log
         self._kills_before = out_of_memory_kills()
@@ -108,14 +108,14 @@ class Child:
         if self._partial and (not data or len(self._partial) > LONGEST_LINE):
             lines.append(self._partial)
             self._partial = b""
-        for line in lines:
-            self._note(line)
-        self._log.flush()
+        if lines:
+            self._log.write(b"".join(map(self._noted, lines)))
 
-    def _note(self, line: bytes) -> None:
+    def _noted(self, line: bytes) -> bytes:
+        """Returns a line as the log has it, and keeps what may say how the process ends."""
         text = line.decode(errors="replace").rstrip()
-        self._log.write(f"{self.service.name:<9} | {text}\n".encode())
         if text:
             self._last_line = text
         if text.startswith("error: "):
             self._last_error = text.removeprefix("error: ")
+        return f"{self.service.name:<9} | {text}\n".encode()

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from core.errors import ConfigError
 from launcher.host.held_file import HeldFile, is_held
 
 PREFIX = "baton-run-"
@@ -18,13 +19,20 @@ YOUNG_SECONDS = 60.0  # a directory without an owner may be one that is just bei
 
 @contextmanager
 def run_directory() -> Iterator[Path]:
-    """Makes a directory that only this user can enter, until exit. First removes what killed instances left behind."""
-    base = Path(tempfile.gettempdir())
-    if len(os.fsencode(base)) > LONGEST_BASE:
-        base = Path("/tmp")
-    sweep(base)
-    path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
-    owner = HeldFile(path / OWNER, f"{os.getpid()}\n")
+    """Makes a directory that only this user can enter, until exit. First removes what killed instances left behind.
+
+    Raises `ConfigError` where it cannot be made.
+    """
+    try:
+        base = Path(tempfile.gettempdir())
+        if len(os.fsencode(base)) > LONGEST_BASE:
+            base = Path("/tmp")
+        sweep(base)
+        path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
+        owner = HeldFile(path / OWNER, f"{os.getpid()}\n")
+    except OSError as error:
+        why = f"no run directory can be made: {error.strerror}; TMPDIR names another place"
+        raise ConfigError("TMPDIR", os.environ.get("TMPDIR", ""), why) from None
     try:
         yield path
     finally:

@@ -1,61 +1,35 @@
-"""Keeps what others find of an instance: its log, which outlives it, and the record that it is running."""
+"""Finds the directory of what outlives an instance, and makes the instance's log there."""
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
-from msgspec import Struct
-
-from launcher.host.held_file import HeldFile, is_held
+from core.errors import ConfigError
+from launcher.host.held_file import is_held
+from launcher.host.log_file import LogFile
 
 KEPT_LOGS = 20
 
 
-class Instance(Struct, frozen=True):
-    """Describes a running instance, as `baton chat` finds it."""
-
-    url: str
-    pid: int
-    model: str
-    started: float
-    log: str
-    key_file: str = ""  # with a key that this user may ask with, where keys are needed
-    cert: str = ""  # to trust, where it is asked by https
-
-
 def state_directory() -> Path:
     """Returns `$XDG_STATE_HOME/baton` or `~/.local/state/baton`."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "baton"
+    return Path(os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser()) / "baton"
 
 
-def new_log() -> Path:
-    """Makes the log file of an instance that starts now, and removes the oldest logs."""
+def new_log(max_bytes: int, files: int, say: Callable[[str], None]) -> LogFile:
+    """Makes the log of an instance that starts now, and removes the oldest logs of those that have ended.
+
+    Raises `ConfigError` where it cannot be made.
+    """
     logs = state_directory() / "logs"
-    logs.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for old in sorted(logs.glob("*.log"))[: 1 - KEPT_LOGS]:
-        old.unlink(missing_ok=True)
-    path = logs / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
-    path.touch(mode=0o600)
-    return path
-
-
-def record(instance: Instance) -> HeldFile:
-    """Makes the instance known until the record is closed or the process ends."""
-    folder = state_directory() / "instances"
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return HeldFile(folder / f"{instance.pid}.json", msgspec.json.encode(instance).decode())
-
-
-def running() -> list[Instance]:
-    """Returns the running instances of this user, the newest first, and removes the records of dead ones."""
-    found = []
-    for path in (state_directory() / "instances").glob("*.json"):
-        if not is_held(path):
-            path.unlink(missing_ok=True)
-            continue
-        try:
-            found.append(msgspec.json.decode(path.read_bytes(), type=Instance))
-        except (FileNotFoundError, msgspec.DecodeError):
-            continue  # it ended in this moment, or an older version wrote it
-    return sorted(found, key=lambda instance: instance.started, reverse=True)
+    try:
+        logs.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for old in sorted(logs.glob("*.log"))[: 1 - KEPT_LOGS]:
+            if not is_held(old):
+                for each in (old, *logs.glob(f"{old.name}.*")):
+                    each.unlink(missing_ok=True)
+        return LogFile(logs / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log", max_bytes, files, say)
+    except OSError as error:
+        why = f"no log can be made in {logs}: {error.strerror}; XDG_STATE_HOME names another place"
+        raise ConfigError("XDG_STATE_HOME", os.environ.get("XDG_STATE_HOME", ""), why) from None

@@ -6,12 +6,13 @@ looks whether those that run also live.
 
 import selectors
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from launcher.host.child import Child
+from launcher.host.instances import ServiceState
+from launcher.host.log_file import Log
 from launcher.host.process import FAILED, READY, Process
 from launcher.host.pulse import Pulse
 from launcher.host.signals import Signals
@@ -42,7 +43,14 @@ class Kept:
     born: float
     early_deaths: int = 0
     ready: bool = False
+    stage: str = "starting"
     restart_at: float | None = None
+
+    def state(self) -> ServiceState:
+        """Says how it is."""
+        if self.restart_at is not None:
+            return ServiceState(self.service.name, "died, and is started again")
+        return ServiceState(self.service.name, READY if self.ready else self.stage, self.child.pid)
 
 
 class Supervisor:
@@ -52,18 +60,24 @@ class Supervisor:
         self,
         directory: Path,
         environment: Mapping[str, str],
-        log: BinaryIO,
+        log: Log,
         stages: Stages,
         signals: Signals,
         silent_seconds: float,
+        changed: Callable[[tuple[ServiceState, ...]], None] = lambda states: None,
     ) -> None:
-        """Begins without children. `silent_seconds`: for so long a child may be stopped or silent; 0: for ever."""
+        """Begins without children. `silent_seconds`: for so long a child may be stopped or silent; 0: for ever.
+
+        `changed` is told how the services are, whenever that is another.
+        """
         self._directory = directory
         self._environment = environment
         self._log = log
         self._stages = stages
         self._signals = signals
         self._silent_seconds = silent_seconds
+        self._changed = changed
+        self._states: tuple[ServiceState, ...] = ()
         self._kept: list[Kept] = []
         self._selector = selectors.DefaultSelector()
         self._selector.register(signals.wakeup, selectors.EVENT_READ, None)
@@ -83,6 +97,7 @@ class Supervisor:
             for kept in self._kept:
                 if kept not in waiting:
                     self._tend(kept, time.monotonic())
+            self._tell()
             self._sleep(LOOK_SECONDS)
             if self._signals.asked_to_stop:
                 raise StopAsked
@@ -93,6 +108,7 @@ class Supervisor:
             now = time.monotonic()
             for kept in self._kept:
                 self._tend(kept, now)
+            self._tell()
             starting = any(not kept.ready and kept.restart_at is None for kept in self._kept)
             due = [kept.restart_at - now for kept in self._kept if kept.restart_at is not None]
             self._sleep(min([*due, 0.5 if starting else PULSE_SECONDS]))
@@ -108,6 +124,12 @@ class Supervisor:
             self._bury(kept, now, why)
         elif not kept.ready:
             self._look_again(kept)
+
+    def _tell(self) -> None:
+        states = tuple(kept.state() for kept in self._kept)
+        if states != self._states:
+            self._states = states
+            self._changed(states)
 
     @property
     def ready(self) -> bool:
@@ -136,10 +158,14 @@ class Supervisor:
             self._forget(kept.child)
 
     def _keep(self, service: Process) -> Kept:
-        child = self._spawn(service)
+        try:
+            child = self._spawn(service)
+        except OSError as error:
+            raise StartFailed(f"{service.name} did not start: {error}") from None
         return Kept(service, child, Pulse(service, child.pid), time.monotonic())
 
     def _spawn(self, service: Process) -> Child:
+        """Begins a life. Raises `OSError` where this host has no process, memory or descriptor left for it."""
         child = Child(service, self._environment, self._directory, self._log)
         self._selector.register(child.output, selectors.EVENT_READ, child)
         return child
@@ -175,12 +201,14 @@ class Supervisor:
             kept.ready = True
             self._stages.show(name, READY)
         else:
+            kept.stage = status.stage
             self._stages.show(name, status.stage, int(status.percent) if status.percent else None)
 
     def _look_again(self, kept: Kept) -> None:
         """Notes when a restarted service is ready; if it fails instead, its death will be noticed."""
         status = kept.service.watch()
-        if status is not None and status.stage == READY:
+        kept.stage = status.stage if status is not None else "starting"
+        if kept.stage == READY:
             kept.ready = True
             self._stages.say(f"{kept.service.name} is ready again")
 
@@ -195,17 +223,24 @@ class Supervisor:
         """Notes a death, and when the next life starts. `why`: a clause, where the child cannot say it itself."""
         kept.child.kill()  # what it started must not meet its next life, nor must itself where it is only stopped
         self._forget(kept.child)
-        name, why = kept.service.name, why or kept.child.why()
+        self._put_off(kept, now, f"{kept.service.name} died ({why or kept.child.why()})")
+
+    def _put_off(self, kept: Kept, now: float, sentence: str) -> None:
         kept.early_deaths = kept.early_deaths + 1 if now - kept.born < EARLY_SECONDS else 0
         delay = restart_delay(kept.early_deaths)
         kept.ready = False
         kept.restart_at = now + delay
-        self._stages.say(f"{name} died ({why}); it is started again {f'in {delay:.0f} s' if delay else 'at once'}")
+        self._stages.say(f"{sentence}; it is started again {f'in {delay:.0f} s' if delay else 'at once'}")
 
     def _revive(self, kept: Kept, now: float) -> None:
-        kept.child = self._spawn(kept.service)
-        kept.pulse = Pulse(kept.service, kept.child.pid)
         kept.born = now
+        try:
+            kept.child = self._spawn(kept.service)
+        except OSError as error:
+            self._put_off(kept, now, f"{kept.service.name} cannot be started ({error.strerror or error})")
+            return
+        kept.pulse = Pulse(kept.service, kept.child.pid)
+        kept.stage = "starting"
         kept.restart_at = None
 
 

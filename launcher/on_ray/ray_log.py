@@ -3,7 +3,8 @@
 import io
 import re
 import threading
-from typing import BinaryIO
+
+from launcher.host.log_file import Log
 
 PREFIX = re.compile(r"^\((?:\S+ )?pid=\d+(?:, ip=\S+)?\) ")
 """What Ray puts before an actor's line, which begins with its service's name already."""
@@ -12,7 +13,7 @@ PREFIX = re.compile(r"^\((?:\S+ )?pid=\d+(?:, ip=\S+)?\) ")
 class RayLog(io.TextIOBase):
     """Takes the place of stdout; Ray prints from several threads."""
 
-    def __init__(self, log: BinaryIO) -> None:
+    def __init__(self, log: Log) -> None:
         super().__init__()
         self._log = log
         self._lock = threading.Lock()
@@ -27,7 +28,5 @@ class RayLog(io.TextIOBase):
         *lines, rest = (getattr(self._mine, "rest", "") + text).split("\n")
         self._mine.rest = rest
         with self._lock:
-            for line in lines:
-                self._log.write(PREFIX.sub("", line, count=1).encode(errors="replace") + b"\n")
-            self._log.flush()
+            self._log.write("".join(PREFIX.sub("", line, count=1) + "\n" for line in lines).encode(errors="replace"))
         return len(text)

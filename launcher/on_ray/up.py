@@ -17,10 +17,11 @@ from core.errors import BatonError
 from core.network.listening import http_url
 from launcher import greeting
 from launcher.checking.settings import check_settings, checked_port, with_whole_paths
+from launcher.host.instances import Instance, Record
 from launcher.host.processes import OWN_KEY
 from launcher.host.run_directory import run_directory
 from launcher.host.signals import Signals
-from launcher.host.state_directory import Instance, new_log, record
+from launcher.host.state_directory import new_log
 from launcher.on_ray.cluster import BAD_INPUT, ClusterError, connected, rooms
 from launcher.on_ray.code import runtime_env
 from launcher.on_ray.control.controller import NAME, Controller
@@ -50,20 +51,20 @@ def up(arguments: Sequence[str]) -> int:
         directory = check_settings(asked)
         model = asked.model if directory is None else str(Path(asked.model).expanduser().absolute())
         config = replace(with_whole_paths(asked), model=model, port=checked_port(asked))
+        log = new_log(config.log_bytes, config.log_files, stages.say)
     except BatonError as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
     if open_to_all := greeting.open_to_all(config):
         stages.say(open_to_all)
-    log = new_log()
     try:
-        with log.open("ab") as lines, run_directory() as run:
-            told = RayLog(lines)
+        with log, run_directory() as run:
+            told = RayLog(log)
             with redirect_stdout(told), redirect_stderr(told):
-                Up(config, directory, run, log, stages).run()
+                Up(config, directory, run, log.path, stages).run()
     except BatonError as error:
         stages.settle()
-        print(f"error: {error} (log: {log})", file=sys.stderr)
+        print(f"error: {error} (log: {log.path})", file=sys.stderr)
         return BAD_INPUT if isinstance(error, ClusterError) else 1
     return 0
 
@@ -147,7 +148,7 @@ class Up:
         key_file = str(own) if own.exists() else ""
         url = http_url(config.host, config.port, bool(config.tls_cert))
         instance = Instance(url, os.getpid(), config.model, time.time(), str(self._log), key_file, config.tls_cert)
-        with record(instance):
+        with Record(instance, self._stages.say):
             return reports.follow(signals, lambda phase: phase != "running", show=False)
 
     def _greet(self, ending: str) -> None:

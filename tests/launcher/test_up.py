@@ -21,7 +21,7 @@ from core.errors import GatewayError
 from core.keys.api_key import KeyOptions, make_key
 from core.keys.key_file import change_keys
 from core.redis.registry import index_key
-from launcher.host.state_directory import running
+from launcher.host.instances import running
 from launcher.is_ready import is_ready
 from launcher.options import DEMO_NAME, ROOT
 from tests.certificates import make_certificate

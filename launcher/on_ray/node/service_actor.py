@@ -13,6 +13,7 @@ import ray
 from core.errors import BatonError
 from core.process.status import read_status
 from launcher.host.held_file import HeldFile
+from launcher.host.log_file import Inherited, LossyLog
 from launcher.host.process import READY
 from launcher.host.signals import Signals
 from launcher.host.supervisor import FIRST_DELAY, LONGEST_DELAY, StartFailed, StopAsked, Supervisor
@@ -87,7 +88,8 @@ class ServiceActor:
         except (BatonError, OSError) as error:
             return f"{self._order.name} did not start: {error}"
         self._status_file = process.status_file
-        with os.fdopen(os.dup(1), "wb") as log, HeldFile(run / OWNER, f"{os.getpid()}\n"):  # Ray collects the log
+        log = LossyLog(Inherited(1, f"of {self._order.name}"), self._told.say)  # Ray collects it, and bounds it
+        with HeldFile(run / OWNER, f"{os.getpid()}\n"):
             environment = node_environment(os.environ, run)
             supervisor = Supervisor(run, environment, log, self._told, self._signals, self._order.silent_seconds)
             self._supervisor = supervisor

@@ -7,15 +7,18 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
+from core.errors import ConfigError
 from launcher.host.held_file import HeldFile, is_held
+from launcher.host.instances import running
 from launcher.host.run_directory import OWNER, PREFIX, run_directory, sweep
-from launcher.host.state_directory import KEPT_LOGS, Instance, new_log, record, running
 
 HOLD = """
 import os, signal
 from launcher.host.run_directory import run_directory
-from launcher.host.state_directory import Instance, record
-with run_directory() as run, record(Instance("http://127.0.0.1:1", os.getpid(), "m", 1.0, "log")):
+from launcher.host.instances import Instance, Record
+with run_directory() as run, Record(Instance("http://127.0.0.1:1", os.getpid(), "m", 1.0, "log"), print):
     print(run, flush=True)
     signal.pause()
 """
@@ -71,18 +74,10 @@ def test_a_held_file_says_whether_its_writer_lives(tmp_path: Path) -> None:
     assert not is_held(path)
 
 
-def test_records_name_the_newest_first_and_forget_the_unreadable(tmp_path: Path) -> None:
-    with record(Instance("http://a", 1, "m", 1.0, "log")), record(Instance("http://b", 2, "m", 2.0, "log")):
-        (tmp_path / "state" / "baton" / "instances" / "3.json").write_text("{}")
-        assert [instance.url for instance in running()] == ["http://b", "http://a"]
-    assert running() == []
-
-
-def test_only_the_newest_logs_are_kept(tmp_path: Path) -> None:
-    logs = tmp_path / "state" / "baton" / "logs"
-    logs.mkdir(parents=True)
-    for number in range(KEPT_LOGS + 5):
-        (logs / f"20000101-0000{number:02d}-1.log").touch()
-    newest = new_log()
-    assert len(list(logs.iterdir())) == KEPT_LOGS
-    assert newest.exists()
+@pytest.mark.parametrize("base", ["missing", "a file"])
+def test_a_place_without_room_for_it_is_named(base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a file").touch()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / base))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / base))
+    with pytest.raises(ConfigError, match=r"^TMPDIR: '.*': no run directory can be made: "), run_directory():
+        pass

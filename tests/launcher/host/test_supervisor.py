@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from core.process.status import Status
+from launcher.host.log_file import LogFile
 from launcher.host.process import Process, watch_status_file
 from launcher.host.pulse import Pulse
 from launcher.host.signals import Signals
@@ -49,7 +50,7 @@ class Bench:
     def __init__(self, directory: Path, signals: Signals) -> None:
         self.directory = directory
         self.signals = signals
-        self.log = (directory / "log").open("ab")
+        self.log = LogFile(directory / "log", 1 << 20, 2, lambda sentence: None)
         self.shown = io.StringIO()
         self.supervisor = self.supervise(silent_seconds=0.0)
 

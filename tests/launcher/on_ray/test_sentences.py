@@ -1,10 +1,11 @@
 """What Ray says in many lines, and what stands in the log, are sentences and lines of ours."""
 
-import io
+from pathlib import Path
 
 import pytest
 import ray
 
+from launcher.host.log_file import LogFile
 from launcher.on_ray import cluster
 from launcher.on_ray.cluster import ClusterError, connected
 from launcher.on_ray.node.redis import free_port
@@ -39,11 +40,10 @@ def test_an_address_without_a_cluster_is_one_sentence(address: str, sentence: st
     assert str(raised.value).startswith(sentence.format(free=port))
 
 
-def test_lines_stand_in_the_log_under_their_services_names() -> None:
-    log = io.BytesIO()
-    told = RayLog(log)
-    print("(decode-0 pid=12, ip=10.0.0.2) decode-0  | ready\n(raylet) a node is gone", file=told)
-    assert log.getvalue() == b"decode-0  | ready\n(raylet) a node is gone\n"
+def test_lines_stand_in_the_log_under_their_services_names(tmp_path: Path) -> None:
+    with LogFile(tmp_path / "log", 1 << 20, 2, lambda sentence: None) as log:
+        print("(decode-0 pid=12, ip=10.0.0.2) decode-0  | ready\n(raylet) a node is gone", file=RayLog(log))
+    assert log.path.read_text() == "decode-0  | ready\n(raylet) a node is gone\n"
 
 
 def test_each_listener_hears_each_sentence_once() -> None:

@@ -1,0 +1,151 @@
+"""Keeps an instance's log within bounds: files of a bounded size, of which the oldest go, and never an error.
+
+A log that cannot be written, because the disk is full or gone, loses lines and not the service. The lost lines are
+counted, and their number is said on the terminal and in the log as soon as that can be written again.
+"""
+
+import fcntl
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+RETRY_S = 5.0  # s between two attempts to write a log that could not be written
+
+
+class Log(Protocol):
+    """Takes lines. What becomes of them ends nobody: writing raises no error."""
+
+    def write(self, lines: bytes) -> None:
+        """Writes whole lines, each with its line end."""
+
+
+class Descriptors(Protocol):
+    """Says where the next lines of a log go."""
+
+    path: str
+
+    def of(self, size: int) -> int:
+        """Returns the open file that so many bytes are to be appended to. Raises `OSError`."""
+
+
+class LossyLog:
+    """Writes lines to files that may fail. `say` gets a sentence when lines begin to be lost, and when that ends."""
+
+    def __init__(
+        self, files: Descriptors, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._files = files
+        self._say = say
+        self._clock = clock
+        self._lost = 0  # lines since the log was last written
+        self._retry_at = 0.0
+        self._torn = False  # what was written last is the beginning of a line
+
+    def write(self, lines: bytes) -> None:
+        """Writes whole lines, or counts them as lost."""
+        if lost := self._lost:
+            note = f"launcher  | {lost} lines were lost: the log could not be written\n".encode()
+            if self._clock() < self._retry_at or self._append(note):
+                self._lost += lines.count(b"\n")
+                return
+            self._lost = 0
+            self._say(f"the log {self._files.path} is written again; {lost} lines were lost")
+        self._lost = self._append(lines)
+
+    def _append(self, lines: bytes) -> int:
+        """Returns how many lines could not be written."""
+        try:
+            descriptor = self._files.of(len(lines))
+            if self._torn:
+                os.write(descriptor, b"\n")
+                self._torn = False
+            while lines:
+                count = os.write(descriptor, lines)
+                self._torn = lines[count - 1 : count] != b"\n"
+                lines = lines[count:]
+        except OSError as error:
+            self._retry_at = self._clock() + RETRY_S
+            if not self._lost:
+                why = error.strerror or type(error).__name__
+                self._say(f"the log {self._files.path} cannot be written ({why}): its lines are lost until it can")
+        return lines.count(b"\n")
+
+
+class RotatedFiles:
+    """Appends to `path`. Once that has `max_bytes` it becomes `path.1`, which becomes `path.2`: `count` files in all.
+
+    The file that is written holds a lock, by which others know that it is in use (`held_file.is_held`).
+    """
+
+    def __init__(self, path: Path, max_bytes: int, count: int) -> None:
+        """Opens the file. Raises `OSError`."""
+        self.path = str(path)
+        self._max_bytes = max_bytes
+        self._count = count
+        self._descriptor = _locked(self.path)
+
+    def of(self, size: int) -> int:
+        """Returns the open file, a new one where the present one would have more than its bytes. Raises `OSError`."""
+        held = os.fstat(self._descriptor).st_size
+        if held and held + size > self._max_bytes:
+            self._rotate()
+        return self._descriptor
+
+    def close(self) -> None:
+        """Lets go of the file and of its lock."""
+        os.close(self._descriptor)
+
+    def _rotate(self) -> None:
+        if self._count == 1:
+            os.ftruncate(self._descriptor, 0)
+            return
+        fresh = _locked(f"{self.path}.new")  # before anything is renamed: where no file can be made, all stay
+        for number in range(self._count - 1, 0, -1):
+            with suppress(FileNotFoundError):
+                os.replace(f"{self.path}.{number - 1}" if number > 1 else self.path, f"{self.path}.{number}")
+        os.replace(f"{self.path}.new", self.path)
+        os.close(self._descriptor)
+        self._descriptor = fresh
+
+
+class LogFile(LossyLog):
+    """Is the log of one instance on this host, until it is closed."""
+
+    def __init__(self, path: Path, max_bytes: int, count: int, say: Callable[[str], None]) -> None:
+        """Makes the file. Raises `OSError`."""
+        self.path = path
+        self._rotated = RotatedFiles(path, max_bytes, count)
+        super().__init__(self._rotated, say)
+
+    def close(self) -> None:
+        """Lets go of the file."""
+        self._rotated.close()
+
+    def __enter__(self) -> "LogFile":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+class Inherited:
+    """Is a file that this process was started with, whose size others look after."""
+
+    def __init__(self, descriptor: int, name: str) -> None:
+        self.path = name
+        self._descriptor = descriptor
+
+    def of(self, size: int) -> int:
+        """Returns the file."""
+        return self._descriptor
+
+
+def _locked(path: str) -> int:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    with suppress(OSError):  # a file system without locks: the log can still be written
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return descriptor
