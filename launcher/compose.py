@@ -16,12 +16,22 @@ from launcher.container import (
     KEPT,
     MODELS,
     PYTHON,
-    REDIS_COMMAND,
     REDIS_IMAGE,
     REDIS_PING,
     is_ready,
+    redis_command,
 )
-from launcher.deployment import STARTS, WORKERS, Deployment, Place, Service, describe, placed
+from launcher.deployment import (
+    HUB_ENDPOINT,
+    HUB_TOKEN,
+    STARTS,
+    WORKERS,
+    Deployment,
+    Place,
+    Service,
+    describe,
+    placed,
+)
 from launcher.options import DeploymentOptions
 from launcher.yaml_text import Value, as_yaml
 
@@ -32,6 +42,7 @@ HEADER = """\
 #
 #   BATON_MODEL=Qwen/Qwen3-0.6B   the model; a hub id, or a directory below ./models, which is mounted at /models
 #   BATON_SECRET_FILE=./secret    the deployment's secret: `openssl rand -hex 32 > secret` makes one
+#   HF_TOKEN, HF_ENDPOINT         the hub's token, for a model that needs one, and another hub than huggingface.co
 #   BATON_PORT, BATON_DASHBOARD_PORT, BATON_HOST   where the endpoint and the dashboard listen on the host
 #
 #   BATON_API_KEYS=/keys/api-keys.json   a file of API keys in ./keys, mounted at /keys; without one nobody is asked
@@ -133,7 +144,7 @@ def _service(service: Service) -> Value:
     if service.told is None:
         return {
             "image": REDIS_IMAGE,
-            "command": list(REDIS_COMMAND),
+            "command": list(redis_command(service)),
             "restart": "unless-stopped",
             "networks": ["inside"],
             "volumes": [f"{name}:{KEPT[name]}" for name in service.keeps],
@@ -156,6 +167,8 @@ def _service(service: Service) -> Value:
     }
     if not isinstance(service.told, DashboardConfig):  # which reads figures only
         made["secrets"] = ["baton"]
+    if "models" in service.keeps:
+        made["environment"] = [HUB_TOKEN, HUB_ENDPOINT]  # without values: the user's, where there are some
     if service.role in PORTS:
         (port,) = service.ports
         made["ports"] = [f"${{BATON_HOST:-127.0.0.1}}:${{{PORTS[service.role]}:-{port.number}}}:{port.number}"]

@@ -1,7 +1,7 @@
 """Says where a service finds things in the image that the Dockerfile builds, whoever runs its containers."""
 
 from core.version import BATON
-from launcher.deployment import Kept
+from launcher.deployment import Kept, Service
 
 IMAGE = f"baton:{BATON}"
 APP = "/app"
@@ -21,8 +21,13 @@ KEPT: dict[Kept, str] = {
 """The directories of what services keep."""
 
 REDIS_IMAGE = "redis:8.2"
-REDIS_COMMAND = ("redis-server", "--appendonly", "yes", "--maxmemory-policy", "noeviction")
 REDIS_PING = ("redis-cli", "ping")
+
+
+def redis_command(service: Service) -> tuple[str, ...]:
+    """Returns the command of a Redis server that keeps an append-only file, and refuses what is beyond its memory."""
+    bound = ("--maxmemory", f"{service.max_memory}", "--maxmemory-policy", "noeviction")
+    return ("redis-server", "--appendonly", "yes", *bound)
 
 
 def is_ready(place: str) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ place where the service runs.
 """
 
 import sys
+from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct
@@ -52,6 +53,12 @@ ENVIRONMENT = {
 }
 """Settings of every service's environment. They have to be there before Python starts, or they have no effect."""
 
+HUB_TOKEN, HUB_ENDPOINT = "HF_TOKEN", "HF_ENDPOINT"
+"""Variables of the user's environment by which services that download a model reach a gated one, or another hub."""
+
+REDIS_WORK_BYTES = 512 << 20
+"""What the deployment's own Redis may hold beside stored responses: jobs, records, figures, limits of keys."""
+
 
 class Port(Struct, frozen=True):
     """Names a port that a service listens on; 0: the system chooses it, and the service announces it."""
@@ -80,6 +87,7 @@ class Service(Struct, frozen=True, kw_only=True):
     keeps: tuple[Kept, ...] = ()  # what has to be there at its next start, or it is fetched and computed again
     beats: bool = False  # once it is ready, it renews its status file's time every second
     grace: float = CLOSE_SECONDS  # seconds from the request to stop until it may be killed
+    max_memory: int = 0  # bytes that a Redis server holds: it refuses what would be more
 
     @property
     def names(self) -> list[str]:
@@ -137,7 +145,14 @@ def describe(options: DeploymentOptions, *, host: str, port: int, dashboard_port
     `options.prefill` has to be a number. Paths stay as they are given: they are meant where the services run.
     """
     assert options.prefill is not None, "whoever carries it out decides where nobody has"
-    redis = Service(role="redis", replicas=1, told=None, ports=(Port("redis", 6379),), keeps=("redis",))
+    redis = Service(
+        role="redis",
+        replicas=1,
+        told=None,
+        ports=(Port("redis", 6379),),
+        keeps=("redis",),
+        max_memory=options.store_bytes + REDIS_WORK_BYTES,
+    )
     services = [] if options.redis else [redis]
     if options.prefill:
         services.append(_worker(options, "prefill", options.prefill))
@@ -218,6 +233,11 @@ def _dashboard(options: DeploymentOptions, host: str, port: int) -> Service:
         ports=(Port("http", port),),
         probes=Probes(started=health, ready=health, alive=health),
     )
+
+
+def hub_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """Returns what an environment says of the hub."""
+    return {name: environment[name] for name in (HUB_TOKEN, HUB_ENDPOINT) if name in environment}
 
 
 def placed(told: Told, place: Place) -> Told:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from core.cli import parse
 from core.errors import BatonError
+from launcher.container import IMAGE
 from launcher.kubernetes.checks import check
 from launcher.kubernetes.manifests import manifests
 from launcher.kubernetes.options import ManifestsConfig
@@ -14,6 +15,10 @@ from launcher.yaml_text import as_yaml
 NEW_SECRET = (
     "note: the Secret has a new secret each time; --secret-file FILE keeps one (openssl rand -hex 32 > secret), and"
     " --existing-secret NAME leaves it out"
+)
+OWN_IMAGE = (
+    f"note: --image: {IMAGE!r} is in no registry; build it (docker build -t REGISTRY/{IMAGE} .), push it to a registry"
+    f" that the nodes reach, and name it: --image REGISTRY/{IMAGE}"
 )
 
 
@@ -28,5 +33,7 @@ def print_manifests(arguments: Sequence[str]) -> int:
         return 2
     if not config.secret_file and not config.existing_secret:
         print(NEW_SECRET, file=sys.stderr)
+    if config.image == IMAGE:
+        print(OWN_IMAGE, file=sys.stderr)
     print(as_yaml(made), end="")
     return 0

@@ -101,7 +101,8 @@ def _run(config: UpConfig, directory: Path | None, run: Path, log: LogFile, stag
             stages.show("log", str(log.path))
             redis = config.redis
             if not redis:
-                service, redis = redis_service(run)
+                (server,) = described(config).of("redis")
+                service, redis = redis_service(run, server.max_memory)
                 supervisor.start([service])
             key = own_key(config, run)
             processes = Processes(config, run, model, redis, secret_path(config, run))

@@ -211,7 +211,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "yaml_text": set(),
         "compose": {"options", "deployment", "container", "yaml_text"},
         "kubernetes": {"options", "deployment", "container", "yaml_text"},
-        "manifests": {"yaml_text", "kubernetes"},
+        "manifests": {"container", "yaml_text", "kubernetes"},
         "host": {"options", "stages", "deployment"},
         "greeting": {"options"},
         "up": {"options", "stages", "checking", "host", "greeting", "ray_process"},

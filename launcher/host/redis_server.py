@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 from core.errors import ConfigError
+from launcher.deployment import REDIS_WORK_BYTES
 from launcher.host.process import Process, watch_redis
 
 CONFIG = """\
@@ -18,15 +19,19 @@ dir {directory}
 daemonize no
 save ""
 appendonly no
+maxmemory {max_memory}
 maxmemory-policy noeviction
 """
 
 
-def redis_service(run: Path) -> tuple[Process, str]:
-    """Makes the server's service, and the URL of its socket. Raises `ConfigError` if this host has no server."""
+def redis_service(run: Path, max_memory: int = REDIS_WORK_BYTES) -> tuple[Process, str]:
+    """Makes the server's service, and the URL of its socket. It refuses what would be more than `max_memory` bytes.
+
+    Raises `ConfigError` if this host has no server.
+    """
     path = run / "redis.sock"
     config = run / "redis.conf"
-    config.write_text(CONFIG.format(socket=path, directory=run))
+    config.write_text(CONFIG.format(socket=path, directory=run, max_memory=max_memory))
     service = Process("redis", (str(server_binary()), str(config)), watch_redis(path))
     return service, f"unix://{path}"
 

@@ -1,5 +1,6 @@
 """Refuses what cannot work before a line is written."""
 
+import re
 from pathlib import Path
 
 from core.adapters import parse_sources
@@ -16,6 +17,9 @@ from launcher.kubernetes.options import ManifestsConfig
 from launcher.options import DEMO_MODEL
 
 DIGEST = "@sha256:"
+URL = re.compile(r"https?://[A-Za-z0-9.-]+(:\d{1,5})?(/\S*)?")
+_NAME = r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+LABEL = re.compile(rf"([a-z0-9.-]{{1,253}}/)?{_NAME}=({_NAME})?")
 
 
 def check(config: ManifestsConfig) -> None:
@@ -41,6 +45,13 @@ def check(config: ManifestsConfig) -> None:
         raise ConfigError("--secret-file", config.secret_file, "the secret is in --existing-secret already")
     if engine.host_kv_directory:
         raise ConfigError("--host-kv-directory", engine.host_kv_directory, "pods have no disk of their own for it")
+    if config.hf_endpoint and not URL.fullmatch(config.hf_endpoint):
+        raise ConfigError("--hf-endpoint", config.hf_endpoint, "is no URL, such as https://hub.example")
+    for label in config.monitor_label:
+        if not LABEL.fullmatch(label):
+            raise ConfigError("--monitor-label", label, "expected NAME=VALUE, such as release=prometheus")
+        if not config.service_monitor:
+            raise ConfigError("--monitor-label", label, "it goes with --service-monitor")
     _check_redis(config.redis)
     refuse_codec_of_bytes(engine.kv_dtype, config.transfer.kv_codec)
     proposing(engine)

@@ -16,7 +16,7 @@ from launcher.deployment import Port
 from launcher.kubernetes.names import labels, metadata, name_of, selector
 from launcher.kubernetes.network import DNS, hub
 from launcher.kubernetes.options import ManifestsConfig
-from launcher.kubernetes.place import KEYS, OWN_KEY, REDIS_URL, SECRET, TLS, WRITABLE, in_pods, needs_models
+from launcher.kubernetes.place import KEYS, OWN_KEY, REDIS_URL, SECRET, TLS, WRITABLE, hub_token, in_pods, needs_models
 from launcher.kubernetes.pods import LEAVING_SECONDS, LOCKED_DOWN, user
 from launcher.kubernetes.quantities import cores, size
 from launcher.kubernetes.secrets import secret_name
@@ -137,6 +137,7 @@ def _ray(config: ManifestsConfig, name: str, resources: Value, ports: tuple[Port
         "image": config.image,
         "imagePullPolicy": "IfNotPresent",
         "envFrom": [{"configMapRef": {"name": name_of(config, "settings")}}],
+        "env": hub_token(config),
         "ports": [{"name": port.name, "containerPort": port.number, "protocol": "TCP"} for port in ports],
         "resources": resources,
         "securityContext": LOCKED_DOWN,
@@ -156,6 +157,7 @@ def _driver(config: ManifestsConfig) -> Value:
         "envFrom": [{"configMapRef": {"name": name_of(config, "settings")}}],
         "env": [
             {"name": REDIS_URL, "valueFrom": url},
+            *hub_token(config),
             {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
         ],
         "resources": _room(0.5, 1 << 30, {}),

@@ -18,9 +18,11 @@ def service_monitor(config: ManifestsConfig) -> Value:
         endpoint["scheme"] = "https"
         # A certificate is for the name that clients know, and Prometheus asks each pod by its address.
         endpoint["tlsConfig"] = {"ca": certificate, "insecureSkipVerify": True}
+    made = metadata(config, "gateway", "gateway")
+    made["labels"] |= dict(label.split("=", 1) for label in config.monitor_label)
     return {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "ServiceMonitor",
-        "metadata": metadata(config, "gateway", "gateway"),
+        "metadata": made,
         "spec": {"selector": {"matchLabels": selector(config, "gateway")}, "endpoints": [endpoint]},
     }

@@ -27,7 +27,7 @@ CALLED: dict[Role, tuple[Role, ...]] = {
 """The services that each one asks."""
 
 DNS: Value = {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}
-HTTPS: Value = {"ports": [{"port": 443, "protocol": "TCP"}]}
+HTTPS_PORT = 443
 REDIS_PORT = 6379
 
 
@@ -71,7 +71,11 @@ def _egress(config: ManifestsConfig, service: Service) -> list[Value]:
 
 def hub(config: ManifestsConfig) -> list[Value]:
     """Returns what lets a pod out to the hub that has the model, where one has it."""
-    return [HTTPS] if needs_models(config) and not config.model.startswith(f"{MODELS}/") else []
+    if not needs_models(config) or config.model.startswith(f"{MODELS}/"):
+        return []
+    endpoint = urlsplit(config.hf_endpoint)
+    port = endpoint.port or (80 if endpoint.scheme == "http" else HTTPS_PORT)
+    return [{"ports": [{"port": port, "protocol": "TCP"}]}]
 
 
 def _port(name: str) -> Value:

@@ -73,6 +73,15 @@ class ManifestsConfig(DeploymentOptions, frozen=True, kw_only=True):
             "empty: one is written, with the secret of --secret-file, or with a new one"
         ),
     ] = ""
+    hf_token_secret: Annotated[
+        str,
+        Meta(
+            pattern=r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?(:[A-Za-z0-9._-]+)?)?$",
+            description="Secret that is there already with the hub's token, NAME or NAME:KEY (token, unless said); "
+            "empty: the model needs none",
+        ),
+    ] = ""
+    hf_endpoint: Annotated[str, Meta(description="URL of another hub than huggingface.co; empty: that one")] = ""
     port: Annotated[
         int, Meta(ge=1024, le=65535, description="port of the endpoint, of its pods and of its Service")
     ] = 8000
@@ -90,3 +99,10 @@ class ManifestsConfig(DeploymentOptions, frozen=True, kw_only=True):
     service_monitor: Annotated[
         bool, Meta(description="whether a ServiceMonitor is written, by which Prometheus' operator finds /metrics")
     ] = False
+    monitor_label: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="label of the ServiceMonitor, NAME=VALUE; may be repeated. An operator looks for those that it "
+            "is told to: kube-prometheus-stack's for release=ITS-RELEASE"
+        ),
+    ] = ()

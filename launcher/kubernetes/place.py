@@ -5,10 +5,21 @@ from msgspec.structs import replace
 from core.config.dashboard import DashboardConfig
 from core.config.place import PlaceOptions
 from launcher.container import DEMO_WEIGHTS, HOME, MODELS, PYTHON, RUN, STATUS_FILE
-from launcher.deployment import ENVIRONMENT, WORKERS, Deployment, Place, Port, Service, describe
+from launcher.deployment import (
+    ENVIRONMENT,
+    HUB_ENDPOINT,
+    HUB_TOKEN,
+    WORKERS,
+    Deployment,
+    Place,
+    Port,
+    Service,
+    describe,
+)
 from launcher.kubernetes.names import name_of
 from launcher.kubernetes.options import ManifestsConfig
 from launcher.options import DEMO_MODEL
+from launcher.yaml_text import Value
 
 SECRET = "/etc/baton/secret"
 KEYS = "/etc/baton/keys"
@@ -72,6 +83,13 @@ def place_of(config: ManifestsConfig, service: Service) -> Place:
     )
 
 
+def hub_token(config: ManifestsConfig) -> list[Value]:
+    """Returns the variable with the hub's token, for what downloads a model."""
+    name, _, key = config.hf_token_secret.partition(":")
+    held = {"secretKeyRef": {"name": name, "key": key or "token"}}
+    return [{"name": HUB_TOKEN, "valueFrom": held}] if name else []
+
+
 def needs_models(config: ManifestsConfig) -> bool:
     """Tells whether there has to be a volume with models: the demo model is in the image."""
     return config.model != DEMO_MODEL
@@ -79,4 +97,6 @@ def needs_models(config: ManifestsConfig) -> bool:
 
 def settings(config: ManifestsConfig) -> dict[str, str]:
     """Returns what every service has in its environment."""
-    return {**ENVIRONMENT, "HOME": HOME, "HF_HOME": f"{MODELS}/huggingface" if needs_models(config) else f"{HOME}/hub"}
+    hub = {HUB_ENDPOINT: config.hf_endpoint} if config.hf_endpoint else {}
+    cache = f"{MODELS}/huggingface" if needs_models(config) else f"{HOME}/hub"
+    return {**ENVIRONMENT, **hub, "HOME": HOME, "HF_HOME": cache}

@@ -6,7 +6,7 @@ from launcher.container import MODELS, USER
 from launcher.deployment import WORKERS, Role, Service, command
 from launcher.kubernetes.names import labels, name_of, selector
 from launcher.kubernetes.options import ManifestsConfig
-from launcher.kubernetes.place import KEYS, OWN_KEY, REDIS_URL, SECRET, TLS, WRITABLE, needs_models, place_of
+from launcher.kubernetes.place import KEYS, OWN_KEY, REDIS_URL, SECRET, TLS, WRITABLE, hub_token, needs_models, place_of
 from launcher.kubernetes.probes import probes
 from launcher.kubernetes.quantities import cores, size
 from launcher.kubernetes.secrets import digest, secret_name
@@ -77,6 +77,8 @@ def pod_template(config: ManifestsConfig, service: Service) -> Value:
 def _environment(config: ManifestsConfig, service: Service) -> list[Value]:
     url = {"secretKeyRef": {"name": secret_name(config), "key": "redis-url"}}
     made: list[Value] = [{"name": REDIS_URL, "valueFrom": url}]
+    if "models" in service.keeps:
+        made += hub_token(config)
     if service.role in WORKERS:
         for name, field in (("POD_IP", "status.podIP"), ("NODE_NAME", "spec.nodeName")):
             made.append({"name": name, "valueFrom": {"fieldRef": {"fieldPath": field}}})

@@ -1,6 +1,6 @@
 """Makes the StatefulSet of the deployment's own Redis server, which keeps an append-only file on a volume."""
 
-from launcher.container import KEPT, REDIS_COMMAND, REDIS_IMAGE
+from launcher.container import KEPT, REDIS_IMAGE, redis_command
 from launcher.deployment import Service
 from launcher.kubernetes.names import labels, metadata, name_of, selector
 from launcher.kubernetes.options import ManifestsConfig
@@ -11,13 +11,15 @@ from launcher.kubernetes.secrets import secret_name
 from launcher.yaml_text import Value
 
 USER = 999  # the image's own
-CPUS, MEMORY = 0.5, 1 << 30
+CPUS = 0.5
+FORKED = 2  # times what the server holds: while it writes its file anew, a forked copy may hold as much
 ANSWERS = ["sh", "-c", "redis-cli ping | grep -q PONG"]  # one that still reads its file answers something else
 
 
 def redis(config: ManifestsConfig, service: Service) -> Value:
     """Makes the StatefulSet. The password is in the environment, and on no command line outside the pod."""
-    (port,) = service.ports
+    (port,), memory = service.ports, FORKED * service.max_memory
+    program, *words = redis_command(service)
     claim: Value = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size(config.redis_size)}}}
     if config.storage_class:
         claim["storageClassName"] = config.storage_class
@@ -27,13 +29,13 @@ def redis(config: ManifestsConfig, service: Service) -> Value:
         "name": "redis",
         "image": REDIS_IMAGE,
         "imagePullPolicy": "IfNotPresent",
-        "command": [REDIS_COMMAND[0]],
-        "args": [*REDIS_COMMAND[1:], "--dir", KEPT["redis"], "--requirepass", f"$({REDIS_PASSWORD})"],
+        "command": [program],
+        "args": [*words, "--dir", KEPT["redis"], "--requirepass", f"$({REDIS_PASSWORD})"],
         "env": [{"name": REDIS_PASSWORD, "valueFrom": password}],
         "ports": [{"name": port.name, "containerPort": port.number, "protocol": "TCP"}],
         "resources": {
-            "requests": {"cpu": cores(CPUS), "memory": size(MEMORY)},
-            "limits": {"memory": size(MEMORY)},
+            "requests": {"cpu": cores(CPUS), "memory": size(memory)},
+            "limits": {"memory": size(memory)},
         },
         "startupProbe": {**answers, "periodSeconds": 2, "failureThreshold": 150},
         "readinessProbe": {**answers, "periodSeconds": 5},

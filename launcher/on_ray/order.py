@@ -25,6 +25,7 @@ class Order(Struct, frozen=True, kw_only=True):
     silent_seconds: float
     redis: str = ""  # URL
     files: dict[str, str] = {}  # contents by name, which only the process's user may read: secret and own keys
+    hub: dict[str, str] = {}  # variables of the hub in the environment of `baton up`
     share_port: str = ""  # name of the gateways of one host that have one port
     gateway: str = ""  # URL, for the dashboard
     server: Server | None = None  # where it is the Redis server

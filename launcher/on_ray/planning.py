@@ -1,5 +1,6 @@
 """Makes the plan of a deployment on a cluster: what each service is told, and which may run on one node only."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from core.ids import new_epoch
 from core.network.listening import ANY_ADDRESS, http_url
 from core.slo import SLO, Objective, parse_objective
 from launcher.autoscale.rules import Rules, parse_rules
-from launcher.deployment import Deployment, Role
+from launcher.deployment import Deployment, Role, hub_settings
 from launcher.host.own_files import own_key, secret_path
 from launcher.host.processes import OWN_KEY, OWN_KEYS, described
 from launcher.on_ray.cluster import ClusterError
@@ -74,6 +75,7 @@ def make_plan(config: UpConfig, run: Path, nodes: Mapping[str, NodeRoom], here: 
             silent_seconds=config.silent_seconds,
             redis=config.redis if server is None else redis_url(server),
             files=keys if service.role == "dashboard" else {**files, **keys} if service.role == "gateway" else files,
+            hub=hub_settings(os.environ) if "models" in service.keeps else {},
             share_port=new_epoch() if service.role == "gateway" and service.replicas > 1 else "",
             gateway=http_url(host, config.port, bool(config.tls_cert)) if service.role == "dashboard" else "",
             server=server if service.role == "redis" else None,

@@ -17,7 +17,7 @@ from core.config.worker import WorkerConfig
 from launcher.compose import compose, described, place_of
 from launcher.deployment import placed
 from launcher.is_ready import is_ready
-from launcher.options import ROOT
+from launcher.options import ROOT, DeploymentOptions
 
 WORKERS = ("prefill", "decode")
 
@@ -35,12 +35,30 @@ def composed() -> Any:
         if os.environ.get("CI"):
             pytest.fail("docker-compose is not installed; .ci/run installs it")
         pytest.skip("docker-compose is not installed (Debian package docker-compose)")
-    environment = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
+    return configuration(program)
+
+
+def configuration(program: str, **settings: str) -> Any:
+    environment = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), **settings}
     result = subprocess.run(
         [program, "-f", str(ROOT / "compose.yaml"), "config"], env=environment, capture_output=True, text=True
     )
     assert result.returncode == 0, result.stderr
     return yaml.safe_load(result.stdout)
+
+
+def test_whoever_downloads_has_the_users_token(composed: Any) -> None:
+    """Compose reads it from the environment; where it is not there, neither is it in a container."""
+    program = shutil.which("docker-compose")
+    assert program is not None
+    told = configuration(program, HF_TOKEN="hf_mine", HF_ENDPOINT="https://hub.example")["services"]
+    for name, service in told.items():
+        found = service.get("environment") or {}
+        hub = {"HF_TOKEN": "hf_mine", "HF_ENDPOINT": "https://hub.example"} if name in (*WORKERS, "gateway") else {}
+        assert found == hub, name
+    assert not [
+        value for one in composed["services"].values() for value in (one.get("environment") or {}).values() if value
+    ]
 
 
 def test_the_five_services_are_there(composed: Any) -> None:
@@ -118,6 +136,8 @@ def test_redis_keeps_its_data_and_publishes_no_port(composed: Any) -> None:
     redis = composed["services"]["redis"]
     assert "ports" not in redis
     assert "--appendonly yes" in " ".join(redis["command"])
+    bound = int(redis["command"][redis["command"].index("--maxmemory") + 1])
+    assert bound >= DeploymentOptions().store_bytes + (256 << 20)
     assert redis["image"].startswith("redis:")
 
 

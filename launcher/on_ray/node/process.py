@@ -62,23 +62,24 @@ def sweep(base: Path) -> None:
                 shutil.rmtree(shared, ignore_errors=True)
 
 
-def node_environment(inherited: Mapping[str, str], run: Path) -> dict[str, str]:
+def node_environment(inherited: Mapping[str, str], order: Order, run: Path) -> dict[str, str]:
     """Returns what the process sees: the actor's environment without what Ray has set for itself.
 
-    Ray sets OMP_NUM_THREADS to the actor's CPUs; our workers divide the node's cores among themselves.
+    What the deployment says of the hub holds where the node says nothing. Ray sets OMP_NUM_THREADS to the actor's CPUs;
+    our workers divide the node's cores among themselves.
     """
     kept = {
         name: value for name, value in inherited.items() if not name.startswith("RAY_") and name != "OMP_NUM_THREADS"
     }
     if "CUDA_VISIBLE_DEVICES" in kept:
         kept.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # as Ray counts them
-    return environment(kept, ROOT, run)
+    return environment({**order.hub, **kept}, ROOT, run)
 
 
 def make_process(order: Order, run: Path, address: str) -> Process:
     """Makes the process that runs on this node, which others reach at `address`."""
     if order.server is not None:
-        return redis_process(order.server, run)
+        return redis_process(order.server, run, order.service.max_memory)
     status = run / "status"
     place = Place(
         redis=order.redis,

@@ -22,6 +22,7 @@ daemonize no
 save ""
 appendonly yes
 appendfsync everysec
+maxmemory {max_memory}
 maxmemory-policy noeviction
 """
 
@@ -38,14 +39,20 @@ def free_port(address: str) -> int:
         return port
 
 
-def redis_process(server: Server, run: Path) -> Process:
+def redis_process(server: Server, run: Path, max_memory: int) -> Process:
     """Makes the server's process on this node. Raises `ConfigError` if the node has no server."""
     directory = Path(server.directory) if server.directory else run.parent / "redis-data"
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     config = run / "redis.conf"
     config.touch(mode=0o600)
     config.write_text(
-        CONFIG.format(address=server.address, port=server.port, password=server.password, directory=directory)
+        CONFIG.format(
+            address=server.address,
+            port=server.port,
+            password=server.password,
+            directory=directory,
+            max_memory=max_memory,
+        )
     )
     return Process("redis", (str(server_binary()), str(config)), _watch(server))
 

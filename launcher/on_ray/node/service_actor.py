@@ -90,7 +90,7 @@ class ServiceActor:
         self._status_file = process.status_file
         log = LossyLog(Inherited(1, f"of {self._order.name}"), self._told.say)  # Ray collects it, and bounds it
         with HeldFile(run / OWNER, f"{os.getpid()}\n"):
-            environment = node_environment(os.environ, run)
+            environment = node_environment(os.environ, self._order, run)
             supervisor = Supervisor(run, environment, log, self._told, self._signals, self._order.silent_seconds)
             self._supervisor = supervisor
             try:

@@ -18,7 +18,7 @@ from tests.waiting import alive, children
 
 def test_starts_serves_and_leaves_nothing(own_directories: Path, tmp_path: Path) -> None:
     with Signals().installed() as signals, run_directory() as run, (tmp_path / "log").open("ab") as log:
-        service, url = redis_service(run)
+        service, url = redis_service(run, 96 << 20)
         before = set(children(os.getpid()))  # of other tests, still running
         supervisor = Supervisor(run, os.environ, log, Stages(), signals, 0.0)
         try:
@@ -29,6 +29,7 @@ def test_starts_serves_and_leaves_nothing(own_directories: Path, tmp_path: Path)
                 assert client.get("key") == b"value"
                 assert client.config_get("port") == {"port": "0"}
                 assert client.config_get("save") == {"save": ""}
+                assert client.config_get("maxmemory") == {"maxmemory": f"{96 << 20}"}
             started = set(children(os.getpid())) - before
             assert started
         finally:

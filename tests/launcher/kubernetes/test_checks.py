@@ -30,6 +30,10 @@ from launcher.manifests import print_manifests
         (("--tls-cert", "/nothing"), "--tls-cert: '/nothing': it goes with --tls-key"),
         (("--host-kv-directory", "/disk"), "--host-kv-directory: '/disk': pods have no disk"),
         (("--slo", "soon"), "--slo: 'soon'"),
+        (("--hf-token-secret", "hub:a b"), "--hf-token-secret: 'hub:a b': "),
+        (("--hf-endpoint", "hub.example"), "--hf-endpoint: 'hub.example': is no URL"),
+        (("--monitor-label", "release"), "--monitor-label: 'release': expected NAME=VALUE"),
+        (("--monitor-label", "release=a"), "--monitor-label: 'release=a': it goes with --service-monitor"),
         (("--host", "0.0.0.0"), "--host: '0.0.0.0': no such option"),
     ],
 )
@@ -45,6 +49,13 @@ def test_bad_input_is_a_sentence(
     assert print_manifests(words) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.startswith(f"error: {said}") and err.count("\n") == 1, err
+
+
+def test_whoever_names_no_image_is_told_to_build_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert print_manifests([]) == 0
+    assert "note: --image: 'baton:0.1.0' is in no registry" in capsys.readouterr().err
+    assert print_manifests(["--image", "registry.example/baton:0.1.0"]) == 0
+    assert "--image" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("image", ["here.example:5000/baton:1.2", f"baton@sha256:{'0' * 64}"])

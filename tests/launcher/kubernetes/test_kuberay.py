@@ -17,7 +17,9 @@ ON_RAY = ("--on=", "--ray-address=", "--worker-cpus=", "--host=", "--port=", "--
 
 @pytest.fixture
 def written() -> list[Manifest]:
-    config = ManifestsConfig(model="a/b", prefill=3, decode=2, kuberay=True, workers_per_node=2, slo="ttft=1s")
+    config = ManifestsConfig(
+        model="a/b", prefill=3, decode=2, kuberay=True, workers_per_node=2, slo="ttft=1s", hf_token_secret="hub"
+    )
     return manifests(config, read_secrets(config))
 
 
@@ -56,6 +58,13 @@ def test_the_container_beside_the_heads_deploys_what_was_asked_for(cluster: Mani
     for container in (ray, driver):
         mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
         assert {"/tmp", "/dev/shm"} <= mounted, "by which a driver reaches the raylet of its node"
+
+
+def test_all_of_rays_pods_have_the_hubs_token(cluster: Manifest) -> None:
+    templates = [cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]]
+    for container in (one for each in templates for one in each["template"]["spec"]["containers"]):
+        token = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}
+        assert token in container["env"], container["name"]
 
 
 def test_pods_keep_to_the_schemas(written: list[Manifest], cluster: Manifest) -> None:

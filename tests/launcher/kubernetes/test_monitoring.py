@@ -24,3 +24,10 @@ def test_without_keys_it_asks_without(tmp_path: Path) -> None:
     (monitor,) = of_kind(written("hub", tmp_path), "ServiceMonitor").values()
     assert set(monitor["spec"]["endpoints"][0]) == {"port", "path", "interval"}
     assert of_kind(written("demo", tmp_path), "ServiceMonitor") == {}
+
+
+def test_it_has_the_label_by_which_an_operator_looks_for_it(tmp_path: Path) -> None:
+    (monitor,) = of_kind(written("hub", tmp_path), "ServiceMonitor").values()
+    assert monitor["metadata"]["labels"]["release"] == "metrics"
+    (own,) = of_kind(written("secured", tmp_path), "ServiceMonitor").values()
+    assert "release" not in own["metadata"]["labels"]

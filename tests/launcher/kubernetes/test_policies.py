@@ -11,10 +11,28 @@ from core.config.worker import WorkerConfig
 from core.keys.key_ring import KeyRing
 from core.network.ports import parse_ports
 from launcher.deployment import CLOSE_SECONDS, placed
-from launcher.kubernetes.network import CALLED, CALLERS
+from launcher.kubernetes.options import ManifestsConfig
 from launcher.kubernetes.place import described, place_of
-from launcher.kubernetes.pods import LEAVING_SECONDS
-from tests.launcher.kubernetes.written import Manifest, of_kind, options, pod_specs, variants, written
+from tests.launcher.kubernetes.written import VARIANTS, Manifest, of_kind, options, pod_specs, variants, written
+
+REACHED_BY = {
+    "redis": {"redis": {"prefill", "decode", "gateway", "dashboard"}},
+    "prefill": {"gateways": {"gateway"}},
+    "decode": {"gateways": {"gateway"}, "handoffs": {"prefill"}, "kv": {"prefill"}},
+}
+"""Who may come to each port: written by hand, not taken from what writes the policies."""
+
+ASKS: dict[str, set[str]] = {
+    "redis": set(),
+    "prefill": {"redis", "decode"},
+    "decode": {"redis"},
+    "gateway": {"redis", "prefill", "decode"},
+    "dashboard": {"redis", "gateway"},
+}
+"""Whom each service may leave for, likewise."""
+
+LEAVING_SECONDS = 5
+"""From when a gateway's pod is to go until its process is told: endpoints of Services are removed in that time."""
 
 
 def containers(variant: str, directory: Path) -> list[Manifest]:
@@ -111,7 +129,7 @@ def test_what_is_named_is_there(variant: str, tmp_path: Path) -> None:
     """Secrets, ConfigMaps, claims and the targets of autoscalers and budgets; but for what the user says is theirs."""
     config, made = options(variant, tmp_path), written(variant, tmp_path)
     secrets, maps = of_kind(made, "Secret"), of_kind(made, "ConfigMap")
-    theirs = {config.existing_secret, config.models_claim}
+    theirs = {config.existing_secret, config.models_claim, config.hf_token_secret.partition(":")[0]}
     for _, spec in pod_specs(made):
         (container,) = spec["containers"]
         for source in container.get("envFrom", ()):
@@ -146,23 +164,32 @@ def test_workers_and_redis_are_reached_by_ours_only(variant: str, tmp_path: Path
     config, made = options(variant, tmp_path), written(variant, tmp_path)
     policies = of_kind(made, "NetworkPolicy")
     for role in [service.role for service in described(config).services]:
-        policy = policies[f"{config.name}-{role}"]
-        if role in CALLERS:
-            assert len(policy["spec"]["ingress"]) == len(CALLERS[role])
-            for rule in policy["spec"]["ingress"]:
-                assert rule["from"] and rule["ports"]
-                for source in rule["from"]:
-                    labels = source["podSelector"]["matchLabels"]
-                    assert labels["app.kubernetes.io/instance"] == config.name
-                    assert labels["app.kubernetes.io/component"] in CALLERS[role][rule["ports"][0]["port"]]
+        ingress = policies[f"{config.name}-{role}"]["spec"]["ingress"]
+        if role in REACHED_BY:
+            assert {rule["ports"][0]["port"]: components(config, rule["from"]) for rule in ingress} == REACHED_BY[role]
+            assert all(len(rule["ports"]) == 1 for rule in ingress)
         if role == "dashboard":
-            assert bool(policy["spec"]["ingress"]) == bool(config.api_keys)
+            assert bool(ingress) == bool(config.api_keys)
 
 
-def test_whoever_calls_is_let_out_and_in() -> None:
-    for called, ports in CALLERS.items():
-        for caller in {caller for callers in ports.values() for caller in callers}:
-            assert called in CALLED[caller], f"{caller} may not leave for {called}"
+@variants
+def test_services_leave_for_those_that_they_ask_only(variant: str, tmp_path: Path) -> None:
+    config, made = options(variant, tmp_path), written(variant, tmp_path)
+    policies = of_kind(made, "NetworkPolicy")
+    for role in [service.role for service in described(config).services]:
+        egress = policies[f"{config.name}-{role}"]["spec"]["egress"]
+        if variant == "cluster":  # whose Redis nodes may have any address
+            assert egress == [{}]
+        else:
+            asked = [components(config, rule["to"]) for rule in egress if "to" in rule]
+            assert asked == ([ASKS[role]] if ASKS[role] else []), role
+
+
+def components(config: ManifestsConfig, sources: list[Manifest]) -> set[str]:
+    """The services of this deployment that the rules of a policy name."""
+    labels = [source["podSelector"]["matchLabels"] for source in sources]
+    assert sources and all(each["app.kubernetes.io/instance"] == config.name for each in labels)
+    return {each["app.kubernetes.io/component"] for each in labels}
 
 
 def test_the_secret_is_a_file_and_no_word_of_a_command(tmp_path: Path) -> None:
@@ -173,6 +200,35 @@ def test_the_secret_is_a_file_and_no_word_of_a_command(tmp_path: Path) -> None:
         for each in made:
             if each["kind"] != "Secret":
                 assert not [text for text in held if text in str(each)], each["metadata"]["name"]
+
+
+def test_whoever_downloads_has_the_hubs_token_from_a_secret(tmp_path: Path) -> None:
+    named = {"hub": {"name": "hub", "key": "token"}, "theirs": {"name": "hub", "key": "the-token"}}
+    for variant in VARIANTS:
+        for name, spec in pod_specs(written(variant, tmp_path)):
+            (container,) = spec["containers"]
+            found = [entry["valueFrom"] for entry in container["env"] if entry["name"] == "HF_TOKEN"]
+            downloads = variant in named and name.endswith(("-prefill", "-decode", "-gateway"))
+            assert found == ([{"secretKeyRef": named[variant]}] if downloads else []), name
+    made = written("theirs", tmp_path)
+    assert of_kind(made, "ConfigMap")["baton-settings"]["data"]["HF_ENDPOINT"] == "https://hub.example:8443"
+    egress = of_kind(made, "NetworkPolicy")["baton-decode"]["spec"]["egress"]
+    assert {"ports": [{"port": 8443, "protocol": "TCP"}]} in egress
+
+
+@variants
+def test_redis_refuses_before_its_container_is_killed(variant: str, tmp_path: Path) -> None:
+    """While it writes its file anew, a forked copy may hold as much as the server itself."""
+    for name, spec in pod_specs(written(variant, tmp_path)):
+        if name.endswith("-redis"):
+            (container,) = spec["containers"]
+            args = container["args"]
+            bound = int(args[args.index("--maxmemory") + 1])
+            assert args[args.index("--maxmemory-policy") + 1] == "noeviction"
+            limit = container["resources"]["limits"]["memory"]
+            assert 2 * bound <= int(limit[:-2]) << {"Mi": 20, "Gi": 30}[limit[-2:]]
+            stored = options(variant, tmp_path).store_bytes
+            assert bound >= stored + (256 << 20), "responses that are stored leave room for jobs"
 
 
 def test_keys_of_the_secret_are_those_that_the_gateway_asks_for(tmp_path: Path) -> None:

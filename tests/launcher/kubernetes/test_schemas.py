@@ -44,7 +44,8 @@ def test_the_command_prints_the_same_each_time(tmp_path: Path, capsys: pytest.Ca
     secret.write_text("0123456789abcdef0123456789abcdef\n")
     printed = []
     for _ in range(2):
-        assert print_manifests(["--secret-file", str(secret), "--name", "mine", "--model", "a/b"]) == 0
+        named = ["--secret-file", str(secret), "--name", "mine", "--model", "a/b", "--image", "here/b:1"]
+        assert print_manifests(named) == 0
         out, err = capsys.readouterr()
         printed.append(out)
         assert err == ""
@@ -55,7 +56,7 @@ def test_the_command_prints_the_same_each_time(tmp_path: Path, capsys: pytest.Ca
 def test_a_new_secret_is_said_to_be_one(capsys: pytest.CaptureFixture[str]) -> None:
     secrets = []
     for _ in range(2):
-        assert print_manifests([]) == 0
+        assert print_manifests(["--image", "here/b:1"]) == 0
         out, err = capsys.readouterr()
         assert err.startswith("note: the Secret has a new secret") and err.count("\n") == 1
         secrets.append(next(yaml.safe_load_all(out))["stringData"]["secret"])

@@ -17,7 +17,15 @@ Manifest = Any
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "demo": {},
-    "hub": {"model": "Qwen/Qwen3-0.6B", "namespace": "llm", "name": "qwen", "service_monitor": True, "prefill": 2},
+    "hub": {
+        "model": "Qwen/Qwen3-0.6B",
+        "namespace": "llm",
+        "name": "qwen",
+        "service_monitor": True,
+        "prefill": 2,
+        "monitor_label": ("release=metrics",),
+        "hf_token_secret": "hub",
+    },
     "secured": {"model": "/models/mine", "api_keys": True, "tls": True, "service_monitor": True, "gateways": 2},
     "theirs": {
         "model": "Qwen/Qwen3-0.6B",
@@ -25,11 +33,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "existing_secret": "mine",
         "models_claim": "models",
         "image_pull_secret": "registry",
+        "hf_token_secret": "hub:the-token",
+        "hf_endpoint": "https://hub.example:8443",
         "storage_class": "fast",
         "dashboard_port": 0,
     },
     "cluster": {"redis": "redis+cluster://a.example:6379,b.example:6379", "prefill": 0, "max_prefill": 0},
-    "cpu": {"device": "cpu", "max_prefill": 0, "max_decode": 0},
+    "cpu": {"device": "cpu", "max_prefill": 0, "max_decode": 0, "store_bytes": 4 << 30},
 }
 
 

@@ -3,6 +3,7 @@
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,11 +18,12 @@ from launcher.on_ray.order import Order
 from launcher.options import DEMO_MODEL, ROOT, UpConfig
 
 
-def order(**more: object) -> Order:
+def order(**more: Any) -> Order:
     """Returns the order of a decode worker."""
     config = UpConfig(prefill=0, device="cpu")
     (service,) = describe(config, host="127.0.0.1", port=8000, dashboard_port=0).of("decode")
-    return Order(name="decode-0", deployment="tested", service=service, silent_seconds=0.0, files={"secret": "s"})
+    fields: dict[str, Any] = {"name": "decode-0", "deployment": "tested", "silent_seconds": 0.0}
+    return Order(**fields, service=service, files={"secret": "s"}, **more)
 
 
 def test_a_process_listens_on_its_node_and_finds_its_files(own_directories: Path) -> None:
@@ -52,9 +54,16 @@ def test_directories_of_dead_deployments_are_removed(own_directories: Path, monk
 
 def test_what_ray_has_set_for_itself_is_not_the_services(tmp_path: Path) -> None:
     inherited = {"RAY_JOB_ID": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "3", "HOME": "/home"}
-    made = node_environment(inherited, tmp_path)
+    made = node_environment(inherited, order(), tmp_path)
     assert not {"RAY_JOB_ID", "OMP_NUM_THREADS"} & set(made)
     assert (made["CUDA_VISIBLE_DEVICES"], made["CUDA_DEVICE_ORDER"], made["HOME"]) == ("3", "PCI_BUS_ID", "/home")
+
+
+def test_a_service_has_the_hubs_token_of_its_node_or_else_of_whoever_deployed_it(tmp_path: Path) -> None:
+    ours = order(hub={"HF_TOKEN": "deployed", "HF_ENDPOINT": "https://hub.example"})
+    made = node_environment({"HF_TOKEN": "node"}, ours, tmp_path)
+    assert (made["HF_TOKEN"], made["HF_ENDPOINT"]) == ("node", "https://hub.example")
+    assert node_environment({}, ours, tmp_path)["HF_TOKEN"] == "deployed"
 
 
 def test_a_node_complains_of_what_it_lacks(tmp_path: Path) -> None:
