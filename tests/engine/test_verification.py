@@ -1,19 +1,22 @@
 """Guesses change nothing that is drawn: tokens and scores are those without any, whatever is guessed and asked for."""
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from core.messages.sampling import Limits, Sampling
 from engine.blocks.manager import BlockManager
 from engine.executor import Executor
 from engine.plan import Proposal, Work
-from engine.schedule.sequence import Sequence
+from engine.schedule.sequence import Sequence as EngineSequence
 from engine.schedule.speculation.speculation import Speculation
 from engine.start.load import LoadedEngine
-from engine.verification import DRAWN, NONE_LEFT, NOT_FINITE, drawn
+from engine.verification import DRAWN, NONE_LEFT, NOT_FINITE, accepted, drawn, judged, rows_that_count
 from gateway.grammar.texts import of_json_schema, of_regex
 from tests.engine.grammars.answering import ENDS, PROMPT, Answer, Batch, grammar_sampling, masks_of, random_model
 from tests.engine.grammars.schemas import SCHEMAS
@@ -62,14 +65,14 @@ class Knowing:
         self._branching = branching
         self.guesses = 0
 
-    def propose(self, sequence: Sequence, most: int) -> Proposal:
+    def propose(self, sequence: EngineSequence, most: int) -> Proposal:
         length = len(sequence.tokens)
         found = self._texts[sequence.id - 1][length : length + most]
         self.guesses += len(found)
         guesses = [token ^ ((length + place) % self._wrong == 0) for place, token in enumerate(found)]
         return self._tree(guesses, most, WAYS[length % len(WAYS)]) if self._branching else Proposal(guesses)
 
-    def ended(self, sequence: Sequence) -> None:
+    def ended(self, sequence: EngineSequence) -> None:
         """What was said is known."""
 
     def _tree(self, guesses: list[int], most: int, way: tuple[int, ...]) -> Proposal:
@@ -136,3 +139,58 @@ def test_draws_count_up_to_the_first_that_was_not_guessed() -> None:
     assert drawn(work, [5, 6, 7, 8], [DRAWN, DRAWN, NOT_FINITE, DRAWN]) == ([], NOT_FINITE)
     assert drawn(work, [5, 6, 7, 8], [DRAWN, DRAWN, NONE_LEFT, DRAWN]) == ([0, 1], DRAWN)
     assert drawn(work, [5, 6, 7, 8], [NONE_LEFT, *fine[1:]]) == ([], NONE_LEFT)
+
+
+def on_the_way(parents: Sequence[int], proposed: Sequence[int], drawn_at: Callable[[int, int], int]) -> list[int]:
+    """Follows the guesses that come true, from the last own token: a reference for the code, which looks at each once.
+
+    `drawn_at(guess, place)` gives the token behind a guess (-1: the last own token) when `place` guesses came true.
+    """
+    found, at = list[int](), -1
+    while True:
+        token = drawn_at(at, len(found))
+        children = (guess for guess, parent in enumerate(parents) if parent == at and proposed[guess] == token)
+        at = next(children, -2)
+        if at == -2:
+            return found
+        found.append(at)
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> Work:
+    """Guesses of few different tokens, so that a wrong branch often guesses what comes later."""
+    count = draw(st.integers(1, 8))
+    parents = tuple(draw(st.integers(-1, guess - 1)) for guess in range(count))
+    taken: set[tuple[int, int]] = set()
+    proposed = []
+    for parent in parents:  # siblings differ, as a proposer's do
+        token = draw(st.sampled_from([token for token in range(9) if (parent, token) not in taken]))
+        taken.add((parent, token))
+        proposed.append(token)
+    return Work(1, 4, [9, *proposed], ([1],), Sampling(seed=0), proposed=tuple(proposed), parents=parents)
+
+
+@given(trees(), st.lists(st.integers(0, 3), min_size=9, max_size=9))
+@example(
+    Work(1, 4, [9, 7, 9], ([1],), Sampling(seed=0), proposed=(7, 9), parents=(-1, -1)), [7, 9, 0, 0, 0, 0, 0, 0, 0]
+)
+def test_no_guess_behind_a_rejected_branch_comes(work: Work, tokens: list[int]) -> None:
+    """Siblings 7 and 9, with 7 drawn first and 9 behind it: the guess 9 stands behind another text than the draw 9."""
+    tokens = tokens[: 1 + len(work.proposed)]  # one drawn from each row
+    way = on_the_way(work.parents, work.proposed, lambda guess, _: tokens[guess + 1])
+    assert rows_that_count(work, tokens) == [0, *(guess + 1 for guess in way)]
+    came = [tokens[row] for row in rows_that_count(work, tokens)]
+    assert list(accepted(work, came)) == way
+
+
+@given(trees(), st.lists(st.integers(0, 8), max_size=9))
+@example(Work(1, 4, [9, 7, 9], ([1],), Sampling(seed=0), proposed=(7, 9), parents=(-1, -1)), [7, 9])
+def test_the_guesses_that_came_true_are_followed_through_the_text(work: Work, came: list[int]) -> None:
+    """What came may be longer or shorter than what was guessed; a guess is judged behind its own text only."""
+    way = on_the_way(work.parents, work.proposed, lambda _, place: came[place] if place < len(came) else -1)
+    assert list(accepted(work, came)) == way
+    assert [guess for guess, right in judged(work, came) if right] == way
+    told = {-1, *way}
+    assert {guess for guess, _ in judged(work, came)} <= {
+        guess for guess, parent in enumerate(work.parents) if parent in told
+    }

@@ -294,6 +294,18 @@ def test_a_silent_sender_is_dead(start: Callable[[], Side]) -> None:
     assert kinds(side.receivers.tick(5.0)) == [Dropped, Abort]
 
 
+@pytest.mark.parametrize("start", [waiting, granted], ids=lambda start: start.__name__)
+def test_a_pause_of_the_receivers_own_is_not_the_senders_silence(start: Callable[[], Side]) -> None:
+    """A worker that was suspended has messages of its senders to read, and counts their silence from then on."""
+    side = start()
+    side.receivers.tick(0.0)
+    paused = 10 * QUICK.silence
+    assert side.receivers.tick(paused) == []
+    for tenth in range(1, 50):
+        assert side.receivers.tick(paused + tenth / 10) == []
+    assert kinds(side.receivers.tick(paused + QUICK.silence)) == [Dropped, Abort]
+
+
 def test_handoffs_of_a_link_that_brings_others_payloads_are_not_silent() -> None:
     """Their own probes wait behind those payloads."""
     side = granted()

@@ -105,6 +105,22 @@ def test_in_bf16_a_scale_that_is_not_a_number_spoils_its_output_only(level: ctyp
     assert found[:, spoiled].isnan().all() and torch.equal(found[:, ~spoiled], expected[:, ~spoiled])
 
 
+@pytest.mark.parametrize("kind", ["int4 by 32", "int8 by output", "int8 by 128 with offsets"])
+@pytest.mark.parametrize("strange", [torch.nan, torch.inf, -torch.inf], ids=str)
+def test_in_bf16_an_input_that_is_not_finite_spoils_its_row_only(level: ctypes.CDLL, kind: str, strange: float) -> None:
+    """Rows of x are quantized to int8 in units, and int8 has no NaN: the unit's scale has to carry it."""
+    inputs = 257
+    layer = NativeLinear(level, quantized_weight(70, inputs, **KINDS[kind]), None, torch.bfloat16)
+    x = random(9, inputs, seed=3, dtype=torch.bfloat16)
+    expected = layer(x)
+    for place in (0, 15, 16, 100, inputs - 1):
+        spoiled = x.clone()
+        spoiled[4, place] = strange
+        found = layer(spoiled)
+        assert not found[4].isfinite().any(), place
+        assert torch.equal(found[:4], expected[:4]) and torch.equal(found[5:], expected[5:]), place
+
+
 FP8 = [kind for kind in KINDS if kind.startswith("fp8")]
 
 
