@@ -42,7 +42,7 @@ async def serve(
         server.stop()
         if running.done():
             if not started.is_set():
-                serving.cancel()
+                await end([serving])
             with contextlib.suppress(asyncio.CancelledError):
                 await serving
             running.result()  # raises what ended it

@@ -32,6 +32,7 @@ from gateway.reports.metrics import Metrics
 from gateway.reports.publisher import Publisher
 from gateway.reports.refusals import Refusals
 from gateway.requests.dispatch import Dispatch
+from gateway.requests.holdings import Holdings
 from gateway.requests.open_requests import OpenRequests
 from gateway.requests.request import Request
 from gateway.requests.sample import AdmittedPrompt, Sample
@@ -161,33 +162,27 @@ class Gateway:
         """Returns an id for a request."""
         return next(self._ids)
 
-    async def open(self, prompts: Sequence[AdmittedPrompt], id: str, received: float, streaming: bool) -> list[Request]:
-        """Sends these prompts on their way, all or none; `received` is local time, s. Raises `APIError`.
+    def holdings(self) -> Holdings:
+        """Returns what will own everything of one HTTP request; it has an id."""
+        return Holdings(self.new_id(), self.requests, self.limiter)
 
-        The first one's request has the id, the others have new ones.
+    async def open(
+        self, holdings: Holdings, prompts: Sequence[AdmittedPrompt], received: float, streaming: bool
+    ) -> list[Request]:
+        """Sends these prompts on their way, for `holdings` to end; `received` is local time, s. Raises `APIError`.
+
+        The first one's request has the id of the HTTP request, the others have new ones.
         """
         requests: list[Request] = []
-        try:
-            if self._drained:
-                raise unavailable("the server is shutting down", "shutting_down")
-            for number, prompt in enumerate(prompts):
-                if self._keys is not None and self._keys.known(prompt.key) is None:
-                    raise revoked()  # since its headers came
-                name = self.new_id() if number else id
-                requests.append(self._request(prompt, name, received, streaming))
-                await self.requests.open(requests[-1])
-        except BaseException:
-            self.leave(requests)
-            self.limiter.settle(id, 0)
-            raise
+        if self._drained:
+            raise unavailable("the server is shutting down", "shutting_down")
+        for number, prompt in enumerate(prompts):
+            if self._keys is not None and self._keys.known(prompt.key) is None:
+                raise revoked()  # since its headers came
+            name = self.new_id() if number else holdings.id
+            requests.append(self._request(prompt, name, received, streaming))
+            await holdings.open(requests[-1])
         return requests
-
-    def leave(self, requests: list[Request]) -> None:
-        """Ends these requests: their client is gone, or has everything."""
-        for request in requests:
-            self.requests.leave(request)
-        if requests:
-            self.limiter.settle(requests[0].id, sum(request.used for request in requests))
 
     async def stats(self) -> list[WorkerRecord]:
         """Returns what the workers say of themselves, in the order of their start. Raises `APIError` without Redis."""

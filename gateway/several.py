@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 from core.config.gateway import GatewayConfig
 from core.ids import new_epoch
@@ -62,11 +63,10 @@ class Several:
                 return
             pause = PAUSES[min(tried, len(PAUSES) - 1)]
             log.error("gateway %d ended with status %d; it is started again in %g s", number, status, pause)
-            try:
-                await asyncio.wait_for(self._ending.wait(), pause)
-            except TimeoutError:
-                continue
-            return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._ending.wait()
+                return
 
     async def _once(self, number: int) -> int:
         """Runs one life of a gateway; returns its exit status."""

@@ -35,7 +35,12 @@ async def answered(seconds: float = STORE_SECONDS) -> AsyncIterator[None]:
     """Allows what asks Redis inside `seconds` in all.
 
     Raises `StoreUnavailable` where no answer, or an error, came; `StoreRefused` where these settings are the reason.
+    A cancellation that comes inside is raised here at the latest: up to Python 3.11 `asyncio.wait_for`, under which the
+    Redis client sends its commands, swallows one that comes in the moment in which the command has been sent.
     """
+    task = asyncio.current_task()
+    assert task is not None, "Redis is asked by a task"
+    cancellations = task.cancelling()
     try:
         async with asyncio.timeout(seconds):
             yield
@@ -46,6 +51,9 @@ async def answered(seconds: float = STORE_SECONDS) -> AsyncIterator[None]:
         if isinstance(first, REFUSALS) or NO_DATABASE in why:
             raise StoreRefused(f"Redis refuses this service (--redis): {why}") from error
         raise StoreUnavailable(f"Redis is away: {why}") from error
+    finally:
+        if task.cancelling() > cancellations:
+            raise asyncio.CancelledError
 
 
 class Outage:

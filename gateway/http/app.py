@@ -57,7 +57,7 @@ def make_app(gateway: Gateway) -> ASGIApp:
     )
     cross_origin = CrossOrigin(gateway.config.allow_origins)
     return Surface(
-        app, gateway.new_id, cross_origin, lambda scope: taken(routes, scope), gateway.callers, serving.refuse
+        app, gateway.holdings, cross_origin, lambda scope: taken(routes, scope), gateway.callers, serving.refuse
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from starlette.types import Receive
 
+from core.process.ending import end
 from core.process.tasks import child
 
 T = TypeVar("T")
@@ -16,18 +17,19 @@ class ClientGone(Exception):
 
 
 async def until_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """Returns the result of `work`. When the client goes, cancels it and raises `ClientGone`."""
-    task = child(work)
-    gone = child(_disconnect(receive))
+    """Returns the result of `work`. When the client goes, ends the work and raises `ClientGone`.
+
+    What `work` returns, or raises, behind that is dropped: its result owns nothing (`gateway.requests.holdings` does).
+    """
+    task, gone = child(work), child(_disconnect(receive))
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
         raise ClientGone
     finally:
-        task.cancel()
-        gone.cancel()
-        await asyncio.gather(task, gone, return_exceptions=True)
+        await end((task, gone))
+        await asyncio.gather(task, gone, return_exceptions=True)  # so that asyncio reports no late error
 
 
 async def _disconnect(receive: Receive) -> None:

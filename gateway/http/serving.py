@@ -20,6 +20,7 @@ from gateway.openai.admission import FEW_VALUES
 from gateway.openai.admitted import Admitted
 from gateway.openai.answers.json_pieces import json_pieces
 from gateway.openai.answers.replies import Shaper, collect, events
+from gateway.requests.holdings import Holdings
 from gateway.requests.request import Request as Open
 from gateway.service import Gateway
 
@@ -33,12 +34,6 @@ class Serving:
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
         self._room = BodyRoom(max(gateway.config.body_memory, gateway.config.max_body))
-
-    def id_of(self, request: Request) -> str:
-        """Returns the request's id, which it has from its first mention to the last."""
-        if not hasattr(request.state, "id"):
-            request.state.id = self.gateway.new_id()
-        return str(request.state.id)
 
     async def read(self, request: Request, parse: Callable[[bytes], Body], ids: bool = False) -> Body:
         """Returns what `parse` makes of the body, which may have as many values as prompts have tokens if it has `ids`.
@@ -60,10 +55,10 @@ class Serving:
         end: Callable[[APIError], bytes] = openai_end,
     ) -> Response:
         """Answers what was admitted, at once or with events, in the shape that `shape` makes. Raises `APIError`."""
-        id, tokens = self.id_of(request), sum(prompt.reserved for prompt in admitted.prompts)
-        request.state.told.update(await self.gateway.limiter.admit(caller(request), id, tokens))
+        tokens = sum(prompt.reserved for prompt in admitted.prompts)
+        request.state.told.update(await holdings(request).admit(caller(request), tokens))
         try:
-            opening = self.gateway.open(admitted.prompts, id, received, streaming)
+            opening = self.gateway.open(holdings(request), admitted.prompts, received, streaming)
             open = await until_gone(request.receive, opening)  # it may have to wait for its turn
         except ClientGone:
             return Response(status_code=GONE)
@@ -74,14 +69,14 @@ class Serving:
         return await self.whole(request, open, collect(streams, parsers, shape(open)))
 
     async def whole(self, request: Request, open: list[Open], answer: Coroutine[Any, Any, Any]) -> Response:
-        """Answers with what `answer` returns, at once, and ends what is open. Raises `APIError`."""
+        """Answers with what `answer` returns, at once, and ends the request's holdings. Raises `APIError`."""
         try:
             body = await until_gone(request.receive, answer)
             return PiecedAnswer(json_pieces(body), server_timing(open))
         except ClientGone:
             return Response(status_code=GONE)
         finally:
-            self.gateway.leave(open)
+            holdings(request).end()
 
     def stream(
         self,
@@ -90,28 +85,33 @@ class Serving:
         events: Callable[[BodyWriter], AsyncGenerator[bytes, None]],
         end: Callable[[APIError], bytes] = openai_end,
     ) -> Response:
-        """Answers with events while they come, and ends what is open. `end` is what a stream ends with that fails."""
+        """Answers with events while they come. `end` is what a stream ends with that fails."""
         return EventStream(
             events,
             headers=partial(server_timing, open),
             refuse=partial(self.refuse, request),
             end=end,
             broke=partial(self._report, request),
-            leave=lambda: self.gateway.leave(open),
         )
 
     def refuse(self, request: Request, error: APIError) -> Response:
         """Answers with an error, in the shape of the API that was asked."""
         self._report(request, error)
-        return reply(error.body_for(request.scope["path"], self.id_of(request)), error.status, error.headers())
+        return reply(error.body_for(request.scope["path"], holdings(request).id), error.status, error.headers())
 
     def _report(self, request: Request, error: APIError) -> None:
-        self.gateway.refusals.report(error, self.id_of(request))
+        self.gateway.refusals.report(error, holdings(request).id)
 
 
 def caller(request: Request) -> Caller:
     """Returns who has sent a request."""
     found: Caller = request.state.caller
+    return found
+
+
+def holdings(request: Request) -> Holdings:
+    """Returns what owns everything of a request."""
+    found: Holdings = request.state.holdings
     return found
 
 

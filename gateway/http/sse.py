@@ -23,7 +23,7 @@ def openai_end(error: APIError) -> bytes:
 
 
 class EventStream(Response):
-    """Streams events until they or the client end; then calls `leave`, in every case.
+    """Streams events until they or the client end.
 
     The status line and `headers` wait for the first event, so that what fails before it gets a true status: `refuse`
     answers it. What fails later ends the stream with the events of `end`, and `broke` hears of it.
@@ -38,7 +38,6 @@ class EventStream(Response):
         refuse: Callable[[APIError], Response],
         end: Callable[[APIError], bytes],
         broke: Callable[[APIError], None],
-        leave: Callable[[], None],
     ) -> None:
         super().__init__(None, 200, {"cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
@@ -47,7 +46,6 @@ class EventStream(Response):
         self._refuse = refuse
         self._end = end
         self._broke = broke
-        self._leave = leave
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request, as ASGI calls a response."""
@@ -57,8 +55,6 @@ class EventStream(Response):
             log.debug("a client left its stream")
         except TimeoutError:
             self._broke(APIError(408, f"the client read nothing for {SEND_SECONDS:g} s", code="client_too_slow"))
-        finally:
-            self._leave()
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
         writer = body_writer(scope)

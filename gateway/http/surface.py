@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gateway.errors import APIError, is_anthropic
 from gateway.http.cross_origin import CrossOrigin, allow, is_preflight
 from gateway.keys.callers import Callers
+from gateway.requests.holdings import Holdings
 
 _OWN_ID = re.compile(r"[!-~]{1,128}")  # what a client may call its request: printable, and short
 log = logging.getLogger("baton.gateway")
@@ -26,23 +27,27 @@ class Surface:
     def __init__(
         self,
         app: ASGIApp,
-        new_id: Callable[[], str],
+        holdings: Callable[[], Holdings],
         cross_origin: CrossOrigin,
         methods: Callable[[Scope], Sequence[str]],
         callers: Callers,
         refuse: Callable[[Request, APIError], Response],
     ) -> None:
         self._app = app
-        self._new_id = new_id
+        self._holdings = holdings
         self._cross_origin = cross_origin
         self._methods = methods
         self._callers = callers
         self._refuse = refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request, as ASGI calls an application."""
+        """Answers one request, as ASGI calls an application, and ends what it has of the gateway."""
+        with self._holdings() as holdings:
+            scope.setdefault("state", {}).update(id=holdings.id, holdings=holdings)
+            await self._answer(holdings.id, scope, receive, send)
+
+    async def _answer(self, id: str, scope: Scope, receive: Receive, send: Send) -> None:
         asked, path = Headers(scope=scope), scope["path"]
-        id = scope.setdefault("state", {})["id"] = self._new_id()
         shown = named_by_client(asked) or id
         if shown != id:
             log.info("request %s is %s to its client", id, shown)

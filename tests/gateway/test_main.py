@@ -16,8 +16,15 @@ from pathlib import Path
 import httpx
 import pytest
 
+from core.config.gateway import GatewayConfig
+from core.config.store import StoreConfig
+from core.network.listening import listen
+from core.process.status import StatusFile
+from gateway.__main__ import serve
+from gateway.service import Gateway
 from gateway.text.tokenizer import ModelTokenizer
 from tests.gateway.peer import Peer
+from tests.gateway.running import until
 from tests.plain_http import PLAIN
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,6 +75,28 @@ def test_start_and_end(start: Start, tmp_path: Path, number: int) -> None:
     _, said = process.communicate(timeout=20)
     assert process.returncode == 0, said
     assert "Traceback" not in said
+
+
+async def test_a_start_that_loses_its_cancellation_ends_all_the_same(
+    redis_url: str, model: Path, secret_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Libraries lose a cancellation now and then; a gateway that never ended would be killed."""
+    lost = asyncio.Event()
+
+    async def start(gateway: Gateway) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            lost.set()
+
+    monkeypatch.setattr(Gateway, "start", start)
+    config = GatewayConfig(model=str(model), store=StoreConfig(redis=redis_url, secret_file=str(secret_file)))
+    served = asyncio.create_task(serve(config, listen("127.0.0.1", 0), StatusFile("")))
+    await until(lambda: signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL, "the server to take signals")
+    os.kill(os.getpid(), signal.SIGTERM)
+    async with asyncio.timeout(SECONDS):
+        await served
+    assert lost.is_set()
 
 
 async def test_sigterm_lets_an_open_stream_end_and_refuses_others(

@@ -13,7 +13,7 @@ from gateway.anthropic.shaper import MessageShaper, failure
 from gateway.anthropic.translation import NAMES, chat_of
 from gateway.errors import named
 from gateway.http.endpoint import Endpoint
-from gateway.http.serving import Serving, caller, reply
+from gateway.http.serving import Serving, caller, holdings, reply
 from gateway.openai.bodies.schemas import ChatRequest
 from gateway.openai.tokens import MOST
 from gateway.requests.request import Request as Open
@@ -32,7 +32,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
         def shape(requests: list[Open]) -> MessageShaper:
             return MessageShaper(body.model or gateway.model, body, requests[0])
 
-        end = partial(failure, request=serving.id_of(request))
+        end = partial(failure, request=holdings(request).id)
         return await serving.answer(request, admitted, received, bool(body.stream), shape, end)
 
     async def count(request: Request) -> Response:

@@ -280,7 +280,7 @@ async def test_a_client_that_does_not_read(serve: Serve, monkeypatch: pytest.Mon
     running = await serve("prefill", "decode")
     gateway = running.gateway
     admitted = await gateway.front().chat(_question())
-    (request,) = await gateway.open(admitted.prompts, gateway.new_id(), time.monotonic(), streaming=True)
+    (request,) = await gateway.open(gateway.holdings(), admitted.prompts, time.monotonic(), streaming=True)
     (unread,) = request.streams
     await running.idle()
     with pytest.raises(Exception, match="too slowly"):
@@ -404,7 +404,7 @@ async def test_nothing_begins_behind_a_shutdown(serve: Serve) -> None:
     await running.gateway.drain()
     admitted = await front.chat(_question())
     with pytest.raises(APIError, match="shutting down"):
-        await running.gateway.open(admitted.prompts, running.gateway.new_id(), time.monotonic(), True)
+        await running.gateway.open(running.gateway.holdings(), admitted.prompts, time.monotonic(), True)
 
 
 async def test_silence_is_bridged_by_comments(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

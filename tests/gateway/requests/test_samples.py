@@ -323,7 +323,7 @@ async def test_unread_tokens_are_bounded_for_each_sample(serve: Serve, monkeypat
     body = parse_chat(b'{"messages": [{"role": "user", "content": "Hi!"}], "stream": true, "n": 2}')
     admitted = await running.gateway.front().chat(body)
     (request,) = await running.gateway.open(
-        admitted.prompts, running.gateway.new_id(), time.monotonic(), streaming=True
+        running.gateway.holdings(), admitted.prompts, time.monotonic(), streaming=True
     )
     await running.idle()
     first, second = request.streams
