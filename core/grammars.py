@@ -6,11 +6,13 @@ special tokens as `<[id]>`. Its lexer's states are made while an answer goes on,
 
 import json
 from pathlib import Path
-from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from tokenizers import Tokenizer
 
 from core.errors import BatonError, ModelError
+from core.vocabulary.reading import tokenizer_of
+from core.vocabulary.settings import named_tokens, read_object, settings_of
 
 GRAMMAR_BYTES = 1 << 18
 """UTF-8 bytes of a grammar, at most."""
@@ -33,36 +35,32 @@ class GrammarError(BatonError):
 
 def end_of_text(directory: Path) -> tuple[int, ...]:
     """Returns the ids of the tokens that end a text, by the model's files; none where they name none."""
-    config, generation = _object(directory / "config.json"), _object(directory / "generation_config.json")
+    return _ends(directory, tokenizer_of(directory))
+
+
+def _ends(directory: Path, tokenizer: Tokenizer) -> tuple[int, ...]:
+    config, generation = (read_object(directory / name) for name in ("config.json", "generation_config.json"))
     config = {**config, **(config.get("text_config") or {})}
     listed = generation.get("eos_token_id", config.get("eos_token_id"))
     found = {entry for entry in (listed if isinstance(listed, list) else [listed]) if isinstance(entry, int)}
-    named = _object(directory / "tokenizer_config.json").get("eos_token")
-    named = named.get("content") if isinstance(named, dict) else named
-    tokenizer = _object(directory / "tokenizer.json")
-    own = [token["id"] for token in tokenizer.get("added_tokens", ()) if token["content"] == named]
-    vocabulary = tokenizer.get("model", {}).get("vocab")
-    if isinstance(vocabulary, dict) and named in vocabulary:
-        own.append(vocabulary[named])
-    return tuple(sorted(found | set(own)))
+    named = named_tokens(settings_of(directory)).get("eos_token")
+    own = tokenizer.token_to_id(named) if named is not None else None
+    return tuple(sorted(found | ({own} if own is not None else set())))
 
 
 def read_tokenizer(directory: Path, vocabulary: int) -> LLTokenizer:
     """Returns the tokenizer that grammars of a model with `vocabulary` ids are compiled with; half a second's work.
 
-    Raises `ModelError` where tokenizer.json is missing or cannot be read, or no token ends a text.
+    Raises `ModelError` where it is missing or cannot be read, or no token ends a text.
     """
-    ends = end_of_text(directory)
+    tokenizer = tokenizer_of(directory)
+    ends = _ends(directory, tokenizer)
     if not ends:
         raise ModelError(f"constrained output: {directory} names no end-of-text token")
     try:
-        source = (directory / "tokenizer.json").read_text(encoding="utf-8")
-    except OSError as error:
-        raise ModelError(f"constrained output: {directory} has no tokenizer.json: {error.strerror}") from None
-    try:
-        return LLTokenizer(_with_known_decoder(source), n_vocab=vocabulary, eos_token=list(ends))
+        return LLTokenizer(_with_known_decoder(tokenizer.to_str()), n_vocab=vocabulary, eos_token=list(ends))
     except ValueError as error:
-        raise ModelError(f"constrained output: {directory / 'tokenizer.json'}: {first_sentence(str(error))}") from None
+        raise ModelError(f"constrained output: the tokenizer of {directory}: {first_sentence(str(error))}") from None
 
 
 def _with_known_decoder(source: str) -> str:
@@ -93,11 +91,3 @@ def first_sentence(message: str) -> str:
     lines = message.strip().splitlines() or ["it cannot be compiled"]
     reasons = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     return " ".join([lines[0], *reasons])[:300]
-
-
-def _object(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from tokenizers import Tokenizer
-
-from core.errors import ConfigError, ModelError
+from core.errors import ConfigError
+from core.vocabulary.reading import tokenizer_of
 
 
 def refuse_other_vocabulary(option: str, given: str, own: Path, target: Path) -> None:
@@ -13,7 +12,7 @@ def refuse_other_vocabulary(option: str, given: str, own: Path, target: Path) ->
     `option` and `given` say who asked for it. Sizes of embeddings may differ: some are padded, and nobody says padding.
     Raises `ModelError` for a tokenizer that cannot be read.
     """
-    ours, theirs = _tokens(own), _tokens(target)
+    ours, theirs = (tokenizer_of(each).get_vocab(with_added_tokens=True) for each in (own, target))
     if ours == theirs:
         return
     names = f"{own.name} has another vocabulary than {target.name}"
@@ -22,15 +21,3 @@ def refuse_other_vocabulary(option: str, given: str, own: Path, target: Path) ->
     token = min(token for token in ours if ours[token] != theirs.get(token))
     there = f"{theirs[token]} there" if token in theirs else "unknown there"
     raise ConfigError(option, given, f"{names}: the token {token!r:.40} is {ours[token]} here, and {there}")
-
-
-def _tokens(directory: Path) -> dict[str, int]:
-    path = directory / "tokenizer.json"
-    try:
-        source = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ModelError(f"{directory} has no tokenizer.json to compare: {error.strerror}") from None
-    try:
-        return Tokenizer.from_str(source).get_vocab(with_added_tokens=True)
-    except Exception as error:  # tokenizers raises nothing narrower
-        raise ModelError(f"{path} cannot be read: {error}") from None

@@ -1,17 +1,18 @@
 """The few files of a model that the gateway reads, from a directory or from the Hugging Face hub; never the weights."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from core.errors import ModelError
 from core.model_location import locate
+from core.vocabulary.settings import FILES as SETTINGS
+from core.vocabulary.settings import read_object as read_json
 
 FILES = [
     "config.json",
     "generation_config.json",
     "tokenizer.json",
-    "tokenizer_config.json",
+    *SETTINGS,
     "chat_template.jinja",
     "chat_template.json",
     "additional_chat_templates/*.jinja",
@@ -28,17 +29,9 @@ def read_object(directory: Path, name: str, required: bool = False) -> dict[str,
 
     Raises `ModelError` if it is broken, or if it is `required` and not there.
     """
-    try:
-        found = json.loads((directory / name).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        if required:
-            raise ModelError(f"--model: {directory} has no {name}") from None
-        return {}
-    except (OSError, ValueError) as error:
-        raise ModelError(f"--model: {directory / name} cannot be read: {error}") from None
-    if not isinstance(found, dict):
-        raise ModelError(f"--model: {directory / name} is not a JSON object")
-    return found
+    if required and not (directory / name).exists():
+        raise ModelError(f"--model: {directory} has no {name}")
+    return read_json(directory / name)
 
 
 def chat_templates(directory: Path, tokenizer_config: dict[str, Any]) -> dict[str, str]:

@@ -5,9 +5,10 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Literal
 
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import Tokenizer
 
-from core.errors import ModelError
+from core.vocabulary.reading import tokenizer_of
+from core.vocabulary.settings import named_tokens, settings_of
 from gateway.text.chat import Chat
 from gateway.text.chat_template import ChatTemplate
 from gateway.text.detokenizer import BytePieces, Detokenizer, Window, WithMarkers
@@ -17,8 +18,6 @@ from gateway.text.model_files import chat_templates, read_object
 from gateway.text.reach import UNKNOWN, reach
 from gateway.text.spelled_tokens import SpelledTokens
 from gateway.text.token_bytes import TokenBytes
-
-NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
 class TooManyTokens(Exception):
@@ -42,12 +41,14 @@ class ModelTokenizer:
     def __init__(self, directory: Path, spelled: Literal["text", "tokens"] = "text") -> None:
         config = read_object(directory, "config.json", required=True)
         config = {**config, **(config.get("text_config") or {})}
-        settings = read_object(directory, "tokenizer_config.json")
+        settings = settings_of(directory)
         generation = read_object(directory, "generation_config.json")
-        self._tokenizer = _load(directory / "tokenizer.json")
-        self.named = named = _named_tokens(settings)
+        self._tokenizer = tokenizer_of(directory)
+        self.named = named = named_tokens(settings)
         self.kind = str(settings.get("tokenizer_class") or "PreTrainedTokenizerFast")  # as transformers calls it
-        self._complete(named, settings)
+        self._tokenizer.no_truncation()  # which belongs to training, as padding does
+        self._tokenizer.no_padding()
+        self._tokenizer.encode_special_tokens = bool(settings.get("split_special_tokens", False))
         self.vocabulary = int(config.get("vocab_size") or self._tokenizer.get_vocab_size())
         self.context = int(config.get("max_position_embeddings") or 0)
         self.stop_ids = self._stop_ids(config, generation, named.get("eos_token"))
@@ -149,15 +150,6 @@ class ModelTokenizer:
         if most is not None and least > most:
             raise TooManyTokens(least, counted=False)
 
-    def _complete(self, named: dict[str, str], settings: dict[str, Any]) -> None:
-        """Adds the special tokens that only the config knows, and switches off what belongs to training."""
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        self._tokenizer.encode_special_tokens = bool(settings.get("split_special_tokens", False))
-        known = {str(token) for token in self._tokenizer.get_added_tokens_decoder().values()}
-        missing = [token for name, token in named.items() if name in NAMED_TOKENS and token not in known]
-        self._tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in missing])
-
     def _stop_ids(self, config: dict[str, Any], generation: dict[str, Any], eos: str | None) -> tuple[int, ...]:
         listed = generation.get("eos_token_id", config.get("eos_token_id"))
         found = {entry for entry in (listed if isinstance(listed, list) else [listed]) if isinstance(entry, int)}
@@ -174,26 +166,7 @@ def _token_ids(tokenizer: Tokenizer, text: str, special: bool, most: int | None)
     return ids
 
 
-def _load(path: Path) -> Tokenizer:
-    if not path.is_file():
-        raise ModelError(f"--model: {path.parent} has no tokenizer.json")
-    try:
-        return Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises nothing more specific
-        raise ModelError(f"--model: {path} cannot be read: {error}") from None
-
-
 def _unknown_token(model: dict[str, Any]) -> str | None:
     """Returns the token for characters that a vocabulary does not have, or None."""
     name, place = model.get("unk_token"), model.get("unk_id")
     return model["vocab"][place][0] if name is None and place is not None else name
-
-
-def _named_tokens(settings: dict[str, Any]) -> dict[str, str]:
-    """Returns the special tokens that have names, such as `bos_token`, by name, as templates see them."""
-    found = {}
-    for name, value in settings.items():
-        token = value.get("content") if isinstance(value, dict) else value
-        if name.endswith("_token") and isinstance(token, str):
-            found[name] = token
-    return found

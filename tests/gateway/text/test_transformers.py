@@ -1,11 +1,14 @@
 """Chat prompts and token ids equal transformers' own, on tokenizers of the kinds that models come with."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from transformers import AutoTokenizer
 
+from core.errors import ModelError
+from core.grammars import read_tokenizer
 from gateway.text.chat import Chat
 from gateway.text.tokenizer import ModelTokenizer
 from tests.gateway.models import CHATML, WORDS, byte_level, llama_style
@@ -90,10 +93,62 @@ def test_a_llama_prompt_begins_with_its_token(tmp_path: Path) -> None:
     assert ours.encode("Hello", special=False)[0] != 1
 
 
-def test_special_tokens_that_only_the_config_names(tmp_path: Path) -> None:
-    """transformers adds them behind the vocabulary."""
-    directory = byte_level(tmp_path)
-    config = directory / "tokenizer_config.json"
-    config.write_text(config.read_text().replace('"pad_token": "<|endoftext|>"', '"pad_token": "<|pad|>"'))
+PAD, TOOL, IMAGE = "<|pad|>", "<tool_x>", "<|image_x|>"
+ENTRY = {"lstrip": False, "rstrip": False, "single_word": False, "normalized": False, "special": True}
+BESIDE: dict[str, dict[str, Any]] = {
+    "named": {"tokenizer_config.json": {"pad_token": PAD}},
+    "a list": {"tokenizer_config.json": {"extra_special_tokens": [PAD, TOOL, "<|im_end|>"]}},
+    "an older list": {"tokenizer_config.json": {"additional_special_tokens": [PAD, TOOL]}},
+    "by names": {"tokenizer_config.json": {"extra_special_tokens": {"image_token": IMAGE}, "tool_token": TOOL}},
+    "by ids": {
+        "tokenizer_config.json": {
+            "added_tokens_decoder": {
+                "100001": {**ENTRY, "content": TOOL, "special": False},
+                "100000": {**ENTRY, "content": PAD, "rstrip": True},
+                "0": {**ENTRY, "content": "<|endoftext|>"},
+            },
+            "pad_token": PAD,
+            "extra_special_tokens": [IMAGE],
+        }
+    },
+    "older files": {
+        "special_tokens_map.json": {"pad_token": {**ENTRY, "content": PAD}, "extra_special_tokens": [IMAGE]},
+        "added_tokens.json": {TOOL: 100001, PAD: 100000},
+    },
+    "older files do not count": {
+        "tokenizer_config.json": {"added_tokens_decoder": {}},
+        "special_tokens_map.json": {"pad_token": PAD},
+        "added_tokens.json": {TOOL: 100001},
+    },
+}
+
+
+@pytest.mark.parametrize("case", BESIDE)
+@pytest.mark.parametrize("make", [byte_level, llama_style])
+def test_special_tokens_that_only_the_files_beside_it_know(case: str, make: Any, tmp_path: Path) -> None:
+    """transformers adds them behind the vocabulary; grammars have them under the same ids."""
+    directory = make(tmp_path)
+    for name, more in BESIDE[case].items():
+        path = directory / name
+        path.write_text(json.dumps((json.loads(path.read_text()) if path.exists() else {}) | more))
     ours, theirs = ModelTokenizer(directory), AutoTokenizer.from_pretrained(directory)
-    assert ours.encode("a<|pad|>b", special=True) == theirs("a<|pad|>b")["input_ids"]
+    text = f"a{PAD} b{TOOL}c{IMAGE}<|im_end|>d</s>"
+    ids = theirs(text)["input_ids"]
+    assert ours.encode(text, special=True) == ids
+    assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
+    assert {id: content for id, (content, _) in ours.added().items()} == {
+        id: token.content for id, token in theirs.added_tokens_decoder.items()
+    }
+    assert "image_token" not in json.dumps(BESIDE[case]) or ours.named["image_token"] == IMAGE
+    grammars = read_tokenizer(directory, ours.vocabulary + 8)
+    for token in {PAD, TOOL, IMAGE} & set(theirs.get_vocab()):
+        id = theirs.convert_tokens_to_ids(token)
+        assert grammars.decode_bytes([id]).endswith(token.encode()), "it is another token there"
+
+
+@pytest.mark.parametrize("listed", [{"x": {"content": "a"}}, {"7": None}, [1], {"7": {}}], ids=str)
+def test_special_tokens_that_are_none_are_refused(listed: Any, tmp_path: Path) -> None:
+    directory = byte_level(tmp_path)
+    (directory / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": listed}))
+    with pytest.raises(ModelError, match="its special tokens cannot be read"):
+        ModelTokenizer(directory)

@@ -1,0 +1,89 @@
+"""Reads what the small files beside a tokenizer say of its special tokens, with transformers' order of precedence.
+
+tokenizer_config.json names them, and lists those that were added to the vocabulary by id. Older models have
+special_tokens_map.json and added_tokens.json for that, which count where tokenizer_config.json lists none.
+"""
+
+import json
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken
+
+from core.errors import ModelError
+
+CONFIG, NAMES, ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
+FILES = (CONFIG, NAMES, ADDED)
+EXTRA = ("extra_special_tokens", "additional_special_tokens")
+FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+
+
+def settings_of(directory: Path) -> dict[str, Any]:
+    """Returns tokenizer_config.json, with what older files beside it say in its words. Raises `ModelError`."""
+    settings = read_object(directory / CONFIG)
+    if "added_tokens_decoder" in settings:
+        return settings
+    settings |= {key: _as_special(value) for key, value in read_object(directory / NAMES).items()}
+    special = {_text(value) for key, value in settings.items() if key.endswith("_token")}
+    special |= {_text(value) for value in _extra(settings)}
+    listed = {
+        str(id): {"content": text, "normalized": text not in special, "special": text in special}
+        for text, id in read_object(directory / ADDED).items()
+    }
+    return settings | ({"added_tokens_decoder": listed} if listed else {})
+
+
+def named_tokens(settings: dict[str, Any]) -> dict[str, str]:
+    """Returns the special tokens that have names, such as `bos_token`, by name, as templates see them."""
+    extra = next((settings[key] for key in EXTRA if isinstance(settings.get(key), dict)), {})
+    named = {key: value for key, value in settings.items() if key.endswith("_token")} | extra
+    return {name: text for name, value in named.items() if isinstance(text := _text(value), str)}
+
+
+def added_tokens(settings: dict[str, Any], there: Collection[AddedToken]) -> list[AddedToken]:
+    """Returns the tokens that a tokenizer needs beside the added ones that are `there`, in the order of their ids."""
+    named, listed = set(named_tokens(settings).values()), settings.get("added_tokens_decoder") or {}
+    tokens = [_token(entry, named) for _, entry in sorted(listed.items(), key=lambda each: int(each[0]))]
+    known = {repr(token) for token in there}
+    found = [token for token in tokens if repr(token) not in known]  # one with other flags gets these
+    texts = {str(token) for token in (*there, *found)}
+    others = [*(value for key, value in settings.items() if key.endswith("_token")), *_extra(settings)]
+    for entry in others:
+        if isinstance(text := _text(entry), str) and text and text not in texts:
+            texts.add(text)
+            found.append(_token(entry, {text}))
+    return found
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Returns a file of JSON as a dictionary, empty if there is no file. Raises `ModelError` if it is broken."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ModelError(f"--model: {path} cannot be read: {error}") from None
+    if not isinstance(found, dict):
+        raise ModelError(f"--model: {path} is not a JSON object")
+    return found
+
+
+def _extra(settings: dict[str, Any]) -> list[Any]:
+    found = next((settings[key] for key in EXTRA if settings.get(key)), [])
+    return list(found.values() if isinstance(found, dict) else found)
+
+
+def _text(entry: Any) -> Any:
+    return entry.get("content") if isinstance(entry, dict) else entry
+
+
+def _as_special(value: Any) -> Any:
+    return {**value, "special": True} if isinstance(value, dict) and "content" in value else value
+
+
+def _token(entry: Any, special: set[str]) -> AddedToken:
+    """Makes a token of what a file says of it; one that has only a text is special."""
+    given = entry if isinstance(entry, dict) else {"content": entry, "special": True}
+    flags = {flag: bool(given[flag]) for flag in FLAGS if flag in given}
+    return AddedToken(given["content"], **flags | ({"special": True} if given["content"] in special else {}))
