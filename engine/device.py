@@ -57,8 +57,10 @@ def use_device(device: torch.device) -> None:
     """Makes a GPU the calling thread's own; every thread that touches CUDA begins with it.
 
     A thread's pinned memory, events and streams are its current device's. Without this that is GPU 0, where a worker of
-    another GPU would open a context of hundreds of MiB.
+    another GPU would open a context of hundreds of MiB. PyTorch's fused attention is never cuDNN's from here on: that
+    makes a plan for every new pair of queries and keys, which takes tenths of a second, and almost every chunk is new.
     """
+    torch.backends.cuda.enable_cudnn_sdp(False)
     if device.type == "cuda":
         torch.cuda.set_device(device)
 

@@ -119,7 +119,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "rope_and_store": {"quantized", "sizes", "tuning"},
         "store_latents": {"quantized", "sizes", "tuning"},
         "attention": {"device", "quantized", "sizes", "tuning"},
-        "moe": {"gate", "quantized", "sizes", "tuning"},
+        "moe": {"device", "gate", "quantized", "sizes", "tuning"},
     },
     "kvtransfer": {
         "digest": set(),

@@ -84,6 +84,8 @@ def _as_special(value: Any) -> Any:
 
 def _token(entry: Any, special: set[str]) -> AddedToken:
     """Makes a token of what a file says of it; one that has only a text is special."""
-    given = entry if isinstance(entry, dict) else {"content": entry, "special": True}
+    if not isinstance(text := _text(entry), str):
+        raise TypeError(f"{entry!r} is no token")
+    given = entry if isinstance(entry, dict) else {"content": text, "special": True}
     flags = {flag: bool(given[flag]) for flag in FLAGS if flag in given}
     return AddedToken(given["content"], **flags | ({"special": True} if given["content"] in special else {}))

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.device import is_hopper
 from kernels.gate import Activation
 from kernels.moe.pair_tiles import place_of, store_pairs
 from kernels.moe.sort_by_expert import Tiles
@@ -30,6 +31,9 @@ CONFIGS = (
     Config({"TILE": 32, "RUNS": 1, "GROUP": 4}, warps=8, stages=2),
 )
 """The first two are the defaults of few rows of a tile and of more, the last is that of fp32."""
+ON_HOPPER = CONFIGS[4]
+"""The default of more rows there: the registers of 8 warps hold no operand of 64 rows in the layout that Hopper's
+products want, so that one passes through shared memory in slices, with 33 to 65 barriers a step; of 128 rows with 9."""
 
 
 class PackedExpert(NamedTuple):
@@ -62,6 +66,15 @@ def down(gated: Tensor, product: PackedExpert, tiles: Tiles, shares: Tensor, *, 
     return given
 
 
+def _default(x: Tensor, rows: int) -> Config:
+    """Returns how tiles of so many rows are multiplied where nothing was measured."""
+    if x.dtype == torch.float32:
+        return CONFIGS[-1]
+    if rows <= FEW:
+        return CONFIGS[0]
+    return ON_HOPPER if is_hopper(x.device) else CONFIGS[1]
+
+
 def _launch(
     x: Tensor,
     product: PackedExpert,
@@ -77,9 +90,8 @@ def _launch(
     assert bias is None or (bias.shape == (len(weight.codes), weight.outputs) and bias.is_contiguous())
     shape = f"{str(x.dtype).removeprefix('torch.')},{weight.name},rows={tiles.rows}"
     shape += f",inputs={weight.inputs},outputs={weight.outputs}"
-    default = CONFIGS[-1] if x.dtype == torch.float32 else CONFIGS[tiles.rows > FEW]
     kernel = "quantized_experts" if tiles.rows == FEW else "quantized_experts_prefill"
-    options = (config or tuned(kernel, shape, x.device, default)).options()
+    options = (config or tuned(kernel, shape, x.device, _default(x, tiles.rows))).options()
     count, width = len(tiles.owners), output.shape[1]
     if not count:
         return

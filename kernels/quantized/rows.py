@@ -104,6 +104,7 @@ def quantize_rows(x: Tensor, form: RowForm, *, config: Config | None = None) -> 
         TILE=tile_of(width),
         GROUP=form.group,
         KIND=form.kind,
+        enable_fp_fusion=False,
         **options,
     )
     return found
@@ -150,12 +151,15 @@ def store_row(
     # Bits of magnitudes have their order, and those of what is no number come last.
     bits = tl.max(parts.to(tl.int32, bitcast=True) & MAGNITUDE, 1)
     largest = tl.maximum(bits, LEAST_BITS).to(tl.float32, bitcast=True)
-    parts = tl.where((bits < INFINITE)[:, None], parts, 0.0) * (MOST / largest)[:, None]
+    # IEEE's division, as the reference divides: a product by an inverse is rounded twice, and a compiler may fuse it
+    # with the sum behind it, so that a number in the middle of two would become the other one.
+    scale = tl.div_rn(largest, MOST)
+    parts = tl.div_rn(tl.where((bits < INFINITE)[:, None], parts, 0.0), tl.broadcast_to(scale[:, None], parts.shape))
     found = (parts + ROUND).to(tl.int32, bitcast=True).to(tl.uint8) if KIND == "int8" else e4m3(parts)
     group, inside = tl.arange(0, GROUPS), tl.arange(0, IN_GROUP)
     column = group[:, None] * IN_GROUP + inside[None, :]
     tl.store(values + row * ALL + column, found, mask=column < ALL)
-    tl.store(scales + group * rows.to(tl.int64) + row, largest / MOST, mask=group * IN_GROUP < WIDTH)
+    tl.store(scales + group * rows.to(tl.int64) + row, scale, mask=group * IN_GROUP < WIDTH)
 
 
 def reference(x: Tensor, form: RowForm) -> Rows:

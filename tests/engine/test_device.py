@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from triton.runtime.errors import OutOfResources
 
 from core.config.engine import EngineConfig
-from core.errors import ConfigError, DeviceError
+from core.errors import ConfigError, DeviceError, ModelError
 from engine.backends.choice import choose
 from engine.device import ALIGNED, choose_dtype, device_errors, device_label, to_device_together
+from engine.start.load import load_engine
 from tests.engine.kv.test_kv_pool import CONFIG
 
 GPU = torch.device("cuda", 0)
@@ -35,6 +36,14 @@ def test_what_a_device_reports_is_a_device_error(error: Exception, told: str) ->
     with pytest.raises(DeviceError) as raised, device_errors():
         raise error
     assert told in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_fused_attention_is_never_cudnns() -> None:
+    """Which makes a plan for every new pair of sizes. Loading begins with it, whatever becomes of the model."""
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    with pytest.raises(ModelError):
+        load_engine(EngineConfig(model="/no/such/model", device="cpu"), lambda stage, percent: None)
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
 
 
 def test_an_error_of_our_own_stays_what_it_is() -> None:

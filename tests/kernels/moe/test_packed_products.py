@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from kernels.device import assumed
 from kernels.gate import Activation
 from kernels.moe.expert_products import Expert
 from kernels.moe.experts import experts
-from kernels.moe.packed_products import CONFIGS, PackedExpert
+from kernels.moe.packed_products import CONFIGS, PackedExpert, _default
 from kernels.quantized.packed import Kind, pack, reference
 from kernels.tuning import Config
 from tests.kernels.moe.test_experts import Problem
@@ -85,6 +86,17 @@ def test_odd_sizes_and_groups(hidden: int, intermediate: int, group: int, device
 @pytest.mark.parametrize("config", [None, *CONFIGS], ids=str)
 def test_every_candidate_computes_the_same(config: Config | None, device: torch.device) -> None:
     check("int4", device, tokens=20, hidden=130, intermediate=70, config=config)
+
+
+def test_on_hopper_tiles_of_many_rows_have_128_outputs() -> None:
+    """With 64, eight warps pass operands through shared memory in slices, behind 33 to 65 barriers a step."""
+    x = torch.empty(1, 64, dtype=torch.bfloat16, device="meta")
+    tiles = {}
+    for sm in ((8, 0), (9, 0), (10, 0)):
+        with assumed(*sm):
+            tiles[sm] = [_default(x, rows).tiles["TILE"] for rows in (16, 64, 128)]
+            assert _default(x.float(), 64) is CONFIGS[-1]
+    assert tiles == {(8, 0): [64, 64, 64], (9, 0): [64, 128, 128], (10, 0): [64, 64, 64]}
 
 
 @pytest.mark.parametrize("kind", ["int4", "fp8"])
