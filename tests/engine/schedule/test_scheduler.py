@@ -13,12 +13,13 @@ from core.messages.job import Prompt
 from core.messages.sampling import Limits, Sampling
 from engine.blocks.finding import Found
 from engine.blocks.manager import BlockManager
-from engine.plan import PENDING, Plan, Refusal, StepResult
+from engine.plan import PENDING, Plan, Proposal, Refusal, StepResult
 from engine.schedule.admission import Admission
 from engine.schedule.chunking import Chunking
 from engine.schedule.progress import NON_FINITE, NONE_LEFT, Progress
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence, SequenceState
+from engine.schedule.speculation.speculation import Speculation
 from tests.engine.blocks.test_blocks import spec
 
 GREEDY = Sampling(seed=1, temperature=0.0)
@@ -675,3 +676,42 @@ def test_steps_are_counted_by_their_tokens() -> None:
     # 8 of the prompt; 4 of it and the first token; the second; the third: vLLM's bounds are 1, 8, 16 …
     assert told.steps[:3] == (2, 2, 0) and sum(told.steps) == engine.load().steps == 4
     assert told.tokens == 12 + 3
+
+
+class Guessing:
+    """A proposer that guesses the same tokens for every text."""
+
+    in_engine = False
+
+    def __init__(self, *tokens: int) -> None:
+        self._tokens = list(tokens)
+
+    def propose(self, sequence: Sequence, most: int) -> Proposal:
+        return Proposal(self._tokens[:most])
+
+    def ended(self, sequence: Sequence) -> None:
+        """It keeps nothing of a text."""
+
+
+def test_guesses_behind_the_end_are_no_part_of_what_the_cache_learns() -> None:
+    """All guesses come true, and the first of them ends the text: the blocks that it fills end with it, too."""
+    stop, guesses = 9, 4
+    blocks = BlockManager(spec(4), [100], 0)
+    of = Scheduler(
+        blocks,
+        max_batch_tokens=64,
+        max_sequences=8,
+        max_model_len=1000,
+        growth_reserve=[0],
+        speculation=Speculation(blocks, Guessing(stop, 5, 5, 5), guesses),
+    )
+    sequence = job(5, 100, stop=stop)
+    of.add(sequence)
+    answered(of, planned(of))
+    plan = planned(of)
+    (work,) = plan.works
+    assert work.proposed == (stop, 5, 5, 5)
+    (progress,) = of.apply(StepResult(plan.step, [[stop, 5, 5, 5, 1]]), 2.0)
+    assert (progress.tokens, progress.finish) == ([stop], "stop")
+    assert sequence.computed == len(sequence.tokens) - 1
+    of.check_invariants()
