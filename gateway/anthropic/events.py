@@ -15,7 +15,6 @@ class TextAnswer(Struct, kw_only=True, tag_field="type", tag="text"):
     """Holds text of the answer."""
 
     text: str
-    citations: None = None
 
 
 class ThinkingAnswer(Struct, kw_only=True, tag_field="type", tag="thinking"):

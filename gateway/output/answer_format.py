@@ -34,7 +34,7 @@ class AnswerFormat:
 
     def parser(self, prompt: str, use: ToolUse | None) -> OutputParser:
         """Returns the parser of one sample's text. Without `use`, there are no calls in it."""
-        reader = Reader()
+        reader = Reader(only_calls=use is not None and use.must)
         return ReadingParser(reader, self._read(reader, prompt, use))
 
     def grammar(self, prompt: str, use: ToolUse | None, form: str = "") -> str:

@@ -43,6 +43,6 @@ class OutputParser(Protocol):
         """Returns the parts that this text completes, often none."""
         ...
 
-    def flush(self) -> Sequence[Part]:
-        """Returns what was held back: the text has ended."""
+    def flush(self, cut: bool = False) -> Sequence[Part]:
+        """Returns what was held back: the text has ended. Of one that was `cut`, no markup that had begun is left."""
         ...

@@ -12,6 +12,6 @@ class PlainText:
         """Returns the text, unless it is empty."""
         return (Content(text),) if text else ()
 
-    def flush(self) -> Sequence[Part]:
+    def flush(self, cut: bool = False) -> Sequence[Part]:
         """Returns nothing: nothing is held back."""
         return ()

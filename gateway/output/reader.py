@@ -38,9 +38,14 @@ class Marks:
 
 
 class Reader:
-    """Holds text that has come and is not read yet, and counts the calls that were found in it."""
+    """Holds text that has come and is not read yet, and counts the calls that were found in it.
 
-    def __init__(self) -> None:
+    With `only_calls`, an answer consists of calls: what its end leaves of one is markup, and white space no content.
+    """
+
+    def __init__(self, only_calls: bool = False) -> None:
+        self._only_calls = only_calls
+        self._drops = False  # the text has ended within markup, which is of no use to anybody
         self.text = ""
         self.at = 0  # what is before this place has been read
         self.ended = False  # no more text comes
@@ -52,6 +57,13 @@ class Reader:
         """Adds text."""
         self.text = self.text[self.at :] + text
         self.at = 0
+
+    def end_of_text(self, cut: bool) -> None:
+        """Takes note that no more text comes. What is not read yet may be the beginning of a marker."""
+        self.ended = True
+        self._drops = cut or self._only_calls
+        if self._drops:
+            self.text = self.text[: self.at]
 
     # reading ----------------------------------------------------------------------------------------------------------
 
@@ -178,7 +190,7 @@ class Reader:
 
     def space_as_content(self) -> Steps[None]:
         """Yields white space that was held back because a call might have followed."""
-        if self._space:
+        if self._space and not self._only_calls:
             yield Content("".join(self._space))
             self._space.clear()
 
@@ -187,8 +199,8 @@ class Reader:
         self._read = [marker]
 
     def give_up(self) -> Steps[None]:
-        """Yields what was read since `attempt` as content: it is no call."""
-        words = "".join([*self._space, *(self._read or ())])
+        """Yields what was read since `attempt` as content: it is no call, unless the end has come in its midst."""
+        words = "" if self._drops else "".join([*self._space, *(self._read or ())])
         self._space.clear()
         self._read = None
         if words:
@@ -245,9 +257,9 @@ class ReadingParser:
         self._reader.push(text)
         return self._told()
 
-    def flush(self) -> Sequence[Part]:
-        """Returns what was held back."""
-        self._reader.ended = True
+    def flush(self, cut: bool = False) -> Sequence[Part]:
+        """Returns what was held back, but for markup that was cut."""
+        self._reader.end_of_text(cut)
         return self._told()
 
     def _told(self) -> list[Part]:

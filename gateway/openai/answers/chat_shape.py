@@ -45,7 +45,7 @@ class ChatShape:
         if choice not in self._begun:
             self._begun.add(choice)
             prompt = {"prompt_token_ids": answers.prompt_ids(choice)} if answers.wants_ids else None
-            yield answers.chunk(_choice(choice, {"role": "assistant", "content": ""}), prompt)
+            yield answers.chunk(await self._without_tokens(choice, {"role": "assistant", "content": ""}), prompt)
         answers.passes(choice, delta.token_ids)
         self._thoughts.add(choice, parts, delta.token_ids)
         said = self._delta(choice, parts) if parts else {}
@@ -57,7 +57,7 @@ class ChatShape:
             yield answers.chunk(one)
         if delta.finish is not None:
             reason = self._reason(delta.finish, choice in self._called)
-            yield answers.finish(_choice(choice, {}), delta, reason, last)
+            yield answers.finish(await self._without_tokens(choice, {}), delta, reason, last)
 
     def quick(self, choice: int, parts: Sequence[Part], token_ids: Sequence[int]) -> bytes | None:
         """Returns the event of a text in the middle of the answer, or nothing where there is none."""
@@ -146,6 +146,11 @@ class ChatShape:
         if finish != "stop" or not called:
             return finish
         return "function_call" if self._legacy else "tool_calls"
+
+    async def _without_tokens(self, choice: int, delta: dict[str, Any]) -> dict[str, Any]:
+        """Returns a choice with empty lists, where the client reads scores or ids in each chunk."""
+        scores = None if self._top is None else await of_chat(Scored((), None), self._top, self._answers.names)
+        return _choice(choice, delta) | {"logprobs": scores} | self._answers.ids(())
 
     async def _logprobs(self, token_ids: Sequence[int], scores: Scores | None) -> dict[str, Any] | None:
         if self._top is None or scores is None:

@@ -43,7 +43,8 @@ class CompletionShape:
             text, logprobs = await self._begin(choice)
             if self._prompts is not None or answers.wants_ids:
                 prompt = {"prompt_token_ids": answers.prompt_ids(choice)} if answers.wants_ids else {}
-                for piece in answers.pieces(_choice(choice, text, logprobs) | prompt):
+                begun = _choice(choice, text, logprobs or await self._no_scores(choice))
+                for piece in answers.pieces(begun | prompt | answers.ids(())):
                     yield piece
         answers.passes(choice, delta.token_ids)
         text = "" if self._only_echo else _text(parts)
@@ -52,7 +53,8 @@ class CompletionShape:
             yield answers.chunk(_choice(choice, text, logprobs) | answers.ids(delta.token_ids))
         if delta.finish is not None:
             reason = "length" if self._only_echo else delta.finish
-            yield answers.finish(_choice(choice, "", None), delta, reason, last)
+            ended = _choice(choice, "", await self._no_scores(choice)) | answers.ids(())
+            yield answers.finish(ended, delta, reason, last)
 
     def quick(self, choice: int, parts: Sequence[Part], token_ids: Sequence[int]) -> bytes | None:
         """Returns the event of a text in the middle of the answer, or nothing where there is none."""
@@ -107,6 +109,10 @@ class CompletionShape:
         if self._top is None or scores is None:
             return None
         return await self._logprobs[choice].of(Scored(token_ids, scores))
+
+    async def _no_scores(self, choice: int) -> dict[str, Any] | None:
+        """Returns the scores of a chunk without tokens: empty lists, where the client reads scores in each chunk."""
+        return None if self._top is None else await self._logprobs[choice].of(Scored((), None))
 
     def _is_shown(self, token: int) -> bool:
         return not self._skips_special or self._tokenizer.piece(token) is not None

@@ -120,7 +120,7 @@ def event(data: Mapping[str, Any]) -> bytes:
 def parsed(parser: OutputParser, delta: Delta) -> Sequence[Part]:
     """Returns the parts that a delta completes, at the end all that are left."""
     parts = parser.push(delta.text)
-    return parts if delta.finish is None else [*parts, *parser.flush()]
+    return parts if delta.finish is None else [*parts, *parser.flush(cut=delta.finish == "length")]
 
 
 async def collect(streams: Sequence[Stream], parsers: Sequence[OutputParser], shaper: Shaper) -> Any:

@@ -43,6 +43,16 @@ async def test_a_message(running: Running, client: anthropic.AsyncAnthropic) -> 
     assert message.usage.input_tokens == counted.input_tokens > 0
 
 
+async def test_fields_that_anthropic_omits_are_not_null(running: Running) -> None:
+    running.text = "Hi."
+    body = {"model": model(running), "max_tokens": 20, "messages": HI}
+    whole = (await running.post("/v1/messages", **body)).json()
+    assert whole["content"] == [{"type": "text", "text": "Hi."}]
+    assert {name for name, value in whole.items() if value is None} == {"stop_sequence", "stop_details"}
+    stream = (await running.post("/v1/messages", **body, stream=True)).text
+    assert '"content_block":{"type":"text","text":""}' in stream and "citations" not in stream
+
+
 async def test_a_stream_adds_up_to_the_message(running: Running, client: anthropic.AsyncAnthropic) -> None:
     whole = await client.messages.create(model=model(running), max_tokens=200, messages=HI)
     texts, kinds = [], []

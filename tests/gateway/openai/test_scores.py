@@ -136,3 +136,23 @@ async def test_the_best_of_several(running: Running) -> None:
     assert all(choice.logprobs is None for choice in best.choices)
     assert best.usage is not None and best.usage.completion_tokens > 4 * 3, "what was made and not chosen counts"
     assert running.peer("prefill").jobs[0].samples == (0, 1, 2)
+
+
+@pytest.mark.parametrize("echo", [False, True])
+async def test_each_chunk_of_a_completion_has_what_the_client_reads_of_it(running: Running, echo: bool) -> None:
+    asked: dict[str, Any] = {"prompt": "Hi!", "logprobs": 1, "return_token_ids": True, "echo": echo}
+    chunks = choices_of(await running.post("/v1/completions", **asked, max_tokens=50, stream=True), stream=True)
+    (whole,) = (await running.post("/v1/completions", **asked, max_tokens=50)).json()["choices"]
+    assert [token for chunk in chunks for token in chunk["token_ids"]] == whole["token_ids"]
+    for name, told in whole["logprobs"].items():
+        assert [one for chunk in chunks for one in chunk["logprobs"][name]] == told
+
+
+async def test_each_chunk_of_a_chat_has_what_the_client_reads_of_it(running: Running) -> None:
+    asked: dict[str, Any] = {"logprobs": True, "top_logprobs": 1, "return_token_ids": True}
+    chunks = choices_of(await running.chat(**asked, stream=True), stream=True)
+    (whole,) = (await running.chat(**asked)).json()["choices"]
+    assert [token for chunk in chunks for token in chunk["token_ids"]] == whole["token_ids"]
+    assert [one for chunk in chunks for one in chunk["logprobs"]["content"]] == whole["logprobs"]["content"]
+    plain = choices_of(await running.chat(stream=True), stream=True)
+    assert not any("token_ids" in chunk or chunk["logprobs"] for chunk in plain), "who asks for nothing gets nothing"
