@@ -12,10 +12,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from core.ids import AttemptKey
 from core.messages.job import Prompt
 from core.shares import SAVED
-from engine.schedule.line import LATE, MOST_PRIORITY, Line, urgency
+from engine.schedule.line import Line, urgency
 from engine.schedule.sequence import Sequence
 
 NUMBERS = count(1)
+LATE = 30  # s by which a request that is late goes behind others
 
 
 def waiting(
@@ -52,8 +53,10 @@ def served(line: Line, now: float = 0.0) -> list[Sequence]:
         pytest.param([{"due": 9}, {}, {"due": 3}], [2, 0, 1], id="an objective before none"),
         pytest.param([{"due": 9}, {"due": 9, "priority": -5}], [1, 0], id="a higher priority goes before"),
         pytest.param([{"due": 9}, {"due": 20, "priority": -5}], [0, 1], id="but not before who waits for long"),
-        pytest.param([{"due": 9}, {"due": 9 + MOST_PRIORITY, "priority": -(1 << 31)}], [0, 1], id="however high it is"),
+        pytest.param([{"due": 9}, {"due": 9 + 59, "priority": -(1 << 31)}], [1, 0], id="by a minute at most"),
+        pytest.param([{"due": 9}, {"due": 9 + 60, "priority": -(1 << 31)}], [0, 1], id="however high it is"),
         pytest.param([{"due": -1}, {"due": 5}], [1, 0], id="who is late goes behind who may still be in time"),
+        pytest.param([{"due": -1}, {"due": LATE - 2}], [1, 0], id="for half a minute"),
         pytest.param([{"due": -1}, {"due": LATE}], [0, 1], id="but not for ever"),
         pytest.param([{"due": 1}, {"preemptions": 1}, {"due": 0, "priority": -9}], [1, 2, 0], id="preempted first"),
     ],

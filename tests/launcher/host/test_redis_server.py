@@ -8,6 +8,7 @@ import pytest
 import redis
 
 from core.errors import ConfigError
+from launcher.host.log_file import LogFile
 from launcher.host.redis_server import redis_service, server_binary
 from launcher.host.run_directory import run_directory
 from launcher.host.signals import Signals
@@ -17,7 +18,8 @@ from tests.waiting import alive, children
 
 
 def test_starts_serves_and_leaves_nothing(own_directories: Path, tmp_path: Path) -> None:
-    with Signals().installed() as signals, run_directory() as run, (tmp_path / "log").open("ab") as log:
+    log = LogFile(tmp_path / "log", 1 << 20, 2, lambda sentence: None)
+    with Signals().installed() as signals, run_directory() as run:
         service, url = redis_service(run, 96 << 20)
         before = set(children(os.getpid()))  # of other tests, still running
         supervisor = Supervisor(run, os.environ, log, Stages(), signals, 0.0)
