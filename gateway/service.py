@@ -147,6 +147,8 @@ class Gateway:
             return "shutting down", 100.0
         if self.admission is None:
             return self._status.now.stage, self._status.now.percent
+        if self._publisher.objection:
+            return self._publisher.objection, 90.0
         return ("ready", 100.0) if self.workers.ready() else ("waiting for workers", 90.0)
 
     def front(self) -> Admission:

@@ -50,7 +50,8 @@ async def answered(seconds: float = STORE_SECONDS) -> AsyncIterator[None]:
         why = str(first).partition(NO_SENTINEL)[0] or type(first).__name__
         if isinstance(first, REFUSALS) or NO_DATABASE in why:
             raise StoreRefused(f"Redis refuses this service (--redis): {why}") from error
-        raise StoreUnavailable(f"Redis is away: {why}") from error
+        answers = isinstance(first, redis.ResponseError)
+        raise StoreUnavailable(f"Redis {'answers with an error' if answers else 'is away'}: {why}") from error
     finally:
         if task.cancelling() > cancellations:
             raise asyncio.CancelledError

@@ -1,4 +1,8 @@
-"""Writes figures of requests to Redis: those in progress, each second, and every one that ended, soon after."""
+"""Writes figures of requests to Redis: those in progress, each second, and every one that ended, soon after.
+
+So there is a write every second, which tells whether jobs can be written as well: a server that is full, or a replica,
+still answers what only reads.
+"""
 
 import asyncio
 import logging
@@ -6,17 +10,20 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 
-from core.errors import StoreUnavailable
+from core.errors import StoreRefused, StoreUnavailable
 from core.network.sealing import Signer
 from core.process.ticking import next_tick
 from core.redis.clients import Store
 from core.redis.records import FinishedRecord, GatewayRecord
 from core.redis.registry import BEAT, add_finished, publish, withdraw
-from core.redis.store import ServerClock
+from core.redis.store import Outage, ServerClock, answered
 
 WAITING = 10_000  # records of ended requests that wait while Redis is away; the oldest are dropped first
 BATCH = 256  # records that are written at once
 FLUSH_EVERY = 0.1  # s
+WRITE_S = 1.0  # that a heartbeat may take, before no job is expected to be written
+RETRY_S = 0.5  # between two heartbeats while Redis takes none
+NO_WRITES = "Redis takes no writes"
 log = logging.getLogger("baton.gateway")
 
 
@@ -28,6 +35,8 @@ class Publisher:
         self._signer = signer
         self._clock = clock
         self._ended: deque[FinishedRecord] = deque(maxlen=WAITING)
+        self._outage = Outage(log, "requests are refused until it takes writes")
+        self.objection = ""  # why Redis takes no writes now, in words that may be shown to everybody; empty: it does
 
     def ended(self, record: FinishedRecord) -> None:
         """Keeps the record of a request that has ended until it is written."""
@@ -39,12 +48,18 @@ class Publisher:
         while True:
             try:
                 if time.monotonic() - beat >= BEAT:
-                    await publish(self._store, self._signer, await current(), self._clock.server_now())
+                    record = await current()
+                    async with answered(WRITE_S):
+                        await publish(self._store, self._signer, record, self._clock.server_now())
                     beat = time.monotonic()
+                    self.objection = ""
+                    self._outage.ends()
                 await self.flush()
             except StoreUnavailable as error:
-                log.debug("figures wait: %s", error)
-                await asyncio.sleep(BEAT)
+                self.objection = "Redis refuses this gateway" if isinstance(error, StoreRefused) else NO_WRITES
+                self._outage.begins(error)
+                beat = 0.0  # the next write is a heartbeat again
+                await asyncio.sleep(RETRY_S)
             await next_tick(FLUSH_EVERY)
 
     async def flush(self) -> None:

@@ -46,7 +46,9 @@ OUTBOX = 8192  # messages that may wait to be written; more are dropped: all tha
 PIECES = 64  # messages before which no piece of a prompt waits
 BATCH = 16  # messages that are read, or written, before other tasks get a turn …
 TURN = 0.001  # … or so many s of handling what was read
-FAILED = zmq.Event.HANDSHAKE_FAILED_NO_DETAIL | zmq.Event.HANDSHAKE_FAILED_PROTOCOL | zmq.Event.HANDSHAKE_FAILED_AUTH
+REFUSED = zmq.Event.HANDSHAKE_FAILED_AUTH
+"""The other end's own refusal. ZeroMQ's other events come of a slow handshake, and of a process that dies, as well; and
+a worker that has another secret cannot have signed a record that leads here."""
 log = logging.getLogger("baton.gateway")
 
 News = Started | Wanted | Tokens | Alive | Failed
@@ -94,7 +96,7 @@ class WorkerConnection(Worker):
         self._tasks = Tasks(f"the connection to worker {record.epoch}")
         self._socket = token_dealer(context, record.address, keys)
         try:
-            events = FAILED | zmq.Event.DISCONNECTED
+            events = REFUSED | zmq.Event.DISCONNECTED
             self._handshakes = Handshakes(self._socket, events, self._happened, self._tasks)
         except zmq.ZMQError:
             self._socket.close(0)
@@ -214,14 +216,13 @@ class WorkerConnection(Worker):
                 self._listener.received(self, message)
 
     def _happened(self, event: int) -> None:
-        """A worker with another secret ends every handshake, without a word; one that just dies may end one."""
         if event == zmq.Event.DISCONNECTED:
             self.liveness.disconnected(time.monotonic())
             return
         if not self._named_refusal:
             self._named_refusal = True
             log.error(
-                "no connection to worker %s at %s: it does not have this gateway's secret (--secret-file)",
+                "no connection to worker %s at %s: it refuses this gateway's key (--secret-file)",
                 self.epoch,
                 self.record.address,
             )

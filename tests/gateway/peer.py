@@ -15,6 +15,7 @@ from typing import Any
 import zmq.asyncio
 from msgspec import structs
 
+from core.errors import StoreUnavailable
 from core.ids import NO_TICKET, AttemptKey, SampleKey, new_epoch
 from core.messages.gateway import (
     Alive,
@@ -177,7 +178,8 @@ class Peer:
     async def _beats(self) -> None:
         while True:
             await asyncio.sleep(0.3)
-            await self.beat()
+            with contextlib.suppress(StoreUnavailable):
+                await self.beat()
 
     async def _serve(self) -> None:
         while True:
@@ -250,7 +252,11 @@ class Peer:
             if self.faults.get("takes_nothing"):
                 await asyncio.sleep(STEP)
                 continue
-            jobs = await self._queue.take(64, 500)
+            jobs: list[AnyJob] = []
+            try:
+                jobs = await self._queue.take(64, 500)
+            except StoreUnavailable:
+                await asyncio.sleep(STEP)
             for job in jobs:
                 self.jobs.append(job)
                 if self.faults.get("deaf_to_jobs", 0) >= len(self.jobs):

@@ -122,8 +122,8 @@ async def serving(redis: str, model: Path, secret_file: Path) -> AsyncIterator[C
     """A function that starts gateways with `peers` given as roles; they end with the context."""
     async with contextlib.AsyncExitStack() as stack:
 
-        async def start(*roles: Role, at: Path = model, **settings: Any) -> Running:
-            store = StoreConfig(redis=redis, secret_file=str(secret_file))
+        async def start(*roles: Role, at: Path = model, asked_at: str = redis, **settings: Any) -> Running:
+            store = StoreConfig(redis=asked_at, secret_file=str(secret_file))
             config = GatewayConfig(model=str(at), store=store, port=0, **settings)
             listener = listen(config.host, config.port)
             tls = certificate(config.tls_cert, config.tls_key)

@@ -19,13 +19,15 @@ import pytest
 from core.config.gateway import GatewayConfig
 from core.config.store import StoreConfig
 from core.network.listening import listen
-from core.process.status import StatusFile
+from core.process.status import StatusFile, read_status
+from core.redis.store import WAITING
 from gateway.__main__ import serve
 from gateway.service import Gateway
 from gateway.text.tokenizer import ModelTokenizer
 from tests.gateway.peer import Peer
 from tests.gateway.running import until
 from tests.plain_http import PLAIN
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 40.0
@@ -153,8 +155,17 @@ def test_a_port_in_use(start: Start) -> None:
         _fails(start(port=port), "--port", port, "another process")
 
 
-def test_redis_out_of_reach(start: Start, tmp_path: Path) -> None:
-    _fails(start(redis=f"unix://{tmp_path}/nobody"), "--redis", "nobody")
+def test_redis_that_is_away_is_waited_for(start: Start, tmp_path: Path) -> None:
+    status = tmp_path / "status"
+    process = start(**{"redis": f"unix://{tmp_path}/nobody", "status-file": str(status)})
+    wait_until(lambda: (found := read_status(status)) and found.stage == WAITING, "the gateway to wait")
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == 0 and said.count("no answer from a Redis server") == 1, said
+
+
+def test_redis_that_refuses_is_not(start: Start, redis_url: str) -> None:
+    _fails(start(redis=redis_url.replace("unix://", "unix://stranger:wrong@")), "--redis", "invalid username-password")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from core.costs.backlog import Backlog
 from core.costs.steps import StepCosts
 from core.network.sealing import Signer
+from core.redis.clients import connect
 from core.redis.records import (
     GatewayRecord,
     HandoffCounts,
@@ -28,7 +29,7 @@ from gateway.openai.admission import FEW_VALUES
 from gateway.openai.bodies.schemas import PROMPTS
 from tests.gateway.conftest import SECRET
 from tests.gateway.models import CONTEXT, byte_level
-from tests.gateway.running import Running, until
+from tests.gateway.running import SECONDS, Running, until
 
 Serve = Callable[..., Awaitable[Running]]
 
@@ -45,6 +46,47 @@ async def test_readiness_follows_the_workers(serve: Serve) -> None:
     await running.add("decode")
     for path in ("/health", "/ready"):
         assert (await running.client.get(path)).json() == {"status": "ok", "stage": "ready", "percent": 100.0}
+
+
+@pytest.mark.parametrize(
+    ("broken", "mended", "stage"),
+    [
+        (("CONFIG", "SET", "maxmemory", "1"), ("CONFIG", "SET", "maxmemory", "0"), "Redis takes no writes"),
+        (("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE"), "Redis takes no writes"),
+        (
+            ("ACL", "SETUSER", "one", "resetpass", ">another"),
+            ("ACL", "SETUSER", "one", "resetpass", ">its-own"),
+            "Redis refuses this gateway",
+        ),
+    ],
+    ids=["full", "a replica", "another password"],
+)
+async def test_readiness_follows_what_redis_takes(
+    serve: Serve, redis_url: str, broken: Sequence[str], mended: Sequence[str], stage: str
+) -> None:
+    """Reads, and pings of workers, are answered all the time."""
+    admin = connect(redis_url)
+    await admin.acl_setuser("one", enabled=True, passwords=["+its-own"], keys=["*"], categories=["+@all"])
+    running = await serve("prefill", "decode", asked_at=redis_url.replace("unix://", "unix://one:its-own@"))
+
+    async def said(code: int) -> Any:
+        async with asyncio.timeout(SECONDS):
+            while (answer := await running.client.get("/ready")).status_code != code:
+                await asyncio.sleep(0.02)
+        return answer.json()
+
+    try:
+        await admin.execute_command(*broken)
+        await admin.client_kill_filter(_type="normal", skipme=True)
+        assert (await said(503))["stage"] == stage
+        assert (await running.client.get("/ping")).status_code == 200
+        assert (await running.chat()).json()["error"]["code"] == "queue_unavailable"
+    finally:
+        await admin.execute_command(*mended)
+        await admin.aclose()
+    assert (await said(200))["stage"] == "ready"
+    await running.idle()
+    assert (await running.chat()).status_code == 200
 
 
 async def test_only_prefill_workers_are_not_enough(serve: Serve) -> None:

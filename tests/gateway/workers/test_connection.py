@@ -4,18 +4,25 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import zmq.asyncio
+from msgspec import structs
 
 from core.ids import AttemptKey
 from core.messages.gateway import Alive
 from core.network.curve_keys import CurveKeys
+from core.network.gatekeeper import Gatekeeper
+from core.network.reach import LOOPBACK
+from core.network.sockets import token_router
+from core.redis.records import WorkerRecord
 from gateway.workers.connection import BATCH, TURN, News, WorkerConnection
 from gateway.workers.liveness import CUT_AFTER, Health
+from tests.core.redis.test_registry import worker
 from tests.gateway.conftest import SECRET
 from tests.gateway.peer import Peer
 from tests.gateway.running import until
@@ -165,3 +172,48 @@ async def test_a_worker_that_dies_is_known_by_its_socket(redis_url: str, model: 
             connection.look(now + count * STEP)
             seen.append(connection.liveness.health)
         assert seen[0] is Health.SUSPECT and seen[-1] is Health.DEAD
+
+
+@asynccontextmanager
+async def unanswered(record: WorkerRecord) -> AsyncIterator[WorkerConnection]:
+    """A connection to whatever is at the record's address."""
+    context = zmq.asyncio.Context()
+    connection = WorkerConnection(context, CurveKeys.of(SECRET.encode()), GATEWAY, record, Listener())
+    try:
+        yield connection
+    finally:
+        await connection.close()
+        context.term()
+
+
+async def test_a_handshake_that_is_cut_or_slow_is_no_other_secret(caplog: pytest.LogCaptureFixture) -> None:
+    """So it ends where a worker dies, and where one that waits for a processor takes longer than ZeroMQ waits."""
+    cut = 0
+
+    async def cut_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal cut
+        await reader.read(1)
+        writer.close()
+        cut += 1
+
+    server = await asyncio.start_server(cut_off, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    async with server, unanswered(structs.replace(worker("far"), address=f"tcp://{host}:{port}")):
+        await until(lambda: cut >= 3, "three handshakes")
+    assert "secret" not in caplog.text
+
+
+async def test_a_worker_that_refuses_this_gateways_key_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    ours, other = CurveKeys.of(SECRET.encode()), CurveKeys.of(b"another secret of the tests")
+    context = zmq.asyncio.Context()
+    gatekeeper = Gatekeeper(context, replace(ours, client_public=other.client_public))
+    socket, address = token_router(context, LOOPBACK, ours)
+    try:
+        async with unanswered(structs.replace(worker("far"), address=address)):
+            await until(lambda: gatekeeper.refused["key"] >= 1 and "--secret-file" in caplog.text, "the refusal")
+    finally:
+        await gatekeeper.close()
+        socket.close(0)
+        context.term()
+    (said,) = [line.getMessage() for line in caplog.records if line.name == "baton.gateway"]
+    assert "far" in said and address in said
