@@ -16,6 +16,7 @@ from core.network.listening import listen, url_of
 from core.network.tls import Certificate, certificate
 from core.process.descriptors import raise_limit
 from core.process.ending import end
+from core.process.log_lines import log_to_stderr
 from core.process.status import StatusFile
 from core.process.tasks import child
 from gateway.heap import keep_large_buffers_apart, settle_heap
@@ -93,8 +94,7 @@ def _several(config: GatewayConfig) -> int:
 def main() -> int:
     """Returns exit status 0 after a signal, 2 after a sentence that says what to change."""
     config = parse_or_exit(GatewayConfig, "python -m gateway")
-    form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-    logging.basicConfig(stream=sys.stderr, level=config.log_level.upper(), format=form)
+    log_to_stderr(config.log_level, "%(asctime)s %(levelname)s %(name)s: %(message)s")
     if config.gateways > 1:
         return _several(config)
     status = StatusFile(config.status_file)

@@ -72,7 +72,7 @@ class Gateway:
         self._tenants = Tenants(secret)
         self.workers = WorkerDirectory()
         self.metrics = Metrics(self.model, self.workers)
-        self.refusals = Refusals(self.metrics)
+        self.refusals = Refusals(self.metrics, bool(config.api_keys))
         kept = TenantStore(self._store, secret, config.store_ttl, config.store_bytes)
         self.conversations = Conversations(kept, self._tenants, self._clock.server_now)
         self._signer = Signer(secret, RECORDS)
@@ -125,6 +125,7 @@ class Gateway:
             self.requests.run(),
             self._publisher.run(self._record),
             self.limiter.run(),
+            self.refusals.run(),
             self._status.beat(),
             *([self._follow(self._keys)] if self._keys is not None else []),
         )

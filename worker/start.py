@@ -40,6 +40,7 @@ from core.places import Place
 from core.process.descriptors import raise_limit
 from core.process.ending import end
 from core.process.hub_kernels import notice
+from core.process.log_lines import log_to_stderr
 from core.process.machine import machine
 from core.process.status import StatusFile
 from core.process.tasks import child
@@ -90,9 +91,7 @@ log = logging.getLogger("baton.worker")
 
 def serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Role]) -> int:
     """Runs a worker until it is told to stop; returns the process's exit status."""
-    logging.basicConfig(
-        level=config.log_level.upper(), format=f"%(asctime)s {name} %(levelname)s %(message)s", stream=sys.stderr
-    )
+    log_to_stderr(config.log_level, f"%(asctime)s {name} %(levelname)s %(message)s")
     if theirs := notice():
         log.warning(theirs)
     raise_limit()

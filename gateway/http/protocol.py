@@ -11,6 +11,7 @@ What uvicorn lacks, and is here:
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import Any, cast
@@ -33,6 +34,8 @@ TURNED_AWAY_SECONDS = 1.0  # s for which that goes on where there is no room for
 PROBE_SECONDS = (0.25, 1.0)  # s from the first look for a client that closed its half to the second, and between others
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 COMMENT = b": are you there?\n\n"  # between two events of a stream
+_failures = logging.getLogger("uvicorn.error.connection")
+_failures.setLevel(logging.ERROR)  # uvicorn also warns of what anybody may send, such as bytes that are not HTTP
 
 
 class ServerConfig(uvicorn.Config):
@@ -49,6 +52,7 @@ class Connection(HttpToolsProtocol):
 
     def __init__(self, config: ServerConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
+        self.logger = _failures
         self.access_log = False  # uvicorn goes by its logger, which is the process's, and a path is a client's words
         self._open = config.open
         self._refused = config.refused

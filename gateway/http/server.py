@@ -25,7 +25,7 @@ CLOSE_SECONDS = 5  # s until connections that do not end are cut
 def _refused(gateway: Gateway, error: APIError) -> str:
     """Tells of a refusal by a connection, and returns the id that it is told by."""
     id = gateway.new_id()
-    gateway.refusals.report(error, id)
+    gateway.refusals.report_connection(error, id)
     return id
 
 

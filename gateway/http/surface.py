@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.errors import APIError, is_anthropic
 from gateway.http.cross_origin import CrossOrigin, allow, is_preflight
-from gateway.keys.callers import Callers
+from gateway.keys.callers import OPEN, Callers
 from gateway.requests.holdings import Holdings
 
 _OWN_ID = re.compile(r"[!-~]{1,128}")  # what a client may call its request: printable, and short
@@ -49,8 +49,6 @@ class Surface:
     async def _answer(self, id: str, scope: Scope, receive: Receive, send: Send) -> None:
         asked, path = Headers(scope=scope), scope["path"]
         shown = named_by_client(asked) or id
-        if shown != id:
-            log.info("request %s is %s to its client", id, shown)
         headers = {"x-request-id": shown, **self._cross_origin.headers(path, asked)}
         if is_anthropic(path):
             headers["request-id"] = id
@@ -67,10 +65,12 @@ class Surface:
             await preflight(scope, receive, send_on)
             return
         try:
-            scope["state"]["caller"] = self._callers.of(path, asked)
+            caller = scope["state"]["caller"] = self._callers.of(path, asked)
         except APIError as error:
             await self._refuse(Request(scope), error)(scope, receive, send_on)
             return
+        if shown != id and path not in OPEN:  # which need no key: what asks there is in no log
+            log.info("request %s is %s to its client", id, shown, extra={"kind": caller.tenant})
         match scope["method"]:
             case "HEAD":  # the server in front of this leaves the body out
                 await self._app({**scope, "method": "GET"}, receive, send_on)

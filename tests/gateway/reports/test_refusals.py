@@ -1,21 +1,23 @@
 """Whatever a client is refused stands in the log, with its id and its reason, and is counted."""
 
 import asyncio
+import io
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
 from core.network.sealing import Signer
+from core.process.log_lines import LINES, BoundedLog
 from core.redis.records import GatewayRecord
 from core.redis.registry import PURPOSE, listed
 from core.slo import Objective
 from gateway.errors import APIError, invalid, unavailable
 from gateway.reports.metrics import Metrics
-from gateway.reports.refusals import LINES, WINDOW, LineLimit, Refusals
+from gateway.reports.refusals import COUNTED_S, Refusals
 from tests.gateway.conftest import SECRET
 from tests.gateway.http.test_protocol import connected
-from tests.gateway.running import SECONDS, Running
+from tests.gateway.running import SECONDS, Running, until
 
 Serve = Callable[..., Awaitable[Running]]
 
@@ -27,6 +29,16 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 async def counted(running: Running, status: int, code: str) -> bool:
     text = (await running.client.get("/metrics")).text
     return f'baton:requests_refused_total{{code="{code}",model_name="tiny",status="{status}"}} 1.0' in text
+
+
+@pytest.fixture
+def written() -> Iterator[io.StringIO]:
+    """What the gateway writes to stderr."""
+    text = io.StringIO()
+    handler = BoundedLog(text)
+    logging.getLogger("baton.gateway").addHandler(handler)
+    yield text
+    logging.getLogger("baton.gateway").removeHandler(handler)
 
 
 @pytest.fixture(autouse=True)
@@ -105,22 +117,39 @@ async def test_what_is_no_http_has_a_line(running: Running, caplog: pytest.LogCa
     assert await counted(running, 400, "invalid_http")
 
 
-def test_lines_are_limited_and_those_left_out_are_counted() -> None:
-    limit = LineLimit(2, 10.0)
-    assert [limit.take(now) for now in (0.0, 1.0, 2.0, 9.9)] == [0, 0, None, None]
-    assert [limit.take(now) for now in (10.0, 11.0, 12.0, 25.0)] == [2, 0, None, 1]
-
-
-def test_each_code_has_its_own_lines(caplog: pytest.LogCaptureFixture) -> None:
-    now = 0.0
-    refusals = Refusals(Metrics("tiny", []), lambda: now)
+def test_each_code_has_its_own_lines(written: io.StringIO) -> None:
+    refusals = Refusals(Metrics("tiny", []), keyed=False)
     many, rare = APIError(429, "full", code="rate_limit_exceeded"), invalid("x")
     for number in range(LINES + 5):
         refusals.report(many, f"r{number}")
     refusals.report(rare, "other")
-    assert len(lines(caplog)) == LINES + 1 and lines(caplog)[-1] == "request other is answered 400 invalid_value"
-    now = WINDOW
-    refusals.report(many, "last")
-    assert lines(caplog)[-1] == (
-        "request last is answered 429 rate_limit_exceeded: full (5 such lines were left out before)"
-    )
+    text = written.getvalue().splitlines()
+    assert len(text) == LINES + 1 and text[-1] == "request other is answered 400 invalid_value"
+
+
+def test_requests_without_a_valid_key_are_counted_in_a_line_a_minute(written: io.StringIO) -> None:
+    now = 100.0
+    refusals = Refusals(Metrics("tiny", []), keyed=True, clock=lambda: now)
+    for code, count in (("missing_api_key", 3), ("invalid_api_key", 1)):
+        for number in range(count):
+            refusals.report(APIError(401, "no", code=code), f"r{number}")
+    refusals.report_connection(invalid("x", code="invalid_http"), "c")
+    assert written.getvalue() == "1 requests without a valid key were refused: missing_api_key 1\n"
+    now += COUNTED_S
+    refusals.report(APIError(401, "no", code="missing_api_key"), "last")
+    assert written.getvalue().splitlines()[1:] == [
+        "5 requests without a valid key were refused: missing_api_key 3, invalid_api_key 1, invalid_http 1"
+    ]
+
+
+async def test_what_was_counted_last_is_told_though_nobody_asks_any_more(
+    written: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.reports.refusals.COUNTED_S", 0.05)
+    refusals = Refusals(Metrics("tiny", []), keyed=True)
+    for _ in range(3):
+        refusals.report(APIError(401, "no", code="missing_api_key"), "r")
+    telling = asyncio.create_task(refusals.run())
+    await until(lambda: len(written.getvalue().splitlines()) == 2, "the second line")
+    telling.cancel()
+    assert written.getvalue().endswith("2 requests without a valid key were refused: missing_api_key 2\n")
