@@ -8,7 +8,7 @@ two tenants that both have work all the time, tokens over weights differ by what
 most (Goyal, Vin and Cheng, "Start-time fair queuing", SIGCOMM 1996; there nothing is saved).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 SAVED = 512.0
 """Tokens over the weight."""
@@ -25,16 +25,22 @@ class Shares:
     def turn(self, weights: Mapping[str, float]) -> str:
         """Returns whose turn it is among these tenants, of which there must be one; the others have no work now."""
         self._weights = weights
-        times = {name: self._time(name) for name in weights}
-        first = min(weights, key=lambda name: (times[name], self._until.get(name, 0.0)))
-        self._now = max(self._now, times[first])
+        first = min(weights, key=self._order)
+        self._now = max(self._now, self._time(first))
         self._until = {name: time for name, time in self._until.items() if time > self._now - SAVED or name in weights}
         return first
+
+    def in_order(self, tenants: Iterable[str]) -> list[str]:
+        """Returns these tenants in the order in which they would have turns now; no turn is taken."""
+        return sorted(tenants, key=self._order)
 
     def charge(self, tenant: str, tokens: int) -> None:
         """Counts tokens that were computed for a tenant, if it had work when turns were last taken."""
         if tenant in self._weights:
             self._until[tenant] = self._time(tenant) + tokens / self._weights[tenant]
+
+    def _order(self, tenant: str) -> tuple[float, float]:
+        return self._time(tenant), self._until.get(tenant, 0.0)
 
     def _time(self, tenant: str) -> float:
         return max(self._now - SAVED, self._until.get(tenant, 0.0))

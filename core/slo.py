@@ -57,6 +57,10 @@ class Objective(Struct, frozen=True):
             other.tpot_ms if self.tpot_ms is None else self.tpot_ms,
         )
 
+    def bounded_by(self, granted: "Objective") -> "Objective":
+        """Returns this objective, no stricter than what is `granted`; nothing where nothing is granted."""
+        return Objective(_later(self.ttft_ms, granted.ttft_ms), _later(self.tpot_ms, granted.tpot_ms))
+
     def limits(self, usual: SLO) -> SLO:
         """Returns what a good request has to meet: this, or what is `usual` where nothing is wanted."""
         if not self:
@@ -68,6 +72,10 @@ class Objective(Struct, frozen=True):
 
 
 NO_OBJECTIVE = Objective()
+
+
+def _later(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else max(first, second)
 
 
 def parse_objective(text: str, key: str = "--slo") -> Objective:

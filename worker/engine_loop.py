@@ -10,6 +10,7 @@ from core.errors import DeviceError
 from core.messages.gateway import DRAINING
 from core.redis.records import Load
 from engine.plan import BlockMove, Plan, StepResult
+from engine.schedule.idle_steps import IdleSteps
 from engine.schedule.progress import Progress
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
@@ -74,14 +75,19 @@ class EngineLoop(Generic[E]):
         policy: Policy[E],
         useful_threads: Callable[[int], int],
         depth: int,
+        idle_steps: IdleSteps | None = None,
     ) -> None:
-        """Joins the parts. `useful_threads`: by a step's tokens. `depth`: steps launched before one is collected."""
+        """Joins the parts. `useful_threads`: by a step's tokens. `depth`: steps launched before one is collected.
+
+        `idle_steps`: keep what steps cost known while there is nothing to compute; None: nothing runs then.
+        """
         self._life = life
         self._executor = executor
         self._scheduler = scheduler
         self._policy = policy
         self._useful_threads = useful_threads
         self._depth = depth
+        self._idle_steps = idle_steps
         self._flying: deque[Plan] = deque()  # launched and not collected, oldest first
         self._leave_at: float | None = None  # server time, s, at which a worker that drains gives up
         self._idle = True
@@ -111,11 +117,9 @@ class EngineLoop(Generic[E]):
                 if self._fresh and plan is not None:
                     self._show()  # the step may take long
                 if plan is not None:
-                    self._life.busy.enter(self._useful_threads(sum(len(work.token_ids) for work in plan.works)))
                     status.enters("launching a step")
                     self._checked = False
-                    self._executor.launch(plan)
-                    self._flying.append(plan)
+                    self._launch(plan)
                 collected = bool(self._flying) and (plan is None or len(self._flying) == self._depth)
                 if collected:
                     status.enters("collecting a step")
@@ -125,6 +129,8 @@ class EngineLoop(Generic[E]):
                     status.enters("sending what a step gave")
                     now = self._life.clock.now()
                     self._policy.progressed(self._scheduler.apply(result, now), now)
+                    if self._idle_steps is not None:
+                        self._idle_steps.stepped(now)
                 self._idle = plan is None and not collected  # what was collected may have made room for another plan
                 self._show()
         except DeviceError as error:
@@ -133,6 +139,11 @@ class EngineLoop(Generic[E]):
         self._policy.leave("engine" if self.error else DRAINING)
         self._show()
         status.rests()
+
+    def _launch(self, plan: Plan) -> None:
+        self._life.busy.enter(self._useful_threads(sum(len(work.token_ids) for work in plan.works)))
+        self._executor.launch(plan)
+        self._flying.append(plan)
 
     def _show(self) -> None:
         """Shows the I/O thread what is here now."""
@@ -151,7 +162,10 @@ class EngineLoop(Generic[E]):
         if self._idle:
             self._life.busy.leave()
             if not self._over():
-                wait = min(IDLE_WAIT, max(0.0, self._scheduler.next_deadline - self._life.clock.now()))
+                now = self._life.clock.now()
+                wait = min(IDLE_WAIT, max(0.0, self._scheduler.next_deadline - now))
+                if self._idle_steps is not None and not self._policy.busy():
+                    wait = min(wait, self._idle_steps.seconds_left(now))
         self._life.status.rests()
         events = self._life.inbox.take(wait)
         self._life.status.begins("taking events")
@@ -159,11 +173,37 @@ class EngineLoop(Generic[E]):
             self._scheduler.check_invariants()  # a lost block shows as soon as there is time to look
             self._checked = True
             log.debug("idle after %d steps: all blocks are accounted for", self._scheduler.load().steps)
+        if not events and self._idle:
+            self._measure()
         for event in events:
             self._policy.receive(event, self._life.clock.now())
             if isinstance(event, Submit):
                 self._received = self._received.and_prompt(len(event.job.prompt.token_ids))
         self._fresh = bool(events)
+
+    def _measure(self) -> None:
+        """Runs steps of no request, if it is time to. What comes meanwhile waits for the steps in flight alone."""
+        clock, inbox, steps = self._life.clock, self._life.inbox, self._idle_steps
+        if steps is None or self._policy.busy() or inbox.anything or steps.seconds_left(clock.now()):
+            return
+        self._life.status.enters("measuring steps")
+        plans = deque(steps.begin(clock.now()))
+        self._executor.move(self._scheduler.take_moves())
+        collected = 0.0
+        launched: deque[float] = deque()
+        while plans or self._flying:
+            while plans and len(self._flying) < self._depth:
+                launched.append(clock.now())
+                self._launch(plans.popleft())
+            self._executor.collect()
+            now = clock.now()
+            steps.took(self._flying.popleft(), now - max(launched.popleft(), collected))
+            collected = now
+            if inbox.anything or steps.is_over(now):
+                plans.clear()
+        steps.end(clock.now())
+        self._life.busy.leave()
+        self._show()
 
     def _stop(self) -> None:
         """Begins the drain, once; an error may come at any time, and ends it."""

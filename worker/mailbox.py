@@ -32,6 +32,11 @@ class Inbox(Generic[E]):
             raise MailboxFull(f"--inbox: {self._bound!r}: so many events wait for the engine thread")
         self._queue.put(event)
 
+    @property
+    def anything(self) -> bool:
+        """Tells whether there is an event, or another reason for the engine thread to look."""
+        return self.stopping or not self._queue.empty()
+
     def wake(self) -> None:
         """Ends the engine thread's wait, if it waits: something that it asks for has changed."""
         self._queue.put(None)

@@ -56,6 +56,7 @@ from engine.executor import Executor
 from engine.grammars.masks import GrammarMasks
 from engine.grammars.preparation import Preparation
 from engine.schedule.chunking import Chunking
+from engine.schedule.idle_steps import IdleSteps
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.speculation.controller import Controller
 from engine.schedule.speculation.earlier import EarlierAnswers
@@ -123,7 +124,8 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
     engine = load_engine(config.engine, status.report)
     blocks = _block_manager(config, engine)
     preparation = _preparation(config, engine, inbox)
-    scheduler = _scheduler(name, config, engine, blocks, preparation)
+    fit = StepFit(_costs(name, config, engine))
+    scheduler = _scheduler(name, config, engine, blocks, preparation, fit)
     busy = BusyPage(config.busy_page, available_cores(), torch.set_num_threads)
     rate = engine.rates.prompt_tokens_per_second
     engine_status = EngineStatus(engine.step_tokens / rate if rate else 0.0)
@@ -140,7 +142,9 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
         log.warning(TYPICAL)
     executor = Executor(engine, layer_signal, masks, logprobs_mode, engine.proposer, typical=typical)
     threads = partial(useful_threads, engine.parameters, engine.backend.dtype.itemsize)
-    loop = EngineLoop(life, executor, scheduler, policy, threads, engine.launch_depth)
+    most_tokens = min(engine.step_tokens, engine.model_config.max_model_len)
+    idle_steps = IdleSteps(blocks, fit, most_tokens, decodes=name == "decode")
+    loop = EngineLoop(life, executor, scheduler, policy, threads, engine.launch_depth, idle_steps)
 
     life.status.shows(policy.load(), Passed())
     io = IOThread(life, _record(name, life, engine), secret, make_transfer, engine.backend.device)
@@ -184,10 +188,13 @@ def _block_manager(config: WorkerConfig, engine: LoadedEngine) -> BlockManager:
 
 
 def _scheduler(
-    name: RoleName, config: WorkerConfig, engine: LoadedEngine, blocks: BlockManager, preparation: Preparation
+    name: RoleName,
+    config: WorkerConfig,
+    engine: LoadedEngine,
+    blocks: BlockManager,
+    preparation: Preparation,
+    fit: StepFit,
 ) -> Scheduler:
-    step_seconds = config.engine.step_ms / 1000 if name == "decode" else inf  # beside decodes only
-    fit = StepFit(_costs(engine, step_seconds))
     return Scheduler(
         blocks,
         max_batch_tokens=engine.step_tokens,
@@ -195,7 +202,7 @@ def _scheduler(
         max_model_len=engine.model_config.max_model_len,
         growth_reserve=[ceil(GROWTH_SHARE * group.total) for group in blocks.groups],
         max_in_flight=engine.launch_depth,
-        chunking=Chunking(step_seconds, engine.rates.prompt_tokens_per_second),
+        chunking=Chunking(_step_seconds(name, config), engine.rates.prompt_tokens_per_second),
         readiness=preparation,
         fit=fit,
         speculation=_speculation(config.engine, engine, blocks, fit) if name == "decode" else None,
@@ -220,8 +227,14 @@ def _speculation(
     return Speculation(blocks, proposer, most, controller, stores=who == "eagle")
 
 
-def _costs(engine: LoadedEngine, step_seconds: float) -> StepCosts:
-    """Returns what steps cost as far as the start has measured it; `step_seconds`: that those with decodes aim at."""
+def _step_seconds(name: RoleName, config: WorkerConfig) -> float:
+    """Returns the s that steps with decodes aim at."""
+    return config.engine.step_ms / 1000 if name == "decode" else inf
+
+
+def _costs(name: RoleName, config: WorkerConfig, engine: LoadedEngine) -> StepCosts:
+    """Returns what steps cost as far as the start has measured it."""
+    step_seconds = _step_seconds(name, config)
     return structs.replace(
         engine.costs,
         most_tokens=engine.step_tokens,

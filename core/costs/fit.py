@@ -62,12 +62,16 @@ class StepFit:
         self._kinds: dict[tuple[bool, bool, bool], _Equations] = {}
         self._errors: deque[float] = deque(maxlen=NEWEST)
         self._steps = 0
+        self._fastest = 0.0  # s for each token of a sequence, had all guesses come true, of any step with decodes
         self.costs = seed  # as they are known now
 
     def learn(self, work: StepWork, seconds: float) -> None:
         """Takes note that a step took `seconds`; one that took none, since the clock was set, tells nothing."""
         if seconds < SHORTEST or not (work.prompt_tokens or work.sequences):
             return
+        if work.sequences:
+            token = seconds * work.sequences / (work.sequences + work.rows)
+            self._fastest = min(self._fastest or token, token)
         amounts = (
             1.0,
             float(work.prompt_tokens),
@@ -124,6 +128,7 @@ class StepFit:
             rows=rows,
             error=median(self._errors) if self._errors else 0.0,
             steps=self._steps,
+            fastest=self._fastest,
         )
 
 

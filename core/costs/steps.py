@@ -56,6 +56,7 @@ class StepCosts(Struct, frozen=True):
     most_tokens: int = 0  # of a step; 0: any number
     shorter: float = 0.0  # share of each step that a long prompt leaves to shorter ones
     target: float = 0.0  # seconds after which chunks of prompts beside decodes end a step; 0: none
+    fastest: float = 0.0  # for each token of a sequence, of the fastest step with decodes that has run; 0: none has
 
     @property
     def known(self) -> bool:

@@ -35,7 +35,16 @@ class Caller(Struct, frozen=True):
     priority: int | None = None  # the lowest that it may ask for; None: any
     weight: float = 1.0  # of its tenant, beside others
     objective: Objective = NO_OBJECTIVE  # of this request
+    granted: Objective = NO_OBJECTIVE  # by its key and by the gateway, to requests whose headers say nothing
     limits: Limits = NO_LIMITS
+
+    @property
+    def promise(self) -> Objective:
+        """Returns what others are held back for: its objective, where it is not stricter than what was granted.
+
+        Any client may send headers, which would else reserve a worker for it.
+        """
+        return self.objective.bounded_by(self.granted)
 
     def allowed(self, priority: int | None) -> int:
         """Returns the priority of a request that asks for this one. Raises `APIError` (403) if it asks for too much."""

@@ -27,7 +27,8 @@ class Callers:
     def of(self, path: str, headers: Mapping[str, str]) -> Caller:
         """Returns who asks for a path, as the router sees it. Raises `APIError`: 401, 403, or 400 for a bad header."""
         caller = self._identified(path, offered(headers))
-        return structs.replace(caller, objective=wanted(headers, caller.objective).over(self.usual))
+        objective = wanted(headers, caller.objective).over(self.usual)
+        return structs.replace(caller, objective=objective, granted=caller.objective.over(self.usual))
 
     def _identified(self, path: str, offered: str) -> Caller:
         if self._keys is None:

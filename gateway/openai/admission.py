@@ -323,6 +323,7 @@ class Admission:
             markers=self.tokenizer.special_texts() if body.skip_special_tokens is False else tuple(markers),
             with_stop=bool(body.include_stop_str_in_output),
             objective=caller.objective,
+            promise=caller.promise,
             reserved=len(prompt) + samples_of(body) * (limit or min(default or room, room, UNBOUNDED)),
             key=caller.key,
         )

@@ -22,7 +22,7 @@ from gateway.reports.predictions import Forecast
 from gateway.requests.attempt import Attempt
 from gateway.requests.body import body_of
 from gateway.requests.cancels import Cancels, Target
-from gateway.requests.entrance import Entrance, Visit
+from gateway.requests.entrance import Entrance, Visit, seconds_of
 from gateway.requests.request import Request
 from gateway.requests.sample import Sample
 from gateway.workers.connection import WorkerConnection
@@ -267,7 +267,8 @@ class Dispatch:
             samples=len(samples),
             owner=owner_of(sample.prompt.tenant, sample.prompt.weight),
             output_tokens=max(1, min(left, round(self._usual_output))),
-            tpots=self.entrance.strictest_of_all(),
+            tpots=self.entrance.wanted.of_all(),
+            tpot=seconds_of(admitted.objective),
         )
 
     def _forecast(self, choice: Choice) -> Forecast | None:

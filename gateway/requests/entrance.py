@@ -1,54 +1,90 @@
-"""Decides when a new request begins: at once, in its turn at the gate, or not at all. Counts who is in progress."""
+"""Decides when a new request begins: at once, in its turn at the gate, or not at all. Counts what is in progress."""
 
 import time
 from collections import Counter
 from collections.abc import Iterable
 from math import inf
+from typing import NamedTuple
 
 from core.config.gateway import GatewayConfig
 from core.costs.backlog import owner_of
 from core.ids import SampleKey
+from core.slo import Objective
 from gateway.errors import APIError
 from gateway.requests.gate import Gate, Waiting
 from gateway.requests.pace import Pace
 from gateway.requests.request import Request
 from gateway.requests.sample import Sample
-from gateway.requests.verdict import Answer, judge
+from gateway.requests.verdict import PATIENCE_S, Answer, Expected, judge
 from gateway.workers.route import Choice
 
 
+class Strictest:
+    """Counts, by decode worker, how fast those that decode there are to get their tokens, in s for each."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, Counter[float]] = {}
+
+    def add(self, decode: str, seconds: float) -> None:
+        """Counts one more."""
+        self._counts.setdefault(decode, Counter())[seconds] += 1
+
+    def remove(self, decode: str, seconds: float) -> None:
+        """Counts one less; it must have been counted."""
+        counts = self._counts[decode]
+        counts[seconds] -= 1
+        if not counts[seconds]:
+            del counts[seconds]
+        if not counts:
+            del self._counts[decode]
+
+    def least(self, decode: str) -> float | None:
+        """Returns the least time on a decode worker; None: none is bounded."""
+        least = min(self._counts.get(decode, ()), default=inf)
+        return None if least == inf else least
+
+    def of_all(self) -> dict[str, float]:
+        """Returns the same for each decode worker where any is bounded, by its epoch."""
+        return {decode: least for decode in self._counts if (least := self.least(decode)) is not None}
+
+
+class Decoding(NamedTuple):
+    """Says where a sample decodes, and how fast: infinite s for each token where nothing is said."""
+
+    worker: str
+    wanted: float  # by its objective
+    promised: float  # of that, what others are held back for
+
+
 class Entrance:
-    """Knows who is in progress on which decode worker, and how fast each of them wants its tokens."""
+    """Knows which samples are in progress on which decode worker, and how fast each of them is to get its tokens."""
 
     def __init__(self, config: GatewayConfig) -> None:
         self.gate = Gate(config.max_waiting)
         self.pace = Pace()
+        self.wanted = Strictest()
+        self.promised = Strictest()
         self._most = config.max_requests
-        self._decodes: dict[SampleKey, tuple[str, float]] = {}  # the worker, and s for each token that it wants
-        self._wanted: dict[str, Counter[float]] = {}  # by decode worker, how many want how many s for each token
+        self._decodes: dict[SampleKey, Decoding] = {}
         self._in_line: dict[str, Waiting] = {}  # by request
 
     def begins(self, samples: Iterable[Sample], decode: str) -> None:
         """Notes that these samples will be decoded by this worker."""
         for sample in samples:
             self.ends(sample)
-            tpot_ms = sample.admitted.objective.tpot_ms
-            wanted = inf if tpot_ms is None else tpot_ms / 1000
-            self._decodes[sample.key] = decode, wanted
-            self._wanted.setdefault(decode, Counter())[wanted] += 1
+            admitted = sample.admitted
+            known = Decoding(decode, seconds_of(admitted.objective), seconds_of(admitted.promise))
+            self._decodes[sample.key] = known
+            self.wanted.add(decode, known.wanted)
+            self.promised.add(decode, known.promised)
 
     def ends(self, sample: Sample) -> None:
         """Notes that a sample is nowhere in progress any more."""
         if (known := self._decodes.pop(sample.key, None)) is None:
             return
         self.pace.ends(sample.key.request, time.monotonic())
-        decode, wanted = known
-        counts = self._wanted[decode]
-        counts[wanted] -= 1
-        if not counts[wanted]:
-            del counts[wanted]
-        if not counts:
-            del self._wanted[decode]
+        self.wanted.remove(known.worker, known.wanted)
+        self.promised.remove(known.worker, known.promised)
         self.gate.look()
 
     def stands(self, request: str, waiting: Waiting) -> None:
@@ -60,16 +96,6 @@ class Entrance:
         if (waiting := self._in_line.pop(request, None)) is not None:
             self.gate.leave(waiting)
             waiting.is_head.set()
-
-    def strictest(self, decode: str) -> float | None:
-        """Returns the least time, s, in which somebody on a decode worker wants each token; None: nobody says."""
-        least = min(self._wanted.get(decode, ()), default=inf)
-        return None if least == inf else least
-
-    def strictest_of_all(self) -> dict[str, float]:
-        """Returns the same for each decode worker where anybody says it, by its epoch."""
-        found = {decode: min(wanted) for decode, wanted in self._wanted.items()}
-        return {decode: least for decode, least in found.items() if least < inf}
 
     def room(self, samples: int) -> bool:
         """Tells whether so many answers more may be in progress."""
@@ -83,8 +109,10 @@ class Visit:
         self._entrance = entrance
         self._request = request
         self._waiting: Waiting | None = None
+        self._aside = False  # only an objective held it back when it was last looked at
+        self._late = False  # it has been looked at since it was due
         wanted = request.samples[0].admitted.objective.ttft_ms
-        self._due = inf if wanted is None else request.received + wanted / 1000
+        self._due = request.received + (PATIENCE_S if wanted is None else wanted / 1000)
 
     def __enter__(self) -> "Visit":
         return self
@@ -98,19 +126,23 @@ class Visit:
         `sure`: how many times as long as expected a first token takes, nearly always.
         """
         entrance, request, now = self._entrance, self._request, time.monotonic()
-        wanted = request.samples[0].admitted.objective
         its_turn = entrance.gate.is_turn(self._waiting)
         if not its_turn and now <= self._due:
             return False
-        strictest = entrance.strictest(choice.route.decode)
-        prompt = request.samples[0].prompt
-        owner = owner_of(prompt.tenant, prompt.weight)
-        ttft = choice.ttft if choice.ttft is None else max(choice.ttft, entrance.pace.wait(choice.tokens, owner, now))
-        verdict = judge(ttft, choice.tpot, wanted, now - request.received, strictest, sure)
+        self._late = now > self._due
+        prompt, wanted = request.samples[0].prompt, request.samples[0].admitted.objective
+        ttft = None if choice.ttft_guessed else choice.ttft
+        if ttft is not None:
+            owner = owner_of(prompt.tenant, prompt.weight)
+            ttft = max(ttft, entrance.pace.wait(choice.tokens, owner, now))
+        tpot = None if choice.tpot_guessed else choice.tpot
+        expected = Expected(ttft, tpot, choice.fastest, choice.alone, sure)
+        verdict = judge(expected, wanted, now - request.received, entrance.promised.least(choice.route.decode))
         if verdict.answer is Answer.REFUSED:
             why, after = verdict.why, verdict.retry_after
             raise APIError(429, why, kind="rate_limit_error", code="objective_out_of_reach", retry_after=after)
-        if not its_turn or verdict.answer is Answer.WAITS or not entrance.room(len(request.samples)):
+        self._aside = its_turn and verdict.answer is Answer.WAITS
+        if not its_turn or self._aside or not entrance.room(len(request.samples)):
             return False
         if self._waiting is not None:
             entrance.gate.goes(self._waiting, now)
@@ -119,11 +151,19 @@ class Visit:
         return True
 
     async def wait(self) -> None:
-        """Waits until it is time to look for a route again. Raises `APIError` (429) where the line is full."""
-        now, prompt = time.monotonic(), self._request.samples[0].prompt
+        """Waits until it is time to look for a route again. Raises `APIError` (429) where too many requests wait."""
+        now, sample, gate = time.monotonic(), self._request.samples[0], self._entrance.gate
         if self._waiting is None:
-            tokens = len(prompt.token_ids)
-            self._waiting = self._entrance.gate.enter(prompt.tenant, prompt.weight, tokens, self._due, now)
+            prompt = sample.prompt
+            self._waiting = gate.enter(prompt.tenant, prompt.weight, len(prompt.token_ids), self._due, now)
             self._entrance.stands(self._request.id, self._waiting)
-        until = min(self._due + 0.001, self._request.samples[0].deadline)
-        await self._entrance.gate.turn(self._waiting, until, now)
+        if self._aside:
+            gate.steps_aside(self._waiting)
+            self._aside = False
+        until = inf if self._late else self._due + 0.001
+        await gate.turn(self._waiting, min(until, sample.deadline), now)
+
+
+def seconds_of(objective: Objective) -> float:
+    """Returns the s for each token that an objective asks for, infinite where it asks for nothing."""
+    return inf if objective.tpot_ms is None else objective.tpot_ms / 1000

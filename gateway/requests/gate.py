@@ -1,15 +1,22 @@
 """Lets requests wait for their turn where they would be too many, or where now is a bad moment for an objective.
 
-Whoever waits stands in a line: tenants take turns by weight (`core/shares.py`), and of a tenant's the one that is due
-first, then the one that came first. Only the head of the line is looked at, again and again; who comes meanwhile
-stands behind. The line is bounded. Where it is full, the tenant that has most in it has its last one refused, so that
-a burst makes only its own tenant's requests fail; whoever is refused is told when there will probably be room.
+Requests that wait for their turn stand in line: tenants take turns by weight (`core/shares.py`), and of a tenant's
+requests the one that is due first has the turn, then the one that came first. Only the head of the line is looked at.
+It keeps the turn while there is no room, since the next room is its own. Where an objective holds it back, it stands
+aside, and the next request is looked at: what waits for a better moment blocks no request that could begin.
+
+Requests that stand aside come back into line: a few of them whenever an answer has ended, those of different tenants
+first, and each by itself after a time that grows with their number, which bounds the looks of a second. A tenant's
+requests that stand aside are bounded as well. So is all that waits: where there is no more room for it, the tenant that
+has most requests here has its last one refused, so that a burst makes only its own tenant's requests fail. Each client
+that is refused is told when there will probably be room.
 """
 
 import asyncio
 from bisect import bisect_left, insort
 from contextlib import suppress
-from math import exp
+from itertools import chain, islice, zip_longest
+from math import exp, inf
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -17,27 +24,38 @@ from core.shares import Shares
 from gateway.errors import APIError
 from gateway.requests.verdict import pause
 
-LOOK = 0.025  # s between two looks at the head
-MEMORY = 3.0  # s of waiting after which what was seen counts 1/e: answers end in bursts, so many are looked at together
-UNKNOWN = 0.05  # s between two that go, while nobody knows
-UNSEEN = 1.0  # s after which the first is told to come back where nobody was seen to go
+LOOK_S = 0.025
+"""Seconds between two looks at the head, and at a request that stands aside, while those are few."""
+LOOKS = 8
+"""Looks in `LOOK_S` at requests that stand aside, on average, however many they are."""
+CALLED_BACK = 4
+"""Requests that stand aside and are looked at because an answer has ended."""
+ASIDE_SHARE = 0.5
+"""The share of what may wait that one tenant's requests may be that stand aside."""
+MEMORY_S = 3.0
+"""Seconds of waiting after which what was seen counts 1/e: answers end in bursts, so many are looked at together."""
+UNKNOWN_S = 0.05
+"""Seconds between two requests that begin, while nothing is known."""
+UNSEEN_S = 1.0
+"""Seconds after which the first client is told to come back where no request was seen to begin."""
 
 
 class Place(NamedTuple):
-    """Orders a tenant's: by when they are due, then as they came."""
+    """Orders a tenant's requests: by when they are due, then as they came."""
 
-    due: float  # local time, s; infinite without an objective
+    due: float  # local time, s
     number: int
 
 
 class Waiting:
-    """Is one request in the line."""
+    """Is one request that waits: in line, or aside."""
 
     def __init__(self, tenant: str, weight: float, tokens: int, place: Place) -> None:
         self.tenant = tenant
         self.weight = weight
         self.tokens = tokens  # of its prompt
         self.place = place
+        self.is_aside = False
         self.refusal: APIError | None = None
         self.is_head = asyncio.Event()
 
@@ -45,41 +63,72 @@ class Waiting:
 place = attrgetter("place")
 
 
+class Places:
+    """Keeps requests by tenant, each tenant's in order."""
+
+    def __init__(self) -> None:
+        self.by_tenant: dict[str, list[Waiting]] = {}
+        self.count = 0
+
+    def insert(self, waiting: Waiting) -> None:
+        """Puts a request at its place."""
+        insort(self.by_tenant.setdefault(waiting.tenant, []), waiting, key=place)
+        self.count += 1
+
+    def remove(self, waiting: Waiting) -> bool:
+        """Takes a request out; returns whether it was in."""
+        own = self.by_tenant.get(waiting.tenant, [])
+        at = bisect_left(own, waiting.place, key=place)
+        if at == len(own) or own[at] is not waiting:
+            return False
+        del own[at]
+        self.count -= 1
+        if not own:
+            del self.by_tenant[waiting.tenant]
+        return True
+
+    def of(self, tenant: str) -> list[Waiting]:
+        """Returns a tenant's requests, in order."""
+        return self.by_tenant.get(tenant, [])
+
+    def weights(self) -> dict[str, float]:
+        """Returns the weights of the tenants that have requests here."""
+        return {tenant: own[0].weight for tenant, own in self.by_tenant.items()}
+
+
 class Gate:
-    """Keeps the line. All of it runs on the event loop's thread."""
+    """Keeps all requests that wait. All of it runs on the event loop's thread."""
 
     def __init__(self, most: int) -> None:
         """Lets `most` requests wait."""
         self._most = most
+        self._most_aside = max(1, int(ASIDE_SHARE * most))  # of one tenant's requests
         self._shares = Shares()
-        self._tenants: dict[str, list[Waiting]] = {}
+        self._line = Places()
+        self._aside = Places()
         self._head: Waiting | None = None
         self._look = asyncio.Event()  # the head looks at once
-        self._count = 0
-        self.tokens = 0  # of the prompts in line
+        self.tokens = 0  # of the prompts that wait
         self._came = 0
-        self._since = 0.0  # local time, s: when the last one went, or the line began
-        self._seen = False  # whether anybody went since the line began
-        self._waited = 0.0  # s in which anybody waited, as they count now
-        self._gone = 0.0  # who went meanwhile, likewise
-        self._promised = 0.0  # local time, s, until which those who were refused were told to stay away
+        self._since = 0.0  # local time, s: when the last request began, or the first one came to wait
+        self._seen = False  # whether any request has begun since then
+        self._waited = 0.0  # s in which any request waited, as they count now
+        self._gone = 0.0  # requests that began meanwhile, likewise
+        self._promised = 0.0  # local time, s, until which the clients that were refused were told to stay away
 
     def __len__(self) -> int:
-        return self._count
+        return self._line.count + self._aside.count
 
     def enter(self, tenant: str, weight: float, tokens: int, due: float, now: float) -> Waiting:
-        """Puts a request in line. Raises `APIError` (429) where that is full, and its tenant has most in it."""
+        """Puts a request in line. Raises `APIError` (429) where that is full, and its tenant has most requests here."""
         self._came += 1
-        if not self._count:
+        if not len(self):
             self._since, self._seen = now, False
         waiting = Waiting(tenant, weight, tokens, Place(due, self._came))
-        own = self._tenants.setdefault(tenant, [])
-        insort(own, waiting, key=place)
-        self._count += 1
+        self._line.insert(waiting)
         self.tokens += tokens
-        if self._count > self._most:
-            largest = max(self._tenants.values(), key=lambda line: len(line) / line[0].weight)
-            last = largest[-1] if largest is not own or waiting is own[-1] else waiting
+        if len(self) > self._most:
+            last = self._last_of_largest(waiting)
             self.leave(last)
             last.refusal = self.full(now)
             if last is waiting:
@@ -89,22 +138,46 @@ class Gate:
         return waiting
 
     def is_turn(self, waiting: Waiting | None) -> bool:
-        """Tells whether a request may be looked at: the head of the line, or where nobody waits anybody."""
+        """Tells whether a request may be looked at: the head, or one that has not come to wait where there is none."""
         return waiting is self._head
+
+    def steps_aside(self, waiting: Waiting) -> None:
+        """Lets the next request be looked at: this one waits for a better moment, not for its turn.
+
+        Raises `APIError` (429) where its tenant has too many requests aside.
+        """
+        if not self._line.remove(waiting):
+            return
+        if len(self._aside.of(waiting.tenant)) >= self._most_aside:
+            self.tokens -= waiting.tokens
+            self._choose()
+            raise self._too_many_aside()
+        waiting.is_aside = True
+        self._aside.insert(waiting)
+        self._choose()
 
     async def turn(self, waiting: Waiting, until: float, now: float) -> None:
         """Waits until it is time to look at a request again, `until` local time at most. Raises its `APIError`."""
-        head = waiting is self._head
-        self._look.clear()
+        event, seconds = waiting.is_head, inf
+        if waiting is self._head:
+            self._look.clear()
+            event, seconds = self._look, LOOK_S
+        elif waiting.is_aside:
+            seconds = LOOK_S * max(1.0, self._aside.count / LOOKS)
         with suppress(TimeoutError):
-            async with asyncio.timeout(min(LOOK, max(0.0, until - now)) if head else max(0.0, until - now)):
-                await (self._look if head else waiting.is_head).wait()
+            async with asyncio.timeout(min(seconds, max(0.0, until - now))):
+                await event.wait()
+        self._comes_back(waiting)
         if waiting.refusal is not None:
             raise waiting.refusal
 
     def look(self) -> None:
-        """Has the head look again now: something has changed, such as that a request has ended."""
+        """Has the head look again now, and some requests that stand aside: an answer has ended, for instance."""
         self._look.set()
+        tenants = [self._aside.of(tenant) for tenant in self._shares.in_order(self._aside.weights())]
+        first_of_each = chain.from_iterable(zip_longest(*[own[:CALLED_BACK] for own in tenants[:CALLED_BACK]]))
+        for waiting in list(islice((each for each in first_of_each if each is not None), CALLED_BACK)):
+            self._comes_back(waiting)
 
     def goes(self, waiting: Waiting, now: float) -> None:
         """Notes that a request leaves the line because it has begun."""
@@ -113,15 +186,10 @@ class Gate:
         self._shares.charge(waiting.tenant, waiting.tokens)
 
     def leave(self, waiting: Waiting) -> None:
-        """Takes a request out of the line, if it is still there."""
-        line = self._tenants.get(waiting.tenant, [])
-        at = bisect_left(line, waiting.place, key=place)
-        if at < len(line) and line[at] is waiting:
-            del line[at]
-            self._count -= 1
+        """Takes a request out, if it still waits."""
+        if self._line.remove(waiting) or self._aside.remove(waiting):
             self.tokens -= waiting.tokens
-            if not line:
-                del self._tenants[waiting.tenant]
+            waiting.is_aside = False
             self._choose()
 
     def full(self, now: float) -> APIError:
@@ -130,41 +198,62 @@ class Gate:
         Each that is refused has a moment of its own, behind those that wait and those that were told one before.
         """
         between = self._between(now)
-        first = self._count * between if self._seen else max(UNSEEN, self._count * between)
+        first = len(self) * between if self._seen else max(UNSEEN_S, len(self) * between)
         self._promised = max(self._promised, now + first) + between
         after = pause(self._promised - now)
-        message = f"{self._count} requests wait, as many as may (--max-waiting); come back in {after:.2g} s"
+        message = f"{len(self)} requests wait, as many as may (--max-waiting); come back in {after:.2g} s"
         return APIError(429, message, kind="rate_limit_error", code="rate_limit_exceeded", retry_after=after)
 
-    def _between(self, now: float) -> float:
-        """Returns the s between two that go; that nobody has gone for long counts too.
+    def _too_many_aside(self) -> APIError:
+        what = f"{self._most_aside} requests of this tenant wait for a moment that suits their objective"
+        message = f"{what}, as many as may (half of --max-waiting)"
+        kind, code = "rate_limit_error", "objective_out_of_reach"
+        return APIError(429, message, kind=kind, code=code, retry_after=UNSEEN_S)
 
-        Where nobody ever went, all who wait go at once at the best, when so much time has passed again.
+    def _between(self, now: float) -> float:
+        """Returns the s between two requests that begin; that none has begun for long counts too.
+
+        Where none ever began, all that wait begin at once at the best, when so much time has passed again.
         """
         waited, gone = self._known(now)
         if not self._gone:
-            return max(UNKNOWN, 2 * waited / max(1, self._count))
+            return max(UNKNOWN_S, 2 * waited / max(1, len(self)))
         return max(self._waited / self._gone, waited / (gone + 1))
 
     def _known(self, now: float) -> tuple[float, float]:
-        """Returns how long anybody waited, and how many went meanwhile, as they count now.
+        """Returns how long any request waited, and how many began meanwhile, as they count now.
 
-        Time in which nobody waits is not counted: nobody could have gone in it.
+        Time in which no request waits is not counted: none could have begun in it.
         """
-        if not self._count:
+        if not len(self):
             return self._waited, self._gone
         passed = max(0.0, now - self._since)
-        keep = exp(-passed / MEMORY)
+        keep = exp(-passed / MEMORY_S)
         return self._waited * keep + passed, self._gone * keep
 
+    def _last_of_largest(self, newest: Waiting) -> Waiting:
+        """Returns the last request of the tenant that has most requests here, by its weight; the newest of its own."""
+
+        def size(tenant: str) -> tuple[float, bool]:
+            own = [*self._line.of(tenant), *self._aside.of(tenant)]
+            return len(own) / own[0].weight, tenant == newest.tenant
+
+        largest = max({**self._line.by_tenant, **self._aside.by_tenant}, key=size)
+        if largest == newest.tenant:
+            return newest
+        return max((*self._line.of(largest)[-1:], *self._aside.of(largest)[-1:]), key=place)
+
+    def _comes_back(self, waiting: Waiting) -> None:
+        if waiting.is_aside and self._aside.remove(waiting):
+            waiting.is_aside = False
+            self._line.insert(waiting)
+            self._choose()
+
     def _choose(self) -> None:
-        if not self._tenants:
-            self._head = None
-            return
-        turn = self._shares.turn({name: line[0].weight for name, line in self._tenants.items()})
-        head = self._tenants[turn][0]
+        head = self._line.of(self._shares.turn(self._line.weights()))[0] if self._line.count else None
         if head is not self._head:
             if self._head is not None:
                 self._head.is_head.clear()
             self._head = head
-            head.is_head.set()
+            if head is not None:
+                head.is_head.set()

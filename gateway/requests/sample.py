@@ -91,6 +91,7 @@ class AdmittedPrompt(Struct, frozen=True):
     keys: PromptKeys = {}  # of the prompt's full blocks, by which workers tell whose KV they have
     with_stop: bool = False  # what ended the answer is part of its text
     objective: Objective = NO_OBJECTIVE  # what is wanted of its times, from its receipt on
+    promise: Objective = NO_OBJECTIVE  # of that, what other requests are held back for
     reserved: int = 0  # tokens of prompt and answers that are counted for its caller until they are known
     key: str = ""  # the public part of the API key that it was asked with; empty where there are none
 

@@ -1,9 +1,12 @@
 """Judges whether a request that comes now would keep its objective: it goes, waits for a better moment, or is refused.
 
-A request is refused as soon as it cannot have its first token in time, by what is expected of the best route: whoever
-asks can go elsewhere, or come back when the backlog is shorter, and nobody else is slowed down for an answer that would
-be too late. Where tokens would come too slowly, its own or those of somebody who runs there, a later moment may be
-better, so it waits as long as its first token may. Pure.
+A request is refused as soon as no moment within its objective is good enough, by what is expected of the best route:
+its client can go elsewhere, or come back when the backlog is shorter, and no other request is slowed down for an answer
+that would be too late. So it is where its first token would be late, where it wants tokens faster than any step has
+given them, and where tokens come too slowly although nothing else decodes there. Where they would come too slowly
+because of others, for itself or for those that run there, a later moment may be better: it waits as long as its first
+token may, or `PATIENCE_S`. Then it is refused if it has waited for its own sake; if for the sake of others, it goes. A
+refusal names the objective that is missed. Pure.
 """
 
 from enum import Enum
@@ -13,8 +16,12 @@ from core.slo import Objective
 
 SLOWER = 1.2
 """So many times as long may tokens take as is expected, since texts grow and others come."""
-LEAST_PAUSE, MOST_PAUSE = 0.05, 60.0
+PATIENCE_S = 30.0
+"""Seconds that a request waits for a better moment at most, where it has no objective for its first token."""
+LEAST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 60.0
 """Seconds after which it is worth to come back, at least and at most; clients do not wait for longer."""
+LEARNING_PAUSE_S = 1.0
+"""Seconds after which it is worth to come back where a worker is too slow by itself: it measures that again by then."""
 
 
 class Answer(Enum):
@@ -26,47 +33,66 @@ class Answer(Enum):
 
 
 class Verdict(NamedTuple):
-    """Holds the answer, why, in words, and after how many seconds a refused one may come back."""
+    """Holds the answer, why, in words, and after how many seconds a refused client may come back."""
 
     answer: Answer
     why: str = ""
     retry_after: float = 0.0
 
 
+class Expected(NamedTuple):
+    """Holds what is expected of a request's best route, in seconds; None where nothing is known."""
+
+    ttft: float | None = None  # from now to its first token
+    tpot: float | None = None  # for each token of every sequence there, with it
+    fastest: float = 0.0  # for each token of the fastest step that the workers have shown; 0: they have shown none
+    alone: bool = False  # nothing decodes there now
+    sure: float = 1.0  # how many times as long first tokens take as is expected, nearly always: no more is promised
+
+
 GOES = Verdict(Answer.GOES)
 
 
-def judge(
-    ttft: float | None,
-    tpot: float | None,
-    wanted: Objective,
-    waited: float,
-    others: float | None = None,
-    sure: float = 1.0,
-) -> Verdict:
-    """Judges a request by what is expected on its best route; None where nobody knows, and then it goes.
+def judge(expected: Expected, wanted: Objective, waited: float, others: float | None = None) -> Verdict:
+    """Judges a request by what is expected; where nothing is known, it goes.
 
-    `ttft`: seconds from now to its first token. `tpot`: seconds for each token of everybody there, with it. `waited`:
-    seconds since it came. `others`: seconds for each token that the strictest of those who run there wants. `sure`: how
-    many times as long first tokens take as is expected, nearly always: no more is promised.
+    `waited`: seconds since it came. `others`: seconds for each token that the strictest sequence there was promised.
     """
-    left = None if wanted.ttft_ms is None else wanted.ttft_ms / 1000 - waited
-    if left is not None and ttft is not None and sure * ttft > left:
-        assert wanted.ttft_ms is not None
-        came = f" after {waited:.2f} s of waiting" if waited >= 0.01 else ""
-        why = f"the first token is expected in {ttft:.2f} s{came}, and wanted within {wanted.ttft_ms / 1000:g} s"
-        return Verdict(Answer.REFUSED, why, pause(sure * ttft - left))
+    of_tokens = _of_tokens(expected, wanted, waited, others)
+    if of_tokens.answer is Answer.REFUSED or wanted.ttft_ms is None or expected.ttft is None:
+        return of_tokens
+    limit, ttft = wanted.ttft_ms / 1000, expected.sure * expected.ttft
+    if ttft <= limit - waited:
+        return of_tokens
+    came = f" after {waited:.2f} s of waiting" if waited >= 0.01 else ""
+    why = f"the first token is expected in {expected.ttft:.2f} s{came}, and wanted within {limit:g} s"
+    if of_tokens.answer is Answer.WAITS and ttft <= limit:  # only what it waited for has made it late
+        why = f"{of_tokens.why}; {waited:.2f} s of waiting have not helped, and the first is wanted within {limit:g} s"
+    return Verdict(Answer.REFUSED, why, pause(ttft - (limit - waited)))
+
+
+def _of_tokens(expected: Expected, wanted: Objective, waited: float, others: float | None) -> Verdict:
+    """Judges it by how fast tokens would come: its own, and those of others beside it."""
+    tpot, fastest, patient = expected.tpot, expected.fastest, waited < PATIENCE_S
+    limit = None if wanted.tpot_ms is None else wanted.tpot_ms / 1000
+    if limit is not None and limit < fastest:
+        why = f"a token every {1000 * fastest:.3g} ms is the fastest that was ever seen, and wanted is one every "
+        return Verdict(Answer.REFUSED, f"{why}{1000 * limit:g} ms", LEARNING_PAUSE_S)
     if tpot is None:
         return GOES
-    if wanted.tpot_ms is not None and SLOWER * tpot > wanted.tpot_ms / 1000:
-        why = f"a token is expected every {1000 * tpot:.0f} ms, and wanted every {wanted.tpot_ms:g} ms"
-        return Verdict(Answer.WAITS, why)
-    if others is not None and tpot > others:
-        why = f"it would slow tokens down to {1000 * tpot:.0f} ms, and others want theirs every {1000 * others:g} ms"
-        return Verdict(Answer.WAITS, why)
+    if limit is not None and (tpot if expected.alone else SLOWER * tpot) > limit:
+        why = f"a token is expected every {1000 * tpot:.3g} ms, and wanted every {1000 * limit:g} ms"
+        if expected.alone:
+            return Verdict(Answer.REFUSED, f"{why}; nothing else decodes there", LEARNING_PAUSE_S)
+        if patient or wanted.ttft_ms is not None:
+            return Verdict(Answer.WAITS, why)
+        return Verdict(Answer.REFUSED, f"{why}; {waited:.0f} s of waiting have not helped", LEARNING_PAUSE_S)
+    if others is not None and tpot > others and patient:
+        why = f"it would slow tokens down to {1000 * tpot:.3g} ms, and others are promised theirs every "
+        return Verdict(Answer.WAITS, f"{why}{1000 * others:g} ms")
     return GOES
 
 
 def pause(seconds: float) -> float:
     """Returns after how many seconds it is worth to come back, if something will be free after `seconds`."""
-    return min(MOST_PAUSE, max(LEAST_PAUSE, seconds))
+    return min(LONGEST_PAUSE_S, max(LEAST_PAUSE_S, seconds))

@@ -1,6 +1,7 @@
 """Says what is asked of the router, and what it has chosen."""
 
 from collections.abc import Mapping
+from math import inf
 from typing import NamedTuple
 
 from core.costs.backlog import Owner
@@ -31,6 +32,7 @@ class Asked(NamedTuple):
     output_tokens: int = 128  # of each sample, as far as one can tell
     owner: Owner = Owner()
     tpots: Mapping[str, float] = {}  # s that the strictest of those who run on a decode worker wants for each token
+    tpot: float = inf  # s for each token that these samples want
 
 
 class Choice(NamedTuple):
@@ -42,3 +44,7 @@ class Choice(NamedTuple):
     ttft: float | None = None  # s from now to the first token; None: nobody knows
     tpot: float | None = None  # s for each token of the decode worker then, likewise
     seconds: float = 0.0  # of the prompt's computation alone; 0: nobody knows
+    ttft_guessed: bool = False  # its first worker is idle, and has run no step yet that would tell it
+    tpot_guessed: bool = False  # its decode worker likewise
+    alone: bool = False  # nothing decodes on its decode worker, or is on its way there
+    fastest: float = 0.0  # s for each token of the fastest step of all decode workers; 0: one of them has run none

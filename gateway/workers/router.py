@@ -5,6 +5,7 @@ that they have. Where one of them has not said what its steps cost, load decides
 """
 
 from collections.abc import Collection, Iterable, Sequence
+from math import inf
 
 from core.places import Nearness, Place, nearness
 from gateway.workers.expected import (
@@ -109,19 +110,31 @@ class Router:
         for second in seconds:
             pairs = [first for first in firsts if _passes(first.worker, second.worker, now)]
             for first in pairs:
-                rank = _rank((first.worker, second.worker), asked, avoid)
+                rank = _rank((first.worker, second.worker), second, asked, avoid)
                 found.append((rank, handed_over(first, second, rates), first, second))
             short = None if pairs and self._hand_off_always else alone(second, asked)
             if short is None and not pairs:
                 short = alone(second, asked._replace(tpots={}))  # nobody else can
             if short is not None:
-                found.append((_rank((second.worker,), asked, avoid), short[1], short[0], second))
+                found.append((_rank((second.worker,), second, asked, avoid), short[1], short[0], second))
         best = min(found, key=lambda one: one[:2])
         alike = [one for one in found if one[0] == best[0] and one[1] <= (1 + ALIKE) * best[1] + ALIKE_SECONDS]
         _, _, first, second = min(alike, key=_wear)
         decode = second.worker.record.epoch
         prefill = "" if first.worker is second.worker else first.worker.record.epoch
-        return Choice(Route(prefill, decode), first.tokens, first.start, first.ttft, second.tpot, first.seconds)
+        shown = [each.worker.costs.fastest for each in seconds]
+        return Choice(
+            Route(prefill, decode),
+            first.tokens,
+            first.start,
+            first.ttft,
+            second.tpot,
+            first.seconds,
+            ttft_guessed=first.worker.idle(now) and not first.worker.costs.steps,
+            tpot_guessed=second.worker.idle(now) and not second.worker.costs.fastest,
+            alone=second.worker.idle(now),
+            fastest=min(shown) if all(shown) else 0.0,
+        )
 
     def _in_turn(self, workers: Sequence[Worker]) -> list[Worker]:
         ordered = sorted(workers, key=lambda worker: worker.record.epoch)
@@ -129,12 +142,17 @@ class Router:
         return ordered[shift:] + ordered[:shift]
 
 
-def _rank(workers: Sequence[Worker], asked: Asked, avoid: Collection[str]) -> tuple[bool, ...]:
-    """Orders what is only taken if nothing else is there: late workers, then avoided ones, then full ones."""
+def _rank(workers: Sequence[Worker], second: Decoded, asked: Asked, avoid: Collection[str]) -> tuple[bool, ...]:
+    """Orders what is only taken if nothing else is there.
+
+    First late workers, then avoided ones, then full ones, then those on which tokens would come too slowly for these
+    samples or for others there: at the gate they would wait, although another route is good enough.
+    """
     return (
         any(worker.late for worker in workers),
         any(worker.record.epoch in avoid for worker in workers),
         any(worker.full(asked.tokens) for worker in workers),
+        second.tpot > min(asked.tpot, asked.tpots.get(second.worker.record.epoch, inf)),
     )
 
 

@@ -84,6 +84,11 @@ class Worker:
         coming = self._coming.values()
         return sum(blocks_for(each, self.record.block_tokens) for each in (tokens, *coming)) > free
 
+    def idle(self, now: float) -> bool:
+        """Tells whether nothing is there or on its way there, as far as this gateway knows."""
+        backlog, _ = self.backlog(now)
+        return not (self.ours or backlog.sequences or backlog.prompts)
+
     def kv_use(self) -> float:
         """Returns the share of its KV blocks that are in use, 0 to 1."""
         load = self.record.load

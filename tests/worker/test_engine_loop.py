@@ -2,18 +2,21 @@
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 from msgspec import structs
 
+from core.costs.fit import StepFit
+from core.costs.steps import StepCosts
 from core.errors import DeviceError
 from core.messages.job import DecodeJob, Prompt
 from core.messages.sampling import Limits
 from core.redis.store import ServerClock
 from decode_service.policy import DecodePolicy
 from engine.plan import BlockMove, Plan, StepResult
+from engine.schedule.idle_steps import DECODES, IdleSteps
 from engine.schedule.scheduler import Scheduler
 from tests.worker.roles import SAMPLING, Bench
 from worker.engine_loop import EngineLoop
@@ -46,14 +49,15 @@ class Sevens:
 
 
 class StepClock(ServerClock):
-    """Tells a time that passes only in steps: each takes a second."""
+    """Tells a time that passes only in steps: each takes a second, or as long as it is told."""
 
-    def __init__(self, runner: Sevens) -> None:
+    def __init__(self, runner: Sevens, seconds: float = 1.0) -> None:
         super().__init__()
         self._runner = runner
+        self._seconds = seconds
 
     def now(self) -> float:
-        return 1.0 + self._runner.steps
+        return 1.0 + self._seconds * self._runner.steps
 
 
 def job(number: int, tokens: int = 5) -> DecodeJob:
@@ -78,12 +82,13 @@ def make_loop(
     status: EngineStatus,
     depth: int = 1,
     clock: ServerClock | None = None,
+    idle_steps: IdleSteps | None = None,
 ) -> EngineLoop[object]:
     """Makes the loop of a decode worker, which has 60 s to drain."""
     config = structs.replace(bench.life.config, drain_seconds=60.0)
     life = replace(bench.life, config=config, inbox=inbox, status=status, clock=clock or bench.life.clock)
     policy = DecodePolicy(bench.parts._replace(life=life, scheduler=scheduler))
-    return EngineLoop(life, runner, scheduler, policy, lambda tokens: 1, depth)
+    return EngineLoop(life, runner, scheduler, policy, lambda tokens: 1, depth, idle_steps)
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -221,3 +226,52 @@ def test_a_device_that_fails_ends_the_loop_with_its_cause_and_others_can_go_on()
     loop.run()
     assert loop.error == "CUDA error: an illegal memory access was encountered"
     assert [(event.failure.reason, event.failure.retryable) for event in bench.heard(Fail)] == [("engine", True)]
+
+
+class Interrupted(Sevens):
+    """Has something happen when a step begins, by the step's number."""
+
+    def __init__(self, happens: dict[int, Callable[[], None]]) -> None:
+        super().__init__()
+        self._happens = happens
+
+    def launch(self, plan: Plan) -> None:
+        super().launch(plan)
+        self._happens.get(self.steps, lambda: None)()
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_an_idle_worker_corrects_costs_that_are_far_too_high(depth: int) -> None:
+    """A start beside other work has measured them 25 times too high: with an objective, no request would ever come."""
+    bench = Bench()
+    fit = StepFit(StepCosts(step=0.05, prompt_token=0.002, sequence=0.002))
+    inbox: Inbox[object] = Inbox(100)
+    session = 2 + DECODES
+    runner = Interrupted({session: inbox.stop})
+    clock = StepClock(runner, 0.002)
+    status, idle_steps = EngineStatus(), IdleSteps(bench.blocks, fit, 32, decodes=True)
+    scheduler = Scheduler(
+        bench.blocks, max_batch_tokens=16, max_sequences=1, max_model_len=64, max_in_flight=depth, fit=fit
+    )
+    make_loop(bench, runner, inbox, scheduler, status, depth, clock, idle_steps).run()
+    assert runner.steps == session and runner.most == depth
+    assert status.load.costs.decode_seconds(1, 20) < 0.005 and 0 < status.load.costs.fastest < 0.005
+    assert status.load.steps == bench.blocks.used_count == 0 and not bench.heard(Emit)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_request_waits_for_no_more_than_the_steps_in_flight(depth: int) -> None:
+    bench = Bench()
+    inbox: Inbox[object] = Inbox(100)
+
+    def come() -> None:
+        inbox.post(Submit(job(1)))
+        inbox.stop()
+
+    runner = Interrupted({3: come})
+    idle_steps = IdleSteps(bench.blocks, StepFit(), 32, decodes=True)
+    clock = StepClock(runner, 0.002)
+    make_loop(bench, runner, inbox, bench.scheduler, EngineStatus(), depth, clock, idle_steps).run()
+    assert runner.steps == 3 + 5, "the session, then the request's steps"
+    tokens = [token for event in bench.heard(Emit) for emitted in event.emitted for token in emitted.token_ids]
+    assert tokens == [7] * 5 and bench.blocks.used_count == 0 and not runner.launched

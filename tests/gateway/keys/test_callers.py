@@ -25,6 +25,7 @@ def test_a_key_tells_tenant_limits_and_objective(key_file: Path, make: KeyMaker)
         operator=False,
         priority=3,
         objective=Objective(1000, 200),
+        granted=Objective(1000, 200),
         limits=Limits(5, 6, 7),
     )
 

@@ -1,6 +1,8 @@
 """Shows when a new request may begin: by what its route is expected to give, who runs there, and who came before."""
 
+import asyncio
 import time
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -26,17 +28,29 @@ def entrance(**settings: Any) -> Entrance:
     return Entrance(GatewayConfig(model="m", **settings))
 
 
-def request(name: str, objective: Objective = NO_OBJECTIVE, waited: float = 0.0, tenant: str = "") -> Request:
+def request(
+    name: str,
+    objective: Objective = NO_OBJECTIVE,
+    waited: float = 0.0,
+    tenant: str = "",
+    granted: Objective | None = None,
+) -> Request:
+    """Makes a request; its objective is one of its key's, unless it says what is `granted`."""
     prompt = AdmittedPrompt(
-        Prompt([5, 6, 7], 3, tenant=tenant), Sampling(1), Limits(100), samples=1, objective=objective
+        Prompt([5, 6, 7], 3, tenant=tenant),
+        Sampling(1),
+        Limits(100),
+        samples=1,
+        objective=objective,
+        promise=objective if granted is None else objective.bounded_by(granted),
     )
     received = time.monotonic() - waited
     sample = Sample(SampleKey(name, 0), prompt, received + 100.0)
     return Request([Stream(sample, BytePieces(chr).stream(), received, False, Metrics("m", []))])
 
 
-def choice(ttft: float | None, tpot: float | None) -> Choice:
-    return Choice(ROUTE, 3, 0, ttft, tpot)
+def choice(ttft: float | None, tpot: float | None, **known: Any) -> Choice:
+    return Choice(ROUTE, 3, 0, ttft, tpot, **known)
 
 
 async def test_what_cannot_keep_its_objective_is_refused_at_once() -> None:
@@ -71,9 +85,9 @@ async def test_what_is_wanted_of_a_decode_worker_is_what_the_strictest_there_has
     running = {name: request(name, Objective(tpot_ms=wanted)) for name, wanted in objectives.items()}
     of.begins([*running["a"].samples, *running["b"].samples], "d1")
     of.begins(running["c"].samples, "d2")
-    assert of.strictest_of_all() == {"d1": 0.05}, "who has asked for nothing wants nothing, also by any usual limit"
+    assert of.wanted.of_all() == {"d1": 0.05}, "who has asked for nothing wants nothing, also by any usual limit"
     of.ends(running["b"].samples[0])
-    assert of.strictest_of_all() == {"d1": 0.08}
+    assert of.wanted.of_all() == {"d1": 0.08}
 
 
 async def test_who_waits_is_not_passed_by_who_comes() -> None:
@@ -109,3 +123,77 @@ async def test_a_line_that_is_full_refuses() -> None:
         assert not visit.may_begin(choice(None, None))
         with pytest.raises(APIError, match="--max-waiting"):
             await visit.wait()
+
+
+async def test_a_request_that_waits_for_a_better_moment_blocks_no_request_that_could_begin() -> None:
+    of = entrance(max_requests=3)
+    of.begins(request("r-1").samples, ROUTE.decode)
+    strict, calm, late = request("r-2", Objective(tpot_ms=1.0), tenant="a"), request("r-3"), request("r-4")
+    with Visit(of, strict) as first, Visit(of, calm) as second, Visit(of, late) as third:
+        for _ in range(3):  # also when it has been looked at again
+            assert not first.may_begin(choice(0.1, 0.01)), "others run there"
+            await first.wait()
+        assert not first.may_begin(choice(0.1, 0.01))
+        first_waits = asyncio.ensure_future(first.wait())
+        await asyncio.sleep(0)  # it stands aside now
+        assert second.may_begin(choice(0.1, 0.01))
+        of.begins(calm.samples, ROUTE.decode)
+        assert third.may_begin(choice(0.1, 0.01))
+        of.begins(late.samples, ROUTE.decode)
+        await first_waits
+        assert not first.may_begin(choice(0.1, 0.0005)), "its moment is good, and there is no room"
+        of.ends(calm.samples[0])
+        assert first.may_begin(choice(0.1, 0.0005))
+    assert not len(of.gate)
+
+
+async def test_a_request_that_waits_behind_a_promise_blocks_no_request_that_keeps_it() -> None:
+    of, promised = entrance(), request("r-1", Objective(tpot_ms=50.0), tenant="a")
+    of.begins(promised.samples, ROUTE.decode)
+    with Visit(of, request("r-2", tenant="b")) as second, Visit(of, request("r-3", tenant="c")) as third:
+        assert not second.may_begin(choice(0.1, 0.06))
+        waits = asyncio.ensure_future(second.wait())
+        await asyncio.sleep(0)
+        assert third.may_begin(choice(0.1, 0.04)), "it has a shorter text, or another route"
+        of.ends(promised.samples[0])
+        await waits
+        assert second.may_begin(choice(0.1, 0.06)), "it is looked at when an answer has ended"
+
+
+async def test_a_header_alone_holds_nobody_back() -> None:
+    of, asked = entrance(), request("r-1", Objective(tpot_ms=3.0), granted=NO_OBJECTIVE)
+    of.begins(asked.samples, ROUTE.decode)
+    with Visit(of, request("r-2")) as visit:
+        assert visit.may_begin(choice(0.1, 0.06)), "any client may send headers"
+    granted = request("r-3", Objective(tpot_ms=3.0), granted=Objective(tpot_ms=50.0))
+    of.begins(granted.samples, ROUTE.decode)
+    with Visit(of, request("r-4")) as visit:
+        assert visit.may_begin(choice(0.1, 0.04)) and not visit.may_begin(choice(0.1, 0.06))
+
+
+@pytest.mark.parametrize("objective", [Objective(ttft_ms=500.0), Objective(tpot_ms=20.0)])
+async def test_an_idle_worker_takes_what_only_its_start_says_it_cannot_keep(objective: Objective) -> None:
+    with Visit(entrance(), request("r", objective)) as visit:
+        assert visit.may_begin(choice(3.0, 0.05, ttft_guessed=True, tpot_guessed=True, alone=True))
+    with Visit(entrance(), request("r", objective)) as visit, pytest.raises(APIError) as caught:
+        visit.may_begin(choice(3.0, 0.05, alone=True))
+    assert caught.value.code == "objective_out_of_reach", "it has run steps, and knows"
+
+
+async def test_a_tenants_requests_that_wait_for_a_better_moment_are_bounded() -> None:
+    of = entrance(max_waiting=4)
+    busy = choice(0.1, 0.01)
+    with ExitStack() as leaving:
+        visits = [
+            leaving.enter_context(Visit(of, request(f"r-{n}", Objective(tpot_ms=1.0), tenant=tenant)))
+            for n, tenant in enumerate("aaab")
+        ]
+        for visit in visits:
+            assert not visit.may_begin(busy)
+        *waiting, refused = [asyncio.ensure_future(visits[n].wait()) for n in (0, 1, 3, 2)]
+        with pytest.raises(APIError, match="2 requests of this tenant wait"):
+            await refused
+        assert len(of.gate) == 3
+        of.gate.look()
+        await asyncio.gather(*waiting)
+    assert not len(of.gate) and not of.gate.tokens
