@@ -6,10 +6,11 @@ class BatonError(Exception):
 
 
 class ConfigError(BatonError):
-    """A setting has a value that cannot work; the message names both."""
+    """A setting has a value that cannot work; the message names both, and a field of a config by its option."""
 
     def __init__(self, key: str, value: object, why: str) -> None:
-        super().__init__(f"{key}: {value!r}: {why}")
+        field = key.isidentifier() and key.islower()
+        super().__init__(f"{'--' + key.replace('_', '-') if field else key}: {value!r}: {why}")
 
 
 class ModelError(BatonError):

@@ -13,7 +13,7 @@ from core.cli import parse
 from core.errors import BatonError, ConfigError
 from core.network.listening import http_url
 from launcher import greeting
-from launcher.checking.memory import refuse_weights_beyond_memory
+from launcher.checking.memory import refuse_kv_beyond_memory, refuse_weights_beyond_memory
 from launcher.checking.settings import check_settings, checked_port, with_whole_paths
 from launcher.host.gpus import usable_gpus
 from launcher.host.instances import Instance, Record
@@ -79,6 +79,8 @@ def check(config: UpConfig) -> tuple[UpConfig, Path | None]:
     directory = check_settings(config)
     config = with_whole_paths(config)
     prefill = (0 if len(gpus) == 1 else 1) if config.prefill is None else config.prefill
+    if not gpus:
+        refuse_kv_beyond_memory(config.engine, prefill + config.decode)
     if directory is not None and not gpus:
         refuse_weights_beyond_memory(directory, config.engine, prefill + config.decode)
     return replace(config, port=port, prefill=prefill), directory

@@ -35,6 +35,16 @@ def refuse_weights_beyond_memory(
     raise ConfigError("--model", str(directory), f"{takes}, and only {format_bytes(there)} of memory are free{hint}")
 
 
+def refuse_kv_beyond_memory(engine: EngineOptions, workers: int, there: int | None = None) -> None:
+    """Raises `ConfigError` where `workers` on the CPU cannot have the KV memory that each is told to take."""
+    there = available_memory() if there is None else there
+    tier = 0 if engine.host_kv_directory else engine.host_kv_memory
+    for option, size in (("--kv-memory", engine.kv_memory), ("--host-kv-memory", tier)):
+        if size * workers > there:
+            of_each = f" for {workers} workers, which each take so much" if workers > 1 else ""
+            raise ConfigError(option, format_bytes(size), f"only {format_bytes(there)} of memory are free{of_each}")
+
+
 def _others(directory: Path, engine: EngineOptions, copies: int, there: int) -> dict[str, bool]:
     """Returns options that take less memory, each with whether it would be enough."""
     room = there // copies

@@ -72,7 +72,7 @@ def turing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_gpu_without_bf16_computes_in_fp16() -> None:
     assert choose_dtype("auto", GPU) == choose_dtype("fp16", GPU) == torch.float16
     assert choose_dtype("fp32", GPU) == torch.float32
-    sentence = r"^dtype: 'bf16': cuda:0 \(Tesla T4, sm_75\) has no bf16; use fp16, fp32 or auto$"
+    sentence = r"^--dtype: 'bf16': cuda:0 \(Tesla T4, sm_75\) has no bf16; use fp16, fp32 or auto$"
     with pytest.raises(ConfigError, match=sentence):
         choose_dtype("bf16", GPU)
 
@@ -115,7 +115,7 @@ def test_a_gpu_older_than_the_kernels_has_pytorchs_operators(caplog: pytest.LogC
     with caplog.at_level(logging.WARNING):
         assert choose(EngineConfig(model="m", device="cuda"), GPU, torch.float16, CONFIG).name == "torch"
     assert "not Triton's kernels: those need sm_80, and this is cuda:0 (Tesla T4, sm_75)" in caplog.text
-    with pytest.raises(ConfigError, match=r"^cuda_backend: 'triton': cuda:0 \(Tesla T4, sm_75\) is older than"):
+    with pytest.raises(ConfigError, match=r"^--cuda-backend: 'triton': cuda:0 \(Tesla T4, sm_75\) is older than"):
         choose(EngineConfig(model="m", device="cuda", cuda_backend="triton"), GPU, torch.float16, CONFIG)
 
 

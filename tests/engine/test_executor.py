@@ -187,7 +187,7 @@ def test_half_precision_stays_close_to_full(dtype: str, model: Path) -> None:
 
 
 def test_settings_that_do_not_fit_are_refused(model: Path) -> None:
-    with pytest.raises(ConfigError, match=r"kv_memory: '1.0MiB'.*--kv-memory"):
+    with pytest.raises(ConfigError, match=r"--kv-memory: '1.0MiB'.*--kv-memory"):
         make_executor(model, kv_memory=1 << 20, max_model_len=1024)
-    with pytest.raises(ConfigError, match="device: 'cuda:99'"):
+    with pytest.raises(ConfigError, match="--device: 'cuda:99'"):
         make_executor(model, device="cuda:99")

@@ -117,6 +117,11 @@ def test_a_server_that_is_no_redis_is_refused_in_time(
     assert sentence.startswith(f"error: --redis: '{url}': no answer")
 
 
+def test_kv_memory_that_is_not_there_is_refused_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    told = ["--port", "0", "--dashboard-port", "0", "--device", "cpu", "--kv-memory", "1024TiB"]
+    assert refused(told, capsys).startswith("error: --kv-memory: '1024.0TiB': only ")
+
+
 def test_gpus_that_are_not_there_are_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -68,7 +68,7 @@ def test_without_a_compiler_torch_serves_and_one_line_says_why(
     executor = make_executor(model)
     assert executor.engine.backend.name == "torch" and answer(executor) == expected
     assert [line for line in lines(caplog) if "not native" in line] == [f"torch operators, not native ones: {why}"]
-    with pytest.raises(ConfigError, match=f"^cpu_backend: 'native': {re.escape(why)}$"):
+    with pytest.raises(ConfigError, match=f"^--cpu-backend: 'native': {re.escape(why)}$"):
         make_executor(model, cpu_backend="native")
 
 
@@ -88,7 +88,7 @@ def test_what_the_native_operators_do_not_know_is_torchs(
         executor = make_executor(directory, dtype=dtype, max_model_len=64)
         assert executor.engine.backend.name == "torch"
         assert [line for line in lines(caplog) if "not native" in line] == [f"torch operators, not native ones: {why}"]
-        with pytest.raises(ConfigError, match=f"^cpu_backend: 'native': {why}$"):
+        with pytest.raises(ConfigError, match=f"^--cpu-backend: 'native': {why}$"):
             make_executor(directory, dtype=dtype, max_model_len=64, cpu_backend="native")
     assert run(executor, start(executor, [expected.prompt], 4), 4) == [expected.tokens]
 
@@ -157,5 +157,5 @@ def test_operators_that_multiply_wrongly_do_not_serve(
     assert make_engine(model).backend.name == "torch"
     why = "the native operators multiply torch.float32 wrongly on this processor"
     assert f"torch operators, not native ones: {why}" in lines(caplog)
-    with pytest.raises(ConfigError, match=f"cpu_backend: 'native': {why}"):
+    with pytest.raises(ConfigError, match=f"--cpu-backend: 'native': {why}"):
         make_executor(model, cpu_backend="native")

@@ -196,7 +196,7 @@ def test_logits_are_those_of_emulation(
 def test_other_backends_refuse_it_by_name(tmp_path: Path) -> None:
     directory = build_model(tmp_path / "model", VARIANTS["llama"]())
     for backend, activations in (("torch", "8bit"), ("native", "16bit")):
-        words = f"activations: '{activations}': only Triton's kernels, on a GPU, quantize tokens or not"
+        words = f"--activations: '{activations}': only Triton's kernels, on a GPU, quantize tokens or not"
         with pytest.raises(ConfigError, match=words):
             make_executor(directory, device="cpu", cpu_backend=backend, activations=activations)
 

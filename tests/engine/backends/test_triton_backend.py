@@ -89,7 +89,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_what_the_kernels_do_not_support_is_refused_at_load(tmp_path: Path) -> None:
     config = LlamaConfig(**{**SIZES, "head_dim": 24, "num_attention_heads": 2, "num_key_value_heads": 1})
-    setting = f"{DEVICE}_backend"
+    setting = f"--{DEVICE}-backend"
     why = "attention supports head sizes that are multiples of 16 up to 256, not 24; torch's operators support it"
     with pytest.raises(ConfigError, match=f"^{setting}: 'triton': {why}$"):
         make(build_model(tmp_path / "odd", config))
@@ -106,7 +106,7 @@ def test_a_gpu_that_triton_does_not_start_on_is_refused(model: Path, monkeypatch
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(triton.runtime, "driver", type(triton.runtime.driver)())  # it remembers what it has found
     settings = EngineConfig(model=str(model), device="cuda")
-    why = "cuda_backend: 'auto': Triton cannot start: 0 active drivers.*; torch's operators need no compiler"
+    why = "--cuda-backend: 'auto': Triton cannot start: 0 active drivers.*; torch's operators need no compiler"
     with pytest.raises(ConfigError, match=f"^{why}$"):
         choose(settings, torch.device("cuda"), torch.bfloat16, read_config(model, 256))
 
@@ -129,7 +129,7 @@ def test_missing_python_headers_are_one_sentence_with_the_packages_name(
         r"Python's headers are not installed: there is no /no/include/Python\.h; Debian's package is"
         r" python3\.\d+-dev, Fedora's python3-devel"
     )
-    why = f"cuda_backend: 'auto': Triton cannot start: {headers}; torch's operators need neither"
+    why = f"--cuda-backend: 'auto': Triton cannot start: {headers}; torch's operators need neither"
     with pytest.raises(ConfigError, match=f"^{why}$"):
         choose(settings, torch.device("cuda"), torch.bfloat16, read_config(model, 256))
     with pytest.raises(DeviceError, match=f"^Triton cannot launch: {headers}$"), device_errors():

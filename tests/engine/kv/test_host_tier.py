@@ -74,5 +74,5 @@ def test_a_file_is_the_user_s_own_has_its_room_at_once_and_no_name(
 def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for wrong in ("missing", "file"):
-        with pytest.raises(ConfigError, match=f"host_kv_directory: '.*/{wrong}': no file of"):
+        with pytest.raises(ConfigError, match=f"--host-kv-directory: '.*/{wrong}': no file of"):
             HostTier(2, SPEC.groups[0], CPU, str(tmp_path / wrong))

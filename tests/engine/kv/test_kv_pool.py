@@ -92,9 +92,9 @@ def test_the_budget_decides_the_size() -> None:
         blocks(9 * one - 1)
     assert blocks(9 * one - 1, asked=0) == 8, "nobody asked for 64 tokens: what fits is served"
     assert tokens_in(spec, (8,)) == 56
-    with pytest.raises(ConfigError, match=r"kv_memory: '3.0KiB': one KV block .* takes 512B in each of 3 layers"):
+    with pytest.raises(ConfigError, match=r"--kv-memory: '3.0KiB': one KV block .* takes 512B in each of 3 layers"):
         blocks(2 * one - 1, asked=0)
-    with pytest.raises(ConfigError, match=r"kv_memory: 'auto': one KV block .* raise --kv-memory to 3.0KiB at least"):
+    with pytest.raises(ConfigError, match=r"--kv-memory: 'auto': one KV block .* raise --kv-memory to 3.0KiB at least"):
         blocks(0, spare=one)
 
 

@@ -128,7 +128,7 @@ def test_a_longer_context_than_the_models_own_is_refused(tmp_path: Path) -> None
     write(tmp_path, LLAMA)
     assert read_config(tmp_path).max_model_len == 1024
     assert read_config(tmp_path, 100).max_model_len == 100
-    with pytest.raises(ConfigError, match=r"max_model_len: 1025.*1024"):
+    with pytest.raises(ConfigError, match=r"--max-model-len: 1025.*1024"):
         read_config(tmp_path, 1025)
 
 

@@ -105,19 +105,19 @@ def test_what_strangers_hold_bounds_a_pool_by_what_is_free(gpu: FakeGPU) -> None
 
 def test_a_share_without_room_for_blocks_is_refused_with_all_figures(gpu: FakeGPU) -> None:
     sentence = (
-        r"^gpu_memory_utilization: 0\.2: 16\.0GiB of cuda:0, where weights and steps take 19\.5GiB and 64\.5GiB are"
+        r"^--gpu-memory-utilization: 0\.2: 16\.0GiB of cuda:0, where weights and steps take 19\.5GiB and 64\.5GiB are"
         r" free: no room for KV blocks; raise it, or put fewer workers on this GPU$"
     )
     with pytest.raises(ConfigError, match=sentence):
         gpu.size_pool(gpu.start(*PREFILL), 0.2)
     gpu.start(60 * GIB, 0)
-    with pytest.raises(ConfigError, match=r"^gpu_memory_utilization: 0\.45: .* 4\.0GiB are free: no room"):
+    with pytest.raises(ConfigError, match=r"^--gpu-memory-utilization: 0\.45: .* 4\.0GiB are free: no room"):
         gpu.size_pool(gpu.processes[0], 0.45)
 
 
 def test_memory_that_was_asked_for_is_bound_by_what_is_free_only(gpu: FakeGPU) -> None:
     assert 50 * GIB - SPEC.block_bytes() < gpu.size_pool(gpu.start(*PREFILL), 0.2, kv_memory=50 * GIB) <= 50 * GIB
-    with pytest.raises(ConfigError, match=r"^kv_memory: '1\.0GiB': only 0B are free on cuda:0 beside weights and"):
+    with pytest.raises(ConfigError, match=r"^--kv-memory: '1\.0GiB': only 0B are free on cuda:0 beside weights and"):
         gpu.size_pool(gpu.start(10 * GIB, 3 * GIB), 0.2, kv_memory=GIB)
 
 
@@ -126,6 +126,6 @@ def test_weights_are_compared_with_what_is_free(gpu: FakeGPU, monkeypatch: pytes
     monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda device: 0)
     monkeypatch.setattr("torch.cuda.empty_cache", lambda: None)
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (8 * GIB, 80 * GIB))
-    with pytest.raises(ConfigError, match=r"^model: 'm': its weights take 16\.0GiB in bf16, and only 8\.0GiB are free"):
+    with pytest.raises(ConfigError, match=r"^--model: 'm': its weights take 16\.0GiB in bf16, and only 8\.0GiB"):
         refuse_large_weights(EngineConfig(model="m"), {None: 8 * GIB}, torch.bfloat16, GPU)
     refuse_large_weights(EngineConfig(model="m"), {None: 3 * GIB}, torch.bfloat16, GPU)

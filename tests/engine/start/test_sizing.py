@@ -57,21 +57,21 @@ def settings(**changes: object) -> EngineConfig:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"block_size": 12}, r"block_size: 12: .* 8, 16, 32, 64"),
-        ({"kv_memory": 1 << 50}, r"kv_memory: '1024.0TiB': only .*iB are free on this machine"),
-        ({"host_kv_memory": 1 << 50}, r"host_kv_memory: '1024.0TiB': only .*iB are free on this machine"),
-        ({"host_kv_directory": "{there}"}, r"host_kv_directory: '{there}': .*--host-kv-memory"),
+        ({"block_size": 12}, r"--block-size: 12: .* 8, 16, 32, 64"),
+        ({"kv_memory": 1 << 50}, r"--kv-memory: '1024.0TiB': only .*iB are free on this machine"),
+        ({"host_kv_memory": 1 << 50}, r"--host-kv-memory: '1024.0TiB': only .*iB are free on this machine"),
+        ({"host_kv_directory": "{there}"}, r"--host-kv-directory: '{there}': .*--host-kv-memory"),
         (
             {"host_kv_directory": "{there}/no", "host_kv_memory": 1 << 20},
-            r"host_kv_directory: '{there}/no': there is no such directory",
+            r"--host-kv-directory: '{there}/no': there is no such directory",
         ),
         (
             {"host_kv_directory": "/proc/self", "host_kv_memory": 1 << 20},
-            r"host_kv_directory: '/proc/self': no file can be made there: ",
+            r"--host-kv-directory: '/proc/self': no file can be made there: ",
         ),
         (
             {"host_kv_directory": "{there}", "host_kv_memory": 1 << 60},
-            r"host_kv_memory: '1048576.0TiB': only .*iB are free in {there}",
+            r"--host-kv-memory: '1048576.0TiB': only .*iB are free in {there}",
         ),
     ],
 )
@@ -99,9 +99,9 @@ def test_the_host_tier_has_whole_blocks(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setattr("engine.start.sizing.available_memory", lambda: 10 * BLOCK)
     assert host_slots(settings(), SPEC, 0) == 0
     assert host_slots(settings(host_kv_memory=3 * BLOCK + 5), SPEC, 7 * BLOCK - 5) == 3
-    with pytest.raises(ConfigError, match=r"host_kv_memory: '1.5KiB': a KV block of 8 tokens takes 1.5KiB"):
+    with pytest.raises(ConfigError, match=r"--host-kv-memory: '1.5KiB': a KV block of 8 tokens takes 1.5KiB"):
         host_slots(settings(host_kv_memory=BLOCK - 1), SPEC, 0)
-    beside = r"host_kv_memory: '4.5KiB': only 3.0KiB are free on this machine beside the KV pool's 12.0KiB"
+    beside = r"--host-kv-memory: '4.5KiB': only 3.0KiB are free on this machine beside the KV pool's 12.0KiB"
     with pytest.raises(ConfigError, match=beside):
         host_slots(settings(host_kv_memory=3 * BLOCK), SPEC, 8 * BLOCK)
     on_disk = settings(host_kv_memory=20 * BLOCK, host_kv_directory=str(tmp_path))
@@ -110,7 +110,7 @@ def test_the_host_tier_has_whole_blocks(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 def test_a_pool_larger_than_what_the_weights_leave_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.start.sizing.available_memory", lambda: 2 << 20)
-    with pytest.raises(ConfigError, match=r"kv_memory: '4.0MiB': only 2.0MiB are free beside the weights"):
+    with pytest.raises(ConfigError, match=r"--kv-memory: '4.0MiB': only 2.0MiB are free beside the weights"):
         blocks_that_fit(settings(kv_memory=4 << 20), SPEC, CPU, Texts(64, under_way=16))
 
 
@@ -120,7 +120,7 @@ def test_weights_larger_than_memory_are_refused_with_what_would_fit(
     values = sum(tensor.numel() for tensor in load_file(model / "model.safetensors").values())
     monkeypatch.setattr("engine.start.sizing.available_memory", lambda: 4 * values - 1)
     full, half = re.escape(format_bytes(4 * values)), re.escape(format_bytes(2 * values))
-    takes = rf"^model: '.*/model': its weights take {full} in fp32, and only .*iB are free on this machine"
+    takes = rf"^--model: '.*/model': its weights take {full} in fp32, and only .*iB are free on this machine"
     with pytest.raises(ConfigError, match=rf"{takes}; --dtype bf16 takes {half}$"):
         make_engine(model, kv_memory=0)
     assert make_engine(model, kv_memory=0, dtype="bf16").parameters == values
@@ -227,7 +227,7 @@ def test_of_a_model_with_windows_it_says_what_each_group_has(tmp_path: Path, cap
 
 
 def test_what_windows_give_up_is_not_kept(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^host_kv_memory: '1.0MiB': all layers of this model see 13 tokens, and"):
+    with pytest.raises(ConfigError, match=r"^--host-kv-memory: '1.0MiB': all layers of this model see 13 tokens, and"):
         make_engine(build_model(tmp_path / "model", VARIANTS["mistral-window"]()), host_kv_memory=1 << 20)
 
 

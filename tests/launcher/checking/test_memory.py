@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from core.config.engine import EngineOptions
 from core.errors import ConfigError
 from core.gguf.unpacking import PLACES
-from launcher.checking.memory import refuse_weights_beyond_memory
+from launcher.checking.memory import refuse_kv_beyond_memory, refuse_weights_beyond_memory
 
 VALUES = 1 << 10
 LAYERS = 2
@@ -75,3 +75,14 @@ def test_a_gguf_files_blocks_stay_as_they_are(tmp_path: Path) -> None:
     refuse_weights_beyond_memory(tmp_path, options(), workers=1, there=VALUES)
     with pytest.raises(ConfigError):
         refuse_weights_beyond_memory(tmp_path, options(), workers=1, there=VALUES - 1)
+
+
+@pytest.mark.parametrize("option", ["kv_memory", "host_kv_memory"])
+def test_kv_memory_that_workers_cannot_all_have_is_refused(option: str) -> None:
+    refuse_kv_beyond_memory(options(**{option: 2 << 20}), workers=2, there=4 << 20)
+    refuse_kv_beyond_memory(options(host_kv_memory=9 << 30, host_kv_directory="/disk"), workers=1, there=4 << 20)
+    name = option.replace("_", "-")
+    with pytest.raises(ConfigError, match=rf"^--{name}: '2\.0MiB': only 3\.0MiB of memory are free for 2 workers"):
+        refuse_kv_beyond_memory(options(**{option: 2 << 20}), workers=2, there=3 << 20)
+    with pytest.raises(ConfigError, match=r": '4\.0MiB': only 3\.0MiB of memory are free$"):
+        refuse_kv_beyond_memory(options(**{option: 4 << 20}), workers=1, there=3 << 20)
