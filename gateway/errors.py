@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ INVALID = "invalid_request_error"
 SERVER = "server_error"
 NAMED = 16  # adapters that one message names
 ANTHROPIC = "/v1/messages"  # this path and those below are answered as Anthropic's API does
+MODELS = "/v1/models"  # … and these, where its clients ask
 _ANTHROPIC_TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -37,8 +38,10 @@ class APIError(BatonError):
         param: str | None = None,
         code: str | None = None,
         retry_after: float | None = None,  # s
+        anthropic: str = "",  # what Anthropic's API says in place of the message, where its clients know the words
     ) -> None:
         super().__init__(message)
+        self.anthropic = anthropic
         self.status = status
         self.message = message
         self.kind = kind
@@ -59,15 +62,15 @@ class APIError(BatonError):
         """Returns the body as Anthropic has it: `{"type", "error": {type, message, details}, "request_id"}`."""
         error: dict[str, Any] = {
             "type": _ANTHROPIC_TYPES.get(self.status, INVALID if self.status < 500 else "api_error"),
-            "message": self.message,
+            "message": self.anthropic or self.message,
         }
         if self.code is not None:
             error["details"] = {"error_code": self.code}
         return {"type": "error", "error": error, "request_id": request}
 
-    def body_for(self, path: str, request: str) -> dict[str, Any]:
-        """Returns the body in the shape of the API that `path` belongs to; `request` is the request's id."""
-        return self.anthropic_body(request) if is_anthropic(path) else self.body()
+    def body_for(self, anthropic: bool, request: str) -> dict[str, Any]:
+        """Returns the body in the shape of the API that was asked; `request` is the request's id."""
+        return self.anthropic_body(request) if anthropic else self.body()
 
     def headers(self) -> Mapping[str, str]:
         """Returns headers that tell clients when a retry can help, and where it cannot."""
@@ -79,9 +82,13 @@ class APIError(BatonError):
         return {"x-should-retry": "false"} if self.status >= 500 else {}
 
 
-def is_anthropic(path: str) -> bool:
-    """Returns whether a path belongs to Anthropic's API, and not to OpenAI's."""
-    return path == ANTHROPIC or path.startswith(f"{ANTHROPIC}/")
+def is_anthropic(path: str, headers: Container[str] = ()) -> bool:
+    """Returns whether a path, asked for with these headers, belongs to Anthropic's API, and not to OpenAI's."""
+    return _is_below(path, ANTHROPIC) or ("anthropic-version" in headers and _is_below(path, MODELS))
+
+
+def _is_below(path: str, above: str) -> bool:
+    return path == above or path.startswith(f"{above}/")
 
 
 @contextmanager
@@ -104,12 +111,13 @@ def named(names: Mapping[str, str]) -> Iterator[None]:
             param=other + path[field.end() :],
             code=error.code,
             retry_after=error.retry_after,
+            anthropic=error.anthropic,
         ) from None
 
 
-def invalid(message: str, param: str | None = None, code: str = "invalid_value") -> APIError:
+def invalid(message: str, param: str | None = None, code: str = "invalid_value", anthropic: str = "") -> APIError:
     """Returns a 400: the request itself is wrong."""
-    return APIError(400, message, param=param, code=code)
+    return APIError(400, message, param=param, code=code, anthropic=anthropic)
 
 
 def revoked() -> APIError:
@@ -145,10 +153,11 @@ def no_model(name: str, model: str, adapters: Collection[str], param: str = "mod
     return APIError(404, message, param=param, code="model_not_found")
 
 
-def of_status(status: int, path: str, method: str) -> APIError:
-    """Returns the answer to a path or method that there is not."""
+def of_status(status: int, path: str, method: str, near: str | None = None) -> APIError:
+    """Returns the answer to a path or method that there is not; `near` is a path that there is."""
     if status == 404:
-        return APIError(404, f"there is no {path} here", code="not_found")
+        hint = f"; there is {near}: is the client's base URL right?" if near is not None else ""
+        return APIError(404, f"there is no {path} here{hint}", code="not_found")
     if status == 405:
         return APIError(405, f"{path} does not take {method}", code="method_not_allowed")
     return APIError(status, f"{method} {path} was refused", kind=SERVER if status >= 500 else INVALID, code="refused")

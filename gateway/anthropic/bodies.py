@@ -7,6 +7,7 @@ from gateway.anthropic.schemas import Block, CountTokensRequest, MessagesRequest
 from gateway.errors import invalid
 from gateway.openai.bodies.parsing import converted, json_object
 
+BUILT_IN = ("bash_", "text_editor_", "computer_", "memory_", "browser_")  # tools of Anthropic's that clients run
 BLOCKS = {kind.__struct_config__.tag for kind in get_args(Block)}
 
 
@@ -38,8 +39,10 @@ def _checked(fields: Mapping[str, Any]) -> Mapping[str, Any]:
         kind = tool.get("type") if isinstance(tool, dict) else None
         if isinstance(kind, str) and kind != "custom":
             name = f"tools[{number}].type"
-            message = f"{name}: a tool of the type {kind[:64]!r} is not supported, only tools that the client runs are"
-            raise invalid(message, name, "unsupported_parameter")
+            built_in = kind.startswith(BUILT_IN)
+            why = "its schema is known to Claude alone" if built_in else "this server runs no tools"
+            message = f"{name}: a tool of the type {kind[:64]!r} is not supported, for {why}"
+            raise invalid(f"{message}; describe yours by its name and input_schema", name, "unsupported_parameter")
     return fields
 
 

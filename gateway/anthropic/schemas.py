@@ -69,7 +69,7 @@ class AnthropicMessage(Struct, frozen=True, kw_only=True):
 
 
 class AnthropicTool(Struct, frozen=True, kw_only=True):
-    """Describes a tool that the client runs. Those that Anthropic runs have other types, and are refused by name."""
+    """Describes a tool that the client runs. Those that Anthropic defines have other types, and are refused."""
 
     name: ToolName
     input_schema: dict[str, Any]

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
+import msgspec
 from msgspec import structs
 
 from gateway.anthropic.schemas import (
@@ -162,8 +163,10 @@ def _choice(body: CountTokensRequest) -> ToolChoice | None:
 
 
 def _format(body: CountTokensRequest) -> JSONSchemaFormat | None:
-    wanted = body.output_config.format if body.output_config is not None else None
-    wanted = wanted or body.output_format
+    wanted, older = body.output_config.format if body.output_config is not None else None, body.output_format
+    if wanted is not None and older is not None and msgspec.json.encode(wanted) != msgspec.json.encode(older):
+        raise conflict("output_format: output_config.format asks for another form; give one of them", "output_format")
+    wanted = wanted or older
     return None if wanted is None else JSONSchemaFormat(json_schema=NamedSchema(name="answer", schema=wanted.schema))
 
 

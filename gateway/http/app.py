@@ -1,5 +1,8 @@
 """Puts the endpoints together. Every error has the shape of the API that was asked."""
 
+import re
+from collections.abc import Callable
+
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -9,7 +12,7 @@ from starlette.types import ASGIApp, Scope
 
 from gateway.errors import APIError, failed, not_offered, of_status
 from gateway.http.cross_origin import CrossOrigin, allow
-from gateway.http.routes import adapters, completions, docs, facts, messages, responses, tokens
+from gateway.http.routes import adapters, completions, docs, facts, messages, models, responses, tokens
 from gateway.http.routes.absent import absent
 from gateway.http.serving import Serving
 from gateway.http.surface import Surface
@@ -21,6 +24,7 @@ PARTS = (
     messages.endpoints,
     tokens.endpoints,
     adapters.endpoints,
+    models.endpoints,
     facts.endpoints,
 )
 
@@ -39,9 +43,10 @@ def make_app(gateway: Gateway) -> ASGIApp:
     async def on_http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         path = request.scope["path"]  # and not what its Host makes of it
-        if error.status_code == 404 and (what := absent(path)) is not None:
+        if error.status_code in (404, 405) and (what := absent(path)) is not None:
             return serving.refuse(request, not_offered(path, what))
-        refusal = serving.refuse(request, of_status(error.status_code, path, request.method))
+        near = neighbour(path, lambda other: bool(taken(routes, {**request.scope, "path": other})))
+        refusal = serving.refuse(request, of_status(error.status_code, path, request.method, near))
         if error.status_code == 405:
             refusal.headers.update(allow(taken(routes, request.scope)))
         return refusal
@@ -59,6 +64,13 @@ def make_app(gateway: Gateway) -> ASGIApp:
     return Surface(
         app, gateway.holdings, cross_origin, lambda scope: taken(routes, scope), gateway.callers, serving.refuse
     )
+
+
+def neighbour(path: str, is_there: Callable[[str], bool]) -> str | None:
+    """Returns the path that a client has probably meant whose base URL has `/v1` twice, or not at all, or a slash."""
+    single = re.sub("/{2,}", "/", path)
+    guesses = (single, f"/v1{single}", f"/v1/{single.rpartition('/v1/')[2]}", single.removeprefix("/v1"))
+    return next((guess for guess in guesses if guess != path and is_there(guess)), None)
 
 
 def taken(routes: list[Route], scope: Scope) -> list[str]:

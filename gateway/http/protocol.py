@@ -21,7 +21,7 @@ import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from gateway.errors import APIError, invalid, unavailable
+from gateway.errors import APIError, invalid, is_anthropic, unavailable
 from gateway.http.connections import Connections
 from gateway.http.direct import EXTENSION, BodyWriter
 
@@ -234,7 +234,7 @@ class Connection(HttpToolsProtocol):
                 self.transport.close()
                 return
             id = cycle.scope["state"].get("id", "")  # the application tells of it
-            shaped = error.body_for(cycle.scope["path"], id)
+            shaped = error.body_for(is_anthropic(cycle.scope["path"]), id)
         else:
             id = self._refused(error)
             shaped = error.body()

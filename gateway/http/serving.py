@@ -8,7 +8,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.errors import APIError
+from gateway.errors import APIError, is_anthropic
 from gateway.http.body import BodyRoom, parsed, read_body
 from gateway.http.direct import BodyWriter
 from gateway.http.disconnect import ClientGone, until_gone
@@ -97,7 +97,8 @@ class Serving:
     def refuse(self, request: Request, error: APIError) -> Response:
         """Answers with an error, in the shape of the API that was asked."""
         self._report(request, error)
-        return reply(error.body_for(request.scope["path"], holdings(request).id), error.status, error.headers())
+        body = error.body_for(is_anthropic(request.scope["path"], request.headers), holdings(request).id)
+        return reply(body, error.status, error.headers())
 
     def _report(self, request: Request, error: APIError) -> None:
         self.gateway.refusals.report(error, holdings(request).id)

@@ -1,4 +1,4 @@
-"""Does what is the same for every path: ids, who asks, HEAD and OPTIONS, and what browsers need to be told."""
+"""Does what is the same for every path: ids, who asks, HEAD and OPTIONS, a slash at the end, what browsers are told."""
 
 import logging
 import re
@@ -47,10 +47,11 @@ class Surface:
             await self._answer(holdings.id, scope, receive, send)
 
     async def _answer(self, id: str, scope: Scope, receive: Receive, send: Send) -> None:
-        asked, path = Headers(scope=scope), scope["path"]
+        asked, path = Headers(scope=scope), scope["path"].removesuffix("/") or "/"
+        scope = {**scope, "path": path}
         shown = named_by_client(asked) or id
         headers = {"x-request-id": shown, **self._cross_origin.headers(path, asked)}
-        if is_anthropic(path):
+        if is_anthropic(path, asked):
             headers["request-id"] = id
 
         told: dict[str, str] = scope["state"].setdefault("told", {})  # what whoever answers has to tell beside it

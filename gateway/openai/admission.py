@@ -179,7 +179,7 @@ class Admission:
             async with asyncio.timeout(RENDER_SECONDS):
                 return await asyncio.get_running_loop().run_in_executor(threads, work)
         except TooManyTokens as error:
-            raise _too_long(param, self.context(), f"{'' if error.counted else 'at least '}{error.count}") from None
+            raise _too_long(param, self.context(), error.count, error.counted) from None
         except TimeoutError:
             raise invalid(f"{param} could not be tokenized within {RENDER_SECONDS:g} s", param, "too_long") from None
 
@@ -296,7 +296,7 @@ class Admission:
         if not prompt:
             raise invalid(f"{param} has no tokens", param, "empty_prompt")
         if len(prompt) >= context:  # a worker with a shorter one has come meanwhile
-            raise _too_long(param, context, f"{len(prompt)}")
+            raise _too_long(param, context, len(prompt))
         room = context - len(prompt)
         limit = body.limit() or None
         if limit is None and body.max_tokens == 0 and not (isinstance(body, CompletionRequest) and body.echo):
@@ -340,12 +340,13 @@ def _check_arguments(messages: list[dict[str, Any]]) -> None:
             raise invalid(what, f"messages[{number}].tool_calls", "too_many_values")
 
 
-def _too_long(param: str, context: int, tokens: str) -> APIError:
-    return _overflow(context, f"{param} alone has {tokens}", param)
+def _too_long(param: str, context: int, tokens: int, counted: bool = True) -> APIError:
+    told = f"prompt is too long: {tokens} tokens > {context - 1} maximum"  # an answer has a token at least
+    return _overflow(context, f"{param} alone has {'' if counted else 'at least '}{tokens}", param, told)
 
 
-def _overflow(context: int, what: str, param: str) -> APIError:
-    # Clients know an overflow by these words, of OpenAI's two APIs.
+def _overflow(context: int, what: str, param: str, anthropic: str = "") -> APIError:
+    # Clients know an overflow by these words, of OpenAI's two APIs and of Anthropic's.
     limit = f"this model's maximum context length is {context} tokens"
     message = f"{limit}, and {what}. Input tokens exceed the configured limit of {context} tokens."
-    return invalid(message, param, "context_length_exceeded")
+    return invalid(message, param, "context_length_exceeded", anthropic)

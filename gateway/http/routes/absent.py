@@ -20,6 +20,9 @@ ABSENT = {
     "containers": "v1/containers(/.*)?",
     "evaluations": "v1/evals(/.*)?",
     "conversations": "v1/conversations(/.*)?",
+    "compacting of conversations": "v1/responses/compact",
+    "batches of chats": "v1/chat/completions/batch",
+    "rendering of prompts": "v1/(chat/)?completions/render",
     "stored chat completions": "v1/chat/completions/.+",
     "Anthropic's text completions": "v1/complete",
 }

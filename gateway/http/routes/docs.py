@@ -26,7 +26,7 @@ details { border-bottom: 1px solid #8883; } details details { margin-left: 1rem;
 <script>
 const make = (tag, text, ...inside) => {
   const one = document.createElement(tag);
-  if (text) one.textContent = text;
+  (text || "").split("`").forEach((part, place) => one.append(place % 2 ? make("code", part) : part));
   one.append(...inside);
   return one;
 };
@@ -72,7 +72,7 @@ const shown = (title, schema, all) => {
 const eventOf = ({properties: {data}}) => (data.anyOf ? data.anyOf[0] : data).contentSchema;
 const main = async () => {
   const api = await (await fetch("openapi.json")).json(), all = api.components.schemas;
-  document.getElementById("about").textContent = api.info.description;
+  document.getElementById("about").replaceChildren(make("span", api.info.description));
   for (const [path, methods] of Object.entries(api.paths))
     for (const [method, one] of Object.entries(methods)) {
       const head = make("summary", "", make("b", method.toUpperCase()), make("code", path), " " + one.summary);

@@ -1,4 +1,4 @@
-"""Serves what can be asked without a prompt: models, readiness, versions, load, figures, the page."""
+"""Serves what can be asked without a prompt: readiness, versions, load, figures, the page."""
 
 import platform
 from typing import Any
@@ -7,56 +7,18 @@ from msgspec import Struct, structs
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from core.adapters import HeldAdapter
 from core.costs.standing import Standing
 from core.messages.wire import VERSION as PROTOCOL
 from core.redis.records import GatewayRecord, WorkerRecord
 from core.version import BATON
-from gateway.errors import no_model
 from gateway.http.endpoint import Endpoint
+from gateway.http.routes.models import context_of
 from gateway.http.routes.page import page
 from gateway.http.serving import Serving, reply
 from gateway.reports.metrics import CONTENT_TYPE
 from gateway.reports.predictions import Predicted
 from gateway.service import Gateway
 from gateway.workers.unreached import UnreachedPair
-
-
-class Permission(Struct, frozen=True):
-    """Says what vLLM's clients may ask to see of a model: here everybody may sample, and nobody may train."""
-
-    id: str
-    created: int  # s since 1970
-    object: str = "model_permission"
-    allow_create_engine: bool = False
-    allow_sampling: bool = True
-    allow_logprobs: bool = True
-    allow_search_indices: bool = False
-    allow_view: bool = True
-    allow_fine_tuning: bool = False
-    organization: str = "*"
-    group: str | None = None
-    is_blocking: bool = False
-
-
-class Model(Struct, frozen=True):
-    """Describes a model, as vLLM does."""
-
-    id: str
-    created: int  # s since 1970
-    root: str  # what it was loaded from: a hub id, or the name of a directory
-    max_model_len: int | None  # prompt + answer in tokens; null: no limit is known
-    permission: list[Permission]
-    object: str = "model"
-    owned_by: str = "baton"
-    parent: str | None = None  # of an adapter the model
-
-
-class Models(Struct, frozen=True):
-    """Lists the models."""
-
-    data: list[Model]
-    object: str = "list"
 
 
 class Health(Struct, frozen=True):
@@ -116,22 +78,6 @@ def endpoints(serving: Serving) -> list[Endpoint]:
     """Returns the endpoints."""
     gateway = serving.gateway
 
-    def adapters() -> dict[str, HeldAdapter]:
-        named = gateway.workers.adapters()
-        return {name: named[name] for name in sorted(named) if name != gateway.model}
-
-    async def models(request: Request) -> Response:
-        return reply(Models([_model(gateway), *(_adapter(gateway, held) for held in adapters().values())]))
-
-    async def model(request: Request) -> Response:
-        name = request.path_params["model"]
-        if name == gateway.model:
-            return reply(_model(gateway))
-        found = adapters()
-        if name not in found:
-            raise no_model(name, gateway.model, found)
-        return reply(_adapter(gateway, found[name]))
-
     async def health(request: Request) -> Response:
         stage, percent = gateway.readiness()
         ready = stage == "ready"
@@ -159,8 +105,6 @@ def endpoints(serving: Serving) -> list[Endpoint]:
         return HTMLResponse(page(gateway.model, gateway.readiness()[0], str(request.base_url).rstrip("/")))
 
     return [
-        Endpoint("GET", "/v1/models", models, "Lists the model and its adapters.", answer=Models),
-        Endpoint("GET", "/v1/models/{model:path}", model, "Describes the model, or an adapter.", answer=Model),
         Endpoint(
             "GET", "/health", health, "Says whether a request would be served.", answer=Health, others={503: Health}
         ),
@@ -179,20 +123,6 @@ def _life(record: GatewayRecord) -> GatewayLife:
     return GatewayLife(record.epoch, record.started_at, record.in_progress)
 
 
-def _context(gateway: Gateway) -> int | None:
-    front = gateway.admission
-    return (front.context() or None) if front is not None else None
-
-
-def _model(gateway: Gateway) -> Model:
-    permission = Permission(f"modelperm-{gateway.model}", gateway.created)
-    return Model(gateway.model, gateway.created, gateway.root, _context(gateway), [permission])
-
-
-def _adapter(gateway: Gateway, held: HeldAdapter) -> Model:
-    return structs.replace(_model(gateway), id=held.name, root=held.root, parent=gateway.model)
-
-
 def _facts(gateway: Gateway) -> GatewayFacts:
     """Returns only settings that cannot be secrets: numbers, switches, and what has a fixed set of words."""
     config: dict[str, Any] = structs.asdict(gateway.config)
@@ -200,4 +130,4 @@ def _facts(gateway: Gateway) -> GatewayFacts:
     settings = {name: value for name, value in config.items() if isinstance(value, int | float) or name in words}
     versions = {"baton": BATON, "protocol": str(PROTOCOL), "python": platform.python_version()}
     predicted = gateway.metrics.predictions.told()
-    return GatewayFacts(gateway.model, _context(gateway), float(gateway.created), versions, settings, predicted)
+    return GatewayFacts(gateway.model, context_of(gateway), float(gateway.created), versions, settings, predicted)

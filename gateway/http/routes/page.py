@@ -17,7 +17,9 @@ pre {{ background: #8881; padding: .8rem; overflow-x: auto; }} code {{ font-size
 <ul>
 <li><a href="/docs">/docs</a>: every endpoint, from <a href="/openapi.json">/openapi.json</a></li>
 <li><a href="/v1/models">/v1/models</a>: the model</li>
-<li><code>POST /v1/chat/completions</code>, <code>POST /v1/completions</code>: as in OpenAI's API</li>
+<li><code>POST /v1/chat/completions</code>, <code>POST /v1/completions</code>, <code>POST /v1/responses</code>: as in
+OpenAI's API</li>
+<li><code>POST /v1/messages</code>: as in Anthropic's API</li>
 <li><a href="/health">/health</a> and <a href="/ready">/ready</a>: 200 when requests are served</li>
 <li><a href="/stats">/stats</a>: what the workers say of themselves</li>
 <li><a href="/metrics">/metrics</a>: figures for Prometheus</li>

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gateway.errors import invalid
+from gateway.errors import conflict, invalid
 from gateway.openai.bodies.schemas import TEMPLATE_OPTIONS, ChatRequest
 
 
@@ -17,6 +17,9 @@ def template_options(body: ChatRequest) -> dict[str, Any]:
         )
     if body.reasoning_effort is None:
         return dict(given)
+    if given.get("reasoning_effort", body.reasoning_effort) != body.reasoning_effort:
+        message = "reasoning_effort: chat_template_kwargs.reasoning_effort is another; give one of them"
+        raise conflict(message, "reasoning_effort")
     effort: dict[str, Any] = {"reasoning_effort": body.reasoning_effort}
     if body.reasoning_effort == "none":
         effort |= {"enable_thinking": False, "thinking": False}

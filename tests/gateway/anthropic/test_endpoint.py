@@ -1,5 +1,6 @@
 """Anthropic's official client, with its defaults, against a gateway whose workers' tokens are known beforehand."""
 
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -125,9 +126,44 @@ async def test_errors_have_its_form(running: Running, client: anthropic.AsyncAnt
     image: list[Any] = [{"role": "user", "content": [{"type": "image"}]}]
     with pytest.raises(anthropic.BadRequestError, match=r"messages\[0\]\.content\[0\]\.type"):
         await client.messages.create(model=model(running), max_tokens=3, messages=image)
-    long: list[Any] = [{"role": "user", "content": "word " * 999}]
-    with pytest.raises(anthropic.BadRequestError, match="256"):
-        await client.messages.create(model=model(running), max_tokens=3, messages=long)
+
+
+async def test_a_prompt_that_is_too_long_is_said_in_its_words(
+    running: Running, client: anthropic.AsyncAnthropic
+) -> None:
+    """Agents look for these words, and shorten the conversation by these numbers."""
+    for words in (150, 999):  # of the longer prompt the length alone is looked at
+        turns: list[Any] = [{"role": "user", "content": "word " * words}]
+        counted = await client.messages.count_tokens(model=model(running), messages=turns)
+        with pytest.raises(anthropic.BadRequestError) as caught:
+            await client.messages.create(model=model(running), max_tokens=3, messages=turns)
+        body: Any = caught.value.body
+        assert body["error"]["type"] == "invalid_request_error"
+        assert body["error"]["details"]["error_code"] == "context_length_exceeded"
+        found = re.fullmatch(r"prompt is too long: (\d+) tokens > (\d+) maximum", body["error"]["message"])
+        assert found is not None and int(found[2]) == 255 < int(found[1]) <= counted.input_tokens
+        assert words == 999 or int(found[1]) == counted.input_tokens
+    told = (await running.post("/v1/chat/completions", messages=turns)).json()["error"]["message"]
+    assert "maximum context length is 256" in told
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("bash_20250124", "known to Claude alone"),
+        ("text_editor_20250728", "known to Claude alone"),
+        ("computer_20250124", "known to Claude alone"),
+        ("memory_20250818", "known to Claude alone"),
+        ("web_search_20250305", "runs no tools"),
+        ("code_execution_20250825", "runs no tools"),
+    ],
+)
+async def test_tools_that_anthropic_defines_are_refused_for_what_they_are(
+    kind: str, why: str, running: Running, client: anthropic.AsyncAnthropic
+) -> None:
+    tools: Any = [{"type": kind, "name": "tool"}]
+    with pytest.raises(anthropic.BadRequestError, match=rf"'{kind}' is not supported, for .*{why}; describe yours"):
+        await client.messages.create(model=model(running), max_tokens=3, messages=HI, tools=tools)
 
 
 async def test_a_stream_that_fails_says_so(running: Running, client: anthropic.AsyncAnthropic) -> None:

@@ -132,7 +132,14 @@ def test_the_choice_of_a_tool(choice: dict[str, Any], wanted: Any) -> None:
     assert alone["parallel_tool_calls"] is False
 
 
-@pytest.mark.parametrize("field", [{"output_config": {"format": ...}}, {"output_format": ...}])
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"output_config": {"format": ...}},
+        {"output_format": ...},
+        {"output_config": {"format": ...}, "output_format": ...},
+    ],
+)
 def test_json_by_a_schema(field: dict[str, Any]) -> None:
     wanted = {"type": "json_schema", "schema": {"type": "object"}}
     fields = chat(**json.loads(json.dumps(field, default=lambda _: wanted)))
@@ -205,6 +212,14 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
         {"tools": [TOOL, {"type": "web_search_20250305", "name": "web_search"}]},
         "unsupported_parameter",
         "tools[1].type",
+    ),
+    "two forms": (
+        {
+            "output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}},
+            "output_format": {"type": "json_schema", "schema": {"type": "null"}},
+        },
+        "conflicting_parameters",
+        "output_format",
     ),
     "a thread": ({"thread": {"type": "create"}}, "thread_unsupported_request", "thread"),
     "their servers": ({"mcp_servers": [{"type": "url"}]}, "invalid_value", "mcp_servers"),

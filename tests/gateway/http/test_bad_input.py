@@ -110,7 +110,7 @@ PATHS = [
     ("POST", "/v1/chat/completion", 404),
     ("GET", "/v1", 404),
     ("GET", "/nothing", 404),
-    ("POST", "/v1/chat/completions/", 404),
+    ("POST", "/chat/completions", 404),
     ("GET", CHAT, 405),
     ("PUT", COMPLETION, 405),
     ("DELETE", "/v1/models", 405),
@@ -314,6 +314,11 @@ ONLY_CHAT: dict[str, tuple[dict[str, Any], str, str]] = {
         {"messages": MESSAGES, "chat_template_kwargs": {"messages": "x"}},
         "unsupported_parameter",
         "chat_template_kwargs.messages",
+    ),
+    "two efforts": (
+        {"messages": MESSAGES, "reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "high"}},
+        "conflicting_parameters",
+        "reasoning_effort",
     ),
     "an option that is a list": (
         {"messages": MESSAGES, "chat_template_kwargs": {"enable_thinking": []}},

@@ -105,6 +105,8 @@ async def test_the_short_path(serve: Serve) -> None:
 async def test_the_page(running: Running) -> None:
     answer = await running.client.get("/")
     assert answer.status_code == 200 and "text/html" in answer.headers["content-type"]
+    for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"):
+        assert f"<code>POST {path}</code>" in answer.text
     for link in ("/v1/models", "/health", "/stats", "/metrics"):
         assert f'href="{link}"' in answer.text
         assert (await running.client.get(link)).status_code == 200

@@ -26,6 +26,39 @@ async def test_head_of_what_is_only_posted(running: Running) -> None:
     assert (answer.status_code, answer.headers["allow"]) == (405, "OPTIONS, POST")
 
 
+async def test_a_slash_at_the_end_changes_nothing(running: Running) -> None:
+    body = {"messages": [{"role": "user", "content": "Hi!"}]}
+    assert (await running.client.post("/v1/chat/completions/", json=body)).json()["choices"]
+    message = await running.client.post("/v1/messages/", json={**body, "model": "tiny", "max_tokens": 3})
+    assert message.json()["type"] == "message" and message.headers["request-id"]
+    for path in ("/v1/models", "/v1/models/tiny", "/health", "/docs", "/version"):
+        plain, slash = await running.client.get(path), await running.client.get(f"{path}/")
+        assert (slash.status_code, slash.content) == (200, plain.content), path
+    assert (await running.client.options("/v1/models/")).headers["allow"] == "GET, HEAD, OPTIONS"
+    assert (await running.client.get("/nothing/")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "near"),
+    [
+        ("/chat/completions", "/v1/chat/completions"),
+        ("/messages", "/v1/messages"),
+        ("/models/tiny", "/v1/models/tiny"),
+        ("/v1/v1/messages", "/v1/messages"),
+        ("/api/v1/chat/completions", "/v1/chat/completions"),
+        ("/v1//completions", "/v1/completions"),
+        ("/v1/health", "/health"),
+        ("/nothing", ""),
+        ("/v1/nothing", ""),
+    ],
+)
+async def test_a_base_url_that_is_not_right_is_told(path: str, near: str, running: Running) -> None:
+    error = (await running.client.post(path, json={})).json()["error"]
+    assert error["code"] == "not_found"
+    hint = f"; there is {near}: is the client's base URL right?" if near else ""
+    assert error["message"] == f"there is no {path} here{hint}"
+
+
 async def test_options_tell_what_a_path_takes(running: Running) -> None:
     for path, methods in (("/v1/models", "GET, HEAD, OPTIONS"), ("/v1/completions", "OPTIONS, POST")):
         answer = await running.client.options(path)
