@@ -6,15 +6,11 @@ class BatonError(Exception):
 
 
 class ConfigError(BatonError):
-    """A setting has a value that cannot work; the message names both, and a field of a config by its option.
-
-    Where there is no value, None, the message names the setting alone.
-    """
+    """A setting has a value that cannot work; the message names both, and a field of a config by its option."""
 
     def __init__(self, key: str, value: object, why: str) -> None:
         field = key.isidentifier() and key.islower()
-        setting = "--" + key.replace("_", "-") if field else key
-        super().__init__(f"{setting}: {why}" if value is None else f"{setting}: {value!r}: {why}")
+        super().__init__(f"{'--' + key.replace('_', '-') if field else key}: {value!r}: {why}")
 
 
 class ModelError(BatonError):

@@ -56,19 +56,44 @@ ToolParser = Annotated[
         "mistral_named",
         "deepseek_v3",
         "deepseek_v31",
+        "deepseek_v32",
+        "deepseek_v4",
         "harmony",
         "glm45",
+        "kimi_k2",
+        "granite",
+        "gemma4",
+        "seed_oss",
+        "minimax",
+        "minimax_m2",
+        "minicpm5",
+        "command_r",
+        "command_r7b",
+        "lfm2",
+        "nemotron",
+        "apertus",
+        "apriel",
+        "gigachat3",
+        "gigachat31",
+        "solar_open",
+        "hunyuan",
+        "functionary_v31",
+        "functionary_v32",
     ],
     Meta(
         description="format in which the model calls tools: auto (by its chat template), none (it calls none), or "
-        "hermes, qwen3_coder, llama3_json, pythonic, mistral, mistral_named, deepseek_v3, deepseek_v31, harmony, glm45"
+        "hermes, qwen3_coder, llama3_json, pythonic, mistral, mistral_named, deepseek_v3, deepseek_v31, deepseek_v32, "
+        "deepseek_v4, harmony, glm45, kimi_k2, granite, gemma4, seed_oss, minimax, minimax_m2, minicpm5, "
+        "command_r, command_r7b, lfm2, nemotron, apertus, apriel, gigachat3, gigachat31, solar_open, hunyuan, "
+        "functionary_v31, functionary_v32"
     ),
 ]
 ReasoningParser = Annotated[
-    Literal["auto", "none", "think", "mistral", "harmony"],
+    Literal["auto", "none", "think", "mistral", "harmony", "seed_oss", "cohere", "gemma4"],
     Meta(
         description="format in which the model thinks before it answers: auto (by its chat template), none (thoughts "
-        "are part of the answer), or think (<think>), mistral ([THINK]), harmony"
+        "are part of the answer), or think (<think>), mistral ([THINK]), harmony, seed_oss (<seed:think>), cohere "
+        "(<|START_THINKING|>), gemma4 (<|channel>thought)"
     ),
 ]
 StatusPath = Annotated[str, Meta(description="file that shows the start's progress as one line of JSON")]

@@ -30,6 +30,7 @@ from gateway.requests.sample import AdmittedPrompt
 from gateway.requests.tenant import Tenants
 from gateway.text.chat import Chat
 from gateway.text.infill import Infill
+from gateway.text.shown_tools import NOTHING_SHOWN
 from gateway.text.tokenizer import ModelTokenizer, TooManyTokens
 from gateway.workers.prompt_keys import prompt_keys
 
@@ -78,9 +79,8 @@ class Admission:
         self.tokenizer = tokenizer
         self.grammars = grammars
         self._config = config
-        self._format = answer_format(
-            tokenizer.template_source, tokenizer.token_id, config.tool_parser, config.reasoning_parser
-        )
+        shown = NOTHING_SHOWN if tokenizer.template is None else tokenizer.template.shown_tools()
+        self._format = answer_format(shown, tokenizer.token_id, config.tool_parser, config.reasoning_parser)
         self._model = model
         self._constraints = Constraints(self._format, grammars, self.tokenized)
         self._tenants = tenants
@@ -130,7 +130,7 @@ class Admission:
             raise invalid(message, "messages", "no_chat_template")
         functions = functions_of(body) if body.tool_choice != "none" and body.function_call != "none" else []
         if functions and self._format.family is None:
-            raise no_tools(body, self._model)
+            raise no_tools(body, self._model, self._config.tool_parser, self._format.takes_tools)
         size = sum(message.size() for message in body.messages) + TOOL * len(functions)
 
         def tokenized() -> list[int]:

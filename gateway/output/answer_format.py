@@ -1,6 +1,5 @@
 """Settles how the answers of one model are read and constrained: its format of tools, and of thinking, together."""
 
-import re
 from collections.abc import Collection
 
 from core.config.kinds import ReasoningParser, ToolParser
@@ -10,19 +9,21 @@ from gateway.output.formats.family import Family
 from gateway.output.lark import TokenId, mark
 from gateway.output.parts import OutputParser
 from gateway.output.reader import Reader, ReadingParser, Steps
+from gateway.output.recognition import recognised
 from gateway.output.thinking import Thinking
 from gateway.output.tools import ToolUse
-
-_TOOLS = re.compile(r"\btools\b")
+from gateway.text.shown_tools import ShownTools
 
 
 class AnswerFormat:
     """Knows what a model's answers look like. `prompt` is always the rendered prompt, or its last few words.
 
-    `family` is None where tools cannot be called: requests with tools are to be refused.
+    `family` is None where tools cannot be called: requests with tools are to be refused. `takes_tools`: prompts name
+    the tools.
     """
 
-    def __init__(self, family: Family | None, thinking: Thinking | None, token_id: TokenId) -> None:
+    def __init__(self, family: Family | None, thinking: Thinking | None, token_id: TokenId, takes_tools: bool) -> None:
+        self.takes_tools = takes_tools
         self.family = family
         self.thinking = thinking
         self._token_id = token_id
@@ -69,14 +70,13 @@ class AnswerFormat:
 
 
 def answer_format(
-    template: str | None, token_id: TokenId, tools: ToolParser = "auto", reasoning: ReasoningParser = "auto"
+    shown: ShownTools, token_id: TokenId, tools: ToolParser = "auto", reasoning: ReasoningParser = "auto"
 ) -> AnswerFormat:
-    """Returns the format of a model with this chat template. `tools` and `reasoning` name a format, or auto or none."""
-    source = template or ""
+    """Returns the format of a model whose template shows this. `tools` and `reasoning` name one, or auto or none."""
     family = next((family for family in FAMILIES if family.name == tools), None)
-    if tools == "auto" and _TOOLS.search(source):
-        family = next((family for family in FAMILIES if family.recognises(source)), None)
+    if tools == "auto":
+        family = recognised(FAMILIES, shown, token_id)
     thinking = next((thinking for thinking in THINKINGS if thinking.name == reasoning), None)
     if reasoning == "auto":
-        thinking = next((thinking for thinking in THINKINGS if thinking.recognises(source)), None)
-    return AnswerFormat(family, thinking, token_id)
+        thinking = next((thinking for thinking in THINKINGS if thinking.recognises(shown.source)), None)
+    return AnswerFormat(family, thinking, token_id, shown.takes)

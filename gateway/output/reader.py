@@ -198,6 +198,11 @@ class Reader:
         """Remembers what is read from a marker on, in case that it turns out to be no call."""
         self._read = [marker]
 
+    def accept(self) -> None:
+        """Forgets what was read since `attempt`: it is part of the format, and no content."""
+        self._read = None
+        self._space.clear()
+
     def give_up(self) -> Steps[None]:
         """Yields what was read since `attempt` as content: it is no call, unless the end has come in its midst."""
         words = "" if self._drops else "".join([*self._space, *(self._read or ())])
@@ -208,15 +213,13 @@ class Reader:
 
     def begin(self, name: str) -> CallBegins:
         """Begins a call: what was read since `attempt` is part of it."""
-        self._read = None
-        self._space.clear()
+        self.accept()
         self.calls += 1
         return CallBegins(self.calls - 1, name)
 
     def arguments(self, text: str) -> CallArguments:
         """Returns a piece of the last call's arguments: what was read since `attempt` is part of it."""
-        self._read = None
-        self._space.clear()
+        self.accept()
         return CallArguments(self.calls - 1, text)
 
 

@@ -15,6 +15,7 @@ class Thinking:
     name: str  # of `--reasoning-parser`
     opening: str
     closing: str
+    title: str = ""  # behind the opening marker, and no thought
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -36,6 +37,9 @@ class Thinking:
             return
         reader.drop_space()
         yield from reader.space()
+        if self.title:
+            yield from reader.skip(self.title)
+            yield from reader.space()
         yield from told(_trimmed(reader.until(Marks(self.closing))), Reasoning)
         yield from reader.space()
 
@@ -57,6 +61,9 @@ class Thinking:
 
 
 THINK = Thinking("think", "<think>", "</think>")
+SEED_THINK = Thinking("seed_oss", "<seed:think>", "</seed:think>")
+COHERE_THINK = Thinking("cohere", "<|START_THINKING|>", "<|END_THINKING|>")
+GEMMA_THINK = Thinking("gemma4", "<|channel>", "<channel|>", title="thought")
 MISTRAL_THINK = Thinking("mistral", "[THINK]", "[/THINK]")
 
 

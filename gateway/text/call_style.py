@@ -1,9 +1,12 @@
-"""Finds out how a chat template wants the calls of earlier messages: templates of different models differ in two ways.
+"""Finds out how a chat template wants the calls of earlier messages: templates of different models differ in four ways.
 
 The arguments are objects for most and JSON texts for some, which put them between other texts. A message that has
-nothing but calls has no content for most, and an empty one for some.
+nothing but calls has no content for most, and an empty one for some, which join it to other texts. Mistral's templates
+refuse ids that are not nine letters and digits. Some templates leave calls out: for them a call is a line of the
+message's content, as JSON.
 """
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -19,37 +22,67 @@ class CallStyle(NamedTuple):
 
     content: str | None  # of a message that has none
     as_text: bool  # arguments are JSON texts
+    short_ids: bool = False  # ids of calls have nine characters
+    in_content: bool = False  # calls are lines of the content
 
     def written(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Returns a message as the template wants it."""
+        if self.short_ids and "tool_call_id" in message:
+            return {**message, "tool_call_id": _short(message["tool_call_id"])}
         if "tool_calls" not in message:
             return dict(message)
+        if self.in_content:
+            return self._with_calls_as_lines(message)
         content = message["content"] if message["content"] is not None else self.content
-        calls = [self._call(call) for call in message["tool_calls"]] if self.as_text else message["tool_calls"]
-        return {**message, "content": content, "tool_calls": calls}
+        return {**message, "content": content, "tool_calls": [self._call(call) for call in message["tool_calls"]]}
 
     def _call(self, call: Mapping[str, Any]) -> dict[str, Any]:
         function = call["function"]
         arguments = function["arguments"]
-        if not isinstance(arguments, str):
+        if self.as_text and not isinstance(arguments, str):
             arguments = json.dumps(arguments, ensure_ascii=False)
-        return {**call, "function": {**function, "arguments": arguments}}
+        ids = {"id": _short(call["id"])} if self.short_ids and "id" in call else {}
+        return {**call, **ids, "function": {**function, "arguments": arguments}}
+
+    def _with_calls_as_lines(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        functions = [call["function"] for call in message["tool_calls"]]
+        calls = [{"name": function["name"], "arguments": function["arguments"]} for function in functions]
+        lines = [message["content"] or "", *(json.dumps(call, ensure_ascii=False) for call in calls)]
+        rest = {name: value for name, value in message.items() if name != "tool_calls"}
+        return {**rest, "content": "\n".join(filter(None, lines))}
 
 
-STYLES = (CallStyle(None, False), CallStyle("", False), CallStyle(None, True), CallStyle("", True))
+def _short(id: str) -> str:
+    """Returns nine letters and digits that stand for an id; nine that it consists of are those."""
+    return id if len(id) == 9 and id.isalnum() else hashlib.sha256(id.encode()).hexdigest()[:9]
+
+
+STYLES = tuple(
+    CallStyle(content, as_text, short_ids)
+    for short_ids in (False, True)
+    for as_text in (False, True)
+    for content in (None, "")
+)
+IN_CONTENT = CallStyle("", False, in_content=True)
 
 
 def call_style(render: Callable[[Chat], str]) -> CallStyle:
-    """Returns the first of `STYLES` in which a template shows a call as it is; the first of all if it shows none."""
-    call = {"id": "probe00000", "type": "function", "function": {"name": NAME, "arguments": {"value": VALUE}}}
+    """Returns the first of `STYLES` in which a template shows a call as it is, or `IN_CONTENT` if only that shows it.
+
+    Where nothing does, that is the first in which the template does not refuse the call, or the first of all.
+    """
+    call = {"id": "call_of_a_probe", "type": "function", "function": {"name": NAME, "arguments": {"value": VALUE}}}
     question = {"role": "user", "content": "a"}
     said: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": [call]}
     result = {"role": "tool", "content": "b", "name": NAME, "tool_call_id": call["id"]}
-    for style in STYLES:
-        try:
-            text = render(Chat([question, style.written(said), result]))
-        except APIError:
-            continue
-        if NAME in text and VALUE in text and "None" not in text and '\\"' not in text:
-            return style
-    return STYLES[0]
+    accepted: list[CallStyle] = []
+    for behind in ([result], []):  # some templates refuse every result
+        for style in (*STYLES, IN_CONTENT):
+            try:
+                text = render(Chat([question, style.written(said), *behind]))
+            except APIError:
+                continue
+            if NAME in text and VALUE in text and "None" not in text and '\\"' not in text:
+                return style
+            accepted.append(style)
+    return (accepted or STYLES)[0]

@@ -22,6 +22,7 @@ from core.errors import ModelError
 from gateway.errors import invalid
 from gateway.text.call_style import call_style
 from gateway.text.chat import Chat
+from gateway.text.shown_tools import ShownTools, shown_tools
 
 FAILURES = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError)
 """What else a template may raise that meets data which it does not expect."""
@@ -51,6 +52,7 @@ class ChatTemplate:
             self._with_tools = self._template if with_tools is None else environment.from_string(with_tools)
         except jinja2.TemplateError as error:
             raise ModelError(f"the model's chat template is broken: {error}") from None
+        self._source = with_tools or source
         self._special_tokens = dict(special_tokens)
         self._calls = call_style(self._rendered)
 
@@ -58,6 +60,12 @@ class ChatTemplate:
         """Returns the prompt. Raises `APIError` if the template refuses."""
         messages = [_with_thoughts(self._calls.written(message)) for message in chat.messages]
         return self._rendered(structs.replace(chat, messages=messages))
+
+    def shown_tools(self) -> ShownTools:
+        """Returns what the template shows of tools and calls, which takes a few milliseconds."""
+        if self._calls.in_content:
+            return shown_tools(self._source, self._rendered)
+        return shown_tools(self._source, self.render)
 
     def _rendered(self, chat: Chat) -> str:
         template = self._with_tools if chat.tools else self._template
@@ -127,8 +135,9 @@ def _public(name: Any) -> None:
 def _to_json(
     value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
 ) -> str:
-    """Writes JSON without jinja2's escaping for HTML: a prompt is not a page."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    """Writes JSON without jinja2's escaping for HTML: a prompt is not a page. What a filter yields is a list."""
+    form = {"indent": indent, "separators": separators, "sort_keys": sort_keys, "default": list}
+    return json.dumps(value, ensure_ascii=ensure_ascii, **form)
 
 
 def _refuse(message: str) -> NoReturn:

@@ -19,6 +19,7 @@ BEYOND_SCHEMAS = {
     "invalid_token_id",
     "lora_loading_off",
     "no_infill_tokens",
+    "no_tool_parser",
     "no_tool_template",
     "not_cancellable",
     "nothing_allowed",

@@ -1,8 +1,10 @@
 """Settles which tools an answer may call, of OpenAI's two ways of saying so: tools, and functions before them."""
 
+from core.config.kinds import ToolParser
 from gateway.errors import APIError, conflict, invalid
 from gateway.openai.bodies.schemas import ChatRequest
 from gateway.openai.bodies.tools import Function, FunctionChoice, FunctionName, NamedTool, ToolChoice
+from gateway.output.formats.families import FAMILIES
 from gateway.output.tools import Tool, ToolUse
 
 
@@ -52,7 +54,14 @@ def _meaning(choice: ToolChoice | FunctionChoice | None) -> str | None:
     return choice
 
 
-def no_tools(body: ChatRequest, model: str) -> APIError:
-    """Returns the refusal of tools that a model's template does not know."""
+def no_tools(body: ChatRequest, model: str, parser: ToolParser, takes_tools: bool) -> APIError:
+    """Returns the refusal of tools where no format of calls is known: `parser` is the setting that would name one."""
     param = "tools" if body.tools else "functions"
-    return invalid(f"{param}: the chat template of {model} takes no tools", param, "no_tool_template")
+    if parser == "none":
+        return invalid(f"{param}: --tool-parser none: {model} is served without tools", param, "no_tool_parser")
+    if not takes_tools:
+        message = f"{param}: the chat template of {model} leaves tools out of the prompt"
+        return invalid(message, param, "no_tool_template")
+    names = ", ".join(family.name for family in FAMILIES)
+    message = f"{param}: the chat template of {model} takes tools, and writes calls in none of the known formats"
+    return invalid(f"{message}; --tool-parser says in which one they are: {names}", param, "no_tool_parser")

@@ -30,8 +30,8 @@ class Found(enum.Enum):
     BROKEN = enum.auto()  # a call whose arguments break off, or go on in no way that JSON knows
 
 
-def call_object(reader: Reader, known: Container[str] | None = None) -> Steps[Found]:
-    """Reads a call from its opening brace on.
+def call_object(reader: Reader, known: Container[str] | None = None, name_key: str = "name") -> Steps[Found]:
+    """Reads a call from its opening brace on. The tool's name is the member `name_key`.
 
     Calls of other tools than `known` are none; with None, whoever asked decides what an unknown name is.
     """
@@ -45,7 +45,7 @@ def call_object(reader: Reader, known: Container[str] | None = None) -> Steps[Fo
         key = yield from string(reader)
         if key is None or not (yield from _colon(reader)):
             return Found.CALL if begun else Found.NOTHING
-        if key == "name" and name is None:
+        if key == name_key and name is None:
             name = yield from string(reader)
             if not name or (known is not None and name not in known):
                 return Found.NOTHING
@@ -70,6 +70,21 @@ def call_object(reader: Reader, known: Container[str] | None = None) -> Steps[Fo
             yield reader.begin(name)
             yield reader.arguments(early or NO_ARGUMENTS)
         return Found.CALL
+
+
+def keyed_call_object(reader: Reader) -> Steps[Found]:
+    """Reads a call from its opening brace on whose only member is the tool's name with the arguments."""
+    if not (yield from reader.skip("{")):
+        return Found.NOTHING
+    yield from reader.space()
+    name = yield from string(reader)
+    if not name or not (yield from _colon(reader)):
+        return Found.NOTHING
+    outcome = yield from arguments_value(reader, name)
+    if outcome is Found.CALL:
+        yield from reader.space()
+        yield from reader.skip("}")
+    return outcome
 
 
 def arguments_value(reader: Reader, name: str) -> Steps[Found]:

@@ -13,8 +13,9 @@ class Family(NamedTuple):
 
     name: str  # of `--tool-parser`; vLLM's where it has the same format
     markers: tuple[str, ...]  # special tokens whose text has to be there, where the tokenizer has them
-    recognises: Callable[[str], bool]  # whether a chat template, which has tools, is of this family
     read: Callable[[Reader, ToolUse, str], Steps[None]]  # also given the end of the prompt
     grammar: Callable[[ToolUse, TokenId], str]  # of a whole answer, in Lark
+    words: tuple[str, ...] = ()  # all of which a chat template has that writes no calls but tells the model how to
+    written: tuple[str, ...] = ()  # all of which calls have, where `read` reads calls of other formats as well
     beside: str = ""  # a marker that calls need where an answer may also be JSON; "": they have one anyway
     thinks: bool = False  # it reads and constrains what a model thinks as well

@@ -14,7 +14,7 @@ from gateway.output.reader import Marks, Reader, Steps, kept
 from gateway.output.tools import ToolUse
 
 OPEN, CLOSE, KEY = "<tool_call>", "</tool_call>", "<arg_key>"
-TAGS = Tags(key=KEY, key_end="</arg_key>", value="<arg_value>", value_end="</arg_value>", end=CLOSE, lines=False)
+TAGS = Tags(key=KEY, key_end="</arg_key>", value="<arg_value>", value_end="</arg_value>", end=CLOSE)
 _OPEN, _NAME_END = Marks(OPEN), Marks("\n", KEY, CLOSE, OPEN)
 
 
@@ -42,7 +42,7 @@ def grammar(use: ToolUse, token_id: TokenId) -> str:
 GLM45 = Family(
     "glm45",
     markers=(OPEN, CLOSE, KEY, TAGS.key_end, TAGS.value, TAGS.value_end),
-    recognises=lambda template: KEY in template,
+    words=(KEY,),
     read=read,
     grammar=grammar,
 )

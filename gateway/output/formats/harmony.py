@@ -147,7 +147,7 @@ CHANNELS = _Channels("harmony", f"{CHANNEL}{ANALYSIS}{MESSAGE}", END)
 HARMONY = Family(
     "harmony",
     markers=MARKERS,
-    recognises=lambda template: CHANNEL in template,
+    words=(CHANNEL,),
     read=read,
     grammar=grammar,
     thinks=True,

@@ -73,7 +73,8 @@ LLAMA3_JSON = Family(
     "llama3_json",
     markers=(TAG,),
     beside=TAG,
-    recognises=lambda template: '"parameters":' in template and "<|start_header_id|>" in template,
+    words=('"parameters":', "<|start_header_id|>"),
+    written=('"parameters":',),
     read=read,
     grammar=grammar,
 )

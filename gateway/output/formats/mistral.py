@@ -93,7 +93,5 @@ def named_grammar(use: ToolUse, token_id: TokenId) -> str:
 
 
 MARKERS = (CALLS, ARGS, CALL_ID)
-MISTRAL = Family("mistral", MARKERS, lambda template: CALLS in template, read, array_grammar)
-MISTRAL_NAMED = Family(
-    "mistral_named", MARKERS, lambda template: CALLS in template and ARGS in template, read, named_grammar
-)
+MISTRAL = Family("mistral", MARKERS, read, array_grammar, words=(CALLS,))
+MISTRAL_NAMED = Family("mistral_named", MARKERS, read, named_grammar, words=(CALLS, ARGS), written=(ARGS,))

@@ -1,51 +1,72 @@
-"""Reads calls that are written as a list of Python's, as Llama 3.2 and 4 do where they are told so.
+"""Reads calls that are written as a list of Python's, as LFM2 does, and Llama 3.2 and 4 where they are told so.
 
     [weather(place="Oslo", days=3), now()]
 
-The answer is that list, perhaps between `<|python_start|>` and `<|python_end|>`. An answer may also be a list that the
-user asked for, so only the names of the request's tools make calls. A call begins with its first argument that is
-whole, or its end; arguments leave when they are whole, all as one JSON object. It is closed only if the call is.
+The list stands between markers, which Llama leaves away. Then an answer may also be a list that the user asked for, so
+only the names of the request's tools make calls. A call begins with its first argument that is whole, or its end;
+arguments leave when they are whole, all as one JSON object. It is closed only if the call is.
 """
 
 import json
 import re
 from collections.abc import Container, Generator, Mapping
+from typing import NamedTuple
 
 from gateway.grammar.texts import literal
 from gateway.output.formats.argument_types import types_of
 from gateway.output.formats.family import Family
 from gateway.output.formats.python_values import as_json
-from gateway.output.lark import HEAD, Shared, TokenId, either, mark, schema, up_to
+from gateway.output.lark import HEAD, Shared, TokenId, either, mark, member_rules, schema, up_to
 from gateway.output.reader import Marks, Reader, Steps
 from gateway.output.tools import Tool, ToolUse
 
-START, END = "<|python_start|>", "<|python_end|>"
-_START = Marks(START)
 _NAME_ENDS = re.compile(r"[^\w.-]")
 _SIGN = re.compile(r"""["'\[\]{}(),]""")
 _QUOTED = {sign: re.compile(rf"[{sign}\\]") for sign in "\"'"}
 _CLOSING = {"{": "}", "[": "]", "(": ")"}
 
 
+class Lists(NamedTuple):
+    """Holds what a format writes around a list of calls."""
+
+    start: str
+    end: str
+    bare: bool  # the markers may be missing
+
+
+def pythonic_family(name: str, form: Lists, *words: str) -> Family:
+    """Returns the family of a format. See `Family` for `words`."""
+    starts = Marks(form.start)
+
+    def read(reader: Reader, use: ToolUse, prompt: str) -> Steps[None]:
+        return _read(reader, use, form, starts)
+
+    def grammar(use: ToolUse, token_id: TokenId) -> str:
+        return _grammar(form, use, token_id)
+
+    beside = form.start if form.bare else ""
+    return Family(name, (form.start, form.end), read, grammar, words=words, beside=beside)
+
+
 # reading --------------------------------------------------------------------------------------------------------------
 
 
-def read(reader: Reader, use: ToolUse, prompt: str) -> Steps[None]:
+def _read(reader: Reader, use: ToolUse, form: Lists, starts: Marks) -> Steps[None]:
     """Yields content and calls."""
     known = {tool.name for tool in use.tools}
     yield from reader.hold_space()
-    found = yield from reader.skip(START)
-    if found or (yield from reader.comes("[")):
+    found = yield from reader.skip(form.start)
+    if found or (form.bare and (yield from reader.comes("["))):
         reader.attempt(found)
-        yield from _list(reader, known)
-    while (yield from reader.content(_START)):
-        reader.attempt(START)
-        yield from _list(reader, known)
+        yield from _list(reader, known, form)
+    while found := (yield from reader.content(starts)):
+        reader.attempt(found)
+        yield from _list(reader, known, form)
 
 
-def _list(reader: Reader, known: Container[str]) -> Steps[None]:
+def _list(reader: Reader, known: Container[str], form: Lists) -> Steps[None]:
     """Reads a list of calls. What breaks is content."""
-    yield from reader.skip(START)  # once more
+    yield from reader.skip(form.start)  # once more
     yield from reader.space()
     if not (yield from reader.skip("[")):
         return (yield from reader.give_up())
@@ -56,7 +77,7 @@ def _list(reader: Reader, known: Container[str]) -> Steps[None]:
             return (yield from reader.give_up())
         yield from reader.hold_space()
         if not (yield from reader.skip(",")):
-            return (yield from reader.end("]", END))
+            return (yield from reader.end("]", form.end))
         reader.attempt(",")
 
 
@@ -122,8 +143,9 @@ def _literal(reader: Reader, into: list[str]) -> Generator[None, None, bool]:
 # constraining ---------------------------------------------------------------------------------------------------------
 
 
-def grammar(use: ToolUse, token_id: TokenId) -> str:
+def _grammar(form: Lists, use: ToolUse, token_id: TokenId) -> str:
     """Returns the grammar of an answer. Where no call has to come, one that begins as a list of calls does is one."""
+    start, end = mark(form.start, token_id), mark(form.end, token_id)
     calls, begins, rules, shared = [], [], "", Shared()
     for number, tool in enumerate(use.tools):
         begin = literal(f"{tool.name}(")
@@ -132,10 +154,11 @@ def grammar(use: ToolUse, token_id: TokenId) -> str:
         rules += _argument_rules(tool, f"of_{number}", shared) + f"begin_{number}[lazy]: /[ \\n]{{0,2}}\\[/ {begin}\n"
     rules += f"call: {either(calls)}\nbegun: {either(begins)}\n" + shared.written()
     more = ' (", " call)*' if use.parallel else ""
-    end = f'{more} "]" ({mark(END, token_id)})? SPACE?'
+    behind = f'{more} "]" ({end}){"?" if form.bare else ""} SPACE?'
     if use.must:
-        return HEAD + f'start: SPACE? ({mark(START, token_id)})? "[" call{end}\n' + rules
-    return HEAD + f'start: (begun | tagged "[" call){end} | TEXT\n' + rules + up_to("tagged", START, token_id)
+        return HEAD + f'start: SPACE? ({start}){"?" if form.bare else ""} "[" call{behind}\n' + rules
+    begun = "(begun | tagged" if form.bare else "(tagged"
+    return HEAD + f'start: {begun} "[" call){behind} | TEXT\n' + rules + up_to("tagged", form.start, token_id)
 
 
 def _argument_rules(tool: Tool, rule: str, shared: Shared) -> str:
@@ -145,15 +168,8 @@ def _argument_rules(tool: Tool, rule: str, shared: Shared) -> str:
     if not isinstance(properties, Mapping):
         one = f"/[A-Za-z_]{{1,64}}=/ {schema({}, tool)}"
         return f'{rule}: ({one} (", " {one})*)? ")"\n'
-    required = root.get("required") or []
-    rules = f"{rule}: {rule}_first_0\n"
-    for number, (name, value) in enumerate(properties.items()):
-        rules += f"{rule}_{number}: {literal(name + '=')} {shared.rule(_value(value, tool))}\n"
-        for place, comma in (("first", ""), ("next", '", " ')):
-            skipped = "" if name in required else f" | {rule}_{place}_{number + 1}"
-            rules += f"{rule}_{place}_{number}: {comma}{rule}_{number} {rule}_next_{number + 1}{skipped}\n"
-    end = len(properties)
-    return rules + f'{rule}_first_{end}: ")"\n' + (f'{rule}_next_{end}: ")"\n' if properties else "")
+    values = {name: shared.rule(_value(value, tool)) for name, value in properties.items()}
+    return member_rules(rule, values, root.get("required") or [], "=", ", ", ")")
 
 
 def _value(value: object, tool: Tool) -> str:
@@ -162,11 +178,7 @@ def _value(value: object, tool: Tool) -> str:
     return schema(value, tool, tool.parameters)
 
 
-PYTHONIC = Family(
-    "pythonic",
-    markers=(START, END),
-    beside=START,
-    recognises=lambda template: "[func_name" in template,
-    read=read,
-    grammar=grammar,
-)
+# [f(a=1), g()], with <|python_start|> and <|python_end|> around it or without
+PYTHONIC = pythonic_family("pythonic", Lists("<|python_start|>", "<|python_end|>", bare=True), "[func_name")
+# <|tool_call_start|>[f(a=1), g()]<|tool_call_end|>
+LFM2 = pythonic_family("lfm2", Lists("<|tool_call_start|>", "<|tool_call_end|>", bare=False), "<|tool_list_start|>")

@@ -1,8 +1,8 @@
-"""Reads and constrains calls whose arguments stand between tags as bare text: the schema says what they are.
+"""Reads and constrains arguments that stand between tags as bare text: the schema says what they are, or a tag does.
 
-Qwen3-Coder and GLM write so. A call begins with its first argument, or its end. Arguments that are strings leave as
-they come, others when they are whole, all as one JSON object. It is closed only if the call is: one that breaks off has
-arguments that break off, and what follows is content.
+Qwen3-Coder, GLM and MiniMax write so. A call begins with its first argument, or its end. Arguments that are strings
+leave as they come, others when they are whole, all as one JSON object. It is closed only if the call is: one that
+breaks off has arguments that break off, and what follows is content.
 """
 
 import json
@@ -24,7 +24,10 @@ class Tags(NamedTuple):
     value: str  # before its value; "": nothing
     value_end: str
     end: str  # behind the last argument
-    lines: bool  # values stand on lines of their own, whose breaks are not part of them
+    lines: bool = False  # values stand on lines of their own, whose breaks are not part of them
+    quoted: tuple[str, str] | None = None  # around a value that has signs of tags in it
+    text: str = ""  # before a value that is a string, in place of `value`
+    json: str = ""  # before any other value
 
 
 # reading --------------------------------------------------------------------------------------------------------------
@@ -46,7 +49,7 @@ def read_arguments(reader: Reader, use: ToolUse, name: str, tags: Tags) -> Steps
             return True
         if begun:
             reader.attempt()
-        key = yield from _key(reader, tags)
+        key, allowed = yield from _key(reader, tags)
         if key is None:
             if begun:
                 yield from reader.give_up()
@@ -55,27 +58,35 @@ def read_arguments(reader: Reader, use: ToolUse, name: str, tags: Tags) -> Steps
             yield reader.begin(name)
         yield reader.arguments(f"{', ' if begun else '{'}{json.dumps(key, ensure_ascii=False)}: ")
         begun = True
-        if not (yield from _value(reader, types.get(key, TYPES), tags)):
+        if not (yield from _value(reader, allowed or types.get(key, TYPES), tags)):
             return True
 
 
-def _key(reader: Reader, tags: Tags) -> Steps[str | None]:
-    """Returns an argument's name, up to where its value begins, or None if there is none."""
+def _key(reader: Reader, tags: Tags) -> Steps[tuple[str | None, frozenset[str]]]:
+    """Returns an argument's name, or None if there is none, and its types, where a tag says them.
+
+    What was read ends where the value begins.
+    """
+    nothing: frozenset[str] = frozenset()
     words: list[str] = []
     if not (yield from reader.skip(tags.key)):
-        return None
+        return None, nothing
     if not (yield from kept(reader.until(Marks(tags.key_end)), words)):
-        return None
-    if tags.value:
-        yield from reader.space()
-        if not (yield from reader.skip(tags.value)):
-            return None
-    return "".join(words).strip()
+        return None, nothing
+    before = tuple(filter(None, (tags.value, tags.text, tags.json)))
+    if not before:
+        return "".join(words).strip(), nothing
+    yield from reader.space()
+    found = yield from reader.skip(*before)
+    types = {tags.text: frozenset({STRING}), tags.json: TYPES - {STRING}}.get(found, nothing) if tags.text else nothing
+    return "".join(words).strip() if found else None, types
 
 
 def _value(reader: Reader, types: frozenset[str], tags: Tags) -> Steps[bool]:
     """Yields a value as JSON. Returns False if the text ends within it."""
     pieces = reader.until(Marks(tags.value_end))
+    if tags.quoted and (yield from reader.skip(tags.quoted[0])):
+        pieces = _quoted(reader, tags.quoted[1], tags.value_end)
     if tags.lines:
         yield from reader.skip("\n")
         pieces = _without_last_break(pieces)
@@ -90,6 +101,14 @@ def _value(reader: Reader, types: frozenset[str], tags: Tags) -> Steps[bool]:
     if words or whole:
         yield reader.arguments(as_json("".join(words), types) if whole else "".join(words))
     return bool(whole)
+
+
+def _quoted(reader: Reader, quote: str, end: str) -> Pieces[str]:
+    """Yields the text before a closing quote, and reads the tag behind it."""
+    if not (yield from reader.until(Marks(quote))):
+        return ""
+    yield from reader.space()
+    return (yield from reader.skip(end)) or quote
 
 
 def _without_last_break(pieces: Pieces[str]) -> Pieces[str]:
@@ -118,7 +137,8 @@ def argument_rules(tools: Sequence[Tool], tags: Tags, token_id: TokenId) -> str:
     """
     shared = Shared()
     rules = "".join(_tool_rule(f"tool_{number}", tool, tags, shared) for number, tool in enumerate(tools))
-    for name, words in (("key", tags.key), ("key_end", tags.key_end), ("value", tags.value), ("end", tags.value_end)):
+    named = ("key", "key_end", "value", "text", "json", "value_end")
+    for name, words in ((name, getattr(tags, name)) for name in named):
         rules += f"{name}: {mark(words, token_id)}\n" if words else ""
     return rules + shared.written() + up_to("bare", tags.value_end, token_id)
 
@@ -128,7 +148,7 @@ def _tool_rule(rule: str, tool: Tool, tags: Tags, shared: Shared) -> str:
     properties, required = parameters.get("properties"), parameters.get("required") or []
     between = "key_end" + (" SPACE? value" if tags.value else "") + _break(tags)
     if not isinstance(properties, Mapping):
-        return f"{rule}: (key /[^<>]{{1,64}}/ {between} bare SPACE?)*\n"
+        return f'{rule}: (key /[^<>"]{{1,64}}/ {between} {"text " if tags.text else ""}bare SPACE?)*\n'
     arguments = ""
     for name, value in properties.items():
         opened = f"key {literal(name)} {between}"
@@ -142,11 +162,20 @@ def _break(tags: Tags) -> str:
 
 
 def _value_rule(value: Any, tool: Tool, tags: Tags, shared: Shared) -> str:
-    """Returns a value with what ends it."""
+    """Returns a value with what ends it, and the tag that says its type."""
     root = tool.parameters or {}
-    if STRING not in types_of(value, root):
-        return shared.rule(f"{schema(value, tool, root)}{_break(tags)} end")
+    types = types_of(value, root)
+    text, json = ("text ", "json ") if tags.text else ("", "")
+    if STRING not in types:
+        return shared.rule(f"{json}{schema(value, tool, root)}{_break(tags)} value_end")
     choices = value.get("enum", [value["const"]] if "const" in value else None) if isinstance(value, Mapping) else None
     if choices and all(isinstance(choice, str) and choice for choice in choices):
-        return shared.rule(f"({either(map(literal, choices))}){_break(tags)} end")
-    return "bare"
+        return shared.rule(f"{text}({either(map(literal, choices))}){_break(tags)} value_end")
+    if tags.text and types != {STRING}:
+        return shared.rule(f"text bare | json {schema(_other(value), tool, root)} value_end")
+    return f"{text}bare"
+
+
+def _other(value: Any) -> Any:
+    """Returns a schema of the values that are no strings."""
+    return {"allOf": [value, {"type": sorted(TYPES - {STRING})}]} if isinstance(value, Mapping) else {}

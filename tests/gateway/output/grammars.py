@@ -1,4 +1,4 @@
-"""Matches recorded outputs against grammars, over a tokenizer that has a family's markers, or has not."""
+"""Matches composed outputs against grammars, over a tokenizer that has a family's markers, or has not."""
 
 import json
 from collections.abc import Collection, Sequence

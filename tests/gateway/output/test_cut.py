@@ -7,7 +7,7 @@ import pytest
 
 from gateway.output.parts import OutputParser
 from gateway.output.tools import ToolUse
-from tests.gateway.output.recorded import FAMILIES, USE, format_of, outputs, plain
+from tests.gateway.output.composed import FAMILIES, USE, format_of, outputs, plain
 
 families = pytest.mark.parametrize("family", FAMILIES)
 

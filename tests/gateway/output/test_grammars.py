@@ -11,10 +11,10 @@ from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
 from gateway.output.answer_format import AnswerFormat
 from gateway.output.tools import Tool, ToolUse
+from tests.gateway.output.composed import FAMILIES, ONE_CALL, TOOLS, USE, Output, format_of, outputs, parsed, refused
 from tests.gateway.output.grammars import Kind, Vocabulary
-from tests.gateway.output.recorded import FAMILIES, TOOLS, USE, Output, format_of, outputs, parsed, refused
 
-ONE_CALL = ("harmony",)  # families whose answers have one call at most
+PREAMBLES = ("harmony",)  # families that may say something before a call that has to come
 KINDS: tuple[Kind, ...] = ("special", "added", "spelled")
 families = pytest.mark.parametrize("family", FAMILIES)
 kinds = pytest.mark.parametrize("kind", KINDS)
@@ -45,7 +45,7 @@ def only_calls(output: Output) -> bool:
 
 @families
 @kinds
-def test_a_recorded_output_is_one_that_may_be_written(family: str, kind: Kind) -> None:
+def test_a_composed_output_is_one_that_may_be_written(family: str, kind: Kind) -> None:
     known, words, found = in_grammar(family, kind)
     for output in found:
         assert words.accepted(known.grammar(output.prompt, USE), output.text) == output.text
@@ -57,7 +57,7 @@ def test_where_a_call_has_to_come_calls_are_all_that_may_be_written(family: str,
     known, words, found = in_grammar(family, kind)
     for output in found:
         may = words.accepted(known.grammar(output.prompt, USE._replace(must=True)), output.text) == output.text
-        preamble = family in ONE_CALL and bool(calls(output))  # may be said before a call there
+        preamble = family in PREAMBLES and bool(calls(output))  # may be said before a call there
         assert may == (only_calls(output) or preamble), output.text
 
 
@@ -84,8 +84,8 @@ def test_a_call_that_breaks_the_schema_is_refused(family: str, kind: Kind) -> No
     assert refused(family)
     for text in refused(family):
         for must in (False, True):
-            if text == "free" and not must:
-                continue
+            if not must and (text == "free" or (family == "pythonic" and "unheard_of" in text)):
+                continue  # a list in brackets, which the user may have asked for
             assert words.accepted(known.grammar("", USE._replace(must=must)), text) != text, text
 
 
@@ -97,6 +97,20 @@ def test_a_named_tool_is_the_only_one(family: str) -> None:
         if only_calls(output) and not output.prompt:
             named_alone = [part["call"] for part in output.parts if "call" in part] == [TOOLS[0].name]
             assert (words.accepted(named, output.text) == output.text) == named_alone, output.text
+
+
+@pytest.mark.parametrize(
+    ("family", "text"),
+    [
+        ("command_r7b", "<|START_RESPONSE|>It is sunny.<|END_RESPONSE|>"),
+        ("gigachat3", 'So:<|message_sep|>\n\nfunction call<|role_sep|>\n{"name": "now", "arguments": {}}'),
+    ],
+)
+@kinds
+def test_special_tokens_may_stand_around_what_is_said(family: str, text: str, kind: Kind) -> None:
+    tokens = ("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|message_sep|>")
+    words = Vocabulary((*format_of(family).markers(USE), *tokens), kind)
+    assert words.accepted(format_of(family, words.token_id).grammar("", USE), text) == text
 
 
 FORM = 'start: %json {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}'
@@ -189,9 +203,9 @@ def test_what_a_grammar_lets_pass_is_read_as_calls_that_keep_to_the_schema(famil
     whole = [text for seed in range(12) if (text := written(words, grammar, seed)) is not None]
     assert len(whole) >= 5
     for text in whole:
-        parts = parsed(known.parser("", use), [text])
+        parts = parsed(known.parser(">>>" if family == "functionary_v32" else "", use), [text])
         made = [part for part in parts if "call" in part]
         assert made, text
-        assert family in ONE_CALL or made == parts, text
+        assert family in PREAMBLES or made == parts, text
         for call in made:
             jsonschema.validate(json.loads(call["arguments"]), schemas[call["call"]])

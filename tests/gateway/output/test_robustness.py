@@ -9,54 +9,15 @@ from hypothesis import strategies as st
 from gateway.output.answer_format import AnswerFormat
 from gateway.output.formats.family import Family
 from gateway.output.reader import Reader, ReadingParser
-from tests.gateway.output.recorded import FAMILIES, USE, format_of, parsed, plain
+from tests.gateway.output.composed import FAMILIES, USE, format_of, parsed, plain, written
 
 MB = 1 << 20
 families = pytest.mark.parametrize("family", FAMILIES)
 
-# How calls are written, one and several: before them, a call of `note` with a text, between, behind them.
-CALLS = {
-    "deepseek_v3": (
-        "<｜tool▁calls▁begin｜>",
-        '<｜tool▁call▁begin｜>function<｜tool▁sep｜>note\n```json\n{"text": "%s"}\n```<｜tool▁call▁end｜>',
-        "\n",
-        "<｜tool▁calls▁end｜>",
-    ),
-    "deepseek_v31": (
-        "<｜tool▁calls▁begin｜>",
-        '<｜tool▁call▁begin｜>note<｜tool▁sep｜>{"text": "%s"}<｜tool▁call▁end｜>',
-        "",
-        "<｜tool▁calls▁end｜>",
-    ),
-    "glm45": (
-        "",
-        "<tool_call>note\n<arg_key>text</arg_key>\n<arg_value>%s</arg_value>\n</tool_call>",
-        "\n",
-        "",
-    ),
-    "harmony": (
-        "",
-        '<|channel|>commentary to=functions.note <|constrain|>json<|message|>{"text": "%s"}<|call|>',
-        "<|start|>assistant",
-        "",
-    ),
-    "hermes": ("", '<tool_call>\n{"name": "note", "arguments": {"text": "%s"}}\n</tool_call>', "\n", ""),
-    "llama3_json": ("", '{"name": "note", "parameters": {"text": "%s"}}', "; ", ""),
-    "mistral": ("[TOOL_CALLS][", '{"name": "note", "arguments": {"text": "%s"}}', ", ", "]"),
-    "mistral_named": ("", '[TOOL_CALLS]note[ARGS]{"text": "%s"}', "", ""),
-    "pythonic": ("[", 'note(text="%s")', ", ", "]"),
-    "qwen3_coder": (
-        "",
-        "<tool_call>\n<function=note>\n<parameter=text>\n%s\n</parameter>\n</function>\n</tool_call>",
-        "\n",
-        "",
-    ),
-}
-
 
 def calls(family: str, texts: list[str]) -> str:
-    before, call, between, behind = CALLS[family]
-    return before + between.join(call % text for text in texts) + behind
+    """How a family writes calls of `note` with these texts."""
+    return written(family, [("note", {"text": text}) for text in texts])
 
 
 def family_of(family: str) -> Family:
@@ -110,7 +71,7 @@ def test_text_without_a_marker_is_content(family: str, text: str) -> None:
 def test_nothing_is_held_back_but_what_may_be_a_marker(family: str, size: int) -> None:
     """So each push costs what it brings, and the time is linear in the text."""
     text = "Well.\n" * 20 + calls(family, ["x" * 3000] * 5) + " \n" * 500 + calls(family, ["y" * 300])[:-40]
-    longest = max(map(len, (*format_of(family).markers(USE), "</parameter>")))
+    longest = max(map(len, (*format_of(family).markers(USE), "function call<|role_sep|>\n")))
     reader = Reader()
     parser = ReadingParser(reader, family_of(family).read(reader, USE, ""))
     for at in range(0, len(text), size):
@@ -141,6 +102,8 @@ def test_ten_thousand_calls(family: str, piece: int) -> None:
 def test_deep_nesting(family: str) -> None:
     """Brackets without end are arguments that break off, a string, or content: never an exception."""
     for nested in ("[" * 100_000, '{"a":' * 100_000, "(" * 100_000, "[" * 100_000 + "]" * 100_000):
-        text = calls(family, ["x"]).replace('"x"', nested).replace("x\n", f"{nested}\n").replace(">x<", f">{nested}<")
+        text = calls(family, ["x"])
+        for around in ('"x"', "\nx\n", ">x<", '<|"|>x<|"|>'):
+            text = text.replace(around, around[0].strip('"') + nested + around[-1].strip('"'))
         assert nested in text
         assert parsed(format_of(family).parser("", USE), [text])

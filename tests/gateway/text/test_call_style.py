@@ -37,6 +37,52 @@ def test_calls(source: str, shown: str) -> None:
     assert ChatTemplate(source, {}).render(Chat(SAID)) == shown
 
 
+LEFT_OUT = HEAD + "{{ m.content or '' }}{% endfor %}"
+JOINED = HEAD + "{{ m.content + '|' }}{% endfor %}"
+LINE = '{"name": "f", "arguments": {"a": "é"}}'
+
+
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [
+        (LEFT_OUT, f"[user]x[assistant]{LINE}"),
+        (JOINED, f"[user]x|[assistant]{LINE}|"),  # and null would be refused
+        ("{% if m %}" + LEFT_OUT + "{% endif %}never", "never"),
+    ],
+)
+def test_a_template_that_leaves_calls_out_has_them_as_lines_of_the_content(source: str, shown: str) -> None:
+    assert ChatTemplate(source, {}).render(Chat(SAID)) == shown
+
+
+def test_lines_of_calls_stand_behind_what_is_said() -> None:
+    both = [{"role": "assistant", "content": "Well.", "tool_calls": [CALL, CALL]}]
+    assert ChatTemplate(JOINED, {}).render(Chat(both)) == f"[assistant]Well.\n{LINE}\n{LINE}|"
+
+
+def test_a_template_that_refuses_results_is_asked_without_them() -> None:
+    alternating = "{% if messages[-1].role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}" + JOINED
+    assert ChatTemplate(alternating, {}).render(Chat(SAID)) == f"[user]x|[assistant]{LINE}|"
+
+
+def test_ids_of_any_length_pass_where_only_nine_characters_do() -> None:
+    """Shows Mistral's rule; ids of OpenAI's kind would be refused from the second turn on."""
+    nine = "{% if c.id | length != 9 %}{{ raise_exception('nine characters') }}{% endif %}{{ c.id }};"
+    source = (
+        HEAD + "{% for c in m.tool_calls or [] %}" + nine + "{{ c.function | tojson }}{% endfor %}"
+        "{{ m.tool_call_id or '' }}{% endfor %}"
+    )
+    for id, kept in (("call_0123456789abcdef", False), ("Ab3dE6gH9", True)):
+        said: list[dict[str, Any]] = [
+            {"role": "assistant", "content": None, "tool_calls": [{**CALL, "id": id}]},
+            {"role": "tool", "content": "r", "tool_call_id": id},
+        ]
+        called, result = ChatTemplate(source, {}).render(Chat(said)).split(";")
+        short = called.removeprefix("[assistant]")
+        assert result.endswith(f"[tool]{short}"), "the result names its call"
+        assert len(short) == 9 and short.isalnum() and (short == id) is kept
+    assert ChatTemplate(OBJECTS + "{{ messages[1].tool_calls[0].id }}", {}).render(Chat(SAID)).endswith("c"), "as given"
+
+
 def test_arguments_that_are_no_json_stay_as_they_are() -> None:
     broken = {**CALL, "function": {"name": "f", "arguments": "{broken"}}
     said = [{"role": "assistant", "content": "", "tool_calls": [broken]}]

@@ -3,6 +3,7 @@
 The templates are written after the published formats; Llama 4's and SmolVLM's are those that transformers comes with.
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ OTHERS = Path(__file__).parent.parent / "output" / "templates"
 SOURCES |= {path.stem: path.read_text() for path in OTHERS.glob("*.jinja")}
 WITH_CONTENT = {"llama4"}
 """Templates that show the content of a message which has nothing but calls."""
+WITHOUT_CALLS = {"command_r", "deepseek_v2", "olmo2", "phi3", "smollm3", "smolvlm"}
+"""Templates that leave calls out, so that a call is a line of the content."""
 SPECIAL = {"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>"}
 
 USER = {"role": "user", "content": "  What's the <weather> in 東京? \n"}
@@ -39,6 +42,7 @@ CALL: dict[str, Any] = {
         }
     ],
 }
+CALL_LINE = CALL["tool_calls"][0]["function"]
 RESULT = {"role": "tool", "content": '{"sky": "blue"}', "name": "weather", "tool_call_id": "call00001"}
 TOOLS: list[dict[str, Any]] = [
     {
@@ -81,7 +85,9 @@ CHATS: dict[str, Chat] = {
 def theirs(name: str, chat: Chat) -> str | None:
     """What transformers makes of it, which is told of calls as the model's card tells to; None: it refuses."""
     messages = [
-        {**message, "content": ""} if message["content"] is None and name in WITH_CONTENT else message
+        {**message, "content": json.dumps(CALL_LINE, ensure_ascii=False) if name in WITHOUT_CALLS else ""}
+        if message["content"] is None and name in WITH_CONTENT | WITHOUT_CALLS
+        else message
         for message in chat.messages
     ]
     try:

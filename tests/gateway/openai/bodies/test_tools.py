@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.gateway.models import byte_level
-from tests.gateway.output.recorded import HERE
+from tests.gateway.output.composed import HERE
 from tests.gateway.running import Running
 
 QUESTION: Any = [{"role": "user", "content": "Hi!"}]
@@ -159,6 +159,38 @@ async def test_one_choice_by_two_names_is_one(running: Running) -> None:
     for choice, legacy in ((named, {"name": "weather"}), ("none", "none"), ("auto", "auto")):
         answer = await running.chat(functions=[FUNCTION], function_call=legacy, tool_choice=choice, max_tokens=1)
         assert answer.status_code == 200, answer.text
+
+
+TAKES = "{{ tools | tojson if tools else '' }}{% for m in messages %}{{ m.content or '' }}CALLS{% endfor %}"
+UNHEARD_OF = TAKES.replace("CALLS", "{% for c in m.tool_calls or [] %}@{{ c.function | tojson }}@{% endfor %}")
+
+
+@pytest.mark.parametrize(
+    ("template", "parser", "code", "reason"),
+    [
+        (TAKES.replace("tools | tojson", "''"), "auto", "no_tool_template", "leaves tools out of the prompt"),
+        (UNHEARD_OF, "auto", "no_tool_parser", "--tool-parser says in which one they are: harmony, "),
+        (TAKES.replace("CALLS", ""), "auto", "no_tool_parser", "in none of the known formats"),
+        (UNHEARD_OF, "none", "no_tool_parser", "--tool-parser none"),
+        (UNHEARD_OF, "hermes", None, ""),
+    ],
+)
+async def test_a_refusal_of_tools_says_the_true_reason(
+    template: str,
+    parser: Any,
+    code: str | None,
+    reason: str,
+    serve: Callable[..., Awaitable[Running]],
+    tmp_path: Path,
+) -> None:
+    model = byte_level(tmp_path / "model", template=template, vocabulary=443, max_position_embeddings=4096)
+    running = await serve("prefill", "decode", at=model, tool_parser=parser)
+    running.text = OSLO
+    answer = (await running.chat(tools=TOOLS)).json()
+    if code is None:
+        assert answer["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "weather"
+        return
+    assert answer["error"]["code"] == code and reason in answer["error"]["message"], answer
 
 
 async def test_thoughts(running: Running) -> None:

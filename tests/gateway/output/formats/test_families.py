@@ -1,4 +1,4 @@
-"""Recorded outputs of every family give the parts that stand beside them, however the text is cut."""
+"""Composed outputs of every family give the parts that stand beside them, however the text is cut."""
 
 from collections.abc import Sequence
 from typing import Any, get_args
@@ -10,20 +10,16 @@ from gateway.output.answer_format import answer_format
 from gateway.output.formats.families import FAMILIES as KNOWN
 from gateway.output.formats.families import THINKINGS
 from gateway.output.formats.family import Family
-from gateway.output.formats.hermes import HERMES
+from gateway.output.formats.json_calls import HERMES
 from gateway.output.thinking import THINK, Thinking
-from tests.gateway.output.recorded import FAMILIES, USE, Output, cuts, format_of, outputs, parsed, template
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_there_are_thirty_outputs_of_each_family(family: str) -> None:
-    assert len({output.text for output in outputs(family)}) >= 30
+from gateway.text.shown_tools import NOTHING_SHOWN
+from tests.gateway.output.composed import FAMILIES, USE, Output, cuts, format_of, outputs, parsed, shown
 
 
 @pytest.mark.parametrize(
     "output", [output for family in FAMILIES for output in outputs(family)], ids=lambda output: output.family
 )
-def test_a_recorded_output_has_its_parts_however_it_is_cut(output: Output) -> None:
+def test_a_composed_output_has_its_parts_however_it_is_cut(output: Output) -> None:
     known = format_of(output.family)
     assert parsed(known.parser(output.prompt, USE), [output.text]) == output.parts
     for pieces in cuts(output.text):
@@ -48,13 +44,7 @@ def test_every_family_has_outputs() -> None:
     assert sorted(family.name for family in KNOWN) == FAMILIES
 
 
-def test_a_template_without_tools_is_of_no_family() -> None:
-    assert answer_format("{{ messages }} <tool_call>", lambda text: None).family is None
-    assert answer_format(None, lambda text: None).family is None
-    assert answer_format("{{ tools }}", lambda text: None).family is None
-
-
 def test_options_come_before_the_template() -> None:
-    assert answer_format(template("hermes"), lambda text: None, tools="none").family is None
-    found = answer_format(None, lambda text: None, tools="hermes", reasoning="think")
+    assert answer_format(shown("hermes"), lambda text: None, tools="none").family is None
+    found = answer_format(NOTHING_SHOWN, lambda text: None, tools="hermes", reasoning="think")
     assert (found.family, found.thinking) == (HERMES, THINK)

@@ -1,0 +1,78 @@
+"""Describes the formats of Functionary: that of v3.1, with tags, and that of v3.2, with recipients.
+
+    <function=weather>{"place": "Oslo"}</function>
+
+    >>>weather
+    {"place": "Oslo"}
+
+In v3.2 all of an answer is addressed: the prompt ends with the first `>>>`, and what is said is for `all`.
+"""
+
+from gateway.grammar.texts import literal
+from gateway.output.formats.call_object import Found, arguments_value
+from gateway.output.formats.family import Family
+from gateway.output.formats.named_calls import Mark, NamedCalls, named_family
+from gateway.output.lark import HEAD, TokenId, arguments, either, up_to
+from gateway.output.reader import Marks, Reader, Steps, kept, told
+from gateway.output.tools import Tool, ToolUse
+
+TO, ALL = ">>>", "all"
+_TO, _NAME_ENDS = Marks(TO), Marks("\n", TO)
+
+
+def _tagged(tool: Tool, mark: Mark) -> str:
+    return f"{literal(f'{tool.name}>')} {arguments(tool)}"
+
+
+def _read(reader: Reader, use: ToolUse, prompt: str) -> Steps[None]:
+    """Yields content and calls."""
+    begun = prompt.rstrip().endswith(TO)
+    if begun:
+        yield from reader.skip(TO)  # once more
+    found = TO if begun else (yield from reader.content(_TO))
+    reader.attempt("" if begun else found)
+    while found:
+        outcome = yield from _addressed(reader)
+        if outcome is Found.BROKEN:
+            found = yield from told(reader.until(_TO), reader.arguments)
+        else:
+            if outcome is Found.NOTHING:
+                yield from reader.give_up()
+            found = yield from reader.content(_TO)
+        reader.attempt(found)
+
+
+def _addressed(reader: Reader) -> Steps[Found]:
+    """Reads a recipient, and the arguments of the call that it is; what is said to all is left unread."""
+    words: list[str] = []
+    if (yield from kept(reader.until(_NAME_ENDS), words)) == TO:
+        reader.unread(TO)
+        return Found.NOTHING
+    name = "".join(words).strip()
+    if name == ALL:
+        reader.accept()
+        return Found.CALL
+    yield from reader.space()
+    return (yield from arguments_value(reader, name)) if name else Found.NOTHING
+
+
+def _grammar(use: ToolUse, token_id: TokenId) -> str:
+    """Returns the grammar of an answer, whose first recipient's marker may be in the prompt."""
+    to = literal(TO)
+    more = f" ({to} call)*" if use.parallel else ""
+    calls = f"call: {either(_call(tool) for tool in use.tools)}\n"
+    if use.must:
+        return HEAD + f"start: ({to})? call{more}\n" + calls
+    said = literal(f"{ALL}\n")
+    return HEAD + f"start: ({to})? ({said} said)* (call{more} | {said} TEXT)\n" + calls + up_to("said", TO, token_id)
+
+
+def _call(tool: Tool) -> str:
+    named = literal(f"{tool.name}\n")
+    return f"{named} {arguments(tool)} SPACE?"
+
+
+FUNCTIONARY_V31 = named_family(
+    "functionary_v31", NamedCalls("", "", "<function=", (">",), "</function>", rule=_tagged, tokens=False)
+)
+FUNCTIONARY_V32 = Family("functionary_v32", (), _read, _grammar, words=(f"{TO}${{recipient}}",))

@@ -1,0 +1,156 @@
+"""Reads and constrains calls that are JSON objects behind a marker.
+
+<tool_call>
+{"name": "weather", "arguments": {"place": "Oslo"}}
+</tool_call>
+
+Most models write so. They differ in the markers, in whether several calls are an array, stand in lines, or have a
+marker each, and in what the members are called.
+"""
+
+import json
+from typing import NamedTuple
+
+from gateway.grammar.texts import literal
+from gateway.output.formats.call_object import Found, call_object, keyed_call_object
+from gateway.output.formats.family import Family
+from gateway.output.lark import HEAD, TokenId, arguments, either, mark, start
+from gateway.output.reader import Marks, Reader, Steps, told
+from gateway.output.tools import Tool, ToolUse
+
+
+class JsonCalls(NamedTuple):
+    """Holds what a format writes in and around its calls."""
+
+    opening: str
+    closing: str = ""  # "": nothing
+    array: bool = False  # calls are an array
+    lines: bool = False  # calls stand in lines; neither of both: each has its own markers
+    alone: bool = False  # an answer has one call at most
+    name: str = "name"
+    arguments: str = "arguments"  # "": the tool's name is the name of this member, and the only one
+    first: str = ""  # members before the name, as part of a rule
+    last: str = ""  # members behind the arguments
+    framing: tuple[str, ...] = ()  # special tokens around the other text of an answer
+    tokens: tuple[str, ...] | None = None  # special tokens in its markers; None: the markers are
+
+
+def json_family(name: str, form: JsonCalls, *written: str) -> Family:
+    """Returns the family of a format. See `Family` for `written`."""
+    marks = Marks(form.opening), Marks(*filter(None, (form.opening, form.closing)))
+
+    def read(reader: Reader, use: ToolUse, prompt: str) -> Steps[None]:
+        return _read(reader, form, *marks)
+
+    def grammar(use: ToolUse, token_id: TokenId) -> str:
+        return _grammar(form, use, token_id)
+
+    markers = tuple(filter(None, (form.opening, form.closing))) if form.tokens is None else form.tokens
+    return Family(name, markers, read, grammar, words=(form.opening,), written=written)
+
+
+# reading --------------------------------------------------------------------------------------------------------------
+
+
+def _read(reader: Reader, form: JsonCalls, opening: Marks, ends: Marks) -> Steps[None]:
+    found = yield from reader.content(opening)
+    while found:
+        reader.attempt(found)
+        yield from reader.space()
+        outcome = yield from _calls(reader, form)
+        if outcome is Found.BROKEN:
+            end = yield from told(reader.until(ends), reader.arguments)
+            found = end if end == form.opening else (yield from reader.content(opening))
+            continue
+        if outcome is Found.NOTHING:
+            yield from reader.give_up()
+        found = yield from reader.content(opening)
+
+
+def _calls(reader: Reader, form: JsonCalls) -> Steps[Found]:
+    """Reads the calls behind a marker, and what closes them."""
+    array = form.array and (yield from reader.skip("["))
+    while True:
+        yield from reader.space()
+        outcome = yield from (call_object(reader, name_key=form.name) if form.arguments else keyed_call_object(reader))
+        if outcome is not Found.CALL:
+            return outcome
+        yield from reader.hold_space()
+        if array and (yield from reader.skip(",")):
+            reader.attempt(",")
+        elif form.lines and (yield from reader.comes("{")):
+            reader.attempt()
+        else:
+            yield from reader.end(*filter(None, ("]" if array else "", form.closing)))
+            return Found.CALL
+
+
+# constraining ---------------------------------------------------------------------------------------------------------
+
+
+def _grammar(form: JsonCalls, use: ToolUse, token_id: TokenId) -> str:
+    several = form.array or form.lines
+    use = use._replace(parallel=use.parallel and not form.alone)
+    comma = '"," ' if form.array else ""
+    more = f" ({comma}GAP? call)*" if several and use.parallel else ""
+    calls = f'"[" GAP? call{more} GAP? "]"' if form.array else f"call{more}"
+    closing = f" GAP? {mark(form.closing, token_id)}" if form.closing else ""
+    return (
+        HEAD
+        + "GAP: /[ \\n]{1,12}/\n"
+        + start(use, form.opening, token_id, again=not several, framing=form.framing)
+        + f"body: GAP? {calls}{closing}\n"
+        + f"call: {either(_call(form, tool) for tool in use.tools)}\n"
+    )
+
+
+def _call(form: JsonCalls, tool: Tool) -> str:
+    name = json.dumps(tool.name)
+    if not form.arguments:
+        return f'"{{" {literal(name + ":")} / ?/ {arguments(tool)} "}}"'
+    key, members = literal(f'"{form.name}":'), literal(f'"{form.arguments}":')
+    first = f"{form.first} GAP? " if form.first else ""
+    last = f" {form.last}" if form.last else ""
+    named = f"{key} / ?/ {literal(name + ',')} GAP? {members} GAP? {arguments(tool)}"
+    return f'"{{" GAP? {first}{named}{last} GAP? "}}"'
+
+
+_ID = '(/, ?"id": ?"[a-zA-Z0-9_-]{1,40}"/)?'
+_COHERE = ("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>")
+
+# <tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>
+HERMES = json_family("hermes", JsonCalls("<tool_call>", "</tool_call>"))
+# <|tool_call|>[{"name": "f", "arguments": {"a": 1}}]
+GRANITE = json_family("granite", JsonCalls("<|tool_call|>", array=True))
+# <TOOLCALL>[{"name": "f", "arguments": {"a": 1}}]</TOOLCALL>
+NEMOTRON = json_family("nemotron", JsonCalls("<TOOLCALL>", "</TOOLCALL>", array=True))
+# <tool_calls>[{"name": "f", "arguments": {"a": 1}, "id": "c"}]</tool_calls>
+APRIEL = json_family("apriel", JsonCalls("<tool_calls>", "</tool_calls>", array=True, last=_ID), "<tool_calls>[")
+# <tool_calls>{"name": "f", "arguments": {"a": 1}}</tool_calls>, a call in each line
+MINIMAX = json_family("minimax", JsonCalls("<tool_calls>", "</tool_calls>", lines=True))
+# <|tools_prefix|>[{"f": {"a": 1}}]<|tools_suffix|>
+APERTUS = json_family("apertus", JsonCalls("<|tools_prefix|>", "<|tools_suffix|>", array=True, arguments=""))
+# <|START_ACTION|>[{"tool_call_id": "0", "tool_name": "f", "parameters": {"a": 1}}]<|END_ACTION|>
+COMMAND_R7B = json_family(
+    "command_r7b",
+    JsonCalls(
+        "<|START_ACTION|>",
+        "<|END_ACTION|>",
+        array=True,
+        name="tool_name",
+        arguments="parameters",
+        first='/"tool_call_id": ?"[0-9]{1,4}",/',
+        framing=_COHERE,
+    ),
+)
+# Action: ```json [{"tool_name": "f", "parameters": {"a": 1}}]```
+COMMAND_R = json_family(
+    "command_r", JsonCalls("Action:\n```json", "```", array=True, name="tool_name", arguments="parameters", tokens=())
+)
+# function call<|role_sep|>{"name": "f", "arguments": {"a": 1}}
+GIGACHAT3 = json_family(
+    "gigachat3",
+    JsonCalls("function call<|role_sep|>\n", alone=True, framing=("<|message_sep|>",), tokens=("<|role_sep|>",)),
+)
+# <|function_call|>{"name": "f", "arguments": {"a": 1}}
+GIGACHAT31 = json_family("gigachat31", JsonCalls("<|function_call|>", alone=True))

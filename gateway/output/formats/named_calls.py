@@ -1,0 +1,122 @@
+"""Reads and constrains calls that are a name and a JSON object between markers, several perhaps in a section.
+
+    <|tool_calls_section_begin|><|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}<|tool_call_end|>…
+
+Before the name there may be another word, such as an id or the kind of the tool.
+"""
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from gateway.output.formats.call_object import Found, arguments_value
+from gateway.output.formats.family import Family
+from gateway.output.lark import HEAD, TokenId, either, mark, start
+from gateway.output.reader import Marks, Reader, Steps, kept, told
+from gateway.output.tools import Tool, ToolUse
+
+FENCE = "```"
+Mark = Callable[[str], str]  # writes a marker as part of a rule
+
+
+class NamedCalls(NamedTuple):
+    """Holds what a format writes around the names and arguments of its calls."""
+
+    section: str  # before the first call; "": nothing
+    section_end: str
+    call: str
+    separators: tuple[str, ...]  # behind the words before the arguments
+    call_end: str
+    rule: Callable[[Tool, Mark], str]  # what stands between `call` and `call_end`
+    between: str = ""  # calls, as part of a rule
+    tokens: bool = True  # the markers are special tokens
+    named: re.Pattern[str] = re.compile(r"(\S+)")  # the tool's name, in the last word before the arguments
+
+
+def named_family(name: str, form: NamedCalls, *written: str) -> Family:
+    """Returns the family of a format. See `Family` for `written`."""
+    reading = _Reading(form)
+
+    def read(reader: Reader, use: ToolUse, prompt: str) -> Steps[None]:
+        return reading.read(reader)
+
+    def grammar(use: ToolUse, token_id: TokenId) -> str:
+        return _grammar(form, use, token_id)
+
+    markers = tuple(filter(None, (form.section, form.section_end, form.call, *form.separators, form.call_end)))
+    own = (form.section or form.call,)
+    return Family(name, markers if form.tokens else (), read, grammar, words=own, written=(*own, *written))
+
+
+class _Reading:
+    """Reads answers in a format."""
+
+    def __init__(self, form: NamedCalls) -> None:
+        self._form = form
+        ends = tuple(filter(None, (form.call_end, form.section_end, form.call)))
+        self._open = Marks(*filter(None, (form.section, form.call)))
+        self._call_ends = Marks(*ends)
+        self._head_ends = Marks(*form.separators, *ends)
+        self._name_ends = Marks(*dict.fromkeys((*form.separators, "\n", "{")), *ends)
+
+    def read(self, reader: Reader) -> Steps[None]:
+        """Yields content and calls."""
+        form = self._form
+        found = yield from reader.content(self._open)
+        while found:
+            reader.attempt(found)
+            outcome = yield from self._call(reader, found)
+            if outcome is Found.BROKEN:
+                end = yield from told(reader.until(self._call_ends), reader.arguments)
+                if end == form.call_end:
+                    yield from reader.end(*filter(None, (form.section_end,)))
+                found = end if end == form.call else (yield from reader.content(self._open))
+                continue
+            if outcome is Found.NOTHING:
+                yield from reader.give_up()
+            else:
+                yield from reader.end(*filter(None, (FENCE, form.call_end, form.section_end)))
+            found = yield from reader.content(self._open)
+
+    def _call(self, reader: Reader, found: str) -> Steps[Found]:
+        """Reads one call up to its arguments' end."""
+        form = self._form
+        if found == form.section:
+            yield from reader.space()
+            if not (yield from reader.skip(form.call)):
+                return Found.NOTHING
+        word = yield from _word(reader, self._head_ends, *form.separators)
+        yield from reader.space()
+        if word is not None and not (yield from reader.comes("{")):  # that was another word before the name
+            word = yield from _word(reader, self._name_ends, *form.separators, "\n", "{")
+            yield from reader.space()
+            yield from reader.skip(f"{FENCE}json")
+            yield from reader.space()
+        name = form.named.fullmatch(word) if word else None
+        return Found.NOTHING if name is None else (yield from arguments_value(reader, name[1]))
+
+
+def _word(reader: Reader, ends: Marks, *good: str) -> Steps[str | None]:
+    """Returns a word that ends with one of `good`, or None."""
+    words: list[str] = []
+    end = yield from kept(reader.until(ends), words)
+    if end and (end not in good or end in "\n{"):
+        reader.unread(end)
+    word = "".join(words).strip()
+    return word if end in good and len(word.split()) == 1 else None
+
+
+def _grammar(form: NamedCalls, use: ToolUse, token_id: TokenId) -> str:
+    def marked(words: str) -> str:
+        return mark(words, token_id)
+
+    end = f" {marked(form.call_end)}" if form.call_end else ""
+    calls = f"({either(form.rule(tool, marked) for tool in use.tools)}){end}\n"
+    if not form.section:
+        return HEAD + start(use, form.call, token_id) + f"body: {calls}"
+    more = f" ({form.between} call)*" if use.parallel else ""
+    return (
+        HEAD
+        + start(use, form.section, token_id, again=False)
+        + f"body: call{more} {marked(form.section_end)}\ncall: {marked(form.call)} {calls}"
+    )

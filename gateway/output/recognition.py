@@ -1,0 +1,63 @@
+"""Finds the format in which a model calls tools: the one whose parser reads the calls that the chat template writes.
+
+A template that writes no calls is known by words with which it tells the model how to, or by the vocabulary, which has
+the format's markers as tokens.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from gateway.output.formats.family import Family
+from gateway.output.lark import TokenId
+from gateway.output.parts import CallArguments, CallBegins, Part
+from gateway.output.reader import Reader, ReadingParser
+from gateway.output.tools import Tool, ToolUse
+from gateway.text.shown_tools import NAME, PARAMETERS, ShownCalls, ShownTools
+
+_USE = ToolUse((Tool(NAME, PARAMETERS),))
+
+
+def recognised(families: Sequence[Family], shown: ShownTools, token_id: TokenId) -> Family | None:
+    """Returns the family of a model's format, the first that fits, or None if it takes no tools, or none of these."""
+    if not shown.takes:
+        return None
+    if (calls := shown.calls) is not None:
+        return next((family for family in families if _reads(family, calls)), None)
+    told = (family for family in families if all(words in shown.source for words in family.words))
+    spelled = (
+        family
+        for family in families
+        if len(family.markers) > 1 and not family.beside and all(token_id(text) is not None for text in family.markers)
+    )
+    return next(told, None) or next(spelled, None)
+
+
+def _reads(family: Family, calls: ShownCalls) -> bool:
+    """Returns whether a family's parser finds just these calls, written as the family's grammar has them."""
+    return any(
+        all(words in text for words in family.written) and _called(_parts(family, text)) == list(calls.arguments)
+        for text in calls.texts
+    )
+
+
+def _parts(family: Family, text: str) -> Sequence[Part]:
+    reader = Reader()
+    parser = ReadingParser(reader, family.read(reader, _USE, ""))
+    return [*parser.push(text), *parser.flush()]
+
+
+def _called(parts: Iterable[Part]) -> list[Mapping[str, Any]] | None:
+    """Returns the arguments of each call; None where a call is of another tool, or its arguments are no JSON."""
+    texts: list[list[str]] = []
+    for part in parts:
+        if isinstance(part, CallBegins):
+            if part.name != NAME:
+                return None
+            texts.append([])
+        elif isinstance(part, CallArguments):
+            texts[-1].append(part.text)
+    try:
+        return [json.loads("".join(text)) for text in texts]
+    except ValueError:
+        return None

@@ -1,0 +1,81 @@
+"""Finds out what a chat template shows of tools: whether prompts name them, and how it writes earlier calls.
+
+How a model is to write a call is nowhere said but in its template, which writes earlier calls as the model does. So a
+chat with two calls is rendered, or with one where the template allows no more.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from gateway.errors import APIError
+from gateway.text.chat import Chat
+
+NAME = "look_up_weather"
+QUESTION, ANSWER, RESULT = "Is it raining?", "ZZZ", "Rain."
+CALLS: tuple[Mapping[str, Any], ...] = ({"place": "Oslo", "days": 3}, {"place": "Lima"})  # arguments of each
+PARAMETERS: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "place": {"type": "string", "description": "where"},
+        "days": {"type": "integer", "description": "how many"},
+    },
+    "required": ["place"],
+}
+TOOL: Mapping[str, Any] = {
+    "type": "function",
+    "function": {"name": NAME, "description": "Tells the weather.", "parameters": PARAMETERS},
+}
+
+
+class ShownCalls(NamedTuple):
+    """Holds how a template writes calls: each text begins at, or before, the first call, and has all of them."""
+
+    arguments: Sequence[Mapping[str, Any]]  # of each call
+    texts: Sequence[str]
+
+
+class ShownTools(NamedTuple):
+    """Says what a chat template shows of tools."""
+
+    source: str
+    takes: bool  # prompts name the tools
+    calls: ShownCalls | None  # None: the template leaves calls out, or refuses them
+
+
+NOTHING_SHOWN = ShownTools("", False, None)
+
+
+def shown_tools(source: str, render: Callable[[Chat], str]) -> ShownTools:
+    """Returns what a template shows that `render` renders, which raises `APIError` where the template refuses."""
+    question: dict[str, Any] = {"role": "user", "content": QUESTION}
+    prompt = _rendered(render, [question], [TOOL])
+    takes = prompt is not None and NAME in prompt
+    plain = _rendered(render, [question, {"role": "assistant", "content": ANSWER}], [TOOL]) or ""
+    for number in range(len(CALLS), 0, -1):
+        calls = [_call(place, arguments) for place, arguments in enumerate(CALLS[:number])]
+        said = {"role": "assistant", "content": None, "tool_calls": calls}
+        results = [{"role": "tool", "content": RESULT, "name": NAME, "tool_call_id": call["id"]} for call in calls]
+        for messages in ([question, said, *results], [question, said]):
+            whole = _rendered(render, messages, [TOOL])
+            if whole is None or CALLS[number - 1]["place"] not in whole:
+                continue
+            behind = whole.rpartition(QUESTION)[2]
+            return ShownTools(source, takes, ShownCalls(CALLS[:number], (_behind_common(whole, plain), behind)))
+    return ShownTools(source, takes, None)
+
+
+def _behind_common(text: str, other: str) -> str:
+    """Returns a text from the first character on in which another one differs."""
+    pairs = enumerate(zip(text, other, strict=False))
+    return text[next((place for place, (one, two) in pairs if one != two), len(other)) :]
+
+
+def _call(place: int, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {"id": f"probe000{place}", "type": "function", "function": {"name": NAME, "arguments": arguments}}
+
+
+def _rendered(render: Callable[[Chat], str], messages: list[dict[str, Any]], tools: list[Any]) -> str | None:
+    try:
+        return render(Chat(messages, tools, answer=False))
+    except APIError:
+        return None
