@@ -10,12 +10,13 @@ from typing import Any
 from core.errors import ModelError
 from core.gguf.unpacking import SHARD, unpacked
 from core.process.status import Progress
+from core.vocabulary.files import SENTENCEPIECE, TIKTOKEN
 from core.weight_files import SINGLE, weight_files, without_weights
 
 HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::([\w.-]+))?")
 """Behind a colon stands which of a repository's GGUF files is meant: its name, or a part of it such as Q4_K_M."""
 
-DESCRIPTION = ("*.json", "*.jinja", "tokenizer.model")
+DESCRIPTION = ("*.json", "*.jinja", SENTENCEPIECE, TIKTOKEN)
 """Names of files that are downloaded beside the weights, which `core.weight_files` names."""
 CODE = ("*.py",)
 """Names of files with code, which is downloaded only where it is trusted."""

@@ -23,7 +23,7 @@ def sentencepiece(given: Metadata, vocabulary: Vocabulary) -> Parts:
     last = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if prefixed else []
     unknown_word = vocabulary.words[unknown[0]] if unknown else None
     return Parts(
-        model=model_of(ids, _merges(ids, merged), unk_token=unknown_word, fuse_unk=True, byte_fallback=True),
+        model=model_of(ids, merges_of(ids, merged), unk_token=unknown_word, fuse_unk=True, byte_fallback=True),
         normalizer={"type": "Sequence", "normalizers": [*first, spaces]},
         pre_tokenizer=None,
         decoder={"type": "Sequence", "decoders": [words, {"type": "ByteFallback"}, {"type": "Fuse"}, *last]},
@@ -36,7 +36,7 @@ def spaced(given: Metadata) -> bool:
     return bool(given.header.metadata.get("tokenizer.ggml.add_space_prefix", True))
 
 
-def _merges(ids: dict[str, int], scores: dict[str, float]) -> list[tuple[str, str]]:
+def merges_of(ids: dict[str, int], scores: dict[str, float]) -> list[tuple[str, str]]:
     """Returns every pair of words that make a word, in transformers' order: words of a higher score come first.
 
     Of the pairs that make one word, the one whose left part is longer.

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
+from core.vocabulary.alphabet import byte_alphabet
+
 Piece = Callable[[int], str | None]  # a token as the vocabulary spells it, None for special tokens
 REPLACEMENT = "\ufffd"  # what decoders write for bytes that are no character
 LONGEST = 4  # bytes of a UTF-8 character, so tokens that one can be spread over
@@ -26,13 +28,6 @@ class Detokenizer(Protocol):
 
     def flush(self) -> str:
         """Returns what is left at the end: a character that stayed incomplete is a replacement character."""
-
-
-def byte_alphabet() -> dict[str, int]:
-    """Returns the byte of each of the 256 characters by which byte-level vocabularies spell bytes (GPT-2's table)."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in set(printable)]
-    return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}
 
 
 class BytePieces:

@@ -5,13 +5,14 @@ from typing import Any
 
 from core.errors import ModelError
 from core.model_location import locate
+from core.vocabulary.files import FILES as TOKENIZERS
 from core.vocabulary.settings import FILES as SETTINGS
 from core.vocabulary.settings import read_object as read_json
 
 FILES = [
     "config.json",
     "generation_config.json",
-    "tokenizer.json",
+    *TOKENIZERS,
     *SETTINGS,
     "chat_template.jinja",
     "chat_template.json",

@@ -6,6 +6,8 @@ Pure, and on the safe side: whatever could let text vanish or shrink without a b
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from core.vocabulary.alphabet import byte_alphabet
+
 UNKNOWN = 0
 COMPOSED = 4  # code points that NFC and NFKC make one of, at most: no composed character decomposes into more
 BYTES = 256
@@ -70,7 +72,7 @@ def _knows_everything(tokenizer: Mapping[str, Any], tokens: set[str]) -> bool:
     if model.get("byte_fallback"):
         return all(f"<0x{byte:02X}>" in tokens for byte in range(BYTES))
     if _works_on_bytes(tokenizer.get("pre_tokenizer")) or _works_on_bytes(tokenizer.get("normalizer")):
-        return tokens.issuperset(_byte_alphabet())
+        return tokens.issuperset(byte_alphabet())
     return model["type"] == "BPE" and model.get("unk_token") is not None and not model.get("fuse_unk")
 
 
@@ -79,9 +81,3 @@ def _works_on_bytes(step: Mapping[str, Any] | None) -> bool:
         return False
     parts = step.get("pretokenizers") or step.get("normalizers") or ()
     return step["type"] == "ByteLevel" or any(map(_works_on_bytes, parts))
-
-
-def _byte_alphabet() -> set[str]:
-    """Returns GPT-2's 256 characters that stand for bytes: printable ones for themselves, others from U+0100 on."""
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    return {chr(byte) for byte in printable} | {chr(0x100 + number) for number in range(BYTES - len(printable))}

@@ -6,6 +6,7 @@ from pathlib import Path
 from core.errors import ConfigError
 from core.gguf.unpacking import PLACES
 from core.model_location import directory_of
+from core.vocabulary.files import TokenizerMissing, tokenizer_file
 from core.weight_files import WeightsMissing, present_weight_files
 from core.weight_sizes import read_header
 
@@ -22,8 +23,13 @@ def checked(model: str, option: str = "--model") -> Path | None:
 
 
 def _check_directory(directory: Path, option: str) -> None:
-    for name in ("config.json", "tokenizer.json"):
-        _read_object(directory, name, option)
+    _read_object(directory, "config.json", option)
+    try:
+        tokenizer = tokenizer_file(directory).name
+    except TokenizerMissing as error:
+        raise ConfigError(option, str(directory), error.why) from None
+    if tokenizer.endswith(".json"):
+        _read_object(directory, tokenizer, option)
     if (directory / PLACES).is_file():
         return  # what is unpacked of a GGUF file, all of whose tensors were found to be there
     try:

@@ -1,0 +1,14 @@
+"""Spells bytes as byte-level vocabularies do: each by one character that can be seen (GPT-2's table)."""
+
+PRINTABLE = (*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1))
+
+
+def byte_alphabet() -> dict[str, int]:
+    """Returns the byte of each of the 256 characters: printable ones are themselves, others are from U+0100 on."""
+    others = [byte for byte in range(256) if byte not in set(PRINTABLE)]
+    return {chr(byte): byte for byte in PRINTABLE} | {chr(256 + place): byte for place, byte in enumerate(others)}
+
+
+def spelled(data: bytes, alphabet: dict[int, str]) -> str:
+    """Returns bytes in the alphabet, given as the character of each byte."""
+    return "".join([alphabet[byte] for byte in data])
