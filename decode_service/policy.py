@@ -5,42 +5,24 @@ of its samples is a sequence of the running batch, and its tokens go to its gate
 """
 
 import logging
-from collections.abc import Iterable
 from typing import Any
 
 from msgspec import structs
 
 from core.errors import CapacityError, MessageError
-from core.ids import AttemptKey, SampleKey
-from core.messages.gateway import NO_ADAPTER, Emitted, Stages
+from core.ids import SampleKey
+from core.messages.gateway import NO_ADAPTER, Emitted
 from core.messages.job import DecodeJob
 from core.redis.records import HeldBlocks, Load
-from engine.schedule.progress import Progress, may_do_better, reason_of
+from engine.schedule.progress import Progress
 from engine.schedule.sequence import Sequence
 from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted
 from kvtransfer.handoff import HandoffKey
-from worker.events import Begin, Emit, Fail, Failure, Kill, Phase, Submit
+from worker.answering import Answering, SequenceGroup
+from worker.events import Begin, Kill, Phase, Submit
 from worker.role import Parts, check_tokens
 
 log = logging.getLogger("baton.decode")
-
-
-class SequenceGroup:
-    """Keeps the samples of one prompt on this worker, and the handoff that brings its KV, if one does."""
-
-    __slots__ = ("handoff", "landed", "living", "members", "queued_at")
-
-    def __init__(self, members: list[Sequence], handoff: HandoffKey | None, queued_at: float) -> None:
-        self.members = members  # the first is the stem, which the others branch off from
-        self.living = {each.key.of: each for each in members}  # samples that have not ended
-        self.handoff = handoff
-        self.landed = handoff is None  # nothing can land in its blocks any more
-        self.queued_at = queued_at  # server time, s
-
-    @property
-    def stem(self) -> Sequence:
-        """Returns the sequence that has the prompt's blocks until all have begun."""
-        return self.members[0]
 
 
 class DecodePolicy:
@@ -51,8 +33,7 @@ class DecodePolicy:
         self._vocab_size = parts.vocab_size
         self._adapters = parts.life.adapters
         self._tell_io = parts.life.outbox.post
-        self._by_key: dict[SampleKey, SequenceGroup] = {}  # groups by each of their living samples
-        self._by_stem: dict[int, SequenceGroup] = {}  # groups by their stem's id
+        self._answering = Answering(parts, "decode", self._over)
         self._by_handoff: dict[HandoffKey, SequenceGroup] = {}
         self._counts = {"handoffs": 0, "bytes": 0}  # that have landed
 
@@ -62,52 +43,26 @@ class DecodePolicy:
         """Takes an event of the I/O thread."""
         match event:
             case Submit(job=DecodeJob() as job):
-                self._submit(job)
+                self._answering.submit(job)
             case Submit(job=job):
-                self._refuse(job.attempts(), "misdirected", "a decode worker takes no prefill jobs", retryable=True)
+                self._answering.misdirected(job)
             case Kill(key=key):
-                self._kill(key)
+                self._answering.kill(key)
             case RoomWanted():
                 self._want(event, now)
             case Landed():
                 self._land(event, now)
             case Dropped(key=key):
                 if (group := self._by_handoff.get(key)) is not None:
-                    self._end(group)
-
-    def _submit(self, job: DecodeJob) -> None:
-        keys = job.attempts()
-        for key in keys:
-            self._kill(key)  # a lower attempt whose Cancel was lost
-        late = [key for key in keys if key.of in self._by_key]
-        if late:  # a higher attempt lands here, which the ledger does not know yet
-            self._refuse(late, "superseded", f"attempt {job.attempt} comes too late", retryable=False)
-            keys = [key for key in keys if key not in late]
-        if not keys:
-            return
-        if not self._adapters.has(job.prompt.adapter):
-            self._refuse(keys, NO_ADAPTER, "this worker lacks the request's adapter", retryable=True)
-            return
-        try:
-            check_tokens(job.prompt.token_ids, self._vocab_size)
-            members = [Sequence.of_job(job, key, hand_off=False) for key in keys]
-            self._add(SequenceGroup(members, None, job.queued_at))
-        except MessageError as error:
-            self._refuse(keys, "malformed", str(error), retryable=False)
-        except CapacityError as error:
-            self._refuse(keys, "capacity", str(error), retryable=False)
-
-    def _refuse(self, keys: Iterable[AttemptKey], reason: str, message: str, *, retryable: bool) -> None:
-        for key in keys:
-            self._tell_io(Fail(key, Failure(reason, message, retryable)))
+                    self._answering.end(group)
 
     def _want(self, wanted: RoomWanted, now: float) -> None:
         """Queues a prompt for which a prefill worker asks for room, or refuses it."""
         opened, handoff = wanted.open, wanted.key
         keys = [key for key in opened.attempts() if key.sample in wanted.samples]
         for key in keys:
-            self._kill(key)
-        keys = [key for key in keys if key.of not in self._by_key]  # the others have a higher attempt here
+            self._answering.kill(key)
+        keys = [key for key in keys if key.of not in self._answering.by_key]  # the others have a higher attempt here
         if not keys:
             self._tell_io(RoomRefused(handoff, "superseded", f"attempt {opened.attempt} comes too late", False))
             return
@@ -123,23 +78,13 @@ class DecodePolicy:
                 Sequence(key, opened.gateway, prompt, deadline, landing=True, due=due, sent_block_tokens=sent)
                 for key in keys
             ]
-            self._add(SequenceGroup(members, handoff, now))
+            group = SequenceGroup(members, handoff, now)
+            self._answering.add(group)
+            self._by_handoff[handoff] = group
         except MessageError as error:
             self._tell_io(RoomRefused(handoff, "malformed", str(error), False))
         except CapacityError as error:
             self._tell_io(RoomRefused(handoff, "capacity", str(error), False))
-
-    def _add(self, group: SequenceGroup) -> None:
-        self._scheduler.add(group.stem, group.members[1:])
-        self._by_stem[group.stem.id] = group
-        self._by_key |= dict.fromkeys(group.living, group)
-        if group.handoff is not None:
-            self._by_handoff[group.handoff] = group
-
-    def _kill(self, key: AttemptKey) -> None:
-        group = self._by_key.get(key.of)
-        if group is not None and group.stem.key.attempt <= key.attempt:
-            self._leave(group, key.of)
 
     def _land(self, landed: Landed, now: float) -> None:
         """Lets the samples of a landed prompt run from the next step on, but for those that ended or were killed."""
@@ -153,10 +98,10 @@ class DecodePolicy:
         branches = {SampleKey(stem.key.request, branch.sample): branch for branch in commit.branches}
         branches = {sample: branch for sample, branch in branches.items() if sample in group.living}
         if not branches:
-            self._end(group)
+            self._answering.end(group)
             return
         for sample in [sample for sample in group.living if sample not in branches]:
-            self._leave(group, sample)
+            self._answering.leave(group, sample)
         handoff_ms = (now - group.queued_at) * 1000  # from the Open to the last byte
         stages = structs.replace(
             commit.stages,
@@ -178,16 +123,16 @@ class DecodePolicy:
             tokens = {branch.sample: branch.emitted for branch in branches.values()}
             self._scheduler.adopt(stem, tokens, commit.sampling, commit.limits, commit.state)
         except MessageError as error:
-            self._fail(group, branches, "malformed", str(error), retryable=False)
+            self._answering.fail(group, branches, "malformed", str(error), retryable=False)
         except CapacityError as error:
-            self._fail(group, branches, "capacity", str(error), retryable=False)
+            self._answering.fail(group, branches, "capacity", str(error), retryable=False)
 
     # plan -----------------------------------------------------------------------------------------------------------
 
     def admitted(self, sequences: list[Sequence], now: float) -> None:
         """Grants room to those of these sequences whose KV is to land: all of it but what is here already."""
         for stem in sequences:
-            handoff = self._by_stem[stem.id].handoff
+            handoff = self._answering.by_stem[stem.id].handoff
             if handoff is not None:
                 blocks = tuple(list(table) for table in stem.blocks)
                 self._tell_io(RoomGranted(handoff, blocks, stem.held_blocks))
@@ -196,49 +141,22 @@ class DecodePolicy:
 
     def progressed(self, progress: list[Progress], now: float) -> None:
         """Sends the tokens of a step to the gateways, and lets go what has ended."""
-        emitted = []
-        for item in progress:
-            sequence = item.sequence
-            group = self._by_key[sequence.key.of]
-            if item.failed:
-                reason = reason_of(item.failed)
-                self._fail(group, [sequence.key.of], reason, item.failed, retryable=may_do_better(item.failed))
-                continue
-            stages = None
-            if group.handoff is None and sequence.first_token_at == now:
-                begun = group.stem.admitted_at
-                cached = min(group.stem.cached_tokens, sequence.prompt_tokens)
-                stages = Stages((begun - group.queued_at) * 1000, (now - begun) * 1000, cached_tokens=cached)
-            scores, prompt_scores = item.scores, item.prompt_scores
-            emitted.append(Emitted(sequence.key, item.index, item.tokens, item.finish, stages, scores, prompt_scores))
-            if item.finish is not None:
-                self._leave(group, sequence.key.of)
-        if emitted:
-            self._tell_io(Emit(emitted))
+        self._answering.progressed(progress, now)
 
     def expired(self, sequences: list[Sequence], now: float) -> None:
-        """Fails these sequences, whose deadline passed. What lands is left to the transfer, which may write to it."""
-        for sequence in sequences:
-            sample = sequence.key.of
-            group = self._by_key.get(sample)
-            if group is not None and group.landed and group.living[sample] is sequence:
-                text = "the request's deadline passed on the decode worker"
-                self._fail(group, [sample], "deadline", text, retryable=False)
+        """Fails these sequences, whose deadline passed."""
+        self._answering.expired(sequences)
 
     def leave(self, reason: str) -> None:
         """Fails all that is here, because the worker stops; another can go on. Prefill workers report what lands."""
-        message = "the decode worker is leaving"
-        for group in list(self._by_stem.values()):
-            if group.landed:
-                self._fail(group, group.living, reason, message, retryable=True)
-            else:
-                assert group.handoff is not None
-                self._tell_io(RoomRefused(group.handoff, reason, message, True))
-                self._end(group)
+        self._answering.stop(reason)
+        for handoff, group in list(self._by_handoff.items()):
+            self._tell_io(RoomRefused(handoff, reason, "the decode worker is leaving", True))
+            self._answering.end(group)
 
     def busy(self) -> bool:
         """Tells whether any sequence, or any block that KV may land in, is here."""
-        return bool(self._by_stem)
+        return bool(self._answering.by_stem)
 
     def load(self) -> Load:
         """Counts what this worker holds and has done."""
@@ -259,35 +177,10 @@ class DecodePolicy:
 
     def adapters(self) -> set[str]:
         """Returns the digests of the adapters that something here uses."""
-        return {group.stem.prompt.adapter for group in self._by_stem.values()}
+        return self._answering.adapters()
 
-    # ends -----------------------------------------------------------------------------------------------------------
-
-    def _fail(
-        self, group: SequenceGroup, samples: Iterable[SampleKey], reason: str, message: str, *, retryable: bool
-    ) -> None:
-        for sample in list(samples):
-            self._tell_io(Fail(group.living[sample].key, Failure(reason, message, retryable)))
-            self._leave(group, sample)
-
-    def _leave(self, group: SequenceGroup, sample: SampleKey) -> None:
-        """Lets a sample go that is over. The last one ends its group, unless bytes may still land in its blocks.
-
-        The transfer is told of every cancel too: it drops a handoff when all its samples are dead.
-        """
-        sequence = group.living.pop(sample)
-        del self._by_key[sample]
-        if group.living:
-            self._scheduler.release(sequence)
-        elif group.landed:
-            self._end(group)
-
-    def _end(self, group: SequenceGroup) -> None:
-        for sample in group.living:
-            del self._by_key[sample]
-        for sequence in group.members:
-            self._scheduler.release(sequence)
-        del self._by_stem[group.stem.id]
+    def _over(self, group: SequenceGroup) -> None:
+        """Forgets the handoff of a group that has ended."""
         if group.handoff is not None:
             del self._by_handoff[group.handoff]
             if group.landed:

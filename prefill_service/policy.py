@@ -4,6 +4,8 @@ Blocks of the prompt are held twice: by the stem until the handoff is closed, an
 read from them any more. KV that waits for one decode worker holds at most a share of the pool, and of several no more
 than an equal one, so that those that have no room for long leave room for the others. Later prompts for that worker
 wait in a line of their own, and prompts for others pass them.
+
+While no decode worker is there it gets whole requests, and answers them as a decode worker does (`worker.answering`).
 """
 
 import logging
@@ -18,7 +20,7 @@ from core.ids import AttemptKey, SampleKey
 from core.kv.spec import blocks_for
 from core.messages.gateway import HANDED_OFF, HANDING_OFF, NO_ADAPTER, Emitted, Stages
 from core.messages.handoff import Branch
-from core.messages.job import AnyJob, PrefillJob
+from core.messages.job import PrefillJob
 from core.messages.packed_ids import packed
 from core.redis.records import HeldBlocks, Load
 from core.scores import Scores
@@ -27,6 +29,7 @@ from engine.schedule.line import Line
 from engine.schedule.progress import Progress, may_do_better, reason_of
 from engine.schedule.sequence import Sequence, SequenceState
 from kvtransfer.events import AbortHandoff, BlocksTaken, Closed, CommitHandoff, LayerReady, OpenHandoff, Unpinned
+from worker.answering import Answering
 from worker.events import Emit, Fail, Failure, Kill, Phase, Submit
 from worker.role import Parts, check_tokens
 
@@ -70,6 +73,7 @@ class PrefillPolicy:
         self._adapters = parts.life.adapters
         self._tell_io = parts.life.outbox.post
         self._groups = parts.spec.groups
+        self._answering = Answering(parts, "prefill")
         self._by_key: dict[SampleKey, SequenceGroup] = {}  # groups by each of their living samples
         self._by_number: dict[int, SequenceGroup] = {}  # groups that the scheduler has, by their stem's id
         self._pinned: dict[int, list[list[int]]] = {}  # blocks with I/O references of each KV group, by handoff
@@ -85,10 +89,13 @@ class PrefillPolicy:
     def receive(self, event: Any, now: float) -> None:
         """Takes an event of the I/O thread."""
         match event:
-            case Submit(job=PrefillJob() as job):
-                self._submit(job)
             case Submit(job=job):
-                self._refuse(job, "misdirected", "a prefill worker takes prefill jobs", retryable=True)
+                for attempt in job.attempts():
+                    self._kill(attempt)  # a lower attempt whose Cancel was lost
+                if isinstance(job, PrefillJob):
+                    self._submit(job)
+                else:
+                    self._answering.submit(job)
             case Kill(key=key):
                 self._kill(key)
             case Closed():
@@ -97,15 +104,12 @@ class PrefillPolicy:
                 self._unpin(handoff)
 
     def _submit(self, job: PrefillJob) -> None:
-        keys = job.attempts()
-        for key in keys:
-            self._kill(key)  # a lower attempt whose Cancel was lost
         if not self._adapters.has(job.prompt.adapter):
             self._refuse(job, NO_ADAPTER, "this worker lacks the request's adapter", retryable=True)
             return
         try:
             check_tokens(job.prompt.token_ids, self._vocab_size)
-            group = SequenceGroup(job, [Sequence.of_job(job, key, hand_off=True) for key in keys])
+            group = SequenceGroup(job, [Sequence.of_job(job, key, hand_off=True) for key in job.attempts()])
         except MessageError as error:
             self._refuse(job, "malformed", str(error), retryable=False)
             return
@@ -114,7 +118,7 @@ class PrefillPolicy:
         self._lines.setdefault(job.decode_epoch, Line()).insert(group.stem)
         self._advance(job.decode_epoch)
 
-    def _refuse(self, job: AnyJob, reason: str, message: str, *, retryable: bool) -> None:
+    def _refuse(self, job: PrefillJob, reason: str, message: str, *, retryable: bool) -> None:
         for key in job.attempts():
             self._tell_io(Fail(key, Failure(reason, message, retryable)))
 
@@ -152,6 +156,7 @@ class PrefillPolicy:
             self._held[peer] = [own + need for own, need in zip(held, self._need(group), strict=True)]
 
     def _kill(self, key: AttemptKey) -> None:
+        self._answering.kill(key)
         group = self._by_key.get(key.of)
         if group is not None and group.job.attempt <= key.attempt:
             self._leave(group, key.of, "cancelled")
@@ -180,7 +185,8 @@ class PrefillPolicy:
     def admitted(self, sequences: list[Sequence], now: float) -> None:
         """Asks decode workers for room for these prompts, which have their blocks and will be computed meanwhile."""
         for stem in sequences:
-            group = self._by_number[stem.id]
+            if (group := self._by_number.get(stem.id)) is None:
+                continue  # it is answered here
             for each in group.living.values():
                 self._tell_io(Phase(each.key, "prefill"))
             if stem.end_length <= len(stem.tokens) + 1:
@@ -229,9 +235,12 @@ class PrefillPolicy:
 
     def progressed(self, progress: list[Progress], now: float) -> None:
         """Sends first tokens straight to the gateways, and commits the samples that go on to their decode worker."""
+        self._answering.progressed([item for item in progress if not item.sequence.hand_off], now)
         emitted: list[Emitted] = []
         going: dict[SequenceGroup, Going] = {}
         for item in progress:
+            if not item.sequence.hand_off:
+                continue
             key = item.sequence.key
             group = self._by_key[key.of]
             if item.failed:
@@ -261,6 +270,7 @@ class PrefillPolicy:
 
     def expired(self, sequences: list[Sequence], now: float) -> None:
         """Fails the groups of these sequences, whose deadline has passed: all samples of a group have the same one."""
+        self._answering.expired(sequences)
         text = "the request's deadline passed on the prefill worker"
         for sequence in sequences:
             if (group := self._by_number.get(sequence.id)) is not None:  # a stem
@@ -268,12 +278,13 @@ class PrefillPolicy:
 
     def leave(self, reason: str) -> None:
         """Fails all that is here, because the worker stops; another one can compute it."""
+        self._answering.stop(reason)
         for group in dict.fromkeys(self._by_key.values()):
             self._fail(group, group.living.values(), reason, "the prefill worker is leaving", retryable=True)
 
     def busy(self) -> bool:
         """Tells whether any sample is here, or any block that a frame may still be read from."""
-        return bool(self._by_key or self._pinned)
+        return bool(self._by_key or self._pinned or self._answering.by_stem)
 
     def load(self) -> Load:
         """Counts what this worker holds and has done."""
@@ -290,7 +301,7 @@ class PrefillPolicy:
 
     def adapters(self) -> set[str]:
         """Returns the digests of the adapters that something here uses."""
-        return {group.job.prompt.adapter for group in self._by_key.values()}
+        return self._answering.adapters() | {group.job.prompt.adapter for group in self._by_key.values()}
 
     # ends -----------------------------------------------------------------------------------------------------------
 

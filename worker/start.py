@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from math import ceil, inf
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -119,12 +119,12 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
 
     refuse_codec_of_bytes(config.engine.kv_dtype, config.transfer.kv_codec)
     proposing(config.engine)
-    if name == "prefill":  # computes no decodes
+    if name == "prefill":  # decodes only while no decode worker is there
         config = structs.replace(config, engine=structs.replace(on_prefill(config.engine), decode_graphs="off"))
     engine = load_engine(config.engine, status.report)
     blocks = _block_manager(config, engine)
     preparation = _preparation(config, engine, inbox)
-    fit = StepFit(_costs(name, config, engine))
+    fit = StepFit(_costs(config, engine))
     scheduler = _scheduler(name, config, engine, blocks, preparation, fit)
     busy = BusyPage(config.busy_page, available_cores(), torch.set_num_threads)
     rate = engine.rates.prompt_tokens_per_second
@@ -202,7 +202,7 @@ def _scheduler(
         max_model_len=engine.model_config.max_model_len,
         growth_reserve=[ceil(GROWTH_SHARE * group.total) for group in blocks.groups],
         max_in_flight=engine.launch_depth,
-        chunking=Chunking(_step_seconds(name, config), engine.rates.prompt_tokens_per_second),
+        chunking=Chunking(_step_seconds(config), engine.rates.prompt_tokens_per_second),
         readiness=preparation,
         fit=fit,
         speculation=_speculation(config.engine, engine, blocks, fit) if name == "decode" else None,
@@ -227,19 +227,19 @@ def _speculation(
     return Speculation(blocks, proposer, most, controller, stores=who == "eagle")
 
 
-def _step_seconds(name: RoleName, config: WorkerConfig) -> float:
-    """Returns the s that steps with decodes aim at."""
-    return config.engine.step_ms / 1000 if name == "decode" else inf
+def _step_seconds(config: WorkerConfig) -> float:
+    """Returns what steps with decodes aim at, s."""
+    return config.engine.step_ms / 1000
 
 
-def _costs(name: RoleName, config: WorkerConfig, engine: LoadedEngine) -> StepCosts:
+def _costs(config: WorkerConfig, engine: LoadedEngine) -> StepCosts:
     """Returns what steps cost as far as the start has measured it."""
-    step_seconds = _step_seconds(name, config)
+    step_seconds = _step_seconds(config)
     return structs.replace(
         engine.costs,
         most_tokens=engine.step_tokens,
         shorter=SHORTER,
-        target=step_seconds if step_seconds < inf else 0.0,
+        target=step_seconds,
     )
 
 

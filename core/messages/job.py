@@ -79,7 +79,7 @@ class PrefillJob(Job, frozen=True, kw_only=True, tag="prefill"):
 
 
 class DecodeJob(Job, frozen=True, kw_only=True, tag="decode"):
-    """Asks a decode worker to compute the prompt itself, beside its running batch: the short path."""
+    """Asks a worker to answer the whole request: a decode worker on the short path, else a prefill worker."""
 
 
 AnyJob = PrefillJob | DecodeJob

@@ -9,7 +9,7 @@ from msgspec import Struct
 from core.errors import MessageError
 from core.ids import Name
 
-VERSION = 13
+VERSION = 14
 """The version of the whole protocol. Peers of different versions refuse each other, naming both."""
 
 encode = msgspec.msgpack.Encoder().encode

@@ -34,7 +34,6 @@ from gateway.workers.route import Asked, Choice, Route
 from gateway.workers.router import Router
 from gateway.workers.standing import Look
 
-ROUTE_SECONDS = 30.0  # s that a retry waits for a worker
 ROUTE_EVERY = 0.1  # s between its looks for one
 CANCEL_SECONDS = 30.0  # s past a request's deadline for which its cancellation is repeated; workers forget then
 USUAL_OUTPUT = 128.0  # tokens of an answer, before any has ended
@@ -99,18 +98,14 @@ class Dispatch:
     async def place(self, request: Request, samples: Sequence[Sample], avoid: Collection[str] = ()) -> None:
         """Finds a route for samples that are tried again, and adds one job for all of them, unless they end before.
 
-        Raises `APIError` where there has been no route for long.
+        Where no worker is there it waits: what the client has of the answer is worth more, and its time-out ends that.
         """
-        until = min(samples[0].deadline, time.monotonic() + ROUTE_SECONDS)
         while samples := [sample for sample in samples if not sample.ended]:
             choice = self._choose(samples, avoid)
-            problem = self._no_worker(samples) if choice is None else await self._try(request, samples, choice)
-            if problem is None:
-                return
-            if time.monotonic() > until:
-                raise problem
             if choice is not None:
-                avoid = (*avoid, choice.route.first())
+                if await self._try(request, samples, choice) is None:
+                    return
+                avoid = {*avoid, choice.route.first()}
             await asyncio.sleep(ROUTE_EVERY)
 
     def _choose(self, samples: Sequence[Sample], avoid: Collection[str]) -> Choice | None:

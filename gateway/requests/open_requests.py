@@ -287,12 +287,8 @@ class OpenRequests:
     async def _place_again(self, stream: Stream, avoid: tuple[str, ...], pause: float) -> None:
         sample = stream.sample
         await asyncio.sleep(pause)
-        if sample.ended:
-            return
-        try:
+        if not sample.ended:
             await self._dispatch.place(self._requests[sample.key.request], [sample], avoid)
-        except APIError as error:
-            self._fail(stream, error)
 
     async def _guarded(self, work: Coroutine[Any, Any, None], samples: Sequence[Sample]) -> None:
         """Does what these samples need; a bug in it ends them, for nothing else would before their deadline."""

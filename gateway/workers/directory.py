@@ -30,19 +30,15 @@ class WorkerDirectory:
 
     def ready(self) -> bool:
         """Returns whether any request could be served."""
-        return any(worker.usable and worker.record.role == "decode" and not worker.record.draining for worker in self)
+        return bool(self._answering())
 
     def adapters(self) -> dict[str, HeldAdapter]:
-        """Returns the adapters that requests may name now: those of decode workers that are ready, by name.
+        """Returns the adapters that requests may name now: those of workers that answer requests, by name.
 
         Where workers have other weights under one name, most of them decide which a new request gets.
         """
         held = [
-            held
-            for worker in self
-            if worker.usable and worker.record.role == "decode" and not worker.record.draining
-            for held in worker.record.adapters
-            if held.digest and not held.leaving
+            held for worker in self._answering() for held in worker.record.adapters if held.digest and not held.leaving
         ]
         often = Counter((one.name, one.digest) for one in held)
         best = sorted(held, key=lambda one: (often[one.name, one.digest], one.digest))
@@ -56,3 +52,8 @@ class WorkerDirectory:
         """Returns the shortest limit on prompt + answer among the workers, in tokens, or 0 if none has one."""
         limits = [worker.record.max_model_len for worker in self if worker.record.max_model_len]
         return min(limits, default=0)
+
+    def _answering(self) -> list[WorkerConnection]:
+        """Returns the workers that may decode what is asked now: decode workers, or prefill workers without those."""
+        usable = [worker for worker in self if worker.usable and not worker.record.draining]
+        return [worker for worker in usable if worker.record.role == "decode"] or usable

@@ -42,15 +42,17 @@ class Router:
         """Returns a route over workers that have the prompt's adapter, or None without one; `now` is local time, s.
 
         `avoid` holds epochs that are taken only if nobody else is there, as are those that are late. KV passes only
-        between workers whose KV means the same. Where no prefill worker fits, a decode worker takes the whole request;
-        without a decode worker there is no route.
+        between workers whose KV means the same. Where no prefill worker fits, a decode worker takes the whole request,
+        and without a decode worker a prefill worker does.
         """
         usable = [worker for worker in workers if worker.usable and not worker.record.draining]
         usable = [worker for worker in usable if worker.has(asked.adapter)]
         prefills = [worker for worker in usable if worker.record.role == "prefill"]
         decodes = [worker for worker in usable if worker.record.role == "decode"]
         fitting = {worker.record.content for worker in prefills} & {worker.record.content for worker in decodes}
-        if fitting:
+        if not decodes:
+            decodes, prefills = prefills, []
+        elif fitting:
             decodes = [worker for worker in decodes if worker.record.content in fitting]
             prefills = [worker for worker in prefills if worker.record.content in fitting]
         else:

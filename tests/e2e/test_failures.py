@@ -42,6 +42,36 @@ def test_a_killed_worker_loses_no_request(tmp_path: Path, served: tuple[Path, li
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL], ids=["stopped", "killed"])
+def test_prefill_workers_answer_while_no_decode_worker_is_there(
+    tmp_path: Path, served: tuple[Path, list[Golden]], number: signal.Signals
+) -> None:
+    """Streams that had begun go on behind their last token, and new ones are answered; a decode worker splits again."""
+    model, runs = served
+    slow = (*FP32, "--cpu-backend", "torch")
+    with System(tmp_path, model, prefill=1, decode=1, worker=slow, gateway=LONG) as system:
+        (prefill,) = [record.epoch for record in system.records() if record.role == "prefill"]
+        streams = Streams(system.gateway_url, runs[:18])
+        streams.begin_to_flow(6)
+        system.killed.add(system.workers["decode-0"].pid)
+        system.workers["decode-0"].send_signal(number)
+        assert streams.flowing() > 0
+        streams.begin(6)
+        assert streams.finish() == 12
+        assert {each.decode_worker for each in system.finished()[-6:]} == {prefill}
+        system.kill("decode-0")
+        system.start_worker("decode-0")
+        system.address("decode-0")
+        wait_until(lambda: system.usable() == 2, "the gateway to know the new decode worker")
+        streams.begin(6)
+        assert streams.finish() == 18
+        system.wait_until_idle()
+        last = system.finished()[-6:]
+        assert {system.name_of(each.decode_worker) for each in last} == {"decode-0"}
+        assert all(each.prefill_worker and each.outcome == "finished" for each in last)
+
+
+@pytest.mark.timeout(240)
 def test_disturbances_of_every_service_change_no_token(tmp_path: Path, served: tuple[Path, list[Golden]]) -> None:
     """One after the other, each in the middle of streams; operators are PyTorch's, so that streams last long enough."""
     model, runs = served

@@ -309,7 +309,7 @@ class Peer:
         self._tasks.append(asyncio.create_task(self._generate(job, sample)))
 
     async def _generate(self, job: AnyJob, sample: int) -> None:
-        """A prefill peer makes one token and passes the sequence on; a decode peer makes the others."""
+        """Of a handoff a prefill peer makes one token and passes the sequence on; others make all that are left."""
         sequence = Sequence(job, sample, self._answer(job, sample))
         self.holding[sequence.key] = sequence
         fault = self.faults if sample in self.faults.get("only", job.samples) else {}
@@ -318,10 +318,10 @@ class Peer:
             return
         if fault.get("mute"):
             return
-        if self.role == "prefill":
+        if self.role == "prefill" and isinstance(job, PrefillJob):
             sequence.sent += 1
             await self._emit(sequence, sequence.base, sequence.sent)
-            if sequence.sent < len(sequence.answer) and isinstance(job, PrefillJob):
+            if sequence.sent < len(sequence.answer):
                 self.decoders[job.decode_epoch].begin(job, sample)
             return
         stop_at = fault.get("stalls_at", 1 << 30)

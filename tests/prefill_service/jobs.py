@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from core.messages.job import PrefillJob
+from core.messages.job import DecodeJob, PrefillJob
 from kvtransfer.events import Closed
 from tests.worker.roles import LIMITS, SAMPLING, prompted
 
@@ -22,6 +22,11 @@ def job(number: int, tokens: int = 10, peer: str = "decode", **changes: Any) -> 
         "decode_address": "tcp://x",
     }
     return PrefillJob(**(fields | prompted(tokens, changes)))
+
+
+def whole(job: PrefillJob) -> DecodeJob:
+    """Makes the job that asks for the same request as a whole, as a gateway does without a decode worker."""
+    return DecodeJob(**{name: getattr(job, name) for name in DecodeJob.__struct_fields__})
 
 
 def closed(handoff: int, outcome: Any, reason: str = "", retryable: bool = True) -> Closed:

@@ -1,14 +1,15 @@
 """Tests a prefill worker's way with a sequence, event by event."""
 
+from msgspec import structs
+
 from core.ids import AttemptKey
 from core.messages.gateway import HANDED_OFF, HANDING_OFF
 from core.messages.handoff import Branch
-from core.messages.job import DecodeJob
 from core.messages.sampling import Limits
 from core.redis.records import HeldBlocks
 from kvtransfer.events import AbortHandoff, CommitHandoff, LayerReady, OpenHandoff, Unpinned
 from prefill_service.policy import PrefillPolicy
-from tests.prefill_service.jobs import closed, job
+from tests.prefill_service.jobs import closed, job, whole
 from tests.worker.roles import Bench
 from worker.events import Emit, Fail, Kill, Phase, Submit
 
@@ -135,17 +136,43 @@ def test_decode_workers_that_have_no_room_for_long_leave_some_for_the_next() -> 
     assert opened == ["a0", "b0", "c0", "a1", "b1", "c1"], "four blocks each, and at most ten for one of three"
 
 
-def test_a_misdirected_job_and_a_deadline_are_reported() -> None:
+def test_a_deadline_is_reported() -> None:
     bench = Bench()
     policy = PrefillPolicy(bench.parts)
-    good = job(1)
-    names = set(DecodeJob.__struct_fields__)
-    policy.receive(Submit(DecodeJob(**{name: getattr(good, name) for name in names})), 1.0)
-    assert bench.heard(Fail)[0].failure.reason == "misdirected"
-    policy.receive(Submit(good), 1.0)
+    for submitted in (job(1), whole(job(2))):
+        policy.receive(Submit(submitted), 1.0)
     policy.expired(bench.scheduler.expired(101.0), 101.0)
-    assert bench.heard(Fail)[0].failure.reason == "deadline"
+    assert {event.failure.reason for event in bench.heard(Fail)} == {"deadline"}
     assert bench.blocks.used_count == 0 and not policy.busy()
+
+
+def test_a_whole_request_is_answered_here_beside_one_that_is_handed_over() -> None:
+    bench = Bench()
+    policy = PrefillPolicy(bench.parts)
+    policy.receive(Submit(whole(job(1, samples=(0, 1), limits=Limits(3)))), 1.0)
+    policy.receive(Submit(job(2)), 1.0)
+    bench.run(policy)
+    emitted = [each for event in bench.heard(Emit) for each in event.emitted]
+    told = [(each.key.sample, each.index, each.finish) for each in emitted if each.key.request == "r1"]
+    assert told == [(0, 0, None), (1, 0, None), (0, 1, None), (1, 1, None), (0, 2, "length"), (1, 2, "length")]
+    assert [event.job.request for event in bench.heard(OpenHandoff)] == ["r2"]
+    assert [event.handoff for event in bench.heard(CommitHandoff)] == [2 + 1]
+    policy.leave("draining")
+    assert [event.key.request for event in bench.heard(Fail)] == ["r2"]
+
+
+def test_a_higher_attempt_of_either_kind_ends_a_lower_one_whose_cancel_was_lost() -> None:
+    bench = Bench()
+    policy = PrefillPolicy(bench.parts)
+    for attempt, submitted in enumerate((job(1), whole(job(1)), job(1), whole(job(1)))):
+        policy.receive(Submit(structs.replace(submitted, attempt=attempt)), 1.0)
+        bench.step(policy)
+        assert len(bench.scheduler.added) == attempt + 1 and policy.load().running + policy.load().waiting <= 1
+        for aborted in bench.heard(AbortHandoff):
+            policy.receive(closed(aborted.handoff, "failed"), 1.0)
+            policy.receive(Unpinned(aborted.handoff), 1.0)
+    policy.receive(Kill(AttemptKey("r1", 0, 3), "cancelled"), 1.0)
+    assert bench.blocks.used_count == 0 and not policy.busy() and not bench.heard(Fail)
 
 
 def test_what_the_model_has_no_tokens_for_fails_alone() -> None:

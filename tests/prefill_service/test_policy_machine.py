@@ -13,7 +13,7 @@ from core.messages.sampling import Limits, Sampling
 from kvtransfer.events import AbortHandoff, BlocksTaken, CommitHandoff, LayerReady, OpenHandoff, Unpinned
 from prefill_service.policy import PrefillPolicy
 from tests.engine.strict_executor import StrictExecutor
-from tests.prefill_service.jobs import closed, job
+from tests.prefill_service.jobs import closed, job, whole
 from tests.worker.policy_machine import PolicyMachine
 from tests.worker.roles import SPEC, WINDOWED, Bench
 from worker.events import Kill, Submit
@@ -59,9 +59,10 @@ class PrefillMachine(PolicyMachine):
         limits=st.sampled_from([Limits(1), Limits(10), Limits(10, STOPS), Limits(10, STOPS), Limits(500)]),
         salt=st.sampled_from(["", "", "other"]),
         time=st.integers(1, 60),
+        alone=st.booleans(),
     )
     def submit(
-        self, common: int, own: list[int], samples: int, peer: str, limits: Limits, salt: str, time: int
+        self, common: int, own: list[int], samples: int, peer: str, limits: Limits, salt: str, time: int, alone: bool
     ) -> None:
         tokens = COMMON[:common] + own
         number = len(self.jobs)
@@ -76,18 +77,19 @@ class PrefillMachine(PolicyMachine):
             sampling=Sampling(number),
         )
         self.jobs.append(made)
-        self.take(made)
+        self.take(made, alone)
 
-    def take(self, made: PrefillJob) -> None:
+    def take(self, made: PrefillJob, alone: bool) -> None:
+        """Submits a job; `alone`: no decode worker is there, and the whole request is asked for."""
         for key in made.attempts():
             self.ends.killed(key._replace(attempt=key.attempt - 1))
             self.attempts[key.of] = key.attempt
             self.ends.accept(key, made.prompt.token_ids, made.prompt.prompt_tokens, made.sampling, made.limits)
-        self.policy.receive(Submit(made), self.now)
+        self.policy.receive(Submit(whole(made) if alone else made), self.now)
         self.listen()
 
-    @rule(data=st.data(), emitted=st.lists(st.integers(4, 10), max_size=3))
-    def retry(self, data: st.DataObject, emitted: list[int]) -> None:
+    @rule(data=st.data(), emitted=st.lists(st.integers(4, 10), max_size=3), alone=st.booleans())
+    def retry(self, data: st.DataObject, emitted: list[int], alone: bool) -> None:
         """Submits a higher attempt at one sample; the Kill of the lower one may have been lost."""
         if not self.attempts:
             return
@@ -107,7 +109,7 @@ class PrefillMachine(PolicyMachine):
             sampling=first.sampling,
             attempt=self.attempts[key] + 1,
         )
-        self.take(made)
+        self.take(made, alone)
 
     @rule(data=st.data(), lower=st.booleans())
     def kill(self, data: st.DataObject, lower: bool) -> None:

@@ -5,12 +5,11 @@ import pytest
 from core.ids import AttemptKey
 from core.messages.gateway import HANDING_OFF
 from core.messages.handoff import Branch
-from core.messages.job import DecodeJob
 from core.messages.sampling import Limits, Sampling
 from kvtransfer.events import AbortHandoff, CommitHandoff, LayerReady, OpenHandoff, Unpinned
 from prefill_service.policy import PrefillPolicy
 from tests.engine.strict_executor import placed
-from tests.prefill_service.jobs import closed, job
+from tests.prefill_service.jobs import closed, job, whole
 from tests.worker.roles import Bench, Sevens
 from worker.events import Emit, Fail, Kill, Phase, Submit
 
@@ -220,11 +219,9 @@ def test_a_failure_is_reported_for_every_sample_that_is_here(trouble: str) -> No
 def test_what_is_refused_is_refused_for_every_sample() -> None:
     bench = Bench()
     policy = PrefillPolicy(bench.parts)
-    good = job(1, samples=(0, 1))
-    policy.receive(Submit(DecodeJob(**{name: getattr(good, name) for name in DecodeJob.__struct_fields__})), 1.0)
-    assert failed(bench) == [(0, "misdirected"), (1, "misdirected")]
-    policy.receive(Submit(job(1, samples=(0, 1), prompt_tokens=0)), 1.0)
-    assert failed(bench) == [(0, "malformed"), (1, "malformed")]
+    for submitted in (job(1, samples=(0, 1), prompt_tokens=0), whole(job(1, samples=(0, 1), prompt_tokens=0))):
+        policy.receive(Submit(submitted), 1.0)
+        assert failed(bench) == [(0, "malformed"), (1, "malformed")]
     policy.receive(Submit(job(1, samples=tuple(range(9)))), 1.0)
     assert failed(bench) == [(sample, "capacity") for sample in range(9)], "8 run at once here"
     assert not policy.busy()

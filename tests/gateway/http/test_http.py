@@ -89,10 +89,16 @@ async def test_readiness_follows_what_redis_takes(
     assert (await running.chat()).status_code == 200
 
 
-async def test_only_prefill_workers_are_not_enough(serve: Serve) -> None:
+async def test_a_prefill_worker_serves_while_no_decode_worker_is_there(serve: Serve) -> None:
     running = await serve("prefill")
-    assert (await running.chat()).status_code == 503
-    assert (await running.client.get("/health")).status_code == 503
+    assert (await running.client.get("/health")).status_code == 200
+    assert (await running.chat()).json()["choices"][0]["message"]["content"] == running.text
+    await running.add("decode")
+    assert (await running.chat()).json()["choices"][0]["message"]["content"] == running.text
+    whole, split = await running.finished(2)
+    prefill, decode = running.peer("prefill").epoch, running.peer("decode").epoch
+    assert (whole.prefill_worker, whole.decode_worker) == ("", prefill)
+    assert (split.prefill_worker, split.decode_worker) == (prefill, decode)
 
 
 async def test_the_short_path(serve: Serve) -> None:

@@ -315,6 +315,32 @@ async def test_a_message_for_another_life_is_dropped_and_counted(serve: Serve) -
     await running.idle()
 
 
+async def test_an_answer_that_has_begun_waits_for_a_worker(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody can go on, its client hears that it is waited for; a new request is refused."""
+    monkeypatch.setattr("gateway.openai.answers.replies.KEEP_ALIVE", 0.05)
+    running = await serve()
+    decode = await running.add("decode", stalls_at=3)
+    lines: list[str] = []
+
+    async def read() -> None:
+        body = {"model": running.gateway.model, "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+        async with running.client.stream("POST", "/v1/chat/completions", json=body) as answer:
+            async for line in answer.aiter_lines():
+                lines.append(line)
+
+    reading = asyncio.create_task(read())
+    await until(lambda: any("content" in line for line in lines), "the first tokens")
+    await decode.die()
+    await until(lambda: running.gateway.workers.get(decode.epoch) is None, "the death")
+    begun = len(lines)
+    await until(lambda: any(line.startswith(":") for line in lines[begun:]), "a sign of life")
+    assert (await running.chat()).json()["error"]["code"] == "no_workers"
+    await running.add("prefill")
+    await reading
+    deltas = [json.loads(line[6:])["choices"][0]["delta"] for line in lines if line.startswith("data: {")]
+    assert "".join(delta.get("content") or "" for delta in deltas) == TEXT and lines[-2] == "data: [DONE]"
+
+
 async def test_a_worker_whose_stream_is_gone(serve: Serve) -> None:
     """It has left, and its record has not expired yet."""
     running = await serve("prefill", "decode", "prefill")

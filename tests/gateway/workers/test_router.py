@@ -95,6 +95,8 @@ def test_what_is_not_usable_is_skipped() -> None:
     for _ in range(4):
         assert pick(Router(), workers, 10) == Route("p", "d2")
     workers[2].usable = False
+    assert pick(Router(), workers, 10) == Route("", "p")
+    workers[0].usable = False
     assert pick(Router(), workers, 10) is None
 
 
@@ -112,8 +114,8 @@ def test_without_a_prefill_worker_the_path_is_short() -> None:
     assert pick(Router(), [worker("p", "prefill", fingerprint="a"), worker("d", "decode")], 10) == Route("", "d")
 
 
-def test_without_a_decode_worker_there_is_no_route() -> None:
-    assert pick(Router(), [worker("p", "prefill")], 10) is None
+def test_without_a_decode_worker_a_prefill_worker_answers_the_whole_request() -> None:
+    assert pick(Router(), [worker("p", "prefill")], 10) == Route("", "p")
     assert pick(Router(), [], 10) is None
 
 
