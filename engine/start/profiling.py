@@ -23,7 +23,7 @@ FIRST_TOKENS = 16
 LONGER_TOKENS = 256
 """A CPU's profiling steps have at most so many tokens: their memory tells nothing, and the rate is known by then."""
 SECONDS = 0.5
-REPEATS = 3
+REPEATS = 7
 PLAIN = Sampling(seed=0)
 FILTERED = Sampling(seed=0, top_k=50, top_p=0.9, logprobs=MOST_TOP)
 ADJUSTED = Sampling(
@@ -152,7 +152,10 @@ def out_and_in(block_count: int, slots: int, block_bytes: int) -> list[BlockMove
 
 
 def fastest(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
-    """Measures the seconds that `work` takes, warm and undisturbed: the best of two runs, or of more that are short."""
+    """Measures the seconds that `work` takes, warm and undisturbed: the best of two runs, or of up to eight short ones.
+
+    Whatever else the machine does makes a run slower, and none faster.
+    """
     begin = clock()
     work()
     now = clock()
