@@ -43,6 +43,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "scores": set(),
         "shares": set(),
         "sizes": set(),
+        "turns": {"errors", "shares"},
         "slo": {"errors"},
         "version": set(),
         "adapters": {"errors"},
@@ -195,8 +196,9 @@ ROOMS: dict[str, dict[str, set[str]]] = {
     },
     "gateway.openai": {
         "admitted": set(),
+        "turn_threads": set(),
         "bodies": set(),
-        "admission": {"admitted", "bodies"},
+        "admission": {"admitted", "bodies", "turn_threads"},
         "answers": {"bodies"},
         "tokens": {"bodies", "admission"},
     },

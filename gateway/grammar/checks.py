@@ -15,11 +15,13 @@ import msgspec
 
 from core.grammars import GRAMMAR_BYTES
 from core.process.tasks import Tasks
+from core.turns import NOBODY, Party, Slots, TooManyWait
 from gateway.errors import invalid, unavailable
 from gateway.grammar.frames import LENGTH, Check, Verdict
 
 PROCESSES = 2
-WAITING = 256  # grammars that may wait to be checked, each for any number of requests
+WAITING = 256  # grammars that may wait to be checked, each for any number of requests …
+WAITING_EACH = 64  # … and of one tenant, of which as many are checked as others leave time for
 SECONDS = 10.0  # s until a check is given up, the start of its process included: it may get little of a processor
 KNOWN = 1024  # verdicts that are remembered
 KNOWN_BYTES = 8 << 20  # that they may take
@@ -35,16 +37,17 @@ class GrammarChecks:
 
     def __init__(self, directory: Path, vocabulary: int) -> None:
         self._checkers = [_Checker(directory, vocabulary) for _ in range(PROCESSES)]
-        self._idle: asyncio.LifoQueue[_Checker] = asyncio.LifoQueue(PROCESSES)
-        for checker in self._checkers:
-            self._idle.put_nowait(checker)
+        self._idle = list(self._checkers)
+        self._slots = Slots(PROCESSES, WAITING_EACH)
         self._tasks = Tasks("checking grammars")
         self._under_way: dict[bytes, asyncio.Task[Verdict | None]] = {}
         self._known: OrderedDict[bytes, Verdict] = OrderedDict()
         self._known_bytes = 0
 
-    async def checked(self, grammar: str, param: str, written: Literal["lark", "any"] = "lark") -> str:
-        """Returns a grammar in Lark that workers can compile. `written`: "any" is Lark or GBNF.
+    async def checked(
+        self, grammar: str, param: str, written: Literal["lark", "any"] = "lark", party: Party = NOBODY
+    ) -> str:
+        """Returns a grammar in Lark that workers can compile, in turn with others'. `written`: "any" is Lark or GBNF.
 
         Raises `APIError`: a 400 with the code `invalid_grammar` or `grammar_too_complex` that names `param`, or a 503
         where too many wait to be checked, or one took too long for want of a processor.
@@ -53,7 +56,7 @@ class GrammarChecks:
             message = f"{param}: the grammar has more than {GRAMMAR_BYTES} bytes"
             raise invalid(message, param, "grammar_too_complex")
         key = hashlib.sha256(f"{written} {grammar}".encode()).digest()
-        verdict = self._known.get(key) or await self._verdict(key, Check(grammar, written))
+        verdict = self._known.get(key) or await self._verdict(key, Check(grammar, written), party)
         if verdict is None:
             raise unavailable("the grammar could not be checked: too many others are", "grammar_checks_busy")
         if verdict.refused:
@@ -66,25 +69,27 @@ class GrammarChecks:
         for checker in self._checkers:
             await checker.close()
 
-    async def _verdict(self, key: bytes, asked: Check) -> Verdict | None:
+    async def _verdict(self, key: bytes, asked: Check, party: Party) -> Verdict | None:
         """Returns the verdict on a grammar that is not known yet; None: it could not be had."""
         task = self._under_way.get(key)
         if task is None:
             if len(self._under_way) >= WAITING:
                 return None
-            task = self._under_way[key] = self._tasks.start(self._check(key, asked))
+            task = self._under_way[key] = self._tasks.start(self._check(key, asked, party))
             task.add_done_callback(lambda _: self._under_way.pop(key, None))
         return await asyncio.shield(task)
 
-    async def _check(self, key: bytes, asked: Check) -> Verdict | None:
+    async def _check(self, key: bytes, asked: Check, party: Party) -> Verdict | None:
         try:
             async with asyncio.timeout(SECONDS):
-                checker = await self._idle.get()
+                await self._slots.take(party, 1)
+                checker = self._idle.pop()
                 try:
                     verdict = await checker.check(asked)
                 finally:
-                    self._idle.put_nowait(checker)
-        except TimeoutError:
+                    self._idle.append(checker)
+                    self._slots.give_back()
+        except (TimeoutError, TooManyWait):
             return None
         if verdict is not None:
             self._known[key] = verdict

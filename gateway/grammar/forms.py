@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from core.grammars import GRAMMAR_BYTES, GrammarError
+from core.turns import NOBODY, Party
 from gateway.errors import invalid
 from gateway.grammar.checks import GrammarChecks
 from gateway.grammar.texts import (
@@ -20,7 +21,8 @@ from gateway.grammar.texts import (
 REGEX = 1 << 14  # characters
 FORM = 4096  # characters of work that a schema or choices are taken for, whose size nobody knows: a thread's
 
-Work = Callable[[Callable[[], str], int, str], Awaitable[str]]  # does work of a size, here or on a thread
+Work = Callable[[Callable[[], str], int, str, Party], Awaitable[str]]
+"""Does work of a size, about a field, for somebody, here or on a thread."""
 
 
 class Form(NamedTuple):
@@ -34,15 +36,15 @@ class Form(NamedTuple):
     closes: bool = True  # of a schema: properties that it does not name may not come unless it says so
 
 
-async def grammar_of(form: Form, checks: GrammarChecks, work: Work) -> str:
+async def grammar_of(form: Form, checks: GrammarChecks, work: Work, party: Party = NOBODY) -> str:
     """Returns the grammar of a form, in Lark, alone or for a part of another: it is still to be checked, as a whole.
 
     Raises `APIError` for a schema that is no JSON, and for a grammar in which no Lark can be found.
     """
     if form.kind == "grammar":
-        return await checks.checked(str(form.value), form.param, "any")
+        return await checks.checked(str(form.value), form.param, "any", party)
     size = len(form.value) if isinstance(form.value, str) else FORM
-    return await work(partial(_written, form), size, form.param)
+    return await work(partial(_written, form), size, form.param, party)
 
 
 def _written(form: Form) -> str:

@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from core.slo import NO_OBJECTIVE, Objective
+from core.turns import Party
 from gateway.errors import APIError
 
 
@@ -37,6 +38,11 @@ class Caller(Struct, frozen=True):
     objective: Objective = NO_OBJECTIVE  # of this request
     granted: Objective = NO_OBJECTIVE  # by its key and by the gateway, to requests whose headers say nothing
     limits: Limits = NO_LIMITS
+
+    @property
+    def party(self) -> Party:
+        """Returns who takes turns with others."""
+        return Party(self.tenant or self.token, self.weight)
 
     @property
     def promise(self) -> Objective:

@@ -1,8 +1,6 @@
 """Turns a parsed body into prompts that may be queued, or refuses it: lengths, limits, token ids, and room."""
 
-import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping, Sized
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -13,6 +11,7 @@ from core.adapters import HeldAdapter
 from core.config.gateway import GatewayConfig
 from core.messages.job import Prompt
 from core.messages.sampling import Sampling, TokenIds
+from core.turns import Party
 from gateway.errors import APIError, conflict, invalid, no_model
 from gateway.grammar.checks import GrammarChecks
 from gateway.keys.caller import ANYBODY, Caller
@@ -24,6 +23,7 @@ from gateway.openai.bodies.sampling import bad_sequences, check_ids, check_promp
 from gateway.openai.bodies.schemas import PROMPTS, ChatRequest, CompletionRequest, SamplingFields
 from gateway.openai.bodies.template_options import template_options
 from gateway.openai.bodies.tool_choice import functions_of, no_tools, tool_use_of
+from gateway.openai.turn_threads import TurnThreads
 from gateway.output.answer_format import answer_format
 from gateway.output.plain import PlainText
 from gateway.requests.sample import AdmittedPrompt
@@ -89,8 +89,8 @@ class Admission:
         self._adapters = adapters
         self._block_sizes = block_sizes
         self._admitting = 0  # answers whose prompts are on their way through here
-        self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="tokenizer")
-        self._long = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="tokenizer of long prompts")
+        self._threads = TurnThreads(AT_ONCE, "tokenizer")
+        self._long = TurnThreads(AT_ONCE, "tokenizer of long prompts")
 
     def context(self) -> int:
         """Returns the longest prompt + answer in tokens, or 0 if nothing limits it."""
@@ -108,19 +108,19 @@ class Admission:
         """
         with self.room(body, 1):
             use, form = tool_use_of(body), form_of(body)
-            prompt = await self.chat_tokens(body, self._most())
+            prompt = await self.chat_tokens(body, self._most(), caller.party)
             if cuts and (limit := body.limit()) and 0 < self.context() - len(prompt) < limit:
                 body = structs.replace(body, max_tokens=None, max_completion_tokens=self.context() - len(prompt))
             tail = self._tail(prompt)
-            grammar = await self._constraints.grammar(form, use, tail)
-            sampling = sampling_of(body, self.tokenizer, await self._bad_words(body), grammar)
+            grammar = await self._constraints.grammar(form, use, tail, caller.party)
+            sampling = sampling_of(body, self.tokenizer, await self._bad_words(body, caller.party), grammar)
             markers = self._format.markers(use)
             admitted = await self._with_keys(self._admit(body, prompt, "messages", None, sampling, caller, markers))
             if use is None and self._format.thinking is None:
                 return Admitted([admitted], PlainText)
             return Admitted([admitted], partial(self._format.parser, tail, use))
 
-    async def chat_tokens(self, body: ChatRequest, most: int | None, answer: bool = True) -> list[int]:
+    async def chat_tokens(self, body: ChatRequest, most: int | None, party: Party, answer: bool = True) -> list[int]:
         """Returns the tokens of a chat's prompt, `most` or fewer if it says so. Raises `APIError`.
 
         `answer`: with those that begin the assistant's answer.
@@ -140,7 +140,7 @@ class Admission:
             chat = Chat(messages, tools, template_options(body), answer)
             return self.tokenizer.chat(chat, most)
 
-        return await self.tokenized(tokenized, size, "messages")
+        return await self.tokenized(tokenized, size, "messages", party)
 
     async def completion(self, body: CompletionRequest, caller: Caller = ANYBODY) -> Admitted:
         """Returns all its prompts. Raises `APIError`."""
@@ -160,14 +160,14 @@ class Admission:
                 ]
 
             size = sum(map(len, prompts)) + len(body.suffix or "")
-            tokens = await self.tokenized(tokenized, size, "prompt")
-            grammar = await self._constraints.grammar(form)
-            sampling = sampling_of(body, self.tokenizer, await self._bad_words(body), grammar)
+            tokens = await self.tokenized(tokenized, size, "prompt", caller.party)
+            grammar = await self._constraints.grammar(form, party=caller.party)
+            sampling = sampling_of(body, self.tokenizer, await self._bad_words(body, caller.party), grammar)
             default = 1 if body.only_echo() else COMPLETION_TOKENS
             admitted = [self._admit(body, ids, "prompt", default, sampling, caller) for ids in tokens]
             return Admitted([await self._with_keys(each) for each in admitted], PlainText)
 
-    async def tokenized(self, work: Callable[[], T], size: int, param: str) -> T:
+    async def tokenized(self, work: Callable[[], T], size: int, param: str, party: Party) -> T:
         """Does `work` here for short prompts, and for longer ones on a thread within a deadline. Raises `APIError`.
 
         `size` is that of all prompts, in characters or ids. `TooManyTokens` is said to be about `param`.
@@ -176,8 +176,7 @@ class Admission:
             if size <= INLINE:
                 return work()
             threads = self._threads if size <= LONG else self._long
-            async with asyncio.timeout(RENDER_SECONDS):
-                return await asyncio.get_running_loop().run_in_executor(threads, work)
+            return await threads.run(work, party, size, RENDER_SECONDS)
         except TooManyTokens as error:
             raise _too_long(param, self.context(), error.count, error.counted) from None
         except TimeoutError:
@@ -191,13 +190,14 @@ class Admission:
         if len(prompt.token_ids) * len(sizes) <= HASHED_INLINE:
             return structs.replace(admitted, keys=prompt_keys(prompt, sizes))
         threads = self._threads if len(prompt.token_ids) <= LONG else self._long
-        keys = await asyncio.get_running_loop().run_in_executor(threads, prompt_keys, prompt, sizes)
+        party = Party(prompt.tenant, prompt.weight)
+        keys = await threads.run(partial(prompt_keys, prompt, sizes), party, len(prompt.token_ids), RENDER_SECONDS)
         return structs.replace(admitted, keys=keys)
 
     async def close(self) -> None:
         """Ends its threads, and the processes that check grammars."""
         for threads in (self._threads, self._long):
-            threads.shutdown(wait=False, cancel_futures=True)
+            threads.close()
         await self.grammars.close()
 
     @property
@@ -261,11 +261,12 @@ class Admission:
         """Returns the text of a prompt's last tokens, special ones spelled out: it says whether thinking has begun."""
         return b"".join(map(self.tokenizer.bytes_of.of, prompt[-TAIL:])).decode(errors="replace")
 
-    async def _bad_words(self, body: SamplingFields) -> tuple[TokenIds, ...]:
+    async def _bad_words(self, body: SamplingFields, party: Party) -> tuple[TokenIds, ...]:
         words = body.bad_words or ()
         if not words:
             return ()
-        return await self.tokenized(lambda: bad_sequences(words, self.tokenizer), sum(map(len, words)), "bad_words")
+        size = sum(map(len, words))
+        return await self.tokenized(lambda: bad_sequences(words, self.tokenizer), size, "bad_words", party)
 
     def _infill(self, body: CompletionRequest) -> Infill | None:
         """Returns how a text is filled in, if the body asks for that. Raises `APIError` where the model cannot."""

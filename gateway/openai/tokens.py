@@ -3,10 +3,12 @@
 /tokenizer_info tells the rest of what a client needs that has no tokenizer of its own, such as lm-eval.
 """
 
+from functools import partial
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from core.turns import Party
 from gateway.errors import conflict, invalid
 from gateway.openai.admission import Admission
 from gateway.openai.bodies.messages import Messages
@@ -94,32 +96,32 @@ def parse_detokenize(body: bytes) -> Detokenize:
     return converted(json_object(body), Detokenize)
 
 
-async def tokenized(front: Admission, body: TokenizeText | TokenizeChat) -> Tokenized:
+async def tokenized(front: Admission, body: TokenizeText | TokenizeChat, party: Party) -> Tokenized:
     """Returns the tokens of a text or chat, which may be longer than the context is. Raises `APIError`."""
     most = max(MOST, front.context())
     if isinstance(body, TokenizeChat):
         chat = ChatRequest(model=body.model, messages=body.messages, tools=body.tools)
         with front.room(chat, 1):
-            ids = await front.chat_tokens(chat, most, body.add_generation_prompt is not False)
+            ids = await front.chat_tokens(chat, most, party, body.add_generation_prompt is not False)
     else:
         text, special = body.prompt, body.add_special_tokens is not False
         with front.room(CompletionRequest(model=body.model, prompt=text), 1):
-            ids = await front.tokenized(lambda: front.tokenizer.encode(text, special, most), len(text), "prompt")
+            work = partial(front.tokenizer.encode, text, special, most)
+            ids = await front.tokenized(work, len(text), "prompt", party)
     names = None
     if body.return_token_strs:
-        names = await front.tokenized(lambda: front.tokenizer.names(ids), len(ids), "prompt")
+        names = await front.tokenized(lambda: front.tokenizer.names(ids), len(ids), "prompt", party)
     return Tokenized(len(ids), front.context() or None, ids, names)
 
 
-async def detokenized(front: Admission, body: Detokenize) -> Detokenized:
+async def detokenized(front: Admission, body: Detokenize, party: Party) -> Detokenized:
     """Returns the text of token ids. Raises `APIError`."""
     size = front.tokenizer.vocabulary
     if (largest := max(body.tokens, default=0)) >= size:
         raise invalid(f"tokens: id {largest} is outside the vocabulary of {size}", "tokens", "invalid_token_id")
     with front.room(CompletionRequest(model=body.model, prompt=[*body.tokens]), 1):
-        return Detokenized(
-            await front.tokenized(lambda: front.tokenizer.written(body.tokens), len(body.tokens), "tokens")
-        )
+        work = partial(front.tokenizer.written, body.tokens)
+        return Detokenized(await front.tokenized(work, len(body.tokens), "tokens", party))
 
 
 def tokenizer_info(front: Admission) -> TokenizerInfo:

@@ -38,7 +38,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
     async def count(request: Request) -> Response:
         chat, front = await serving.read(request, _counted), gateway.front()
         with named(NAMES), front.room(chat, 1):
-            ids = await front.chat_tokens(chat, max(MOST, front.context()))
+            ids = await front.chat_tokens(chat, max(MOST, front.context()), caller(request).party)
         return reply(TokenCount(len(ids)))
 
     path, counts = "/v1/messages", "Counts the tokens of a message's prompt."

@@ -33,7 +33,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
         front, whose = gateway.front(), caller(request)
         said = [*await conversations.previous(whose, body.previous_response_id), *items_of(body)]
         with named(NAMES):
-            chat = await front.tokenized(partial(chat_of, body, said), ITEM * len(said), "input")
+            chat = await front.tokenized(partial(chat_of, body, said), ITEM * len(said), "input", whose.party)
             admitted = await front.chat(chat, whose)
         stores = body.store is not False and conversations.keeps
         keep = partial(conversations.keep, whose, said) if stores else None
@@ -51,12 +51,12 @@ def endpoints(serving: Serving) -> list[Endpoint]:
 
     async def count(request: Request) -> Response:
         body = await serving.read(request, parse_response)
-        front = gateway.front()
-        said = [*await conversations.previous(caller(request), body.previous_response_id), *items_of(body)]
+        front, whose = gateway.front(), caller(request)
+        said = [*await conversations.previous(whose, body.previous_response_id), *items_of(body)]
         with named(NAMES):
-            chat = await front.tokenized(partial(chat_of, body, said), ITEM * len(said), "input")
+            chat = await front.tokenized(partial(chat_of, body, said), ITEM * len(said), "input", whose.party)
             with front.room(chat, 1):
-                ids = await front.chat_tokens(chat, max(MOST, front.context()))
+                ids = await front.chat_tokens(chat, max(MOST, front.context()), whose.party)
         return reply(InputTokens(input_tokens=len(ids)))
 
     async def retrieve(request: Request) -> Response:

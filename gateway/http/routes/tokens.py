@@ -4,7 +4,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.http.endpoint import Endpoint
-from gateway.http.serving import Serving, reply
+from gateway.http.serving import Serving, caller, reply
 from gateway.openai.tokens import (
     Detokenize,
     Detokenized,
@@ -25,11 +25,11 @@ def endpoints(serving: Serving) -> list[Endpoint]:
 
     async def tokenize(request: Request) -> Response:
         body = await serving.read(request, parse_tokenize)
-        return reply(await tokenized(serving.gateway.front(), body))
+        return reply(await tokenized(serving.gateway.front(), body, caller(request).party))
 
     async def detokenize(request: Request) -> Response:
         body = await serving.read(request, parse_detokenize, ids=True)
-        return reply(await detokenized(serving.gateway.front(), body))
+        return reply(await detokenized(serving.gateway.front(), body, caller(request).party))
 
     async def info(request: Request) -> Response:
         return reply(tokenizer_info(serving.gateway.front()))

@@ -3,6 +3,7 @@
 from functools import partial
 
 from core.grammars import GrammarError
+from core.turns import NOBODY, Party
 from gateway.errors import APIError, invalid
 from gateway.grammar.checks import GrammarChecks
 from gateway.grammar.forms import Form, Work, grammar_of
@@ -20,19 +21,21 @@ class Constraints:
         self._grammars = grammars
         self._work = work
 
-    async def grammar(self, form: Form | None, use: ToolUse | None = None, tail: str | None = None) -> str:
+    async def grammar(
+        self, form: Form | None, use: ToolUse | None = None, tail: str | None = None, party: Party = NOBODY
+    ) -> str:
         """Returns the grammar of an answer, or an empty text; with the `tail` of a prompt it may begin with thoughts.
 
         Raises `APIError` for what cannot be kept to. Tools that the model may call, and that are not strict, are then
         left to the model: nobody has asked for more.
         """
-        grammar = "" if form is None else await grammar_of(form, self._grammars, self._work)
+        grammar = "" if form is None else await grammar_of(form, self._grammars, self._work, party)
         param = form.param if form else "tools"
         try:
             if tail is not None:
                 size = TOOL * len(use.tools) if use is not None else 0
-                grammar = await self._work(partial(self._format.grammar, tail, use, grammar), size, "tools")
-            return await self._grammars.checked(grammar, param) if grammar else ""
+                grammar = await self._work(partial(self._format.grammar, tail, use, grammar), size, "tools", party)
+            return await self._grammars.checked(grammar, param, party=party) if grammar else ""
         except (APIError, GrammarError) as error:
             if isinstance(error, GrammarError):
                 error = invalid(f"tools: {error}", "tools", "grammar_too_complex")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from core.grammars import GRAMMAR_BYTES
+from core.turns import Party
 from gateway.errors import APIError
 from gateway.grammar import checks as checks_module
 from gateway.grammar.checks import GrammarChecks
@@ -73,7 +74,7 @@ def checked(model: Path, test: Test, vocabulary: int = 443) -> None:
     asyncio.run(run())
 
 
-async def at_once(work: Callable[[], str], size: int, param: str) -> str:
+async def at_once(work: Callable[[], str], size: int, param: str, party: Party) -> str:
     """Does what a gateway may leave to a thread."""
     return work()
 
@@ -123,6 +124,21 @@ def test_forms_become_grammars_of_what_they_say(model: Path) -> None:
         assert json.loads((await admitted(Form("json_schema", '{"type":"null"}'), checks)).partition("%json")[2])
         assert "[ab]" in await admitted(Form("regex", "[ab]"), checks)
         assert '"x"' in await admitted(Form("choice", ["x", "y"]), checks)
+
+    checked(model, test)
+
+
+def test_a_tenant_that_has_many_grammars_checked_delays_no_other(model: Path) -> None:
+    async def test(checks: GrammarChecks) -> None:
+        await checks.checked('start: "warm"', "grammar")
+        costly = [f'start: "{number}" /(a?){{{200 + number}}}a{{200}}/' for number in range(60)]
+        flood = [asyncio.create_task(checks.checked(text, "grammar", party=Party("many"))) for text in costly]
+        for each in 'start: "a"', 'start: "b"':
+            await checks.checked(each, "grammar", party=Party("few"))
+        assert sum(not task.done() for task in flood) > 30, "they stand behind, and not before"
+        for task in flood:
+            task.cancel()
+        await asyncio.gather(*flood, return_exceptions=True)
 
     checked(model, test)
 

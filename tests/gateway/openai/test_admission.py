@@ -2,10 +2,12 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
+from core.turns import NOBODY
 from gateway.openai.admission import AT_ONCE, INLINE, Admission
+from gateway.openai.turn_threads import TurnThreads
 from tests.gateway.models import CONTEXT
 from tests.gateway.running import Running, until
 
@@ -19,22 +21,22 @@ def admission(running: Running) -> Admission:
     return running.gateway.admission
 
 
-@contextmanager
-def busy(running: Running) -> Iterator[None]:
-    """Every thread that tokenizes is held up."""
-    threads, held = admission(running)._threads, threading.Event()
-    works = [threads.submit(held.wait) for _ in range(AT_ONCE)]
+@asynccontextmanager
+async def busy(threads: TurnThreads) -> AsyncIterator[None]:
+    """Every thread of these is held up."""
+    held = threading.Event()
+    works = [asyncio.create_task(threads.run(held.wait, NOBODY, 1, 60.0)) for _ in range(AT_ONCE)]
+    await asyncio.sleep(0)
     try:
         yield
     finally:
         held.set()
-        for work in works:
-            work.result()
+        await asyncio.gather(*works)
 
 
 async def test_prompts_that_wait_for_the_tokenizer_count_as_answers_in_progress(serve: Serve) -> None:
     running = await serve("prefill", "decode", max_requests=2, max_waiting=0)
-    with busy(running):
+    async with busy(admission(running)._threads):
         waiting = [asyncio.create_task(running.post(PATH, prompt=WORDS, max_tokens=2)) for _ in range(2)]
         await until(lambda: admission(running)._admitting == 2, "two prompts to wait")
         refusal = await running.post(PATH, prompt="a")
@@ -45,7 +47,7 @@ async def test_prompts_that_wait_for_the_tokenizer_count_as_answers_in_progress(
 
 async def test_a_client_that_leaves_gives_its_room_back(serve: Serve) -> None:
     running = await serve("prefill", "decode", max_requests=1, max_waiting=0)
-    with busy(running):
+    async with busy(admission(running)._threads):
         waiting = asyncio.create_task(running.post(PATH, prompt=WORDS))
         await until(lambda: admission(running)._admitting == 1, "a prompt to wait")
         waiting.cancel()
@@ -68,10 +70,5 @@ async def test_a_prompt_is_refused_for_its_length_alone(serve: Serve) -> None:
 
 async def test_short_prompts_do_not_wait_for_long_ones(serve: Serve) -> None:
     running = await serve("prefill", "decode")
-    held = threading.Event()
-    for _ in range(AT_ONCE):
-        admission(running)._long.submit(held.wait)
-    try:
+    async with busy(admission(running)._long):
         assert (await running.post(PATH, prompt=WORDS, max_tokens=2)).status_code == 200
-    finally:
-        held.set()
