@@ -31,6 +31,7 @@ from gateway.requests.tenant import Tenants
 from gateway.text.chat import Chat
 from gateway.text.infill import Infill
 from gateway.text.shown_tools import NOTHING_SHOWN
+from gateway.text.stop import StopStrings
 from gateway.text.tokenizer import ModelTokenizer, TooManyTokens
 from gateway.workers.prompt_keys import prompt_keys
 
@@ -318,7 +319,7 @@ class Admission:
             ),
             sampling=sampling,
             limits=limits_of(body, self.tokenizer, limit or min(default or room, room), sampling.grammar),
-            stops=body.stops(),
+            stops=StopStrings(body.stops()),
             samples=samples_of(body),
             stop_ids=tuple(body.stop_token_ids or ()),
             markers=self.tokenizer.special_texts() if body.skip_special_tokens is False else tuple(markers),

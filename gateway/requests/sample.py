@@ -19,6 +19,7 @@ from core.scores import Scores
 from core.slo import NO_OBJECTIVE, Objective
 from gateway.requests.attempt import Attempt
 from gateway.requests.delivery import Delivery, Fresh
+from gateway.text.stop import NO_STOPS, StopStrings
 from gateway.workers.prompt_keys import PromptKeys
 from gateway.workers.route import Route
 
@@ -84,7 +85,7 @@ class AdmittedPrompt(Struct, frozen=True):
     prompt: Prompt
     sampling: Sampling
     limits: Limits
-    stops: tuple[str, ...] = ()  # strings that end an answer
+    stops: StopStrings = NO_STOPS
     samples: int = 1  # answers that are wanted
     stop_ids: tuple[int, ...] = ()  # the client's own of `limits.stop_token_ids`: it is told which one ended an answer
     markers: tuple[str, ...] = ()  # special tokens that are written out, which are left away otherwise

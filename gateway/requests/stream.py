@@ -16,7 +16,7 @@ from gateway.reports.metrics import Metrics
 from gateway.requests.delivery import Fresh
 from gateway.requests.sample import Sample
 from gateway.text.detokenizer import Detokenizer
-from gateway.text.stop import StopStrings
+from gateway.text.stop import StopSearch
 
 UNREAD = 4096  # tokens that may wait for a client that streams; with more, it reads too slowly
 
@@ -48,7 +48,7 @@ class Stream:
         self.sample = sample
         self.received = received  # local clock, s
         self._detokenizer = detokenizer
-        self._stops = StopStrings(sample.admitted.stops)
+        self._stops = StopSearch(sample.admitted.stops)
         self._bounded = bounded
         self._metrics = metrics
         self.plain = False  # it has begun, and no text ends it: each token's is passed on as it is

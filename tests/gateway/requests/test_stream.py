@@ -10,6 +10,7 @@ from gateway.requests.delivery import Fresh
 from gateway.requests.sample import AdmittedPrompt, Sample
 from gateway.requests.stream import Delta, Stream
 from gateway.text.detokenizer import BytePieces
+from gateway.text.stop import StopStrings
 from tests.scores import scores_of
 
 A, B, C, D = b"abcd"
@@ -27,7 +28,7 @@ def say(stream: Stream, *tokens: int, finish: Finish | None = None) -> tuple[Fin
 
 
 def test_each_read_has_the_tokens_and_scores_since_the_last() -> None:
-    stream = stream_of(stops=("bb",))
+    stream = stream_of(stops=StopStrings(["bb"]))
     say(stream, A)
     say(stream, A, B)
     held_back = Delta("aa", None, [A, A, B], scores_of([A, A, B]))
@@ -37,7 +38,7 @@ def test_each_read_has_the_tokens_and_scores_since_the_last() -> None:
 
 
 def test_tokens_behind_a_stop_string_count_as_never_made() -> None:
-    stream = stream_of(stops=("bb",))
+    stream = stream_of(stops=StopStrings(["bb"]))
     say(stream, A, B)
     assert say(stream, B, A, A, finish="length") == ("stop", True)
     assert stream.unread() == Delta("a", "stop", [A, B, B], scores_of([A, B, B]), "bb")
@@ -52,6 +53,6 @@ def test_the_token_that_ends_an_answer_is_its_last_without_text(token: int, reas
 
 
 def test_tokens_without_text_are_read() -> None:
-    stream = stream_of(stops=("abc",))
+    stream = stream_of(stops=StopStrings(["abc"]))
     say(stream, A, B)
     assert stream.unread() == Delta("", None, [A, B], scores_of([A, B]))

@@ -1,11 +1,24 @@
 """Stop strings across the borders of pieces."""
 
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.text.stop import StopStrings
+from gateway.text.stop import NO_STOPS, StopSearch, StopStrings
 
 TEXT = st.text("ab\n", max_size=20)
+PIECES = st.lists(TEXT, max_size=8)
+STOPS = st.lists(st.text("ab\n", min_size=1, max_size=6), min_size=1, max_size=4)
+LONGEST = 256
+ATTACKS = {
+    "one that nearly comes, others that never do": ["a" * 255 + "b"] + [chr(99 + n) + "a" * 255 for n in range(15)],
+    "all begin alike": ["a" * 255 + chr(99 + n) for n in range(16)],
+    "each is the end of another": ["a" * (LONGEST - n) + "b" for n in range(1, 17)],
+}
 
 
 def expected(text: str, stops: list[str]) -> tuple[str, str]:
@@ -18,26 +31,56 @@ def expected(text: str, stops: list[str]) -> tuple[str, str]:
     return text, ""
 
 
-@given(pieces=st.lists(TEXT, max_size=8), stops=st.lists(st.text("ab\n", min_size=1, max_size=4), max_size=3))
+class Naive:
+    """Looks at the whole text for every stop string and every beginning of one, each time anew."""
+
+    def __init__(self, stops: list[str]) -> None:
+        self.stops, self.held = stops, ""
+
+    def push(self, text: str) -> tuple[str, str]:
+        text, self.held = self.held + text, ""
+        before, met = expected(text, self.stops)
+        if met:
+            return before, met
+        begun = [size for stop in self.stops for size in range(1, len(stop)) if text.endswith(stop[:size])]
+        sent = len(text) - max(begun, default=0)
+        self.held = text[sent:]
+        return text[:sent], ""
+
+
+@given(pieces=PIECES, stops=STOPS)
 def test_any_split(pieces: list[str], stops: list[str]) -> None:
-    stopper = StopStrings(stops)
+    search = StopSearch(StopStrings(stops))
     sent, met = "", ""
     for piece in pieces:
-        text, met = stopper.push(piece)
+        text, met = search.push(piece)
         sent += text
         if met:
             break
     else:
-        sent += stopper.flush()
+        sent += search.flush()
     assert (sent, met) == expected("".join(pieces), stops)
+
+
+@given(answers=st.lists(PIECES, min_size=1, max_size=3), stops=STOPS)
+def test_each_push_sends_and_holds_back_what_a_naive_search_does(answers: list[list[str]], stops: list[str]) -> None:
+    """Of several answers of one request, too, which share the stop strings; and behind a stop string that was met."""
+    shared = StopStrings(stops)
+    pairs = [(StopSearch(shared), Naive(stops)) for _ in answers]
+    for turn in range(max(map(len, answers))):
+        for (search, naive), pieces in zip(pairs, answers, strict=True):
+            if turn < len(pieces):
+                assert search.push(pieces[turn]) == naive.push(pieces[turn])
+    assert [search.flush() for search, _ in pairs] == [naive.held for _, naive in pairs]
+    assert [search.push("aab") for search, _ in pairs] == [Naive(stops).push("aab") for _ in pairs], "it begins anew"
 
 
 @given(text=TEXT, stop=st.text("ab", min_size=2, max_size=5))
 def test_no_part_of_a_stop_string_leaves_early(text: str, stop: str) -> None:
-    stopper = StopStrings([stop])
+    search = StopSearch(StopStrings([stop]))
     sent = ""
     for character in text:
-        piece, met = stopper.push(character)
+        piece, met = search.push(character)
         sent += piece
         if met:
             break
@@ -45,8 +88,41 @@ def test_no_part_of_a_stop_string_leaves_early(text: str, stop: str) -> None:
 
 
 def test_held_text_leaves_as_soon_as_it_cannot_be_a_stop_string() -> None:
-    stopper = StopStrings(["</end>"])
-    assert stopper.push("a</e") == ("a", "")
-    assert stopper.push("x") == ("</ex", "")
-    assert stopper.push("</end") == ("", "")
-    assert stopper.push("> never") == ("", "</end>")
+    search = StopSearch(StopStrings(["</end>"]))
+    assert search.push("a</e") == ("a", "")
+    assert search.push("x") == ("</ex", "")
+    assert search.push("</end") == ("", "")
+    assert search.push("> never") == ("", "</end>")
+
+
+def test_text_without_stop_strings_passes() -> None:
+    assert StopSearch(NO_STOPS).push("all") == ("all", "")
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_each_character_is_read_once_whatever_the_stop_strings_are(name: str) -> None:
+    """Counted are calls, of which a search for every beginning of every stop string makes thousands a character."""
+    stops, text = ATTACKS[name], "a" * 3 * LONGEST + ("a" * 100 + "z") * 20
+    search: list[StopSearch] = []
+    made = calls(lambda: search.append(StopSearch(StopStrings(stops))))
+    assert made < 10 * len(stops), "the states are made as the text reaches them"
+    characters = [calls(lambda character=character: search[0].push(character)) for character in text]  # type: ignore[misc]
+    assert sum(characters) < 20 * len(text)
+    assert search[0].flush() == ""
+
+
+def calls(work: Callable[[], object]) -> int:
+    """The number of calls that `work` makes, of functions in Python and in C."""
+    count = 0
+
+    def called(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(called)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return count
