@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from gateway.output.parts import CallBegins, Content, Part
+from gateway.output.parts import CallArguments, CallBegins, Content, Part
 from gateway.responses.items import Logprob
 
 
@@ -17,6 +17,7 @@ class TextScores:
         self._bytes = bytearray()  # whose part has not come
         self._tokens: deque[tuple[int, int, Logprob]] = deque()  # from which byte to which, of those not told of
         self._made = 0  # bytes in all
+        self._arguments: list[str] = []  # of the call that is read
 
     def add(self, tokens: Iterable[Logprob]) -> None:
         """Adds tokens that were made."""
@@ -31,7 +32,17 @@ class TextScores:
         return [token for part in parts for token in self._of(part)]
 
     def _of(self, part: Part) -> list[Logprob]:
-        text = b"" if isinstance(part, CallBegins) else part.text.encode()
+        if isinstance(part, CallArguments):
+            # Looked for once, when all are here: where a format rewrites them, each look goes through all that is left.
+            self._arguments.append(part.text)
+            return []
+        arguments, self._arguments = "".join(self._arguments), []
+        self._passed(arguments)
+        return [] if isinstance(part, CallBegins) else self._passed(part.text, isinstance(part, Content))
+
+    def _passed(self, said: str, is_content: bool = False) -> list[Logprob]:
+        """Passes the tokens of a text, and returns them if it is content."""
+        text = said.encode()
         found = self._bytes.find(text)
         if not text or found < 0:
             return []
@@ -43,4 +54,4 @@ class TextScores:
         tokens = []
         while self._tokens and self._tokens[0][0] < end:
             tokens.append(self._tokens.popleft()[2])
-        return tokens if isinstance(part, Content) else []
+        return tokens if is_content else []

@@ -1,7 +1,7 @@
 """Tells what an argument is that a format writes as bare text: by the tool's schema a string, or JSON."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gateway.grammar.pointers import named_by
@@ -10,21 +10,26 @@ from gateway.output.tools import Tool
 STRING = "string"
 TYPES = frozenset({STRING, "number", "integer", "boolean", "null", "object", "array"})
 _PYTHON = {"True": "true", "False": "false", "None": "null"}  # as models write them, too
-_DEPTH = 8  # references and unions that are followed
+_DEPTH = 8  # references and unions that are followed, one within the other …
+_SCHEMAS = 256  # … and schemas that are looked at in all, for one argument: references multiply
 
 
-def argument_types(tools: tuple[Tool, ...], name: str) -> Mapping[str, frozenset[str]]:
-    """Returns the JSON types that each argument of a tool may have; empty for a tool that nobody described."""
+def argument_types(tools: tuple[Tool, ...], name: str, argument: str) -> frozenset[str]:
+    """Returns the JSON types that an argument of a tool may have; all for an argument that nobody described."""
     schema = next((tool.parameters for tool in tools if tool.name == name), None) or {}
     properties = schema.get("properties")
-    if not isinstance(properties, Mapping):
-        return {}
-    return {key: types_of(value, schema) for key, value in properties.items()}
+    if not isinstance(properties, Mapping) or argument not in properties:
+        return TYPES
+    return types_of(properties[argument], schema)
 
 
-def types_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> frozenset[str]:
-    """Returns the JSON types that a schema allows; all, where it does not say."""
-    if not isinstance(schema, Mapping) or depth > _DEPTH:
+def types_of(schema: Any, root: Mapping[str, Any]) -> frozenset[str]:
+    """Returns the JSON types that a schema allows; all, where it does not say, or says it in too many places."""
+    return _types(schema, root, 0, iter(range(_SCHEMAS)))
+
+
+def _types(schema: Any, root: Mapping[str, Any], depth: int, left: Iterator[int]) -> frozenset[str]:
+    if not isinstance(schema, Mapping) or depth > _DEPTH or next(left, None) is None:
         return TYPES
     allowed = TYPES
     given = schema.get("type")
@@ -36,12 +41,12 @@ def types_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> frozenset[
         allowed &= {json_type(schema["const"])}
     for union in ("anyOf", "oneOf"):
         if isinstance(ways := schema.get(union), list):
-            allowed &= frozenset().union(*(types_of(way, root, depth + 1) for way in ways))
+            allowed &= frozenset().union(*(_types(way, root, depth + 1, left) for way in ways))
     if isinstance(parts := schema.get("allOf"), list):
         for part in parts:
-            allowed &= types_of(part, root, depth + 1)
+            allowed &= _types(part, root, depth + 1, left)
     if isinstance(reference := schema.get("$ref"), str):
-        allowed &= types_of(named_by(reference, root), root, depth + 1)
+        allowed &= _types(named_by(reference, root), root, depth + 1, left)
     return allowed or TYPES
 
 

@@ -35,7 +35,6 @@ class Tags(NamedTuple):
 
 def read_arguments(reader: Reader, use: ToolUse, name: str, tags: Tags) -> Steps[bool]:
     """Reads arguments and the end of the call. Returns whether it has begun: else nothing was told of it."""
-    types = argument_types(use.tools, name)
     begun = False
     while True:
         if begun:
@@ -58,7 +57,7 @@ def read_arguments(reader: Reader, use: ToolUse, name: str, tags: Tags) -> Steps
             yield reader.begin(name)
         yield reader.arguments(f"{', ' if begun else '{'}{json.dumps(key, ensure_ascii=False)}: ")
         begun = True
-        if not (yield from _value(reader, allowed or types.get(key, TYPES), tags)):
+        if not (yield from _value(reader, allowed or argument_types(use.tools, name, key), tags)):
             return True
 
 

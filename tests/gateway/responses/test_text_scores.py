@@ -83,3 +83,32 @@ def test_a_token_of_two_parts_comes_with_the_first() -> None:
     scores, made = TextScores(), tokens("ab", "cd", "e")
     scores.add(made)
     assert scores.of([Content("abc")]) == made[:2] and scores.of([Content("de")]) == made[2:]
+
+
+@pytest.mark.parametrize("rewritten", [True, False])
+def test_content_behind_a_call_is_found_however_its_arguments_were_cut(rewritten: bool) -> None:
+    scores, made = TextScores(), tokens("<f>", 'a"', 'b"', "</f>", "End")
+    said = ['{"x": "a\\"', 'b\\""}'] if rewritten else ['a"', 'b"']
+    parts = [Content("End")]
+    scores.add(made[:-1])
+    assert scores.of([CallBegins(0, "f"), *(CallArguments(0, one) for one in said)]) == []
+    scores.add(made[-1:])
+    assert scores.of(parts) == made[-1:]
+
+
+class Looks(bytearray):
+    """Bytes that count how often something is looked for in them."""
+
+    count = 0
+
+    def find(self, *args: Any) -> int:
+        self.count += 1
+        return super().find(*args)
+
+
+def test_arguments_that_a_format_rewrites_are_looked_for_once() -> None:
+    """Else each piece of them would go through all tokens before it."""
+    scores = TextScores()
+    scores._bytes = looks = Looks(b"x" * 100_000)
+    scores.of([CallBegins(0, "f"), *[CallArguments(0, 'a\\"')] * 1000, CallBegins(1, "f")])
+    assert looks.count <= 3

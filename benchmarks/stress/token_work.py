@@ -1,0 +1,110 @@
+"""Measures what a token costs a gateway's event loop at worst, by what its request asks for.
+
+    python -m benchmarks.stress.token_work [--tokens 4000]
+
+In one process, without sockets: texts are pushed through the search for stop strings, answers through the readers of
+tools, scores through the shapes of log-probabilities. Each input is the worst that the API admits. Times are of one
+thread's processor, in microseconds: of a token on average, of the first tenth and of the last, which are equal where
+the cost does not grow with the answer.
+"""
+
+import argparse
+import gc
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
+
+import msgspec
+
+from core.scores import Scores, TokenScore
+from gateway.openai.answers.logprobs import CompletionLogprobs, Scored, TokenNames, of_chat
+from gateway.output.formats.families import FAMILIES
+from gateway.output.reader import Reader, ReadingParser
+from gateway.output.tools import Tool, ToolUse
+from gateway.text.stop import StopSearch, StopStrings
+from gateway.text.token_bytes import TokenBytes
+
+Step = Callable[[int], object]
+"""Does what one token needs, by its number."""
+
+STOPS = {
+    "stop strings: a * 255 + b, c + a * 255, …": ["a" * 255 + "b"] + [chr(99 + n) + "a" * 255 for n in range(15)],
+    "stop strings: a * 255 + b, a * 255 + c, …": ["a" * 255 + chr(98 + n) for n in range(16)],
+    "stop strings: a * 255 + b, a * 254 + b, …": ["a" * (255 - n) + "b" for n in range(16)],
+}
+TEXTS = {"a": ("a",), "8 a": ("a" * 8,), "256 a, then z": (*["a" * 8] * 32, "z"), "128 a": ("a" * 128,)}
+PIECES = ("a", " ", "\n", "<", "[", "{", '"', "\\", "(", "<tool_call>", "[TOOL_CALLS]", "<function=f>", "<|", "<｜")
+TOP = 20  # alternatives of each token
+
+
+def stops() -> Iterator[tuple[str, Step]]:
+    """Gives searches for stop strings."""
+    for name, strings in STOPS.items():
+        for what, texts in TEXTS.items():
+            search = StopSearch(StopStrings(strings))
+            yield f"{name}, tokens: {what}", partial(_push, search, texts)
+
+
+def _push(search: StopSearch, texts: tuple[str, ...], number: int) -> object:
+    return search.push(texts[number % len(texts)])
+
+
+def readers() -> Iterator[tuple[str, Step]]:
+    """Gives readers of tools, each with the same piece again and again."""
+    use = ToolUse((Tool("f", {"properties": {"a": {"type": "string"}}}),))
+    for family in FAMILIES:
+        for piece in PIECES:
+            reader = Reader()
+            parser = ReadingParser(reader, family.read(reader, use, ""))
+            yield f"{family.name}, tokens: {piece!r}", lambda _, parser=parser, piece=piece: parser.push(piece)  # type: ignore[misc]
+
+
+def scores() -> Iterator[tuple[str, Step]]:
+    """Gives the shapes of log-probabilities, with as many alternatives as there may be."""
+    names = TokenNames(TokenBytes(lambda token: f"token{token}", lambda token: True, True), as_ids=False)
+    top = [(number, -float(number)) for number in range(TOP)]
+    one = Scored([1], Scores.of([TokenScore(-1.5, 1, top)], TOP))
+    shape = CompletionLogprobs(TOP, names, lambda token: True)
+    yield f"log-probabilities of chats, top {TOP}", lambda _: _finished(of_chat(one, TOP, names))
+    yield f"log-probabilities of completions, top {TOP}", lambda _: _finished(shape.of(one))
+
+
+def _finished(work: object) -> bytes:
+    """Returns as JSON what a coroutine gives that waits for nobody."""
+    try:
+        work.send(None)  # type: ignore[attr-defined]
+    except StopIteration as stop:
+        return msgspec.json.encode(stop.value)
+    raise AssertionError("it waits")
+
+
+def line(name: str, step: Step, tokens: int) -> tuple[float, str]:
+    """Measures one step, and returns its time on average with its line."""
+    tenth, ended = tokens // 10, [time.thread_time()]
+    for number in range(10 * tenth):
+        step(number)
+        if number % tenth == tenth - 1:
+            ended.append(time.thread_time())
+    each = [1e6 * (after - before) / tenth for before, after in pairwise(ended)]
+    mean = sum(each) / len(each)
+    return mean, f"{mean:8.1f} {each[0]:8.1f} {each[-1]:8.1f}  {name}"
+
+
+def main() -> int:
+    """Prints a line for each input; of the readers, for the ten that take longest."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.stress.token_work", description=__doc__)
+    parser.add_argument("--tokens", type=int, default=4000, help="of each answer")
+    tokens = parser.parse_args().tokens
+    gc.disable()  # as good as in a gateway, whose heap is settled
+    print("    mean    first     last  us a token")
+    for name, step in [*stops(), *scores()]:
+        print(line(name, step, tokens)[1], flush=True)
+    for _, said in sorted((line(name, step, tokens) for name, step in readers()), reverse=True)[:10]:
+        print(said)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
