@@ -26,7 +26,7 @@ def parse(config: type[C], argv: Sequence[str], prog: str) -> C:
     _add_options(parser, config)
     given, unknown = parser.parse_known_args(argv)
     if unknown:
-        raise ConfigError(unknown[0], " ".join(unknown[1:]), "no such option; --help lists them")
+        raise ConfigError(unknown[0], " ".join(unknown[1:]) or None, "no such option; --help lists them")
     return _build(config, {key: value for key, value in vars(given).items() if value is not None})
 
 

@@ -6,11 +6,15 @@ class BatonError(Exception):
 
 
 class ConfigError(BatonError):
-    """A setting has a value that cannot work; the message names both, and a field of a config by its option."""
+    """A setting has a value that cannot work; the message names both, and a field of a config by its option.
+
+    Where there is no value, None, the message names the setting alone.
+    """
 
     def __init__(self, key: str, value: object, why: str) -> None:
         field = key.isidentifier() and key.islower()
-        super().__init__(f"{'--' + key.replace('_', '-') if field else key}: {value!r}: {why}")
+        setting = "--" + key.replace("_", "-") if field else key
+        super().__init__(f"{setting}: {why}" if value is None else f"{setting}: {value!r}: {why}")
 
 
 class ModelError(BatonError):

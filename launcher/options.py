@@ -121,15 +121,27 @@ class RayOptions(RayPlace, frozen=True, kw_only=True):
     ] = ""
 
 
+Where = Annotated[
+    Literal["host", "ray"], Meta(description="host: everything here; ray: spread over the nodes of a Ray cluster")
+]
+
+
+class StatusConfig(RayPlace, frozen=True, kw_only=True):
+    """Says how what runs is: the instances of this user on this host, or the deployment on a Ray cluster.
+
+    Example: ./baton status --ray-address 10.0.0.1:6379
+    """
+
+    on: Where = "host"  # another place of a cluster means one, too
+
+
 class UpConfig(DeploymentOptions, frozen=True, kw_only=True):
     """Starts everything on this host, or on a Ray cluster: Redis, prefill and decode workers, gateway and dashboard.
 
     Example: ./baton up --model Qwen/Qwen3-0.6B --prefill 2 --decode 1 --port 18080
     """
 
-    on: Annotated[
-        Literal["host", "ray"], Meta(description="host: everything here; ray: spread over the nodes of a Ray cluster")
-    ] = "host"
+    on: Where = "host"
     ray: RayOptions = RayOptions()
 
     host: Annotated[str, Meta(description="address that the endpoint and the dashboard listen on")] = "127.0.0.1"

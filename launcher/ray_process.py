@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 
 EXTRA = "ray"  # of pyproject.toml
-ON_RAY = ("status", "down", "ray")
-"""Commands that are about Ray alone; `up` is where it is told `--on ray`."""
+ON_RAY = ("down", "ray")
+"""Commands that are about Ray alone; `up` and `status` are where they are told so."""
 
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -23,9 +23,19 @@ BAD_INPUT = 2
 
 def needs_ray(arguments: Sequence[str]) -> bool:
     """Tells whether a command of `./baton` is one that loads Ray."""
-    words = list(arguments)
-    on = [words[i : i + 2] == ["--on", "ray"] or words[i] == "--on=ray" for i in range(len(words))]
-    return bool(words) and (words[0] in ON_RAY or (words[0] == "up" and any(on)))
+    if not arguments or arguments[0] in ON_RAY:
+        return bool(arguments)
+    command, *words = arguments
+    return (command == "up" and _on_ray(words)) or (command == "status" and asks_for_ray(words))
+
+
+def asks_for_ray(words: Sequence[str]) -> bool:
+    """Tells whether the options of `status` mean a deployment on a Ray cluster."""
+    return _on_ray(words) or any(word.startswith(("--ray-address", "--ray-namespace")) for word in words)
+
+
+def _on_ray(words: Sequence[str]) -> bool:
+    return any(list(words[i : i + 2]) == ["--on", "ray"] or words[i] == "--on=ray" for i in range(len(words)))
 
 
 def hand_over(command: str, arguments: Sequence[str]) -> int:

@@ -16,12 +16,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import IO
+from typing import IO, NoReturn
 
+from launcher.installing.removable import kept, owned_by_another
 from launcher.installing.requirements import base_name, pins, requirements, stamp
 from launcher.installing.torch_source import SETTING, choose, has_nvidia_driver, pip_versions
 from launcher.ray_process import EXTRA, needs_ray
 from launcher.stages import Stages
+from launcher.words import answer
 
 POLL_SECONDS = 0.2
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,21 +34,40 @@ class InstallFailed(Exception):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Completes `.venv` and becomes `python -m launcher ARGUMENTS` in it; returns an exit status only on failure."""
+    """Completes `.venv` and becomes `python -m launcher ARGUMENTS` in it; returns an exit status only on failure.
+
+    Words that no command takes are refused first. `status` installs nothing: what is not installed does not run.
+    """
+    if answered := answer(arguments, ROOT):
+        exit_status, text = answered
+        print(text, end="", file=sys.stderr if exit_status else sys.stdout)
+        return exit_status
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _interrupt)
+    python = str(ROOT / ".venv" / "bin" / "python")
     try:
-        extras = ["test"] if arguments[:1] == ["test"] else [EXTRA] if needs_ray(arguments) else []
-        install(ROOT, extras, os.environ)
+        if arguments[0] != "status" or needs_ray(arguments):
+            extras = ["test"] if arguments[0] == "test" else [EXTRA] if needs_ray(arguments) else []
+            install(ROOT, extras, os.environ)
+        elif not (ROOT / ".venv" / "stamp").is_file():
+            raise InstallFailed(f"nothing is installed in {ROOT}/.venv, so nothing of it runs; ./baton up does both")
+        return _become(python, [python, "-P", "-m", "launcher", *arguments])
     except InstallFailed as failure:
         print(f"error: {failure}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("\nstopped; the next start resumes the installation", file=sys.stderr)
         return 130
-    python = str(ROOT / ".venv" / "bin" / "python")
-    os.execv(python, [python, "-P", "-m", "launcher", *arguments])
+
+
+def _become(program: str, words: Sequence[str]) -> NoReturn:
+    """Raises `InstallFailed` where this user may not."""
+    try:
+        os.execv(program, words)
+    except OSError as error:
+        why = f"{error.strerror}; a checkout of your own has a .venv of its own"
+        raise InstallFailed(f"{program} cannot be run: {why}") from None
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -69,6 +90,8 @@ def install(root: Path, extras: Sequence[str], settings: Mapping[str, str]) -> N
     with _alone(root, stages) as lock:
         if _holds(stamps[0], wanted):
             return
+        if venv.exists() and (sentence := owned_by_another(venv, os.geteuid())):
+            raise InstallFailed(sentence)
         _make_venv(venv, version, stages, lock)
         python = str(venv / "bin" / "python")
         log = venv / "install.log"
@@ -123,12 +146,20 @@ def _alone(root: Path, stages: Stages) -> Iterator[int]:
 
 
 def _make_venv(venv: Path, version: str, stages: Stages, lock: int) -> None:
-    """Makes `.venv`, unless it holds its `python-version`; one that was interrupted or is older is replaced."""
+    """Makes `.venv`, unless it holds its `python-version`; one that was interrupted or is older is replaced.
+
+    Raises `InstallFailed` where something speaks against its removal, before anything of it is removed.
+    """
     made = venv / "python-version"
     if _holds(made, version):
         return
-    if venv.exists():
-        shutil.rmtree(venv)
+    if os.path.lexists(venv):
+        if sentence := kept(venv):
+            raise InstallFailed(sentence)
+        try:
+            shutil.rmtree(venv)
+        except OSError as error:
+            raise InstallFailed(f"{venv} cannot be removed: {error}") from None
     stages.show("set-up", f"making .venv with Python {version}")
     # The base interpreter: the running one may be the `.venv` that was just removed.
     base = getattr(sys, "_base_executable", sys.executable)

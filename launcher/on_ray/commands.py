@@ -1,4 +1,4 @@
-"""Says how the deployment on a Ray cluster is (`./baton status`), and ends it (`./baton down`)."""
+"""Says how the deployment on a Ray cluster is (`./baton status --on ray`), and ends it (`./baton down`)."""
 
 import sys
 from collections.abc import Sequence
@@ -9,15 +9,8 @@ from launcher.host.signals import Signals
 from launcher.on_ray.cluster import BAD_INPUT, ClusterError, connected
 from launcher.on_ray.leftovers import leftovers, remove_leftovers
 from launcher.on_ray.reports import Reports, controller, table, taken_down
-from launcher.options import RayPlace
+from launcher.options import RayPlace, StatusConfig
 from launcher.stages import Stages
-
-
-class StatusConfig(RayPlace, frozen=True, kw_only=True):
-    """Says how the deployment on a Ray cluster is: its services, their nodes and stages.
-
-    Example: ./baton status --ray-address 10.0.0.1:6379
-    """
 
 
 class DownConfig(RayPlace, frozen=True, kw_only=True):

@@ -39,7 +39,7 @@ from launcher.stages import Stages
 
 CALLS = 16  # of the controller at a time
 TASK_SECONDS = 30.0
-DETACHED = "It goes on without this process: ./baton status says how it is, ./baton down ends it."
+DETACHED = "It goes on without this process: ./baton status --on ray says how it is, ./baton down ends it."
 
 
 def up(arguments: Sequence[str]) -> int:

@@ -62,6 +62,11 @@ def test_an_unknown_option_is_refused_by_name() -> None:
         parse(GatewayConfig, ["--model", "dir", "--modle", "x"], "gateway")
 
 
+def test_an_unknown_option_without_a_value_is_refused_in_one_clause() -> None:
+    with pytest.raises(ConfigError, match=r"^--nope: no such option; --help lists them$"):
+        parse(GatewayConfig, ["--model", "dir", "--nope"], "gateway")
+
+
 def test_a_missing_option_is_named() -> None:
     with pytest.raises(ConfigError, match="--model"):
         parse(WorkerConfig, [], "worker")

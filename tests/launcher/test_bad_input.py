@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.__main__ import COMMANDS, main
+from launcher.__main__ import main
 from launcher.options import ROOT
 from launcher.up import BAD_INPUT
+from launcher.words import COMMANDS
 
 
 @pytest.fixture

@@ -139,6 +139,11 @@ def test_answers_revives_services_and_leaves_nothing(up: Up, own_directories: Pa
     assert (said.returncode, said.stderr) == (0, "")
     assert said.stdout.strip()
 
+    shown = subprocess.run([sys.executable, "-m", "launcher", "status"], cwd=ROOT, capture_output=True, text=True)
+    assert (shown.returncode, shown.stderr) == (0, "") and shown.stdout.startswith("ready, since ")
+    assert f"  endpoint   {instance.url}/v1\n" in shown.stdout and f"  log        {instance.log}\n" in shown.stdout
+    assert f"decode-0   ready  {up.pid_of('decode_service')}\n" in shown.stdout
+
     os.kill(up.pid_of("decode_service"), signal.SIGKILL)
     up.wait_for("decode-0 died (killed by SIGKILL)")
     up.wait_for("decode-0 is ready again")

@@ -3,6 +3,7 @@
 The packages that are installed are empty wheels made here, so that pip has real work and needs no network.
 """
 
+import getpass
 import os
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.installing.removable import owned_by_another
 from launcher.installing.requirements import base_name, requirements
 from launcher.installing.torch_source import has_nvidia_driver
 from launcher.options import ROOT
@@ -21,7 +23,9 @@ SCRIPTS = (
     "__init__.py",
     "ray_process.py",
     "stages.py",
-    *(f"installing/{name}.py" for name in ("__init__", "install", "requirements", "torch_source")),
+    "words.py",
+    "options.py",
+    *(f"installing/{name}.py" for name in ("__init__", "install", "removable", "requirements", "torch_source")),
 )
 OLD_PYTHON = '#!/bin/sh\ncase "$2" in *print*) echo 3.8;; *) exit 1;; esac\n'
 PYTHON_WITHOUT_VENV = '#!/bin/sh\ncase "$2" in *print*) echo 3.11;; *ensurepip*) exit 1;; esac\n'
@@ -122,8 +126,9 @@ def test_installs_once_resumes_and_follows_the_pins(folder: Path) -> None:
     (elsewhere / "launcher").mkdir(parents=True)
     (elsewhere / "launcher" / "__init__.py").write_text("raise RuntimeError('not ours')")
     (folder / "launcher" / "__main__.py").write_text("import os\nprint(os.getcwd())\n")
+    command = [str(folder / "baton"), "up"]
     shown = subprocess.run(
-        [str(folder / "baton")], env=environment(folder), cwd=elsewhere, capture_output=True, text=True, check=True
+        command, env=environment(folder), cwd=elsewhere, stdout=subprocess.PIPE, text=True, check=True
     )
     assert shown.stdout == f"{elsewhere}\n"
 
@@ -206,6 +211,87 @@ def test_a_named_python_that_does_not_fit_is_refused(
     python = f"{path_with(tmp_path, **({'mine': program} if program else {}))}/mine"
     result = baton(folder, "up", BATON_PYTHON=python)
     assert (result.returncode, result.stderr) == (1, f"error: BATON_PYTHON={python}{sentence}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "sentence"),
+    [
+        (["fly"], 2, "error: 'fly' is no command of baton; there are: up, chat, "),
+        (["test", "--hlep"], 2, "error: --hlep: no such option; --help explains\n"),
+        (["up", "--prot", "8000"], 2, "error: --prot: no such option; --help lists them\n"),
+        (["up", "--prefil=2"], 2, "error: --prefil: no such option; --help lists them\n"),
+        (["status"], 1, "error: nothing is installed in "),
+    ],
+)
+def test_words_that_no_command_takes_install_nothing(
+    folder: Path, words: list[str], status: int, sentence: str
+) -> None:
+    result = baton(folder, *words)
+    assert (result.returncode, result.stdout) == (status, "") and result.stderr.startswith(sentence)
+    assert not (folder / ".venv").exists()
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["help"]])
+def test_help_installs_nothing(folder: Path, words: list[str]) -> None:
+    assert "./baton up --model" in baton(folder, *words).stdout and not (folder / ".venv").exists()
+
+
+def test_status_installs_nothing_where_all_is_installed(folder: Path) -> None:
+    assert baton(folder, "up").returncode == 0
+    (folder / "constraints.txt").write_text("torch==1.0\nextra==2.0\n")
+    assert baton(folder, "status").stdout == "started status True\n"
+    assert "extra-1.0" in installed(folder)
+
+
+@pytest.fixture
+def older(folder: Path) -> Path:
+    """A `.venv` that another Python has made, as far as its own file says, with something in it that must stay."""
+    venv = folder / ".venv"
+    (venv / "bin").mkdir(parents=True)
+    (venv / "python-version").write_text("3.9.0")
+    (venv / "kept").touch()
+    return venv
+
+
+def refused(folder: Path) -> str:
+    """The one sentence by which a start refuses to remove `.venv`, of which all stays."""
+    result = baton(folder, "up")
+    assert (result.returncode, result.stdout) == (1, "") and (folder / ".venv" / "kept").exists()
+    (line,) = result.stderr.splitlines()
+    return line
+
+
+def test_a_venv_that_processes_run_from_is_not_removed(folder: Path, older: Path) -> None:
+    (older / "bin" / "python").symlink_to(sys.executable)
+    running = [str(older / "bin" / "python"), "-c", "import signal; print(flush=True); signal.pause()"]
+    with subprocess.Popen(running, stdout=subprocess.PIPE) as user:
+        assert user.stdout is not None and user.stdout.readline()
+        line = refused(folder)
+        user.kill()
+    assert line.startswith(f"error: {older} was made by another Python, and is in use (processes {user.pid}): stop")
+    assert baton(folder, "up").stdout.splitlines()[-1] == "started up True", "it is removed when nobody uses it"
+    assert not (older / "kept").exists()
+
+
+def test_a_venv_that_is_a_link_is_not_removed(folder: Path, older: Path) -> None:
+    older.rename(folder / "shared")
+    older.symlink_to("shared")
+    assert refused(folder).startswith(f"error: {older} is a link, and was made by another Python: ")
+
+
+def test_a_venv_of_another_user_is_neither_removed_nor_changed(older: Path) -> None:
+    owner = older.stat().st_uid
+    assert owned_by_another(older, owner) == ""
+    sentence = owned_by_another(older, owner + 1)
+    assert sentence.startswith(f"{older} belongs to {getpass.getuser()} and is not complete: ")
+
+
+def test_a_venv_whose_python_this_user_may_not_run_is_not_removed(folder: Path, older: Path, tmp_path: Path) -> None:
+    (older / "bin" / "python").symlink_to(tmp_path / "hidden")
+    (tmp_path / "hidden").touch(mode=0o600)
+    assert refused(folder).startswith(f"error: you may not run {tmp_path}/hidden, the Python of {older}: ")
+    (tmp_path / "hidden").unlink()
+    assert baton(folder, "up").returncode == 0, "a Python that is gone runs nobody"
 
 
 def test_a_python_that_fits_is_found_behind_one_that_does_not(folder: Path, tmp_path: Path) -> None:

@@ -1,0 +1,62 @@
+"""Finds what speaks against changing or removing a `.venv`: its owner is another user, or somebody runs from it.
+
+Only the standard library: this runs before anything is installed.
+"""
+
+import os
+import pwd
+from collections.abc import Iterator
+from pathlib import Path
+
+PROCESSES = Path("/proc")
+
+
+def owned_by_another(venv: Path, user: int) -> str:
+    """Returns a sentence where `.venv` belongs to a user with another number; else nothing."""
+    owner = venv.stat().st_uid
+    if owner == user:
+        return ""
+    try:
+        name = pwd.getpwuid(owner).pw_name
+    except KeyError:
+        name = f"user {owner}"
+    return (
+        f"{venv} belongs to {name} and is not complete: {name} runs ./baton up in this folder, or you use a checkout of"
+        " your own"
+    )
+
+
+def kept(venv: Path) -> str:
+    """Returns a sentence that says why a `.venv` of another Python is not removed; nothing where it may be."""
+    other = "a checkout of your own has a .venv of its own, and BATON_PYTHON=PATH names the Python of this one"
+    if venv.is_symlink():
+        return f"{venv} is a link, and was made by another Python: remove the link, or name that Python by BATON_PYTHON"
+    python = venv / "bin" / "python"
+    try:
+        python.stat()
+        may_run = os.access(python, os.X_OK)
+    except PermissionError:
+        may_run = False
+    except OSError:
+        may_run = True  # there is none any more: what nobody can run is made anew
+    if not may_run:
+        return f"you may not run {python.resolve()}, the Python of {venv}: {other}"
+    if users := ", ".join(map(str, running_from(venv))):
+        return f"{venv} was made by another Python, and is in use (processes {users}): stop them first; {other}"
+    return ""
+
+
+def running_from(venv: Path) -> Iterator[int]:
+    """Yields the processes, as far as this user sees them, that were started by the Python of `.venv`."""
+    place = venv.resolve()
+    for entry in PROCESSES.glob("[0-9]*"):
+        try:
+            program = os.fsdecode((entry / "cmdline").read_bytes().partition(b"\0")[0])
+        except OSError:
+            continue  # it has ended, or is hidden
+        if (
+            program.startswith("/")
+            and int(entry.name) != os.getpid()
+            and Path(program).parent.parent.resolve() == place
+        ):
+            yield int(entry.name)

@@ -1,0 +1,64 @@
+"""Answers what needs nothing installed: help on all commands, and words that no command takes.
+
+Only the standard library: `./baton` asks this module before anything is installed.
+"""
+
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+HELP = """\
+Baton serves large language models with prefill and decode split into two services.
+
+  ./baton up      start everything on this host, and stop it with Ctrl-C
+  ./baton chat    talk to the running instance
+  ./baton status     say how what runs is: on this host, or with --on ray the deployment on a Ray cluster
+  ./baton key     make, list and revoke the keys that clients need
+  ./baton run     run one service, such as ./baton run decode, of a deployment over several hosts
+  ./baton down       end the deployment on a Ray cluster, and leave nothing of it
+  ./baton ray        run Ray's own command line, such as ./baton ray start --head
+  ./baton compose    print compose.yaml, for Docker Compose on one host
+  ./baton manifests  print manifests, for Kubernetes
+  ./baton test    run ruff, mypy and the tests; further arguments go to pytest
+
+Examples:
+  ./baton up                                       the demo model, at http://127.0.0.1:8000/v1
+  ./baton up --model Qwen/Qwen3-0.6B               a model from the Hugging Face hub
+  ./baton up --model ~/models/mine --prefill 2     two prefill workers and one decode worker
+  ./baton up --port 18080 --dashboard-port 0       another port, no dashboard
+  ./baton up --on ray --prefill 2 --decode 2       spread over the Ray cluster that this host is a node of
+  ./baton chat --url http://127.0.0.1:18080
+  ./baton test -k launcher
+
+`./baton COMMAND --help` lists a command's options.
+"""
+COMMANDS = tuple(dict.fromkeys(re.findall(r"^  \./baton (\w+)  ", HELP, re.MULTILINE)))
+BAD_INPUT = 2
+FOREIGN = ("ray", "test")  # commands whose options are Ray's and pytest's
+FIELD = re.compile(r"^    ([a-z]\w*): ", re.MULTILINE)
+
+
+def answer(arguments: Sequence[str], root: Path) -> tuple[int, str] | None:
+    """Returns exit status and text where the words alone decide; `root` is the folder of the packages."""
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        return 0, HELP
+    command, *words = arguments
+    if command not in COMMANDS:
+        names = ", ".join(COMMANDS)
+        return BAD_INPUT, f"error: {command!r} is no command of baton; there are: {names}\n"
+    for word in words:
+        if command == "test" and word != "--help" and get_close_matches(word, ["--help"], cutoff=0.8):
+            return BAD_INPUT, f"error: {word}: no such option; --help explains\n"
+    if command not in FOREIGN and (unknown := _unknown(words, root)):
+        return BAD_INPUT, f"error: {unknown}: no such option; --help lists them\n"
+    return None
+
+
+def _unknown(words: Sequence[str], root: Path) -> str:
+    """Returns the first option that no command has: a field of some struct is the name of each (`core/cli.py`)."""
+    given = [word.partition("=")[0] for word in words if re.match(r"--\w", word)]
+    fields = {"help"}
+    for source in (*root.glob("core/**/*.py"), *root.glob("launcher/**/*.py")) if given else ():
+        fields.update(FIELD.findall(source.read_text()))
+    return next((word for word in given if word[2:].replace("-", "_") not in fields), "")

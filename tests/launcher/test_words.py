@@ -1,0 +1,60 @@
+"""What the words of a command line decide by themselves: help, and words that no command takes."""
+
+import subprocess
+import sys
+
+import pytest
+
+from core.cli import spell
+from launcher.__main__ import COMMANDS
+from launcher.options import ROOT, StatusConfig, UpConfig
+from launcher.words import COMMANDS as NAMED
+from launcher.words import HELP, answer
+
+
+def test_help_names_every_command() -> None:
+    assert sorted(NAMED) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize("words", [[], ["-h"], ["help"], ["--help", "up"]])
+def test_help(words: list[str]) -> None:
+    assert answer(words, ROOT) == (0, HELP)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["up", "--help"],
+        ["up", "--dashboard-port=0", "--slo", "ttft=1s", "-h"],
+        ["chat", "--url", "http://host--x"],
+        ["key", "new", "me", "--operator"],
+        ["run", "decode", "--announce", "eth0", "--redis", "redis://host"],
+        ["manifests", "--namespace", "llm"],
+        ["status", "--on", "ray"],
+        ["test", "-k", "launcher", "--help", "--lf"],
+        ["ray", "start", "--no-such-option-of-ours"],
+    ],
+)
+def test_words_that_some_command_takes_are_its_own_matter(words: list[str]) -> None:
+    assert answer(words, ROOT) is None
+
+
+def test_every_option_is_found_by_its_name() -> None:
+    for config in (UpConfig(prefill=1), StatusConfig()):
+        for each in spell(config):
+            assert answer(["up", each.option], ROOT) is None
+
+
+TYPOS = [["fly"], ["up", "--prot"], ["down", "--nwo=yes"], ["test", "--hlep"], ["test", "-x", "--halp"]]
+
+
+@pytest.mark.parametrize("words", TYPOS)
+def test_words_that_no_command_takes(words: list[str]) -> None:
+    answered = answer(words, ROOT)
+    assert answered is not None and answered[0] == 2 and answered[1].startswith("error: ")
+
+
+def test_it_needs_the_standard_library_alone() -> None:
+    code = "import sys, launcher.words; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    result = subprocess.run([sys.executable, "-S", "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert set(result.stdout.split()) - set(sys.stdlib_module_names) <= {"launcher", "__main__"}
