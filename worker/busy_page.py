@@ -8,6 +8,7 @@ as soon as another one has something to compute, and takes them again when that 
 """
 
 import fcntl
+import logging
 import mmap
 import os
 import struct
@@ -18,6 +19,7 @@ SLOTS = 64
 PID = struct.Struct("<Q")
 FLAGS = PID.size * SLOTS  # byte offset of the busy flags, one byte each (1 is busy): one slice reads them all
 PAGE = FLAGS + SLOTS  # bytes
+log = logging.getLogger("baton.worker")
 
 
 class BusyPage:
@@ -36,8 +38,7 @@ class BusyPage:
         if path:
             with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
-                file.truncate(PAGE)
-                self._page = mmap.mmap(file.fileno(), PAGE)
+                self._page = _mapped(file.fileno())
                 self._slot = self._claim()
                 fcntl.flock(file, fcntl.LOCK_UN)  # the mapping keeps the file open, and so the lock
         else:
@@ -90,3 +91,13 @@ class BusyPage:
         """Gives a slot to process `pid`, which computes nothing yet; 0 frees it."""
         self._page[FLAGS + slot] = 0
         PID.pack_into(self._page, slot * PID.size, pid)
+
+
+def _mapped(descriptor: int) -> mmap.mmap:
+    """Maps the shared page, or one of this worker's own where the disk has no room: that would kill who writes it."""
+    try:
+        os.posix_fallocate(descriptor, 0, PAGE)
+    except OSError as error:
+        log.warning("the page of busy workers cannot be made (%s): this worker takes all cores", error.strerror)
+        return mmap.mmap(-1, PAGE)
+    return mmap.mmap(descriptor, PAGE)

@@ -8,6 +8,7 @@ What others may read is signed with HMAC-SHA256 (RFC 2104), bound to its place i
 import hmac
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
 
 from cryptography.exceptions import InvalidTag
@@ -69,7 +70,7 @@ def new_secret() -> str:
 def load_secret(path: str) -> bytes:
     """Reads the secret in `path`; for an empty path, this user's own, made at first use with mode 0600.
 
-    Raises `ConfigError` if it cannot be read or is too short, and `OSError` if this user's own cannot be made.
+    Raises `ConfigError` if it cannot be read or made, or is too short.
     """
     if path:
         try:
@@ -80,11 +81,24 @@ def load_secret(path: str) -> bytes:
             raise ConfigError("--secret-file", path, f"a secret has at least {LEAST_SECRET} characters")
         return secret
     own = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "baton" / "secret"
-    own.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
-        descriptor = os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return load_secret(str(own))
-    with os.fdopen(descriptor, "w") as file:
-        file.write(new_secret())
+        own.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not own.exists():
+            _make(own)
+    except OSError as error:
+        why = f"no secret can be made: {error.strerror}; XDG_STATE_HOME names another place, --secret-file a secret"
+        raise ConfigError("--secret-file", str(own), why) from None
     return load_secret(str(own))
+
+
+def _make(own: Path) -> None:
+    """Makes a secret under its name when all of it is written: on a full disk there is none, and not a part of one."""
+    part = own.with_name(f".{own.name}.{os.getpid()}")
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(new_secret())
+        with suppress(FileExistsError):  # another process was first
+            os.link(part, own)
+    finally:
+        part.unlink(missing_ok=True)

@@ -30,16 +30,24 @@ class StatusFile:
 
     def __init__(self, path: str) -> None:
         self._path = Path(path) if path else None
+        self._written = True  # what `now` says
         self.now = Status("starting")
 
     def report(self, stage: str, percent: float = 0.0, *, address: str = "", error: str = "") -> None:
-        """Replaces the status; a reader sees the old line or the new one, never a part."""
+        """Replaces the status; a reader sees the old line or the new one, never a part.
+
+        Where the disk is full the old line stays, and the new one follows with a beat: a start is not lost for that.
+        """
         self.now = Status(stage, round(percent, 1), address, error, os.getpid())
         if self._path is None:
             return
         part = self._path.with_name(f"{self._path.name}.{os.getpid()}")
-        part.write_bytes(msgspec.json.encode(self.now) + b"\n")
-        part.replace(self._path)
+        try:
+            part.write_bytes(msgspec.json.encode(self.now) + b"\n")
+            part.replace(self._path)
+            self._written = True
+        except OSError:
+            self._written = False
 
     def ready(self, address: str) -> None:
         """Reports that the service takes work at `address`."""
@@ -56,7 +64,10 @@ class StatusFile:
         """
         while True:
             await asyncio.sleep(BEAT_SECONDS)
-            if self._path is not None:
+            if not self._written:
+                now = self.now
+                self.report(now.stage, now.percent, address=now.address, error=now.error)
+            elif self._path is not None:
                 with suppress(FileNotFoundError):
                     os.utime(self._path)
 

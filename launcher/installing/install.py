@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
         return 130
 
 
-def _become(program: str, words: Sequence[str]) -> NoReturn:
+def _become(program: str, words: list[str]) -> NoReturn:
     """Raises `InstallFailed` where this user may not."""
     try:
         os.execv(program, words)

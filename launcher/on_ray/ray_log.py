@@ -4,6 +4,7 @@ import io
 import re
 import threading
 
+from launcher.host.child import LONGEST_LINE
 from launcher.host.log_file import Log
 
 PREFIX = re.compile(r"^\((?:\S+ )?pid=\d+(?:, ip=\S+)?\) ")
@@ -26,6 +27,8 @@ class RayLog(io.TextIOBase):
     def write(self, text: str) -> int:
         """Keeps a line until its end comes from the same thread, and then writes it whole."""
         *lines, rest = (getattr(self._mine, "rest", "") + text).split("\n")
+        if len(rest) > LONGEST_LINE:
+            lines, rest = [*lines, rest], ""
         self._mine.rest = rest
         with self._lock:
             self._log.write("".join(PREFIX.sub("", line, count=1) + "\n" for line in lines).encode(errors="replace"))

@@ -4,6 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from tests.full_disk import room
 from worker.busy_page import FLAGS, BusyPage
 
 
@@ -94,4 +97,14 @@ def test_the_slot_of_a_process_that_died_busy_is_freed(tmp_path: Path) -> None:
     page = BusyPage(str(path), 2, threads.append)
     page.enter(64)
     assert threads == [2]
+    page.close()
+
+
+def test_a_page_that_finds_no_room_is_this_workers_own(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """To write a page that the disk has no room for would kill the process."""
+    threads: list[int] = []
+    with room(0):
+        page = BusyPage(str(tmp_path / "page"), 2, threads.append)
+        page.enter(64)
+    assert threads == [2] and "the page of busy workers cannot be made (File too large)" in caplog.text
     page.close()

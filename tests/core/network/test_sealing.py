@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from core.errors import ConfigError, SealError
 from core.network.sealing import Sealer, load_secret, new_secret
+from tests.full_disk import room
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 
@@ -65,3 +66,14 @@ def test_a_missing_or_short_secret_file_is_named(tmp_path: Path) -> None:
     good = tmp_path / "good"
     good.write_text(new_secret() + "\n")
     assert len(load_secret(str(good))) == 64
+
+
+def test_a_full_disk_leaves_no_part_of_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with (
+        room(8),
+        pytest.raises(ConfigError, match=r"^--secret-file: '.*/secret': no secret can be made: File too large"),
+    ):
+        load_secret("")
+    assert list((tmp_path / "baton").iterdir()) == []
+    assert len(load_secret("")) == 64

@@ -1,10 +1,7 @@
 """A log is bounded, and loses lines where its disk is full; the service whose lines they are goes on."""
 
 import os
-import resource
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,21 +9,11 @@ import pytest
 from launcher.host.child import Child
 from launcher.host.log_file import RETRY_S, Inherited, LogFile, LossyLog
 from launcher.host.process import Process
+from tests.full_disk import room
 from tests.waiting import wait_until
 
 LINE = b"x" * 99 + b"\n"
 ROOM = 150_000  # bytes
-
-
-@contextmanager
-def room(limit: int) -> Iterator[None]:
-    """The system takes files of so many bytes and no more, as a disk does that becomes full."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def contents(log: LogFile) -> list[bytes]:
