@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from launcher.host.gpus import visible_gpus
 from launcher.options import ROOT
 
-CHECKS = (("ruff", ("ruff", "check", ".")), ("mypy", ("mypy",)))
+CHECKS = (("ruff", ("ruff", "check", ".")), ("format", ("ruff", "format", "--check", ".")), ("mypy", ("mypy",)))
 # Two files of tests at a time: more would take each other's memory and deadlines, on a GPU even two would.
 TWO_AT_A_TIME = ("-n", "auto", "--maxprocesses", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 INTERRUPTED = 128 + signal.SIGINT

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from core.network.listening import listen
 from gateway.text.tokenizer import ModelTokenizer
 from tests.gateway.apart import peer_apart
 from tests.plain_http import PLAIN
+from tests.waiting import children
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 40.0
@@ -89,8 +91,7 @@ async def test_two_gateways_are_one_to_their_clients(
         usable = re.findall(r"^baton:worker_usable\{.*$", page.text, re.MULTILINE)
         assert usable and len(set(usable)) == len(usable), "workers are told of once"
 
-        killed = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True)
-        subprocess.run(["kill", "-KILL", killed.stdout.split()[0]], check=True)
+        os.kill(children(process.pid)[0], signal.SIGKILL)
         names = {name for name, _ in _COUNTED.findall(page.text)}
         new = await gets(url, "/stats", lambda answer: lives(2)(answer) and not names >= _epochs(answer))
         assert len(names & _epochs(new)) == 1, "the other one went on, and one was started again"
