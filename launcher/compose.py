@@ -83,6 +83,8 @@ VARIABLES = {
 SHARE = 0.45  # of a GPU's memory: one worker of each role on the one that Docker gives
 PORTS = {"gateway": "BATON_PORT", "dashboard": "BATON_DASHBOARD_PORT"}
 SCHEME = "${BATON_SCHEME:-http}"
+LOGGING: Value = {"driver": "json-file", "options": {"max-size": "16m", "max-file": "4"}}
+"""What Docker keeps of a container's output: by default it is all, until the disk is full."""
 MINUTES = {"prefill": 10, "decode": 10, "gateway": 2}
 """Minutes in which a start may take its time."""
 
@@ -146,6 +148,7 @@ def _service(service: Service) -> Value:
             "image": REDIS_IMAGE,
             "command": list(redis_command(service)),
             "restart": "unless-stopped",
+            "logging": LOGGING,
             "networks": ["inside"],
             "volumes": [f"{name}:{KEPT[name]}" for name in service.keeps],
             "healthcheck": {"test": ["CMD", *REDIS_PING], "interval": "2s", "timeout": "2s", "retries": 15},
@@ -157,6 +160,7 @@ def _service(service: Service) -> Value:
         "user": "${BATON_UID:-1000}",
         "init": True,
         "restart": "unless-stopped",
+        "logging": LOGGING,
         "stop_grace_period": f"{service.grace:.0f}s",
         "networks": ["inside"],
         "cap_drop": ["ALL"],

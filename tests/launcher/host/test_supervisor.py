@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from core.process.status import Status
+from launcher.host.instances import ServiceState
 from launcher.host.log_file import LogFile
 from launcher.host.process import Process, watch_status_file
 from launcher.host.pulse import Pulse
@@ -54,10 +55,12 @@ class Bench:
         self.shown = io.StringIO()
         self.supervisor = self.supervise(silent_seconds=0.0)
 
-    def supervise(self, silent_seconds: float) -> Supervisor:
+    def supervise(
+        self, silent_seconds: float, changed: Callable[[tuple[ServiceState, ...]], None] = lambda states: None
+    ) -> Supervisor:
         """Makes another supervisor, for which the bench will care."""
         self.supervisor = Supervisor(
-            self.directory, os.environ, self.log, Stages(self.shown), self.signals, silent_seconds
+            self.directory, os.environ, self.log, Stages(self.shown), self.signals, silent_seconds, changed
         )
         return self.supervisor
 
@@ -204,6 +207,49 @@ def test_who_dies_again_and_again_is_started_again_ever_later(bench: Bench, monk
     thread.join()
     delays = re.findall(r"started again in (\d+) s", bench.shown.getvalue())
     assert delays == ["0", "1", "2"], "0.5 s, doubled by each early death"
+
+
+def test_a_service_that_cannot_be_started_again_is_tried_later(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its program is away when it is to be started again: that ends neither the launcher nor the other services."""
+    monkeypatch.setattr("launcher.host.supervisor.FIRST_DELAY", 0.3)
+    program = bench.directory / "program"
+    program.symlink_to(sys.executable)
+    worker = bench.service("worker")
+    bench.supervisor.start([bench.service("other")])
+    bench.supervisor.start([replace(worker, command=(str(program), *worker.command[1:]))])
+    other, dead = bench.pids()
+
+    def kill_and_give_back() -> None:
+        program.unlink()
+        os.kill(dead, signal.SIGKILL)
+        wait_until(lambda: "worker cannot be started (No such file" in bench.shown.getvalue(), "the failure")
+        program.symlink_to(sys.executable)
+        wait_until(lambda: "worker is ready again" in bench.shown.getvalue(), "the next life")
+        bench.signals.ask_to_stop()
+
+    thread = later(threading.Thread(target=kill_and_give_back))
+    bench.supervisor.watch()
+    thread.join()
+    assert len(bench.pids()) == 3 and alive(other)
+
+
+def test_how_services_are_is_told_when_it_changes(bench: Bench) -> None:
+    told: list[tuple[ServiceState, ...]] = []
+    bench.supervise(silent_seconds=0.0, changed=told.append)
+    bench.supervisor.start([bench.service("worker")])
+    (first,) = bench.pids()
+    assert told[-1] == (ServiceState("worker", "ready", first),)
+
+    def kill() -> None:
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: "is ready again" in bench.shown.getvalue(), "the next life")
+        bench.signals.ask_to_stop()
+
+    thread = later(threading.Thread(target=kill))
+    bench.supervisor.watch()
+    thread.join()
+    assert (ServiceState("worker", "died, and is started again"),) in told
+    assert told[-1] == (ServiceState("worker", "ready", bench.pids()[1]),)
 
 
 def test_the_delay_before_a_restart_doubles_up_to_half_a_minute() -> None:
