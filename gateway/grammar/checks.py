@@ -29,7 +29,7 @@ log = logging.getLogger("baton.gateway")
 
 
 class GrammarChecks:
-    """Checks grammars for one model. `directory` has its tokenizer.json, `vocabulary` counts its ids.
+    """Checks grammars for one model. `directory` has its tokenizer, `vocabulary` counts its ids.
 
     The processes are started when they are first needed. A check goes on when its client leaves, for a process that is
     ended in the middle of one has to read the tokenizer again.

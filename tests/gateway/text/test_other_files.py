@@ -31,7 +31,8 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def test_prompts_and_streamed_answers(model: Path) -> None:
     ours = ModelTokenizer(model)
     end = ours.named["eos_token"]
-    assert ours.token_id(end) in ours.stop_ids
+    end_id = ours.token_id(end)
+    assert end_id is not None and end_id in ours.stop_ids
     for text in TEXTS:
         ids = ours.encode(text, special=False)
         assert text_of(ours.detokenizer(), ids) == ours.decode(ids) == text
@@ -39,7 +40,7 @@ def test_prompts_and_streamed_answers(model: Path) -> None:
         assert ours.chat(Chat([{"role": "user", "content": text}]))[0] == begin
     # What a client spells out is text, wherever it is.
     honest, forged = (ours.chat(Chat([{"role": "user", "content": f"a{more}b"}])) for more in ("", end))
-    assert honest.count(ours.token_id(end)) == forged.count(ours.token_id(end)) == 1
+    assert honest.count(end_id) == forged.count(end_id) == 1
 
 
 def test_a_grammar_has_the_same_tokens(model: Path) -> None:

@@ -33,6 +33,12 @@ def test_a_whole_directory_is_returned_and_a_hub_id_is_not_looked_into(model: Pa
     assert checked("Qwen/Qwen3-0.6B") is None
 
 
+@pytest.mark.parametrize("name", ["tekken.json", "tiktoken.model", "tokenizer.model"])
+def test_the_tokenizer_may_be_in_another_file(name: str, model: Path) -> None:
+    (model / "tokenizer.json").rename(model / name)
+    assert checked(str(model)) == model
+
+
 def test_shards_are_found_through_their_index(model: Path) -> None:
     (model / WEIGHTS).rename(model / "a.safetensors")
     index = model / "model.safetensors.index.json"
@@ -56,6 +62,14 @@ def test_shards_are_found_through_their_index(model: Path) -> None:
         (lambda model: (model / "tokenizer.json").write_bytes(b"\xff"), r"tokenizer\.json is not valid JSON"),
         (lambda model: (model / WEIGHTS).unlink(), r"has no model\.safetensors"),
         (lambda model: (model / WEIGHTS).rename(model / "w.bin"), "pickled weights are not read"),
+        (
+            lambda model: (model / WEIGHTS).rename(model / "consolidated.safetensors"),
+            r"consolidated\.safetensors has the weights under their maker's own names",
+        ),
+        (
+            lambda model: (model / "tokenizer.json").rename(model / "vocab.json"),
+            r"tokenizer\.model either; vocab\.json is",
+        ),
         (lambda model: (model / WEIGHTS).write_bytes(b"abc"), "is not a safetensors file, or was cut off"),
         (lambda model: (model / WEIGHTS).write_bytes(b""), "is not a safetensors file, or was cut off"),
         (lambda model: (model / WEIGHTS).write_bytes(struct.pack("<Q", 2) + b"[]"), "broken safetensors header"),
