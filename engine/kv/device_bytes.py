@@ -73,6 +73,9 @@ class DeviceBytes:
         self._order.begin(targets)
         self._order.recorded(range(len(self._layers)), self._moved)
 
+    def begin(self) -> None:
+        """Does nothing: a device's memory is there from the beginning."""
+
     def enter(self, group: int, blocks: Tensor) -> None:
         """Does nothing: a device's memory is there from the beginning."""
 

@@ -40,6 +40,10 @@ class HostBytes:
 
     def moved(self, targets: Sequence[Sequence[int]]) -> None: ...
 
+    def begin(self) -> None:
+        for ahead in self._aheads:
+            ahead.begin()
+
     def enter(self, group: int, blocks: Tensor) -> None:
         if blocks.numel():
             self._aheads[group].reach(int(blocks.max()))

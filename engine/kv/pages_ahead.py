@@ -1,9 +1,12 @@
-"""Gives memory its pages a while before it is used, on a thread that rests for most of the time.
+"""Gives memory its pages a while before it is used: the first at the start, the rest on a thread that mostly rests.
 
 An anonymous mapping has no pages until they are touched. The kernel then clears one and, on a virtual machine, its host
 may have to find one first: 2 MiB were seen to take 5 ms. A step that enters new blocks would pay that in every layer,
 and with it everybody whose decode is in the step. So pages are made ahead of use, but not for all of a pool: what is
 never used should cost no memory. (madvise(2), MADV_POPULATE_WRITE, Linux 5.14; where it is missing, steps pay.)
+
+The pages for the first requests are made before the worker is ready. Made by the resting thread, they took five seconds
+from a first burst of requests: each layer of a step waits for all its cores, and a thread had one of them now and then.
 
 The thread has the priority of all others. With a lower one it would hold Python's lock, and the kernel's on the
 process's mappings, for as long as busier threads of the machine kept it from a processor: then nothing in the process
@@ -41,6 +44,12 @@ class PagesAhead:
         self._lock = threading.Lock()
         self._worker: threading.Thread | None = None
 
+    def begin(self) -> None:
+        """Makes the pages of the first blocks, and returns when they are there. To be called before any other."""
+        self._goal = min(self._blocks, 1 + self._ahead)
+        while self._done < self._goal:
+            self._make(min(self._goal, self._done + self._stretch), rest=0.0)
+
     def reach(self, block: int) -> None:
         """Takes note that this block is in use now, or soon. Used by any thread; returns at once."""
         if self._done == self._blocks or self._done - block > self._ahead // 2:
@@ -54,18 +63,22 @@ class PagesAhead:
     def _work(self) -> None:
         while True:
             with self._lock:
-                first, last = self._done, min(self._goal, self._done + self._stretch)
-                if first >= last:
+                last = min(self._goal, self._done + self._stretch)
+                if self._done >= last:
                     self._worker = None
                     return
-            supported = all([self._populate(layer, first, last) for layer in range(self._layers)])
-            self._done = last if supported else self._blocks
+            self._make(last, REST)
 
-    def _populate(self, layer: int, first: int, last: int) -> bool:
+    def _make(self, last: int, rest: float) -> None:
+        """Makes the pages of the next blocks of all layers, up to `last` - 1."""
+        supported = all([self._populate(layer, self._done, last, rest) for layer in range(self._layers)])
+        self._done = last if supported else self._blocks
+
+    def _populate(self, layer: int, first: int, last: int, rest: float) -> bool:
         """Makes the pages of blocks `first` … `last` - 1 of a layer; False: the kernel cannot, or has no memory."""
         begin = (layer * self._blocks + first) * self._block_bytes // mmap.PAGESIZE * mmap.PAGESIZE
         end = (layer * self._blocks + last) * self._block_bytes
         began = time.monotonic()
         status = _madvise(ctypes.c_void_p(self._address + begin), ctypes.c_size_t(end - begin), POPULATE_WRITE)
-        time.sleep(REST * (time.monotonic() - began))
+        time.sleep(rest * (time.monotonic() - began))
         return bool(status == 0)

@@ -64,6 +64,10 @@ class PoolBytes(Protocol):
         """Says that these blocks of each group were filled from others, or from the host tier."""
         ...
 
+    def begin(self) -> None:
+        """Makes the memory of the blocks that the first requests will use."""
+        ...
+
     def enter(self, group: int, blocks: Tensor) -> None:
         """Says that these blocks are about to get their first tokens."""
         ...
@@ -198,6 +202,10 @@ class KVPool:
         for the step only if it may have written the blocks; where nobody reads what it writes, that is not recorded.
         """
         self._bytes.begin_step(works, is_read=is_read)
+
+    def begin(self) -> None:
+        """Makes the memory of the blocks that the first requests will use, and returns when it is there."""
+        self._bytes.begin()
 
     def enter(self, group: int, blocks: Tensor) -> None:
         """Says that these blocks, on the pool's device, are about to get their first tokens."""

@@ -84,8 +84,7 @@ def load_engine(
     tier = _make_tier(config, spec, device, bytes_of_counts(sized, counts))
     engine = loaded.with_pool(counts, tier)
     pool, slots = engine.pool, tier.slots if tier is not None else 0
-    for group in range(len(spec.groups)):
-        pool.enter(group, torch.zeros(1, dtype=torch.int64))  # what the first requests will use
+    pool.begin()
     model_config = _shortened(loaded.config, longest_in(spec, texts, counts))
     texts = structs.replace(texts, longest=model_config.max_model_len)
     rates = Rates(measured[-1].tokens / measured[-1].seconds, host_rate(engine, slots))

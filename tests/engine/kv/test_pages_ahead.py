@@ -50,6 +50,21 @@ def test_nothing_is_there_before_it_is_reached() -> None:
     assert present(memory) == [0] * LAYERS
 
 
+def test_the_first_blocks_are_there_when_the_start_is_over() -> None:
+    memory, ahead = make()
+    ahead.begin()
+    assert present(memory) == [1 + 256] * LAYERS
+    ahead.reach(1)
+    settle()
+    assert present(memory) == [257] * LAYERS, "more than half of them are left"
+
+
+def test_a_pool_smaller_than_what_is_made_ahead_is_there_as_a_whole() -> None:
+    memory, ahead = make(2 * LAYERS * LAYER_BYTES)
+    ahead.begin()
+    assert present(memory) == [BLOCKS] * LAYERS
+
+
 def test_the_next_blocks_of_every_layer_are_there_and_no_more() -> None:
     memory, ahead = make()
     ahead.reach(1)
