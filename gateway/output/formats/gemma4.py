@@ -107,7 +107,7 @@ def _key(reader: Reader) -> Pieces[bool]:
         words.append((yield from reader.word(_KEY_END)))
     yield from reader.space()
     if not (yield from reader.skip(":")):
-        yield "".join(words)
+        yield from filter(None, words)
         return False
     yield f"{json.dumps(''.join(words).strip(), ensure_ascii=False)}: "
     return True

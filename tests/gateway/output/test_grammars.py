@@ -200,8 +200,8 @@ def test_what_a_grammar_lets_pass_is_read_as_calls_that_keep_to_the_schema(famil
     assert known.family is not None
     grammar = known.family.grammar(use, words.token_id)
     schemas = {tool.name: tool.parameters or {"maxProperties": 0} for tool in CHOICES}
-    whole = [text for seed in range(12) if (text := written(words, grammar, seed)) is not None]
-    assert len(whole) >= 5
+    whole = [text for seed in range(8) if (text := written(words, grammar, seed)) is not None]
+    assert len(whole) >= 4
     for text in whole:
         parts = parsed(known.parser(">>>" if family == "functionary_v32" else "", use), [text])
         made = [part for part in parts if "call" in part]
