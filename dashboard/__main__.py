@@ -8,6 +8,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import uvicorn
@@ -16,7 +17,7 @@ from streamlit.starlette import App
 
 from core.cli import parse_or_exit
 from core.config.dashboard import DashboardConfig
-from core.errors import ConfigError
+from core.errors import ConfigError, StoreUnavailable
 from core.keys.key_ring import KeyRing
 from core.network.listening import listen, url_of
 from core.network.tls import certificate
@@ -33,7 +34,8 @@ def main() -> int:
     config = parse_or_exit(DashboardConfig, "dashboard")
     status = StatusFile(config.status_file)
     try:
-        connect_blocking(config.redis).close()  # says now that a URL is of another kind; a server that is away may come
+        with suppress(StoreUnavailable):  # a cluster that is away may come
+            connect_blocking(config.redis).close()  # says now that a URL is of another kind
         keys = KeyRing(config.api_keys) if config.api_keys else None
         tls = certificate(config.tls_cert, config.tls_key)
         listener = listen(config.host, config.port)

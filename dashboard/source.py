@@ -4,11 +4,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
 import msgspec
 import redis
 from msgspec import Struct
+from redis.exceptions import RedisClusterException
 
 from core.errors import StoreUnavailable
 from core.redis.clients import connect_blocking, redacted
@@ -53,8 +55,10 @@ class Source:
     """Reads workers, gateways, finished requests and load samples. Safe for the threads of several pages."""
 
     def __init__(self, url: str) -> None:
-        self._shown_url = redacted(url)
-        self._client = connect_blocking(url)
+        self._url = url
+        self._connected: redis.Redis | None = None
+        with suppress(StoreUnavailable):  # a cluster's client asks for its nodes as it is made
+            self._connected = connect_blocking(url)
         self._lock = threading.Lock()
         self._read_at = -FRESH
         self._latest: Snapshot | StoreUnavailable = StoreUnavailable("not read yet")
@@ -80,7 +84,14 @@ class Source:
 
     def close(self) -> None:
         """Gives the connections back."""
-        self._client.close()
+        if self._connected is not None:
+            self._connected.close()
+
+    @property
+    def _client(self) -> redis.Redis:
+        if self._connected is None:
+            self._connected = connect_blocking(self._url)
+        return self._connected
 
     def _fetch(self) -> Snapshot | StoreUnavailable:
         try:
@@ -89,8 +100,8 @@ class Source:
             self._sort_samples(self._new(STATS, StatsSample, HISTORY), now)
             workers = self._workers(now)
             gateways = self._records(GatewayRecord, "gateway", self._index("gateway"))
-        except (redis.RedisError, OSError):
-            return StoreUnavailable(f"Redis at {self._shown_url} does not answer; this page goes on asking.")
+        except (redis.RedisError, RedisClusterException, StoreUnavailable, OSError):
+            return StoreUnavailable(f"Redis at {redacted(self._url)} does not answer; this page goes on asking.")
         return Snapshot(
             now,
             workers,

@@ -17,6 +17,7 @@ import redis.asyncio
 from redis.asyncio.cluster import ClusterNode, RedisCluster
 from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import ExponentialBackoff
+from redis.exceptions import RedisClusterException
 from redis.retry import Retry
 
 from core.errors import ConfigError, StoreUnavailable
@@ -93,7 +94,7 @@ def connect_blocking(url: str) -> redis.Redis:
                 return redis.Redis.from_url(url, **usual)
     except (ValueError, TypeError) as error:
         raise ConfigError("--redis", redacted(url), _why(url, error)) from None
-    except redis.RedisError as error:
+    except (redis.RedisError, RedisClusterException) as error:
         raise StoreUnavailable(f"--redis: {redacted(url)!r}: no node of the cluster answers ({error})") from None
 
 

@@ -7,7 +7,6 @@ from core.network.sealing import Signer, load_secret, new_secret
 from core.redis.clients import connect, redacted
 from core.redis.records import GatewayRecord, WorkerRecord
 from core.redis.registry import PURPOSE, listed
-from launcher.checking.preflight import REDIS_PATIENCE
 
 
 def check_secret(url: str, secret_file: str) -> None:
@@ -21,10 +20,9 @@ async def _check(url: str, secret_file: str) -> None:
     strangers: list[str] = []
     store = connect(url)
     try:
-        async with asyncio.timeout(REDIS_PATIENCE):
-            await listed(store, signer, WorkerRecord, strangers.append)
-            workers = len(strangers)
-            await listed(store, signer, GatewayRecord, strangers.append)
+        await listed(store, signer, WorkerRecord, strangers.append)
+        workers = len(strangers)
+        await listed(store, signer, GatewayRecord, strangers.append)
     finally:
         await store.aclose()
     if strangers:

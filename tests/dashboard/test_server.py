@@ -18,8 +18,10 @@ def refusal(*options: str) -> str:
     return ended.stderr
 
 
-def test_it_answers_when_it_says_so_and_ends_cleanly(start_dashboard: Start) -> None:
-    address = start_dashboard("--redis", NOWHERE)
+@pytest.mark.parametrize("redis", [NOWHERE, "redis+cluster://127.0.0.1:1"])
+def test_it_answers_when_it_says_so_and_ends_cleanly(start_dashboard: Start, redis: str) -> None:
+    """A Redis that is away is waited for."""
+    address = start_dashboard("--redis", redis)
     assert address.startswith("http://127.0.0.1:")
     with urllib.request.urlopen(address, timeout=10) as answer:
         assert b"<title>" in answer.read()

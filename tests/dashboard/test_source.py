@@ -169,6 +169,8 @@ def test_redis_away_is_a_sentence_without_the_password_and_ends_when_it_is_back(
     with pytest.raises(StoreUnavailable) as away:
         hidden.read()
     assert "hunter2" not in str(away.value) and "user:***@127.0.0.1:1" in str(away.value)
+    with pytest.raises(StoreUnavailable, match=r"redis\+cluster://127.0.0.1:1 does not answer"):
+        Source("redis+cluster://127.0.0.1:1").read()
     hidden.close()
 
 

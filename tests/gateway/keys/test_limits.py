@@ -189,7 +189,7 @@ async def test_redis_that_is_away_is_said_and_callers_without_limits_go_on(
 
 async def test_an_answer_is_counted_once_whatever_becomes_of_it(serve: Serve, key_file: Path, make: KeyMaker) -> None:
     key = make("one", requests_per_minute=9, tokens_per_minute=500)
-    running = await serve("prefill", api_keys=(str(key_file),))  # nobody decodes: nothing can be placed
+    running = await serve(api_keys=(str(key_file),))  # no worker is there: nothing can be placed
     answer = await ask(running, key, 50)
     assert answer.status_code == 503 and answer.headers["x-ratelimit-remaining-tokens"] != "500"
     await counted(running, key, "tokens", 0)
