@@ -64,5 +64,8 @@ def new_epoch() -> str:
 
 
 def request_ids(epoch: str) -> Iterator[str]:
-    """Makes the request ids of one gateway life, in order: the epoch, a dash and a counter."""
-    return (f"{epoch}-{number:x}" for number in itertools.count(1))
+    """Makes the request ids of one gateway life: the epoch, a dash and 64 random bits.
+
+    A counter would tell each tenant how much others ask.
+    """
+    return (f"{epoch}-{secrets.token_hex(8)}" for _ in itertools.repeat(None))

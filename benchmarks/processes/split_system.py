@@ -65,8 +65,12 @@ def split_system(
     engine: EngineOptions = EXACT,
     transfer: TransferOptions = USUAL,
     worker: Sequence[str] = (),
+    gateway: Sequence[str] = (),
+    key: str = "",
 ) -> Iterator[SplitSystem]:
     """Starts the system on the CPU, and ends it on exit. `worker`: more words of both workers' command lines.
+
+    `gateway`: those of the gateway, where an API key of an operator may be asked for by them.
 
     Raises `BatonError` if a service does not start.
     """
@@ -84,7 +88,7 @@ def split_system(
     with ExitStack() as stack:
         workers = [replace(service, command=(*service.command, *worker)) for service in made.workers()]
         # What is measured is a handoff, also where a short prompt would do without.
-        gateways = [replace(each, command=(*each.command, "--handoff", "always")) for each in made.gateways()]
+        gateways = [replace(each, command=(*each.command, "--handoff", "always", *gateway)) for each in made.gateways()]
         for group in ([server], [*workers, *gateways]):
             for service in group:
                 log = directory / f"{service.name}.log"
@@ -95,9 +99,9 @@ def split_system(
                 _wait(service, processes[service.name], directory / f"{service.name}.log")
         store = connect_blocking(url)
         stack.callback(store.close)
-        gateway = http_url(HOST, config.port)
-        _wait_for_usable(gateway, 2)
-        yield SplitSystem(gateway, directory, secret.read_bytes().strip(), store, processes)
+        address = http_url(HOST, config.port)
+        _wait_for_usable(address, 2, {"authorization": f"Bearer {key}"} if key else {})
+        yield SplitSystem(address, directory, secret.read_bytes().strip(), store, processes)
 
 
 def _wait(service: Process, process: subprocess.Popen[str], log: Path) -> None:
@@ -109,14 +113,14 @@ def _wait(service: Process, process: subprocess.Popen[str], log: Path) -> None:
         time.sleep(LOOK_SECONDS)
 
 
-def _wait_for_usable(gateway: str, workers: int) -> None:
+def _wait_for_usable(gateway: str, workers: int, headers: dict[str, str]) -> None:
     """Waits until the gateway uses so many workers: a decode worker alone is enough for it to be ready.
 
     Raises `BatonError` if it never does.
     """
     deadline = time.monotonic() + START_SECONDS
     while True:
-        lines = httpx.get(f"{gateway}/metrics", timeout=START_SECONDS).text.splitlines()
+        lines = httpx.get(f"{gateway}/metrics", headers=headers, timeout=START_SECONDS).text.splitlines()
         if sum(line.startswith("baton:worker_usable{") and line.endswith(" 1.0") for line in lines) == workers:
             return
         if time.monotonic() > deadline:

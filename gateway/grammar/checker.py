@@ -27,6 +27,9 @@ NICENESS = 5  # workers go first: a check takes a third of what is theirs where 
 STEPS = 32  # tokens of a text that are written
 SECONDS = 0.15  # of a processor that a check may take
 MEMORY = 512 << 20  # bytes that it may take beyond what the tokenizer has
+OURS = {UNCOUNTED: REFUSAL, "NoExtensionBias": "no text fits it, as where a reference leads only back to itself"}
+"""What is said in place of words of the library."""
+
 TOO_LARGE = (
     "too large",
     "too complex",
@@ -71,7 +74,7 @@ def check(tokenizer: LLTokenizer, asked: Check) -> Verdict:
         _walk(compiled(tokenizer, grammar), tokenizer)
     except GrammarError as error:
         large = any(words in str(error) for words in TOO_LARGE)
-        message = REFUSAL if UNCOUNTED in str(error) else str(error)
+        message = next((ours for theirs, ours in OURS.items() if theirs in str(error)), str(error))
         return Verdict("grammar_too_complex" if large else "invalid_grammar", message)
     if len(grammar.encode()) > GRAMMAR_BYTES:
         return Verdict("grammar_too_complex", f"in Lark it has more than {GRAMMAR_BYTES} bytes")

@@ -12,6 +12,7 @@ What uvicorn lacks, and is here:
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import Any, cast
@@ -32,6 +33,7 @@ DROPPED = 64 << 20  # bytes of a request that are read and dropped behind its an
 DROP_SECONDS = 10.0  # s for which that goes on
 TURNED_AWAY_SECONDS = 1.0  # s for which that goes on where there is no room for the connection
 PROBE_SECONDS = (0.25, 1.0)  # s from the first look for a client that closed its half to the second, and between others
+HOST = re.compile(rb"[\w.~%!$&'()*+,;=:\[\]-]*", re.ASCII)  # RFC 3986: host and port, both perhaps empty
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 COMMENT = b": are you there?\n\n"  # between two events of a stream
 _failures = logging.getLogger("uvicorn.error.connection")
@@ -60,6 +62,7 @@ class Connection(HttpToolsProtocol):
         self._in_head = False
         self._in_body = False
         self._around = 0  # bytes around the chunks of the body so far, less those that each of them needs
+        self._lacks_host = False  # or has several, or what is none
         self._timer: asyncio.TimerHandle | None = None  # of the head, of dropping, or of probing: never of two
         self._dropping = False  # what comes is of no use any more
         self._deaf = False  # what came was no HTTP, so that its parser is of no use any more
@@ -147,6 +150,11 @@ class Connection(HttpToolsProtocol):
         self._in_head, self._in_body = False, True
         self._set_timer(None)
         self._open.busy(self)
+        hosts = [value for name, value in self.headers if name == b"host"]
+        self._lacks_host = self.parser.get_http_version() == "1.1" if not hosts else len(hosts) > 1
+        if self._lacks_host or not all(map(HOST.fullmatch, hosts)):
+            self._lacks_host = True
+            raise ValueError("no host")
         super().on_headers_complete()
 
     def on_chunk_header(self) -> None:
@@ -217,6 +225,8 @@ class Connection(HttpToolsProtocol):
             error = APIError(431, f"the request's headers have more than {HEAD} bytes", code="headers_too_large")
         elif self._around > HEAD:
             error = invalid(f"there are more than {HEAD} bytes around the body's chunks", code="invalid_http")
+        elif self._lacks_host:
+            error = invalid("an HTTP/1.1 request has one header Host: a host, perhaps with a port", code="invalid_host")
         else:
             error = invalid("this is not an HTTP request", code="invalid_http")
         self._refuse(error)

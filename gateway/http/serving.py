@@ -45,6 +45,10 @@ class Serving:
         values = gateway.front().values() if ids else FEW_VALUES
         return await parsed(parse, await read_body(request, gateway.config.max_body, values, self._room))
 
+    async def admit(self, request: Request, tokens: int | None = None) -> None:
+        """Counts a request against its key's limits; None: one that asks no worker. Raises `APIError`."""
+        request.state.told.update(await holdings(request).admit(caller(request), tokens))
+
     async def answer(
         self,
         request: Request,
@@ -56,7 +60,7 @@ class Serving:
     ) -> Response:
         """Answers what was admitted, at once or with events, in the shape that `shape` makes. Raises `APIError`."""
         tokens = sum(prompt.reserved for prompt in admitted.prompts)
-        request.state.told.update(await holdings(request).admit(caller(request), tokens))
+        await self.admit(request, tokens)
         try:
             opening = self.gateway.open(holdings(request), admitted.prompts, received, streaming)
             open = await until_gone(request.receive, opening)  # it may have to wait for its turn

@@ -16,7 +16,7 @@ from core.errors import StoreUnavailable
 from core.redis.rates import LEASE, Amounts, Change, RateStore, tick_of
 from core.redis.store import Outage
 from gateway.errors import APIError, unavailable
-from gateway.keys.caller import Caller
+from gateway.keys.caller import Caller, Limits
 from gateway.keys.remaining import LimitReached, Remaining
 
 FRESH = 0.1  # s for which a refusal stands for those that come behind it
@@ -59,12 +59,14 @@ class Limiter:
         if caller.limits:
             self._still_refused(caller, 0)
 
-    async def admit(self, caller: Caller, request: str, tokens: int) -> Mapping[str, str]:
+    async def admit(self, caller: Caller, request: str, tokens: int | None) -> Mapping[str, str]:
         """Counts a request that may use so many tokens, and returns headers that tell what is left of the limits.
 
-        Raises `APIError`: 429 beyond a limit, 400 for more tokens than a minute has, 503 without Redis.
+        None: it asks no worker, so that only the limit of requests is its. Raises `APIError`: 429 beyond a limit, 400
+        for more tokens than a minute has, 503 without Redis.
         """
-        limits = caller.limits
+        limits = caller.limits if tokens is not None else Limits(caller.limits.requests_per_minute)
+        asks_worker, tokens = tokens is not None, tokens or 0
         if not limits:
             return {}
         most = limits.tokens_per_minute
@@ -84,7 +86,8 @@ class Limiter:
         remaining = Remaining.of(limits, counted, now)
         error = remaining.refusal(tokens)
         if error is None:
-            self._open[request] = _Open(caller, tick_of(now), tokens)
+            if asks_worker:
+                self._open[request] = _Open(caller, tick_of(now), tokens)
             return remaining.headers()
         self._change(Change(caller.key, request, tick_of(now), -(amounts.requests or 0), -(amounts.tokens or 0), True))
         of_tokens = bool(most) and remaining.tokens.used > most

@@ -28,8 +28,8 @@ class Holdings:
     def __exit__(self, *error: object) -> None:
         self.end()
 
-    async def admit(self, caller: Caller, tokens: int = 0) -> Mapping[str, str]:
-        """Counts the HTTP request, which may use so many tokens, and returns headers as `Limiter.admit` does."""
+    async def admit(self, caller: Caller, tokens: int | None) -> Mapping[str, str]:
+        """Counts the HTTP request, and returns headers, as `Limiter.admit` does."""
         return await self._limiter.admit(caller, self.id, tokens)
 
     async def open(self, request: Request) -> None:

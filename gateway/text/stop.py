@@ -16,7 +16,7 @@ class _Beginning:
     def __init__(self, size: int, stops: Iterable[str], shorter: "_Beginning | None") -> None:
         self.size = size  # characters
         self.shorter = shorter  # the longest other beginning with which it ends; None: it is empty
-        self.met = shorter.met if shorter is not None else ""  # the longest stop string with which it ends
+        self.met: str = shorter.met if shorter is not None else ""  # the longest stop string with which it ends
         self.made: dict[str, _Beginning] = {}  # the beginnings that are one character longer, by it …
         self.longer: dict[str, list[str]] = {}  # … and those that are not made yet, by their stop strings
         for stop in stops:

@@ -37,6 +37,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
 
     async def count(request: Request) -> Response:
         chat, front = await serving.read(request, _counted), gateway.front()
+        await serving.admit(request)
         with named(NAMES), front.room(chat, 1):
             ids = await front.chat_tokens(chat, max(MOST, front.context()), caller(request).party)
         return reply(TokenCount(len(ids)))

@@ -51,6 +51,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
 
     async def count(request: Request) -> Response:
         body = await serving.read(request, parse_response)
+        await serving.admit(request)
         front, whose = gateway.front(), caller(request)
         said = [*await conversations.previous(whose, body.previous_response_id), *items_of(body)]
         with named(NAMES):

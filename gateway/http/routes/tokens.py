@@ -25,10 +25,12 @@ def endpoints(serving: Serving) -> list[Endpoint]:
 
     async def tokenize(request: Request) -> Response:
         body = await serving.read(request, parse_tokenize)
+        await serving.admit(request)
         return reply(await tokenized(serving.gateway.front(), body, caller(request).party))
 
     async def detokenize(request: Request) -> Response:
         body = await serving.read(request, parse_detokenize, ids=True)
+        await serving.admit(request)
         return reply(await detokenized(serving.gateway.front(), body, caller(request).party))
 
     async def info(request: Request) -> Response:

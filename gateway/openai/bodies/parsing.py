@@ -1,5 +1,6 @@
 """Parses the bodies of requests, and says of a bad one in a sentence what is wrong with which field."""
 
+import codecs
 import math
 import re
 from collections.abc import Mapping
@@ -70,7 +71,8 @@ def json_object(body: bytes) -> dict[str, Any]:
     except msgspec.ValidationError:
         raise invalid("the body has a number that is out of range", code="invalid_value") from None
     except msgspec.DecodeError as error:
-        raise invalid(f"the body is not JSON: {error}", code="invalid_json") from None
+        why = "it begins with a byte order mark" if body.startswith(codecs.BOM_UTF8) else error
+        raise invalid(f"the body is not JSON: {why}", code="invalid_json") from None
     except RecursionError:
         raise invalid("the body is nested too deeply", code="invalid_json") from None
     if not isinstance(found, dict):

@@ -48,6 +48,7 @@ WRONG = {
     "nothing fits": (Form("json_schema", False), "nsatisfiable"),
     "a wrong type of keyword": (Form("json_schema", {"minLength": "3"}), "3"),
     "not JSON": (Form("json_schema", "{type: object}"), "not JSON"),
+    "a reference to itself": (Form("json_schema", {"$ref": "#"}), "no text fits it"),
     "a reference to nothing": (Form("json_schema", {"$ref": "#/$defs/none"}), "none"),
     "a reference to elsewhere": (Form("json_schema", {"$ref": "http://127.0.0.1/schema"}), "127.0.0.1"),
     "a backreference": (Form("regex", r"(a)\1"), "backreferences"),

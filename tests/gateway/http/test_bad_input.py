@@ -52,6 +52,7 @@ RAW = {
     "not UTF-8": (b'{"prompt": "\xff\xfe"}', 400, "invalid_encoding"),
     "Latin-1": ('{"prompt": "é"}'.encode("latin-1"), 400, "invalid_encoding"),
     "UTF-16": ('{"prompt": "a"}'.encode("utf-16"), 400, "invalid_encoding"),
+    "a byte order mark": (b'\xef\xbb\xbf{"prompt": "a"}', 400, "invalid_json"),
     "NaN": (b'{"prompt": "a", "temperature": NaN}', 400, "invalid_json"),
     "Infinity": (b'{"prompt": "a", "temperature": Infinity}', 400, "invalid_json"),
     "-Infinity": (b'{"prompt": "a", "top_p": -Infinity}', 400, "invalid_json"),
@@ -78,6 +79,13 @@ async def test_a_body_without_a_length_is_bounded_too(shared: Running) -> None:
             yield b" " * 1000
 
     await check(shared, 413, "body_too_large", None, url=CHAT, content=endless())
+
+
+async def test_a_byte_order_mark_is_named(shared: Running) -> None:
+    """Editors write it where nobody sees it."""
+    headers = {"content-type": "application/json"}
+    answer = await shared.client.post(CHAT, content=b"\xef\xbb\xbf{}", headers=headers)
+    assert answer.json()["error"]["message"] == "the body is not JSON: it begins with a byte order mark"
 
 
 @pytest.mark.parametrize("kind", ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])

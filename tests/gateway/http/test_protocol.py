@@ -79,6 +79,38 @@ def code(body: bytes) -> str:
     return str(json.loads(body)["error"]["code"])
 
 
+HOSTS = {
+    "none": ("1.1", "", "invalid_host"),
+    "none, in HTTP/1.0": ("1.0", "", ""),
+    "empty": ("1.1", "host:\r\n", ""),
+    "a name and a port": ("1.1", "host: a-b.example:8000\r\n", ""),
+    "an IPv6 address": ("1.1", "HOST: [::1]:8000\r\n", ""),
+    "two": ("1.1", "host: x\r\nhost: x\r\n", "invalid_host"),
+    "two, in HTTP/1.0": ("1.0", "host: x\r\nhost: y\r\n", "invalid_host"),
+    "a path": ("1.1", "host: x/y\r\n", "invalid_host"),
+    "two words": ("1.1", "host: x y\r\n", "invalid_host"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTS)
+async def test_a_request_has_one_host(running: Running, name: str) -> None:
+    """RFC 9112, 3.2: servers refuse others, for whoever passes them on may take another host than the server."""
+    version, line, refusal = HOSTS[name]
+    async with connected(running) as wire:
+        await wire.send(f"GET /v1/models HTTP/{version}\r\n{line}\r\n".encode())
+        said = await wire.rest() if version == "1.0" else b""
+        status, body = (int(said.split()[1]), said.partition(b"\r\n\r\n")[2]) if said else (await wire.answer())[::2]
+        assert (status, code(body) if refusal else "") == (400 if refusal else 200, refusal)
+
+
+async def test_a_request_behind_another_has_a_host_of_its_own(running: Running) -> None:
+    async with connected(running) as wire:
+        await wire.send(b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert (await wire.answer())[0] == 200
+        await wire.send(b"GET /v1/models HTTP/1.1\r\n\r\n")
+        assert code((await wire.answer())[2]) == "invalid_host"
+
+
 @pytest.mark.parametrize("connection", ["close", "keep-alive"])
 async def test_a_client_that_sends_too_much_reads_why(serve: Serve, connection: str) -> None:
     """It writes all before it reads anything, as urllib and many others do."""

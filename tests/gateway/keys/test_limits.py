@@ -198,3 +198,25 @@ async def test_an_answer_is_counted_once_whatever_becomes_of_it(serve: Serve, ke
     answer = await ask(running, key, 2)
     assert answer.headers["x-ratelimit-remaining-tokens"] == f"{500 - prompt - 2}"
     assert answer.headers["x-ratelimit-remaining-requests"] == "7"
+
+
+COUNTS = [
+    ("/tokenize", {"prompt": "Hi!"}),
+    ("/v1/detokenize", {"tokens": [1]}),
+    ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "Hi!"}]}),
+    ("/v1/responses/input_tokens", {"input": "Hi!"}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), COUNTS)
+async def test_who_has_tokens_counted_sends_requests_and_has_none_in_progress(
+    serve: Serve, key_file: Path, make: KeyMaker, path: str, body: dict[str, object]
+) -> None:
+    key = make("one", requests_per_minute=2, tokens_per_minute=10, concurrency=1)
+    running = await serve("prefill", "decode", api_keys=(str(key_file),))
+    headers = {"authorization": f"Bearer {key}"}
+    answers = [await running.client.post(path, json={"model": "tiny", **body}, headers=headers) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [200, 200, 429]
+    assert [answer.headers.get("x-ratelimit-remaining-requests") for answer in answers] == ["1", "0", "0"]
+    assert "x-ratelimit-limit-tokens" not in answers[0].headers
+    assert await running.store.keys("baton:rates:*:leases") == [] == [*running.gateway.limiter._open]

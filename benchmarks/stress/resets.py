@@ -1,0 +1,145 @@
+"""Has clients go away at random moments of their requests, and counts what they leave behind in a split system.
+
+    python -m benchmarks.stress.resets [--clients 1000] [--resets 0.5] [--rate 25] [--seconds 0.6]
+
+Some end their connection by a reset (SO_LINGER of 0 s), the others by closing it. They ask by all APIs, streaming
+and not, for answers that would take long, and with one key whose requests in progress are bounded. Then answers in
+progress, KV blocks in use, the key's leases and the gateway's descriptors are counted. A second after the last client
+nothing should be left; a worker tells of its blocks when its heart beats, so its blocks may be told later.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import socket
+import struct
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from benchmarks.processes.children import exit_status
+from benchmarks.processes.split_system import SplitSystem, split_system
+from core.keys.api_key import KeyOptions, make_key
+from core.keys.key_file import change_keys
+from launcher.options import DEMO_MODEL
+from launcher.stages import Stages
+
+RESET = struct.pack("ii", 1, 0)  # SO_LINGER: on, 0 s
+TOKENS = 1200  # of each answer, if nobody ended it
+CONNECT_SECONDS = 30.0
+WARM_UP = 100  # clients that come before anything is counted, so that all connections to Redis are open
+WATCH_SECONDS = (0.0, 1.0, 2.0, 4.0, 8.0)
+CHAT = {"messages": [{"role": "user", "content": "Tell a story."}], "max_tokens": TOKENS}
+ASKED: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/completions", {"prompt": "Once", "max_tokens": TOKENS, "ignore_eos": True}),
+    ("/v1/completions", {"prompt": ["One", "Two", "Three"], "max_tokens": TOKENS, "ignore_eos": True}),
+    ("/v1/chat/completions", {**CHAT, "n": 2, "ignore_eos": True}),
+    ("/v1/messages", CHAT),
+    ("/v1/responses", {"input": "Tell a story.", "max_output_tokens": TOKENS}),
+]
+
+
+class Clients:
+    """Go away. `moments` is the longest time, s, that one stays."""
+
+    def __init__(self, url: str, key: str, model: str, moments: float, resets: float) -> None:
+        self._address = (urlsplit(url).hostname or "", urlsplit(url).port or 0)
+        self._key, self._model, self._moments, self._resets = key, model, moments, resets
+        self.ended: Counter[str] = Counter()
+
+    async def run(self, count: int, rate: float) -> None:
+        """Has so many clients ask and go away, so many each second."""
+
+        async def one(number: int) -> None:
+            await asyncio.sleep(number / rate)
+            await self._one(random.Random(number))
+
+        await asyncio.gather(*(one(number) for number in range(count)))
+
+    async def _one(self, chance: random.Random) -> None:
+        path, asked = chance.choice(ASKED)
+        body = json.dumps({**asked, "model": self._model, "stream": chance.random() < 0.5}).encode()
+        head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nauthorization: Bearer {self._key}"
+        loop, resets = asyncio.get_running_loop(), chance.random() < self._resets
+        with socket.socket() as connection:
+            connection.setblocking(False)
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await loop.sock_connect(connection, self._address)
+                await loop.sock_sendall(connection, f"{head}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
+            # As many go at once as late: most of what can go wrong does in the first milliseconds.
+            await asyncio.sleep(self._moments * chance.random() ** 4)
+            if resets:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        self.ended["reset" if resets else "closed"] += 1
+
+
+def left(system: SplitSystem, key: str, before: int) -> dict[str, int]:
+    """Counts what is in use now, of descriptors those beyond `before`."""
+    asked = {"authorization": f"Bearer {key}"}
+    leases: list[bytes] = system.store.keys("baton:rates:*:leases")  # type: ignore[assignment]
+    return {
+        "answers": int(httpx.get(f"{system.url}/load", headers=asked, timeout=CONNECT_SECONDS).json()["server_load"]),
+        "blocks": sum(record.load.blocks_used for record in system.records().values()),
+        "leases": sum(int(system.store.zcard(name)) for name in leases),  # type: ignore[arg-type]
+        "descriptors": max(0, descriptors(system) - before),
+    }
+
+
+def descriptors(system: SplitSystem) -> int:
+    """Counts the gateway's open descriptors."""
+    return len(os.listdir(f"/proc/{system.processes['gateway'].pid}/fd"))
+
+
+def experiment(options: argparse.Namespace) -> bool:
+    """Prints what is left behind; returns whether that is nothing."""
+    with tempfile.TemporaryDirectory(prefix="baton-resets-") as folder:
+        file, key = (
+            Path(folder) / "keys.json",
+            make_key("one", KeyOptions(concurrency=1000, operator=True), time.time()),
+        )
+        change_keys(file, lambda keys: [*keys, key.record], create=True)
+        with split_system(DEMO_MODEL, Path(folder), gateway=("--api-keys", str(file)), key=key.text) as system:
+            asked = {"authorization": f"Bearer {key.text}"}
+            model = httpx.get(f"{system.url}/v1/models", headers=asked).json()["data"][0]["id"]
+            clients = Clients(system.url, key.text, model, options.seconds, options.resets)
+            asyncio.run(clients.run(WARM_UP, 10 * options.rate))
+            time.sleep(WATCH_SECONDS[-1])
+            before = descriptors(system)
+            asyncio.run(clients.run(options.clients, options.rate))
+            over = time.monotonic()
+            print(f"clients that have gone: {dict(clients.ended)}; descriptors before: {before}")
+            found: dict[str, int] = {}
+            for seconds in WATCH_SECONDS:
+                time.sleep(max(0.0, over + seconds - time.monotonic()))
+                found = left(system, key.text, before)
+                print(f"{time.monotonic() - over:4.1f} s after the last: {found}", flush=True)
+            return not any(found.values())
+
+
+def main() -> int:
+    """Prints a line for each second; the exit status is 0 if nothing is left at the end."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("python -m benchmarks.stress.resets", description=__doc__, formatter_class=form)
+    parser.add_argument("--clients", type=int, default=1000)
+    parser.add_argument("--resets", type=float, default=0.5, help="share of the clients that reset their connection")
+    parser.add_argument("--rate", type=float, default=25.0, help="clients that come each second")
+    parser.add_argument("--seconds", type=float, default=0.6, help="longest time that a client stays")
+    options = parser.parse_args()
+    clean: list[bool] = []
+
+    def run(stages: Stages) -> None:
+        clean.append(experiment(options))
+
+    return exit_status(run) or (0 if all(clean) else 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
