@@ -28,14 +28,15 @@ _DECIDES = frozenset({"additionalProperties", "unevaluatedProperties", "enum", "
 class Named(NamedTuple):
     """Says which properties a part of a composition names."""
 
-    names: dict[str, None]  # in the order of the schema
+    listed: dict[str, None]  # in the order of the schema, which is that of answers
     patterns: dict[str, None]
+    required: dict[str, None]
     lists: bool = False  # it has `properties` or `patternProperties`
     decides: bool = False  # it says which other properties may come, or cannot be looked into
     least: int = 0  # properties that an object needs
 
 
-NOTHING = Named({}, {})
+NOTHING = Named({}, {}, {})
 
 
 def with_closed_objects(schema: dict[str, Any]) -> dict[str, Any]:
@@ -74,9 +75,10 @@ class _Closing:
         if (alone and "$ref" in schema) or not self._named(schema, without=_BRANCHES).lists:
             return found
         every = _united((outer, self._named(schema)))
-        if every.decides or (every.least > len(every.names) and not every.patterns):
+        properties = every.listed | every.required
+        if every.decides or (every.least > len(properties) and not every.patterns):
             return found
-        for key, names in (("properties", every.names), ("patternProperties", every.patterns)):
+        for key, names in (("properties", properties), ("patternProperties", every.patterns)):
             if names:
                 found[key] = self._with_names(found.get(key) or {}, names)
         return found | {"additionalProperties": False}
@@ -134,8 +136,9 @@ class _Closing:
         properties, required, least = (schema.get(key) for key in ("properties", "required", "minProperties"))
         listed = [key for key in _BELOW_NAMED if isinstance(schema.get(key), dict)]
         yield Named(
-            dict.fromkeys([*(properties if isinstance(properties, dict) else ()), *_strings(required)]),
+            dict.fromkeys(properties if isinstance(properties, dict) else ()),
             dict.fromkeys(schema["patternProperties"] if "patternProperties" in listed else ()),
+            dict.fromkeys(_strings(required)),
             bool(listed),
             not _DECIDES.isdisjoint(schema),
             least if isinstance(least, int) else 0,
@@ -147,7 +150,7 @@ class _Closing:
             if self._is_known(part):
                 yield self._named(part)
             elif not isinstance(part, bool):
-                yield Named({}, {}, decides=True)
+                yield Named({}, {}, {}, decides=True)
 
     def _is_known(self, schema: Any) -> bool:
         """Tells whether a part can be looked into: the references in one with an `$id` start from there."""
@@ -161,15 +164,17 @@ def _united(parts: Iterable[Named]) -> Named:
     together = [part for part in parts if part != NOTHING]
     if len(together) < 2:
         return together[0] if together else NOTHING
-    names: dict[str, None] = {}
+    listed: dict[str, None] = {}
     patterns: dict[str, None] = {}
+    required: dict[str, None] = {}
     lists = decides = False
     least = 0
     for part in together:
-        names.update(part.names)
+        listed.update(part.listed)
         patterns.update(part.patterns)
+        required.update(part.required)
         lists, decides, least = lists or part.lists, decides or part.decides, max(least, part.least)
-    return Named(names, patterns, lists, decides, least)
+    return Named(listed, patterns, required, lists, decides, least)
 
 
 def _strings(value: Any) -> list[str]:

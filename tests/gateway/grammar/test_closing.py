@@ -69,6 +69,11 @@ CASES: dict[str, tuple[Any, list[str], list[str]]] = {
         ['{"o": {"a": 1}}'],
         ['{"o": {"a": 1, "x": 2}}'],
     ),
+    "required by another part": (
+        {"$ref": "#/$defs/Item", "required": ["z"], "properties": {"b": {}}, **ITEM},
+        ['{"a": 1, "b": 2, "z": 3}', '{"a": 1, "z": 3}'],
+        ['{"a": 1, "b": 2, "z": 3, "x": 4}'],
+    ),
     "all of objects": ({"allOf": [A, B]}, ['{"a": 1, "b": 2}'], ['{"a": 1, "b": 2, "x": 3}']),
     "inheritance": (
         {"allOf": [{"$ref": "#/$defs/Item"}, B], **ITEM},
