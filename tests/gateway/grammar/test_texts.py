@@ -99,6 +99,13 @@ def test_one_of_schemas_that_exclude_each_other_is_any_of_them(schema: dict[str,
         {"oneOf": [{"const": 1}, {"const": 1.0}]},
         {"oneOf": [{"$ref": "#/$defs/Pet"}, {"type": "object"}], "$defs": {"Pet": PET}},
         {"oneOf": [{**PET, "required": []}, {**CAR, "required": []}]},
+        {"oneOf": [POINT | {"additionalProperties": True}, {"type": "object", "properties": {"y": {}}}]},
+        {
+            "oneOf": [
+                {"type": "object", "properties": {"x": {}}, "required": ["x"]},
+                {"type": "object", "properties": {}},
+            ]
+        },
         {"oneOf": [{"$ref": "#/$defs/a"}, {"type": "null"}], "$defs": {"a": {"$ref": "#/$defs/a"}}},
     ],
 )
