@@ -38,7 +38,7 @@ class BusyPage:
         if path:
             with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
-                self._page = _mapped(file.fileno())
+                self._page = mapped(file.fileno())
                 self._slot = self._claim()
                 fcntl.flock(file, fcntl.LOCK_UN)  # the mapping keeps the file open, and so the lock
         else:
@@ -93,7 +93,7 @@ class BusyPage:
         PID.pack_into(self._page, slot * PID.size, pid)
 
 
-def _mapped(descriptor: int) -> mmap.mmap:
+def mapped(descriptor: int) -> mmap.mmap:
     """Maps the shared page, or one of this worker's own where the disk has no room: that would kill who writes it."""
     try:
         os.posix_fallocate(descriptor, 0, PAGE)

@@ -47,10 +47,13 @@ class Refusals:
             self.report(error, request)
 
     async def run(self) -> None:
-        """Tells of the last requests without a valid key although no more come, until cancelled."""
-        while True:
-            await asyncio.sleep(COUNTED_S)
-            self._tell()
+        """Tells of the last requests without a valid key although no more come, until cancelled, and then."""
+        try:
+            while True:
+                await asyncio.sleep(COUNTED_S)
+                self._tell()
+        finally:
+            self._tell(last=True)
 
     def _count(self, error: APIError) -> str:
         code = error.code or "error"
@@ -62,11 +65,11 @@ class Refusals:
         self._strangers[code] += 1
         self._tell()
 
-    def _tell(self) -> None:
+    def _tell(self, last: bool = False) -> None:
         now = self._clock()
-        if not self._strangers or now - self._told_at < COUNTED_S:
+        if not self._strangers or (now - self._told_at < COUNTED_S and not last):
             return
         codes = ", ".join(f"{code} {count}" for code, count in self._strangers.items())
-        log.info("%d requests without a valid key were refused: %s", self._strangers.total(), codes)
+        log.info("requests that were refused for want of a valid key: %d (%s)", self._strangers.total(), codes)
         self._strangers.clear()
         self._told_at = now

@@ -1,5 +1,6 @@
 """Workers of one host divide its cores by who is busy."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.full_disk import room
-from worker.busy_page import FLAGS, BusyPage
+from worker.busy_page import FLAGS, BusyPage, mapped
 
 
 def test_a_lone_busy_worker_has_all_cores_and_two_share_them(tmp_path: Path) -> None:
@@ -108,3 +109,9 @@ def test_a_page_that_finds_no_room_is_this_workers_own(tmp_path: Path, caplog: p
         page.enter(64)
     assert threads == [2] and "the page of busy workers cannot be made (File too large)" in caplog.text
     page.close()
+
+
+def test_the_page_has_its_room_on_the_disk_from_its_beginning(tmp_path: Path) -> None:
+    with (tmp_path / "page").open("w+b") as file:
+        mapped(file.fileno()).close()
+        assert os.fstat(file.fileno()).st_blocks > 0

@@ -134,22 +134,28 @@ def test_requests_without_a_valid_key_are_counted_in_a_line_a_minute(written: io
         for number in range(count):
             refusals.report(APIError(401, "no", code=code), f"r{number}")
     refusals.report_connection(invalid("x", code="invalid_http"), "c")
-    assert written.getvalue() == "1 requests without a valid key were refused: missing_api_key 1\n"
+    assert written.getvalue() == "requests that were refused for want of a valid key: 1 (missing_api_key 1)\n"
     now += COUNTED_S
     refusals.report(APIError(401, "no", code="missing_api_key"), "last")
     assert written.getvalue().splitlines()[1:] == [
-        "5 requests without a valid key were refused: missing_api_key 3, invalid_api_key 1, invalid_http 1"
+        "requests that were refused for want of a valid key: 5 (missing_api_key 3, invalid_api_key 1, invalid_http 1)"
     ]
 
 
 async def test_what_was_counted_last_is_told_though_nobody_asks_any_more(
     written: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Within the time of a line, and at the gateway's end whenever that is."""
     monkeypatch.setattr("gateway.reports.refusals.COUNTED_S", 0.05)
     refusals = Refusals(Metrics("tiny", []), keyed=True)
+    telling = asyncio.create_task(refusals.run())
     for _ in range(3):
         refusals.report(APIError(401, "no", code="missing_api_key"), "r")
-    telling = asyncio.create_task(refusals.run())
     await until(lambda: len(written.getvalue().splitlines()) == 2, "the second line")
+    assert written.getvalue().endswith("valid key: 2 (missing_api_key 2)\n")
+    monkeypatch.setattr("gateway.reports.refusals.COUNTED_S", 3600.0)
+    refusals.report(APIError(401, "no", code="missing_api_key"), "r")
+    assert len(written.getvalue().splitlines()) == 2
     telling.cancel()
-    assert written.getvalue().endswith("2 requests without a valid key were refused: missing_api_key 2\n")
+    await asyncio.wait({telling})
+    assert len(written.getvalue().splitlines()) == 3
