@@ -25,6 +25,7 @@ from gateway.requests.cancels import Cancels, Target
 from gateway.requests.entrance import Entrance, Visit, seconds_of
 from gateway.requests.request import Request
 from gateway.requests.sample import Sample
+from gateway.requests.verdict import SLOWER
 from gateway.workers.connection import WorkerConnection
 from gateway.workers.demand import Demand
 from gateway.workers.directory import WorkerDirectory
@@ -263,7 +264,7 @@ class Dispatch:
             owner=owner_of(sample.prompt.tenant, sample.prompt.weight),
             output_tokens=max(1, min(left, round(self._usual_output))),
             tpots=self.entrance.wanted.of_all(),
-            tpot=seconds_of(admitted.objective),
+            tpot=seconds_of(admitted.objective) / SLOWER,
         )
 
     def _forecast(self, choice: Choice) -> Forecast | None:

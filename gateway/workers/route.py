@@ -32,7 +32,7 @@ class Asked(NamedTuple):
     output_tokens: int = 128  # of each sample, as far as one can tell
     owner: Owner = Owner()
     tpots: Mapping[str, float] = {}  # s that the strictest of those who run on a decode worker wants for each token
-    tpot: float = inf  # s for each token that these samples want
+    tpot: float = inf  # s for each token that are expected at most where these samples need not wait
 
 
 class Choice(NamedTuple):

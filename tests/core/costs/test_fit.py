@@ -96,6 +96,18 @@ def test_steps_with_guesses_do_not_wear_out_what_one_without_takes() -> None:
     assert fit.costs.seconds(work) == pytest.approx(costs.seconds(work), rel=0.05)
 
 
+def test_the_fastest_step_is_remembered_as_what_it_could_have_given_each_sequence() -> None:
+    fit = StepFit(SEED)
+    for seconds in (0.012, 0.008, 0.5):
+        fit.learn(StepWork(prompt_tokens=16, pairs=136.0), 0.001)
+        for _ in range(50):
+            fit.learn(StepWork(sequences=4, context=400), seconds)
+    assert fit.costs.fastest == 0.008, "also when steps have become slow"
+    for _ in range(8):
+        fit.learn(StepWork(sequences=4, context=400, rows=12), 0.010)
+    assert fit.costs.fastest == 0.0025, "each might have had four tokens"
+
+
 @pytest.mark.parametrize("times", [0.4, 2.5])
 def test_neighbours_are_followed_within_some_steps(times: float) -> None:
     chance = random.Random(5)

@@ -2,6 +2,7 @@
 
 import struct
 from collections import Counter
+from math import inf
 
 import pytest
 from msgspec import structs
@@ -12,7 +13,7 @@ from core.ids import NO_TICKET, Ticket
 from core.messages.gateway import NOT_HEARD, KeyNews
 from core.places import Place
 from core.redis.records import KVLink, Load, Memory, Role, SpeculationCounts, UnreachedPeer, WorkerRecord
-from gateway.workers.route import Asked, Route
+from gateway.workers.route import Asked, Choice, Route
 from gateway.workers.router import MOST, Router
 from gateway.workers.worker import WORKS, Worker
 
@@ -53,8 +54,9 @@ def worker(
     return found
 
 
-def asked(tokens: int, *, tpots: dict[str, float] | None = None, output: int = 20) -> Asked:
-    return Asked(tokens, keys={BLOCK: tuple(range(tokens // BLOCK))}, output_tokens=output, tpots=tpots or {})
+def asked(tokens: int, *, tpots: dict[str, float] | None = None, tpot: float = inf, output: int = 20) -> Asked:
+    keys = {BLOCK: tuple(range(tokens // BLOCK))}
+    return Asked(tokens, keys=keys, output_tokens=output, tpots=tpots or {}, tpot=tpot)
 
 
 def busy(tokens: int = 0, sequences: int = 0, free: int = 1000, age_ms: float = 0.0) -> Backlog:
@@ -95,6 +97,16 @@ ROWS: dict[str, tuple[list[Worker], Asked, Route]] = {
         [worker("p", P, rates={"d1": 1e5, "d2": 1e5}), worker("d1", D, busy(0, 8)),
          worker("d2", D, busy(0, 9), has=12)],
         asked(500), Route("p", "d2"),
+    ),
+    "KV is worth no wait for a better moment: for its own sake": (
+        [worker("p", P, rates={"d1": 1e5, "d2": 1e5}), worker("d1", D, busy(0, 8)),
+         worker("d2", D, busy(0, 9), has=12)],
+        asked(500, tpot=0.0205), Route("p", "d1"),
+    ),
+    "… nor for the sake of others": (
+        [worker("p", P, rates={"d1": 1e5, "d2": 1e5}), worker("d1", D, busy(0, 8)),
+         worker("d2", D, busy(0, 9), has=12)],
+        asked(500, tpots={"d1": 0.1, "d2": 0.0205}), Route("p", "d1"),
     ),
     "a slow link is avoided": (
         [worker("p", P, rates={"d1": 1e5, "d2": 1e8}), worker("d1", D, busy(0, 4)), worker("d2", D, busy(0, 5))],
@@ -349,3 +361,31 @@ def test_a_pair_that_cannot_connect_is_no_way(known: StepCosts) -> None:
     alone = picked_from([first, *decodes], asked(500))
     assert alone.prefill == "" and alone.decode in ("d1", "d2")
     assert picked_from([first, *decodes], asked(500), NOW + 10) == Route("p", "d2")
+
+
+def test_a_choice_says_what_an_idle_worker_only_guesses_and_what_was_ever_shown() -> None:
+    learned = structs.replace(COSTS, steps=50, fastest=0.011)
+
+    def choice(p: StepCosts, d: StepCosts, backlog: Backlog | None = None, others: StepCosts = learned) -> Choice:
+        workers = [worker("p", P, costs=p), worker("d", D, backlog, costs=d), worker("e", D, busy(0, 90), costs=others)]
+        found = Router(hand_off_always=True).pick(workers, asked(500), NOW)
+        assert found is not None and found.route == Route("p", "d")
+        return found
+
+    known = choice(learned, learned)
+    assert (known.ttft_guessed, known.tpot_guessed, known.alone, known.fastest) == (False, False, True, 0.011)
+    seeded = choice(COSTS, COSTS)
+    assert (seeded.ttft_guessed, seeded.tpot_guessed, seeded.fastest) == (True, True, 0.0)
+    running = choice(COSTS, COSTS, busy(0, 1))
+    assert (running.tpot_guessed, running.alone) == (False, False), "what runs there will tell"
+    assert choice(learned, learned, others=COSTS).fastest == 0.0, "the other one may be faster"
+
+
+def test_what_was_sent_to_a_worker_keeps_it_from_being_idle() -> None:
+    idle = worker("d", D)
+    assert idle.idle(NOW)
+    idle.awaits(("r", 1), 500)
+    assert not idle.idle(NOW)
+    idle.settles(("r", 1))
+    idle.ours = 1
+    assert not idle.idle(NOW)
