@@ -41,6 +41,10 @@ async def test_a_tenants_works_that_wait_are_bounded() -> None:
     await asyncio.sleep(0)
     with pytest.raises(TooManyWait):
         await slots.take(Party("a"), 1)
+    waits.cancel()
+    await asyncio.gather(waits, return_exceptions=True)
+    waits = asyncio.create_task(slots.take(Party("a"), 1))  # in its place
+    await asyncio.sleep(0)
     other = asyncio.create_task(slots.take(Party("b"), 1))
     for task in (waits, other):
         slots.give_back()

@@ -275,3 +275,20 @@ def test_a_request_waits_for_no_more_than_the_steps_in_flight(depth: int) -> Non
     assert runner.steps == 3 + 5, "the session, then the request's steps"
     tokens = [token for event in bench.heard(Emit) for emitted in event.emitted for token in emitted.token_ids]
     assert tokens == [7] * 5 and bench.blocks.used_count == 0 and not runner.launched
+
+
+class StopsAtRest(Inbox[object]):
+    """Has the loop stop as soon as it would wait for something."""
+
+    def take(self, wait: float) -> list[object]:
+        if wait > 0:
+            self.stop()
+        return super().take(wait)
+
+
+def test_a_worker_that_has_just_run_a_request_measures_nothing() -> None:
+    bench, inbox, runner = Bench(), StopsAtRest(100), Sevens()
+    inbox.post(Submit(job(1)))
+    idle_steps, clock = IdleSteps(bench.blocks, StepFit(), 32, decodes=True), StepClock(runner, 0.002)
+    make_loop(bench, runner, inbox, bench.scheduler, EngineStatus(), 1, clock, idle_steps).run()
+    assert runner.steps == 5

@@ -103,3 +103,10 @@ def test_a_text_is_never_longer_than_a_step_or_a_model_takes() -> None:
     steps = IdleSteps(BlockManager(FULL, [33], ahead=16), StepFit(), 20, decodes=True)
     ends = [plan.works[0].start + len(plan.works[0].token_ids) for plan in steps.begin(0.0)]
     assert ends == [16, 16, 17, 18, 19, 20]
+
+
+def test_a_text_is_never_longer_than_the_blocks_that_a_window_begins_with() -> None:
+    blocks = BlockManager(WINDOWED, [7, 33], ahead=16)
+    works = [plan.works[0] for plan in IdleSteps(blocks, StepFit(), 64, decodes=True).begin(0.0)]
+    room = min(4 * len(table) for table in works[0].blocks)
+    assert room < 16 + DECODES and max(work.start + len(work.token_ids) for work in works) == room

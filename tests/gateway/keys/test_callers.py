@@ -66,6 +66,17 @@ def test_headers_come_before_the_key_and_the_key_before_the_gateway(
     assert Callers(None, NO_OBJECTIVE).of("/", {}).objective is not None and not ANYBODY.objective
 
 
+@pytest.mark.parametrize(
+    ("key", "tpot", "held_back"), [("", "3", 200), ("", "300", 300), ("tpot=50ms", "60", 60), ("tpot=50ms", None, 50)]
+)
+def test_others_are_held_back_for_no_more_than_was_granted(
+    key_file: Path, make: KeyMaker, key: str, tpot: str | None, held_back: float
+) -> None:
+    headers = {"authorization": f"Bearer {make('one', slo=key)}"} | ({"x-slo-tpot-ms": tpot} if tpot else {})
+    assert Callers(KeyRing([str(key_file)]), USUAL).of("/", headers).promise.tpot_ms == held_back
+    assert Callers(None, NO_OBJECTIVE).of("/", headers).promise.tpot_ms is None, "nothing was granted"
+
+
 @pytest.mark.parametrize("value", ["", "0", "-1", "nan", "inf", "1e3", "soon", "0.5", "3600001", "٣٠", "1" * 400])
 def test_an_objective_that_is_none_is_refused_by_name(value: str) -> None:
     for name in ("x-slo-ttft-ms", "x-slo-tpot-ms"):

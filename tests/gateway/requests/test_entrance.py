@@ -116,6 +116,24 @@ async def test_who_waits_too_long_is_refused_although_it_is_not_its_turn() -> No
     assert not len(of.gate), "who leaves is not in line"
 
 
+async def test_one_that_was_looked_at_in_time_and_lost_its_turn_is_refused_when_it_is_late() -> None:
+    of = entrance(max_requests=1)
+    of.begins(request("r-1").samples, ROUTE.decode)
+    hasty, urgent = request("r-2", Objective(ttft_ms=400.0), 0.2), request("r-3", Objective(ttft_ms=100.0))
+    with Visit(of, hasty) as first, Visit(of, urgent) as second:
+        assert not first.may_begin(choice(0.001, None)), "there is no room"
+        waits = asyncio.create_task(first.wait())
+        await asyncio.sleep(0)
+        others = asyncio.create_task(second.wait())
+        await waits
+        with pytest.raises(APIError, match=r"within 0\.4 s"):
+            async with asyncio.timeout(20):
+                while not first.may_begin(choice(0.001, None)):
+                    await first.wait()
+        others.cancel()
+        await asyncio.gather(others, return_exceptions=True)
+
+
 async def test_a_line_that_is_full_refuses() -> None:
     of = entrance(max_requests=1, max_waiting=0)
     of.begins(request("r-1").samples, ROUTE.decode)

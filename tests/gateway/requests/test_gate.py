@@ -126,6 +126,18 @@ def test_an_answers_end_calls_back_a_few_and_of_different_tenants_first() -> Non
     assert sum(not each.is_aside for each in waiting) == 2 * CALLED_BACK
 
 
+def test_those_are_called_back_first_whose_tenants_have_had_least() -> None:
+    gate = Gate(100)
+    gone = gate.enter("a", 1.0, 5000, 1.0, 0.0)
+    gate.goes(gone, 0.0)
+    gate.leave(gone)
+    waiting = {tenant: gate.enter(tenant, 1.0, 600, 1.0, 0.0) for tenant in "abcde"}
+    for each in waiting.values():
+        gate.steps_aside(each)
+    gate.look()
+    assert [tenant for tenant, each in waiting.items() if each.is_aside] == ["a"]
+
+
 def test_a_tenants_requests_that_stand_aside_leave_room_for_others() -> None:
     gate = Gate(4)
     for _ in range(2):
