@@ -77,7 +77,7 @@ def _key(reader: Reader, tags: Tags) -> Steps[tuple[str | None, frozenset[str]]]
         return "".join(words).strip(), nothing
     yield from reader.space()
     found = yield from reader.skip(*before)
-    types = {tags.text: frozenset({STRING}), tags.json: TYPES - {STRING}}.get(found, nothing) if tags.text else nothing
+    types = frozenset({STRING}) if tags.text and found == tags.text else nothing
     return "".join(words).strip() if found else None, types
 
 

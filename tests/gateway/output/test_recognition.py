@@ -69,6 +69,12 @@ def test_one_call_is_enough_where_the_template_refuses_more() -> None:
     assert family(source) == "hermes"
 
 
+def test_a_template_that_refuses_results_is_asked_without_them() -> None:
+    refused = "{% if m.role == 'tool' %}{{ raise_exception('no results') }}{% endif %}"
+    source = HEAD + refused + CALLS.replace("CALL", f"<tool_call>{JSON}</tool_call>") + BODY
+    assert family(source) == "hermes"
+
+
 def test_a_template_that_leaves_tools_out_takes_none() -> None:
     source = "{% for m in messages %}{{ m.content or '' }}" + CALLS.replace("CALL", f"<tool_call>{JSON}</tool_call>")
     assert shown(source + BODY).calls is not None and not shown(source + BODY).takes

@@ -47,6 +47,7 @@ LINE = '{"name": "f", "arguments": {"a": "é"}}'
     [
         (LEFT_OUT, f"[user]x[assistant]{LINE}"),
         (JOINED, f"[user]x|[assistant]{LINE}|"),  # and null would be refused
+        (HEAD + "{{ (m.content + '|') | length > 0 }}{% endfor %}", "[user]True[assistant]True"),  # nothing is shown
         ("{% if m %}" + LEFT_OUT + "{% endif %}never", "never"),
     ],
 )
