@@ -27,8 +27,6 @@ def _tagged(tool: Tool, mark: Mark) -> str:
 def _read(reader: Reader, use: ToolUse, prompt: str) -> Steps[None]:
     """Yields content and calls."""
     begun = prompt.rstrip().endswith(TO)
-    if begun:
-        yield from reader.skip(TO)  # once more
     found = TO if begun else (yield from reader.content(_TO))
     reader.attempt("" if begun else found)
     while found:

@@ -72,7 +72,11 @@ def test_one_call_is_enough_where_the_template_refuses_more() -> None:
 def test_a_template_that_refuses_results_is_asked_without_them() -> None:
     refused = "{% if m.role == 'tool' %}{{ raise_exception('no results') }}{% endif %}"
     source = HEAD + refused + CALLS.replace("CALL", f"<tool_call>{JSON}</tool_call>") + BODY
-    assert family(source) == "hermes"
+    assert shown(source).calls is not None and family(source) == "hermes"
+
+
+def test_tools_that_a_filter_picks_from_are_shown() -> None:
+    assert shown(HEAD.replace("tools | tojson", "tools | map(attribute='function') | tojson") + BODY).takes
 
 
 def test_a_template_that_leaves_tools_out_takes_none() -> None:
