@@ -157,8 +157,10 @@ def test_a_whole_request_is_answered_here_beside_one_that_is_handed_over() -> No
     assert told == [(0, 0, None), (1, 0, None), (0, 1, None), (1, 1, None), (0, 2, "length"), (1, 2, "length")]
     assert [event.job.request for event in bench.heard(OpenHandoff)] == ["r2"]
     assert [event.handoff for event in bench.heard(CommitHandoff)] == [2 + 1]
+    policy.receive(Submit(whole(job(3))), 1.0)
+    bench.step(policy)
     policy.leave("draining")
-    assert [event.key.request for event in bench.heard(Fail)] == ["r2"]
+    assert [event.key.request for event in bench.heard(Fail)] == ["r3", "r2"], "another worker can go on"
 
 
 def test_a_higher_attempt_of_either_kind_ends_a_lower_one_whose_cancel_was_lost() -> None:
