@@ -88,7 +88,7 @@ def left(system: SplitSystem, key: str, before: int) -> dict[str, int]:
     return {
         "answers": int(httpx.get(f"{system.url}/load", headers=asked, timeout=CONNECT_SECONDS).json()["server_load"]),
         "blocks": sum(record.load.blocks_used for record in system.records().values()),
-        "leases": sum(int(system.store.zcard(name)) for name in leases),  # type: ignore[arg-type]
+        "leases": sum(int(system.store.zcard(name)) for name in leases),
         "descriptors": max(0, descriptors(system) - before),
     }
 

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from core.redis.clients import connect
-from core.redis.store import Store, answered, check
+from core.redis.clients import Store, connect
+from core.redis.store import answered, check
 
 MOMENTS = 40  # turns of the event loop until the cancellation; with a connection at hand, an answer takes about 20
 
@@ -47,7 +47,7 @@ async def test_a_cancellation_at_any_moment_is_heard(redis_url: str, ask: Callab
 
 async def test_who_was_cancelled_before_may_ask(redis_url: str) -> None:
     """What cleans up behind a cancellation asks Redis, too."""
-    store, answers = connect(redis_url), list[bytes]()
+    store, answers = connect(redis_url), list[bool]()
 
     async def work() -> None:
         try:
@@ -55,7 +55,7 @@ async def test_who_was_cancelled_before_may_ask(redis_url: str) -> None:
         finally:
             for _ in range(2):
                 async with answered():
-                    answers.append(await store.ping())
+                    answers.append(bool(await store.ping()))
 
     task = asyncio.create_task(work())
     await asyncio.sleep(0)

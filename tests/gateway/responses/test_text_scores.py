@@ -99,10 +99,10 @@ def test_content_behind_a_call_is_found_however_its_arguments_were_cut(rewritten
 class Looks(bytearray):
     """Bytes that count how often something is looked for in them."""
 
-    count = 0
+    looked = 0
 
     def find(self, *args: Any) -> int:
-        self.count += 1
+        self.looked += 1
         return super().find(*args)
 
 
@@ -111,4 +111,4 @@ def test_arguments_that_a_format_rewrites_are_looked_for_once() -> None:
     scores = TextScores()
     scores._bytes = looks = Looks(b"x" * 100_000)
     scores.of([CallBegins(0, "f"), *[CallArguments(0, 'a\\"')] * 1000, CallBegins(1, "f")])
-    assert looks.count <= 3
+    assert looks.looked <= 3
