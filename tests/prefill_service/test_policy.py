@@ -1,7 +1,5 @@
 """Tests a prefill worker's way with a sequence, event by event."""
 
-from msgspec import structs
-
 from core.ids import AttemptKey
 from core.messages.gateway import HANDED_OFF, HANDING_OFF
 from core.messages.handoff import Branch
@@ -166,8 +164,9 @@ def test_a_whole_request_is_answered_here_beside_one_that_is_handed_over() -> No
 def test_a_higher_attempt_of_either_kind_ends_a_lower_one_whose_cancel_was_lost() -> None:
     bench = Bench()
     policy = PrefillPolicy(bench.parts)
-    for attempt, submitted in enumerate((job(1), whole(job(1)), job(1), whole(job(1)))):
-        policy.receive(Submit(structs.replace(submitted, attempt=attempt)), 1.0)
+    for attempt in range(4):
+        made = job(1, attempt=attempt)
+        policy.receive(Submit(whole(made) if attempt % 2 else made), 1.0)
         bench.step(policy)
         assert len(bench.scheduler.added) == attempt + 1 and policy.load().running + policy.load().waiting <= 1
         for aborted in bench.heard(AbortHandoff):

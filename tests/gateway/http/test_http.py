@@ -76,13 +76,13 @@ async def test_readiness_follows_what_redis_takes(
         return answer.json()
 
     try:
-        await admin.execute_command(*broken)
+        await admin.execute_command(*broken)  # type: ignore[no-untyped-call]
         await admin.client_kill_filter(_type="normal", skipme=True)
         assert (await said(503))["stage"] == stage
         assert (await running.client.get("/ping")).status_code == 200
         assert (await running.chat()).json()["error"]["code"] == "queue_unavailable"
     finally:
-        await admin.execute_command(*mended)
+        await admin.execute_command(*mended)  # type: ignore[no-untyped-call]
         await admin.aclose()
     assert (await said(200))["stage"] == "ready"
     await running.idle()
