@@ -35,7 +35,7 @@ Examples:
 """
 COMMANDS = tuple(dict.fromkeys(re.findall(r"^  \./baton (\w+)  ", HELP, re.MULTILINE)))
 BAD_INPUT = 2
-FOREIGN = ("ray", "test")  # commands whose options are Ray's and pytest's
+FOREIGN = (["ray"], ["test"], ["run", "redis"])  # what takes options of Ray, of pytest, and of a Redis server
 FIELD = re.compile(r"^    ([a-z]\w*): ", re.MULTILINE)
 
 
@@ -50,7 +50,8 @@ def answer(arguments: Sequence[str], root: Path) -> tuple[int, str] | None:
     for word in words:
         if command == "test" and word != "--help" and get_close_matches(word, ["--help"], cutoff=0.8):
             return BAD_INPUT, f"error: {word}: no such option; --help explains\n"
-    if command not in FOREIGN and (unknown := _unknown(words, root)):
+    foreign = any(list(arguments[: len(begins)]) == begins for begins in FOREIGN)
+    if not foreign and (unknown := _unknown(words, root)):
         return BAD_INPUT, f"error: {unknown}: no such option; --help lists them\n"
     return None
 

@@ -17,6 +17,7 @@ from tests.waiting import wait_until
 
 START = 120.0  # s until everything is ready, on a busy machine
 STOP = 60.0  # s
+NOTHING_NEW = {"PIP_NO_INDEX": "1"}  # a `.venv` that is not up to date is no reason to change it here
 PAGE = {"10.0.0.1": ADDRESSES[0], "10.0.0.2": ADDRESSES[1], "eth0": DEVICE}  # what the page says, and what is here
 
 
@@ -49,7 +50,7 @@ def pasted(commands: str, host: Host, folder: Path, log: Path) -> Iterator[subpr
         shell = subprocess.Popen(
             ["bash", "-c", f"{commands}\nwait"],
             cwd=folder,
-            env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+            env={**{name: each for name, each in os.environ.items() if name != "PYTHONPATH"}, **NOTHING_NEW},
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -85,6 +86,7 @@ def test_the_pages_commands_make_a_deployment(tmp_path: Path) -> None:
         def found_by_the_gateway() -> bool:
             said = [log.read_text() for log in logs]
             assert one.poll() is None and other.poll() is None, f"all services of a host have ended: {said}"
+            assert not any(re.search(r"^error: ", each, re.MULTILINE) for each in said), f"a service has ended: {said}"
             there = zip(("prefill", "decode"), ADDRESSES, strict=True)
             return all(re.search(rf"found {role} worker \w+ at tcp://{at}:20000\n", said[0]) for role, at in there)
 

@@ -33,6 +33,7 @@ def test_help(words: list[str]) -> None:
         ["status", "--on", "ray"],
         ["test", "-k", "launcher", "--help", "--lf"],
         ["ray", "start", "--no-such-option-of-ours"],
+        ["run", "redis", "--requirepass", "word"],
     ],
 )
 def test_words_that_some_command_takes_are_its_own_matter(words: list[str]) -> None:
@@ -45,7 +46,14 @@ def test_every_option_is_found_by_its_name() -> None:
             assert answer(["up", each.option], ROOT) is None
 
 
-TYPOS = [["fly"], ["up", "--prot"], ["down", "--nwo=yes"], ["test", "--hlep"], ["test", "-x", "--halp"]]
+TYPOS = [
+    ["fly"],
+    ["run", "decode", "--requirepass"],
+    ["up", "--prot"],
+    ["down", "--nwo=yes"],
+    ["test", "--hlep"],
+    ["test", "-x", "--halp"],
+]
 
 
 @pytest.mark.parametrize("words", TYPOS)
