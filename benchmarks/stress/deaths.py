@@ -36,6 +36,7 @@ from core.network.sealing import new_secret
 from core.process.status import read_status
 from core.redis.clients import connect_blocking
 from launcher.checking.preflight import check_port
+from launcher.host.log_file import LogFile
 from launcher.host.process import READY, Process, answers
 from launcher.host.processes import Processes, described, environment
 from launcher.host.redis_server import redis_service
@@ -98,8 +99,9 @@ class Instance:
         self.status = directory / f"{victim}.status"
         self.hang_file = directory / "hang"
         settings = environment({**os.environ, HANG_FILE: str(self.hang_file)}, ROOT, directory)
-        log = (directory / "log").open("ab")
-        self.supervisor = Supervisor(ROOT, settings, log, Stages(), signals, self.config.silent_seconds)
+        stages = Stages()
+        log = LogFile(directory / "log", self.config.log_bytes, self.config.log_files, stages.say)
+        self.supervisor = Supervisor(ROOT, settings, log, stages, signals, self.config.silent_seconds)
 
     def services(self) -> list[Process]:
         """Makes workers and gateway; one decode worker can hang."""

@@ -105,8 +105,9 @@ def main() -> int:
         life, record(life, options.model), load_secret(options.secret_file), make_transfer, torch.device("cpu")
     )
     io.start()
-    io.ready.wait()
-    if io.error:
+    while not io.registered and not inbox.stopping:
+        time.sleep(0.01)
+    if io.error is not None:
         print(f"error: {io.error}", file=sys.stderr)
         return 1
     options.ready.touch()
