@@ -49,7 +49,7 @@ async def test_auth_bypassed_through_host(serve: Serve, key_file: Path, make: Ke
 
 PATHS = ["/health/../metrics", "/health/..%2fmetrics", "//metrics", "/metrics/", "/METRICS", "/metrics;/health"]
 PATHS += ["/%6detrics", "/metrics%00", "/metrics%2f", "/./metrics", "/health%2f..%2fmetrics", "/metrics?/health"]
-PATHS += ["/metrics#/health", "/health/", "/healthz", "/ping/../stats", "http://x/metrics", "http://health/stats"]
+PATHS += ["/metrics#/health", "/health/x", "/healthz", "/ping/../stats", "http://x/metrics", "http://health/stats"]
 PATHS += ["/v1/models/../../health", "/v1//models", "*", "/ready%3f/../v1/models"]
 
 
@@ -61,7 +61,7 @@ async def test_auth_bypassed_through_path(serve: Serve, key_file: Path, make: Ke
         for method in ("GET", "POST", "HEAD", "OPTIONS"):
             head = (await said(running, f"{method} {path} HTTP/1.1", "host: x")).partition("\r\n")[0]
             assert head in ("HTTP/1.1 401 Unauthorized", "HTTP/1.1 400 Bad Request"), (method, path)
-    for path in ("/health", "/ready", "/ping", "/%68ealth", "/health?x=/metrics"):
+    for path in ("/health", "/health/", "/ready", "/ping", "/%68ealth", "/health?x=/metrics"):
         assert (await said(running, f"GET {path} HTTP/1.1", "host: x")).startswith("HTTP/1.1 200 OK"), path
 
 
