@@ -127,7 +127,7 @@ Where = Annotated[
 
 
 class StatusConfig(RayPlace, frozen=True, kw_only=True):
-    """Says how what runs is: the instances of this user on this host, or the deployment on a Ray cluster.
+    """Shows the instances of this user on this host, or the deployment on a Ray cluster.
 
     Example: ./baton status --ray-address 10.0.0.1:6379
     """

@@ -11,16 +11,16 @@ from pathlib import Path
 HELP = """\
 Baton serves large language models with prefill and decode split into two services.
 
-  ./baton up      start everything on this host, and stop it with Ctrl-C
-  ./baton chat    talk to the running instance
-  ./baton status     say how what runs is: on this host, or with --on ray the deployment on a Ray cluster
-  ./baton key     make, list and revoke the keys that clients need
-  ./baton run     run one service, such as ./baton run decode, of a deployment over several hosts
+  ./baton up         start everything on this host, and stop it with Ctrl-C
+  ./baton chat       talk to the running instance
+  ./baton status     show the instances on this host, or with --on ray the deployment on a Ray cluster
+  ./baton key        make, list and revoke the keys that clients need
+  ./baton run        run one service, such as ./baton run decode, of a deployment over several hosts
   ./baton down       end the deployment on a Ray cluster, and leave nothing of it
   ./baton ray        run Ray's own command line, such as ./baton ray start --head
   ./baton compose    print compose.yaml, for Docker Compose on one host
   ./baton manifests  print manifests, for Kubernetes
-  ./baton test    run ruff, mypy and the tests; further arguments go to pytest
+  ./baton test       run ruff, mypy and the tests; further arguments go to pytest
 
 Examples:
   ./baton up                                       the demo model, at http://127.0.0.1:8000/v1

@@ -55,8 +55,8 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
     max_waiting: Annotated[
         Count,
         Meta(
-            description="requests that wait for room, or for a moment at which they can keep their objective; more are "
-            "refused with 429"
+            description="requests that wait for room, or for a moment at which they can keep their objective (half of "
+            "them at most of one tenant); more are refused with 429"
         ),
     ] = 256
     max_samples: Annotated[Positive, Meta(description="largest n: answers to one prompt")] = 16

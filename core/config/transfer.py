@@ -69,7 +69,7 @@ class TransferConfig(TransferOptions, frozen=True, kw_only=True):
     verify_deadline: Annotated[
         Seconds, Meta(description="seconds without a payload after which a handoff that was committed is given up")
     ] = 5.0
-    silence: Annotated[Seconds, Meta(description="a peer that is silent for so many seconds is dead")] = 5.0
+    silence: Annotated[Seconds, Meta(description="seconds after which a silent peer counts as dead")] = 5.0
     remember: Annotated[Seconds, Meta(description="seconds that ended handoffs and cancels are remembered")] = 600.0
     waiting_share: Annotated[
         float, Meta(gt=0, le=1, description="share of the prefill pool that may wait for one decode worker")

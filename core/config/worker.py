@@ -23,7 +23,7 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
     log_level: LogLevel = "info"
     inbox: Annotated[Positive, Meta(description="events that may wait between the two threads")] = 65536
     jobs_ahead: Annotated[Positive, Meta(description="jobs taken from the stream but not yet running")] = 1024
-    gateway_silence: Annotated[Seconds, Meta(description="a gateway silent for so many seconds is dead")] = 5.0
+    gateway_silence: Annotated[Seconds, Meta(description="seconds after which a silent gateway counts as dead")] = 5.0
     drain_seconds: Annotated[Seconds, Meta(description="seconds that running sequences get at a shutdown")] = 10.0
     hang_seconds: Annotated[
         float,
