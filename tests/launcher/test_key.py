@@ -63,7 +63,7 @@ def test_a_file_of_ones_own_is_used(tmp_path: Path, capsys: Output) -> None:
         (["new", "one", "--weight", "0"], "--weight: '0'"),
         (["new", "one", "--concurrency", "-1"], "--concurrency: '-1'"),
         (["new", "one", "--tenant", "a/b"], "--tenant: 'a/b'"),
-        (["new", "one", "--rpm", "5"], "--rpm: '5': no such option"),
+        (["new", "one", "--rpm", "5"], "--rpm: no such option"),
         (["new", "one", "--api-keys", "/proc/nothing/keys"], "--api-keys"),
         (["list"], "--api-keys"),
         (["revoke", "one"], "--api-keys"),
