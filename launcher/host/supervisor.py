@@ -68,7 +68,7 @@ class Supervisor:
     ) -> None:
         """Begins without children. `silent_seconds`: for so long a child may be stopped or silent; 0: for ever.
 
-        `changed` is told how the services are, whenever that is another.
+        `changed` is told how the services are, whenever that changes.
         """
         self._directory = directory
         self._environment = environment
@@ -85,17 +85,20 @@ class Supervisor:
     def start(self, services: Iterable[Process]) -> None:
         """Starts services together and returns when all are ready. Raises `StartFailed` or `StopAsked`.
 
-        What is ready already is kept meanwhile: services that start may wait for it.
+        A service that was ready once is kept meanwhile: it is started again if it dies, for others may wait for it.
         """
-        starting = [self._keep(service) for service in services]
-        self._kept += starting
-        for kept in starting:
-            self._stages.show(kept.service.name, "starting")
-        while waiting := [kept for kept in starting if not kept.ready]:
-            for kept in waiting:
+        starting: list[Kept] = []
+        for service in services:
+            starting.append(self._keep(service))
+            self._kept.append(starting[-1])
+            self._stages.show(service.name, "starting")
+        never_ready = starting
+        while not all(kept.ready for kept in starting):
+            for kept in never_ready:
                 self._look(kept)
+            never_ready = [kept for kept in never_ready if not kept.ready]
             for kept in self._kept:
-                if kept not in waiting:
+                if kept not in never_ready:
                     self._tend(kept, time.monotonic())
             self._tell()
             self._sleep(LOOK_SECONDS)

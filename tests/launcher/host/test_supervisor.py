@@ -22,7 +22,7 @@ from launcher.host.pulse import Pulse
 from launcher.host.signals import Signals
 from launcher.host.supervisor import StartFailed, StopAsked, Supervisor, restart_delay
 from launcher.stages import Stages
-from tests.waiting import alive, wait_until
+from tests.waiting import alive, children, wait_until
 
 READY_THEN_SLEEP = """
 import os, signal, sys, time
@@ -158,6 +158,35 @@ while len(open("pids").read().split()) < 2:
     bench.supervisor.start([bench.service("redis")])
     bench.supervisor.start([bench.service("worker", waits + READY_THEN_SLEEP)])
     assert len(bench.pids()) == 3
+
+
+def test_what_dies_after_it_was_ready_does_not_end_the_start_of_those_it_started_with(bench: Bench) -> None:
+    """A gateway was ready first and dies, while a worker still loads."""
+    waits = """
+import os, signal, time
+while not os.path.exists("gateway is ready"):
+    time.sleep(0.01)
+(gateway,) = open("pids").read().split()
+os.kill(int(gateway), signal.SIGKILL)
+while len(open("pids").read().split()) < 2:
+    time.sleep(0.01)
+"""
+    mark = bench.directory / "gateway is ready"
+    supervisor = bench.supervise(0.0, lambda states: mark.touch() if states[0].stage == "ready" else None)
+    supervisor.start([bench.service("gateway"), bench.service("worker", waits + READY_THEN_SLEEP)])
+    assert supervisor.ready and len(bench.pids()) == 3
+    assert "gateway died (killed by SIGKILL); it is started again in 1 s" in bench.shown.getvalue()
+    assert "gateway is ready again" in bench.shown.getvalue()
+
+
+def test_what_began_is_ended_where_another_service_cannot_begin(bench: Bench) -> None:
+    before = children(os.getpid())
+    missing = replace(bench.service("worker"), command=("/no/such/program",))
+    with pytest.raises(StartFailed, match="worker did not start: "):
+        bench.supervisor.start([bench.service("gateway", "import signal; signal.pause()"), missing])
+    assert len(children(os.getpid())) == len(before) + 1
+    bench.supervisor.stop([])
+    assert children(os.getpid()) == before
 
 
 def test_a_worker_that_dies_is_started_again(bench: Bench) -> None:
