@@ -49,13 +49,18 @@ def _made(path: Path, content: str) -> int:
 
 
 def is_held(path: Path) -> bool:
-    """Tells whether the process that wrote `path` still lives; False if there is no such file."""
+    """Tells whether the process that wrote `path` still lives; False if there is no such file.
+
+    A file without a lock whose name belongs to another file by now was replaced just now, by a writer that lives.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return not os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
         return False
     except BlockingIOError:
         return True

@@ -1,7 +1,10 @@
 """Running instances are known to other commands of their user, and only those."""
 
+import fcntl
 import json
 from pathlib import Path
+
+import pytest
 
 from launcher.host.instances import Instance, Record, ServiceState, recorded, running
 
@@ -30,6 +33,21 @@ def test_an_instance_that_starts_or_stops_is_recorded_but_does_not_run() -> None
         assert [each.services for each in running()] == [services]
         record.change(phase="stopping")
         assert running() == [] and len(recorded()) == 1
+
+
+def test_a_record_that_changes_while_it_is_read_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader has the old file open, without its lock, when the new one already has its name."""
+    with Record(Instance("http://a", 1, "m", 1.0, "log", phase="starting"), quiet) as record:
+        lock = fcntl.flock
+
+        def changed_before(descriptor: int, how: int) -> None:
+            if how & fcntl.LOCK_SH:
+                record.change(phase="running")
+            lock(descriptor, how)
+
+        monkeypatch.setattr("launcher.host.held_file.fcntl.flock", changed_before)
+        assert [each.phase for each in recorded()] == ["running"]
+        assert [each.phase for each in recorded()] == ["running"]
 
 
 def test_the_record_of_an_earlier_version_is_read(tmp_path: Path) -> None:
