@@ -20,6 +20,8 @@ FLOATS = ("F32", "BF16", "F16")
 BESIDE_THE_TEXT = re.compile(r"(^|\.)(vision|visual|image|audio|speech|multi_modal|mm_|mtp|embed_vision|embed_audio)")
 """Names of tensors that a checkpoint may have beside its language model, which a worker may leave unread."""
 LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
+TABLE = re.compile(r"(embed\w*|wte|word_embeddings|lm_head)\.weight$")
+"""Names of tensors with a row for each token of the vocabulary: embeddings, and output layers, which may be tied."""
 
 
 @dataclass(frozen=True)
@@ -63,16 +65,18 @@ def least_bytes(directory: Path, dtype: str, quantization: str) -> int:
     """Returns the bytes that a worker's copy of a model's weights takes at the least; options as of `EngineOptions`.
 
     Numbers that are packed already stay as they are. What a worker may leave unread does not count: parts for pictures
-    and sound, layers behind the model's last, an output layer that the config ties to the embedding. 0 where files are
-    broken, which other checks tell.
+    and sound, and layers behind the model's last. Of the tables with a row for each token the largest alone counts: an
+    output layer may be tied to the embedding, and rows of an embedding may be read from its file's pages, which workers
+    share. 0 where files are broken, which other checks tell.
     """
-    config = _text_config(directory)
+    layers = _text_config(directory).get("num_hidden_layers")
     try:
         headers = [read_header(directory / name)[0] for name in weight_files(directory)]
     except (OSError, EOFError, ValueError, WeightsMissing):
         return 0
-    each = float_bytes(dtype, quantization)
-    return int(sum(_bytes_read(header, config, each) for header in headers))
+    sizes = _sizes_read(headers, layers, float_bytes(dtype, quantization))
+    tables = [size for name, size in sizes.items() if TABLE.search(name)]
+    return int(sum(sizes.values()) - sum(tables) + max(tables, default=0))
 
 
 def float_bytes(dtype: str, quantization: str) -> float:
@@ -91,14 +95,15 @@ def _text_config(directory: Path) -> dict[str, Any]:
     return text if isinstance(text, dict) else {}
 
 
-def _bytes_read(header: dict[str, StoredTensor], config: dict[str, Any], bytes_of_float: float) -> float:
-    layers, tied = config.get("num_hidden_layers"), config.get("tie_word_embeddings")
-    total, begin = 0.0, 0
-    for name, tensor in sorted(header.items(), key=lambda item: item[1].end):
-        size, begin = tensor.end - begin, tensor.end
-        layer = LAYER.search(name)
-        behind = layer is not None and isinstance(layers, int) and int(layer[1]) >= layers
-        if behind or BESIDE_THE_TEXT.search(name) or (tied and name.endswith("lm_head.weight")):
-            continue
-        total += tensor.values * bytes_of_float if tensor.kind in FLOATS else size
-    return total
+def _sizes_read(headers: list[dict[str, StoredTensor]], layers: Any, bytes_of_float: float) -> dict[str, float]:
+    """Returns the bytes in memory of each tensor that a worker reads; `layers`: how many the model has."""
+    sizes: dict[str, float] = {}
+    for header in headers:
+        begin = 0
+        for name, tensor in sorted(header.items(), key=lambda item: item[1].end):
+            size, begin = tensor.end - begin, tensor.end
+            layer = LAYER.search(name)
+            behind = layer is not None and isinstance(layers, int) and int(layer[1]) >= layers
+            if not behind and not BESIDE_THE_TEXT.search(name):
+                sizes[name] = tensor.values * bytes_of_float if tensor.kind in FLOATS else size
+    return sizes

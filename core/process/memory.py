@@ -19,17 +19,22 @@ def available_memory(groups: ControlGroups | None = None, meminfo: Path = Path("
 def left_by_groups(groups: ControlGroups) -> int:
     """Returns the fewest bytes that any control group of the process has left; `UNBOUNDED` where none has a limit.
 
-    Pages of files that nobody has used lately count as used by the group that read them, and are given up for others.
+    A group's use includes the pages of files that it has read. The kernel gives those up for other memory, recently
+    read ones too, such as a model's that was loaded before; `MemAvailable` counts both as available.
     """
     left = [UNBOUNDED]
     for group in groups.of_version_2():
         limit, used = number_in(group / "memory.max", UNBOUNDED), number_in(group / "memory.current", 0)
-        left.append(limit - used + figure_in(group / "memory.stat", "inactive_file"))
+        left.append(limit - used + _pages_of_files(group, ""))
     for group in groups.of_version_1("memory"):
         limit = number_in(group / "memory.limit_in_bytes", UNBOUNDED)
         used = number_in(group / "memory.usage_in_bytes", 0)
-        left.append(limit - used + figure_in(group / "memory.stat", "total_inactive_file"))
+        left.append(limit - used + _pages_of_files(group, "total_"))
     return max(0, min(left))
+
+
+def _pages_of_files(group: Path, prefix: str) -> int:
+    return sum(figure_in(group / "memory.stat", f"{prefix}{lists}_file") for lists in ("active", "inactive"))
 
 
 def figure_of_meminfo(meminfo: Path, name: str) -> int | None:

@@ -63,4 +63,6 @@ def _least_bytes(directory: Path, dtype: str, quantization: str) -> int:
 
 
 def _computes_natively(engine: EngineOptions) -> bool:
-    return engine.cpu_backend in ("auto", "native") and any(shutil.which(name) for name in COMPILERS)
+    """Tells whether native operators, which have no fp16, may pack weights; PyTorch's compute otherwise."""
+    wanted = engine.cpu_backend in ("auto", "native") and engine.dtype != "fp16"
+    return wanted and any(shutil.which(name) for name in COMPILERS)

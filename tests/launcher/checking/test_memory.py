@@ -21,9 +21,9 @@ TAKES = 2 * LAYERS * VALUES  # bytes, in bf16
 def model(tmp_path: Path) -> Path:
     """A checkpoint with parts that a worker leaves unread."""
     names = [f"model.layers.{layer}.mlp.up_proj.weight" for layer in range(LAYERS + 1)]
-    names += ["vision_tower.patch.weight", "model.visual.blocks.0.weight", "mtp.layers.0.weight", "lm_head.weight"]
+    names += ["vision_tower.patch.weight", "model.visual.blocks.0.weight", "mtp.layers.0.weight"]
     save_file({name: torch.zeros(VALUES, dtype=torch.bfloat16) for name in names}, tmp_path / "model.safetensors")
-    (tmp_path / "config.json").write_text(json.dumps({"num_hidden_layers": LAYERS, "tie_word_embeddings": True}))
+    (tmp_path / "config.json").write_text(json.dumps({"num_hidden_layers": LAYERS}))
     return tmp_path
 
 
@@ -36,6 +36,26 @@ def test_what_fits_is_served(model: Path) -> None:
     refuse_weights_beyond_memory(model, options(dtype="fp32"), workers=1, there=2 * TAKES)
     refuse_weights_beyond_memory(model, options(quantization="int4"), workers=4, there=TAKES)
     refuse_weights_beyond_memory(model, options(cpu_backend="torch"), workers=9, there=TAKES)
+
+
+def test_a_model_that_may_fit_is_not_refused(tmp_path: Path) -> None:
+    """An output layer may be tied though the config does not say so, an embedding read from pages of its file."""
+    layer, embedding = torch.zeros(VALUES, dtype=torch.bfloat16), torch.zeros(3 * VALUES, dtype=torch.bfloat16)
+    tensors = {"model.layers.0.x": layer, "model.embed_tokens.weight": embedding, "lm_head.weight": embedding.clone()}
+    save_file(tensors, tmp_path / "model.safetensors")
+    least = 2 * 4 * VALUES
+    for config in ({}, {"tie_word_embeddings": True}, {"tie_word_embeddings": False}):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        refuse_weights_beyond_memory(tmp_path, options(), workers=2, there=2 * least)
+        with pytest.raises(ConfigError):
+            refuse_weights_beyond_memory(tmp_path, options(), workers=2, there=2 * least - 1)
+
+
+def test_workers_whose_operators_are_pytorchs_share_the_pages_of_files(model: Path) -> None:
+    """Native operators know no fp16, whichever are asked for."""
+    refuse_weights_beyond_memory(model, options(dtype="fp16", cpu_backend="auto"), workers=9, there=TAKES)
+    with pytest.raises(ConfigError):
+        refuse_weights_beyond_memory(model, options(dtype="bf16", cpu_backend="auto"), workers=9, there=TAKES)
 
 
 def test_what_does_not_fit_is_refused_with_what_does(model: Path) -> None:
