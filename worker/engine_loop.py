@@ -1,6 +1,7 @@
 """Runs the engine thread: receive, plan, run, send. Both services run it; what differs is their `Policy`."""
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Moves
@@ -76,10 +77,12 @@ class EngineLoop(Generic[E]):
         useful_threads: Callable[[int], int],
         depth: int,
         idle_steps: IdleSteps | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Joins the parts. `useful_threads`: by a step's tokens. `depth`: steps launched before one is collected.
 
-        `idle_steps`: keep what steps cost known while there is nothing to compute; None: nothing runs then.
+        `idle_steps`: measures steps while there is nothing to compute; None: nothing runs then. `monotonic` times them,
+        and not the server's clock, which the first answer of Redis may set by hours.
         """
         self._life = life
         self._executor = executor
@@ -88,6 +91,7 @@ class EngineLoop(Generic[E]):
         self._useful_threads = useful_threads
         self._depth = depth
         self._idle_steps = idle_steps
+        self._monotonic = monotonic
         self._flying: deque[Plan] = deque()  # launched and not collected, oldest first
         self._leave_at: float | None = None  # server time, s, at which a worker that drains gives up
         self._idle = True
@@ -130,7 +134,7 @@ class EngineLoop(Generic[E]):
                     now = self._life.clock.now()
                     self._policy.progressed(self._scheduler.apply(result, now), now)
                     if self._idle_steps is not None:
-                        self._idle_steps.stepped(now)
+                        self._idle_steps.stepped(self._monotonic())
                 self._idle = plan is None and not collected  # what was collected may have made room for another plan
                 self._show()
         except DeviceError as error:
@@ -162,10 +166,9 @@ class EngineLoop(Generic[E]):
         if self._idle:
             self._life.busy.leave()
             if not self._over():
-                now = self._life.clock.now()
-                wait = min(IDLE_WAIT, max(0.0, self._scheduler.next_deadline - now))
+                wait = min(IDLE_WAIT, max(0.0, self._scheduler.next_deadline - self._life.clock.now()))
                 if self._idle_steps is not None and not self._policy.busy():
-                    wait = min(wait, self._idle_steps.seconds_left(now))
+                    wait = min(wait, self._idle_steps.seconds_left(self._monotonic()))
         self._life.status.rests()
         events = self._life.inbox.take(wait)
         self._life.status.begins("taking events")
@@ -182,26 +185,26 @@ class EngineLoop(Generic[E]):
         self._fresh = bool(events)
 
     def _measure(self) -> None:
-        """Runs steps of no request, if it is time to. What comes meanwhile waits for the steps in flight alone."""
-        clock, inbox, steps = self._life.clock, self._life.inbox, self._idle_steps
-        if steps is None or self._policy.busy() or inbox.anything or steps.seconds_left(clock.now()):
+        """Runs steps of no request, if it is time to; an event that comes meanwhile waits for steps in flight alone."""
+        clock, inbox, steps = self._monotonic, self._life.inbox, self._idle_steps
+        if steps is None or self._policy.busy() or inbox.anything or steps.seconds_left(clock()):
             return
         self._life.status.enters("measuring steps")
-        plans = deque(steps.begin(clock.now()))
+        plans = deque(steps.begin(clock()))
         self._executor.move(self._scheduler.take_moves())
         collected = 0.0
         launched: deque[float] = deque()
         while plans or self._flying:
             while plans and len(self._flying) < self._depth:
-                launched.append(clock.now())
+                launched.append(clock())
                 self._launch(plans.popleft())
             self._executor.collect()
-            now = clock.now()
+            now = clock()
             steps.took(self._flying.popleft(), now - max(launched.popleft(), collected))
             collected = now
             if inbox.anything or steps.is_over(now):
                 plans.clear()
-        steps.end(clock.now())
+        steps.end(clock())
         self._life.busy.leave()
         self._show()
 

@@ -34,7 +34,7 @@ class Inbox(Generic[E]):
 
     @property
     def anything(self) -> bool:
-        """Tells whether there is an event, or another reason for the engine thread to look."""
+        """Tells whether the engine thread has something to look at: an event, a wake-up, or the end."""
         return self.stopping or not self._queue.empty()
 
     def wake(self) -> None:

@@ -1,10 +1,11 @@
-"""Runs a few steps for nobody while there is nothing to compute, so that what steps cost stays known.
+"""Plans steps of no request for an idle worker, so that the costs of steps stay known.
 
-What a start has measured beside other work, or busy neighbours have taught, is too high when they have gone. A gateway
-that believes it refuses all requests with an objective; then no step runs, and nothing would ever correct it. So an
-idle worker measures by itself: at once when it begins, and again when its last step was some time ago, a share of its
-time at most. A session computes a short text that goes into no cache: parts of a prompt, and on a worker that decodes
-tokens behind it. Pure: the engine's loop runs the plans, and ends the session as soon as there is something to do.
+Costs that a start has measured beside other work, or that steps beside busy neighbours have taught, are too high when
+that load has gone. A gateway that believes them refuses all requests with an objective; then no step runs, and nothing
+would ever correct them. So an idle worker measures by itself: at once when it begins, and again when its last step was
+some time ago, for a small share of its time. A session computes a short text that goes into no cache: a few prompts,
+and on a decode worker tokens behind one of them. Pure: the engine's loop runs the plans, and ends the session as soon
+as an event comes.
 """
 
 from core.costs.fit import StepFit
@@ -13,16 +14,16 @@ from core.messages.sampling import Sampling
 from engine.blocks.manager import BlockManager, Tables
 from engine.plan import Plan, Work
 
-EVERY_S = 2.0
+MEASURE_AFTER_S = 2.0
 """Seconds without a step after which an idle worker measures again."""
-SHARE = 0.01
+MAX_SHARE = 0.01
 """The share of its time that an idle worker measures for, at most."""
-SESSION_S = 0.25
-"""Seconds after which a session ends, when the steps under way are done: a large model on a slow device takes long."""
-PROMPTS = (16, 64, 16, 64)
-"""Tokens of a session's prompts: of two lengths, which tell what a step takes from what a token takes."""
-DECODES = 8
-"""Decode steps of a session, behind a prompt of the first length; a worker that computes only prompts has none."""
+MAX_SESSION_S = 0.25
+"""Seconds after which a session launches no further step: a large model on a slow device takes long for each."""
+PROMPT_TOKENS = (16, 64, 16, 64)
+"""Tokens of a session's prompts: two lengths tell the cost of a step from the cost of a token."""
+DECODE_STEPS = 8
+"""Decode steps of a session, behind a prompt of the first length; a prefill worker runs none."""
 PLAIN = Sampling(seed=0)
 
 
@@ -30,7 +31,7 @@ class IdleSteps:
     """Says when an idle worker measures, plans the steps, and learns from them. `now` is in s of any one clock."""
 
     def __init__(self, blocks: BlockManager, fit: StepFit, most_tokens: int, *, decodes: bool) -> None:
-        """Teaches `fit`. `most_tokens`: of a step, and of a text. `decodes`: this worker decodes, too."""
+        """Teaches `fit`. `most_tokens`: of a step, and of a text. `decodes`: this is a decode worker."""
         self._blocks = blocks
         self._fit = fit
         self._most_tokens = most_tokens
@@ -45,15 +46,15 @@ class IdleSteps:
 
     def stepped(self, now: float) -> None:
         """Notes that a step of requests has run, from which the costs were learned."""
-        self._due = max(self._due, now + EVERY_S)
+        self._due = max(self._due, now + MEASURE_AFTER_S)
 
     def begin(self, now: float) -> list[Plan]:
         """Begins a session. Returns its steps, in order: none where the blocks have no room for it."""
-        self._begun, self._due = now, now + EVERY_S
-        lengths = [min(length, self._most_tokens) for length in PROMPTS]
+        self._begun, self._due = now, now + MEASURE_AFTER_S
+        lengths = [min(length, self._most_tokens) for length in PROMPT_TOKENS]
         if self._decodes:
             lengths = [length for length in lengths if length == lengths[0]]
-        behind = DECODES if self._decodes else 0
+        behind = DECODE_STEPS if self._decodes else 0
         self._tables = self._blocks.allocate(min(max(lengths) + behind, self._most_tokens))
         if self._tables is None:
             return []
@@ -75,16 +76,16 @@ class IdleSteps:
 
     def is_over(self, now: float) -> bool:
         """Tells whether a session has taken long enough."""
-        return now - self._begun > SESSION_S
+        return now - self._begun > MAX_SESSION_S
 
     def end(self, now: float) -> None:
         """Ends a session: gives the blocks back, none of whose texts the cache knows."""
         if self._tables is not None:
             self._blocks.free(self._tables)
             self._tables = None
-        self._due = now + max(EVERY_S, (now - self._begun) / SHARE)
+        self._due = now + max(MEASURE_AFTER_S, (now - self._begun) / MAX_SHARE)
 
     def _work(self, start: int, tokens: int, output_index: int = 0) -> Work:
         assert self._tables is not None
-        sequence = -self._sessions  # of no request; a device may keep something of one from step to step
+        sequence = -self._sessions  # no request's: a device keeps some states by sequence, from step to step
         return Work(sequence, start, [0] * tokens, self._tables, PLAIN, output_index=output_index)

@@ -1,9 +1,12 @@
 """Checks that the loop goes on while there is work, sleeps when there is none, and ends when it is told."""
 
+import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -16,7 +19,7 @@ from core.messages.sampling import Limits
 from core.redis.store import ServerClock
 from decode_service.policy import DecodePolicy
 from engine.plan import BlockMove, Plan, StepResult
-from engine.schedule.idle_steps import DECODES, IdleSteps
+from engine.schedule.idle_steps import DECODE_STEPS, IdleSteps
 from engine.schedule.scheduler import Scheduler
 from tests.worker.roles import SAMPLING, Bench
 from worker.engine_loop import EngineLoop
@@ -83,12 +86,13 @@ def make_loop(
     depth: int = 1,
     clock: ServerClock | None = None,
     idle_steps: IdleSteps | None = None,
+    monotonic: Callable[[], float] = time.monotonic,
 ) -> EngineLoop[object]:
     """Makes the loop of a decode worker, which has 60 s to drain."""
     config = structs.replace(bench.life.config, drain_seconds=60.0)
     life = replace(bench.life, config=config, inbox=inbox, status=status, clock=clock or bench.life.clock)
     policy = DecodePolicy(bench.parts._replace(life=life, scheduler=scheduler))
-    return EngineLoop(life, runner, scheduler, policy, lambda tokens: 1, depth, idle_steps)
+    return EngineLoop(life, runner, scheduler, policy, lambda tokens: 1, depth, idle_steps, monotonic)
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -246,14 +250,14 @@ def test_an_idle_worker_corrects_costs_that_are_far_too_high(depth: int) -> None
     bench = Bench()
     fit = StepFit(StepCosts(step=0.05, prompt_token=0.002, sequence=0.002))
     inbox: Inbox[object] = Inbox(100)
-    session = 2 + DECODES
+    session = 2 + DECODE_STEPS
     runner = Interrupted({session: inbox.stop})
     clock = StepClock(runner, 0.002)
     status, idle_steps = EngineStatus(), IdleSteps(bench.blocks, fit, 32, decodes=True)
     scheduler = Scheduler(
         bench.blocks, max_batch_tokens=16, max_sequences=1, max_model_len=64, max_in_flight=depth, fit=fit
     )
-    make_loop(bench, runner, inbox, scheduler, status, depth, clock, idle_steps).run()
+    make_loop(bench, runner, inbox, scheduler, status, depth, clock, idle_steps, clock.now).run()
     assert runner.steps == session and runner.most == depth
     assert status.load.costs.decode_seconds(1, 20) < 0.005 and 0 < status.load.costs.fastest < 0.005
     assert status.load.steps == bench.blocks.used_count == 0 and not bench.heard(Emit)
@@ -271,10 +275,35 @@ def test_a_request_waits_for_no_more_than_the_steps_in_flight(depth: int) -> Non
     runner = Interrupted({3: come})
     idle_steps = IdleSteps(bench.blocks, StepFit(), 32, decodes=True)
     clock = StepClock(runner, 0.002)
-    make_loop(bench, runner, inbox, bench.scheduler, EngineStatus(), depth, clock, idle_steps).run()
+    make_loop(bench, runner, inbox, bench.scheduler, EngineStatus(), depth, clock, idle_steps, clock.now).run()
     assert runner.steps == 3 + 5, "the session, then the request's steps"
     tokens = [token for event in bench.heard(Emit) for emitted in event.emitted for token in emitted.token_ids]
     assert tokens == [7] * 5 and bench.blocks.used_count == 0 and not runner.launched
+
+
+class HourBehind:
+    """Answers as a Redis server whose clock is an hour behind this host's."""
+
+    async def time(self) -> tuple[int, int]:
+        return int(time.time()) - 3600, 0
+
+
+def test_the_first_answer_of_redis_puts_off_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker measures before it has registered, and its count of the server's time may be set by hours then."""
+    monkeypatch.setattr("engine.schedule.idle_steps.MEASURE_AFTER_S", 0.01)
+    monkeypatch.setattr("engine.schedule.idle_steps.MAX_SHARE", 1.0)
+    bench, clock = Bench(), ServerClock()
+    inbox: Inbox[object] = Inbox(100)
+    fit = StepFit()
+    store: Any = HourBehind()
+    runner = Interrupted({3: lambda: asyncio.run(clock.sync(store)), 3 + DECODE_STEPS: inbox.stop})
+    idle_steps = IdleSteps(bench.blocks, fit, 32, decodes=True)
+    loop = make_loop(bench, runner, inbox, bench.scheduler, EngineStatus(), 1, clock, idle_steps)
+    thread = threading.Thread(target=loop.run, daemon=True)
+    thread.start()
+    thread.join(SECONDS)
+    assert not thread.is_alive(), "no second session has begun"
+    assert 0 < fit.costs.step < SECONDS, "no step took the hour by which the clock was set"
 
 
 class StopsAtRest(Inbox[object]):
@@ -290,5 +319,5 @@ def test_a_worker_that_has_just_run_a_request_measures_nothing() -> None:
     bench, inbox, runner = Bench(), StopsAtRest(100), Sevens()
     inbox.post(Submit(job(1)))
     idle_steps, clock = IdleSteps(bench.blocks, StepFit(), 32, decodes=True), StepClock(runner, 0.002)
-    make_loop(bench, runner, inbox, bench.scheduler, EngineStatus(), 1, clock, idle_steps).run()
+    make_loop(bench, runner, inbox, bench.scheduler, EngineStatus(), 1, clock, idle_steps, clock.now).run()
     assert runner.steps == 5

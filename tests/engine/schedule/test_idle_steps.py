@@ -8,7 +8,7 @@ from core.costs.steps import StepCosts, StepWork, pairs_of
 from core.kv.spec import KVGroup, KVSpec
 from engine.blocks.manager import BlockManager
 from engine.plan import Plan
-from engine.schedule.idle_steps import DECODES, EVERY_S, SESSION_S, SHARE, IdleSteps
+from engine.schedule.idle_steps import DECODE_STEPS, MAX_SESSION_S, MAX_SHARE, MEASURE_AFTER_S, IdleSteps
 
 TRUE = StepCosts(step=0.0015, prompt_token=0.0001, pair=1e-8, sequence=0.0002, context_token=1e-7)
 TOO_SLOW = 25.0
@@ -53,7 +53,7 @@ def test_costs_that_are_far_too_high_come_true(spec: KVSpec, learned: int) -> No
     for _ in range(3):
         now += steps.seconds_left(now)
         now = session(steps, now, TRUE)
-    assert now < 2.5 * EVERY_S
+    assert now < 2.5 * MEASURE_AFTER_S
     assert fit.costs.decode_seconds(1, 50) == pytest.approx(TRUE.decode_seconds(1, 50), rel=0.2)
     assert fit.costs.prompt_seconds(200, pairs_of(0, 200)) < 3 * TRUE.prompt_seconds(200, pairs_of(0, 200))
     assert 0 < fit.costs.fastest < 0.0025
@@ -75,13 +75,13 @@ def test_a_session_takes_a_share_of_the_time_at_most_and_waits_for_the_steps_of_
     assert steps.seconds_left(0.0) == 0, "at once when a worker begins"
     large = slower(TRUE, 1000.0)
     ended = session(steps, 0.0, large)
-    assert SESSION_S < ended < SESSION_S + large.prompt_seconds(16, pairs_of(0, 16))
-    assert steps.seconds_left(ended) == pytest.approx(ended / SHARE)
+    assert MAX_SESSION_S < ended < MAX_SESSION_S + large.prompt_seconds(16, pairs_of(0, 16))
+    assert steps.seconds_left(ended) == pytest.approx(ended / MAX_SHARE)
     quick = IdleSteps(blocks, StepFit(), 64, decodes=True)
     quick.stepped(7.0)
-    assert quick.seconds_left(7.0) == EVERY_S
+    assert quick.seconds_left(7.0) == MEASURE_AFTER_S
     ended = session(quick, 9.0, TRUE)
-    assert quick.seconds_left(ended) == pytest.approx(max(EVERY_S, (ended - 9.0) / SHARE))
+    assert quick.seconds_left(ended) == pytest.approx(max(MEASURE_AFTER_S, (ended - 9.0) / MAX_SHARE))
 
 
 def test_what_was_computed_is_in_no_cache_and_a_full_pool_is_left_alone() -> None:
@@ -89,8 +89,8 @@ def test_what_was_computed_is_in_no_cache_and_a_full_pool_is_left_alone() -> Non
     steps = IdleSteps(blocks, StepFit(), 64, decodes=True)
     plans = steps.begin(0.0)
     (table,) = plans[0].works[0].blocks
-    assert blocks.used_count == len(table) == (16 + DECODES) / 4
-    assert [plan.works[0].start for plan in plans[-DECODES:]] == list(range(16, 16 + DECODES))
+    assert blocks.used_count == len(table) == (16 + DECODE_STEPS) / 4
+    assert [plan.works[0].start for plan in plans[-DECODE_STEPS:]] == list(range(16, 16 + DECODE_STEPS))
     steps.end(0.0)
     assert blocks.used_count == blocks.cached_count == 0
     taken = blocks.allocate(32)
@@ -109,4 +109,4 @@ def test_a_text_is_never_longer_than_the_blocks_that_a_window_begins_with() -> N
     blocks = BlockManager(WINDOWED, [7, 33], ahead=16)
     works = [plan.works[0] for plan in IdleSteps(blocks, StepFit(), 64, decodes=True).begin(0.0)]
     room = min(4 * len(table) for table in works[0].blocks)
-    assert room < 16 + DECODES and max(work.start + len(work.token_ids) for work in works) == room
+    assert room < 16 + DECODE_STEPS and max(work.start + len(work.token_ids) for work in works) == room
