@@ -132,7 +132,7 @@ class StatusConfig(RayPlace, frozen=True, kw_only=True):
     Example: ./baton status --ray-address 10.0.0.1:6379
     """
 
-    on: Where = "host"  # another place of a cluster means one, too
+    on: Where = "host"  # the options of a Ray cluster mean `ray`, too
 
 
 class UpConfig(DeploymentOptions, frozen=True, kw_only=True):
@@ -153,7 +153,7 @@ class UpConfig(DeploymentOptions, frozen=True, kw_only=True):
     ] = 16 << 20
     log_files: Annotated[
         int,
-        Meta(ge=1, le=100, description="files of that size that the log keeps; the oldest goes for a new one"),
+        Meta(ge=1, le=100, description="files of --log-bytes that the log keeps; the oldest goes for a new file"),
     ] = 4
     silent_seconds: Annotated[
         float,

@@ -11,7 +11,7 @@ from launcher.host.process import READY, answers
 from launcher.options import StatusConfig
 from launcher.ray_process import asks_for_ray, hand_over
 
-NOT_READY, NONE = 1, 2
+NOT_READY, NO_INSTANCE = 1, 2  # exit statuses
 NOTHING = (
     "no instance of this user runs on this host; ./baton up starts one, ./baton status --on ray looks at a Ray cluster"
 )
@@ -26,11 +26,11 @@ def status(arguments: Sequence[str]) -> int:
         parse(StatusConfig, arguments, "baton status")
     except BatonError as error:
         print(f"error: {error}", file=sys.stderr)
-        return NONE
+        return NO_INSTANCE
     found = recorded()
     if not found:
         print(f"error: {NOTHING}", file=sys.stderr)
-        return NONE
+        return NO_INSTANCE
     served = [serves(instance) for instance in found]
     now = time.time()
     print("\n\n".join(described(instance, ready, now) for instance, ready in zip(found, served, strict=True)))

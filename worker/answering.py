@@ -1,7 +1,7 @@
-"""Answers requests on one worker: keeps the sequences that run here, from a job or a landing to their ends.
+"""Answers requests on a worker: keeps the sequences that run here, from a job or a landing to their ends.
 
-Both services do so. It is all that a decode worker does with its sequences once their KV is there; a prefill worker
-answers whole requests while no decode worker is there.
+Both services use it: a decode worker for all of its sequences, a prefill worker for the whole requests that it is given
+while no decode worker can be reached.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,7 +19,7 @@ from worker.role import Parts, check_tokens
 
 
 class SequenceGroup:
-    """Keeps the samples of one prompt on this worker, and the handoff that brings its KV, if one does."""
+    """Keeps the samples of one prompt on this worker, and the handoff that brings its KV, if a handoff does."""
 
     __slots__ = ("handoff", "landed", "living", "members", "queued_at")
 
@@ -77,7 +77,7 @@ class Answering:
 
     def misdirected(self, job: AnyJob) -> None:
         """Refuses a job that workers of this role do not take."""
-        message = f"a {self._role} worker takes no such jobs"
+        message = f"a {self._role} worker does not take this kind of job"
         self._refuse(job.attempts(), "misdirected", message, retryable=True)
 
     def _refuse(self, keys: Iterable[AttemptKey], reason: str, message: str, *, retryable: bool) -> None:
@@ -91,7 +91,7 @@ class Answering:
         self.by_key |= dict.fromkeys(group.living, group)
 
     def kill(self, key: AttemptKey) -> None:
-        """Ends this attempt at a sample, and lower ones, without a word."""
+        """Ends this attempt at a sample, and lower attempts; the gateway is told nothing."""
         group = self.by_key.get(key.of)
         if group is not None and group.stem.key.attempt <= key.attempt:
             self.leave(group, key.of)
@@ -130,7 +130,7 @@ class Answering:
                 self.fail(group, [sample], "deadline", text, retryable=False)
 
     def stop(self, reason: str) -> None:
-        """Fails all that runs here, because the worker stops; another can go on. What still lands stays."""
+        """Fails all that runs here, because the worker stops; another worker can go on. What still lands stays."""
         for group in list(self.by_stem.values()):
             if group.landed:
                 message = f"the {self._role} worker is leaving"
@@ -163,7 +163,7 @@ class Answering:
             self.end(group)
 
     def end(self, group: SequenceGroup) -> None:
-        """Ends a group, whoever of its samples still lives."""
+        """Ends a group, whichever of its samples still live."""
         for sample in group.living:
             del self.by_key[sample]
         for sequence in group.members:

@@ -94,7 +94,7 @@ class BusyPage:
 
 
 def mapped(descriptor: int) -> mmap.mmap:
-    """Maps the shared page, or one of this worker's own where the disk has no room: that would kill who writes it."""
+    """Maps the shared page, or a page of this worker's own: writing to a page that the disk has no room for kills."""
     try:
         os.posix_fallocate(descriptor, 0, PAGE)
     except OSError as error:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-UNIFIED = ""  # the name by which /proc/PID/cgroup has the one hierarchy of version 2
+UNIFIED = ""  # the controllers that /proc/PID/cgroup names for the only hierarchy of version 2
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Bounds what a service logs: each statement writes so many lines in a while, and says how many it has left out.
+"""Bounds what a service logs: each log statement writes a few lines in a while, and says how many it has left out.
 
 Whatever makes a service log at the pace of its peers or clients fills a disk no faster than this. What was left out is
 told by the statement's next line, or when the log ends.
@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-LINES = 20  # of one kind
-WINDOW_S = 10.0  # s in which there are no more
-MAX_KINDS = 1024  # kinds that are told apart; further ones are taken for one
+MAX_LINES = 20  # of one kind, in a window
+WINDOW_S = 10.0
+MAX_KINDS = 1024  # kinds of lines that are told apart; all further lines are one kind
 
 Kind = tuple[str, str, int, str]
 
@@ -43,8 +43,8 @@ class LineLimit:
 class BoundedLog(logging.StreamHandler[TextIO]):
     """Writes the lines of each kind within a limit.
 
-    A kind is a statement of the program, whatever its arguments are; `extra={"kind": ...}` makes several of one. Lines
-    for debugging are all written: whoever asks for them wants each.
+    A kind is a log statement of the program, whatever its arguments are; `extra={"kind": ...}` makes several kinds of
+    one statement. All lines of the level DEBUG are written: whoever asks for that level wants each.
     """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
@@ -60,13 +60,12 @@ class BoundedLog(logging.StreamHandler[TextIO]):
         kind = (record.name, record.pathname, record.lineno, getattr(record, "kind", ""))
         if kind not in self._limits and len(self._limits) >= MAX_KINDS:
             kind = ("", "", 0, "")
-        left_out = self._limits.setdefault(kind, LineLimit(LINES, WINDOW_S)).take(self._clock())
+        left_out = self._limits.setdefault(kind, LineLimit(MAX_LINES, WINDOW_S)).take(self._clock())
         if left_out is None:
             return
         if left_out:
             record = copy.copy(record)
-            record.msg = f"{record.getMessage()} ({left_out} such lines were left out before)"
-            record.args = ()
+            record.msg = f"{record.msg} ({left_out} such lines were left out before)"
         super().emit(record)
 
     def close(self) -> None:

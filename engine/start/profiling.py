@@ -21,7 +21,7 @@ from engine.plan import BlockMove, Plan, Work
 
 FIRST_TOKENS = 16
 LONGER_TOKENS = 256
-"""A CPU's profiling steps have at most so many tokens: their memory tells nothing, and the rate is known by then."""
+"""Tokens of a CPU's profiling steps at most: their memory tells nothing, and the rate is known by then."""
 SECONDS = 0.5
 REPEATS = 7
 PLAIN = Sampling(seed=0)

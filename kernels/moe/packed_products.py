@@ -33,7 +33,7 @@ CONFIGS = (
 """The first two are the defaults of few rows of a tile and of more, the last is that of fp32."""
 ON_HOPPER = CONFIGS[4]
 """The default of more rows there: the registers of 8 warps hold no operand of 64 rows in the layout that Hopper's
-products want, so that one passes through shared memory in slices, with 33 to 65 barriers a step; of 128 rows with 9."""
+products want: an operand passes through shared memory in slices, with 33 to 65 barriers a step; of 128 rows with 9."""
 
 
 class PackedExpert(NamedTuple):
@@ -67,7 +67,7 @@ def down(gated: Tensor, product: PackedExpert, tiles: Tiles, shares: Tensor, *, 
 
 
 def _default(x: Tensor, rows: int) -> Config:
-    """Returns how tiles of so many rows are multiplied where nothing was measured."""
+    """Returns how tiles of `rows` rows are multiplied where nothing was measured."""
     if x.dtype == torch.float32:
         return CONFIGS[-1]
     if rows <= FEW:

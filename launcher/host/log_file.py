@@ -1,4 +1,4 @@
-"""Keeps an instance's log within bounds: files of a bounded size, of which the oldest go, and never an error.
+"""Keeps an instance's log within bounds: files of a bounded size, the oldest of which go, and no errors.
 
 A log that cannot be written, because the disk is full or gone, loses lines and not the service. The lost lines are
 counted, and their number is said on the terminal and in the log as soon as that can be written again.
@@ -17,7 +17,7 @@ RETRY_S = 5.0  # s between two attempts to write a log that could not be written
 
 
 class Log(Protocol):
-    """Takes lines. What becomes of them ends nobody: writing raises no error."""
+    """Takes lines. Writing raises no error, whatever becomes of the lines."""
 
     def write(self, lines: bytes) -> None:
         """Writes whole lines, each with its line end."""
@@ -29,7 +29,7 @@ class Descriptors(Protocol):
     path: str
 
     def of(self, size: int) -> int:
-        """Returns the open file that so many bytes are to be appended to. Raises `OSError`."""
+        """Returns the open file that the next `size` bytes are to be appended to. Raises `OSError`."""
 
 
 class LossyLog:
@@ -89,7 +89,7 @@ class RotatedFiles:
         self._descriptor = _locked(self.path)
 
     def of(self, size: int) -> int:
-        """Returns the open file, a new one where the present one would have more than its bytes. Raises `OSError`."""
+        """Returns the open file, or a new file where `size` more bytes are too many for it. Raises `OSError`."""
         held = os.fstat(self._descriptor).st_size
         if held and held + size > self._max_bytes:
             self._rotate()
@@ -113,7 +113,7 @@ class RotatedFiles:
 
 
 class LogFile(LossyLog):
-    """Is the log of one instance on this host, until it is closed."""
+    """Writes the log of one instance on this host, until it is closed."""
 
     def __init__(self, path: Path, max_bytes: int, count: int, say: Callable[[str], None]) -> None:
         """Makes the file. Raises `OSError`."""
@@ -133,7 +133,7 @@ class LogFile(LossyLog):
 
 
 class Inherited:
-    """Is a file that this process was started with, whose size others look after."""
+    """Gives a file that this process was started with, and whose size another program bounds."""
 
     def __init__(self, descriptor: int, name: str) -> None:
         self.path = name

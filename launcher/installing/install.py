@@ -146,9 +146,9 @@ def _alone(root: Path, stages: Stages) -> Iterator[int]:
 
 
 def _make_venv(venv: Path, version: str, stages: Stages, lock: int) -> None:
-    """Makes `.venv`, unless it holds its `python-version`; one that was interrupted or is older is replaced.
+    """Makes `.venv`, unless it holds its `python-version`; a `.venv` that was interrupted or is older is replaced.
 
-    Raises `InstallFailed` where something speaks against its removal, before anything of it is removed.
+    Raises `InstallFailed` where a reason speaks against its removal, before any file of it is removed.
     """
     made = venv / "python-version"
     if _holds(made, version):

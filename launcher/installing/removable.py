@@ -1,4 +1,4 @@
-"""Finds what speaks against changing or removing a `.venv`: its owner is another user, or somebody runs from it.
+"""Finds what speaks against changing or removing a `.venv`: it belongs to another user, or a process runs from it.
 
 Only the standard library: this runs before anything is installed.
 """
@@ -38,7 +38,7 @@ def kept(venv: Path) -> str:
     except PermissionError:
         may_run = False
     except OSError:
-        may_run = True  # there is none any more: what nobody can run is made anew
+        may_run = True  # the link leads nowhere any more: such a `.venv` is made anew
     if not may_run:
         return f"you may not run {python.resolve()}, the Python of {venv}: {other}"
     if users := ", ".join(map(str, running_from(venv))):

@@ -81,7 +81,7 @@ class ManifestsConfig(DeploymentOptions, frozen=True, kw_only=True):
             "empty: the model needs none",
         ),
     ] = ""
-    hf_endpoint: Annotated[str, Meta(description="URL of another hub than huggingface.co; empty: that one")] = ""
+    hf_endpoint: Annotated[str, Meta(description="URL of the hub with the model; empty: https://huggingface.co")] = ""
     port: Annotated[
         int, Meta(ge=1024, le=65535, description="port of the endpoint, of its pods and of its Service")
     ] = 8000

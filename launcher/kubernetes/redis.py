@@ -12,13 +12,13 @@ from launcher.yaml_text import Value
 
 USER = 999  # the image's own
 CPUS = 0.5
-FORKED = 2  # times what the server holds: while it writes its file anew, a forked copy may hold as much
+MEMORY_FACTOR = 2  # of what the server holds: while it writes its file anew, a forked copy may hold as much
 ANSWERS = ["sh", "-c", "redis-cli ping | grep -q PONG"]  # one that still reads its file answers something else
 
 
 def redis(config: ManifestsConfig, service: Service) -> Value:
     """Makes the StatefulSet. The password is in the environment, and on no command line outside the pod."""
-    (port,), memory = service.ports, FORKED * service.max_memory
+    (port,), memory = service.ports, MEMORY_FACTOR * service.max_memory
     program, *words = redis_command(service)
     claim: Value = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size(config.redis_size)}}}
     if config.storage_class:

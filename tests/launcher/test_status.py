@@ -8,7 +8,7 @@ import pytest
 from launcher.__main__ import main
 from launcher.host.instances import Instance, Record, ServiceState
 from launcher.ray_process import asks_for_ray, needs_ray
-from launcher.status import NONE, NOT_READY, NOTHING, described, duration
+from launcher.status import NO_INSTANCE, NOT_READY, NOTHING, described, duration
 
 INSTANCE = Instance(
     "http://127.0.0.1:1",
@@ -22,7 +22,7 @@ INSTANCE = Instance(
 
 
 def test_where_nothing_runs_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["status"]) == NONE
+    assert main(["status"]) == NO_INSTANCE
     assert capsys.readouterr() == ("", f"error: {NOTHING}\n")
 
 

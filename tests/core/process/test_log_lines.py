@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.process.log_lines import LINES, MAX_KINDS, WINDOW_S, BoundedLog, LineLimit
+from core.process.log_lines import MAX_KINDS, MAX_LINES, WINDOW_S, BoundedLog, LineLimit
 
 
 class Bench:
@@ -37,49 +37,58 @@ def test_lines_are_limited_and_those_left_out_are_counted() -> None:
 
 
 def test_a_statement_writes_so_many_lines_and_tells_of_the_others(bench: Bench) -> None:
-    for number in range(2 * LINES + 1):
-        bench.now = WINDOW_S * (number // (2 * LINES))
+    for number in range(2 * MAX_LINES + 1):
+        bench.now = WINDOW_S * (number // (2 * MAX_LINES))
         bench.log.info("request %d", number)
     assert bench.lines() == [
-        *(f"request {number}" for number in range(LINES)),
-        f"request {2 * LINES} ({LINES} such lines were left out before)",
+        *(f"request {number}" for number in range(MAX_LINES)),
+        f"request {2 * MAX_LINES} ({MAX_LINES} such lines were left out before)",
     ]
 
 
 def test_statements_do_not_crowd_each_other_out(bench: Bench) -> None:
-    for number in range(2 * LINES):
+    for number in range(2 * MAX_LINES):
         bench.log.info("many")
-        if number == LINES:
+        if number == MAX_LINES:
             bench.log.warning("rare")
-    assert bench.lines() == [*["many"] * LINES, "rare"]
+    assert bench.lines() == [*["many"] * MAX_LINES, "rare"]
 
 
 def test_a_statement_has_kinds_where_it_says_so(bench: Bench) -> None:
-    for number in range(4 * LINES):
+    for number in range(4 * MAX_LINES):
         bench.log.info("%d", number, extra={"kind": ("one", "other")[number % 2]})
-    assert bench.lines() == [str(number) for number in range(2 * LINES)]
+    assert bench.lines() == [str(number) for number in range(2 * MAX_LINES)]
 
 
 def test_words_of_another_make_no_kinds_and_kinds_take_bounded_memory(bench: Bench) -> None:
-    for number in range(3 * LINES):
+    for number in range(3 * MAX_LINES):
         bench.log.info(f"made of {number}")
-    assert len(bench.lines()) == LINES
-    for number in range(MAX_KINDS + 5 * LINES):
+    assert len(bench.lines()) == MAX_LINES
+    for number in range(MAX_KINDS + 5 * MAX_LINES):
         bench.log.info("x", extra={"kind": str(number)})
-    assert len(bench.lines()) == LINES + (MAX_KINDS - 1) + LINES
+    assert len(bench.lines()) == MAX_LINES + (MAX_KINDS - 1) + MAX_LINES
 
 
 def test_the_end_tells_what_was_left_out_last(bench: Bench) -> None:
-    for _ in range(LINES + 3):
+    for _ in range(MAX_LINES + 3):
         bench.log.info("many")
     bench.handler.close()
     assert bench.lines()[-1] == "3 more lines were left out"
 
 
+def test_a_line_that_cannot_be_formatted_raises_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is wrong with a log statement, its service goes on."""
+    monkeypatch.setattr(logging, "raiseExceptions", False)  # it would only print a traceback
+    for number in range(MAX_LINES + 2):
+        bench.now = WINDOW_S * (number // (MAX_LINES + 1))
+        bench.log.info("%d", "no number")
+    assert bench.lines() == []
+
+
 def test_each_line_for_debugging_is_written(bench: Bench) -> None:
-    for _ in range(2 * LINES):
+    for _ in range(2 * MAX_LINES):
         bench.log.debug("a detail")
-    assert len(bench.lines()) == 2 * LINES
+    assert len(bench.lines()) == 2 * MAX_LINES
 
 
 def test_other_handlers_see_the_line_as_it_was(bench: Bench) -> None:
@@ -87,7 +96,7 @@ def test_other_handlers_see_the_line_as_it_was(bench: Bench) -> None:
     other = logging.Handler()
     other.emit = lambda record: seen.append(record.getMessage())  # type: ignore[method-assign]
     bench.log.addHandler(other)
-    for number in range(LINES + 2):
-        bench.now = WINDOW_S * (number // (LINES + 1))
+    for number in range(MAX_LINES + 2):
+        bench.now = WINDOW_S * (number // (MAX_LINES + 1))
         bench.log.info("many")
-    assert seen == ["many"] * (LINES + 2) and "left out" in bench.lines()[-1]
+    assert seen == ["many"] * (MAX_LINES + 2) and "left out" in bench.lines()[-1]

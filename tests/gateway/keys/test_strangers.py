@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from core.process.log_lines import LINES, BoundedLog
+from core.process.log_lines import MAX_LINES, BoundedLog
 from tests.gateway.http.test_protocol import connected
 from tests.gateway.keys.conftest import KeyMaker
 from tests.gateway.running import Running
@@ -42,7 +42,7 @@ async def test_whoever_has_no_key_fills_no_disk(
         await wire.answer()
     assert len(caplog.text) + len(written.getvalue()) == before, written.getvalue()[-1000:]
     own = {"x-request-id": "mine", "authorization": f"Bearer {key}"}
-    for _ in range(5 * LINES):
+    for _ in range(5 * MAX_LINES):
         await running.client.get("/v1/models", headers=own)
     ids = [line for line in written.getvalue().splitlines() if line.endswith(" is mine to its client")]
-    assert len(ids) == LINES
+    assert len(ids) == MAX_LINES

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from core.network.sealing import Signer
-from core.process.log_lines import LINES, BoundedLog
+from core.process.log_lines import MAX_LINES, BoundedLog
 from core.redis.records import GatewayRecord
 from core.redis.registry import PURPOSE, listed
 from core.slo import Objective
@@ -120,11 +120,11 @@ async def test_what_is_no_http_has_a_line(running: Running, caplog: pytest.LogCa
 def test_each_code_has_its_own_lines(written: io.StringIO) -> None:
     refusals = Refusals(Metrics("tiny", []), keyed=False)
     many, rare = APIError(429, "full", code="rate_limit_exceeded"), invalid("x")
-    for number in range(LINES + 5):
+    for number in range(MAX_LINES + 5):
         refusals.report(many, f"r{number}")
     refusals.report(rare, "other")
     text = written.getvalue().splitlines()
-    assert len(text) == LINES + 1 and text[-1] == "request other is answered 400 invalid_value"
+    assert len(text) == MAX_LINES + 1 and text[-1] == "request other is answered 400 invalid_value"
 
 
 def test_requests_without_a_valid_key_are_counted_in_a_line_a_minute(written: io.StringIO) -> None:
