@@ -11,6 +11,7 @@ from starlette.responses import Response
 from core.adapters import HeldAdapter
 from gateway.errors import invalid, is_anthropic, no_model
 from gateway.http.endpoint import Endpoint
+from gateway.http.paging import page_size
 from gateway.http.serving import Serving, reply
 from gateway.service import Gateway
 
@@ -45,7 +46,7 @@ class Model(Struct, frozen=True):
     object: str = "model"
     owned_by: str = "baton"
     parent: str | None = None  # of an adapter the model
-    # What Anthropic's clients read, and who sends the header `anthropic-version` gets.
+    # What Anthropic's clients read: answers to requests with the header `anthropic-version` have these fields as well.
     type: Literal["model"] | UnsetType = UNSET
     display_name: str | UnsetType = UNSET
     created_at: str | UnsetType = UNSET  # RFC 3339
@@ -59,7 +60,7 @@ class Models(Struct, frozen=True):
 
     data: list[Model]
     object: str = "list"
-    has_more: bool | UnsetType = UNSET  # these three as well
+    has_more: bool | UnsetType = UNSET  # this field and the next two are for Anthropic's clients, too
     first_id: str | UnsetType | None = UNSET
     last_id: str | UnsetType | None = UNSET
 
@@ -125,15 +126,13 @@ def _described(model: Model) -> Model:
 def _page(models: Sequence[Model], request: Request) -> Models:
     """Returns the models behind `after_id` or before `before_id`, `limit` at most. Raises `APIError`."""
     asked, ids = request.query_params, [model.id for model in models]
-    limit, after, before = asked.get("limit", f"{MAX_PAGE_MODELS}"), asked.get("after_id"), asked.get("before_id")
-    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= MAX_PAGE_MODELS):
-        raise invalid(f"limit: {limit[:64]!r} is no number from 1 to {MAX_PAGE_MODELS}", "limit")
+    limit, after, before = page_size(asked, MAX_PAGE_MODELS), asked.get("after_id"), asked.get("before_id")
     for name, id in (("after_id", after), ("before_id", before)):
         if id is not None and id not in ids:
             raise invalid(f"{name}: there is no model {id[:64]!r}", name)
     begin = ids.index(after) + 1 if after is not None else 0
     end = ids.index(before) if before is not None else len(ids)
     left = [_described(model) for model in models[begin:end]]
-    page = left[-int(limit) :] if before is not None and after is None else left[: int(limit)]
+    page = left[-limit:] if before is not None and after is None else left[:limit]
     first, last = (page[0].id, page[-1].id) if page else (None, None)
     return Models(page, has_more=len(page) < len(left), first_id=first, last_id=last)

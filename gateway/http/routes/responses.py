@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from gateway.errors import APIError, invalid, named
 from gateway.http.endpoint import Endpoint
+from gateway.http.paging import page_size
 from gateway.http.serving import Serving, caller, reply
 from gateway.openai.tokens import MOST
 from gateway.requests.request import Request as Open
@@ -78,13 +79,11 @@ def endpoints(serving: Serving) -> list[Endpoint]:
 
     async def input_items(request: Request) -> Response:
         query = request.query_params
-        limit, order = query.get("limit", f"{USUAL}"), query.get("order", "desc")
-        if not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= LISTED):
-            raise invalid(f"limit: {limit[:64]!r} is no number from 1 to {LISTED}", "limit")
+        limit, order = page_size(query, LISTED, USUAL), query.get("order", "desc")
         if order not in ("asc", "desc"):
             raise invalid(f"order: {order[:64]!r} is neither 'asc' nor 'desc'", "order")
         found = await conversations.get(caller(request), request.path_params["id"])
-        return reply(found.listed(int(limit), order == "desc", query.get("after")))
+        return reply(found.listed(limit, order == "desc", query.get("after")))
 
     path, one = "/v1/responses", "/v1/responses/{id}"
     counts, lists = "Counts the tokens of a response's prompt.", "Lists what a stored response answers."

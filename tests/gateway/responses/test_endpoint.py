@@ -231,7 +231,7 @@ async def test_errors_name_the_clients_field(running: Running) -> None:
         await running.openai.responses.create(model=running.gateway.model, input="Hi!", max_output_tokens=300)
     assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "max_output_tokens")
     assert "max_output_tokens" in caught.value.message and "completion" not in caught.value.message
-    for query in ({"limit": "0"}, {"limit": "x"}, {"order": "up"}, {"after": "nobody"}):
+    for query in ({"limit": "0"}, {"limit": "x"}, {"limit": "1" * 5000}, {"order": "up"}, {"after": "nobody"}):
         response = await running.openai.responses.create(model=running.gateway.model, input="Hi!")
         headers = {"authorization": "Bearer none"}
         path = f"/v1/responses/{response.id}/input_items"

@@ -75,7 +75,7 @@ async def test_pages_of_models(
     assert [model.id async for model in client.models.list(limit=1)] == ["tiny", "a", "b", "c"]
 
 
-@pytest.mark.parametrize("asked", [{"limit": "0"}, {"limit": "x"}, {"after_id": "nothing"}])
+@pytest.mark.parametrize("asked", [{"limit": "0"}, {"limit": "x"}, {"limit": "1" * 5000}, {"after_id": "nothing"}])
 async def test_pages_that_cannot_be(asked: dict[str, str], running: Running) -> None:
     answer = await running.client.get("/v1/models", params=asked, headers=ASKED)
     assert answer.status_code == 400 and answer.json()["error"]["type"] == "invalid_request_error"
