@@ -21,7 +21,7 @@ from gateway.grammar.frames import LENGTH, Check, Verdict
 
 PROCESSES = 2
 WAITING = 256  # grammars that may wait to be checked, each for any number of requests …
-WAITING_EACH = 64  # … and of one tenant, of which as many are checked as others leave time for
+WAITING_EACH = 64  # … and how many of them may be one tenant's
 SECONDS = 10.0  # s until a check is given up, the start of its process included: it may get little of a processor
 KNOWN = 1024  # verdicts that are remembered
 KNOWN_BYTES = 8 << 20  # that they may take
@@ -47,7 +47,7 @@ class GrammarChecks:
     async def checked(
         self, grammar: str, param: str, written: Literal["lark", "any"] = "lark", party: Party = NOBODY
     ) -> str:
-        """Returns a grammar in Lark that workers can compile, in turn with others'. `written`: "any" is Lark or GBNF.
+        """Returns a grammar in Lark that workers can compile; tenants take turns. `written`: "any" is Lark or GBNF.
 
         Raises `APIError`: a 400 with the code `invalid_grammar` or `grammar_too_complex` that names `param`, or a 503
         where too many wait to be checked, or one took too long for want of a processor.
@@ -58,7 +58,8 @@ class GrammarChecks:
         key = hashlib.sha256(f"{written} {grammar}".encode()).digest()
         verdict = self._known.get(key) or await self._verdict(key, Check(grammar, written), party)
         if verdict is None:
-            raise unavailable("the grammar could not be checked: too many others are", "grammar_checks_busy")
+            message = "the grammar could not be checked: too many other grammars are being checked"
+            raise unavailable(message, "grammar_checks_busy")
         if verdict.refused:
             raise invalid(f"{param}: {verdict.message}", param, verdict.refused)
         return verdict.grammar or grammar

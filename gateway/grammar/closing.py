@@ -40,7 +40,7 @@ NOTHING = Named({}, {}, {})
 
 
 def with_closed_objects(schema: dict[str, Any]) -> dict[str, Any]:
-    """Returns a changed copy. Raises `GrammarError` for compositions of too many names."""
+    """Returns a copy of a schema with closed objects. Raises `GrammarError` for compositions of too many names."""
     return _Closing(schema).written()
 
 
@@ -62,7 +62,8 @@ class _Closing:
             copies[self._copies[reference, closed]] = self._closed(part, NOTHING) if closed else self._open(part)
         if not self._leads_out:
             found = {key: value for key, value in found.items() if key not in _DEFINITIONS}
-        return found | {"$defs": {**found.get("$defs", {}), **copies}} if copies else found
+        kept = found.get("$defs")
+        return found | {"$defs": {**(kept if isinstance(kept, dict) else {}), **copies}} if copies else found
 
     def _closed(self, schema: Any, outer: Named) -> Any:
         """Returns a part that allows what it names, and what the parts beside it do: `outer`."""
@@ -79,8 +80,8 @@ class _Closing:
         if every.decides or (every.least > len(properties) and not every.patterns):
             return found
         for key, names in (("properties", properties), ("patternProperties", every.patterns)):
-            if names:
-                found[key] = self._with_names(found.get(key) or {}, names)
+            if names and isinstance(listed := found.get(key, {}), dict):
+                found[key] = self._with_names(listed, names)
         return found | {"additionalProperties": False}
 
     def _open(self, schema: Any) -> Any:

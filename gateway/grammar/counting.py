@@ -26,19 +26,22 @@ def with_counts(schema: dict[str, Any]) -> dict[str, Any]:
     least, most = (value if _is_count(value := schema.get(key)) else None for key in _COUNTS)
     if not isinstance(properties, dict) or (least is None and most is None):
         return schema
-    needed = [name for name in told if name in properties] if isinstance(told, list) else []
+    needed = {name for name in told if isinstance(name, str)} & properties.keys() if isinstance(told, list) else set()
     optional = [name for name, value in properties.items() if name not in needed and value is not False]
     closed = schema.get("additionalProperties") is False and not schema.get("patternProperties")
-    if not optional:
+    beside = schema.get("allOf", [])
+    if not optional or not isinstance(beside, list):
         return schema
     least = max(0, (least or 0) - len(needed))
     most = len(optional) if most is None else min(len(optional), most - len(needed))
-    chosen = list(islice(_choices(optional, least, most, closed), MAX_BRANCHES + 1))
+    # A closed object that needs more than may come is not searched for: that would take exponential time.
+    choices = () if closed and least > most else _choices(optional, least, most, closed)
+    chosen = list(islice(choices, MAX_BRANCHES + 1))
     if len(chosen) > MAX_BRANCHES:
         return schema
     branches = {"anyOf": [_branch(each) for each in chosen]} if chosen else {"enum": []}
     kept = {key: value for key, value in schema.items() if not closed or key not in _COUNTS}
-    return kept | ({"allOf": [*schema.get("allOf", ()), branches]} if "anyOf" in schema else branches)
+    return kept | ({"allOf": [*beside, branches]} if "anyOf" in schema else branches)
 
 
 def _choices(names: Sequence[str], least: int, most: int, closed: bool) -> Iterator[dict[str, bool]]:

@@ -19,10 +19,10 @@ from gateway.grammar.texts import (
 )
 
 REGEX = 1 << 14  # characters
-FORM = 4096  # characters of work that a schema or choices are taken for, whose size nobody knows: a thread's
+FORM = 4096  # characters of work that a schema or choices are taken for, whose size is not known: a thread's
 
 Work = Callable[[Callable[[], str], int, str, Party], Awaitable[str]]
-"""Does work of a size, about a field, for somebody, here or on a thread."""
+"""Does work of a size, about a field, for a tenant, here or on a thread."""
 
 
 class Form(NamedTuple):

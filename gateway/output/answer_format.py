@@ -72,7 +72,7 @@ class AnswerFormat:
 def answer_format(
     shown: ShownTools, token_id: TokenId, tools: ToolParser = "auto", reasoning: ReasoningParser = "auto"
 ) -> AnswerFormat:
-    """Returns the format of a model whose template shows this. `tools` and `reasoning` name one, or auto or none."""
+    """Returns the format of a model whose template shows this. `tools` and `reasoning` name formats, auto or none."""
     family = next((family for family in FAMILIES if family.name == tools), None)
     if tools == "auto":
         family = recognised(FAMILIES, shown, token_id)

@@ -96,6 +96,18 @@ def _bare(value: Any, key: str) -> Any:
     return bare(value)
 
 
+def required_names(schema: Mapping[str, Any]) -> frozenset[str]:
+    """Returns the names of the properties that an object of a schema always has."""
+    required = schema.get("required")
+    return frozenset(name for name in required if isinstance(name, str)) if isinstance(required, list) else frozenset()
+
+
+def listed_values(schema: Mapping[str, Any]) -> list[Any]:
+    """Returns the values that a schema lists, empty where it lists none."""
+    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    return values if isinstance(values, list) else []
+
+
 def member_rules(
     rule: str, values: Mapping[str, str], required: Collection[str], sign: str, comma: str, end: str
 ) -> str:

@@ -44,5 +44,5 @@ class OutputParser(Protocol):
         ...
 
     def flush(self, cut: bool = False) -> Sequence[Part]:
-        """Returns what was held back: the text has ended. Of one that was `cut`, no markup that had begun is left."""
+        """Returns what was held back: the text has ended. Of a `cut` text, no markup that had begun is left."""
         ...

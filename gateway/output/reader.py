@@ -40,12 +40,12 @@ class Marks:
 class Reader:
     """Holds text that has come and is not read yet, and counts the calls that were found in it.
 
-    With `only_calls`, an answer consists of calls: what its end leaves of one is markup, and white space no content.
+    With `only_calls`, an answer consists of calls: what its end leaves of a call is markup, and white space no content.
     """
 
     def __init__(self, only_calls: bool = False) -> None:
         self._only_calls = only_calls
-        self._drops = False  # the text has ended within markup, which is of no use to anybody
+        self._drops = False  # the text has ended within markup, which no client can use
         self.text = ""
         self.at = 0  # what is before this place has been read
         self.ended = False  # no more text comes

@@ -19,7 +19,7 @@ _USE = ToolUse((Tool(NAME, PARAMETERS),))
 
 
 def recognised(families: Sequence[Family], shown: ShownTools, token_id: TokenId) -> Family | None:
-    """Returns the family of a model's format, the first that fits, or None if it takes no tools, or none of these."""
+    """Returns the family of a model's format, the first that fits, or None if it takes no tools, or no family fits."""
     if not shown.takes:
         return None
     if (calls := shown.calls) is not None:

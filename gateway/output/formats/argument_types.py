@@ -15,7 +15,7 @@ _SCHEMAS = 256  # … and schemas that are looked at in all, for one argument: r
 
 
 def argument_types(tools: tuple[Tool, ...], name: str, argument: str) -> frozenset[str]:
-    """Returns the JSON types that an argument of a tool may have; all for an argument that nobody described."""
+    """Returns the JSON types that an argument of a tool may have; all types where no schema describes it."""
     schema = next((tool.parameters for tool in tools if tool.name == name), None) or {}
     properties = schema.get("properties")
     if not isinstance(properties, Mapping) or argument not in properties:
@@ -34,7 +34,8 @@ def _types(schema: Any, root: Mapping[str, Any], depth: int, left: Iterator[int]
     allowed = TYPES
     given = schema.get("type")
     if isinstance(given, str | list):
-        allowed = frozenset([given] if isinstance(given, str) else given) & TYPES
+        names = [given] if isinstance(given, str) else given
+        allowed = frozenset(name for name in names if isinstance(name, str)) & TYPES
     if isinstance(values := schema.get("enum"), list):
         allowed &= frozenset(map(json_type, values))
     if "const" in schema:

@@ -15,7 +15,19 @@ from gateway.grammar.texts import literal
 from gateway.output.formats.argument_types import STRING, TYPES, as_json, types_of
 from gateway.output.formats.call_object import Found
 from gateway.output.formats.family import Family
-from gateway.output.lark import HEAD, NOTHING, TokenId, either, mark, member_rules, schema, start, up_to
+from gateway.output.lark import (
+    HEAD,
+    NOTHING,
+    TokenId,
+    either,
+    listed_values,
+    mark,
+    member_rules,
+    required_names,
+    schema,
+    start,
+    up_to,
+)
 from gateway.output.reader import Marks, Pieces, Reader, Steps, kept, told
 from gateway.output.tools import Tool, ToolUse
 
@@ -114,7 +126,7 @@ def _key(reader: Reader) -> Pieces[bool]:
 
 
 def _scalar(reader: Reader) -> Pieces[bool]:
-    """Yields a value that has no others in it as JSON. Returns False if the text ends within it."""
+    """Yields a value that has no other values in it as JSON. Returns False if the text ends within it."""
     if (yield from reader.skip(QUOTE)):
         yield '"'
         pieces = reader.until(_QUOTE)
@@ -172,7 +184,7 @@ class _Values:
             return '(pair ("," pair)*)? "}"'
         values = {name: self._value(value, tool, depth + 1) for name, value in properties.items()}
         rule = f"members_{len(self._rules)}"
-        self._rules.append(member_rules(rule, values, object.get("required") or [], ":", ",", "}"))
+        self._rules.append(member_rules(rule, values, required_names(object), ":", ",", "}"))
         return rule
 
     def _value(self, given: Any, tool: Tool, depth: int) -> str:
@@ -190,18 +202,17 @@ class _Values:
         return f"({either(ways)})"
 
     def _string(self, given: Mapping[str, Any]) -> str:
-        choices = given.get("enum", [given["const"]] if "const" in given else None)
-        texts = [choice for choice in choices or () if isinstance(choice, str)]
+        texts = [choice for choice in listed_values(given) if isinstance(choice, str)]
         if not texts or not all(texts):
             return f"{self._quote} quoted"
         return f"{self._quote} ({either(map(literal, texts))}) {self._quote}"
 
     def _array(self, given: Mapping[str, Any], tool: Tool, depth: int) -> str:
         item = self._value(given.get("items"), tool, depth + 1)
-        least, most = int(given.get("minItems", 0)), given.get("maxItems")
+        least, most = (count if isinstance(count := given.get(key), int) else None for key in ("minItems", "maxItems"))
         if most == 0:
             return '"[]"'
-        more = f"{{{max(least - 1, 0)},{'' if most is None else int(most) - 1}}}"
+        more = f"{{{max((least or 0) - 1, 0)},{'' if most is None else most - 1}}}"
         return f'"[" ({item} ("," {item}){more}){"" if least else "?"} "]"'
 
 

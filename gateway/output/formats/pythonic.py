@@ -16,7 +16,7 @@ from gateway.grammar.texts import literal
 from gateway.output.formats.argument_types import types_of
 from gateway.output.formats.family import Family
 from gateway.output.formats.python_values import as_json
-from gateway.output.lark import HEAD, Shared, TokenId, either, mark, member_rules, schema, up_to
+from gateway.output.lark import HEAD, Shared, TokenId, either, mark, member_rules, required_names, schema, up_to
 from gateway.output.reader import Marks, Reader, Steps
 from gateway.output.tools import Tool, ToolUse
 
@@ -169,7 +169,7 @@ def _argument_rules(tool: Tool, rule: str, shared: Shared) -> str:
         one = f"/[A-Za-z_]{{1,64}}=/ {schema({}, tool)}"
         return f'{rule}: ({one} (", " {one})*)? ")"\n'
     values = {name: shared.rule(_value(value, tool)) for name, value in properties.items()}
-    return member_rules(rule, values, root.get("required") or [], "=", ", ", ")")
+    return member_rules(rule, values, required_names(root), "=", ", ", ")")
 
 
 def _value(value: object, tool: Tool) -> str:

@@ -11,7 +11,17 @@ from typing import Any, NamedTuple
 
 from gateway.grammar.texts import literal
 from gateway.output.formats.argument_types import STRING, TYPES, argument_types, as_json, types_of
-from gateway.output.lark import NOTHING, Shared, TokenId, either, mark, schema, up_to
+from gateway.output.lark import (
+    NOTHING,
+    Shared,
+    TokenId,
+    either,
+    listed_values,
+    mark,
+    required_names,
+    schema,
+    up_to,
+)
 from gateway.output.reader import Marks, Pieces, Reader, Steps, kept, told
 from gateway.output.tools import Tool, ToolUse
 
@@ -144,7 +154,7 @@ def argument_rules(tools: Sequence[Tool], tags: Tags, token_id: TokenId) -> str:
 
 def _tool_rule(rule: str, tool: Tool, tags: Tags, shared: Shared) -> str:
     parameters = NOTHING if tool.parameters is None else tool.parameters
-    properties, required = parameters.get("properties"), parameters.get("required") or []
+    properties, required = parameters.get("properties"), required_names(parameters)
     between = "key_end" + (" SPACE? value" if tags.value else "") + _break(tags)
     if not isinstance(properties, Mapping):
         return f'{rule}: (key /[^<>"]{{1,64}}/ {between} {"text " if tags.text else ""}bare SPACE?)*\n'
@@ -167,7 +177,7 @@ def _value_rule(value: Any, tool: Tool, tags: Tags, shared: Shared) -> str:
     text, json = ("text ", "json ") if tags.text else ("", "")
     if STRING not in types:
         return shared.rule(f"{json}{schema(value, tool, root)}{_break(tags)} value_end")
-    choices = value.get("enum", [value["const"]] if "const" in value else None) if isinstance(value, Mapping) else None
+    choices = listed_values(value) if isinstance(value, Mapping) else []
     if choices and all(isinstance(choice, str) and choice for choice in choices):
         return shared.rule(f"{text}({either(map(literal, choices))}){_break(tags)} value_end")
     if tags.text and types != {STRING}:

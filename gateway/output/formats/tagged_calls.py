@@ -1,4 +1,4 @@
-"""Describes calls whose arguments stand between tags, several perhaps in a section; all but GLM's formats of them.
+"""Describes calls whose arguments stand between tags, several perhaps in a section: all such formats but GLM's.
 
 <tool_call>
 <function=weather>

@@ -73,3 +73,23 @@ def test_too_many_choices_stay_as_they_are_for_the_refusal(tokenizer: LLTokenize
         fits(tokenizer, of_json_schema(wide), "{}")
     many = {"properties": {f"p{i}": {} for i in range(MAX_BRANCHES)}, "minProperties": 1, "additionalProperties": False}
     assert len(with_counts(many)["anyOf"]) == MAX_BRANCHES
+
+
+def test_bounds_that_exclude_each_other_take_no_time() -> None:
+    """A search of 30 optional properties of which at least 16 and at most 15 come would try 155 million sets."""
+    wide = {"properties": {f"p{i}": {} for i in range(30)}, "additionalProperties": False}
+    assert with_counts({**wide, "minProperties": 16, "maxProperties": 15}) == {**wide, "enum": []}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"a": {}}, "required": [["a"], {}, 1], "minProperties": 1},
+        {"properties": {"a": {}}, "minProperties": 1, "anyOf": [{}], "allOf": 5},
+        {"properties": [1], "patternProperties": {"^a": {}}, "required": ["b"]},
+        {"properties": {"a": {"$ref": "#/anyOf/" + "1" * 5000}}, "anyOf": [{}]},
+        {"properties": {"a": {"$ref": "#/$defs/0"}, "b": {"$ref": "x"}}, "$defs": [{"properties": {"c": {}}}]},
+    ],
+)
+def test_a_schema_that_is_none_is_left_to_the_check(schema: dict[str, Any]) -> None:
+    assert of_json_schema(schema).startswith("start: %json")

@@ -3,6 +3,7 @@
 import functools
 import json
 import random
+from typing import Any
 
 import jsonschema
 import numpy as np
@@ -209,3 +210,18 @@ def test_what_a_grammar_lets_pass_is_read_as_calls_that_keep_to_the_schema(famil
         assert family in PREAMBLES or made == parts, text
         for call in made:
             jsonschema.validate(json.loads(call["arguments"]), schemas[call["call"]])
+
+
+BROKEN = (
+    {"required": 5, "properties": {"a": {"enum": 5}, "b": {"type": "string", "const": 1}}},
+    {"required": [["a"], {}], "properties": {"a": {"type": ["array", []], "minItems": "x", "maxItems": {}}}},
+    {"properties": {"a": {"type": "array", "minItems": None}, "b": {"items": 5, "enum": None}}, "$defs": 5},
+    {"properties": [], "patternProperties": {"^a": {}}, "required": ["b"]},
+)
+
+
+@families
+@pytest.mark.parametrize("schema", BROKEN)
+def test_a_tools_schema_that_is_none_is_left_to_the_check(family: str, schema: dict[str, Any]) -> None:
+    use = ToolUse((Tool("f", schema),), must=True)
+    assert "start:" in format_of(family, vocabulary(family, "added").token_id).grammar("", use)

@@ -23,6 +23,8 @@ def types(schema: dict[str, Any], **more: Any) -> frozenset[str]:
         ({"anyOf": [{"type": "string"}, {"$ref": "#/$defs/n"}]}, {"string", "number"}),
         ({"allOf": [{"type": ["string", "null"]}, {"oneOf": [{"type": "null"}]}]}, {"null"}),
         ({"$ref": "#/properties/a"}, TYPES),
+        ({"type": [["string"], {}, "null"]}, {"null"}),
+        ({"enum": 5, "anyOf": 5, "allOf": 5, "const": "x"}, {"string"}),
     ],
 )
 def test_types_are_those_of_the_schema(schema: dict[str, Any], allowed: set[str]) -> None:
