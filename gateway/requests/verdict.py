@@ -41,7 +41,7 @@ class Verdict(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """Holds what is expected of a request's best route, in seconds; None where nothing is known."""
+    """Holds what is expected of a request's best route, in seconds; None where it is not known."""
 
     ttft: float | None = None  # from now to its first token
     tpot: float | None = None  # for each token of every sequence there, with it
@@ -59,24 +59,26 @@ def judge(expected: Expected, wanted: Objective, waited: float, others: float | 
     `waited`: seconds since it came. `others`: seconds for each token that the strictest sequence there was promised.
     """
     of_tokens = _of_tokens(expected, wanted, waited, others)
-    if of_tokens.answer is Answer.REFUSED or wanted.ttft_ms is None or expected.ttft is None:
+    unknown = expected.ttft is None and of_tokens.answer is Answer.GOES
+    if of_tokens.answer is Answer.REFUSED or wanted.ttft_ms is None or unknown:
         return of_tokens
-    limit, ttft = wanted.ttft_ms / 1000, expected.sure * expected.ttft
+    limit, least = wanted.ttft_ms / 1000, expected.ttft or 0.0
+    ttft = expected.sure * least
     if ttft <= limit - waited:
         return of_tokens
     came = f" after {waited:.2f} s of waiting" if waited >= 0.01 else ""
-    why = f"the first token is expected in {expected.ttft:.2f} s{came}, and wanted within {limit:g} s"
+    why = f"the first token is expected in {least:.2f} s{came}, and wanted within {limit:g} s"
     if of_tokens.answer is Answer.WAITS and ttft <= limit:  # only what it waited for has made it late
         why = f"{of_tokens.why}; {waited:.2f} s of waiting have not helped, and the first is wanted within {limit:g} s"
     return Verdict(Answer.REFUSED, why, pause(ttft - (limit - waited)))
 
 
 def _of_tokens(expected: Expected, wanted: Objective, waited: float, others: float | None) -> Verdict:
-    """Judges it by how fast tokens would come: its own, and those of others beside it."""
+    """Judges a request by how fast tokens would come: its own, and those of the sequences beside it."""
     tpot, fastest, patient = expected.tpot, expected.fastest, waited < PATIENCE_S
     limit = None if wanted.tpot_ms is None else wanted.tpot_ms / 1000
     if limit is not None and limit < fastest:
-        why = f"a token every {1000 * fastest:.3g} ms is the fastest that was ever seen, and wanted is one every "
+        why = f"a token every {1000 * fastest:.3g} ms is the fastest that was ever seen, and a token is wanted every "
         return Verdict(Answer.REFUSED, f"{why}{1000 * limit:g} ms", LEARNING_PAUSE_S)
     if tpot is None:
         return GOES
@@ -88,7 +90,7 @@ def _of_tokens(expected: Expected, wanted: Objective, waited: float, others: flo
             return Verdict(Answer.WAITS, why)
         return Verdict(Answer.REFUSED, f"{why}; {waited:.0f} s of waiting have not helped", LEARNING_PAUSE_S)
     if others is not None and tpot > others and patient:
-        why = f"it would slow tokens down to {1000 * tpot:.3g} ms, and others are promised theirs every "
+        why = f"it would slow tokens down to {1000 * tpot:.3g} ms, and other answers are promised a token every "
         return Verdict(Answer.WAITS, f"{why}{1000 * others:g} ms")
     return GOES
 

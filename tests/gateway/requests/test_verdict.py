@@ -87,3 +87,11 @@ def test_no_request_waits_for_ever_for_a_better_moment() -> None:
     assert judge(busy, TPOT, PATIENCE_S + 1).answer is R, "it would not have what it asks for"
     assert judge(busy, NO_OBJECTIVE, PATIENCE_S - 1, 0.05).answer is W
     assert judge(busy, NO_OBJECTIVE, PATIENCE_S + 1, 0.05).answer is G, "it has asked for nothing, and had to wait"
+
+
+def test_no_request_waits_beyond_its_first_tokens_limit_where_that_time_is_not_known() -> None:
+    busy = Expected(None, 0.09)
+    assert judge(busy, BOTH, 1.0).answer is W
+    verdict = judge(busy, BOTH, 2.1)
+    assert verdict.answer is R and "2.10 s of waiting" in verdict.why
+    assert judge(Expected(None, 0.05), BOTH, 2.1).answer is G, "nothing says that it is too late"
