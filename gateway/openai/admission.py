@@ -16,7 +16,7 @@ from gateway.errors import APIError, conflict, invalid, no_model
 from gateway.grammar.checks import GrammarChecks
 from gateway.keys.caller import ANYBODY, Caller
 from gateway.openai.admitted import Admitted
-from gateway.openai.bodies.constraints import TOOL, Constraints
+from gateway.openai.bodies.constraints import Constraints, size_of_tools
 from gateway.openai.bodies.forms import form_of
 from gateway.openai.bodies.nesting import values
 from gateway.openai.bodies.sampling import bad_sequences, check_ids, check_prompt, limits_of, samples_of, sampling_of
@@ -116,7 +116,8 @@ class Admission:
             grammar = await self._constraints.grammar(form, use, tail, caller.party)
             sampling = sampling_of(body, self.tokenizer, await self._bad_words(body, caller.party), grammar)
             markers = self._format.markers(use)
-            admitted = await self._with_keys(self._admit(body, prompt, "messages", None, sampling, caller, markers))
+            admitted = self._admit(body, prompt, "messages", None, sampling, caller, markers)
+            admitted = await self._with_keys(admitted, "messages", caller.party)
             if use is None and self._format.thinking is None:
                 return Admitted([admitted], PlainText)
             return Admitted([admitted], partial(self._format.parser, tail, use))
@@ -132,7 +133,7 @@ class Admission:
         functions = functions_of(body) if body.tool_choice != "none" and body.function_call != "none" else []
         if functions and self._format.family is None:
             raise no_tools(body, self._model, self._config.tool_parser, self._format.takes_tools)
-        size = sum(message.size() for message in body.messages) + TOOL * len(functions)
+        size = sum(message.size() for message in body.messages) + size_of_tools(len(functions))
 
         def tokenized() -> list[int]:
             tools = [{"type": "function", "function": function.for_template()} for function in functions] or None
@@ -166,7 +167,7 @@ class Admission:
             sampling = sampling_of(body, self.tokenizer, await self._bad_words(body, caller.party), grammar)
             default = 1 if body.only_echo() else COMPLETION_TOKENS
             admitted = [self._admit(body, ids, "prompt", default, sampling, caller) for ids in tokens]
-            return Admitted([await self._with_keys(each) for each in admitted], PlainText)
+            return Admitted([await self._with_keys(each, "prompt", caller.party) for each in admitted], PlainText)
 
     async def tokenized(self, work: Callable[[], T], size: int, param: str, party: Party) -> T:
         """Does `work` here for short prompts, and for longer ones on a thread within a deadline. Raises `APIError`.
@@ -183,16 +184,13 @@ class Admission:
         except TimeoutError:
             raise invalid(f"{param} could not be tokenized within {RENDER_SECONDS:g} s", param, "too_long") from None
 
-    async def _with_keys(self, admitted: AdmittedPrompt) -> AdmittedPrompt:
-        """Returns the same with the keys of the prompt's blocks, if any worker tells which ones it has."""
+    async def _with_keys(self, admitted: AdmittedPrompt, param: str, party: Party) -> AdmittedPrompt:
+        """Returns the same with the keys of the prompt's blocks, if any worker tells which blocks it has."""
         prompt, sizes = admitted.prompt, self._block_sizes()
         if not sizes:
             return admitted
-        if len(prompt.token_ids) * len(sizes) <= HASHED_INLINE:
-            return structs.replace(admitted, keys=prompt_keys(prompt, sizes))
-        threads = self._threads if len(prompt.token_ids) <= LONG else self._long
-        party = Party(prompt.tenant, prompt.weight)
-        keys = await threads.run(partial(prompt_keys, prompt, sizes), party, len(prompt.token_ids), RENDER_SECONDS)
+        work, size = partial(prompt_keys, prompt, sizes), len(prompt.token_ids) * len(sizes)
+        keys = work() if size <= HASHED_INLINE else await self.tokenized(work, size, param, party)
         return structs.replace(admitted, keys=keys)
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Does work on a few threads, on which tenants take turns: one tenant's long prompts delay no other's for long."""
+"""Does work on a few threads, on which tenants take turns: long prompts of a tenant delay no other tenant for long."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,30 +9,30 @@ from typing import Any, TypeVar
 from core.turns import Party, Slots, TooManyWait
 from gateway.errors import unavailable
 
-EACH = 256
-"""Works that one tenant may have waiting; all that are admitted are bounded by `--max-requests` and `--max-waiting`."""
+WAITING_EACH = 256
+"""Works that a tenant may have waiting; `--max-requests` and `--max-waiting` bound the works of all tenants."""
 T = TypeVar("T")
 
 
 class TurnThreads:
-    """Has some threads."""
+    """Has a few threads, each of which does one work at a time."""
 
     def __init__(self, count: int, name: str) -> None:
         """Makes up to `count` threads of this name, when they are needed."""
-        self._slots = Slots(count, EACH)
+        self._slots = Slots(count, WAITING_EACH)
         self._threads = ThreadPoolExecutor(count, thread_name_prefix=name)
 
     async def run(self, work: Callable[[], T], party: Party, size: int, seconds: float) -> T:
-        """Does `work`, of a size that turns are counted by, and returns what it gives.
+        """Does `work`, and returns its result; turns are counted by the works' sizes.
 
         Raises `TimeoutError` where it takes longer than `seconds`, and `APIError` (503) where its turn has not come by
-        then. A thread goes on with what nobody waits for any more, and is not given to others before it is done.
+        then. A thread goes on with a work whose result is not waited for any more, and takes no other work before.
         """
         try:
             async with asyncio.timeout(seconds):
                 await self._slots.take(party, size)
         except (TimeoutError, TooManyWait):
-            message = "the prompt could not be tokenized: too many others are"
+            message = "the prompt could not be tokenized: too many other prompts are being tokenized"
             raise unavailable(message, "tokenizers_busy") from None
         loop = asyncio.get_running_loop()
 

@@ -6,11 +6,16 @@ from core.grammars import GrammarError
 from core.turns import NOBODY, Party
 from gateway.errors import APIError, invalid
 from gateway.grammar.checks import GrammarChecks
-from gateway.grammar.forms import Form, Work, grammar_of
+from gateway.grammar.forms import FORM, Form, Work, grammar_of
 from gateway.output.answer_format import AnswerFormat
 from gateway.output.tools import ToolUse
 
-TOOL = 512  # characters of work that a tool is taken for: some of them together go to a thread
+TOOL = 512  # characters of work that a tool is taken for, beside those of a schema of unknown size
+
+
+def size_of_tools(count: int) -> int:
+    """Returns the characters of work that tools are taken for: a thread's, since a tool's schema may be of any size."""
+    return FORM + TOOL * count if count else 0
 
 
 class Constraints:
@@ -27,13 +32,13 @@ class Constraints:
         """Returns the grammar of an answer, or an empty text; with the `tail` of a prompt it may begin with thoughts.
 
         Raises `APIError` for what cannot be kept to. Tools that the model may call, and that are not strict, are then
-        left to the model: nobody has asked for more.
+        left to the model: no client has asked for more.
         """
         grammar = "" if form is None else await grammar_of(form, self._grammars, self._work, party)
         param = form.param if form else "tools"
         try:
             if tail is not None:
-                size = TOOL * len(use.tools) if use is not None else 0
+                size = size_of_tools(len(use.tools)) if use is not None else 0
                 grammar = await self._work(partial(self._format.grammar, tail, use, grammar), size, "tools", party)
             return await self._grammars.checked(grammar, param, party=party) if grammar else ""
         except (APIError, GrammarError) as error:

@@ -55,7 +55,7 @@ def _meaning(choice: ToolChoice | FunctionChoice | None) -> str | None:
 
 
 def no_tools(body: ChatRequest, model: str, parser: ToolParser, takes_tools: bool) -> APIError:
-    """Returns the refusal of tools where no format of calls is known: `parser` is the setting that would name one."""
+    """Returns the refusal of tools where no format of calls is known: the setting `parser` would name it."""
     param = "tools" if body.tools else "functions"
     if parser == "none":
         return invalid(f"{param}: --tool-parser none: {model} is served without tools", param, "no_tool_parser")

@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from core.turns import NOBODY
-from gateway.openai.admission import AT_ONCE, INLINE, Admission
+from gateway.openai.admission import AT_ONCE, INLINE, LONG, Admission
+from gateway.openai.bodies.constraints import size_of_tools
+from gateway.openai.bodies.tools import TOOLS
 from gateway.openai.turn_threads import TurnThreads
 from tests.gateway.models import CONTEXT
 from tests.gateway.running import Running, until
@@ -72,3 +74,8 @@ async def test_short_prompts_do_not_wait_for_long_ones(serve: Serve) -> None:
     running = await serve("prefill", "decode")
     async with busy(admission(running)._long):
         assert (await running.post(PATH, prompt=WORDS, max_tokens=2)).status_code == 200
+
+
+def test_schemas_of_tools_are_read_on_a_thread_and_not_among_the_long_prompts() -> None:
+    """A single tool may have a schema of a megabyte."""
+    assert INLINE < size_of_tools(1) < size_of_tools(TOOLS - 10) <= LONG
