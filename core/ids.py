@@ -66,6 +66,6 @@ def new_epoch() -> str:
 def request_ids(epoch: str) -> Iterator[str]:
     """Makes the request ids of one gateway life: the epoch, a dash and 64 random bits.
 
-    A counter would tell each tenant how much others ask.
+    A counter would tell each tenant how many requests other tenants send.
     """
     return (f"{epoch}-{secrets.token_hex(8)}" for _ in itertools.repeat(None))

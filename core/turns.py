@@ -1,7 +1,7 @@
-"""Lets tenants take turns where only a few pieces of work are done at once, so that one tenant's many delay no other's.
+"""Lets tenants take turns where few works are done at once, so that many works of a tenant delay no other tenant.
 
-Free slots are taken at once. Where there is none, a tenant's works wait in order, and the next slot is the one's whose
-turn it is (`core/shares.py`). What one tenant may have waiting is bounded.
+Free slots are taken at once. Where no slot is free, a tenant's works wait in order, and the next slot is for the tenant
+whose turn it is (`core/shares.py`). The number of works that a tenant may have waiting is bounded.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from core.shares import Shares
 
 
 class Party(NamedTuple):
-    """Names whose work it is, and what it weighs beside others'."""
+    """Names the tenant of a work, and says how much that tenant weighs beside others."""
 
     tenant: str = ""
     weight: float = 1.0
@@ -36,14 +36,14 @@ class Slots:
     """Gives out slots. All of it runs on one event loop's thread."""
 
     def __init__(self, count: int, each: int) -> None:
-        """Has `count` slots. `each`: works that one tenant may have waiting."""
+        """Has `count` slots. `each`: works that a tenant may have waiting."""
         self._free = count
         self._each = each
         self._shares = Shares()
         self._lines: dict[str, deque[_Waiting]] = {}
 
     async def take(self, party: Party, size: int) -> None:
-        """Waits for a slot, for a work of a size that turns are counted by. Raises `TooManyWait`."""
+        """Waits for a slot for a work; turns are counted by the works' sizes. Raises `TooManyWait`."""
         if self._free:
             self._free -= 1
             return
@@ -64,7 +64,7 @@ class Slots:
             raise
 
     def give_back(self) -> None:
-        """Ends what `take` began: whose turn it is has the slot."""
+        """Gives the slot that `take` took to the tenant whose turn it is."""
         while self._lines:
             tenant = self._shares.turn({name: line[0].weight for name, line in self._lines.items()})
             line = self._lines[tenant]

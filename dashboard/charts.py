@@ -35,7 +35,7 @@ def goodput_data(buckets: Sequence[Bucket], width: float) -> Columns:
 def latency_data(buckets: Sequence[Bucket], width: float, figure: str, limit_ms: float | None) -> Columns:
     """Makes points (age, line, ms, run) of `figure` ("ttft" or "tpot"): p50, p95, and the limit where it is near.
 
-    A run is a part of a line: one begins behind each interval without a request.
+    A run is a part of a line: a new run begins behind each interval without a request.
     """
     columns: Columns = {name: [] for name in ("age", "line", "ms", "run")}
     run = 0

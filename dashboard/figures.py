@@ -46,11 +46,11 @@ class Glance(NamedTuple):
     cached_tokens: int  # those of them whose KV was in the cache
 
     def judged(self) -> int:
-        """Counts the requests that were accepted and that their client waited for: good, late and failed ones."""
+        """Counts the accepted requests whose client waited for the answer: good, late and failed requests."""
         return sum(self.counts[verdict] for verdict in (Verdict.GOOD, Verdict.LATE, Verdict.FAILED))
 
     def good_share(self) -> float | None:
-        """Returns the share of good requests among those; None for none."""
+        """Returns the share of good requests among the judged requests; None where no request was judged."""
         judged = self.judged()
         return self.counts[Verdict.GOOD] / judged if judged else None
 

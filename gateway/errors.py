@@ -12,7 +12,7 @@ INVALID = "invalid_request_error"
 SERVER = "server_error"
 NAMED = 16  # adapters that one message names
 ANTHROPIC = "/v1/messages"  # this path and those below are answered as Anthropic's API does
-MODELS = "/v1/models"  # … and these, where its clients ask
+MODELS = "/v1/models"  # … and this path and those below, for requests with Anthropic's header
 _ANTHROPIC_TYPES = {
     401: "authentication_error",
     403: "permission_error",

@@ -166,7 +166,7 @@ class Gateway:
         return next(self._ids)
 
     def holdings(self) -> Holdings:
-        """Returns what will own everything of one HTTP request; it has an id."""
+        """Returns the owner of everything that an HTTP request will have; it has a new id."""
         return Holdings(self.new_id(), self.requests, self.limiter)
 
     async def open(
@@ -174,7 +174,7 @@ class Gateway:
     ) -> list[Request]:
         """Sends these prompts on their way, for `holdings` to end; `received` is local time, s. Raises `APIError`.
 
-        The first one's request has the id of the HTTP request, the others have new ones.
+        The first prompt's request has the id of the HTTP request, the other prompts' requests have new ids.
         """
         requests: list[Request] = []
         if self._drained:

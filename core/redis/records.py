@@ -214,7 +214,7 @@ class GatewayRecord(Struct, frozen=True):
     url: str
     model: str
     started_at: float
-    objective: Objective = NO_OBJECTIVE  # limits of requests for which nobody says others
+    objective: Objective = NO_OBJECTIVE  # limits of requests that bring none of their own
     requests: list[RequestRecord] = []
     adapters: list[str] = []  # digests of those that requests in progress use
     group: str = ""  # name of the gateways that share its port, if it has siblings
@@ -228,9 +228,9 @@ class GatewayRecord(Struct, frozen=True):
 class FinishedRecord(Struct, frozen=True):
     """Describes a request that ended, in milliseconds, bytes and tokens; `ended_at` is Redis server time.
 
-    One was refused if it was answered with 429 or 503 before its first token; then, or if it failed, `reason` is the
-    code of the error. TTFT and TPOT are those of the sample that was worst in each, so that a request is good exactly
-    if all of its samples are; tokens are those of all of them, the prompt counted once.
+    A request was refused if it was answered with 429 or 503 before its first token; then, or if it failed, `reason` is
+    the code of the error. TTFT and TPOT are those of the sample that was worst in each, so that a request is good
+    exactly if all of its samples are; tokens are those of all samples, the prompt counted once.
     """
 
     request: str

@@ -20,9 +20,9 @@ from core.redis.clock_offset import ClockOffset
 PREFIX = "baton:"
 STORE_SECONDS = 3.0  # s that one question to Redis may take in all, retries included
 SLOW = 0.1  # s; a round trip this long says too little about the server's clock
-RETRY_S = 0.25  # between two questions of a start that waits for Redis
+RETRY_S = 0.25  # s between two questions of a start that waits for Redis
 WAITING = "waiting for Redis"
-OUTAGE_LINE_S = 60.0  # between two lines of the log that tell of one outage
+OUTAGE_LINE_S = 60.0  # s between two lines of the log that tell of one outage
 OLDEST = (6, 2)  # the first version with XADD NOMKSTREAM
 REFUSALS = (redis.AuthenticationError, AuthorizationError, NoPermissionError)
 NO_DATABASE = "DB index is out of range"
@@ -36,7 +36,7 @@ async def answered(seconds: float = STORE_SECONDS) -> AsyncIterator[None]:
 
     Raises `StoreUnavailable` where no answer, or an error, came; `StoreRefused` where these settings are the reason.
     A cancellation that comes inside is raised here at the latest: up to Python 3.11 `asyncio.wait_for`, under which the
-    Redis client sends its commands, swallows one that comes in the moment in which the command has been sent.
+    Redis client sends its commands, swallows a cancellation at the moment when the command has been sent.
     """
     task = asyncio.current_task()
     assert task is not None, "Redis is asked by a task"

@@ -1,4 +1,4 @@
-"""Names the files that a model's tokenizer may be in, the first that is there first."""
+"""Names the files that a model's tokenizer may be in, in the order in which they are looked for."""
 
 from collections.abc import Iterable
 from pathlib import Path

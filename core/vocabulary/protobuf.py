@@ -43,14 +43,14 @@ def as_bytes(value: int | memoryview) -> memoryview:
 
 
 def as_int(value: int | memoryview) -> int:
-    """Returns an integer, negative ones among them."""
+    """Returns an integer, which may be negative."""
     if not isinstance(value, int):
         raise ValueError("bytes in the place of an integer")
     return value - (1 << 64) if value >> 63 else value
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """Reads seven bits of each byte, up to one without the eighth."""
+    """Reads seven bits of each byte, up to a byte without the eighth bit."""
     found = shift = 0
     while True:
         if at >= len(data) or shift > 63:

@@ -1,8 +1,8 @@
 """Makes a tokenizer of tokens that are bytes with ranks, as tiktoken has them and mistral-common's Tekken.
 
-Such a tokenizer cuts a text by a pattern. A piece that is a token is that token; in others the pair of neighbours whose
-bytes together have the lowest rank is merged, again and again. So every pair that makes a token is a merge, and merges
-come in the order of what they make.
+Such a tokenizer cuts a text by a pattern. A piece that is a token is that token; in other pieces the pair of neighbours
+whose bytes together have the lowest rank is merged, again and again. So every pair that makes a token is a merge, and
+merges come in the order of what they make.
 """
 
 from collections.abc import Mapping, Sequence

@@ -25,13 +25,13 @@ class Model(Struct, frozen=True):
     kind: int
     byte_fallback: bool
     unknown: int
-    charsmap: bytes  # of characters that are written otherwise; empty: none is
+    charsmap: bytes  # of characters that are written otherwise; empty: there are none
     prefixed: bool  # a text begins with a space that it does not have
-    squeezed: bool  # spaces beside others, and around a text, go
+    squeezed: bool  # spaces beside other spaces, and around a text, are dropped
 
 
 def read_model(path: Path) -> Model:
-    """Reads the file. Raises `ValueError` for what is none."""
+    """Reads the file. Raises `ValueError` for a file of another format."""
     words: list[str] = []
     scores: list[float] = []
     kinds: list[int] = []
@@ -64,7 +64,7 @@ def read_model(path: Path) -> Model:
 def sentencepiece_tokenizer(path: Path, settings: dict[str, Any]) -> Tokenizer:
     """Returns the tokenizer in a tokenizer.model, with the `settings` of tokenizer_config.json.
 
-    Raises `ValueError` for a kind that is not known, and for what is no such file.
+    Raises `ValueError` for a kind that is not known, and for a file of another format.
     """
     found = read_model(path)
     words, kinds = found.vocabulary.words, found.vocabulary.kinds

@@ -1,7 +1,7 @@
 """Reads what the small files beside a tokenizer say of its special tokens, with transformers' order of precedence.
 
 tokenizer_config.json names them, and lists those that were added to the vocabulary by id. Older models have
-special_tokens_map.json and added_tokens.json for that, which count where tokenizer_config.json lists none.
+special_tokens_map.json and added_tokens.json for that, which count where tokenizer_config.json lists no tokens.
 """
 
 import json
@@ -62,9 +62,8 @@ def listed_tokens(settings: dict[str, Any]) -> dict[int, AddedToken]:
 def added_tokens(settings: dict[str, Any], there: Collection[AddedToken]) -> list[AddedToken]:
     """Returns the tokens that a tokenizer needs beside the added ones that are `there`, in the order of their ids."""
     known = {repr(token) for token in there}
-    found = [
-        token for token in listed_tokens(settings).values() if repr(token) not in known
-    ]  # one with other flags gets these
+    # A token that is there with other flags gets the flags that the settings list.
+    found = [token for token in listed_tokens(settings).values() if repr(token) not in known]
     texts = {str(token) for token in (*there, *found)}
     others = [*(value for key, value in settings.items() if key.endswith("_token")), *_extra(settings)]
     for entry in others:
@@ -101,7 +100,7 @@ def _as_special(value: Any) -> Any:
 
 
 def _token(entry: Any, special: set[str]) -> AddedToken:
-    """Makes a token of what a file says of it; one that has only a text is special."""
+    """Makes a token of what a file says of it; a token that has only a text is special."""
     if not isinstance(text := _text(entry), str):
         raise TypeError(f"{entry!r} is no token")
     given: dict[str, Any] = entry if isinstance(entry, dict) else {"special": True}

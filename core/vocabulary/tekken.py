@@ -1,6 +1,6 @@
-"""Reads tekken.json, in which Mistral's models since NeMo have their tokenizer, and newer ones nothing else.
+"""Reads tekken.json, in which Mistral's models since NeMo have their tokenizer, and newer models nothing else.
 
-Special tokens have the first ids. Older files do not list them: they are then those of version 3, by their places.
+Special tokens have the first ids. Older files list none: their special tokens are those of version 3, by their places.
 """
 
 import base64
@@ -20,7 +20,7 @@ BEGIN = "<s>"
 
 
 def tekken_tokenizer(path: Path) -> Tokenizer:
-    """Returns the tokenizer in a tekken.json. Raises `ValueError`, `KeyError` or `TypeError` for what is none."""
+    """Returns the tokenizer in a tekken.json. Raises `ValueError`, `KeyError` or `TypeError` for another file."""
     given = json.loads(path.read_bytes())
     config = given["config"]
     count = int(config["default_num_special_tokens"])

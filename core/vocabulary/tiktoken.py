@@ -2,7 +2,7 @@
 
 How texts are cut is in code that such a model comes with, which is not run: the patterns are known here, by the model's
 type. Special tokens are those that tokenizer_config.json lists; ids between, up to the size of the model's vocabulary,
-are reserved ones.
+are reserved tokens.
 """
 
 import base64
@@ -36,7 +36,7 @@ PATTERNS = {"kimi_k2": MOONSHOT, "deepseek_v3": MOONSHOT}
 def tiktoken_tokenizer(path: Path, config: dict[str, Any], settings: dict[str, Any]) -> Tokenizer:
     """Returns the tokenizer in a tiktoken.model, of a model with this config.json and these settings of its tokenizer.
 
-    Raises `ValueError` for a model type whose pattern is not known, and for what is no such file.
+    Raises `ValueError` for a model type whose pattern is not known, and for a file of another format.
     """
     kind = str(config.get("model_type"))
     if kind not in PATTERNS:

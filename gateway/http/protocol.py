@@ -37,7 +37,7 @@ HOST = re.compile(rb"[\w.~%!$&'()*+,;=:\[\]-]*", re.ASCII)  # RFC 3986: host and
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 COMMENT = b": are you there?\n\n"  # between two events of a stream
 _failures = logging.getLogger("uvicorn.error.connection")
-_failures.setLevel(logging.ERROR)  # uvicorn also warns of what anybody may send, such as bytes that are not HTTP
+_failures.setLevel(logging.ERROR)  # uvicorn also warns of what any client may send, such as bytes that are not HTTP
 
 
 class ServerConfig(uvicorn.Config):
@@ -62,7 +62,7 @@ class Connection(HttpToolsProtocol):
         self._in_head = False
         self._in_body = False
         self._around = 0  # bytes around the chunks of the body so far, less those that each of them needs
-        self._lacks_host = False  # or has several, or what is none
+        self._lacks_host = False  # the request has no header Host, or several, or one that names no host
         self._timer: asyncio.TimerHandle | None = None  # of the head, of dropping, or of probing: never of two
         self._dropping = False  # what comes is of no use any more
         self._deaf = False  # what came was no HTTP, so that its parser is of no use any more

@@ -46,7 +46,7 @@ class Serving:
         return await parsed(parse, await read_body(request, gateway.config.max_body, values, self._room))
 
     async def admit(self, request: Request, tokens: int | None = None) -> None:
-        """Counts a request against its key's limits; None: one that asks no worker. Raises `APIError`."""
+        """Counts a request against its key's limits; `tokens` is None where it asks no worker. Raises `APIError`."""
         request.state.told.update(await holdings(request).admit(caller(request), tokens))
 
     async def answer(

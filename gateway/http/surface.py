@@ -1,4 +1,4 @@
-"""Does what is the same for every path: ids, who asks, HEAD and OPTIONS, a slash at the end, what browsers are told."""
+"""Does what is the same for every path: ids, callers, HEAD and OPTIONS, a slash at the end, headers for browsers."""
 
 import logging
 import re
@@ -70,7 +70,7 @@ class Surface:
         except APIError as error:
             await self._refuse(Request(scope), error)(scope, receive, send_on)
             return
-        if shown != id and path not in OPEN:  # which need no key: what asks there is in no log
+        if shown != id and path not in OPEN:  # open paths need no key, and requests for them are in no log
             log.info("request %s is %s to its client", id, shown, extra={"kind": caller.tenant})
         match scope["method"]:
             case "HEAD":  # the server in front of this leaves the body out

@@ -41,14 +41,14 @@ class Caller(Struct, frozen=True):
 
     @property
     def party(self) -> Party:
-        """Returns who takes turns with others."""
+        """Returns the tenant that takes turns with other tenants."""
         return Party(self.tenant or self.token, self.weight)
 
     @property
     def promise(self) -> Objective:
-        """Returns what others are held back for: its objective, where it is not stricter than what was granted.
+        """Returns the objective for which others are held back: this request's, no stricter than what was granted.
 
-        Any client may send headers, which would else reserve a worker for it.
+        Any client may send headers; without this bound, they would reserve a worker for it.
         """
         return self.objective.bounded_by(self.granted)
 

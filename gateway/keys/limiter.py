@@ -62,8 +62,8 @@ class Limiter:
     async def admit(self, caller: Caller, request: str, tokens: int | None) -> Mapping[str, str]:
         """Counts a request that may use so many tokens, and returns headers that tell what is left of the limits.
 
-        None: it asks no worker, so that only the limit of requests is its. Raises `APIError`: 429 beyond a limit, 400
-        for more tokens than a minute has, 503 without Redis.
+        `tokens` is None where it asks no worker: then only the limit of requests holds. Raises `APIError`: 429 beyond a
+        limit, 400 for more tokens than a minute has, 503 without Redis.
         """
         limits = caller.limits if tokens is not None else Limits(caller.limits.requests_per_minute)
         asks_worker, tokens = tokens is not None, tokens or 0

@@ -1,4 +1,4 @@
-"""Writes figures of requests to Redis: those in progress, each second, and every one that ended, soon after.
+"""Writes figures of requests to Redis: requests in progress each second, and every request that ended, soon after.
 
 So there is a write every second, which tells whether jobs can be written as well: a server that is full, or a replica,
 still answers what only reads.
@@ -21,8 +21,8 @@ from core.redis.store import Outage, ServerClock, answered
 WAITING = 10_000  # records of ended requests that wait while Redis is away; the oldest are dropped first
 BATCH = 256  # records that are written at once
 FLUSH_EVERY = 0.1  # s
-WRITE_S = 1.0  # that a heartbeat may take, before no job is expected to be written
-RETRY_S = 0.5  # between two heartbeats while Redis takes none
+WRITE_S = 1.0  # s that a heartbeat may take, before no job is expected to be written
+RETRY_S = 0.5  # s between two heartbeats while Redis takes no writes
 NO_WRITES = "Redis takes no writes"
 log = logging.getLogger("baton.gateway")
 
@@ -36,7 +36,7 @@ class Publisher:
         self._clock = clock
         self._ended: deque[FinishedRecord] = deque(maxlen=WAITING)
         self._outage = Outage(log, "requests are refused until it takes writes")
-        self.objection = ""  # why Redis takes no writes now, in words that may be shown to everybody; empty: it does
+        self.objection = ""  # why Redis takes no writes now, in words for every caller; empty: it takes them
 
     def ended(self, record: FinishedRecord) -> None:
         """Keeps the record of a request that has ended until it is written."""

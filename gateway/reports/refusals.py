@@ -1,6 +1,6 @@
 """Tells of every request that is answered with an error: a counter each, and a line in the log.
 
-A caller without a valid key, whoever that is, writes no line: one line a minute counts such requests.
+A request without a valid key, which anyone may send, writes no line: one line a minute counts such requests.
 """
 
 import asyncio

@@ -99,7 +99,7 @@ class Dispatch:
     async def place(self, request: Request, samples: Sequence[Sample], avoid: Collection[str] = ()) -> None:
         """Finds a route for samples that are tried again, and adds one job for all of them, unless they end before.
 
-        Where no worker is there it waits: what the client has of the answer is worth more, and its time-out ends that.
+        Without a worker it waits, until the request's time-out: what the client has of the answer is worth more.
         """
         while samples := [sample for sample in samples if not sample.ended]:
             choice = self._choose(samples, avoid)

@@ -20,17 +20,17 @@ from gateway.workers.route import Choice
 
 
 class Strictest:
-    """Counts, by decode worker, how fast those that decode there are to get their tokens, in s for each."""
+    """Counts, by decode worker, how fast the samples that decode there are to get their tokens, in s for each token."""
 
     def __init__(self) -> None:
         self._counts: dict[str, Counter[float]] = {}
 
     def add(self, decode: str, seconds: float) -> None:
-        """Counts one more."""
+        """Counts a sample."""
         self._counts.setdefault(decode, Counter())[seconds] += 1
 
     def remove(self, decode: str, seconds: float) -> None:
-        """Counts one less; it must have been counted."""
+        """Counts a sample no more, which must have been counted."""
         counts = self._counts[decode]
         counts[seconds] -= 1
         if not counts[seconds]:
@@ -39,12 +39,12 @@ class Strictest:
             del self._counts[decode]
 
     def least(self, decode: str) -> float | None:
-        """Returns the least time on a decode worker; None: none is bounded."""
+        """Returns the least time on a decode worker; None where no sample's is bounded."""
         least = min(self._counts.get(decode, ()), default=inf)
         return None if least == inf else least
 
     def of_all(self) -> dict[str, float]:
-        """Returns the same for each decode worker where any is bounded, by its epoch."""
+        """Returns the least time of each decode worker where a sample's is bounded, by the worker's epoch."""
         return {decode: least for decode in self._counts if (least := self.least(decode)) is not None}
 
 
@@ -53,7 +53,7 @@ class Decoding(NamedTuple):
 
     worker: str
     wanted: float  # by its objective
-    promised: float  # of that, what others are held back for
+    promised: float  # of that, what other requests are held back for
 
 
 class Entrance:

@@ -5,11 +5,11 @@ requests the one that is due first has the turn, then the one that came first. O
 It keeps the turn while there is no room, since the next room is its own. Where an objective holds it back, it stands
 aside, and the next request is looked at: what waits for a better moment blocks no request that could begin.
 
-Requests that stand aside come back into line: a few of them whenever an answer has ended, those of different tenants
+Requests that stand aside come back into line: a few of them whenever an answer has ended, of different tenants
 first, and each by itself after a time that grows with their number, which bounds the looks of a second. A tenant's
 requests that stand aside are bounded as well. So is all that waits: where there is no more room for it, the tenant that
-has most requests here has its last one refused, so that a burst makes only its own tenant's requests fail. Each client
-that is refused is told when there will probably be room.
+has most requests here has its last request refused, so that a burst makes only its own tenant's requests fail. Each
+client that is refused is told when there will probably be room.
 """
 
 import asyncio
@@ -25,15 +25,15 @@ from gateway.errors import APIError
 from gateway.requests.verdict import pause
 
 LOOK_S = 0.025
-"""Seconds between two looks at the head, and at a request that stands aside, while those are few."""
+"""Seconds between two looks at the head, and at a request that stands aside, while few stand aside."""
 LOOKS = 8
-"""Looks in `LOOK_S` at requests that stand aside, on average, however many they are."""
+"""Looks in `LOOK_S` seconds at requests that stand aside, on average, whatever their number."""
 CALLED_BACK = 4
 """Requests that stand aside and are looked at because an answer has ended."""
 ASIDE_SHARE = 0.5
-"""The share of what may wait that one tenant's requests may be that stand aside."""
+"""The share of the waiting requests (--max-waiting) that a tenant may have aside."""
 MEMORY_S = 3.0
-"""Seconds of waiting after which what was seen counts 1/e: answers end in bursts, so many are looked at together."""
+"""Seconds of waiting after which what was seen counts 1/e: answers end in bursts, of which several count together."""
 UNKNOWN_S = 0.05
 """Seconds between two requests that begin, while nothing is known."""
 UNSEEN_S = 1.0
@@ -48,7 +48,7 @@ class Place(NamedTuple):
 
 
 class Waiting:
-    """Is one request that waits: in line, or aside."""
+    """Is a request that waits: in line, or aside."""
 
     def __init__(self, tenant: str, weight: float, tokens: int, place: Place) -> None:
         self.tenant = tenant
@@ -138,7 +138,7 @@ class Gate:
         return waiting
 
     def is_turn(self, waiting: Waiting | None) -> bool:
-        """Tells whether a request may be looked at: the head, or one that has not come to wait where there is none."""
+        """Tells whether a request may be looked at: the head, or any that does not wait yet where there is no head."""
         return waiting is self._head
 
     def steps_aside(self, waiting: Waiting) -> None:

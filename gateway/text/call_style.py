@@ -53,7 +53,7 @@ class CallStyle(NamedTuple):
 
 
 def _short(id: str) -> str:
-    """Returns nine letters and digits that stand for an id; nine that it consists of are those."""
+    """Returns nine letters and digits that stand for an id: itself, if it consists of nine."""
     return id if len(id) == 9 and id.isalnum() else hashlib.sha256(id.encode()).hexdigest()[:9]
 
 

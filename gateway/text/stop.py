@@ -30,7 +30,7 @@ class _Beginning:
         at = self
         while (found := at.made.get(character)) is None:
             if (stops := at.longer.pop(character, None)) is not None:
-                # The chain of shorter ones that are not made is no longer than there are stop strings.
+                # No more shorter beginnings in a row are not made yet than there are stop strings.
                 shorter = at if at.shorter is None else at.shorter.after(character)
                 found = at.made[character] = _Beginning(at.size + 1, stops, shorter)
             elif at.shorter is None:

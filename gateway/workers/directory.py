@@ -54,6 +54,6 @@ class WorkerDirectory:
         return min(limits, default=0)
 
     def _answering(self) -> list[WorkerConnection]:
-        """Returns the workers that may decode what is asked now: decode workers, or prefill workers without those."""
+        """Returns the workers that may decode what is asked now: decode workers, or, without any, prefill workers."""
         usable = [worker for worker in self if worker.usable and not worker.record.draining]
         return [worker for worker in usable if worker.record.role == "decode"] or usable

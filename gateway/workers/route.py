@@ -47,4 +47,4 @@ class Choice(NamedTuple):
     ttft_guessed: bool = False  # its first worker is idle, and has run no step yet that would tell it
     tpot_guessed: bool = False  # its decode worker likewise
     alone: bool = False  # nothing decodes on its decode worker, or is on its way there
-    fastest: float = 0.0  # s for each token of the fastest step of all decode workers; 0: one of them has run none
+    fastest: float = 0.0  # s for each token of the fastest step of all decode workers; 0: one worker has run no step

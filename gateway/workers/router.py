@@ -24,8 +24,8 @@ from gateway.workers.kinds import believed
 from gateway.workers.route import Asked, Choice, Route
 from gateway.workers.worker import Worker
 
-MOST = 12
-"""Workers of a role that are looked at closely, in 0.7 ms with all pairs; of more, those that promise most."""
+MAX_WORKERS_COMPARED = 12
+"""Workers of a role that are looked at closely, in 0.7 ms with all pairs: those that promise most."""
 ALIKE = 0.05
 """What costs no more than this share, and `ALIKE_SECONDS`, above the best is as good: see `_wear`."""
 ALIKE_SECONDS = 0.001
@@ -102,11 +102,11 @@ class Router:
         costs = believed((*prefills, *decodes))
         firsts = [
             on_prefill(worker, costs[worker.record.epoch], asked, now)
-            for worker in promising(self._in_turn(prefills), asked, MOST)
+            for worker in promising(self._in_turn(prefills), asked, MAX_WORKERS_COMPARED)
         ]
         seconds = [
             on_decode(worker, costs[worker.record.epoch], asked, now)
-            for worker in promising(self._in_turn(decodes), asked, MOST)
+            for worker in promising(self._in_turn(decodes), asked, MAX_WORKERS_COMPARED)
         ]
         ours = {each.worker.record.epoch: (*_last_choices(each.worker, asked, avoid), False) for each in firsts}
         rates = link_rates([*(each.worker for each in firsts), *(each.worker for each in seconds)])

@@ -85,7 +85,7 @@ class Worker:
         return sum(blocks_for(each, self.record.block_tokens) for each in (tokens, *coming)) > free
 
     def idle(self, now: float) -> bool:
-        """Tells whether nothing is there or on its way there, as far as this gateway knows."""
+        """Tells whether the worker has nothing to do, and nothing is on its way to it, as far as this gateway knows."""
         backlog, _ = self.backlog(now)
         return not (self.ours or backlog.sequences or backlog.prompts)
 

@@ -14,7 +14,7 @@ from core.messages.gateway import NOT_HEARD, KeyNews
 from core.places import Place
 from core.redis.records import KVLink, Load, Memory, Role, SpeculationCounts, UnreachedPeer, WorkerRecord
 from gateway.workers.route import Asked, Choice, Route
-from gateway.workers.router import MOST, Router
+from gateway.workers.router import MAX_WORKERS_COMPARED, Router
 from gateway.workers.worker import WORKS, Worker
 
 COSTS = StepCosts(
@@ -308,7 +308,8 @@ def test_samples_that_are_coming_count_as_running_and_their_blocks_as_taken() ->
 
 
 def test_of_many_those_that_promise_most_are_looked_at() -> None:
-    workers = [worker(f"p{n:02}", P, busy(4000)) for n in range(2 * MOST)] + [worker("d", D, busy(0, 30))]
+    prefills = [worker(f"p{n:02}", P, busy(4000)) for n in range(2 * MAX_WORKERS_COMPARED)]
+    workers = [*prefills, worker("d", D, busy(0, 30))]
     workers[7] = worker("p07", P, busy(300), has=30)
     assert picked_from(workers, asked(500)).prefill == "p07"
     workers[9].ours, workers[9]._backlog = -1, busy(0)
