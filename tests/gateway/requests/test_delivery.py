@@ -23,3 +23,11 @@ def test_tokens_that_close_a_gap_bring_those_behind_it() -> None:
     closing = Emitted(KEY, 0, [1])
     assert not delivery.take_next(closing), "the quick way would leave behind what has come early"
     assert delivery.take(closing).tokens == [1, 2, 3] and not delivery.gap
+
+
+def test_tokens_that_come_twice_behind_a_gap_are_taken_once() -> None:
+    """What came early begins before the end of what closes the gap."""
+    delivery = Delivery()
+    assert delivery.take(Emitted(KEY, 1, [2, 3])).tokens == []
+    assert delivery.take(Emitted(KEY, 0, [1, 2])).tokens == [1, 2, 3]
+    assert not delivery.gap

@@ -147,3 +147,20 @@ def test_a_prompts_leading_blocks_are_counted(has: set[int], blocks: int) -> Non
     kept = KeptBlocks()
     kept.take(KeyNews(NOT_HEARD, 1, joined(*has), b"", 0, 1))
     assert kept.blocks([1, 2, 3, 4, 5]) == blocks and kept.blocks([]) == 0
+
+
+def test_what_was_sent_a_moment_ago_is_not_sent_again() -> None:
+    """The gateway's word was on its way when the newest changes were sent: it is no sign that these are lost."""
+    ends = Ends()
+    ends.ping()
+    ends.change({1}, set())
+    ends.settle()
+    ends.now += PATIENCE
+    ends.ping()
+    ends.now += PATIENCE
+    ends.change({2}, set())
+    ends.send()
+    ends.ping()
+    assert ends.log.owed("gateway") is None
+    ends.arrive()
+    assert ends.knows() == {1, 2}
