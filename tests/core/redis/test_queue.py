@@ -8,6 +8,7 @@ import pytest
 from core.errors import QueueClosed
 from core.messages.job import DecodeJob, PrefillJob, Prompt
 from core.messages.sampling import Limits, Sampling
+from core.messages.wire import encode
 from core.network.sealing import Sealer
 from core.redis.clients import Store, connect
 from core.redis.queue import GROUP, PURPOSE, TTL_MS, JobQueue, add_job, stream_of
@@ -105,6 +106,19 @@ async def test_a_stream_expires_with_its_worker(store: Store) -> None:
     await queue.open()
     assert 0 < await store.pttl(stream_of("worker")) <= TTL_MS
     await queue.open()  # again: what is there stays
+
+
+async def test_a_stream_made_anew_takes_jobs_of_a_server_whose_clock_is_behind(store: Store) -> None:
+    """A server that has lost its memory may be another machine: its tickets may be lower than those that were seen."""
+    queue, key = JobQueue(store, SEALER, "worker"), stream_of("worker")
+    await queue.open()
+    ahead = b"9999999999999-0"  # ms: the clock of the first server
+    await store.xadd(key, {b"body": SEALER.seal(encode(job(1)), key)}, id=ahead)
+    assert await queue.take(9, 100) == [job(1)]
+    await store.delete(key)
+    assert await queue.take(9, 100) == []
+    await add_job(store, SEALER, job(2))
+    assert await queue.take(9, 100) == [job(2)]
 
 
 async def test_a_stream_that_expired_is_made_anew(store: Store) -> None:

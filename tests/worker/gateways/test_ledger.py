@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from core.ids import AttemptKey
-from core.messages.gateway import Emitted
+from core.messages.gateway import Emitted, Stages
 from core.messages.sampling import Finish
 from core.scores import TokenScore
 from tests.scores import scores_of
@@ -52,6 +52,30 @@ def test_a_cancel_that_comes_first_stops_the_job() -> None:
     assert not ledger.cancel(key(3), now=0.0)
     assert ledger.begin(key(3), "gateway", 0, 100.0)[0] is Verdict.DEAD
     assert ledger.begin(key(4), "gateway", 0, 100.0)[0] is Verdict.NEW
+
+
+def test_a_late_cancel_of_a_lower_attempt_revives_no_higher_one() -> None:
+    ledger = Ledger()
+    ledger.cancel(key(3), now=0.0)
+    ledger.cancel(KEY, now=1.0)
+    assert ledger.begin(key(3), "gateway", 0, 100.0)[0] is Verdict.DEAD
+
+
+def test_tokens_that_are_told_again_are_kept_once() -> None:
+    ledger = begun(base=5)
+    ledger.emit(Emitted(KEY, 5, [1, 2]))
+    ledger.emit(Emitted(KEY, 6, [2, 3]))
+    assert ledger.owed("gateway", 10) == [Emitted(KEY, 5, [1, 2, 3])]
+
+
+def test_a_gateway_that_asks_is_told_the_stages_again() -> None:
+    ledger, stages = begun(), Stages(queue_ms=1)
+    ledger.emit(Emitted(KEY, 0, [1], None, stages))
+    ledger.sent(ledger.owed("gateway", 10))
+    ledger.emit(Emitted(KEY, 1, [2]))
+    assert ledger.owed("gateway", 10) == [Emitted(KEY, 1, [2])]
+    ledger.ask(KEY, 0)
+    assert ledger.owed("gateway", 10) == [Emitted(KEY, 0, [1, 2], None, stages)]
 
 
 def test_the_end_rides_with_the_last_token_and_is_repeated_on_asking() -> None:
