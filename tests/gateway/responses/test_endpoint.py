@@ -83,8 +83,8 @@ async def test_another_gateway_goes_on_from_a_response(serve: Serve) -> None:
     items = await one.openai.responses.input_items.list(second.id, order="asc")
     texts = [item.content[0].text for item in items.data]  # type: ignore[union-attr,index]
     assert texts == ["Hi!", "Hello.", "And?"] and len({item.id for item in items.data}) == 3
-    path = f"/v1/responses/{second.id}/input_items"
-    more = {limit: (await two.client.get(path, params={"limit": limit})).json()["has_more"] for limit in (2, 3, 4)}
+    pages = {limit: await two.openai.responses.input_items.list(second.id, limit=limit) for limit in (2, 3, 4)}
+    more = {limit: page.has_more for limit, page in pages.items()}
     assert more == {2: True, 3: False, 4: False}
     newest = [item async for item in two.openai.responses.input_items.list(second.id, limit=1)]
     assert [item.content[0].text for item in newest] == ["And?", "Hello.", "Hi!"]  # type: ignore[union-attr,index]
