@@ -32,18 +32,18 @@ from core.keys.key_file import change_keys
 from launcher.options import DEMO_MODEL
 from launcher.stages import Stages
 
-RESET = struct.pack("ii", 1, 0)  # SO_LINGER: on, 0 s
-TOKENS = 1200  # of each answer, if nobody ended it
+LINGER_0_S = struct.pack("ii", 1, 0)  # SO_LINGER: on, 0 s
+ANSWER_TOKENS = 1200  # of each answer, if nobody ended it
 CONNECT_SECONDS = 30.0
 WARM_UP = 100  # clients that come before anything is counted, so that all connections to Redis are open
 WATCH_SECONDS = (0.0, 1.0, 2.0, 4.0, 8.0)
-CHAT = {"messages": [{"role": "user", "content": "Tell a story."}], "max_tokens": TOKENS}
-ASKED: list[tuple[str, dict[str, Any]]] = [
-    ("/v1/completions", {"prompt": "Once", "max_tokens": TOKENS, "ignore_eos": True}),
-    ("/v1/completions", {"prompt": ["One", "Two", "Three"], "max_tokens": TOKENS, "ignore_eos": True}),
-    ("/v1/chat/completions", {**CHAT, "n": 2, "ignore_eos": True}),
-    ("/v1/messages", CHAT),
-    ("/v1/responses", {"input": "Tell a story.", "max_output_tokens": TOKENS}),
+CHAT_BODY = {"messages": [{"role": "user", "content": "Tell a story."}], "max_tokens": ANSWER_TOKENS}
+REQUEST_BODIES: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/completions", {"prompt": "Once", "max_tokens": ANSWER_TOKENS, "ignore_eos": True}),
+    ("/v1/completions", {"prompt": ["One", "Two", "Three"], "max_tokens": ANSWER_TOKENS, "ignore_eos": True}),
+    ("/v1/chat/completions", {**CHAT_BODY, "n": 2, "ignore_eos": True}),
+    ("/v1/messages", CHAT_BODY),
+    ("/v1/responses", {"input": "Tell a story.", "max_output_tokens": ANSWER_TOKENS}),
 ]
 
 
@@ -56,7 +56,7 @@ class Clients:
         self.ended: Counter[str] = Counter()
 
     async def run(self, count: int, rate: float) -> None:
-        """Has so many clients ask and go away, so many each second."""
+        """Has `count` clients ask and go away, of which `rate` begin in each second."""
 
         async def one(number: int) -> None:
             await asyncio.sleep(number / rate)
@@ -65,7 +65,7 @@ class Clients:
         await asyncio.gather(*(one(number) for number in range(count)))
 
     async def _one(self, chance: random.Random) -> None:
-        path, asked = chance.choice(ASKED)
+        path, asked = chance.choice(REQUEST_BODIES)
         body = json.dumps({**asked, "model": self._model, "stream": chance.random() < 0.5}).encode()
         head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nauthorization: Bearer {self._key}"
         loop, resets = asyncio.get_running_loop(), chance.random() < self._resets
@@ -77,12 +77,12 @@ class Clients:
             # As many go at once as late: most of what can go wrong does in the first milliseconds.
             await asyncio.sleep(self._moments * chance.random() ** 4)
             if resets:
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_0_S)
         self.ended["reset" if resets else "closed"] += 1
 
 
 def left(system: SplitSystem, key: str, before: int) -> dict[str, int]:
-    """Counts what is in use now, of descriptors those beyond `before`."""
+    """Counts the answers, leases and blocks in use now, and the descriptors beyond the `before` of the start."""
     asked = {"authorization": f"Bearer {key}"}
     leases: list[bytes] = system.store.keys("baton:rates:*:leases")  # type: ignore[assignment]
     return {

@@ -29,20 +29,35 @@ from gateway.text.token_bytes import TokenBytes
 Step = Callable[[int], object]
 """Does what one token needs, by its number."""
 
-STOPS = {
+STOP_LISTS = {
     "stop strings: a * 255 + b, c + a * 255, …": ["a" * 255 + "b"] + [chr(99 + n) + "a" * 255 for n in range(15)],
     "stop strings: a * 255 + b, a * 255 + c, …": ["a" * 255 + chr(98 + n) for n in range(16)],
     "stop strings: a * 255 + b, a * 254 + b, …": ["a" * (255 - n) + "b" for n in range(16)],
 }
-TEXTS = {"a": ("a",), "8 a": ("a" * 8,), "256 a, then z": (*["a" * 8] * 32, "z"), "128 a": ("a" * 128,)}
-PIECES = ("a", " ", "\n", "<", "[", "{", '"', "\\", "(", "<tool_call>", "[TOOL_CALLS]", "<function=f>", "<|", "<｜")
-TOP = 20  # alternatives of each token
+TOKEN_TEXTS = {"a": ("a",), "8 a": ("a" * 8,), "256 a, then z": (*["a" * 8] * 32, "z"), "128 a": ("a" * 128,)}
+TEXT_PIECES = (
+    "a",
+    " ",
+    "\n",
+    "<",
+    "[",
+    "{",
+    '"',
+    "\\",
+    "(",
+    "<tool_call>",
+    "[TOOL_CALLS]",
+    "<function=f>",
+    "<|",
+    "<｜",
+)
+TOP_LOGPROBS = 20  # alternatives of each token
 
 
 def stops() -> Iterator[tuple[str, Step]]:
     """Gives searches for stop strings."""
-    for name, strings in STOPS.items():
-        for what, texts in TEXTS.items():
+    for name, strings in STOP_LISTS.items():
+        for what, texts in TOKEN_TEXTS.items():
             search = StopSearch(StopStrings(strings))
             yield f"{name}, tokens: {what}", partial(_push, search, texts)
 
@@ -55,7 +70,7 @@ def readers() -> Iterator[tuple[str, Step]]:
     """Gives readers of tools, each with the same piece again and again."""
     use = ToolUse((Tool("f", {"properties": {"a": {"type": "string"}}}),))
     for family in FAMILIES:
-        for piece in PIECES:
+        for piece in TEXT_PIECES:
             reader = Reader()
             parser = ReadingParser(reader, family.read(reader, use, ""))
             yield f"{family.name}, tokens: {piece!r}", lambda _, parser=parser, piece=piece: parser.push(piece)  # type: ignore[misc]
@@ -64,15 +79,15 @@ def readers() -> Iterator[tuple[str, Step]]:
 def scores() -> Iterator[tuple[str, Step]]:
     """Gives the shapes of log-probabilities, with as many alternatives as there may be."""
     names = TokenNames(TokenBytes(lambda token: f"token{token}", lambda token: True, True), as_ids=False)
-    top = [(number, -float(number)) for number in range(TOP)]
-    one = Scored([1], Scores.of([TokenScore(-1.5, 1, top)], TOP))
-    shape = CompletionLogprobs(TOP, names, lambda token: True)
-    yield f"log-probabilities of chats, top {TOP}", lambda _: _finished(of_chat(one, TOP, names))
-    yield f"log-probabilities of completions, top {TOP}", lambda _: _finished(shape.of(one))
+    top = [(number, -float(number)) for number in range(TOP_LOGPROBS)]
+    one = Scored([1], Scores.of([TokenScore(-1.5, 1, top)], TOP_LOGPROBS))
+    shape = CompletionLogprobs(TOP_LOGPROBS, names, lambda token: True)
+    yield f"log-probabilities of chats, top {TOP_LOGPROBS}", lambda _: _finished(of_chat(one, TOP_LOGPROBS, names))
+    yield f"log-probabilities of completions, top {TOP_LOGPROBS}", lambda _: _finished(shape.of(one))
 
 
 def _finished(work: object) -> bytes:
-    """Returns as JSON what a coroutine gives that waits for nobody."""
+    """Returns the result of a coroutine as JSON; the coroutine must end without waiting."""
     try:
         work.send(None)  # type: ignore[attr-defined]
     except StopIteration as stop:

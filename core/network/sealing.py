@@ -92,7 +92,7 @@ def load_secret(path: str) -> bytes:
 
 
 def _make(own: Path) -> None:
-    """Makes a secret under its name when all of it is written: on a full disk there is none, and not a part of one."""
+    """Gives the secret file its name once the whole secret is written: a full disk leaves no file with a part of it."""
     part = own.with_name(f".{own.name}.{os.getpid()}")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:

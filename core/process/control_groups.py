@@ -19,12 +19,12 @@ class ControlGroups:
     mounts: Path = Path("/sys/fs/cgroup")
 
     def of_version_2(self) -> Iterator[Path]:
-        """Yields the directories of the process's group and of those above it."""
+        """Yields the directories of the process's group and of the groups above it."""
         for mount in (self.mounts, self.mounts / "unified"):
             yield from self._upwards(mount, UNIFIED)
 
     def of_version_1(self, controller: str) -> Iterator[Path]:
-        """Yields the directories of the process's group of one controller, such as `memory`, and of those above it."""
+        """Yields the directories of the process's group of one controller, `memory` say, and of the groups above."""
         yield from self._upwards(self.mounts / controller, controller)
 
     def _upwards(self, mount: Path, controller: str) -> Iterator[Path]:
