@@ -92,7 +92,9 @@ def ends_with_usage(got: Got) -> bool:
 
 
 def counts_up(got: Got) -> bool:
-    """Whether each event has the usage so far."""
+    """Whether each event has the usage so far. A slow machine may put all tokens of an answer into one event."""
     made = [one["usage"]["completion_tokens"] for one in got.events]
     sums = [one["usage"]["total_tokens"] - one["usage"]["prompt_tokens"] for one in got.events]
-    return made == sorted(made) == sums and made[-1] > made[0]
+    deltas = [choice.get("delta", choice) for event in got.events for choice in event["choices"]]
+    texts = [delta for delta in deltas if delta.get("content") or delta.get("text")]
+    return made == sorted(made) == sums and (made[-1] > made[0] if len(texts) > 1 else made[-1] > 0)
