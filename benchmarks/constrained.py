@@ -21,16 +21,16 @@ from pathlib import Path
 from statistics import median
 
 import torch
+from infra.config.engine import EngineConfig
 from msgspec import structs
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from benchmarks.processes.in_process import Loop, quiet
 from benchmarks.random_model import make
-from core.config.engine import EngineConfig
-from core.grammars import end_of_text, read_tokenizer
-from core.ids import AttemptKey
-from core.messages.job import Prompt
-from core.messages.sampling import Limits, Sampling
+from checkpoints.grammars import end_of_text, read_tokenizer
+from contracts.ids import AttemptKey
+from contracts.messages.job import Prompt
+from contracts.messages.sampling import Limits, Sampling
 from engine.constraints import Masks
 from engine.device import dtype_name
 from engine.executor import Executor

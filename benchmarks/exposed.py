@@ -18,16 +18,16 @@ from pathlib import Path
 from typing import get_args
 
 import httpx
+from infra.config.engine import EngineOptions
+from infra.config.transfer import TransferOptions
 from msgspec.structs import asdict
 
 from benchmarks.limits.machine import processor
 from benchmarks.processes.children import end_on_termination
 from benchmarks.processes.split_system import SplitSystem, split_system
-from core.config.engine import EngineOptions
-from core.config.kinds import Codec, Security, Transport
-from core.config.transfer import TransferOptions
-from core.errors import BatonError, GatewayError
-from core.redis.records import Load
+from contracts.errors import BatonError, GatewayError
+from contracts.kinds import Codec, Security, Transport
+from infra.redis.records import Load
 
 VOCABULARY = 256  # every model has as many
 NEW_TOKENS = 8

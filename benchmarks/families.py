@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 import transformers
+from infra.config.engine import EngineConfig
 from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
@@ -35,7 +36,6 @@ from transformers import (
 from benchmarks.limits.workloads import Workload
 from benchmarks.processes.as_a_worker import run
 from benchmarks.processes.in_process import quiet, serve
-from core.config.engine import EngineConfig
 from engine.executor import Executor
 from engine.start.load import load_engine
 from launcher.stages import Stages

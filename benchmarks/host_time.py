@@ -34,7 +34,7 @@ from torch.nn import functional
 
 from benchmarks.simulated.compile_only import compiling
 from benchmarks.simulated.weightless import BLOCK, META, weightless_engine
-from core.messages.sampling import Sampling
+from contracts.messages.sampling import Sampling
 from engine.backends.triton.decode_graphs import DecodeGraphs
 from engine.executor import Executor
 from engine.plan import PENDING, Plan, Work

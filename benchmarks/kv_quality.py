@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import torch
+from infra.config.engine import EngineConfig
 from torch import Tensor
 
 from benchmarks.quality import PIECE, Scores, joined, quiet, texts_of
-from core.config.engine import EngineConfig
-from core.config.kinds import Codec, KVDtype
-from core.errors import BatonError
-from core.kv.spec import Piece, WireForm, blocks_for
-from core.model_location import locate
+from checkpoints.model_location import locate
+from contracts.errors import BatonError
+from contracts.kinds import Codec, KVDtype
+from contracts.kv.spec import Piece, WireForm, blocks_for
 from engine.device import dtype_name
 from engine.executor import Executor
 from engine.start.load import load_engine

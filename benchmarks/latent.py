@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 import transformers
+from infra.config.engine import EngineConfig
 from transformers import AutoModelForCausalLM, DeepseekV3Config, LlamaConfig
 
 from benchmarks.processes.as_a_worker import run
 from benchmarks.processes.in_process import quiet
-from core.config.engine import EngineConfig
-from core.kv.spec import blocks_for
-from core.messages.sampling import Sampling
+from contracts.kv.spec import blocks_for
+from contracts.messages.sampling import Sampling
 from engine.executor import Executor
 from engine.plan import Plan, Work
 from engine.start.load import load_engine

@@ -21,12 +21,12 @@ from typing import Annotated, Any, NamedTuple
 import httpx
 from msgspec import Meta, Struct
 
-from core.cli import parse_or_exit
-from core.completions_client import Chunk, Endpoint, EventStream, error_message
-from core.config.kinds import Positive, Seconds, TPOTLimit, TTFTLimit
-from core.errors import BatonError, ConfigError, GatewayError
-from core.slo import SLO, Timings, percentile
+from contracts.errors import BatonError, ConfigError, GatewayError
+from contracts.kinds import Positive, Seconds, TPOTLimit, TTFTLimit
+from contracts.slo import SLO, Timings, percentile
 from dashboard.prompts import TWENTY
+from infra.cli import parse_or_exit
+from infra.completions_client import Chunk, Endpoint, EventStream, error_message
 
 
 class LoadConfig(Struct, frozen=True, kw_only=True):

@@ -15,15 +15,15 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 import torch
+from infra.config.engine import EngineConfig
 from safetensors.torch import save_file
 
 from benchmarks.processes.as_a_worker import run
 from benchmarks.processes.decoding import MakeWork, Texts
 from benchmarks.processes.in_process import quiet
 from benchmarks.random_model import SHAPES, make
-from core.config.engine import EngineConfig
-from core.kv.spec import blocks_for
-from core.messages.sampling import Sampling
+from contracts.kv.spec import blocks_for
+from contracts.messages.sampling import Sampling
 from engine.executor import Executor
 from engine.plan import Work
 from engine.start.load import load_engine

@@ -1,6 +1,6 @@
 """Compares orders in which a prefill worker computes prompts, on one trace: `python -m benchmarks.order [--load 0.9]`.
 
-The scheduler, its line and its blocks are the real ones; steps take what `core/costs` says that a worker's do, on a
+The scheduler, its line and its blocks are the real ones; steps take what `pricing` says that a worker's do, on a
 simulated clock. One prompt in ten is long. *First come* computes prompts in order of arrival, *shortest first* by their
 length, *ours* by tenants, urgency and shares. In the second table a tenant floods, and another sends what it always
 does: that one's TTFT, over what it is when the first sends only its share.
@@ -12,17 +12,17 @@ from collections.abc import Iterable
 from math import inf
 from typing import NamedTuple
 
-from core.costs.steps import StepCosts, StepWork, pairs_of
-from core.ids import AttemptKey
-from core.kv.spec import KVGroup, KVSpec
-from core.messages.job import Prompt
-from core.messages.sampling import Limits, Sampling
-from core.slo import percentile
+from contracts.ids import AttemptKey
+from contracts.kv.spec import KVGroup, KVSpec
+from contracts.messages.job import Prompt
+from contracts.messages.sampling import Limits, Sampling
+from contracts.slo import percentile
 from engine.blocks.manager import BlockManager
 from engine.plan import Plan, StepResult
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence, SequenceState
 from engine.schedule.turns import SHORTER
+from pricing.steps import StepCosts, StepWork, pairs_of
 
 COSTS = StepCosts(step=0.004, prompt_token=1e-4, pair=1e-8)
 """A worker that computes some 9,000 tokens a second."""

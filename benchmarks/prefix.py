@@ -30,10 +30,10 @@ from msgspec import Meta, Struct
 from tokenizers import Tokenizer
 
 from benchmarks.load import first_model, machine, stream
-from core.cli import parse_or_exit
-from core.config.kinds import Positive
-from core.errors import BatonError, GatewayError
-from core.redis.records import WorkerRecord
+from contracts.errors import BatonError, GatewayError
+from contracts.kinds import Positive
+from infra.cli import parse_or_exit
+from infra.redis.records import WorkerRecord
 
 SAMPLE_SECONDS = 0.25
 SETTLE_SECONDS = 120.0

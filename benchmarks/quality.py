@@ -19,13 +19,13 @@ from random import Random
 from typing import Any, get_args
 
 import torch
+from infra.config.engine import EngineConfig
 from torch import Tensor
 from transformers import AutoTokenizer
 
-from core.config.engine import EngineConfig
-from core.config.kinds import Activations, KVDtype, Quantization
-from core.errors import BatonError, ModelError
-from core.model_location import locate
+from checkpoints.model_location import locate
+from contracts.errors import BatonError, ModelError
+from contracts.kinds import Activations, KVDtype, Quantization
 from demo_model.lessons import animals, stories, sums
 from demo_model.split import Split
 from engine.executor import Executor

@@ -15,16 +15,16 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 import torch
+from infra.config.engine import EngineConfig
 from msgspec import structs
 
 from benchmarks.processes.as_a_worker import run
 from benchmarks.processes.decoding import MakeWork, Texts
 from benchmarks.processes.in_process import quiet
 from benchmarks.random_model import make
-from core.config.engine import EngineConfig
-from core.config.kinds import BlockSize
-from core.kv.spec import blocks_for
-from core.messages.sampling import Sampling
+from contracts.kinds import BlockSize
+from contracts.kv.spec import blocks_for
+from contracts.messages.sampling import Sampling
 from engine.executor import Executor
 from engine.plan import Work
 from engine.start.load import load_engine

@@ -27,11 +27,11 @@ from benchmarks.peers.model import random_model
 from benchmarks.peers.servers import VLLM, Server, baton, serving, vllm
 from benchmarks.peers.setup import directory_of, set_up
 from benchmarks.processes.children import exit_status
-from core.cli import parse_or_exit
-from core.config.kinds import Positive, Seconds, TPOTLimit, TTFTLimit
-from core.errors import ConfigError
-from core.slo import SLO
+from contracts.errors import ConfigError
+from contracts.kinds import Positive, Seconds, TPOTLimit, TTFTLimit
+from contracts.slo import SLO
 from engine.model.read_config import read_config
+from infra.cli import parse_or_exit
 from launcher.stages import Stages
 
 SERVERS = ("baton", "baton-unsplit", "vllm")

@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 import torch
 
-from core.errors import NativeError
-from core.ids import AttemptKey
-from core.kv.spec import KVGroup, KVSpec
-from core.messages.job import Prompt
-from core.messages.sampling import Limits, Sampling
+from contracts.errors import NativeError
+from contracts.ids import AttemptKey
+from contracts.kv.spec import KVGroup, KVSpec
+from contracts.messages.job import Prompt
+from contracts.messages.sampling import Limits, Sampling
 from engine.backends.native.library import load
 from engine.backends.native.sampler import NativeSampler
 from engine.backends.reference.sampler import ReferenceSampler

@@ -7,7 +7,7 @@ calls is known by its words alone.
 import argparse
 from pathlib import Path
 
-from core.errors import ModelError
+from contracts.errors import ModelError
 from gateway.output.answer_format import answer_format
 from gateway.text.chat_template import ChatTemplate
 from gateway.text.shown_tools import NOTHING_SHOWN, ShownTools

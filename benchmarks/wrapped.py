@@ -17,18 +17,18 @@ from typing import Annotated, Any, Literal
 
 import torch
 import transformers
+from infra.config.engine import EngineConfig
 from msgspec import Meta, Struct
 
 from benchmarks.limits.workloads import Workload
 from benchmarks.processes import in_process
 from benchmarks.processes.children import exit_status
 from benchmarks.random_model import make
-from core.cli import parse_or_exit
-from core.config.engine import EngineConfig
-from core.config.kinds import ModelImpl, Positive
+from contracts.kinds import ModelImpl, Positive
 from engine.device import DTYPES
 from engine.executor import Executor
 from engine.start.load import load_engine
+from infra.cli import parse_or_exit
 from launcher.stages import Stages
 
 Prompts = list[list[int]]

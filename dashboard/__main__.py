@@ -12,18 +12,18 @@ from contextlib import suppress
 from pathlib import Path
 
 import uvicorn
+from infra.config.dashboard import DashboardConfig
 from starlette.types import ASGIApp
 from streamlit.starlette import App
 
-from core.cli import parse_or_exit
-from core.config.dashboard import DashboardConfig
-from core.errors import ConfigError, StoreUnavailable
-from core.keys.key_ring import KeyRing
-from core.network.listening import listen, url_of
-from core.network.tls import certificate
-from core.process.status import StatusFile
-from core.redis.clients import connect_blocking
+from contracts.errors import ConfigError, StoreUnavailable
 from dashboard.operators import OperatorsOnly
+from infra.cli import parse_or_exit
+from infra.keys.key_ring import KeyRing
+from infra.network.listening import listen, url_of
+from infra.network.tls import certificate
+from infra.process.status import StatusFile
+from infra.redis.clients import connect_blocking
 
 SCRIPT = Path(__file__).with_name("app.py")
 GRACE = 1  # s that open pages get at a shutdown

@@ -5,16 +5,16 @@ import sys
 from pathlib import Path
 
 import streamlit as st
+from infra.config.dashboard import DashboardConfig
 
-from core.cli import parse
-from core.config.dashboard import DashboardConfig
-from core.errors import StoreUnavailable
-from core.slo import NO_OBJECTIVE
+from contracts.errors import StoreUnavailable
+from contracts.slo import NO_OBJECTIVE
 from dashboard import charts, markup, try_it
 from dashboard.asking import Gateway
 from dashboard.figures import glance, judge, progress, rates, refused, sharing, timeline
 from dashboard.palette import STAGES
 from dashboard.source import Snapshot, Source
+from infra.cli import parse
 
 REFRESH = 2.0  # s
 RARELY = 10.0  # s, for what hardly changes

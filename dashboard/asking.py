@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
-from core.completions_client import Chunk, Endpoint
-from core.errors import ConfigError, GatewayError
-from core.keys.key_file import read_key
+from contracts.errors import ConfigError, GatewayError
 from dashboard.prompts import Prompt
+from infra.completions_client import Chunk, Endpoint
+from infra.keys.key_file import read_key
 
 AT_ONCE = 4
 SILENCE = 30.0  # s without a byte

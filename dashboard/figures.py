@@ -6,8 +6,8 @@ from enum import Enum
 from itertools import takewhile
 from typing import NamedTuple
 
-from core.redis.records import FinishedRecord, GatewayRecord, StatsSample
-from core.slo import percentile
+from contracts.slo import percentile
+from infra.redis.records import FinishedRecord, GatewayRecord, StatsSample
 
 LEAST_SPAN = 5.0  # s; a rate over less says nothing
 RATE_SPAN = 10.0  # s that token rates look back

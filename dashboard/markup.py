@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from core.redis.records import FinishedRecord, Load, Memory, WorkerRecord
 from dashboard.figures import Glance, Progress, Rates, Sharing, Spread, Verdict, handed_off, handoff_rate, stages
 from dashboard.palette import PALE, QUIET, STAGES, STATES, VERDICTS
 from dashboard.source import WorkerView
 from dashboard.units import as_bytes, as_count, as_ms, as_rate, as_share
+from infra.redis.records import FinishedRecord, Load, Memory, WorkerRecord
 
 TTFT = "Time to first token: from the gateway's receipt of a request to its first output token."
 TPOT = "Time per output token: (end-to-end time - TTFT) / (output tokens - 1), of one request."

@@ -11,8 +11,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from core.keys.api_key import KeyRecord
-from core.keys.key_ring import LOOK_SECONDS, KeyRing
+from infra.keys.api_key import KeyRecord
+from infra.keys.key_ring import LOOK_SECONDS, KeyRing
 
 OPEN = frozenset({"/_stcore/health"})  # whether the page answers, for those who watch over it
 COOKIE = "baton-operator"

@@ -12,10 +12,10 @@ import redis
 from msgspec import Struct
 from redis.exceptions import RedisClusterException
 
-from core.errors import StoreUnavailable
-from core.redis.clients import connect_blocking, redacted
-from core.redis.records import FinishedRecord, GatewayRecord, Load, Role, StatsSample, WorkerRecord
-from core.redis.registry import FINISHED, KEPT_FINISHED, STATS, TTL_MS, index_key, read_unchecked, record_key
+from contracts.errors import StoreUnavailable
+from infra.redis.clients import connect_blocking, redacted
+from infra.redis.records import FinishedRecord, GatewayRecord, Load, Role, StatsSample, WorkerRecord
+from infra.redis.registry import FINISHED, KEPT_FINISHED, STATS, TTL_MS, index_key, read_unchecked, record_key
 
 FRESH = 0.8  # s that a reading serves all pages
 SILENT_AFTER = 3.0  # s without a heartbeat

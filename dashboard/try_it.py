@@ -4,7 +4,7 @@ import time
 
 import streamlit as st
 
-from core.errors import StoreUnavailable
+from contracts.errors import StoreUnavailable
 from dashboard import markup
 from dashboard.asking import Gateway, Question, Volley
 from dashboard.prompts import FIRST, TWENTY, Prompt

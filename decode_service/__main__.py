@@ -3,9 +3,10 @@
 import sys
 from functools import partial
 
-from core.cli import parse_or_exit
-from core.config.worker import WorkerConfig
+from infra.config.worker import WorkerConfig
+
 from decode_service.policy import DecodePolicy
+from infra.cli import parse_or_exit
 from kvtransfer.inbound import Inbound
 from worker.role import Parts, Role
 from worker.start import serve

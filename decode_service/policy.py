@@ -9,13 +9,13 @@ from typing import Any
 
 from msgspec import structs
 
-from core.errors import CapacityError, MessageError
-from core.ids import SampleKey
-from core.messages.gateway import NO_ADAPTER, Emitted
-from core.messages.job import DecodeJob
-from core.redis.records import HeldBlocks, Load
+from contracts.errors import CapacityError, MessageError
+from contracts.ids import SampleKey
+from contracts.messages.gateway import NO_ADAPTER, Emitted
+from contracts.messages.job import DecodeJob
 from engine.schedule.progress import Progress
 from engine.schedule.sequence import Sequence
+from infra.redis.records import HeldBlocks, Load
 from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted
 from kvtransfer.handoff import HandoffKey
 from worker.answering import Answering, SequenceGroup

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from core.errors import ConfigError, DeviceError, DeviceMemoryError
+from contracts.errors import ConfigError, DeviceError, DeviceMemoryError
 
 LOG = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ import torch
 from msgspec import structs
 from torch import Tensor
 
-from core.config.kinds import LogprobsMode
-from core.kv.spec import blocks_for
-from core.scores import Scores
+from contracts.kinds import LogprobsMode
+from contracts.kv.spec import blocks_for
+from contracts.scores import Scores
 from engine.adapters.slots import AdapterSlots
 from engine.backends.adjuster import FORBIDDEN, is_adjusted
 from engine.backends.base import Backend, DecodeSteps, OnLayer

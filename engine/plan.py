@@ -4,8 +4,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from core.messages.sampling import Sampling
-from core.scores import Scores
+from contracts.messages.sampling import Sampling
+from contracts.scores import Scores
 
 PENDING = -1
 """A token id that stands for "the token sampled by the step before", which the host has not seen yet."""

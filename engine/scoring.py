@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from core.scores import Scores
+from contracts.scores import Scores
 from engine.backends.adjuster import is_adjusted
 from engine.backends.reference.processed import processed
 from engine.backends.scorer import Scorer, finite, scores_of

@@ -7,22 +7,22 @@ import socket
 import sys
 
 import uvloop
+from infra.config.gateway import GatewayConfig
 from msgspec import structs
 
-from core.cli import parse_or_exit
-from core.config.gateway import GatewayConfig
-from core.errors import BatonError
-from core.network.listening import listen, url_of
-from core.network.tls import Certificate, certificate
-from core.process.descriptors import raise_limit
-from core.process.ending import end
-from core.process.log_lines import log_to_stderr
-from core.process.status import StatusFile
-from core.process.tasks import child
+from contracts.errors import BatonError
 from gateway.heap import keep_large_buffers_apart, settle_heap
-from gateway.http.server import Server
 from gateway.service import Gateway
 from gateway.several import BAD_INPUT, run_several
+from gateway.web.server import Server
+from infra.cli import parse_or_exit
+from infra.network.listening import listen, url_of
+from infra.network.tls import Certificate, certificate
+from infra.process.descriptors import raise_limit
+from infra.process.ending import end
+from infra.process.log_lines import log_to_stderr
+from infra.process.status import StatusFile
+from infra.process.tasks import child
 
 DESCRIPTORS = 512  # that are left for workers, Redis and everything else
 SWITCH_SECONDS = 0.0005  # s after which a thread that runs Python lets the event loop go on; 5 ms by default

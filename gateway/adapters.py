@@ -8,15 +8,16 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from core.adapters import AdapterSource, check_name, directory_inside
-from core.config.gateway import GatewayConfig
-from core.errors import AdapterError, StoreUnavailable
-from core.network.sealing import Signer
-from core.redis.adapter_list import MOST, PURPOSE, change
-from core.redis.clients import Store
-from core.redis.store import ServerClock
+from infra.config.gateway import GatewayConfig
+
+from contracts.adapters import AdapterSource, check_name, directory_inside
+from contracts.errors import AdapterError, StoreUnavailable
 from gateway.errors import APIError, invalid, no_model, unavailable
 from gateway.workers.directory import WorkerDirectory
+from infra.network.sealing import Signer
+from infra.redis.adapter_list import MOST, PURPOSE, change
+from infra.redis.clients import Store
+from infra.redis.store import ServerClock
 
 LOAD_SECONDS = 120.0  # s in which all workers have to have an adapter, or have said why not
 UNLOAD_SECONDS = 15.0  # s in which all workers have to have seen that one was unloaded

@@ -6,7 +6,7 @@ from collections.abc import Collection, Container, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from core.errors import BatonError
+from contracts.errors import BatonError
 
 INVALID = "invalid_request_error"
 SERVER = "server_error"

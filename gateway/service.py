@@ -5,23 +5,11 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 
-from core.config.gateway import GatewayConfig
-from core.errors import ModelError, StoreUnavailable
-from core.ids import SampleKey, new_epoch, request_ids
-from core.keys.key_ring import LOOK_SECONDS, KeyRing
-from core.network.curve_keys import CurveKeys
-from core.network.sealing import Sealer, Signer, load_secret
-from core.process.status import StatusFile
-from core.process.tasks import Tasks
-from core.redis.clients import connect
-from core.redis.queue import PURPOSE
-from core.redis.rates import RateStore
-from core.redis.records import GatewayRecord, WorkerRecord
-from core.redis.registry import PURPOSE as RECORDS
-from core.redis.registry import listed
-from core.redis.store import Outage, ServerClock, check, until_answered
-from core.redis.stored import TenantStore
-from core.slo import Objective, parse_objective
+from infra.config.gateway import GatewayConfig
+
+from contracts.errors import ModelError, StoreUnavailable
+from contracts.ids import SampleKey, new_epoch, request_ids
+from contracts.slo import Objective, parse_objective
 from gateway.adapters import AdapterLoading
 from gateway.errors import revoked, unavailable
 from gateway.grammar.checks import GrammarChecks
@@ -43,6 +31,19 @@ from gateway.text.model_files import locate_files
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.workers.directory import WorkerDirectory
 from gateway.workers.discovery import Discovery, short_name
+from infra.keys.key_ring import LOOK_SECONDS, KeyRing
+from infra.network.curve_keys import CurveKeys
+from infra.network.sealing import Sealer, Signer, load_secret
+from infra.process.status import StatusFile
+from infra.process.tasks import Tasks
+from infra.redis.clients import connect
+from infra.redis.queue import PURPOSE
+from infra.redis.rates import RateStore
+from infra.redis.records import GatewayRecord, WorkerRecord
+from infra.redis.registry import PURPOSE as RECORDS
+from infra.redis.registry import listed
+from infra.redis.store import Outage, ServerClock, check, until_answered
+from infra.redis.stored import TenantStore
 
 LOAD_SECONDS = 3600.0  # s for tokenizer files, which may come from the hub
 log = logging.getLogger("baton.gateway")

@@ -11,11 +11,12 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from core.config.gateway import GatewayConfig
-from core.ids import new_epoch
-from core.network.listening import listen
-from core.process.dying import die_with
-from core.process.tasks import child
+from infra.config.gateway import GatewayConfig
+
+from contracts.ids import new_epoch
+from infra.network.listening import listen
+from infra.process.dying import die_with
+from infra.process.tasks import child
 
 BAD_INPUT = 2  # exit status of a gateway that cannot start as it is told
 PAUSES = (1.0, 2.0, 5.0, 15.0)  # s before a gateway is started again, by how often that was done

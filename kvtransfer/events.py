@@ -10,11 +10,11 @@ from typing import Literal
 
 from msgspec import Struct
 
-from core.ids import AttemptKey
-from core.messages.gateway import Stages
-from core.messages.handoff import Branch, Commit, Open
-from core.messages.job import PrefillJob
-from core.scores import Scores
+from contracts.ids import AttemptKey
+from contracts.messages.gateway import Stages
+from contracts.messages.handoff import Branch, Commit, Open
+from contracts.messages.job import PrefillJob
+from contracts.scores import Scores
 from kvtransfer.digest import Place
 from kvtransfer.handoff import HandoffKey
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from core.kv.spec import KVSpec
-from core.messages.handoff import Branch
+from contracts.kv.spec import KVSpec
+from contracts.messages.handoff import Branch
 
 
 class HandoffKey(NamedTuple):

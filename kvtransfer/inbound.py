@@ -13,20 +13,20 @@ from typing import Protocol
 
 import zmq
 import zmq.asyncio
+from infra.config.transfer import TransferConfig
 
-from core.config.kinds import Transport
-from core.config.transfer import TransferConfig
-from core.errors import MessageError, SealError
-from core.ids import AttemptKey
-from core.kv.spec import KVSpec, Piece
-from core.messages.gateway import CROWDED
-from core.messages.handoff import Join, Layer, Open, Refused, ToDecode, decode_to_decode
-from core.messages.wire import encode
-from core.network.addresses import Network
-from core.network.sockets import router, send_now
-from core.network.strikes import Strikes
-from core.process.tasks import Tasks
-from core.redis.records import HandoffCounts, KVLink, UnreachedPeer
+from contracts.errors import MessageError, SealError
+from contracts.ids import AttemptKey
+from contracts.kinds import Transport
+from contracts.kv.spec import KVSpec, Piece
+from contracts.messages.gateway import CROWDED
+from contracts.messages.handoff import Join, Layer, Open, Refused, ToDecode, decode_to_decode
+from contracts.messages.wire import encode
+from infra.network.addresses import Network
+from infra.network.sockets import router, send_now
+from infra.network.strikes import Strikes
+from infra.process.tasks import Tasks
+from infra.redis.records import HandoffCounts, KVLink, UnreachedPeer
 from kvtransfer.events import Dropped, FromDecode, Landed, RoomWanted, ToDecodeEngine
 from kvtransfer.memory import KVMemory
 from kvtransfer.protocol.instructions import Instruction, Land, Send

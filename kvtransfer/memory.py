@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from core.config.kinds import Codec
-from core.kv.spec import Piece
+from contracts.kinds import Codec
+from contracts.kv.spec import Piece
 
 
 class KVMemory(Protocol):
@@ -18,7 +18,7 @@ class KVMemory(Protocol):
         """Returns the blocks' bytes in the given order as contiguous byte views, each a whole number of blocks.
 
         Neighbours in the pool are coalesced. The views must stay readable until the handoff's `Unpinned`. With a
-        codec they are what it made of the blocks, as `core.kv.spec.WireForm` says.
+        codec they are what it made of the blocks, as `contracts.kv.spec.WireForm` says.
         """
         ...
 

@@ -6,18 +6,18 @@ import time
 from collections.abc import Callable
 
 import zmq
+from infra.config.transfer import TransferConfig
 
-from core.config.kinds import Transport
-from core.config.transfer import TransferConfig
-from core.errors import IllegalMove
-from core.ids import AttemptKey
-from core.kv.spec import KVSpec
-from core.messages.gateway import UNREACHED
-from core.messages.job import PrefillJob
-from core.network.addresses import Network
-from core.network.sockets import dealer
-from core.process.tasks import Tasks
-from core.redis.records import HandoffCounts, KVLink, UnreachedPeer
+from contracts.errors import IllegalMove
+from contracts.ids import AttemptKey
+from contracts.kinds import Transport
+from contracts.kv.spec import KVSpec
+from contracts.messages.gateway import UNREACHED
+from contracts.messages.job import PrefillJob
+from infra.network.addresses import Network
+from infra.network.sockets import dealer
+from infra.process.tasks import Tasks
+from infra.redis.records import HandoffCounts, KVLink, UnreachedPeer
 from kvtransfer.events import CancelAttempt, Closed, FromPrefill, OpenHandoff, ToPrefillEngine, Unpinned
 from kvtransfer.memory import KVMemory
 from kvtransfer.outbound_link import OutboundLink

@@ -16,11 +16,11 @@ from typing import Protocol
 import zmq
 import zmq.asyncio
 
-from core.errors import MessageError
-from core.messages.handoff import Handoff, Join, Layer, Offer, decode_to_prefill
-from core.messages.wire import Addressed, encode
-from core.network.sockets import send_now
-from core.process.tasks import Tasks
+from contracts.errors import MessageError
+from contracts.messages.handoff import Handoff, Join, Layer, Offer, decode_to_prefill
+from contracts.messages.wire import Addressed, encode
+from infra.network.sockets import send_now
+from infra.process.tasks import Tasks
 from kvtransfer.events import BlocksTaken, Closed, OpenHandoff, ToPrefillEngine, Unpinned
 from kvtransfer.memory import KVMemory
 from kvtransfer.protocol.instructions import Instruction, Joined, Lost, Send

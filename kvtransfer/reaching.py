@@ -10,9 +10,9 @@ import logging
 import time
 from collections.abc import Callable
 
-from core.network.probing import obstacle
-from core.process.tasks import Tasks
-from core.redis.records import UnreachedPeer
+from infra.network.probing import obstacle
+from infra.process.tasks import Tasks
+from infra.redis.records import UnreachedPeer
 
 MOST = 64  # peers that are tried again; there are more only where the network is gone
 TRY = 0.25  # seconds until a port that could not be connected to is tried again, before anything is said …

@@ -7,12 +7,12 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
-from core.cli import parse
-from core.completions_client import Endpoint
-from core.errors import BatonError, ConfigError, GatewayError
-from core.keys.key_file import read_key
-from core.process.dying import die_with
-from core.slo import Timings
+from contracts.errors import BatonError, ConfigError, GatewayError
+from contracts.slo import Timings
+from infra.cli import parse
+from infra.completions_client import Endpoint
+from infra.keys.key_file import read_key
+from infra.process.dying import die_with
 from launcher.host.instances import Instance, running
 from launcher.options import ROOT, ChatConfig
 

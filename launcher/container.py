@@ -1,6 +1,6 @@
 """Says where a service finds things in the image that the Dockerfile builds, whoever runs its containers."""
 
-from core.version import BATON
+from contracts.version import BATON
 from launcher.deployment import Kept, Service
 
 IMAGE = f"baton:{BATON}"

@@ -9,18 +9,18 @@ import sys
 from collections.abc import Mapping
 from typing import Literal
 
+from infra.config.dashboard import DashboardConfig
+from infra.config.engine import EngineConfig
+from infra.config.gateway import GatewayConfig
+from infra.config.place import PlaceOptions
+from infra.config.store import StoreConfig
+from infra.config.transfer import TransferConfig
+from infra.config.worker import WorkerConfig
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from core.cli import words
-from core.config.dashboard import DashboardConfig
-from core.config.engine import EngineConfig
-from core.config.gateway import GatewayConfig
-from core.config.place import PlaceOptions
-from core.config.store import StoreConfig
-from core.config.transfer import TransferConfig
-from core.config.worker import WorkerConfig
-from core.network.ports import listening_ports
+from infra.cli import words
+from infra.network.ports import listening_ports
 from launcher.options import DEMO_MODEL, DEMO_NAME, DeploymentOptions
 
 Role = Literal["redis", "prefill", "decode", "gateway", "dashboard"]

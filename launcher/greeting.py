@@ -4,10 +4,10 @@ import json
 import shlex
 from pathlib import Path
 
-from core.completions_client import Endpoint
-from core.errors import GatewayError
-from core.network.listening import http_url, is_local
-from core.process.hub_kernels import notice
+from contracts.errors import GatewayError
+from infra.completions_client import Endpoint
+from infra.network.listening import http_url, is_local
+from infra.process.hub_kernels import notice
 from launcher.options import DEMO_MODEL, UpConfig
 
 ENDING = "Ctrl-C stops everything."

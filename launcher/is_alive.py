@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from core.process.status import read_status
+from infra.process.status import read_status
 
 READY = "ready"
 

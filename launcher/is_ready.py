@@ -6,7 +6,7 @@ PLACE is a status file, whose writer must still run, or a URL that must answer 2
 import sys
 from pathlib import Path
 
-from core.process.status import read_status
+from infra.process.status import read_status
 from launcher.host.process import READY, answers
 
 PATIENCE = 3.0  # s

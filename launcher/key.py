@@ -9,11 +9,11 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from core.cli import parse
-from core.errors import BatonError, ConfigError
-from core.keys.api_key import NAMES, KeyOptions, KeyRecord, make_key
-from core.keys.key_file import change_keys, read_keys
-from core.slo import parse_objective
+from contracts.errors import BatonError, ConfigError
+from contracts.slo import parse_objective
+from infra.cli import parse
+from infra.keys.api_key import NAMES, KeyOptions, KeyRecord, make_key
+from infra.keys.key_file import change_keys, read_keys
 from launcher.host.state_directory import state_directory
 
 HELP = """\

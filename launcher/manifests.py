@@ -3,8 +3,8 @@
 import sys
 from collections.abc import Sequence
 
-from core.cli import parse
-from core.errors import BatonError
+from contracts.errors import BatonError
+from infra.cli import parse
 from launcher.container import IMAGE
 from launcher.kubernetes.checks import check
 from launcher.kubernetes.manifests import manifests

@@ -1,12 +1,13 @@
-"""Holds what `baton up` and `baton chat` can be told; `core.cli` makes the command-line options from these structs."""
+"""Holds what `baton up` and `baton chat` can be told; `infra.cli` makes the command-line options from these structs."""
 
 from pathlib import Path
 from typing import Annotated, Literal
 
+from infra.config.engine import EngineOptions
+from infra.config.transfer import TransferOptions
 from msgspec import Meta, Struct
 
-from core.config.engine import EngineOptions
-from core.config.kinds import (
+from contracts.kinds import (
     APIKeys,
     Count,
     HandoffRule,
@@ -23,7 +24,6 @@ from core.config.kinds import (
     TLSKey,
     ToolParser,
 )
-from core.config.transfer import TransferOptions
 
 ROOT = Path(__file__).resolve().parent.parent
 DEMO_MODEL = str(ROOT / "demo_model" / "weights")

@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from core.errors import ConfigError
+from contracts.errors import ConfigError
 from launcher.deployment import ENVIRONMENT, STARTS, module_of
 from launcher.host.redis_server import server_binary
 

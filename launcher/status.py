@@ -4,8 +4,8 @@ import sys
 import time
 from collections.abc import Sequence
 
-from core.cli import parse
-from core.errors import BatonError
+from contracts.errors import BatonError
+from infra.cli import parse
 from launcher.host.instances import Instance, recorded
 from launcher.host.process import READY, answers
 from launcher.options import StatusConfig

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from core.cli import parse
-from core.errors import BatonError, ConfigError
-from core.network.listening import http_url
+from contracts.errors import BatonError, ConfigError
+from infra.cli import parse
+from infra.network.listening import http_url
 from launcher import greeting
 from launcher.checking.memory import refuse_kv_beyond_memory, refuse_weights_beyond_memory
 from launcher.checking.settings import check_settings, checked_port, with_whole_paths

@@ -57,9 +57,9 @@ def answer(arguments: Sequence[str], root: Path) -> tuple[int, str] | None:
 
 
 def _unknown(words: Sequence[str], root: Path) -> str:
-    """Returns the first option that no command has: a field of some struct is the name of each (`core/cli.py`)."""
+    """Returns the first option that no command has: a field of some struct is the name of each (`infra/cli.py`)."""
     given = [word.partition("=")[0] for word in words if re.match(r"--\w", word)]
     fields = {"help"}
-    for source in (*root.glob("core/**/*.py"), *root.glob("launcher/**/*.py")) if given else ():
+    for source in (*root.glob("infra/**/*.py"), *root.glob("launcher/**/*.py")) if given else ():
         fields.update(FIELD.findall(source.read_text()))
     return next((word for word in given if word[2:].replace("-", "_") not in fields), "")

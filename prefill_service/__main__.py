@@ -3,8 +3,9 @@
 import sys
 from functools import partial
 
-from core.cli import parse_or_exit
-from core.config.worker import WorkerConfig
+from infra.config.worker import WorkerConfig
+
+from infra.cli import parse_or_exit
 from kvtransfer.outbound import Outbound
 from prefill_service.policy import PrefillPolicy
 from worker.role import Parts, Role

@@ -14,21 +14,21 @@ from typing import Any, NamedTuple
 
 from msgspec import structs
 
-from core.costs.backlog import Ahead, owner_of
-from core.errors import CapacityError, MessageError
-from core.ids import AttemptKey, SampleKey
-from core.kv.spec import blocks_for
-from core.messages.gateway import HANDED_OFF, HANDING_OFF, NO_ADAPTER, Emitted, Stages
-from core.messages.handoff import Branch
-from core.messages.job import PrefillJob
-from core.messages.packed_ids import packed
-from core.redis.records import HeldBlocks, Load
-from core.scores import Scores
+from contracts.errors import CapacityError, MessageError
+from contracts.ids import AttemptKey, SampleKey
+from contracts.kv.spec import blocks_for
+from contracts.messages.gateway import HANDED_OFF, HANDING_OFF, NO_ADAPTER, Emitted, Stages
+from contracts.messages.handoff import Branch
+from contracts.messages.job import PrefillJob
+from contracts.messages.packed_ids import packed
+from contracts.scores import Scores
 from engine.plan import Plan
 from engine.schedule.line import Line
 from engine.schedule.progress import Progress, may_do_better, reason_of
 from engine.schedule.sequence import Sequence, SequenceState
+from infra.redis.records import HeldBlocks, Load
 from kvtransfer.events import AbortHandoff, BlocksTaken, Closed, CommitHandoff, LayerReady, OpenHandoff, Unpinned
+from pricing.backlog import Ahead, owner_of
 from worker.answering import Answering
 from worker.events import Emit, Fail, Failure, Kill, Phase, Submit
 from worker.role import Parts, check_tokens

@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from core.network.addresses import Network
-from core.network.curve_keys import CurveKeys
+from infra.network.addresses import Network
+from infra.network.curve_keys import CurveKeys
 
 SECRET = b"the secret of the tests' deployment"
 KEYS = CurveKeys.of(SECRET)

@@ -4,9 +4,9 @@ from typing import Any
 
 from msgspec import structs
 
-from core.messages.handoff import Open
-from core.messages.job import Prompt
-from core.messages.packed_ids import packed
+from contracts.messages.handoff import Open
+from contracts.messages.job import Prompt
+from contracts.messages.packed_ids import packed
 
 
 def open_of(prompt: Prompt, **fields: Any) -> Open:

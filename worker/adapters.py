@@ -18,15 +18,15 @@ from typing import NamedTuple, Protocol
 
 from msgspec import structs
 
-from core.adapters import AdapterSource, HeldAdapter, check_name, directory_inside
-from core.errors import AdapterError, ConfigError, StoreUnavailable
-from core.network.sealing import Signer
-from core.redis.adapter_list import PURPOSE as LISTS
-from core.redis.adapter_list import read
-from core.redis.clients import Store
-from core.redis.records import GatewayRecord
-from core.redis.registry import BEAT, listed
-from core.redis.registry import PURPOSE as RECORDS
+from contracts.adapters import AdapterSource, HeldAdapter, check_name, directory_inside
+from contracts.errors import AdapterError, ConfigError, StoreUnavailable
+from infra.network.sealing import Signer
+from infra.redis.adapter_list import PURPOSE as LISTS
+from infra.redis.adapter_list import read
+from infra.redis.clients import Store
+from infra.redis.records import GatewayRecord
+from infra.redis.registry import BEAT, listed
+from infra.redis.registry import PURPOSE as RECORDS
 
 LEAVE_SECONDS = 3 * BEAT  # s after which every gateway has said whether it still uses an adapter that leaves
 log = logging.getLogger("baton.worker")

@@ -6,13 +6,13 @@ while no decode worker can be reached.
 
 from collections.abc import Callable, Iterable
 
-from core.errors import CapacityError, MessageError
-from core.ids import AttemptKey, SampleKey
-from core.messages.gateway import NO_ADAPTER, Emitted, Stages
-from core.messages.job import AnyJob, DecodeJob
-from core.redis.records import Role
+from contracts.errors import CapacityError, MessageError
+from contracts.ids import AttemptKey, SampleKey
+from contracts.messages.gateway import NO_ADAPTER, Emitted, Stages
+from contracts.messages.job import AnyJob, DecodeJob
 from engine.schedule.progress import Progress, may_do_better, reason_of
 from engine.schedule.sequence import Sequence
+from infra.redis.records import Role
 from kvtransfer.handoff import HandoffKey
 from worker.events import Emit, Fail, Failure
 from worker.role import Parts, check_tokens

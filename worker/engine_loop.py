@@ -7,14 +7,14 @@ from collections.abc import Callable
 from collections.abc import Sequence as Moves
 from typing import Generic, Protocol, TypeVar
 
-from core.errors import DeviceError
-from core.messages.gateway import DRAINING
-from core.redis.records import Load
+from contracts.errors import DeviceError
+from contracts.messages.gateway import DRAINING
 from engine.plan import BlockMove, Plan, StepResult
 from engine.schedule.idle_steps import IdleSteps
 from engine.schedule.progress import Progress
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
+from infra.redis.records import Load
 from worker.engine_status import Passed
 from worker.events import KeysChanged, Submit
 from worker.life import Life

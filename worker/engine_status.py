@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from core.costs.backlog import Backlog
-from core.costs.steps import pairs_of
-from core.redis.records import Load
+from infra.redis.records import Load
+from pricing.backlog import Backlog
+from pricing.steps import pairs_of
 
 PATIENCE = 10.0  # a round is overdue after this multiple of the usual time …
 LEAST = 1.0  # … but not before this many seconds

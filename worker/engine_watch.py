@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
-from core.process.stillness import Stillness
+from infra.process.stillness import Stillness
 from worker.engine_status import EngineStatus
 
 LOOK_SECONDS = 0.5

@@ -5,9 +5,9 @@ The handoff's own events (`kvtransfer.events`) pass between them as they are.
 
 from msgspec import Struct
 
-from core.ids import AttemptKey
-from core.messages.gateway import Emitted
-from core.messages.job import AnyJob
+from contracts.ids import AttemptKey
+from contracts.messages.gateway import Emitted
+from contracts.messages.job import AnyJob
 
 # to the engine thread -----------------------------------------------------------------------------------------------
 

@@ -5,13 +5,13 @@ import logging
 
 from msgspec import structs
 
-from core.errors import StoreUnavailable
-from core.network.sealing import Signer
-from core.redis.clients import Store
-from core.redis.queue import JobQueue
-from core.redis.records import StatsSample, WorkerRecord
-from core.redis.registry import BEAT, add_stats, publish, withdraw
-from core.redis.store import Outage
+from contracts.errors import StoreUnavailable
+from infra.network.sealing import Signer
+from infra.redis.clients import Store
+from infra.redis.queue import JobQueue
+from infra.redis.records import StatsSample, WorkerRecord
+from infra.redis.registry import BEAT, add_stats, publish, withdraw
+from infra.redis.store import Outage
 from worker.gateways.connections import GatewayConnections
 from worker.life import Life
 from worker.transfer import Transfer

@@ -10,19 +10,19 @@ from typing import Any
 import torch
 from msgspec import structs
 
-from core.errors import BatonError
-from core.network.addresses import Network
-from core.network.sealing import Sealer, Signer
-from core.network.sockets import token_router
-from core.process.ending import end
-from core.process.status import StatusFile
-from core.process.tasks import Tasks, child
-from core.redis.clients import connect
-from core.redis.queue import PURPOSE, JobQueue
-from core.redis.records import WorkerRecord
-from core.redis.registry import PURPOSE as RECORDS
-from core.redis.store import Outage, until_answered
+from contracts.errors import BatonError
 from engine.device import use_device
+from infra.network.addresses import Network
+from infra.network.sealing import Sealer, Signer
+from infra.network.sockets import token_router
+from infra.process.ending import end
+from infra.process.status import StatusFile
+from infra.process.tasks import Tasks, child
+from infra.redis.clients import connect
+from infra.redis.queue import PURPOSE, JobQueue
+from infra.redis.records import WorkerRecord
+from infra.redis.registry import PURPOSE as RECORDS
+from infra.redis.store import Outage, until_answered
 from worker.adapters import AdapterSigners
 from worker.engine_watch import LOOK_SECONDS, EngineWatch
 from worker.events import ToGateway

@@ -3,9 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from core.config.worker import WorkerConfig
-from core.network.reach import LOOPBACK, Reach
-from core.redis.store import ServerClock
+from infra.config.worker import WorkerConfig
+
+from infra.network.reach import LOOPBACK, Reach
+from infra.redis.store import ServerClock
 from worker.adapters import Adapters
 from worker.busy_page import BusyPage
 from worker.engine_status import EngineStatus

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
 
-from core.errors import BatonError
+from contracts.errors import BatonError
 
 E = TypeVar("E")
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from core.errors import MessageError
-from core.kv.spec import KVSpec
+from contracts.errors import MessageError
+from contracts.kv.spec import KVSpec
 from engine.blocks.manager import BlockManager
 from engine.plan import Plan
 from engine.schedule.scheduler import Scheduler

@@ -15,40 +15,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from infra.config.engine import EngineConfig
+from infra.config.place import PlaceOptions
+from infra.config.worker import WorkerConfig
 from llguidance import LLTokenizer
 from msgspec import structs
 
-from core.adapters import parse_sources
-from core.config.engine import EngineConfig
-from core.config.kinds import Quantization
-from core.config.place import PlaceOptions
-from core.config.worker import WorkerConfig
-from core.costs.fit import StepFit
-from core.costs.rates import worth_bringing_back
-from core.costs.steps import StepCosts
-from core.costs.threads import useful_threads
-from core.errors import BatonError
-from core.grammars import read_tokenizer
-from core.ids import new_epoch
-from core.kv.spec import refuse_codec_of_bytes
-from core.model_location import locate
-from core.network.announcing import reach_of
-from core.network.interfaces import own_addresses
-from core.network.ports import check_ports
-from core.network.sealing import load_secret
-from core.places import Place
-from core.process.descriptors import raise_limit
-from core.process.ending import end
-from core.process.hub_kernels import notice
-from core.process.log_lines import log_to_stderr
-from core.process.machine import machine
-from core.process.status import StatusFile
-from core.process.tasks import child
-from core.redis.clients import connect
-from core.redis.records import Role as RoleName
-from core.redis.records import WorkerRecord
-from core.redis.store import Outage, ServerClock, check, until_answered
-from core.speculation import Proposing, on_prefill, proposing
+from checkpoints.grammars import read_tokenizer
+from checkpoints.model_location import locate
+from contracts.adapters import parse_sources
+from contracts.errors import BatonError
+from contracts.ids import new_epoch
+from contracts.kinds import Quantization
+from contracts.kv.spec import refuse_codec_of_bytes
 from engine.blocks.key_changes import KeyChanges
 from engine.blocks.manager import BlockManager
 from engine.device import device_label, dtype_name
@@ -65,6 +44,27 @@ from engine.schedule.speculation.proposing import EngineProposer
 from engine.schedule.speculation.speculation import Speculation
 from engine.schedule.turns import SHORTER
 from engine.start.load import LoadedEngine, load_engine
+from infra.config.speculation import Proposing, on_prefill, proposing
+from infra.network.announcing import reach_of
+from infra.network.interfaces import own_addresses
+from infra.network.ports import check_ports
+from infra.network.sealing import load_secret
+from infra.process.descriptors import raise_limit
+from infra.process.ending import end
+from infra.process.hub_kernels import notice
+from infra.process.log_lines import log_to_stderr
+from infra.process.machine import machine
+from infra.process.status import StatusFile
+from infra.process.tasks import child
+from infra.redis.clients import connect
+from infra.redis.records import Role as RoleName
+from infra.redis.records import WorkerRecord
+from infra.redis.store import Outage, ServerClock, check, until_answered
+from pricing.fit import StepFit
+from pricing.places import Place
+from pricing.rates import worth_bringing_back
+from pricing.steps import StepCosts
+from pricing.threads import useful_threads
 from worker.adapters import Adapters, NoAdapters
 from worker.busy_page import BusyPage
 from worker.cores import available_cores

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from core.ids import AttemptKey
-from core.network.addresses import Network
-from core.redis.records import HandoffCounts, KVLink, UnreachedPeer
+from contracts.ids import AttemptKey
+from infra.network.addresses import Network
+from infra.redis.records import HandoffCounts, KVLink, UnreachedPeer
 
 
 class Transfer(Protocol):

@@ -14,11 +14,11 @@ from benchmarks.autoscale.simulation import Came, Machine, Scaler, Simulation
 from benchmarks.autoscale.thresholds import Thresholds
 from benchmarks.autoscale.trace import DAY, Day
 from benchmarks.processes.children import exit_status
-from core.costs.steps import StepCosts
-from core.slo import SLO, parse_objective
+from contracts.slo import SLO, parse_objective
 from launcher.autoscale.policy import Policy
 from launcher.autoscale.rules import Bounds, Rules
 from launcher.stages import Stages
+from pricing.steps import StepCosts
 
 COSTS = StepCosts(
     step=0.053, prompt_token=2.7e-4, pair=1e-8, sequence=1e-4, context_token=4.4e-7, most_tokens=2048, steps=1000

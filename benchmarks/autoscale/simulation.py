@@ -12,13 +12,13 @@ from typing import NamedTuple, Protocol
 
 from benchmarks.autoscale.trace import Arrival
 from benchmarks.autoscale.workers import Decode, Prefill, Simulated
-from core.costs.standing import Standing
-from core.costs.steps import StepCosts, pairs_of
-from core.slo import SLO
+from contracts.slo import SLO
 from gateway.workers.demand import Demand
 from gateway.workers.route import Choice, Route
 from gateway.workers.standing import Look
 from launcher.autoscale.policy import Change, Seen
+from pricing.standing import Standing
+from pricing.steps import StepCosts, pairs_of
 
 LOOK_SECONDS = 5.0
 PROGRESS_SECONDS = 600.0  # where nobody looks

@@ -1,6 +1,6 @@
 """Scales by fixed thresholds: what the policy is compared with."""
 
-from core.slo import SLO
+from contracts.slo import SLO
 from launcher.autoscale.policy import Change, Seen, cheapest
 from launcher.autoscale.rules import Rules
 

@@ -10,11 +10,11 @@ from math import inf
 
 from msgspec import structs
 
-from core.costs.backlog import Backlog
-from core.costs.steps import StepCosts, pairs_of
-from core.ids import NO_TICKET
-from core.redis.records import Load, Role, WorkerRecord
+from contracts.ids import NO_TICKET
 from gateway.workers.worker import Worker
+from infra.redis.records import Load, Role, WorkerRecord
+from pricing.backlog import Backlog
+from pricing.steps import StepCosts, pairs_of
 
 BLOCK = 16  # tokens
 

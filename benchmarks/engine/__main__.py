@@ -21,6 +21,7 @@ from statistics import median
 from typing import get_args
 
 import torch
+from infra.config.engine import EngineConfig
 
 from benchmarks.engine import shaped_plot, shaped_table
 from benchmarks.engine.native_time import NativeTime
@@ -31,10 +32,9 @@ from benchmarks.limits.machine import GIBIBYTE, Machine, measure, read_rate
 from benchmarks.limits.workloads import DECODE_SWEEP, PROMPT_SWEEP, WORKLOADS, Workload
 from benchmarks.models.shapes import SHAPES
 from benchmarks.processes import in_process
-from core.config.engine import EngineConfig
-from core.config.kinds import Quantization
-from core.errors import BatonError, ConfigError
-from core.model_location import locate
+from checkpoints.model_location import locate
+from contracts.errors import BatonError, ConfigError
+from contracts.kinds import Quantization
 from engine.device import dtype_name
 from engine.executor import Executor
 from engine.model.read_config import read_config

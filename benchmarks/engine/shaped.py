@@ -16,6 +16,7 @@ from time import perf_counter
 from typing import Literal
 
 import torch
+from infra.config.engine import EngineConfig
 
 from benchmarks.engine.idle import Idle, KernelTime, by_kernel, idle_share, watched
 from benchmarks.limits.device_time import Limits, limits_of
@@ -23,13 +24,12 @@ from benchmarks.limits.floor import Work, work_of
 from benchmarks.models.random_weights import RandomWeights
 from benchmarks.models.shapes import SHAPES, write_config
 from benchmarks.processes.in_process import Loop, quiet, serve
-from core.config.engine import EngineConfig
-from core.config.kinds import Quantization
-from core.ids import AttemptKey
-from core.kv.spec import blocks_for
-from core.messages.job import Prompt
-from core.messages.sampling import Limits as Ends
-from core.messages.sampling import Sampling
+from contracts.ids import AttemptKey
+from contracts.kinds import Quantization
+from contracts.kv.spec import blocks_for
+from contracts.messages.job import Prompt
+from contracts.messages.sampling import Limits as Ends
+from contracts.messages.sampling import Sampling
 from engine.backends.choice import serves_natively
 from engine.device import choose_device, choose_dtype, dtype_name
 from engine.executor import Executor

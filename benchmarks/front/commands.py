@@ -15,13 +15,13 @@ import redis
 from msgspec import Struct
 
 from benchmarks.front.system import TOKEN, Front, Shape, front
-from core.errors import BatonError
-from core.messages.job import DecodeJob, Prompt, decode_job
-from core.messages.sampling import Limits, Sampling
-from core.messages.wire import encode
-from core.network.sealing import Sealer
-from core.redis.clients import connect, connect_blocking
-from core.redis.queue import PURPOSE, add_job, stream_of
+from contracts.errors import BatonError
+from contracts.messages.job import DecodeJob, Prompt, decode_job
+from contracts.messages.sampling import Limits, Sampling
+from contracts.messages.wire import encode
+from infra.network.sealing import Sealer
+from infra.redis.clients import connect, connect_blocking
+from infra.redis.queue import PURPOSE, add_job, stream_of
 
 PROMPTS = (16, 4096, 16384, 65536)  # tokens
 QUIET_SECONDS = 3.0  # s in which the system's own commands are counted

@@ -13,10 +13,10 @@ from typing import Annotated, Any, NamedTuple
 import httpx
 from msgspec import Meta, Struct
 
-from core.cli import parse_or_exit
-from core.completions_client import error_message
-from core.config.kinds import Positive
-from core.errors import BatonError, GatewayError
+from contracts.errors import BatonError, GatewayError
+from contracts.kinds import Positive
+from infra.cli import parse_or_exit
+from infra.completions_client import error_message
 
 TIMEOUT = 120.0  # s
 

@@ -11,7 +11,7 @@ import sys
 
 import uvloop
 
-from core.process.descriptors import raise_limit
+from infra.process.descriptors import raise_limit
 
 AT_ONCE = 200  # connections that are being opened
 SMALL = 4096  # bytes of a slow reader's buffer

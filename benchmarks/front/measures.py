@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from benchmarks.front.client import Seen
 from benchmarks.front.system import Begin, Shape, disturbed, front
-from core.errors import BatonError
-from core.slo import percentile
+from contracts.errors import BatonError
+from contracts.slo import percentile
 
 WARM_SECONDS = 2.0  # s that streams run before the gateway's time is taken
 

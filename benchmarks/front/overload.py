@@ -24,9 +24,9 @@ from benchmarks.load import arrivals
 from benchmarks.processes.children import child, exit_status, last_line
 from benchmarks.processes.python_path import ROOT
 from benchmarks.random_model import SHAPES, make
-from core.completions_client import EventStream
-from core.errors import BatonError
-from core.slo import SLO, Timings, parse_objective, percentile
+from contracts.errors import BatonError
+from contracts.slo import SLO, Timings, parse_objective, percentile
+from infra.completions_client import EventStream
 from launcher.checking.preflight import check_port
 from launcher.stages import Stages
 

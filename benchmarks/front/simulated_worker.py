@@ -15,8 +15,8 @@ import msgspec
 import uvloop
 import zmq.asyncio
 
-from core.ids import AttemptKey, new_epoch
-from core.messages.gateway import (
+from contracts.ids import AttemptKey, new_epoch
+from contracts.messages.gateway import (
     Alive,
     Ask,
     Cancel,
@@ -36,18 +36,18 @@ from core.messages.gateway import (
     Welcome,
     decode_to_worker,
 )
-from core.messages.job import AnyJob
-from core.messages.wire import encode
-from core.network.curve_keys import CurveKeys
-from core.network.gatekeeper import Gatekeeper
-from core.network.reach import LOOPBACK
-from core.network.sealing import Sealer, Signer, load_secret
-from core.network.sockets import send_now, token_router
-from core.redis.clients import connect
-from core.redis.queue import PURPOSE, JobQueue
-from core.redis.records import Load, WorkerRecord
-from core.redis.registry import PURPOSE as RECORDS
-from core.redis.registry import publish
+from contracts.messages.job import AnyJob
+from contracts.messages.wire import encode
+from infra.network.curve_keys import CurveKeys
+from infra.network.gatekeeper import Gatekeeper
+from infra.network.reach import LOOPBACK
+from infra.network.sealing import Sealer, Signer, load_secret
+from infra.network.sockets import send_now, token_router
+from infra.redis.clients import connect
+from infra.redis.queue import PURPOSE, JobQueue
+from infra.redis.records import Load, WorkerRecord
+from infra.redis.registry import PURPOSE as RECORDS
+from infra.redis.registry import publish
 from worker.gateways.bodies import Bodies, Missing
 from worker.gateways.ledger import Ledger, Verdict
 

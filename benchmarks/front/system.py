@@ -21,10 +21,10 @@ import redis
 
 from benchmarks.front.client import Seen
 from benchmarks.processes.children import child, end, last_line
-from core.errors import BatonError
-from core.network.listening import http_url
-from core.network.sealing import new_secret
-from core.redis.clients import connect_blocking
+from contracts.errors import BatonError
+from infra.network.listening import http_url
+from infra.network.sealing import new_secret
+from infra.redis.clients import connect_blocking
 from launcher.checking.preflight import check_port
 from launcher.host.processes import environment
 from launcher.host.redis_server import redis_service

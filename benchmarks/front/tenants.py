@@ -25,10 +25,10 @@ from benchmarks.load import arrivals
 from benchmarks.processes.children import exit_status
 from benchmarks.processes.python_path import ROOT
 from benchmarks.random_model import SHAPES, make
-from core.errors import BatonError
-from core.keys.api_key import KeyOptions, NewKey, make_key
-from core.keys.key_file import change_keys
-from core.slo import percentile
+from contracts.errors import BatonError
+from contracts.slo import percentile
+from infra.keys.api_key import KeyOptions, NewKey, make_key
+from infra.keys.key_file import change_keys
 from launcher.stages import Stages
 
 LATEST = 300.0  # s after which an answer is given up

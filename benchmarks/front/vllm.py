@@ -12,7 +12,7 @@ from benchmarks.front.system import HOST, MODEL_NAME, TOKEN, Front, Shape, wait
 from benchmarks.peers.servers import VLLM
 from benchmarks.peers.setup import PeerError, python_of
 from benchmarks.processes.children import child, last_line
-from core.network.listening import http_url
+from infra.network.listening import http_url
 from launcher.checking.preflight import check_port
 from launcher.host.process import answers
 from launcher.options import DEMO_MODEL

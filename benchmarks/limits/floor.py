@@ -11,8 +11,8 @@ import torch
 
 from benchmarks.limits.machine import Machine
 from benchmarks.limits.workloads import Workload
-from core.config.kinds import Quantization
-from core.kv.spec import kv_bytes
+from contracts.kinds import Quantization
+from contracts.kv.spec import kv_bytes
 from engine.model.config import ExpertsMLP, ModelConfig, TextModel, heads_of
 from engine.model.quantization import bytes_of_value, of_head
 

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from threading import Barrier
 
-from core.errors import NativeError
+from contracts.errors import NativeError
 from engine.backends.native.build import SECONDS, chosen_target, compiler
 
 FLAGS = ("-std=gnu11", "-O3", "-fPIC", "-shared", "-ffp-contract=fast", "-Wno-psabi")

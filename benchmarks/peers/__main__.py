@@ -26,13 +26,13 @@ from benchmarks.peers.rounds import run_rounds
 from benchmarks.peers.setup import PEERS, Peer, PeerError, directory_of, for_avx2, set_up
 from benchmarks.peers.table import Measured, table
 from benchmarks.processes.children import exit_status
-from core.cli import parse_or_exit
-from core.config.kinds import Positive, Quantization
-from core.errors import ConfigError
+from contracts.errors import ConfigError
+from contracts.kinds import Positive, Quantization
 from engine.backends.native.build import SETTING
 from engine.device import DTYPES
 from engine.model.config import ExpertsMLP
 from engine.model.read_config import read_config
+from infra.cli import parse_or_exit
 from launcher.stages import Stages
 
 AVX2_ONLY = {

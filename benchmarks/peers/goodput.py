@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from benchmarks.load import Result
-from core.slo import SLO, percentile
+from contracts.slo import SLO, percentile
 
 ATTAINMENT = 0.9
 MOST_DOUBLINGS = 12

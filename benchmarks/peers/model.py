@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.peers.setup import Peer, PeerError, python_of
 from benchmarks.processes.children import child, last_line
-from core.config.kinds import Quantization
+from contracts.kinds import Quantization
 from launcher.stages import Stages
 
 

@@ -15,7 +15,7 @@ from email.parser import Parser
 from pathlib import Path
 
 from benchmarks.processes.children import child, last_line
-from core.errors import BatonError, ConfigError
+from contracts.errors import BatonError, ConfigError
 from launcher.deployment import ENVIRONMENT
 from launcher.installing.requirements import base_name, pins
 from launcher.installing.torch_source import choose, pip_versions

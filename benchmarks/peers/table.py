@@ -10,7 +10,7 @@ from benchmarks.limits.machine import Machine
 from benchmarks.limits.workloads import EXPERTS_TARGETS, LIMIT_TARGETS, QUANTIZED_TARGETS, TARGETS, Workload
 from benchmarks.peers.process import PeerProcess
 from benchmarks.peers.rounds import Results
-from core.config.kinds import Quantization
+from contracts.kinds import Quantization
 from engine.start.sizing import CPU_STEP
 
 HEADS = {

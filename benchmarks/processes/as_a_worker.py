@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from core.errors import BatonError
+from contracts.errors import BatonError
 from launcher.deployment import ENVIRONMENT
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import FrameType
 
 from benchmarks.processes.python_path import python_path
-from core.errors import BatonError, ConfigError, ModelError
-from core.process.dying import die_with
+from contracts.errors import BatonError, ConfigError, ModelError
+from infra.process.dying import die_with
 from launcher.stages import Stages
 
 GRACE_SECONDS = 15.0

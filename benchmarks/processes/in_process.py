@@ -3,18 +3,19 @@
 import time
 from collections.abc import Callable
 
+from infra.config.engine import EngineConfig
+
 from benchmarks.limits.floor import Timing
-from core.config.engine import EngineConfig
-from core.costs.fit import StepFit
-from core.ids import AttemptKey
-from core.messages.job import Prompt
-from core.messages.sampling import Limits, Sampling
+from contracts.ids import AttemptKey
+from contracts.messages.job import Prompt
+from contracts.messages.sampling import Limits, Sampling
 from engine.blocks.manager import BlockManager
 from engine.executor import Executor
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
 from engine.schedule.speculation.speculation import Speculation
 from engine.start.sizing import step_tokens
+from pricing.fit import StepFit
 
 MakeSpeculation = Callable[[BlockManager, StepFit], Speculation]
 

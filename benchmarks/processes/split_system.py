@@ -11,16 +11,16 @@ from pathlib import Path
 import httpx
 import msgspec
 import redis
+from infra.config.engine import EngineOptions
+from infra.config.transfer import TransferOptions
 
 from benchmarks.processes.children import child, last_line
-from core.config.engine import EngineOptions
-from core.config.transfer import TransferOptions
-from core.errors import BatonError
-from core.network.listening import http_url
-from core.network.sealing import new_secret
-from core.redis.clients import connect_blocking
-from core.redis.records import FinishedRecord, WorkerRecord
-from core.redis.registry import FINISHED, index_key, read_unchecked, record_key
+from contracts.errors import BatonError
+from infra.network.listening import http_url
+from infra.network.sealing import new_secret
+from infra.redis.clients import connect_blocking
+from infra.redis.records import FinishedRecord, WorkerRecord
+from infra.redis.registry import FINISHED, index_key, read_unchecked, record_key
 from launcher.checking.preflight import check_port
 from launcher.host.process import READY, Process
 from launcher.host.processes import Processes, environment

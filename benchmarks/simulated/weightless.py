@@ -12,7 +12,7 @@ import torch
 from benchmarks.models.random_weights import RandomWeights
 from benchmarks.models.shapes import write_config
 from benchmarks.processes.in_process import quiet
-from core.config.kinds import Activations, Quantization
+from contracts.kinds import Activations, Quantization
 from engine.backends.triton.backend import TritonBackend
 from engine.executor import Engine
 from engine.kv.pool import KVPool

@@ -16,21 +16,21 @@ from statistics import median, quantiles
 from typing import Annotated, Any, Literal
 
 import torch
+from infra.config.engine import EngineConfig
 from msgspec import Meta, Struct
 
 from benchmarks.processes.in_process import Loop, quiet
 from benchmarks.speculation.guessing import guessing
 from benchmarks.speculation.texts import Prompts
-from core.cli import parse_or_exit
-from core.config.engine import EngineConfig
-from core.config.kinds import Positive
-from core.ids import AttemptKey
-from core.messages.job import Prompt
-from core.messages.sampling import Limits, Sampling
-from core.redis.records import SpeculationCounts
+from contracts.ids import AttemptKey
+from contracts.kinds import Positive
+from contracts.messages.job import Prompt
+from contracts.messages.sampling import Limits, Sampling
 from engine.executor import Executor
 from engine.schedule.sequence import Sequence
 from engine.start.load import load_engine
+from infra.cli import parse_or_exit
+from infra.redis.records import SpeculationCounts
 
 DEMO = Path(__file__).resolve().parents[2] / "demo_model" / "weights"
 GIVEN: dict[str, dict[str, Any]] = {

@@ -18,15 +18,15 @@ from random import Random
 from typing import NamedTuple
 
 import torch
+from infra.config.engine import EngineConfig
 from transformers import AutoTokenizer
 
 from benchmarks.models.widened import Larger, widen
 from benchmarks.processes.in_process import quiet
 from benchmarks.speculation.agreement import by_rejection, by_shared_noise, independent
-from core.config.engine import EngineConfig
-from core.ids import AttemptKey
-from core.messages.job import Prompt
-from core.messages.sampling import Limits, Sampling
+from contracts.ids import AttemptKey
+from contracts.messages.job import Prompt
+from contracts.messages.sampling import Limits, Sampling
 from demo_model.evaluate import FIGURES, prompt
 from engine.backends.reference.processed import processed
 from engine.blocks.manager import BlockManager

@@ -1,11 +1,11 @@
 """Makes what guesses tokens in these benchmarks: as a decode worker does."""
 
-from core.costs.fit import StepFit
 from engine.blocks.manager import BlockManager
 from engine.schedule.speculation.controller import Controller
 from engine.schedule.speculation.ngram import NGram
 from engine.schedule.speculation.proposing import EngineProposer
 from engine.schedule.speculation.speculation import Speculation
+from pricing.fit import StepFit
 
 MOST_GUESSES = {"ngram": 16, "medusa": 4, "draft": 8}
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Annotated
 
+from infra.config.engine import EngineConfig
 from msgspec import Meta, Struct
 
 from benchmarks.peers.model import Model
@@ -22,12 +23,11 @@ from benchmarks.processes.children import exit_status
 from benchmarks.processes.in_process import quiet as silent
 from benchmarks.processes.in_process import serve
 from benchmarks.speculation.texts import Prompts
-from core.cli import parse_or_exit
-from core.config.engine import EngineConfig
-from core.config.kinds import Positive
-from core.errors import ConfigError
+from contracts.errors import ConfigError
+from contracts.kinds import Positive
 from engine.executor import Executor
 from engine.start.load import load_engine
+from infra.cli import parse_or_exit
 from launcher.stages import Stages
 
 DEMO = Path(__file__).resolve().parents[2] / "demo_model" / "weights"

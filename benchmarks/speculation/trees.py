@@ -10,11 +10,11 @@ import tempfile
 from pathlib import Path
 
 import torch
+from infra.config.engine import EngineConfig
 
 from benchmarks.models.widened import widen, widen_heads
 from benchmarks.processes.in_process import quiet
 from benchmarks.speculation.draft import DEMO, TARGETS, compared, questions
-from core.config.engine import EngineConfig
 from engine.start.load import LoadedEngine, load_engine
 
 HEADS = DEMO.parent / "medusa"

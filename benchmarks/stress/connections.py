@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from benchmarks.processes.children import exit_status
 from benchmarks.processes.split_system import split_system
-from core.process.descriptors import raise_limit
+from infra.process.descriptors import raise_limit
 from launcher.options import DEMO_MODEL
 from launcher.stages import Stages
 

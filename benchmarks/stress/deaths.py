@@ -26,15 +26,15 @@ from pathlib import Path
 
 import httpx
 import redis
+from infra.config.engine import EngineOptions
 
 from benchmarks.stress.hanging_worker import HANG_FILE
-from core.completions_client import Endpoint
-from core.config.engine import EngineOptions
-from core.errors import GatewayError
-from core.network.listening import http_url
-from core.network.sealing import new_secret
-from core.process.status import read_status
-from core.redis.clients import connect_blocking
+from contracts.errors import GatewayError
+from infra.completions_client import Endpoint
+from infra.network.listening import http_url
+from infra.network.sealing import new_secret
+from infra.process.status import read_status
+from infra.redis.clients import connect_blocking
 from launcher.checking.preflight import check_port
 from launcher.host.log_file import LogFile
 from launcher.host.process import READY, Process, answers

@@ -15,17 +15,17 @@ from unittest.mock import patch
 
 import msgspec
 import torch
+from infra.config.engine import EngineConfig
+from infra.config.store import StoreConfig
+from infra.config.worker import WorkerConfig
 
-from core.config.engine import EngineConfig
-from core.config.store import StoreConfig
-from core.config.worker import WorkerConfig
-from core.ids import AttemptKey, new_epoch
-from core.messages.gateway import Emitted, Ping, Tokens, ToWorker, decode_from_worker, decode_to_worker
-from core.network.addresses import Network
-from core.network.sealing import load_secret
-from core.network.sockets import try_send
-from core.redis.records import HandoffCounts, KVLink, Load, UnreachedPeer, WorkerRecord
-from core.redis.store import ServerClock
+from contracts.ids import AttemptKey, new_epoch
+from contracts.messages.gateway import Emitted, Ping, Tokens, ToWorker, decode_from_worker, decode_to_worker
+from infra.network.addresses import Network
+from infra.network.sealing import load_secret
+from infra.network.sockets import try_send
+from infra.redis.records import HandoffCounts, KVLink, Load, UnreachedPeer, WorkerRecord
+from infra.redis.store import ServerClock
 from worker.busy_page import BusyPage
 from worker.engine_status import EngineStatus, Passed
 from worker.events import Emit, Submit

@@ -12,14 +12,11 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from core.config.gateway import GatewayConfig
-from core.ids import AttemptKey, SampleKey
-from core.messages.job import Prompt
-from core.messages.sampling import Limits, Sampling
-from core.network.sealing import Sealer
-from core.redis.clients import connect
-from core.redis.queue import PURPOSE
-from core.redis.store import ServerClock
+from infra.config.gateway import GatewayConfig
+
+from contracts.ids import AttemptKey, SampleKey
+from contracts.messages.job import Prompt
+from contracts.messages.sampling import Limits, Sampling
 from gateway.reports.metrics import Metrics
 from gateway.requests.attempt import Attempt
 from gateway.requests.dispatch import Dispatch
@@ -27,6 +24,10 @@ from gateway.requests.sample import AdmittedPrompt, Sample
 from gateway.workers.directory import WorkerDirectory
 from gateway.workers.route import Route
 from gateway.workers.worker import Placed
+from infra.network.sealing import Sealer
+from infra.redis.clients import connect
+from infra.redis.queue import PURPOSE
+from infra.redis.store import ServerClock
 
 ROUTE = Route("prefill", "decode")
 SECONDS = 600.0  # that a request may take

@@ -10,10 +10,11 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from core.cli import parse_or_exit
-from core.config.worker import WorkerConfig
+from infra.config.worker import WorkerConfig
+
 from decode_service.__main__ import role
 from engine.schedule.sequence import Sequence
+from infra.cli import parse_or_exit
 from worker.role import Parts, Role
 from worker.start import serve
 

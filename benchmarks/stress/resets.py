@@ -27,8 +27,8 @@ import httpx
 
 from benchmarks.processes.children import exit_status
 from benchmarks.processes.split_system import SplitSystem, split_system
-from core.keys.api_key import KeyOptions, make_key
-from core.keys.key_file import change_keys
+from infra.keys.api_key import KeyOptions, make_key
+from infra.keys.key_file import change_keys
 from launcher.options import DEMO_MODEL
 from launcher.stages import Stages
 

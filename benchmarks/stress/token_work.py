@@ -18,7 +18,7 @@ from itertools import pairwise
 
 import msgspec
 
-from core.scores import Scores, TokenScore
+from contracts.scores import Scores, TokenScore
 from gateway.openai.answers.logprobs import CompletionLogprobs, Scored, TokenNames, of_chat
 from gateway.output.formats.families import FAMILIES
 from gateway.output.reader import Reader, ReadingParser

@@ -11,13 +11,14 @@ import sys
 import time
 from collections.abc import Iterator
 
-from core.config.transfer import TransferConfig
-from core.kv.spec import KVGroup, KVSpec
-from core.messages.handoff import Handoff, decode_to_decode, decode_to_prefill
-from core.messages.job import PrefillJob, Prompt
-from core.messages.packed_ids import packed
-from core.messages.sampling import Limits, Sampling
-from core.messages.wire import encode
+from infra.config.transfer import TransferConfig
+
+from contracts.kv.spec import KVGroup, KVSpec
+from contracts.messages.handoff import Handoff, decode_to_decode, decode_to_prefill
+from contracts.messages.job import PrefillJob, Prompt
+from contracts.messages.packed_ids import packed
+from contracts.messages.sampling import Limits, Sampling
+from contracts.messages.wire import encode
 from kvtransfer.events import OpenHandoff
 from kvtransfer.protocol.instructions import Instruction, Send
 from kvtransfer.protocol.receivers import Receivers

@@ -33,6 +33,7 @@ import torch
 import xxhash
 import zmq
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from infra.config.transfer import TransferConfig
 
 from benchmarks.limits.machine import processor
 from benchmarks.processes.children import child, end_on_termination
@@ -50,9 +51,8 @@ from benchmarks.transfer.ends import (
     spec_of,
     sums,
 )
-from core.config.transfer import TransferConfig
-from core.network.addresses import Network
 from engine.kv.pool import KVPool
+from infra.network.addresses import Network
 
 GIGA = 1e9
 MIB = 1 << 20

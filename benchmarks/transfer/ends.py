@@ -18,18 +18,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import zmq.asyncio
+from infra.config.transfer import TransferConfig
 
-from core.config.transfer import TransferConfig
-from core.errors import NativeError
-from core.kv.spec import KVSpec
-from core.messages.gateway import Stages
-from core.messages.handoff import Branch
-from core.messages.job import PrefillJob, Prompt
-from core.messages.packed_ids import packed
-from core.messages.sampling import Limits, Sampling
-from core.network.addresses import Network
-from core.network.reach import LOOPBACK
-from core.network.sockets import payload_dealer, payload_router, send_now, send_now_tracked
+from contracts.errors import NativeError
+from contracts.kv.spec import KVSpec
+from contracts.messages.gateway import Stages
+from contracts.messages.handoff import Branch
+from contracts.messages.job import PrefillJob, Prompt
+from contracts.messages.packed_ids import packed
+from contracts.messages.sampling import Limits, Sampling
 from engine.backends.native.codec import NativeCodec
 from engine.backends.native.library import load
 from engine.backends.reference.codec import ReferenceCodec
@@ -41,6 +38,9 @@ from engine.kv.spec import make_spec
 from engine.model.config import DenseMLP, HeadAttention, LatentAttention, LayerConfig, ModelConfig
 from engine.model.kv_layout import AnyAttention
 from engine.model.rope import Rope
+from infra.network.addresses import Network
+from infra.network.reach import LOOPBACK
+from infra.network.sockets import payload_dealer, payload_router, send_now, send_now_tracked
 from kvtransfer.events import (
     Closed,
     CommitHandoff,

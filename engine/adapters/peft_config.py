@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from core.errors import AdapterError
+from contracts.errors import AdapterError
 
 FILE = "adapter_config.json"
 MOST_BYTES = 4 << 20

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import torch
 
-from core.errors import AdapterError, DeviceMemoryError
-from core.sizes import format_bytes
+from contracts.errors import AdapterError, DeviceMemoryError
 from engine.adapters.weights import read_adapter
 from engine.device import device_errors
 from engine.model.adapted import Adaptable, Place, place_bytes
 from engine.plan import Work
+from infra.sizes import format_bytes
 
 Places = Sequence[tuple[Place, Adaptable]]
 

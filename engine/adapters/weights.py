@@ -9,7 +9,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from core.errors import AdapterError
+from contracts.errors import AdapterError
 from engine.adapters.peft_config import AdapterConfig, read_adapter_config
 from engine.model.adapted import Expansion, LowRank, Place
 from engine.model.spellings import PREFIXES, inner, is_beside_text

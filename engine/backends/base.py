@@ -10,7 +10,6 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from core.process.status import Progress
 from engine.backends.adjuster import Adjuster
 from engine.backends.sampler import Sampler
 from engine.backends.scorer import Scorer
@@ -24,6 +23,7 @@ from engine.model.linear import Linear, Linears
 from engine.model.model import Model
 from engine.model.transformer import Layers
 from engine.plan import Plan, Work
+from infra.process.status import Progress
 
 OnLayer = Callable[[Plan, int, int], None]
 """Called with a step's plan, a KV group and a layer when that layer's KV of the step is stored (on CUDA: enqueued)."""

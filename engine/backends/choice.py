@@ -10,9 +10,9 @@ import subprocess
 from typing import Any
 
 import torch
+from infra.config.engine import EngineConfig
 
-from core.config.engine import EngineConfig
-from core.errors import ConfigError, NativeError
+from contracts.errors import ConfigError, NativeError
 from engine.backends.base import Backend
 from engine.backends.native.attention import unsupported
 from engine.backends.native.backend import NativeBackend

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from core.scores import Scores
+from contracts.scores import Scores
 
 LEAST = -9999.0
 """No log-probability is told that is lower: OpenAI's clients know this number, and JSON knows no infinity."""

@@ -7,7 +7,7 @@ sees, so a text may be here although its first blocks were given up long ago.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from core.kv.block_hash import BlockKeys
+from contracts.kv.block_hash import BlockKeys
 from engine.blocks.pool import BlockPool, Hit
 from engine.blocks.window_pool import WindowPool
 

@@ -5,7 +5,7 @@ Keys are shortened to eight bytes: two texts that share them cost whoever routes
 
 from typing import NamedTuple
 
-from core.kv.block_hash import SHORT
+from contracts.kv.block_hash import SHORT
 
 
 class Changed(NamedTuple):

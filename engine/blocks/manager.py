@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Literal
 
-from core.errors import CapacityError
-from core.kv.block_hash import BlockKeys
-from core.kv.spec import KVSpec
+from contracts.errors import CapacityError
+from contracts.kv.block_hash import BlockKeys
+from contracts.kv.spec import KVSpec
 from engine.blocks.finding import Found, find, find_whole
 from engine.blocks.key_changes import Changed, KeyChanges
 from engine.blocks.pool import NO_HIT, BlockPool, Hit

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import Literal, NamedTuple
 
-from core.kv.block_hash import TOKEN_BYTES, BlockKeys, pack
-from core.kv.spec import blocks_for
+from contracts.kv.block_hash import TOKEN_BYTES, BlockKeys, pack
+from contracts.kv.spec import blocks_for
 from engine.blocks.free_runs import FreeRuns
 from engine.blocks.key_changes import KeyChanges
 from engine.blocks.prefix_cache import Node, PrefixCache

@@ -9,7 +9,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from operator import attrgetter
 
-from core.kv.block_hash import TOKEN_BYTES, BlockKeys
+from contracts.kv.block_hash import TOKEN_BYTES, BlockKeys
 from engine.blocks.key_changes import KeyChanges
 
 by_tokens = attrgetter("tokens")
@@ -22,7 +22,7 @@ class Node:
 
     def __init__(self, key: bytes, tokens: bytes, parent: "Node | None") -> None:
         self.key = key
-        self.tokens = tokens  # as `core.kv.block_hash.pack` packs them
+        self.tokens = tokens  # as `contracts.kv.block_hash.pack` packs them
         self.parent = parent
         self.children: list[Node] = []  # in order of their tokens
         self.block: int | None = None  # of the pool, that holds its KV; None: the KV is in a slot

@@ -13,8 +13,8 @@ window has left behind and nobody has found gives way first, or one long text wo
 
 from collections.abc import Iterable, Sequence
 
-from core.kv.block_hash import BlockKeys, pack
-from core.kv.spec import KVGroup, blocks_for
+from contracts.kv.block_hash import BlockKeys, pack
+from contracts.kv.spec import KVGroup, blocks_for
 from engine.blocks.key_changes import KeyChanges
 from engine.blocks.pool import BlockPool, Emit, Hit
 from engine.blocks.prefix_cache import Node

@@ -10,7 +10,7 @@ from collections import OrderedDict
 
 from llguidance import LLMatcher, LLTokenizer
 
-from core.grammars import GrammarError, compiled, refuse_error
+from checkpoints.grammars import GrammarError, compiled, refuse_error
 from engine.plan import Work
 
 MOST_FORCED = 64

@@ -13,8 +13,8 @@ from llguidance import LLExecutor, LLMatcher
 from llguidance.numpy import fill_next_token_bitmask_par
 from numpy.typing import NDArray
 
-from core.errors import ModelError
-from core.grammars import GrammarError, refuse_error
+from checkpoints.grammars import GrammarError, refuse_error
+from contracts.errors import ModelError
 from engine.constraints import Masks
 from engine.grammars.preparation import STACK, Preparation
 from engine.plan import Plan, Refusal, Work

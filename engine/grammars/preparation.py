@@ -13,8 +13,8 @@ from queue import SimpleQueue
 
 from llguidance import LLTokenizer
 
-from core.errors import ModelError
-from core.grammars import GrammarError
+from checkpoints.grammars import GrammarError
+from contracts.errors import ModelError
 from engine.grammars.follower import Follower, Followers
 from engine.plan import Work
 

@@ -6,8 +6,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from core.config.kinds import Codec
-from core.kv.spec import SCALE_BYTES, VALUE_BYTES, Piece, WireForm, blocks_for
+from contracts.kinds import Codec
+from contracts.kv.spec import SCALE_BYTES, VALUE_BYTES, Piece, WireForm, blocks_for
 from engine.plan import NULL_BLOCK
 
 

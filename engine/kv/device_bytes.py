@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from core.config.kinds import Codec
-from core.kv.spec import KVSpec, Piece, blocks_for
+from contracts.kinds import Codec
+from contracts.kv.spec import KVSpec, Piece, blocks_for
 from engine.device import to_device
 from engine.kv.codec import BlockCodec, landing_of
 from engine.kv.landing_order import LandingOrder

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from core.config.kinds import Codec
-from core.kv.spec import KVSpec, Piece
+from contracts.kinds import Codec
+from contracts.kv.spec import KVSpec, Piece
 from engine.kv.codec import BlockCodec, landing_of
 from engine.kv.moves import runs
 from engine.kv.pages_ahead import PagesAhead

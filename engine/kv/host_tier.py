@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from core.errors import ConfigError
-from core.kv.spec import KVGroup
+from contracts.errors import ConfigError
+from contracts.kv.spec import KVGroup
 from engine.kv.mover import WORD
 from engine.kv.moves import runs
 

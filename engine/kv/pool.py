@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from core.config.kinds import Codec
-from core.errors import MessageError
-from core.kv.spec import VALUE_BYTES, KVGroup, KVSpec, Piece
+from contracts.errors import MessageError
+from contracts.kinds import Codec
+from contracts.kv.spec import VALUE_BYTES, KVGroup, KVSpec, Piece
 from engine.device import DTYPES, to_device
 from engine.kv.codec import BlockCodec, bytes_of
 from engine.kv.device_bytes import DeviceBytes
@@ -220,7 +220,7 @@ class KVPool:
         """Returns the bytes of `blocks` of one layer, in order, one view per run of adjacent blocks.
 
         On a CPU the views are the pool itself: they change when a block is reused, so its I/O reference must be held.
-        With a codec it is one view of memory of its own, as `core.kv.spec.WireForm` says.
+        With a codec it is one view of memory of its own, as `contracts.kv.spec.WireForm` says.
         """
         self._check(group, blocks, layer)
         assert codec == "none" or not self.spec.quantized, "what is quantized leaves as it lies"

@@ -2,8 +2,8 @@
 
 import torch
 
-from core.config.kinds import KVDtype
-from core.kv.spec import KVGroup, KVSpec
+from contracts.kinds import KVDtype
+from contracts.kv.spec import KVGroup, KVSpec
 from engine.device import dtype_name
 from engine.model.config import TextModel, computation
 from engine.model.kv_layout import bytes_of_vector, kv_layouts

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from core.kv.spec import POOL_SCALE_BYTES, KVGroup
+from contracts.kv.spec import POOL_SCALE_BYTES, KVGroup
 
 
 class Strays(NamedTuple):

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from core.errors import ModelError
+from contracts.errors import ModelError
 
 TWINS = {"kimi_k2": "deepseek_v3"}
 """Model types that transformers does not know, and those that have the same config."""

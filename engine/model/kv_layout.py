@@ -30,7 +30,7 @@ import torch
 from msgspec import Struct
 from torch import Tensor
 
-from core.kv.spec import POOL_SCALE_BYTES
+from contracts.kv.spec import POOL_SCALE_BYTES
 from engine.model.config import HeadAttention, LatentAttention
 
 AnyAttention = HeadAttention | LatentAttention

@@ -8,7 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from core.config.kinds import Quantization
+from contracts.kinds import Quantization
 from engine.model.adapted import Adaptable, Adapting, Place
 from engine.model.config import ExpertsMLP, LatentAttention
 from engine.model.families.expert_tensors import ExpertTensors, ReadExpert

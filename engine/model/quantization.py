@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from core.config.kinds import Quantization
+from contracts.kinds import Quantization
 from engine.model.quantized import Quantized, Weight
 
 LARGEST, LARGEST_FP8 = 127, 448.0

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import structs
 
-from core.errors import ConfigError, ModelError
+from contracts.errors import ConfigError, ModelError
 from engine.model.config import LayerConfig, ModelConfig
 from engine.model.config_files import auto_config, eos_of, raw_config
 from engine.model.families.family import Fields

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from core.process.status import Progress
 from engine.model.attention import Step, TakenStep
 from engine.model.batch import Batch
 from engine.model.config import ExpertsMLP, LatentAttention, ModelConfig, heads_of
@@ -23,6 +22,7 @@ from engine.model.latent import LatentWeights
 from engine.model.layer import HeadWeights, Layer, load_layer
 from engine.model.linear import AnyLinear, Linear, LinearFactory
 from engine.model.model import Stored
+from infra.process.status import Progress
 
 
 class Layers(Protocol[TakenStep]):

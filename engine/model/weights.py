@@ -14,11 +14,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from core.errors import ModelError
-from core.sizes import format_bytes
-from core.weight_files import present_weight_files
+from checkpoints.weight_files import present_weight_files
+from contracts.errors import ModelError
 from engine.model.formats.format import Plain, WeightFormat
 from engine.model.quantized import Form, Weight
+from infra.sizes import format_bytes
 
 FLOATS = {"F32", "BF16", "F16"}
 PACKED = "U8"

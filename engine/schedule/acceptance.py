@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from msgspec import structs
 
-from core.messages.sampling import Finish
-from core.scores import Scores
+from contracts.messages.sampling import Finish
+from contracts.scores import Scores
 from engine.schedule.lifecycle import Lifecycle, released
 from engine.schedule.progress import Progress
 from engine.schedule.sequence import Sequence, SequenceState

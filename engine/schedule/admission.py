@@ -6,12 +6,12 @@ back blocks. Preempted sequences come first, so no landing is granted while one 
 
 from collections.abc import Sequence as Counts
 
-from core.errors import CapacityError
-from core.redis.records import KVCounts
+from contracts.errors import CapacityError
 from engine.blocks.finding import Found
 from engine.blocks.manager import BlockManager
 from engine.schedule.line import Line
 from engine.schedule.sequence import Sequence
+from infra.redis.records import KVCounts
 
 
 class Admission:

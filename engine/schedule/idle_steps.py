@@ -8,11 +8,11 @@ and on a decode worker tokens behind one of them. Pure: the engine's loop runs t
 as an event comes.
 """
 
-from core.costs.fit import StepFit
-from core.costs.steps import StepWork, pairs_of
-from core.messages.sampling import Sampling
+from contracts.messages.sampling import Sampling
 from engine.blocks.manager import BlockManager, Tables
 from engine.plan import Plan, Work
+from pricing.fit import StepFit
+from pricing.steps import StepWork, pairs_of
 
 MEASURE_AFTER_S = 2.0
 """Seconds without a step after which an idle worker measures again."""

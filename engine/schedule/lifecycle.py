@@ -8,13 +8,13 @@ from itertools import chain
 
 from msgspec import structs
 
-from core.redis.records import KVCounts
 from engine.blocks.manager import BlockManager
 from engine.schedule.admission import Admission
 from engine.schedule.line import InOrder
 from engine.schedule.readiness import Readiness
 from engine.schedule.sequence import Sequence, SequenceState
 from engine.schedule.shared_landings import SharedLandings
+from infra.redis.records import KVCounts
 
 
 class Lifecycle:

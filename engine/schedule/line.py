@@ -1,7 +1,7 @@
 """Orders those who wait for blocks: tenants take turns by their shares, and each tenant's are in order of urgency.
 
-Who was preempted comes before everybody else, in order of arrival. Then tenants take turns (`core/shares.py`). Within a
-tenant the order is
+Who was preempted comes before everybody else, in order of arrival. Then tenants take turns
+(`infra/fair_queueing/shares.py`). Within a tenant the order is
 
     urgency = when the first token is due + seconds for each unit of priority
 
@@ -19,10 +19,10 @@ from math import inf
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
-from core.costs.backlog import LENGTHS, Owner, length_of, owner_of
-from core.costs.steps import pairs_of
-from core.shares import Shares
 from engine.schedule.sequence import Sequence
+from infra.fair_queueing.shares import Shares
+from pricing.backlog import LENGTHS, Owner, length_of, owner_of
+from pricing.steps import pairs_of
 
 LATE = 30.0  # s
 PRIORITY = 1.0  # s for each unit of priority …

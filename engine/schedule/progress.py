@@ -2,9 +2,9 @@
 
 from msgspec import Struct
 
-from core.messages.gateway import GRAMMAR_FAILED, NOTHING_ALLOWED
-from core.messages.sampling import Finish
-from core.scores import Scores
+from contracts.messages.gateway import GRAMMAR_FAILED, NOTHING_ALLOWED
+from contracts.messages.sampling import Finish
+from contracts.scores import Scores
 from engine.schedule.sequence import Sequence
 
 NON_FINITE = "non-finite logits"

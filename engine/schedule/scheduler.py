@@ -18,12 +18,8 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from core.costs.backlog import Ahead, Backlog, owner_of, shares_of
-from core.costs.fit import StepFit
-from core.costs.steps import StepWork, pairs_of
-from core.errors import CapacityError, IllegalMove
-from core.messages.sampling import Limits, Sampling
-from core.redis.records import STEP_SIZES, Load, SpeculationCounts, StepTokens
+from contracts.errors import CapacityError, IllegalMove
+from contracts.messages.sampling import Limits, Sampling
 from engine.blocks.key_changes import Changed
 from engine.blocks.manager import BlockManager
 from engine.plan import BlockMove, Plan, StepResult
@@ -40,6 +36,10 @@ from engine.schedule.speculation.speculation import Speculation
 from engine.schedule.turns import SHORTER, Turns
 from engine.schedule.works import Works
 from engine.verification import accepted
+from infra.redis.records import STEP_SIZES, Load, SpeculationCounts, StepTokens
+from pricing.backlog import Ahead, Backlog, owner_of, shares_of
+from pricing.fit import StepFit
+from pricing.steps import StepWork, pairs_of
 
 USUAL = 0.1
 """The newest step's weight in what a step usually takes."""

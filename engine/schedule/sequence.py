@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
 
-from core.errors import IllegalMove, MessageError
-from core.ids import AttemptKey
-from core.messages.job import Job, Prompt
-from core.messages.sampling import Finish, Limits, Sampling
-from core.scores import Scores
+from contracts.errors import IllegalMove, MessageError
+from contracts.ids import AttemptKey
+from contracts.messages.job import Job, Prompt
+from contracts.messages.sampling import Finish, Limits, Sampling
+from contracts.scores import Scores
 from engine.blocks.manager import Chains, Tables
 from engine.plan import NOTHING, PromptRows, Proposal
 from engine.schedule.speculation.agreement import Trust

@@ -1,8 +1,9 @@
 """Decides whose prompt is computed next in a step, and how many tokens of it.
 
-Tenants take turns (`core/shares.py`). Of the one whose turn it is, the most urgent prompt leads, be it in progress or
-in line. One that is longer than the step leaves a share of it to the tenant's shorter ones, the shortest first: they
-wait for few tokens, and it waits a little longer. To give way to a prompt of the same length would help nobody.
+Tenants take turns (`infra/fair_queueing/shares.py`). Of the one whose turn it is, the most urgent prompt leads, be it
+in progress or in line. One that is longer than the step leaves a share of it to the tenant's shorter ones, the shortest
+first: they wait for few tokens, and it waits a little longer. To give way to a prompt of the same length would help
+nobody.
 
 Who has all it asked for in a step waits for that step only, so a step should not become much longer for others who have
 more than fits into it anyway: they add a share of what those have.

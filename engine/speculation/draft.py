@@ -16,7 +16,7 @@ import torch
 from msgspec import structs
 from torch import Tensor
 
-from core.kv.spec import blocks_for
+from contracts.kv.spec import blocks_for
 from engine.backends.adjuster import is_adjusted
 from engine.backends.base import Backend
 from engine.backends.sampler import Draw

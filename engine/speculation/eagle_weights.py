@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec import structs
 
-from core.errors import ModelError
+from contracts.errors import ModelError
 from engine.backends.base import Backend
 from engine.model.config import ExpertsMLP, ModelConfig
 from engine.model.families.family import Names

@@ -12,7 +12,7 @@ A key is a hash of 64 bits. Two texts with one key would give wrong guesses, and
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from core.kv.spec import blocks_for
+from contracts.kv.spec import blocks_for
 from engine.backends.adjusting.recent import Recent
 from engine.verification import foreseen
 

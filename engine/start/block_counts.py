@@ -19,7 +19,7 @@ from math import ceil
 
 from msgspec import Struct
 
-from core.kv.spec import KVGroup, KVSpec, blocks_for
+from contracts.kv.spec import KVGroup, KVSpec, blocks_for
 
 Counts = tuple[int, ...]
 

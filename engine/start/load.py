@@ -6,17 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from infra.config.engine import EngineConfig
 from msgspec import structs
 
-from core.config.engine import EngineConfig
-from core.costs.rates import Rates
-from core.costs.seed import seeded
-from core.costs.steps import StepCosts
-from core.kv.spec import KVSpec
-from core.process.status import Progress
-from core.redis.records import Memory
-from core.sizes import format_bytes
-from core.speculation import proposing
+from contracts.kv.spec import KVSpec
 from engine.device import device_errors, device_label, dtype_name
 from engine.executor import Engine
 from engine.kv.host_tier import HostTier
@@ -36,6 +29,13 @@ from engine.start.sizing import (
     host_slots,
     step_tokens,
 )
+from infra.config.speculation import proposing
+from infra.process.status import Progress
+from infra.redis.records import Memory
+from infra.sizes import format_bytes
+from pricing.rates import Rates
+from pricing.seed import seeded
+from pricing.steps import StepCosts
 
 LOG = logging.getLogger(__name__)
 

@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from infra.config.engine import EngineConfig
 from msgspec import structs
 
-from core.config.engine import EngineConfig
-from core.errors import ConfigError
-from core.kv.spec import KVSpec, blocks_for
-from core.messages.sampling import Sampling
-from core.model_location import locate
-from core.process.status import Progress
+from checkpoints.model_location import locate
+from contracts.errors import ConfigError
+from contracts.kv.spec import KVSpec, blocks_for
+from contracts.messages.sampling import Sampling
 from engine.device import device_errors
 from engine.model.config import TextModel
 from engine.model.weights import Checkpoint
@@ -22,6 +21,7 @@ from engine.start.block_counts import Counts
 from engine.start.load_model import load_model
 from engine.start.loaded_model import LoadedModel
 from engine.start.vocabularies import refuse_other_vocabulary
+from infra.process.status import Progress
 
 OPTION = "--draft-model"
 MOST = 8

@@ -17,9 +17,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from core.errors import ConfigError, ModelError
-from core.model_location import DESCRIPTION, locate
-from core.process.status import Progress
+from checkpoints.model_location import DESCRIPTION, locate
+from contracts.errors import ConfigError, ModelError
 from engine.model.config import ModelConfig
 from engine.model.config_files import read_json
 from engine.model.linear import Linear
@@ -28,6 +27,7 @@ from engine.speculation.choices import MOST as MOST_CHOICES
 from engine.speculation.choices import Choice, Tree, likeliest, problem
 from engine.speculation.medusa import MedusaHeads, MedusaProposer
 from engine.start.loaded_model import LoadedModel
+from infra.process.status import Progress
 
 FILES = ("model.safetensors", "medusa_lm_head.safetensors")
 PICKLED = "medusa_lm_head.pt"

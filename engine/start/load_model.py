@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from infra.config.engine import EngineConfig
 from msgspec import structs
 
-from core.config.engine import EngineConfig
-from core.errors import ConfigError, ModelError, OptionError
-from core.gguf.unpacking import PLACES
-from core.model_location import CODE, DESCRIPTION, locate
-from core.process.status import Progress
-from core.speculation import proposing
+from checkpoints.gguf.unpacking import PLACES
+from checkpoints.model_location import CODE, DESCRIPTION, locate
+from contracts.errors import ConfigError, ModelError, OptionError
 from engine.adapters.slots import AdapterSlots
 from engine.backends.choice import choose, serves_natively
 from engine.device import choose_device, choose_dtype, use_device
@@ -32,6 +30,8 @@ from engine.start.sizing import (
     refuse_impossible,
     refuse_large_weights,
 )
+from infra.config.speculation import proposing
+from infra.process.status import Progress
 
 LOG = logging.getLogger(__name__)
 

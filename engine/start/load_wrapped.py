@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from infra.config.engine import EngineConfig
 
-from core.config.engine import EngineConfig
-from core.process.status import Progress
 from engine.backends.choice import choose
 from engine.kv.spec import make_spec
 from engine.model.config import AttentionLayer, computation
@@ -24,6 +23,7 @@ from engine.wrapped.model import WrappedModel
 from engine.wrapped.own_run import own_run
 from engine.wrapped.probe import probe
 from engine.wrapped.proof import blocks_needed, prove
+from infra.process.status import Progress
 
 LOG = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from core.kv.spec import KVSpec
+from contracts.kv.spec import KVSpec
 from engine.adapters.slots import AdapterSlots
 from engine.backends.base import Backend
 from engine.executor import Engine

@@ -6,18 +6,18 @@ from functools import partial
 from typing import get_args
 
 import torch
+from infra.config.engine import EngineConfig
 from msgspec import structs
 
-from core.config.engine import EngineConfig
-from core.config.kinds import Codec
-from core.costs.seed import Measured
-from core.errors import ConfigError, DeviceMemoryError
-from core.kv.spec import Piece, WireForm, blocks_for
-from core.messages.sampling import Sampling
-from core.scores import MOST_TOP
+from contracts.errors import ConfigError, DeviceMemoryError
+from contracts.kinds import Codec
+from contracts.kv.spec import Piece, WireForm, blocks_for
+from contracts.messages.sampling import Sampling
+from contracts.scores import MOST_TOP
 from engine.device import device_errors
 from engine.executor import Engine, Executor
 from engine.plan import BlockMove, Plan, Work
+from pricing.seed import Measured
 
 FIRST_TOKENS = 16
 LONGER_TOKENS = 256

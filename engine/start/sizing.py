@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import get_args
 
 import torch
+from infra.config.engine import EngineConfig
 
-from core.config.engine import EngineConfig
-from core.config.kinds import BlockSize
-from core.errors import ConfigError
-from core.kv.spec import KVSpec, blocks_for
-from core.process.memory import available_memory
-from core.sizes import format_bytes
+from contracts.errors import ConfigError
+from contracts.kinds import BlockSize
+from contracts.kv.spec import KVSpec, blocks_for
 from engine.device import dtype_name
 from engine.model.quantization import bytes_of_value
 from engine.model.quantized import Form
 from engine.start.block_counts import Counts, Texts, bytes_of_counts, counts_for, counts_in, longest_in
 from engine.start.device_memory import device_memory
+from infra.process.memory import available_memory
+from infra.sizes import format_bytes
 
 CPU_STEP, GPU_STEP = 512, 8192
 """Tokens of a step where nobody has decided. A GPU multiplies large matrices at its full rate, and its host prepares

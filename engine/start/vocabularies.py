@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from core.errors import ConfigError
-from core.vocabulary.reading import tokenizer_of
+from checkpoints.vocabulary.reading import tokenizer_of
+from contracts.errors import ConfigError
 
 
 def refuse_other_vocabulary(option: str, given: str, own: Path, target: Path) -> None:

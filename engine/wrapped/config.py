@@ -12,7 +12,7 @@ from typing import Any
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
-from core.errors import ConfigError, ModelError
+from contracts.errors import ConfigError, ModelError
 from engine.model.config import AttentionLayer, TextModel
 from engine.model.config_files import auto_config, eos_of, quantization_of, raw_config
 

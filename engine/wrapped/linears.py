@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from core.config.kinds import Quantization
-from core.process.status import Progress
+from contracts.kinds import Quantization
 from engine.model.linear import Linear, Linears
 from engine.model.quantization import of_head, quantized
 from engine.model.quantized import Quantized
+from infra.process.status import Progress
 
 
 class BackendLinear(nn.Module):

@@ -9,10 +9,10 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
-from core.errors import ModelError
-from core.process.status import Progress
+from contracts.errors import ModelError
 from engine.model.config_files import sentence_of
 from engine.wrapped.config import OwnConfig
+from infra.process.status import Progress
 
 
 def load_own_model(

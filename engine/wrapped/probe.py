@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from core.errors import ModelError
+from contracts.errors import ModelError
 from engine.model.config import HeadAttention
 from engine.model.config_files import sentence_of
 from engine.wrapped.config import OwnConfig

@@ -25,9 +25,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from core.config.kinds import Quantization
-from core.errors import ModelError
-from core.kv.spec import KVSpec, blocks_for
+from contracts.errors import ModelError
+from contracts.kinds import Quantization
+from contracts.kv.spec import KVSpec, blocks_for
 from engine.executor import Engine
 from engine.model.batch import build_batch
 from engine.model.config import HeadAttention

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from core.messages.sampling import Finish
+from contracts.messages.sampling import Finish
 from gateway.anthropic.events import (
     UNSIGNED,
     AnswerBlock,

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
-from core.messages.sampling import Finish
+from contracts.messages.sampling import Finish
 from gateway.anthropic.answers import MessageShape
 from gateway.anthropic.events import MessageAnswer, Ping, Usage, encoded
 from gateway.anthropic.schemas import MessagesRequest

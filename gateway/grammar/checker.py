@@ -18,8 +18,8 @@ import msgspec
 from llguidance import LLMatcher, LLTokenizer
 from llguidance.gbnf_to_lark import any_to_lark
 
-from core.errors import ModelError
-from core.grammars import GRAMMAR_BYTES, GrammarError, compiled, first_sentence, read_tokenizer, refuse_error
+from checkpoints.grammars import GRAMMAR_BYTES, GrammarError, compiled, first_sentence, read_tokenizer, refuse_error
+from contracts.errors import ModelError
 from gateway.grammar.counting import REFUSAL, UNCOUNTED
 from gateway.grammar.frames import LENGTH, Check, Verdict
 

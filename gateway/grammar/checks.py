@@ -13,11 +13,11 @@ from typing import Literal
 
 import msgspec
 
-from core.grammars import GRAMMAR_BYTES
-from core.process.tasks import Tasks
-from core.turns import NOBODY, Party, Slots, TooManyWait
+from checkpoints.grammars import GRAMMAR_BYTES
 from gateway.errors import invalid, unavailable
 from gateway.grammar.frames import LENGTH, Check, Verdict
+from infra.fair_queueing.turns import NOBODY, Party, Slots, TooManyWait
+from infra.process.tasks import Tasks
 
 PROCESSES = 2
 WAITING = 256  # grammars that may wait to be checked, each for any number of requests …

@@ -11,7 +11,7 @@ A definition that is used alone and in a composition is therefore written twice:
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from core.grammars import GrammarError
+from checkpoints.grammars import GrammarError
 from gateway.grammar.pointers import named_by
 
 MAX_ADDED_NAMES = 1 << 14  # of properties, which the parts of compositions name for each other

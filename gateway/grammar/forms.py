@@ -6,8 +6,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from core.grammars import GRAMMAR_BYTES, GrammarError
-from core.turns import NOBODY, Party
+from checkpoints.grammars import GRAMMAR_BYTES, GrammarError
 from gateway.errors import invalid
 from gateway.grammar.checks import GrammarChecks
 from gateway.grammar.texts import (
@@ -17,6 +16,7 @@ from gateway.grammar.texts import (
     of_json_schema,
     of_regex,
 )
+from infra.fair_queueing.turns import NOBODY, Party
 
 REGEX = 1 << 14  # characters
 FORM = 4096  # characters of work that a schema or choices are taken for, whose size is not known: a thread's

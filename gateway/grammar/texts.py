@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from core.grammars import GrammarError
+from checkpoints.grammars import GrammarError
 from gateway.grammar.closing import with_closed_objects
 from gateway.grammar.counting import with_counts
 from gateway.grammar.one_of import with_any_of

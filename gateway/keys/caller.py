@@ -2,9 +2,9 @@
 
 from msgspec import Struct
 
-from core.slo import NO_OBJECTIVE, Objective
-from core.turns import Party
+from contracts.slo import NO_OBJECTIVE, Objective
 from gateway.errors import APIError
+from infra.fair_queueing.turns import Party
 
 
 class Limits(Struct, frozen=True):

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 
 from msgspec import structs
 
-from core.keys.api_key import KeyRecord
-from core.keys.key_ring import KeyRing
-from core.slo import LONGEST_MS, Objective, parse_objective
+from contracts.slo import LONGEST_MS, Objective, parse_objective
 from gateway.errors import APIError, invalid
 from gateway.keys.caller import Caller, Limits
+from infra.keys.api_key import KeyRecord
+from infra.keys.key_ring import KeyRing
 
 OPEN = frozenset({"/health", "/ready", "/ping"})  # every other path needs a key, those that there are not among them
 OPERATORS = frozenset({"/metrics", "/stats", "/v1/load_lora_adapter", "/v1/unload_lora_adapter"})

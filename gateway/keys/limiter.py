@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
-from core.errors import StoreUnavailable
-from core.redis.rates import LEASE, Amounts, Change, RateStore, tick_of
-from core.redis.store import Outage
+from contracts.errors import StoreUnavailable
 from gateway.errors import APIError, unavailable
 from gateway.keys.caller import Caller, Limits
 from gateway.keys.remaining import LimitReached, Remaining
+from infra.redis.rates import LEASE, Amounts, Change, RateStore, tick_of
+from infra.redis.store import Outage
 
 FRESH = 0.1  # s for which a refusal stands for those that come behind it
 CHANGES = 65536  # corrections that wait to be sent; of more the oldest are dropped, for their minute is over soon

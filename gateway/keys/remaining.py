@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from core.redis.rates import Counted
 from gateway.errors import APIError
 from gateway.keys.caller import Limits
 from gateway.keys.window import Window
+from infra.redis.rates import Counted
 
 SLOT_SECONDS = 1.0  # s after which one of the requests in progress may have ended
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from core.redis.rates import TICK, TICKS
+from infra.redis.rates import TICK, TICKS
 
 WINDOW = TICK * TICKS  # s
 

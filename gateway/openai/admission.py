@@ -5,13 +5,12 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+from infra.config.gateway import GatewayConfig
 from msgspec import structs
 
-from core.adapters import HeldAdapter
-from core.config.gateway import GatewayConfig
-from core.messages.job import Prompt
-from core.messages.sampling import Sampling, TokenIds
-from core.turns import Party
+from contracts.adapters import HeldAdapter
+from contracts.messages.job import Prompt
+from contracts.messages.sampling import Sampling, TokenIds
 from gateway.errors import APIError, conflict, invalid, no_model
 from gateway.grammar.checks import GrammarChecks
 from gateway.keys.caller import ANYBODY, Caller
@@ -34,6 +33,7 @@ from gateway.text.shown_tools import NOTHING_SHOWN
 from gateway.text.stop import StopStrings
 from gateway.text.tokenizer import ModelTokenizer, TooManyTokens
 from gateway.workers.prompt_keys import prompt_keys
+from infra.fair_queueing.turns import Party
 
 COMPLETION_TOKENS = 16  # OpenAI's default limit for completions; chats may fill the context
 INLINE = 1024  # characters that are tokenized on the event loop, in half a millisecond

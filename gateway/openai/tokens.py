@@ -8,13 +8,13 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from core.turns import Party
 from gateway.errors import conflict, invalid
 from gateway.openai.admission import Admission
 from gateway.openai.bodies.messages import Messages
 from gateway.openai.bodies.parsing import check_messages, converted, json_object
 from gateway.openai.bodies.schemas import ChatRequest, CompletionRequest
 from gateway.openai.bodies.tools import TOOLS, Tool
+from infra.fair_queueing.turns import Party
 
 MOST = 1 << 17  # ids that one answer or question may have: more would hold up the event loop
 

@@ -6,8 +6,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from core.turns import Party, Slots, TooManyWait
 from gateway.errors import unavailable
+from infra.fair_queueing.turns import Party, Slots, TooManyWait
 
 WAITING_EACH = 256
 """Works that a tenant may have waiting; `--max-requests` and `--max-waiting` bound the works of all tenants."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from core.config.kinds import ReasoningParser, ToolParser
+from contracts.kinds import ReasoningParser, ToolParser
 from gateway.grammar.texts import nested
 from gateway.output.formats.families import FAMILIES, THINKINGS
 from gateway.output.formats.family import Family

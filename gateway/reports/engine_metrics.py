@@ -6,9 +6,9 @@ from itertools import accumulate
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from core.redis.records import STEP_SIZES, StepTokens, WorkerRecord
 from gateway.reports.exposition import shares
 from gateway.workers.worker import Worker
+from infra.redis.records import STEP_SIZES, StepTokens, WorkerRecord
 
 _BOUNDS = (*(str(float(size)) for size in STEP_SIZES), "+Inf")
 

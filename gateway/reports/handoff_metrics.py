@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from core.redis.records import WorkerRecord
 from gateway.reports.exposition import shares
 from gateway.workers.worker import Worker
+from infra.redis.records import WorkerRecord
 
 _Family = GaugeMetricFamily | CounterMetricFamily
 _Kind = type[GaugeMetricFamily] | type[CounterMetricFamily]

@@ -7,7 +7,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from core.redis.records import FinishedRecord, Load
 from gateway.reports.choice_metrics import ChoiceMetrics
 from gateway.reports.engine_metrics import engine_families
 from gateway.reports.exposition import in_turns, merged, pieces, shares
@@ -16,6 +15,7 @@ from gateway.reports.handoff_metrics import handoff_families
 from gateway.reports.predictions import Predictions
 from gateway.reports.role_metrics import RoleMetrics
 from gateway.workers.worker import Worker
+from infra.redis.records import FinishedRecord, Load
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # Buckets in seconds, of times per request and of times per token.

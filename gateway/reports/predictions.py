@@ -15,7 +15,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
-from core.slo import percentile
+from contracts.slo import percentile
 from gateway.workers.kinds import Kind
 
 NEWEST = 255

@@ -10,13 +10,13 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 
-from core.errors import StoreRefused, StoreUnavailable
-from core.network.sealing import Signer
-from core.process.ticking import next_tick
-from core.redis.clients import Store
-from core.redis.records import FinishedRecord, GatewayRecord
-from core.redis.registry import BEAT, add_finished, publish, withdraw
-from core.redis.store import Outage, ServerClock, answered
+from contracts.errors import StoreRefused, StoreUnavailable
+from infra.network.sealing import Signer
+from infra.process.ticking import next_tick
+from infra.redis.clients import Store
+from infra.redis.records import FinishedRecord, GatewayRecord
+from infra.redis.registry import BEAT, add_finished, publish, withdraw
+from infra.redis.store import Outage, ServerClock, answered
 
 WAITING = 10_000  # records of ended requests that wait while Redis is away; the oldest are dropped first
 BATCH = 256  # records that are written at once

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from core.costs.standing import RoleStanding, Standing
+from pricing.standing import RoleStanding, Standing
 
 _LABELS = ["model_name", "role"]
 _Figure = tuple[str, str, Callable[[RoleStanding], float | None]]

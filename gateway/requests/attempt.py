@@ -1,7 +1,7 @@
 """An attempt is one job on one pair of workers; the budget says how many may be repeated. Pure: time is an argument."""
 
-from core.ids import NO_TICKET, Ticket
-from core.messages.job import Body
+from contracts.ids import NO_TICKET, Ticket
+from contracts.messages.job import Body
 from gateway.reports.predictions import Forecast
 from gateway.workers.route import Route
 

@@ -3,8 +3,8 @@
 import asyncio
 import hashlib
 
-from core.messages.job import Body
-from core.messages.packed_ids import PIECE, packed
+from contracts.messages.job import Body
+from contracts.messages.packed_ids import PIECE, packed
 from gateway.requests.sample import Sample
 
 

@@ -4,7 +4,7 @@ import heapq
 import itertools
 from typing import NamedTuple
 
-from core.ids import AttemptKey, SampleKey
+from contracts.ids import AttemptKey, SampleKey
 
 REPEAT_AFTER = 0.2  # s until the first repetition; each wait after it is twice as long …
 REPEAT_MOST = 5.0  # … up to so many s

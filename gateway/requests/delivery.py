@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
-from core.messages.gateway import Emitted
-from core.messages.sampling import Finish
-from core.scores import Scores
+from contracts.messages.gateway import Emitted
+from contracts.messages.sampling import Finish
+from contracts.scores import Scores
 
 EARLY = 256  # messages that may wait behind a gap
 

@@ -4,18 +4,12 @@ import asyncio
 import time
 from collections.abc import Collection, Iterable, Sequence
 
+from infra.config.gateway import GatewayConfig
 from msgspec import structs
 
-from core.config.gateway import GatewayConfig
-from core.costs.backlog import Ahead, owner_of
-from core.costs.standing import Standing
-from core.errors import QueueClosed, StoreUnavailable
-from core.ids import AttemptKey, Ticket
-from core.messages.gateway import Question
-from core.network.sealing import Sealer
-from core.redis.clients import Store
-from core.redis.queue import add_job
-from core.redis.store import ServerClock
+from contracts.errors import QueueClosed, StoreUnavailable
+from contracts.ids import AttemptKey, Ticket
+from contracts.messages.gateway import Question
 from gateway.errors import APIError, unavailable
 from gateway.reports.metrics import Metrics
 from gateway.reports.predictions import Forecast
@@ -34,6 +28,12 @@ from gateway.workers.prompt_keys import PromptKeys, prompt_keys
 from gateway.workers.route import Asked, Choice, Route
 from gateway.workers.router import Router
 from gateway.workers.standing import Look
+from infra.network.sealing import Sealer
+from infra.redis.clients import Store
+from infra.redis.queue import add_job
+from infra.redis.store import ServerClock
+from pricing.backlog import Ahead, owner_of
+from pricing.standing import Standing
 
 ROUTE_EVERY = 0.1  # s between its looks for one
 CANCEL_SECONDS = 30.0  # s past a request's deadline for which its cancellation is repeated; workers forget then

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from math import inf
 from typing import NamedTuple
 
-from core.config.gateway import GatewayConfig
-from core.costs.backlog import owner_of
-from core.ids import SampleKey
-from core.slo import Objective
+from infra.config.gateway import GatewayConfig
+
+from contracts.ids import SampleKey
+from contracts.slo import Objective
 from gateway.errors import APIError
 from gateway.requests.gate import Gate, Waiting
 from gateway.requests.pace import Pace
@@ -17,6 +17,7 @@ from gateway.requests.request import Request
 from gateway.requests.sample import Sample
 from gateway.requests.verdict import PATIENCE_S, Answer, Expected, judge
 from gateway.workers.route import Choice
+from pricing.backlog import owner_of
 
 
 class Strictest:

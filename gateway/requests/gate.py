@@ -1,9 +1,9 @@
 """Lets requests wait for their turn where they would be too many, or where now is a bad moment for an objective.
 
-Requests that wait for their turn stand in line: tenants take turns by weight (`core/shares.py`), and of a tenant's
-requests the one that is due first has the turn, then the one that came first. Only the head of the line is looked at.
-It keeps the turn while there is no room, since the next room is its own. Where an objective holds it back, it stands
-aside, and the next request is looked at: what waits for a better moment blocks no request that could begin.
+Requests that wait for their turn stand in line: tenants take turns by weight (`infra/fair_queueing/shares.py`), and of
+a tenant's requests the one that is due first has the turn, then the one that came first. Only the head of the line is
+looked at. It keeps the turn while there is no room, since the next room is its own. Where an objective holds it back,
+it stands aside, and the next request is looked at: what waits for a better moment blocks no request that could begin.
 
 Requests that stand aside come back into line: a few of them whenever an answer has ended, of different tenants
 first, and each by itself after a time that grows with their number, which bounds the looks of a second. A tenant's
@@ -20,9 +20,9 @@ from math import exp, inf
 from operator import attrgetter
 from typing import NamedTuple
 
-from core.shares import Shares
 from gateway.errors import APIError
 from gateway.requests.verdict import pause
+from infra.fair_queueing.shares import Shares
 
 LOOK_S = 0.025
 """Seconds between two looks at the head, and at a request that stands aside, while few stand aside."""

@@ -6,15 +6,12 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from core.config.gateway import GatewayConfig
-from core.errors import QueueClosed, StoreUnavailable
-from core.ids import AttemptKey
-from core.messages.gateway import NO_ROOM, UNREACHED, Alive, Emitted, Failed, Started, Tokens, Wanted
-from core.process.tasks import Tasks
-from core.process.ticking import next_tick
-from core.redis.records import RequestRecord
-from core.redis.store import ServerClock
-from core.slo import SLO
+from infra.config.gateway import GatewayConfig
+
+from contracts.errors import QueueClosed, StoreUnavailable
+from contracts.ids import AttemptKey
+from contracts.messages.gateway import NO_ROOM, UNREACHED, Alive, Emitted, Failed, Started, Tokens, Wanted
+from contracts.slo import SLO
 from gateway.errors import APIError, failed, revoked, timed_out
 from gateway.reports.metrics import Metrics
 from gateway.reports.publisher import Publisher
@@ -25,6 +22,10 @@ from gateway.requests.request import Request
 from gateway.requests.sample import QUEUE_CLOSED, Due, Fate, Sample, State
 from gateway.requests.stream import Stream
 from gateway.workers.connection import News, WorkerConnection
+from infra.process.tasks import Tasks
+from infra.process.ticking import next_tick
+from infra.redis.records import RequestRecord
+from infra.redis.store import ServerClock
 
 TICK = 0.05  # s between looks at the clock …
 ALL = 0.5  # … and between those at all streams; the others are at streams that did not run well when last looked at

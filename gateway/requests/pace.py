@@ -10,7 +10,7 @@ turns.
 from collections import Counter
 from math import exp
 
-from core.costs.backlog import Ahead, Owner, shares_of, tokens_before
+from pricing.backlog import Ahead, Owner, shares_of, tokens_before
 
 MEMORY = 3.0  # s after which what was seen counts 1/e
 ENOUGH = 0.5  # s of waiting, as they count now, from which anything is known

@@ -4,14 +4,14 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from functools import reduce
 
-from core.ids import NO_TICKET, Ticket
-from core.messages.gateway import GRAMMAR_FAILED, NOTHING_ALLOWED, Failed
-from core.redis.records import FinishedRecord, Outcome, RequestRecord
-from core.redis.records import State as RecordState
-from core.slo import SLO, Objective
+from contracts.ids import NO_TICKET, Ticket
+from contracts.messages.gateway import GRAMMAR_FAILED, NOTHING_ALLOWED, Failed
+from contracts.slo import SLO, Objective
 from gateway.errors import APIError, failed, timed_out
 from gateway.requests.request import Request
 from gateway.requests.sample import State, merged
+from infra.redis.records import FinishedRecord, Outcome, RequestRecord
+from infra.redis.records import State as RecordState
 
 _STATES: dict[State, RecordState] = {
     State.QUEUED: "queued",

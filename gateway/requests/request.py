@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
-from core.messages.job import AnyJob
-from core.messages.packed_ids import PIECE
-from core.scores import Scores
+from contracts.messages.job import AnyJob
+from contracts.messages.packed_ids import PIECE
+from contracts.scores import Scores
 from gateway.requests.attempt import Attempt
 from gateway.requests.sample import Sample, State
 from gateway.requests.stream import Stream

@@ -10,13 +10,13 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from core.errors import IllegalMove
-from core.ids import AttemptKey, SampleKey
-from core.messages.gateway import DRAINING, HANDED_OFF, Alive, Emitted, Failed, Stages
-from core.messages.job import DecodeJob, PrefillJob, Prompt
-from core.messages.sampling import Limits, Sampling
-from core.scores import Scores
-from core.slo import NO_OBJECTIVE, Objective
+from contracts.errors import IllegalMove
+from contracts.ids import AttemptKey, SampleKey
+from contracts.messages.gateway import DRAINING, HANDED_OFF, Alive, Emitted, Failed, Stages
+from contracts.messages.job import DecodeJob, PrefillJob, Prompt
+from contracts.messages.sampling import Limits, Sampling
+from contracts.scores import Scores
+from contracts.slo import NO_OBJECTIVE, Objective
 from gateway.requests.attempt import Attempt
 from gateway.requests.delivery import Delivery, Fresh
 from gateway.text.stop import NO_STOPS, StopStrings

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from core.messages.sampling import Finish
-from core.scores import Scores
-from core.slo import Timings
+from contracts.messages.sampling import Finish
+from contracts.scores import Scores
+from contracts.slo import Timings
 from gateway.errors import APIError
 from gateway.reports.choice_metrics import ChoiceShape
 from gateway.reports.metrics import Metrics

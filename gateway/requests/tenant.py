@@ -7,8 +7,8 @@ whoever reads along learn a client's token, and nobody without the deployment's 
 import hashlib
 import hmac
 
-from core.network.sealing import derive_key
 from gateway.keys.caller import Caller
+from infra.network.sealing import derive_key
 
 PURPOSE = "tenant salts"
 DIGITS = 32  # hexadecimal digits of a salt

@@ -12,7 +12,7 @@ refusal names the objective that is missed. Pure.
 from enum import Enum
 from typing import NamedTuple
 
-from core.slo import Objective
+from contracts.slo import Objective
 
 SLOWER = 1.2
 """So many times as long may tokens take as is expected, since texts grow and others come."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import structs
 
-from core.messages.sampling import Finish
+from contracts.messages.sampling import Finish
 from gateway.output.parts import CallArguments, CallBegins, Content, Part, Reasoning
 from gateway.responses.events import (
     ArgumentsDelta,

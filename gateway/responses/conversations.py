@@ -6,14 +6,14 @@ from collections.abc import Callable
 import msgspec
 from msgspec import Struct, structs
 
-from core.errors import StoreUnavailable
-from core.redis.store import Outage
-from core.redis.stored import TenantStore
+from contracts.errors import StoreUnavailable
 from gateway.errors import APIError, invalid, unavailable
 from gateway.keys.caller import Caller
 from gateway.requests.tenant import Tenants
 from gateway.responses.events import ItemList, ResponseAnswer
 from gateway.responses.items import InputText, Item, MessageItem, OutputText
+from infra.redis.store import Outage
+from infra.redis.stored import TenantStore
 
 log = logging.getLogger("baton.gateway")
 

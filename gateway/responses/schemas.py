@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from core.scores import MOST_TOP
+from contracts.scores import MOST_TOP
 from gateway.openai.bodies.formats import JSONSchema
 from gateway.openai.bodies.messages import MESSAGES
 from gateway.openai.bodies.parameters import NOTHING, Neutral, only

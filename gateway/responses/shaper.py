@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 import msgspec
 from msgspec import structs
 
-from core.messages.sampling import Finish
-from core.scores import Scores
+from contracts.messages.sampling import Finish
+from contracts.scores import Scores
 from gateway.errors import APIError
 from gateway.openai.answers.logprobs import Scored, TokenNames, of_chat
 from gateway.openai.answers.replies import COMMENT, Answer

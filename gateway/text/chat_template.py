@@ -18,7 +18,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from msgspec import structs
 
-from core.errors import ModelError
+from contracts.errors import ModelError
 from gateway.errors import invalid
 from gateway.text.call_style import call_style
 from gateway.text.chat import Chat

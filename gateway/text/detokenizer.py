@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from core.vocabulary.alphabet import byte_alphabet
+from checkpoints.vocabulary.alphabet import byte_alphabet
 
 Piece = Callable[[int], str | None]  # a token as the vocabulary spells it, None for special tokens
 REPLACEMENT = "\ufffd"  # what decoders write for bytes that are no character

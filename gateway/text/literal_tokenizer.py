@@ -10,7 +10,7 @@ import secrets
 
 from tokenizers import AddedToken, Tokenizer
 
-from core.errors import ModelError
+from contracts.errors import ModelError
 from gateway.text.special_tokens import SpecialTokens
 from gateway.text.spelled_tokens import MarkedText
 

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from core.errors import ModelError
-from core.model_location import locate
-from core.vocabulary.files import FILES as TOKENIZERS
-from core.vocabulary.settings import FILES as SETTINGS
-from core.vocabulary.settings import read_object as read_json
+from checkpoints.model_location import locate
+from checkpoints.vocabulary.files import FILES as TOKENIZERS
+from checkpoints.vocabulary.settings import FILES as SETTINGS
+from checkpoints.vocabulary.settings import read_object as read_json
+from contracts.errors import ModelError
 
 FILES = [
     "config.json",

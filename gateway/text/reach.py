@@ -6,7 +6,7 @@ Pure, and on the safe side: whatever could let text vanish or shrink without a b
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from core.vocabulary.alphabet import byte_alphabet
+from checkpoints.vocabulary.alphabet import byte_alphabet
 
 UNKNOWN = 0
 COMPOSED = 4  # code points that NFC and NFKC make one of, at most: no composed character decomposes into more

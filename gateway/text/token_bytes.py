@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 
-from core.vocabulary.alphabet import byte_alphabet
+from checkpoints.vocabulary.alphabet import byte_alphabet
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # a token for one byte, in vocabularies that have such tokens
 SPACE = "\u2581"  # how they spell a space

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from tokenizers import Tokenizer
 
-from core.vocabulary.reading import tokenizer_of
-from core.vocabulary.settings import named_tokens, settings_of
+from checkpoints.vocabulary.reading import tokenizer_of
+from checkpoints.vocabulary.settings import named_tokens, settings_of
 from gateway.text.chat import Chat
 from gateway.text.chat_template import ChatTemplate
 from gateway.text.detokenizer import BytePieces, Detokenizer, Window, WithMarkers

@@ -10,9 +10,9 @@ from typing import Protocol
 import zmq
 import zmq.asyncio
 
-from core.errors import MessageError
-from core.ids import NO_TICKET, AttemptKey
-from core.messages.gateway import (
+from contracts.errors import MessageError
+from contracts.ids import NO_TICKET, AttemptKey
+from contracts.messages.gateway import (
     MOST_ASKED,
     Alive,
     Ask,
@@ -32,15 +32,15 @@ from core.messages.gateway import (
     Welcome,
     decode_from_worker,
 )
-from core.messages.packed_ids import packed
-from core.messages.wire import VERSION, encode
-from core.network.curve_keys import CurveKeys
-from core.network.handshakes import Handshakes
-from core.network.sockets import token_dealer, try_send
-from core.process.tasks import Tasks
-from core.redis.records import WorkerRecord
+from contracts.messages.packed_ids import packed
+from contracts.messages.wire import VERSION, encode
 from gateway.workers.liveness import Health, Liveness
 from gateway.workers.worker import Worker
+from infra.network.curve_keys import CurveKeys
+from infra.network.handshakes import Handshakes
+from infra.network.sockets import token_dealer, try_send
+from infra.process.tasks import Tasks
+from infra.redis.records import WorkerRecord
 
 OUTBOX = 8192  # messages that may wait to be written; more are dropped: all that matter are repeated
 PIECES = 64  # messages before which no piece of a prompt waits

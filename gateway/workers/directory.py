@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from core.adapters import HeldAdapter
+from contracts.adapters import HeldAdapter
 from gateway.workers.connection import WorkerConnection
 
 

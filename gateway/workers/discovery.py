@@ -9,22 +9,22 @@ from collections import OrderedDict
 import zmq
 import zmq.asyncio
 
-from core.errors import StoreUnavailable
-from core.kv.spec import QUANTIZED
-from core.messages.wire import VERSION
-from core.network.curve_keys import CurveKeys
-from core.network.sealing import Signer
-from core.process.tasks import Tasks
-from core.process.ticking import next_tick
-from core.redis.clients import Store
-from core.redis.records import WorkerRecord
-from core.redis.registry import listed
-from core.redis.store import Outage, ServerClock
+from contracts.errors import StoreUnavailable
+from contracts.kv.spec import QUANTIZED
+from contracts.messages.wire import VERSION
 from gateway.workers.connection import WorkerConnection, WorkerListener
 from gateway.workers.directory import WorkerDirectory
 from gateway.workers.liveness import Health
 from gateway.workers.misfits import misfits
 from gateway.workers.unreached import UnreachedPair, UnreachedPairs
+from infra.network.curve_keys import CurveKeys
+from infra.network.sealing import Signer
+from infra.process.tasks import Tasks
+from infra.process.ticking import next_tick
+from infra.redis.clients import Store
+from infra.redis.records import WorkerRecord
+from infra.redis.registry import listed
+from infra.redis.store import Outage, ServerClock
 
 POLL_EVERY = 0.5  # s between looks into the registry
 LOOK_EVERY = 0.05  # s between looks at the workers' health

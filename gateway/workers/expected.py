@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from math import inf
 from typing import NamedTuple
 
-from core.costs.backlog import Ahead, Backlog, first_token_seconds
-from core.costs.links import LinkRates, Measured
-from core.costs.steps import StepCosts, pairs_of, transfer_seconds
 from gateway.workers.route import Asked
 from gateway.workers.worker import Worker
+from pricing.backlog import Ahead, Backlog, first_token_seconds
+from pricing.links import LinkRates, Measured
+from pricing.steps import StepCosts, pairs_of, transfer_seconds
 
 LATER = 0.25
 """What a second in the course of an answer counts of one before its first token."""

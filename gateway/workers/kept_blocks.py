@@ -7,8 +7,8 @@ known stays as it is: a prompt that is sent for KV which is not there is only co
 import struct
 from collections.abc import Sequence
 
-from core.kv.block_hash import SHORT
-from core.messages.gateway import NOT_HEARD, KeyNews
+from contracts.kv.block_hash import SHORT
+from contracts.messages.gateway import NOT_HEARD, KeyNews
 
 SOON = 1.0
 """Seconds for which blocks are expected at least; twice as long at most."""

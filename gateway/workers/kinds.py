@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from core.costs.steps import StepCosts
-from core.redis.records import WorkerRecord
 from gateway.workers.worker import Worker
+from infra.redis.records import WorkerRecord
+from pricing.steps import StepCosts
 
 FRESH = 10.0
 """Seconds after which what a worker knows counts 1/e, if it has learned nothing since and another one has."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from core.redis.records import WorkerRecord
+from infra.redis.records import WorkerRecord
 
 
 def misfits(records: Sequence[WorkerRecord]) -> dict[str, str]:

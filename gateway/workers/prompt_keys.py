@@ -2,8 +2,8 @@
 
 from collections.abc import Collection, Mapping
 
-from core.kv.block_hash import SHORT, BlockKeys
-from core.messages.job import Prompt
+from contracts.kv.block_hash import SHORT, BlockKeys
+from contracts.messages.job import Prompt
 
 PromptKeys = Mapping[int, tuple[int, ...]]
 """Holds short keys of a prompt's full blocks, in order, by the number of tokens of a block."""

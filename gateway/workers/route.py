@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from math import inf
 from typing import NamedTuple
 
-from core.costs.backlog import Owner
+from pricing.backlog import Owner
 
 
 class Route(NamedTuple):

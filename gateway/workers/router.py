@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterable, Sequence
 from math import inf
 from operator import or_
 
-from core.places import Nearness, Place, nearness
 from gateway.workers.expected import (
     Computed,
     Decoded,
@@ -23,6 +22,7 @@ from gateway.workers.expected import (
 from gateway.workers.kinds import believed
 from gateway.workers.route import Asked, Choice, Route
 from gateway.workers.worker import Worker
+from pricing.places import Nearness, Place, nearness
 
 MAX_WORKERS_COMPARED = 12
 """Workers of a role that are looked at closely, in 0.7 ms with all pairs: those that promise most."""

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import structs
 
-from core.costs.backlog import LENGTHS, Ahead, Backlog, first_token_seconds
-from core.costs.standing import RoleStanding, Standing, WorkerStanding
-from core.costs.steps import StepCosts
 from gateway.workers.demand import Demand
 from gateway.workers.kinds import believed
 from gateway.workers.worker import Worker
+from pricing.backlog import LENGTHS, Ahead, Backlog, first_token_seconds
+from pricing.standing import RoleStanding, Standing, WorkerStanding
+from pricing.steps import StepCosts
 
 AT_ONCE = 8  # workers that are looked at before others have their turn, in some 0.2 ms
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from core.redis.records import WorkerRecord
+from infra.redis.records import WorkerRecord
 
 NAMED = 8  # pairs that a line names at most
 

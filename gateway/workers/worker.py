@@ -4,12 +4,12 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from core.costs.backlog import Ahead, Backlog
-from core.costs.steps import Guessing, StepCosts
-from core.ids import NO_TICKET, Ticket
-from core.kv.spec import blocks_for
-from core.redis.records import SpeculationCounts, WorkerRecord
+from contracts.ids import NO_TICKET, Ticket
+from contracts.kv.spec import blocks_for
 from gateway.workers.kept_blocks import KeptBlocks
+from infra.redis.records import SpeculationCounts, WorkerRecord
+from pricing.backlog import Ahead, Backlog
+from pricing.steps import Guessing, StepCosts
 
 WORKS = 256
 """Sequences' shares of decode steps that count as much as all that is known of guesses from before."""

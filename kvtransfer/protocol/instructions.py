@@ -2,9 +2,9 @@
 
 from msgspec import Struct
 
-from core.kv.spec import Piece
-from core.messages.handoff import Layer, Offer
-from core.messages.wire import Addressed
+from contracts.kv.spec import Piece
+from contracts.messages.handoff import Layer, Offer
+from contracts.messages.wire import Addressed
 from kvtransfer.events import ToDecodeEngine, ToPrefillEngine
 from kvtransfer.handoff import HandoffKey
 

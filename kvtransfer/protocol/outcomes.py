@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from core.messages.gateway import DRAINING, NO_ADAPTER, NO_ROOM, SILENT, UNREACHED
-from core.redis.records import HandoffCounts
+from contracts.messages.gateway import DRAINING, NO_ADAPTER, NO_ROOM, SILENT, UNREACHED
+from infra.redis.records import HandoffCounts
 from kvtransfer.events import HandoffTimes
 from kvtransfer.protocol.sender import UNANSWERED
 

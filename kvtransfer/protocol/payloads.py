@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from core.config.kinds import Codec
-from core.errors import IllegalMove
-from core.kv.spec import KVSpec
+from contracts.errors import IllegalMove
+from contracts.kinds import Codec
+from contracts.kv.spec import KVSpec
 from kvtransfer.handoff import handoff_blocks
 
 Place = tuple[int, int]  # (group, layer)

@@ -7,13 +7,13 @@ handoff that has no `Receiver`; `kvtransfer.protocol.receivers` has its rows, an
 from enum import Enum, auto
 from typing import Any
 
+from infra.config.transfer import TransferConfig
 from msgspec import Struct
 
-from core.config.transfer import TransferConfig
-from core.errors import IllegalMove
-from core.kv.spec import KVSpec, Piece
-from core.messages.gateway import SILENT
-from core.messages.handoff import (
+from contracts.errors import IllegalMove
+from contracts.kv.spec import KVSpec, Piece
+from contracts.messages.gateway import SILENT
+from contracts.messages.handoff import (
     Abort,
     Aborted,
     Accepted,

@@ -4,15 +4,15 @@ import re
 from collections import OrderedDict
 from typing import Any
 
+from infra.config.transfer import TransferConfig
 from msgspec import Struct
 
-from core.config.transfer import TransferConfig
-from core.ids import AttemptKey, SampleKey
-from core.kv.spec import VALUE_BYTES, KVSpec
-from core.messages.gateway import CROWDED, DRAINING
-from core.messages.handoff import Abort, Aborted, Accepted, Commit, Credit, Handoff, Layer, Open, Refused, Remind
-from core.messages.packed_ids import SIZE
-from core.messages.wire import VERSION
+from contracts.ids import AttemptKey, SampleKey
+from contracts.kv.spec import VALUE_BYTES, KVSpec
+from contracts.messages.gateway import CROWDED, DRAINING
+from contracts.messages.handoff import Abort, Aborted, Accepted, Commit, Credit, Handoff, Layer, Open, Refused, Remind
+from contracts.messages.packed_ids import SIZE
+from contracts.messages.wire import VERSION
 from kvtransfer.events import CancelAttempt, FromDecode, HandoffOver
 from kvtransfer.handoff import HandoffKey
 from kvtransfer.protocol.flow import ReceiveWindow

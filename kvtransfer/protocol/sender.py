@@ -7,14 +7,14 @@ cause but the table does not have is dropped and counted; what only a wrong call
 from enum import Enum, auto
 from typing import Any
 
+from infra.config.transfer import TransferConfig
 from msgspec import Struct, structs
 
-from core.config.kinds import Codec
-from core.config.transfer import TransferConfig
-from core.errors import IllegalMove
-from core.kv.spec import KVSpec
-from core.messages.gateway import CROWDED, NO_ROOM, Way
-from core.messages.handoff import (
+from contracts.errors import IllegalMove
+from contracts.kinds import Codec
+from contracts.kv.spec import KVSpec
+from contracts.messages.gateway import CROWDED, NO_ROOM, Way
+from contracts.messages.handoff import (
     Abort,
     Aborted,
     Accepted,

@@ -5,8 +5,8 @@ from typing import NamedTuple, Protocol
 
 import zmq
 
-from core.config.kinds import Transport
-from core.messages.handoff import Layer
+from contracts.kinds import Transport
+from contracts.messages.handoff import Layer
 
 
 class Sent(NamedTuple):

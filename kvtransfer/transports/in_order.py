@@ -7,7 +7,7 @@ connection that is lost is a lost link.
 
 from typing import Generic, TypeVar
 
-from core.errors import MessageError
+from contracts.errors import MessageError
 
 COUNT = 8
 """Bytes of a count."""

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import zmq
 import zmq.asyncio
+from infra.config.transfer import TransferConfig
 
-from core.config.kinds import Transport
-from core.config.transfer import TransferConfig
-from core.messages.handoff import Join, Offer
-from core.messages.wire import VERSION
-from core.network.addresses import Network
-from core.network.sockets import payload_dealer
+from contracts.kinds import Transport
+from contracts.messages.handoff import Join, Offer
+from contracts.messages.wire import VERSION
+from infra.network.addresses import Network
+from infra.network.sockets import payload_dealer
 from kvtransfer.transports.channel import Channel
 from kvtransfer.transports.ring import Ring
 from kvtransfer.transports.ring_channel import RingChannel

@@ -8,12 +8,12 @@ import time
 from pathlib import Path
 
 import zmq.asyncio
+from infra.config.transfer import TransferConfig
 
-from core.config.kinds import Transport
-from core.config.transfer import TransferConfig
-from core.errors import ConfigError
-from core.network.addresses import Network
-from core.network.sockets import payload_ipc_router, payload_router
+from contracts.errors import ConfigError
+from contracts.kinds import Transport
+from infra.network.addresses import Network
+from infra.network.sockets import payload_ipc_router, payload_router
 from kvtransfer.transports.joining import transports
 
 PREFIX = "baton-kv-"

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import zmq.asyncio
 
-from core.config.kinds import Transport
-from core.messages.handoff import Layer
-from core.messages.wire import encode
-from core.network.sockets import send_now
+from contracts.kinds import Transport
+from contracts.messages.handoff import Layer
+from contracts.messages.wire import encode
+from infra.network.sockets import send_now
 from kvtransfer.digest import begin_digest
 from kvtransfer.transports.channel import Sent
 from kvtransfer.transports.ring import Ring

@@ -14,8 +14,8 @@ import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from core.errors import SealError
-from core.network.sealing import derive_key
+from contracts.errors import SealError
+from infra.network.sealing import derive_key
 
 NONCE, TAG = 12, 16
 """Bytes of a frame's nonce, and of the tag behind its payload."""

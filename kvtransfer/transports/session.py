@@ -3,10 +3,10 @@
 import secrets
 from collections.abc import Sequence
 
-from core.config.kinds import Codec, Transport
-from core.errors import MessageError
-from core.messages.handoff import Join, Layer, Offer, decode_layer
-from core.network.sockets import LARGEST_PAYLOAD
+from contracts.errors import MessageError
+from contracts.kinds import Codec, Transport
+from contracts.messages.handoff import Join, Layer, Offer, decode_layer
+from infra.network.sockets import LARGEST_PAYLOAD
 from kvtransfer.digest import payload_digest
 from kvtransfer.transports.in_order import InOrder
 from kvtransfer.transports.ring import MARK, Ring

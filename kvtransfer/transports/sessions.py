@@ -2,12 +2,13 @@
 
 import logging
 
-from core.config.kinds import Codec
-from core.config.transfer import TransferConfig
-from core.errors import MessageError
-from core.messages.handoff import Join, Offer
-from core.network.addresses import Network
-from core.redis.records import KVLink
+from infra.config.transfer import TransferConfig
+
+from contracts.errors import MessageError
+from contracts.kinds import Codec
+from contracts.messages.handoff import Join, Offer
+from infra.network.addresses import Network
+from infra.redis.records import KVLink
 from kvtransfer.transports.payload_sockets import PayloadSockets
 from kvtransfer.transports.session import Session
 

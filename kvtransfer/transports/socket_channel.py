@@ -7,10 +7,10 @@ import numpy as np
 import zmq
 import zmq.asyncio
 
-from core.config.kinds import Transport
-from core.messages.handoff import Layer
-from core.messages.wire import encode
-from core.network.sockets import FAREWELL_MS, Frame, send_now_tracked
+from contracts.kinds import Transport
+from contracts.messages.handoff import Layer
+from contracts.messages.wire import encode
+from infra.network.sockets import FAREWELL_MS, Frame, send_now_tracked
 from kvtransfer.digest import payload_digest
 from kvtransfer.protocol.flow import FARTHEST
 from kvtransfer.transports.channel import Sent

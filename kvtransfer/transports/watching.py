@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import zmq
 
-from core.network.handshakes import Handshakes
-from core.process.tasks import Tasks
+from infra.network.handshakes import Handshakes
+from infra.process.tasks import Tasks
 from kvtransfer.transports.channel import Channel
 from kvtransfer.transports.socket_channel import SocketChannel
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from math import exp
 from typing import NamedTuple
 
-from core.costs.standing import Standing, WorkerStanding
 from launcher.autoscale.pressure import pressure
 from launcher.autoscale.rules import ROLES, Rules
+from pricing.standing import Standing, WorkerStanding
 
 BAND = 0.25
 """A worker goes if the others would be under 1 less this of pressure."""

@@ -10,8 +10,8 @@ with a fixed share of the objective, and went up and down between one worker and
 
 from collections.abc import Iterable
 
-from core.costs.standing import RoleStanding, Standing
-from core.slo import SLO
+from contracts.slo import SLO
+from pricing.standing import RoleStanding, Standing
 
 BUSY = 0.8
 """Share of a prefill worker's time that prompts may take."""

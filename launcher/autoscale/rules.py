@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from core.errors import ConfigError
-from core.slo import SLO
+from contracts.errors import ConfigError
+from contracts.slo import SLO
 
 ROLES = ("prefill", "decode")
 MOST = 1024

@@ -4,12 +4,13 @@ import json
 import shutil
 from pathlib import Path
 
-from core.config.engine import EngineOptions
-from core.errors import ConfigError
-from core.gguf.unpacking import PLACES
-from core.process.memory import available_memory
-from core.sizes import format_bytes
-from core.weight_sizes import least_bytes
+from infra.config.engine import EngineOptions
+
+from checkpoints.gguf.unpacking import PLACES
+from checkpoints.weight_sizes import least_bytes
+from contracts.errors import ConfigError
+from infra.process.memory import available_memory
+from infra.sizes import format_bytes
 
 COMPILERS = ("cc", "gcc", "clang")
 

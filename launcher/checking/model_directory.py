@@ -3,12 +3,12 @@
 import json
 from pathlib import Path
 
-from core.errors import ConfigError
-from core.gguf.unpacking import PLACES
-from core.model_location import directory_of
-from core.vocabulary.files import TokenizerMissing, tokenizer_file
-from core.weight_files import WeightsMissing, present_weight_files
-from core.weight_sizes import read_header
+from checkpoints.gguf.unpacking import PLACES
+from checkpoints.model_location import directory_of
+from checkpoints.vocabulary.files import TokenizerMissing, tokenizer_file
+from checkpoints.weight_files import WeightsMissing, present_weight_files
+from checkpoints.weight_sizes import read_header
+from contracts.errors import ConfigError
 
 
 def checked(model: str, option: str = "--model") -> Path | None:

@@ -2,10 +2,10 @@
 
 import asyncio
 
-from core.errors import StoreUnavailable
-from core.network.listening import listen
-from core.redis.clients import connect, redacted
-from core.redis.store import check
+from contracts.errors import StoreUnavailable
+from infra.network.listening import listen
+from infra.redis.clients import connect, redacted
+from infra.redis.store import check
 
 REDIS_PATIENCE = 5.0  # s
 

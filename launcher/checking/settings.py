@@ -5,14 +5,14 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from core.adapters import parse_sources
-from core.errors import ConfigError
-from core.keys.key_ring import KeyRing
-from core.kv.spec import refuse_codec_of_bytes
-from core.network.sealing import load_secret
-from core.network.tls import certificate
-from core.slo import parse_objective
-from core.speculation import proposing
+from contracts.adapters import parse_sources
+from contracts.errors import ConfigError
+from contracts.kv.spec import refuse_codec_of_bytes
+from contracts.slo import parse_objective
+from infra.config.speculation import proposing
+from infra.keys.key_ring import KeyRing
+from infra.network.sealing import load_secret
+from infra.network.tls import certificate
 from launcher.checking.model_directory import checked
 from launcher.checking.preflight import check_port, check_redis
 from launcher.checking.shared_redis import check_secret

@@ -2,11 +2,11 @@
 
 import asyncio
 
-from core.errors import ConfigError
-from core.network.sealing import Signer, load_secret, new_secret
-from core.redis.clients import connect, redacted
-from core.redis.records import GatewayRecord, WorkerRecord
-from core.redis.registry import PURPOSE, listed
+from contracts.errors import ConfigError
+from infra.network.sealing import Signer, load_secret, new_secret
+from infra.redis.clients import connect, redacted
+from infra.redis.records import GatewayRecord, WorkerRecord
+from infra.redis.registry import PURPOSE, listed
 
 
 def check_secret(url: str, secret_file: str) -> None:

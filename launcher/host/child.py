@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from core.process.dying import die_with
-from core.process.memory import out_of_memory_kills
+from infra.process.dying import die_with
+from infra.process.memory import out_of_memory_kills
 from launcher.host.log_file import Log
 from launcher.host.process import Process
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 
-from core.errors import ConfigError
+from contracts.errors import ConfigError
 
 USABLE = 0.9  # share of a GPU's memory that all its workers take together
 PATIENCE = 10.0  # s; nvidia-smi starts the driver first where persistence mode is off

@@ -3,9 +3,9 @@
 import time
 from pathlib import Path
 
-from core.keys.api_key import KeyOptions, make_key
-from core.keys.key_file import change_keys
-from core.network.sealing import new_secret
+from infra.keys.api_key import KeyOptions, make_key
+from infra.keys.key_file import change_keys
+from infra.network.sealing import new_secret
 from launcher.host.processes import OWN_KEY, OWN_KEYS
 from launcher.options import DeploymentOptions
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from core.network.tls import own_probe
-from core.process.status import Status, read_status
+from infra.network.tls import own_probe
+from infra.process.status import Status, read_status
 
 PROBE_SECONDS = 1.0
 READY = "ready"

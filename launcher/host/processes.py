@@ -4,13 +4,13 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
+from infra.config.engine import EngineOptions
+from infra.config.gateway import GatewayConfig
 from msgspec.structs import replace
 
-from core.adapters import parse_sources
-from core.config.engine import EngineOptions
-from core.config.gateway import GatewayConfig
-from core.ids import new_epoch
-from core.network.listening import http_url
+from contracts.adapters import parse_sources
+from contracts.ids import new_epoch
+from infra.network.listening import http_url
 from launcher.deployment import ENVIRONMENT, WORKERS, Deployment, Place, Service, command, describe
 from launcher.host.gpus import placements
 from launcher.host.process import Process, watch_both, watch_http, watch_status_file

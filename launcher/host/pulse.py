@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from core.process.run_queue import RunQueue
-from core.process.stillness import Stillness
+from infra.process.run_queue import RunQueue
+from infra.process.stillness import Stillness
 from launcher.host.process import Process
 
 STOPPED = ("T", "t")  # by a signal; by a debugger

@@ -7,7 +7,7 @@ renew their records every second, workers make their job streams anew, and gatew
 import shutil
 from pathlib import Path
 
-from core.errors import ConfigError
+from contracts.errors import ConfigError
 from launcher.deployment import REDIS_WORK_BYTES
 from launcher.host.process import Process, watch_redis
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from core.errors import ConfigError
+from contracts.errors import ConfigError
 from launcher.host.held_file import HeldFile, is_held
 
 PREFIX = "baton-run-"

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from core.errors import ConfigError
+from contracts.errors import ConfigError
 from launcher.host.held_file import is_held
 from launcher.host.log_file import LogFile
 

@@ -3,15 +3,15 @@
 import re
 from pathlib import Path
 
-from core.adapters import parse_sources
-from core.errors import ConfigError
-from core.keys.key_ring import KeyRing
-from core.kv.spec import refuse_codec_of_bytes
-from core.model_location import HUB_ID
-from core.network.tls import certificate
-from core.redis.clients import connect_blocking, redacted
-from core.slo import parse_objective
-from core.speculation import proposing
+from checkpoints.model_location import HUB_ID
+from contracts.adapters import parse_sources
+from contracts.errors import ConfigError
+from contracts.kv.spec import refuse_codec_of_bytes
+from contracts.slo import parse_objective
+from infra.config.speculation import proposing
+from infra.keys.key_ring import KeyRing
+from infra.network.tls import certificate
+from infra.redis.clients import connect_blocking, redacted
 from launcher.container import MODELS
 from launcher.kubernetes.options import ManifestsConfig
 from launcher.options import DEMO_MODEL

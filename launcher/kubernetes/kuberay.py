@@ -10,7 +10,7 @@ from math import ceil
 
 from msgspec.structs import fields
 
-from core.cli import words
+from infra.cli import words
 from launcher.container import DEMO_WEIGHTS, MODELS, PYTHON, USER
 from launcher.deployment import Port
 from launcher.kubernetes.names import labels, metadata, name_of, selector

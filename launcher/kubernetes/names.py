@@ -1,6 +1,6 @@
 """Names the objects and labels them: the same labels everywhere, and of those the few that selectors go by."""
 
-from core.version import BATON
+from contracts.version import BATON
 from launcher.kubernetes.options import ManifestsConfig
 from launcher.yaml_text import Value
 

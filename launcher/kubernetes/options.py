@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from core.config.kinds import Bytes, Count, Port, Positive, Seconds
+from contracts.kinds import Bytes, Count, Port, Positive, Seconds
 from launcher.container import IMAGE
 from launcher.options import DeploymentOptions
 

@@ -1,7 +1,8 @@
 """Makes the probes of a service: each is answered by the service itself, by its HTTP port or by its status file."""
 
-from core.config.dashboard import DashboardConfig
-from core.config.gateway import GatewayConfig
+from infra.config.dashboard import DashboardConfig
+from infra.config.gateway import GatewayConfig
+
 from launcher.container import STATUS_FILE, is_alive, is_ready
 from launcher.deployment import Service
 from launcher.kubernetes.options import ManifestsConfig

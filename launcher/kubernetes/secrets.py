@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from core.keys.api_key import KeyOptions, make_key
-from core.keys.key_file import KeyFile
-from core.network.sealing import derive_key, load_secret, new_secret
+from infra.keys.api_key import KeyOptions, make_key
+from infra.keys.key_file import KeyFile
+from infra.network.sealing import derive_key, load_secret, new_secret
 from launcher.kubernetes.names import metadata, name_of
 from launcher.kubernetes.options import ManifestsConfig
 from launcher.kubernetes.place import OWN_KEYS_FILE, settings

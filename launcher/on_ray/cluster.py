@@ -10,7 +10,7 @@ from typing import Any
 
 import ray
 
-from core.errors import BatonError
+from contracts.errors import BatonError
 from launcher.on_ray.placement import NodeRoom
 
 REACHED_SECONDS = 5.0  # for a TCP connection to the head node

@@ -4,14 +4,17 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = (
-    "core",
+    "checkpoints",
+    "contracts",
     "dashboard",
     "decode_service",
     "engine",
     "gateway",
+    "infra",
     "kernels",
     "kvtransfer",
     "launcher",
+    "pricing",
     "prefill_service",
     "worker",
 )

@@ -3,8 +3,8 @@
 import sys
 from collections.abc import Sequence
 
-from core.cli import parse
-from core.errors import BatonError
+from contracts.errors import BatonError
+from infra.cli import parse
 from launcher.host.signals import Signals
 from launcher.on_ray.cluster import BAD_INPUT, ClusterError, connected
 from launcher.on_ray.leftovers import leftovers, remove_leftovers

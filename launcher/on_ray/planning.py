@@ -6,10 +6,10 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from core.errors import ConfigError
-from core.ids import new_epoch
-from core.network.listening import ANY_ADDRESS, http_url
-from core.slo import SLO, Objective, parse_objective
+from contracts.errors import ConfigError
+from contracts.ids import new_epoch
+from contracts.slo import SLO, Objective, parse_objective
+from infra.network.listening import ANY_ADDRESS, http_url
 from launcher.autoscale.rules import Rules, parse_rules
 from launcher.deployment import Deployment, Role, hub_settings
 from launcher.host.own_files import own_key, secret_path

@@ -12,9 +12,9 @@ import ray
 from msgspec.structs import replace
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from core.cli import parse
-from core.errors import BatonError
-from core.network.listening import http_url
+from contracts.errors import BatonError
+from infra.cli import parse
+from infra.network.listening import http_url
 from launcher import greeting
 from launcher.checking.settings import check_settings, checked_port, with_whole_paths
 from launcher.host.instances import Instance, Record

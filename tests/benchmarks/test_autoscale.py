@@ -9,7 +9,7 @@ from benchmarks.autoscale.simulation import Came, Machine, Scaler, Simulation
 from benchmarks.autoscale.thresholds import Thresholds
 from benchmarks.autoscale.trace import Arrival, Day
 from benchmarks.autoscale.workers import Decode, Prefill
-from core.slo import SLO
+from contracts.slo import SLO
 from launcher.autoscale.policy import Policy
 from launcher.autoscale.rules import Bounds, Rules
 

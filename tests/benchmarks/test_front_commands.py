@@ -3,7 +3,7 @@
 from benchmarks.front.commands import Totals, between, body, each_of, totals
 from benchmarks.front.system import Shape, front
 from benchmarks.processes.python_path import ROOT
-from core.redis.clients import connect_blocking
+from infra.redis.clients import connect_blocking
 
 
 def test_a_request_is_charged_what_the_system_does_not_ask_by_itself() -> None:

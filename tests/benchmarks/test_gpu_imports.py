@@ -147,7 +147,18 @@ def test_names_are_followed() -> None:
 
 def test_python_312_takes_the_sources_without_a_warning() -> None:
     """What it warns of when it compiles, a newer Python than ours refuses; what it has no more is not imported."""
-    for folder in ("core", "kernels", "engine", "kvtransfer", "worker", "benchmarks", "tests"):
+    folders = (
+        "contracts",
+        "infra",
+        "checkpoints",
+        "pricing",
+        "kernels",
+        "engine",
+        "kvtransfer",
+        "worker",
+        "benchmarks",
+    )
+    for folder in (*folders, "tests"):
         for path in (ROOT / folder).rglob("*.py"):
             with warnings.catch_warnings():
                 warnings.simplefilter("error")

@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks import load
 from benchmarks.load import LoadConfig, Result, arrivals, report, run
-from core.errors import ConfigError, GatewayError
-from core.slo import SLO, Timings
+from contracts.errors import ConfigError, GatewayError
+from contracts.slo import SLO, Timings
 from dashboard.prompts import Prompt
 from tests.dashboard.stand_in import StandIn
 

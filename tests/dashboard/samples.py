@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from core.network.sealing import Signer
-from core.redis.clients import Store, connect
-from core.redis.records import (
+from contracts.slo import Objective
+from infra.network.sealing import Signer
+from infra.redis.clients import Store, connect
+from infra.redis.records import (
     FinishedRecord,
     GatewayRecord,
     KVCounts,
@@ -19,8 +20,7 @@ from core.redis.records import (
     StatsSample,
     WorkerRecord,
 )
-from core.redis.registry import BEAT, PURPOSE, add_finished, add_stats, publish
-from core.slo import Objective
+from infra.redis.registry import BEAT, PURPOSE, add_finished, add_stats, publish
 
 SIGNER = Signer(b"a secret that the page does not have", PURPOSE)
 GATEWAY = "9f3a6c1be2d04477"

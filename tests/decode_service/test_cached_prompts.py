@@ -1,8 +1,8 @@
 """Checks that KV which is here already is neither sent nor computed again, in handoffs and on the short path."""
 
-from core.messages.sampling import Limits
-from core.redis.records import HeldBlocks
+from contracts.messages.sampling import Limits
 from decode_service.policy import DecodePolicy
+from infra.redis.records import HeldBlocks
 from kvtransfer.events import Dropped, RoomGranted
 from kvtransfer.handoff import HandoffKey
 from tests.decode_service.handoffs import landed, short_job, wanted

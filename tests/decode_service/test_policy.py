@@ -2,10 +2,10 @@
 
 from msgspec import structs
 
-from core.ids import AttemptKey
-from core.messages.gateway import Stages, Way
-from core.messages.handoff import Branch
-from core.messages.sampling import Limits
+from contracts.ids import AttemptKey
+from contracts.messages.gateway import Stages, Way
+from contracts.messages.handoff import Branch
+from contracts.messages.sampling import Limits
 from decode_service.policy import DecodePolicy
 from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted
 from kvtransfer.handoff import HandoffKey

@@ -6,10 +6,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from core.ids import AttemptKey, SampleKey
-from core.kv.spec import KVSpec
-from core.messages.handoff import Open
-from core.messages.sampling import Limits, Sampling
+from contracts.ids import AttemptKey, SampleKey
+from contracts.kv.spec import KVSpec
+from contracts.messages.handoff import Open
+from contracts.messages.sampling import Limits, Sampling
 from decode_service.policy import DecodePolicy
 from engine.blocks.manager import Tables
 from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted

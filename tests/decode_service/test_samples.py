@@ -2,13 +2,13 @@
 
 import pytest
 
-from core.ids import AttemptKey
-from core.messages.handoff import Branch
-from core.messages.job import AnyJob, PrefillJob
-from core.messages.sampling import Limits, Sampling
-from core.redis.records import HeldBlocks
+from contracts.ids import AttemptKey
+from contracts.messages.handoff import Branch
+from contracts.messages.job import AnyJob, PrefillJob
+from contracts.messages.sampling import Limits, Sampling
 from decode_service.policy import DecodePolicy
 from engine.schedule.sequence import SequenceState
+from infra.redis.records import HeldBlocks
 from kvtransfer.events import Dropped, HandoffOver, RoomGranted, RoomRefused
 from tests.decode_service.handoffs import KEY, landed, short_job, wanted
 from tests.engine.strict_executor import placed

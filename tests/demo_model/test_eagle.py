@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import torch
+from infra.config.engine import EngineConfig
 from transformers import LlamaForCausalLM
 
-from core.config.engine import EngineConfig
 from demo_model.eagle import EagleHead, save, shifted, train
 from demo_model.packing import Packer
 from demo_model.train import WEIGHTS

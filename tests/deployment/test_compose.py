@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import yaml
+from infra.config.dashboard import DashboardConfig
+from infra.config.engine import EngineConfig
+from infra.config.worker import WorkerConfig
 from msgspec import structs
 
-from core.cli import parse
-from core.config.dashboard import DashboardConfig
-from core.config.engine import EngineConfig
-from core.config.worker import WorkerConfig
+from infra.cli import parse
 from launcher.compose import compose, described, place_of
 from launcher.deployment import placed
 from launcher.is_ready import is_ready

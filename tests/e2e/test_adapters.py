@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from core.redis.records import WorkerRecord
+from infra.redis.records import WorkerRecord
 from tests.adapter_reference import adapted_by, build_adapter
 from tests.e2e.harness.deaths import death_midway
 from tests.e2e.harness.golden import LIMITS, build_served_model, tokens_of

@@ -7,13 +7,13 @@ from urllib.parse import urlsplit
 import httpx
 import msgspec
 import pytest
+from infra.config.engine import EngineConfig
 from tokenizers import Tokenizer
 
-from core.config.engine import EngineConfig
-from core.kv.spec import WireForm
-from core.messages.job import Prompt
-from core.messages.packed_ids import packed
-from core.messages.wire import encode
+from contracts.kv.spec import WireForm
+from contracts.messages.job import Prompt
+from contracts.messages.packed_ids import packed
+from contracts.messages.wire import encode
 from engine.executor import Executor
 from engine.start.load import load_engine
 from tests.e2e.conftest import DEMO

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from core.messages.sampling import Sampling
+from contracts.messages.sampling import Sampling
 from tests.e2e.harness.deaths import death_midway
 from tests.e2e.harness.golden import build_served_model, complete_all, references
 from tests.e2e.harness.system import System

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from core.process.status import read_status
-from core.redis.records import Role
-from core.redis.store import WAITING
+from infra.process.status import read_status
+from infra.redis.records import Role
+from infra.redis.store import WAITING
 from tests.e2e.harness.deaths import death_midway
 from tests.e2e.harness.golden import build_served_model, complete_all, references
 from tests.e2e.harness.streams import Streams

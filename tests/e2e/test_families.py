@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from core.redis.records import FinishedRecord
+from infra.redis.records import FinishedRecord
 from tests.e2e.harness.golden import build_served, build_served_model, complete_all, references
 from tests.e2e.harness.system import System
 from tests.engine.model.formats.cases import COMPRESSED, build

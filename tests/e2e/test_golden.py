@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from core.kv.spec import blocks_for
+from contracts.kv.spec import blocks_for
 from engine.kv.spec import make_spec
 from engine.model.read_config import read_config
 from engine.start.block_counts import Texts, counts_in

@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from core.redis.records import WorkerRecord
+from infra.redis.records import WorkerRecord
 from tests.e2e.harness.system import System
 from tests.plain_http import PLAIN
 from tests.waiting import wait_until

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from core.kv.spec import blocks_for
+from contracts.kv.spec import blocks_for
 from tests.e2e.harness.golden import build_served_model, complete_all
 from tests.e2e.harness.system import System
 from tests.engine.test_quantized_kv import certain

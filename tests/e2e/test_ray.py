@@ -12,7 +12,7 @@ import pytest
 import ray
 from ray.util.placement_group import placement_group_table
 
-from core.process.status import read_status
+from infra.process.status import read_status
 from tests.e2e.harness.golden import build_served_model, complete_all, references
 from tests.e2e.harness.ray_cluster import NAMESPACE, RayCluster, counted, parent, processes_called, ray_cluster
 from tests.reference import Golden

@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 import zmq
 
-from core.network.curve_keys import CurveKeys
-from core.network.sealing import new_secret
+from infra.network.curve_keys import CurveKeys
+from infra.network.sealing import new_secret
 from tests.e2e.harness.system import System
 from tests.plain_http import PLAIN
 from tests.waiting import wait_until

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from core.kv.spec import KVGroup, blocks_for
-from core.messages.sampling import Sampling
+from contracts.kv.spec import KVGroup, blocks_for
+from contracts.messages.sampling import Sampling
 from engine.executor import Executor
 from engine.plan import NULL_BLOCK, PENDING, Plan, Work
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from core.ids import AttemptKey
-from core.kv.spec import KVGroup
-from core.messages.job import Prompt
-from core.messages.sampling import Finish, Limits, Sampling
-from core.scores import TokenScore
+from contracts.ids import AttemptKey
+from contracts.kv.spec import KVGroup
+from contracts.messages.job import Prompt
+from contracts.messages.sampling import Finish, Limits, Sampling
+from contracts.scores import TokenScore
 from engine.blocks.manager import BlockManager
 from engine.executor import Executor
 from engine.grammars.masks import GrammarMasks

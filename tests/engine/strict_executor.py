@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Sequence as Tokens
 from hashlib import blake2b
 
-from core.kv.spec import KVSpec
-from core.messages.sampling import Sampling
-from core.scores import Scores
+from contracts.kv.spec import KVSpec
+from contracts.messages.sampling import Sampling
+from contracts.scores import Scores
 from engine.plan import NULL_BLOCK, PENDING, BlockMove, Plan, Refusal, StepResult, Work
 from engine.verification import DRAWN, drawn, strays, ways
 from tests.scores import scores_of

@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from core.kv.spec import blocks_for
+from contracts.kv.spec import blocks_for
 from engine.executor import Executor
 from engine.plan import Plan, Work
 from tests.engine.drive import GREEDY

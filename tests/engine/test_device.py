@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from infra.config.engine import EngineConfig
 from numpy.typing import NDArray
 from triton.runtime.errors import OutOfResources
 
-from core.config.engine import EngineConfig
-from core.errors import ConfigError, DeviceError, ModelError
+from contracts.errors import ConfigError, DeviceError, ModelError
 from engine.backends.choice import choose
 from engine.device import ALIGNED, choose_dtype, device_errors, device_label, to_device_together
 from engine.start.load import load_engine

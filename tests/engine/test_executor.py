@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from core.errors import ConfigError
-from core.messages.sampling import COLDEST, Sampling
+from contracts.errors import ConfigError
+from contracts.messages.sampling import COLDEST, Sampling
 from engine.executor import Executor
 from engine.plan import PENDING, BlockMove, Plan, Work
 from tests.engine.drive import GREEDY, run, start

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from infra.config.engine import EngineConfig
 from torch import Tensor
 from transformers import RepetitionPenaltyLogitsProcessor
 
-from core.config.engine import EngineConfig
-from core.messages.sampling import Sampling
+from contracts.messages.sampling import Sampling
 from engine.executor import Executor
 from engine.start.load import LoadedEngine, load_engine
 from tests.engine.drive import run, start

@@ -10,8 +10,8 @@ import torch
 from msgspec import structs
 from torch import Tensor
 
-from core.messages.sampling import Sampling
-from core.scores import Scores
+from contracts.messages.sampling import Sampling
+from contracts.scores import Scores
 from engine import scoring
 from engine.backends.scorer import LEAST
 from engine.executor import Executor

@@ -10,9 +10,9 @@ import torch
 from msgspec import structs
 from transformers import LlamaConfig, PretrainedConfig, Qwen2Config
 
-from core.config.kinds import Codec
-from core.kv.spec import Piece, WireForm
-from core.messages.sampling import Sampling
+from contracts.kinds import Codec
+from contracts.kv.spec import Piece, WireForm
+from contracts.messages.sampling import Sampling
 from engine.backends.base import Backend
 from engine.backends.reference.backend import ReferenceBackend
 from engine.backends.reference.device_codec import DeviceCodec

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from core.kv.spec import blocks_for
+from contracts.kv.spec import blocks_for
 from engine.executor import Executor
 from engine.plan import Plan, Work
 from tests.engine.drive import GREEDY, run, start

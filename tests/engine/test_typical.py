@@ -3,7 +3,7 @@
 import torch
 from transformers import AutoTokenizer
 
-from core.messages.sampling import Sampling
+from contracts.messages.sampling import Sampling
 from demo_model.corpus import conversations
 from demo_model.evaluate import prompt
 from engine.backends.adjuster import FORBIDDEN

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 
-from core.config.kinds import Quantization
+from contracts.kinds import Quantization
 from engine.model.quantization import of_head, quantized
 from engine.model.quantized import dequantized
 

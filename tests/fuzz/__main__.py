@@ -23,14 +23,14 @@ from msgspec import Meta, Struct
 from benchmarks.load import machine
 from benchmarks.processes.children import exit_status, last_line
 from benchmarks.processes.split_system import SplitSystem, split_system
-from core.cli import parse_or_exit
-from core.config.kinds import Positive, Seconds
-from core.errors import BatonError
-from core.messages.gateway import ToWorker
-from core.messages.handoff import Join, Offer, ToDecode, decode_to_prefill
-from core.messages.wire import encode
-from core.network.curve_keys import CurveKeys
-from core.network.sockets import dealer, payload_dealer, send_now
+from contracts.errors import BatonError
+from contracts.kinds import Positive, Seconds
+from contracts.messages.gateway import ToWorker
+from contracts.messages.handoff import Join, Offer, ToDecode, decode_to_prefill
+from contracts.messages.wire import encode
+from infra.cli import parse_or_exit
+from infra.network.curve_keys import CurveKeys
+from infra.network.sockets import dealer, payload_dealer, send_now
 from launcher.options import DEMO_MODEL
 from launcher.stages import Stages
 from tests.fuzz.frames import Frames, Mutator, Target, raw
@@ -48,7 +48,7 @@ IDLE_SECONDS = 60.0
 LOOK_SECONDS = 0.5  # between two looks at whether every service lives
 MEGABYTE = 1 << 20
 GROWTH = 64
-"""A peer's queue holds 4,096 messages (`core.network.sockets.QUEUE`), here of 3.5 KiB on average, and those of four
+"""A peer's queue holds 4,096 messages (`infra.network.sockets.QUEUE`), here of 3.5 KiB on average, and those of four
 lives of an insider may wait at once: 56 MiB. A million messages are 60 times as much."""
 
 

@@ -20,12 +20,12 @@ from typing import Annotated, Any
 import torch
 from msgspec import Meta, Struct
 
-from core.cli import parse_or_exit
-from core.config.kinds import Codec, ModelImpl, Positive, Seconds
-from core.kv.spec import KVSpec
+from contracts.kinds import Codec, ModelImpl, Positive, Seconds
+from contracts.kv.spec import KVSpec
 from engine.kv.spec import make_spec
 from engine.model.read_config import read_config
 from engine.start.block_counts import Texts, bytes_of_counts, counts_for
+from infra.cli import parse_or_exit
 from tests.adapter_reference import adapted_by, build_adapter
 from tests.e2e.harness.deaths import kill_busiest
 from tests.e2e.harness.golden import build_served_model

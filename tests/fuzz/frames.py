@@ -13,13 +13,13 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_ty
 import msgspec
 from msgspec import Struct, structs
 
-from core.kv.block_hash import SHORT as KEY
-from core.messages.gateway import Drain, FromWorker, KeyNews, Piece, ToWorker
-from core.messages.handoff import Open, ToDecode, ToPrefill
-from core.messages.job import AnyJob
-from core.messages.packed_ids import SIZE, packed
-from core.messages.wire import VERSION, encode
-from core.scores import Scores
+from contracts.kv.block_hash import SHORT as KEY
+from contracts.messages.gateway import Drain, FromWorker, KeyNews, Piece, ToWorker
+from contracts.messages.handoff import Open, ToDecode, ToPrefill
+from contracts.messages.job import AnyJob
+from contracts.messages.packed_ids import SIZE, packed
+from contracts.messages.wire import VERSION, encode
+from contracts.scores import Scores
 
 REPLAYS = 64  # sent messages that may come again
 SHORT = 4096  # bytes of a random frame at most

@@ -13,8 +13,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from core.cli import parse_or_exit
-from core.config.kinds import Positive, Seconds
+from contracts.kinds import Positive, Seconds
+from infra.cli import parse_or_exit
 from tests.engine.grammars.answering import random_model
 from tests.engine.mixtures import Mixture
 from tests.engine.test_golden import make_engine

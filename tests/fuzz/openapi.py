@@ -14,8 +14,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from core.cli import parse_or_exit
-from core.config.kinds import Positive
+from contracts.kinds import Positive
+from infra.cli import parse_or_exit
 from launcher.options import DEMO_MODEL
 from tests.e2e.harness.forks import ROOT
 from tests.e2e.harness.system import System

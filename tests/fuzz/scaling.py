@@ -19,9 +19,9 @@ from msgspec import Meta, Struct
 from benchmarks.front.overload import ask, body_of
 from benchmarks.processes.children import exit_status
 from benchmarks.random_model import make
-from core.cli import parse_or_exit
-from core.config.kinds import Positive, Seconds
-from core.errors import BatonError
+from contracts.errors import BatonError
+from contracts.kinds import Positive, Seconds
+from infra.cli import parse_or_exit
 from launcher.stages import Stages
 from tests.e2e.harness.ray_cluster import RayCluster, ray_cluster
 

@@ -6,10 +6,10 @@ from types import UnionType
 
 import pytest
 
-from core.errors import MessageError
-from core.messages.gateway import Drain, ToWorker, decode_from_worker, decode_to_worker
-from core.messages.handoff import ToDecode, decode_to_decode, decode_to_prefill
-from core.messages.job import decode_job
+from contracts.errors import MessageError
+from contracts.messages.gateway import Drain, ToWorker, decode_from_worker, decode_to_worker
+from contracts.messages.handoff import ToDecode, decode_to_decode, decode_to_prefill
+from contracts.messages.job import decode_job
 from tests.fuzz.frames import RAW, Mutator, Sent, Target, raw
 
 DECODERS = (decode_to_worker, decode_to_decode, decode_to_prefill, decode_from_worker, decode_job)

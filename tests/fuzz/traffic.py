@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from core.errors import GatewayError
+from contracts.errors import GatewayError
 from tests.plain_http import PLAIN
 
 PROMPTS = 12

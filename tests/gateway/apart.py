@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from core.messages.job import AnyJob
-from core.redis.records import Role
+from contracts.messages.job import AnyJob
+from infra.redis.records import Role
 from tests.gateway.peer import Peer
 
 SECONDS = 30.0

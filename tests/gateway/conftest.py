@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from core.redis.clients import connect
-from tests.core.conftest import redis_url
+from infra.redis.clients import connect
 from tests.gateway.models import HERMES, byte_level
 from tests.gateway.running import Running, serving
+from tests.infra.conftest import redis_url
 
 __all__ = ["redis_url"]
 

@@ -15,9 +15,9 @@ from typing import Any
 import zmq.asyncio
 from msgspec import structs
 
-from core.errors import StoreUnavailable
-from core.ids import NO_TICKET, AttemptKey, SampleKey, new_epoch
-from core.messages.gateway import (
+from contracts.errors import StoreUnavailable
+from contracts.ids import NO_TICKET, AttemptKey, SampleKey, new_epoch
+from contracts.messages.gateway import (
     Alive,
     Ask,
     Cancel,
@@ -38,20 +38,20 @@ from core.messages.gateway import (
     Welcome,
     decode_to_worker,
 )
-from core.messages.job import AnyJob, PrefillJob
-from core.messages.sampling import Finish
-from core.messages.wire import VERSION, encode
-from core.network.curve_keys import CurveKeys
-from core.network.gatekeeper import Gatekeeper
-from core.network.reach import LOOPBACK
-from core.network.sealing import Sealer, Signer
-from core.network.sockets import token_router, try_send
-from core.process.ending import end
-from core.redis.clients import connect
-from core.redis.queue import PURPOSE, JobQueue
-from core.redis.records import KVLink, Load, Role, WorkerRecord
-from core.redis.registry import PURPOSE as RECORDS
-from core.redis.registry import publish
+from contracts.messages.job import AnyJob, PrefillJob
+from contracts.messages.sampling import Finish
+from contracts.messages.wire import VERSION, encode
+from infra.network.curve_keys import CurveKeys
+from infra.network.gatekeeper import Gatekeeper
+from infra.network.reach import LOOPBACK
+from infra.network.sealing import Sealer, Signer
+from infra.network.sockets import token_router, try_send
+from infra.process.ending import end
+from infra.redis.clients import connect
+from infra.redis.queue import PURPOSE, JobQueue
+from infra.redis.records import KVLink, Load, Role, WorkerRecord
+from infra.redis.registry import PURPOSE as RECORDS
+from infra.redis.registry import publish
 from tests.scores import scores_of
 from worker.gateways.bodies import NO_BODY, Bodies, Missing
 

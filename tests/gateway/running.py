@@ -10,19 +10,19 @@ from typing import Any
 import httpx
 import msgspec
 import openai
+from infra.config.gateway import GatewayConfig
+from infra.config.store import StoreConfig
 
-from core.config.gateway import GatewayConfig
-from core.config.store import StoreConfig
-from core.messages.job import AnyJob
-from core.network.listening import listen, url_of
-from core.network.tls import certificate
-from core.process.status import StatusFile
-from core.redis.clients import Store, connect
-from core.redis.records import FinishedRecord, Role
-from core.redis.registry import FINISHED
-from gateway.http.server import Server
+from contracts.messages.job import AnyJob
 from gateway.service import Gateway
 from gateway.text.tokenizer import ModelTokenizer
+from gateway.web.server import Server
+from infra.network.listening import listen, url_of
+from infra.network.tls import certificate
+from infra.process.status import StatusFile
+from infra.redis.clients import Store, connect
+from infra.redis.records import FinishedRecord, Role
+from infra.redis.registry import FINISHED
 from tests.gateway.peer import Peer, introduce
 from tests.plain_http import PLAIN
 

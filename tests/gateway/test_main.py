@@ -15,15 +15,15 @@ from pathlib import Path
 
 import httpx
 import pytest
+from infra.config.gateway import GatewayConfig
+from infra.config.store import StoreConfig
 
-from core.config.gateway import GatewayConfig
-from core.config.store import StoreConfig
-from core.network.listening import listen
-from core.process.status import StatusFile, read_status
-from core.redis.store import WAITING
 from gateway.__main__ import serve
 from gateway.service import Gateway
 from gateway.text.tokenizer import ModelTokenizer
+from infra.network.listening import listen
+from infra.process.status import StatusFile, read_status
+from infra.redis.store import WAITING
 from tests.gateway.peer import Peer
 from tests.gateway.running import until
 from tests.plain_http import PLAIN

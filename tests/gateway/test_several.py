@@ -14,8 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from core.network.listening import listen
 from gateway.text.tokenizer import ModelTokenizer
+from infra.network.listening import listen
 from tests.gateway.apart import peer_apart
 from tests.plain_http import PLAIN
 from tests.waiting import children

@@ -6,8 +6,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from core.config.kinds import Codec
-from core.kv.spec import KVSpec, Piece
+from contracts.kinds import Codec
+from contracts.kv.spec import KVSpec, Piece
 
 
 class ArrayPool:

@@ -6,8 +6,8 @@ from typing import Any
 
 import zmq
 
-from core.errors import MessageError
-from core.messages.handoff import Layer, decode_layer
+from contracts.errors import MessageError
+from contracts.messages.handoff import Layer, decode_layer
 from kvtransfer.outbound_link import OutboundLink
 from kvtransfer.transports.ring import Ring
 

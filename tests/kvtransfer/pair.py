@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import numpy as np
+from infra.config.transfer import TransferConfig
 from msgspec.structs import replace
 
-from core.config.transfer import TransferConfig
-from core.kv.spec import KVGroup, KVSpec
-from core.network.addresses import Network
+from contracts.kv.spec import KVGroup, KVSpec
+from infra.network.addresses import Network
 from kvtransfer.events import (
     CommitHandoff,
     Dropped,

@@ -1,6 +1,6 @@
 """Tests what each side tells of its handoffs and links, over every transport."""
 
-from core.redis.records import HandoffCounts, KVLink
+from infra.redis.records import HandoffCounts, KVLink
 from kvtransfer.events import AbortHandoff, Closed, HandoffTimes, Landed, RoomWanted
 from kvtransfer.protocol.outcomes import OTHER, Outcomes
 from tests.kvtransfer.pair import DECODE, PREFILL, Way, bounded, pair, until

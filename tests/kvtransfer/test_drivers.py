@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 import zmq
 import zmq.asyncio
+from infra.config.transfer import TransferConfig
 from msgspec.structs import replace
 
-from core.config.transfer import TransferConfig
-from core.errors import ConfigError, IllegalMove
-from core.ids import AttemptKey
-from core.messages.wire import encode
-from core.network.addresses import Network
-from core.network.gatekeeper import Gatekeeper
-from core.network.reach import LOOPBACK
-from core.network.sockets import dealer, payload_ipc_router, router, send_now, send_now_tracked
+from contracts.errors import ConfigError, IllegalMove
+from contracts.ids import AttemptKey
+from contracts.messages.wire import encode
+from infra.network.addresses import Network
+from infra.network.gatekeeper import Gatekeeper
+from infra.network.reach import LOOPBACK
+from infra.network.sockets import dealer, payload_ipc_router, router, send_now, send_now_tracked
 from kvtransfer.events import (
     AbortHandoff,
     CancelAttempt,
@@ -407,7 +407,7 @@ def test_two_lives_of_a_sender_do_not_meet(way: Way) -> None:
     bounded(run)
 
 
-# core.network.sockets -------------------------------------------------------------------------------------------------
+# infra.network.sockets ------------------------------------------------------------------------------------------------
 
 
 def test_the_tracker_watches_every_frame() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import MessageError
+from contracts.errors import MessageError
 from kvtransfer.transports.in_order import FARTHEST, InOrder, counted
 
 

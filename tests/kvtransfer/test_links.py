@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import zmq.asyncio
+from infra.config.transfer import TransferConfig
 from msgspec.structs import replace
 
-from core.config.transfer import TransferConfig
-from core.errors import ConfigError
-from core.messages.handoff import Join, Offer, decode_to_prefill
-from core.messages.wire import encode
-from core.network.sockets import dealer, payload_dealer
+from contracts.errors import ConfigError
+from contracts.messages.handoff import Join, Offer, decode_to_prefill
+from contracts.messages.wire import encode
+from infra.network.sockets import dealer, payload_dealer
 from kvtransfer.events import Closed, LayerReady
 from kvtransfer.transports.joining import Joining
 from kvtransfer.transports.payload_sockets import NAME, PREFIX, PayloadSockets, sweep

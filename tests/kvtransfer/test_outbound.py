@@ -4,16 +4,17 @@ import asyncio
 import time
 from typing import Any
 
-from core.config.transfer import TransferConfig
-from core.messages.gateway import Stages
-from core.messages.handoff import Branch, Commit, Grant, Open, ToDecode, decode_to_decode
-from core.messages.job import PrefillJob, Prompt
-from core.messages.packed_ids import packed
-from core.messages.wire import encode
-from core.network.addresses import Network
-from core.network.reach import LOOPBACK
-from core.network.sockets import router
-from core.redis.records import HandoffCounts
+from infra.config.transfer import TransferConfig
+
+from contracts.messages.gateway import Stages
+from contracts.messages.handoff import Branch, Commit, Grant, Open, ToDecode, decode_to_decode
+from contracts.messages.job import PrefillJob, Prompt
+from contracts.messages.packed_ids import packed
+from contracts.messages.wire import encode
+from infra.network.addresses import Network
+from infra.network.reach import LOOPBACK
+from infra.network.sockets import router
+from infra.redis.records import HandoffCounts
 from kvtransfer.events import Closed, CommitHandoff, LayerReady, OpenHandoff, Unpinned
 from kvtransfer.outbound import Outbound
 from tests.kvtransfer.array_pool import ArrayPool

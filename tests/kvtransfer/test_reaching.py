@@ -2,12 +2,12 @@
 
 import pytest
 
-from core.messages.gateway import UNREACHED
-from core.network.listening import listen
-from core.network.probing import obstacle
-from core.network.reach import LOOPBACK
-from core.network.sockets import router
-from core.redis.records import UnreachedPeer
+from contracts.messages.gateway import UNREACHED
+from infra.network.listening import listen
+from infra.network.probing import obstacle
+from infra.network.reach import LOOPBACK
+from infra.network.sockets import router
+from infra.redis.records import UnreachedPeer
 from kvtransfer.events import Closed
 from tests.kvtransfer.pair import DECODE, PREFILL, bounded, pair, until
 from tests.network import KEYS

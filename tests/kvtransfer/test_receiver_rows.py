@@ -4,12 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from infra.config.transfer import TransferConfig
 from msgspec.structs import replace
 
-from core.config.transfer import TransferConfig
-from core.errors import IllegalMove
-from core.ids import AttemptKey
-from core.messages.handoff import (
+from contracts.errors import IllegalMove
+from contracts.ids import AttemptKey
+from contracts.messages.handoff import (
     Abort,
     Aborted,
     Accepted,
@@ -22,8 +22,8 @@ from core.messages.handoff import (
     Remind,
     Waiting,
 )
-from core.messages.job import Prompt
-from core.messages.wire import VERSION
+from contracts.messages.job import Prompt
+from contracts.messages.wire import VERSION
 from kvtransfer.digest import payload_digest
 from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted
 from kvtransfer.handoff import HandoffKey

@@ -2,7 +2,7 @@
 
 import pytest
 
-from core.errors import SealError
+from contracts.errors import SealError
 from kvtransfer.transports.seal import HALF, KEPT, NONCE, TAG, FrameOpener, FrameSealer, seal_digest, session_key
 from kvtransfer.transports.socket_channel import SendBuffers
 

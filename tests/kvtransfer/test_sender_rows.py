@@ -7,9 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from benchmarks.stress.waiting_for_room import Waiters
-from core.errors import IllegalMove
-from core.messages.gateway import CROWDED
-from core.messages.handoff import (
+from contracts.errors import IllegalMove
+from contracts.messages.gateway import CROWDED
+from contracts.messages.handoff import (
     Abort,
     Aborted,
     Accepted,

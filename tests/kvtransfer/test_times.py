@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from core.messages.gateway import Stages, Way
-from core.messages.handoff import Accepted, Commit, Credit, Refused
+from contracts.messages.gateway import Stages, Way
+from contracts.messages.handoff import Accepted, Commit, Credit, Refused
 from kvtransfer.events import AbortHandoff, Closed, HandoffTimes, Landed, LayerReady
 from kvtransfer.protocol.instructions import Instruction, Send
 from kvtransfer.protocol.senders import Senders

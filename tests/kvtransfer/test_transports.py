@@ -6,11 +6,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import zmq.asyncio
+from infra.config.transfer import TransferConfig
 from msgspec.structs import replace
 
-from core.config.transfer import TransferConfig
-from core.messages.wire import encode
-from core.network.sockets import dealer, payload_dealer
+from contracts.messages.wire import encode
+from infra.network.sockets import dealer, payload_dealer
 from kvtransfer.events import (
     AbortHandoff,
     Closed,

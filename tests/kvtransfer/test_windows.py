@@ -5,9 +5,9 @@ import time
 import numpy as np
 import pytest
 
-from core.kv.spec import KVGroup, KVSpec, Piece, WireForm
-from core.messages.handoff import Abort, Grant
-from core.network.addresses import Network
+from contracts.kv.spec import KVGroup, KVSpec, Piece, WireForm
+from contracts.messages.handoff import Abort, Grant
+from infra.network.addresses import Network
 from kvtransfer.events import (
     BlocksTaken,
     Closed,

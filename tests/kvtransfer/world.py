@@ -5,14 +5,15 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from core.config.kinds import Codec
-from core.config.transfer import TransferConfig
-from core.kv.spec import KVGroup, KVSpec, Piece
-from core.messages.gateway import Stages
-from core.messages.handoff import Branch, Commit, Grant, Layer, Open
-from core.messages.job import PrefillJob, Prompt
-from core.messages.packed_ids import packed
-from core.messages.sampling import Limits, Sampling
+from infra.config.transfer import TransferConfig
+
+from contracts.kinds import Codec
+from contracts.kv.spec import KVGroup, KVSpec, Piece
+from contracts.messages.gateway import Stages
+from contracts.messages.handoff import Branch, Commit, Grant, Layer, Open
+from contracts.messages.job import PrefillJob, Prompt
+from contracts.messages.packed_ids import packed
+from contracts.messages.sampling import Limits, Sampling
 from kvtransfer.events import CommitHandoff, OpenHandoff
 from kvtransfer.handoff import HandoffKey
 from tests.opens import open_of

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from core.slo import Timings
+from contracts.slo import Timings
 from launcher.chat import timings_line
 from launcher.options import ROOT
 from tests.waiting import wait_until

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from core.keys.key_file import read_keys
-from core.keys.key_ring import KeyRing
+from infra.keys.key_file import read_keys
+from infra.keys.key_ring import KeyRing
 from launcher.__main__ import main
 from launcher.key import own_keys
 

@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 import pytest
 import redis
 
-from core.completions_client import Endpoint
-from core.errors import GatewayError
-from core.keys.api_key import KeyOptions, make_key
-from core.keys.key_file import change_keys
-from core.redis.registry import index_key
+from contracts.errors import GatewayError
+from infra.completions_client import Endpoint
+from infra.keys.api_key import KeyOptions, make_key
+from infra.keys.key_file import change_keys
+from infra.redis.registry import index_key
 from launcher.host.instances import running
 from launcher.is_ready import is_ready
 from launcher.options import DEMO_NAME, ROOT

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from core.cli import spell
+from infra.cli import spell
 from launcher.__main__ import COMMANDS
 from launcher.options import ROOT, StatusConfig, UpConfig
 from launcher.words import COMMANDS as NAMED

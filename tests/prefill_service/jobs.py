@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from core.messages.job import DecodeJob, PrefillJob
+from contracts.messages.job import DecodeJob, PrefillJob
 from kvtransfer.events import Closed
 from tests.worker.roles import LIMITS, SAMPLING, prompted
 

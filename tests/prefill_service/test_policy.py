@@ -1,10 +1,10 @@
 """Tests a prefill worker's way with a sequence, event by event."""
 
-from core.ids import AttemptKey
-from core.messages.gateway import HANDED_OFF, HANDING_OFF
-from core.messages.handoff import Branch
-from core.messages.sampling import Limits
-from core.redis.records import HeldBlocks
+from contracts.ids import AttemptKey
+from contracts.messages.gateway import HANDED_OFF, HANDING_OFF
+from contracts.messages.handoff import Branch
+from contracts.messages.sampling import Limits
+from infra.redis.records import HeldBlocks
 from kvtransfer.events import AbortHandoff, CommitHandoff, LayerReady, OpenHandoff, Unpinned
 from prefill_service.policy import PrefillPolicy
 from tests.prefill_service.jobs import closed, job, whole

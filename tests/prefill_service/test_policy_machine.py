@@ -6,10 +6,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from core.ids import AttemptKey
-from core.kv.spec import KVSpec, blocks_for
-from core.messages.job import PrefillJob
-from core.messages.sampling import Limits, Sampling
+from contracts.ids import AttemptKey
+from contracts.kv.spec import KVSpec, blocks_for
+from contracts.messages.job import PrefillJob
+from contracts.messages.sampling import Limits, Sampling
 from kvtransfer.events import AbortHandoff, BlocksTaken, CommitHandoff, LayerReady, OpenHandoff, Unpinned
 from prefill_service.policy import PrefillPolicy
 from tests.engine.strict_executor import StrictExecutor

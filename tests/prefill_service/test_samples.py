@@ -2,10 +2,10 @@
 
 import pytest
 
-from core.ids import AttemptKey
-from core.messages.gateway import HANDING_OFF
-from core.messages.handoff import Branch
-from core.messages.sampling import Limits, Sampling
+from contracts.ids import AttemptKey
+from contracts.messages.gateway import HANDING_OFF
+from contracts.messages.handoff import Branch
+from contracts.messages.sampling import Limits, Sampling
 from kvtransfer.events import AbortHandoff, CommitHandoff, LayerReady, OpenHandoff, Unpinned
 from prefill_service.policy import PrefillPolicy
 from tests.engine.strict_executor import placed

@@ -1,6 +1,6 @@
 """A prefill worker whose model has windows: their blocks are told when the last of them is taken, and only those go."""
 
-from core.redis.records import HeldBlocks
+from infra.redis.records import HeldBlocks
 from kvtransfer.events import BlocksTaken, CommitHandoff, LayerReady, OpenHandoff, Unpinned
 from prefill_service.policy import PrefillPolicy
 from tests.prefill_service.jobs import closed, job

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from core.redis.clients import Store, connect
-from tests.core.conftest import clean_redis, redis_url
+from infra.redis.clients import Store, connect
+from tests.infra.conftest import clean_redis, redis_url
 
 __all__ = ["clean_redis", "redis_url"]
 

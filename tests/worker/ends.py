@@ -1,8 +1,8 @@
 """Checks what every accepted (request, sample, attempt) gets: the right tokens, then one end and nothing behind it."""
 
-from core.ids import AttemptKey
-from core.messages.gateway import Emitted
-from core.messages.sampling import Limits, Sampling
+from contracts.ids import AttemptKey
+from contracts.messages.gateway import Emitted
+from contracts.messages.sampling import Limits, Sampling
 from tests.engine.strict_executor import next_token
 
 

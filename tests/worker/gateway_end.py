@@ -4,18 +4,18 @@ import asyncio
 from typing import Any
 
 import zmq.asyncio
+from infra.config.engine import EngineConfig
+from infra.config.worker import WorkerConfig
 
-from core.config.engine import EngineConfig
-from core.config.worker import WorkerConfig
-from core.ids import AttemptKey
-from core.messages.gateway import FromWorker, Hello, ToWorker, Welcome, decode_from_worker
-from core.messages.wire import encode
-from core.network.gatekeeper import Gatekeeper
-from core.network.reach import LOOPBACK
-from core.network.sockets import token_dealer, token_router
-from core.process.ending import end
-from core.redis.records import HandoffCounts, KVLink, UnreachedPeer
-from core.redis.store import ServerClock
+from contracts.ids import AttemptKey
+from contracts.messages.gateway import FromWorker, Hello, ToWorker, Welcome, decode_from_worker
+from contracts.messages.wire import encode
+from infra.network.gatekeeper import Gatekeeper
+from infra.network.reach import LOOPBACK
+from infra.network.sockets import token_dealer, token_router
+from infra.process.ending import end
+from infra.redis.records import HandoffCounts, KVLink, UnreachedPeer
+from infra.redis.store import ServerClock
 from kvtransfer.events import CancelAttempt
 from tests.network import KEYS
 from worker.busy_page import BusyPage

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from core.ids import SampleKey
+from contracts.ids import SampleKey
 from tests.engine.strict_executor import StrictExecutor
 from tests.worker.ends import Ends
 from tests.worker.roles import Bench

@@ -5,17 +5,18 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Moves
 from typing import Any
 
-from core.config.engine import EngineConfig
-from core.config.transfer import TransferConfig
-from core.config.worker import WorkerConfig
-from core.kv.spec import KVGroup, KVSpec
-from core.messages.job import Prompt
-from core.messages.sampling import Limits, Sampling
-from core.redis.store import ServerClock
+from infra.config.engine import EngineConfig
+from infra.config.transfer import TransferConfig
+from infra.config.worker import WorkerConfig
+
+from contracts.kv.spec import KVGroup, KVSpec
+from contracts.messages.job import Prompt
+from contracts.messages.sampling import Limits, Sampling
 from engine.blocks.manager import BlockManager
 from engine.plan import BlockMove, Plan, StepResult
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
+from infra.redis.store import ServerClock
 from tests.engine.strict_executor import score
 from tests.kvtransfer.array_pool import ArrayPool
 from worker.busy_page import BusyPage

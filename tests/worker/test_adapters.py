@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from core.adapters import AdapterSource, HeldAdapter
-from core.errors import AdapterError, ConfigError
-from core.redis.adapter_list import AdapterList, change
-from core.redis.clients import Store, connect
-from core.redis.records import GatewayRecord
-from core.redis.registry import publish
+from contracts.adapters import AdapterSource, HeldAdapter
+from contracts.errors import AdapterError, ConfigError
+from infra.redis.adapter_list import AdapterList, change
+from infra.redis.clients import Store, connect
+from infra.redis.records import GatewayRecord
+from infra.redis.registry import publish
 from worker import adapters as module
 from worker.adapters import Adapters, AdapterSigners
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from core.process.control_groups import ControlGroups
+from infra.process.control_groups import ControlGroups
 from worker.cores import available_cores
 
 
@@ -28,7 +28,7 @@ def test_without_a_group_only_the_affinity_counts(tmp_path: Path) -> None:
     """Runs in a process of its own, for an affinity belongs to a thread, and is inherited."""
     one = min(os.sched_getaffinity(0))
     code = f"import os; os.sched_setaffinity(0, {{{one}}}); from worker.cores import available_cores as cores"
-    code += "; from core.process.control_groups import ControlGroups as Groups; from pathlib import Path"
+    code += "; from infra.process.control_groups import ControlGroups as Groups; from pathlib import Path"
     code += f"; print(cores(Groups(Path({str(tmp_path)!r}), Path({str(tmp_path)!r}))))"
     found = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True)
     assert found.stdout == "1\n"

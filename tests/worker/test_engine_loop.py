@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from core.costs.fit import StepFit
-from core.costs.steps import StepCosts
-from core.errors import DeviceError
-from core.messages.job import DecodeJob, Prompt
-from core.messages.sampling import Limits
-from core.redis.store import ServerClock
+from contracts.errors import DeviceError
+from contracts.messages.job import DecodeJob, Prompt
+from contracts.messages.sampling import Limits
 from decode_service.policy import DecodePolicy
 from engine.plan import BlockMove, Plan, StepResult
 from engine.schedule.idle_steps import DECODE_STEPS, IdleSteps
 from engine.schedule.scheduler import Scheduler
+from infra.redis.store import ServerClock
+from pricing.fit import StepFit
+from pricing.steps import StepCosts
 from tests.worker.roles import SAMPLING, Bench
 from worker.engine_loop import EngineLoop
 from worker.engine_status import EngineStatus

@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 import torch
+from infra.config.store import StoreConfig
 from msgspec import structs
 
-from core.config.store import StoreConfig
-from core.errors import BatonError, StoreRefused
-from core.network.sealing import Sealer, Signer
-from core.process.status import read_status
-from core.redis.clients import Store
-from core.redis.queue import PURPOSE as JOBS
-from core.redis.queue import stream_of
-from core.redis.records import WorkerRecord
-from core.redis.registry import PURPOSE, listed
-from core.redis.store import WAITING
-from tests.core.redis.departing import Departing
+from contracts.errors import BatonError, StoreRefused
+from infra.network.sealing import Sealer, Signer
+from infra.process.status import read_status
+from infra.redis.clients import Store
+from infra.redis.queue import PURPOSE as JOBS
+from infra.redis.queue import stream_of
+from infra.redis.records import WorkerRecord
+from infra.redis.registry import PURPOSE, listed
+from infra.redis.store import WAITING
+from tests.infra.redis.departing import Departing
 from tests.kvtransfer.pair import until
 from tests.waiting import wait_until
 from tests.worker.gateway_end import Landings

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from core.ids import AttemptKey
-from core.messages.gateway import Piece
-from core.messages.job import AnyJob
-from core.messages.packed_ids import unpacked
+from contracts.ids import AttemptKey
+from contracts.messages.gateway import Piece
+from contracts.messages.job import AnyJob
+from contracts.messages.packed_ids import unpacked
 
 MOST = 64  # jobs that may wait for their prompts; a worker that has so many takes no others
 AT_ONCE = 4  # prompts that one gateway is asked for at the same time; others wait until it is their turn

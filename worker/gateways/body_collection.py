@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 
 from msgspec import structs
 
-from core.messages.gateway import DRAINING, Piece
-from core.messages.job import AnyJob
+from contracts.messages.gateway import DRAINING, Piece
+from contracts.messages.job import AnyJob
 from worker.events import Fail, Failure, Submit
 from worker.gateways.bodies import NO_BODY, REPEAT_AFTER, Bodies, Missing
 from worker.gateways.ledger import Ledger

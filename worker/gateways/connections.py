@@ -9,9 +9,9 @@ from typing import Any
 
 import zmq.asyncio
 
-from core.errors import MessageError
-from core.ids import NO_TICKET, AttemptKey
-from core.messages.gateway import (
+from contracts.errors import MessageError
+from contracts.ids import NO_TICKET, AttemptKey
+from contracts.messages.gateway import (
     HANDED_OFF,
     HANDING_OFF,
     LANDING,
@@ -35,10 +35,10 @@ from core.messages.gateway import (
     Welcome,
     decode_to_worker,
 )
-from core.messages.job import AnyJob
-from core.messages.wire import VERSION, encode
-from core.network.sockets import try_send
-from core.network.strikes import Strikes
+from contracts.messages.job import AnyJob
+from contracts.messages.wire import VERSION, encode
+from infra.network.sockets import try_send
+from infra.network.strikes import Strikes
 from kvtransfer.events import CancelAttempt
 from worker.events import Begin, Emit, Fail, Failure, KeysChanged, Kill, Phase, ToGateway
 from worker.gateways.body_collection import BodyCollection

@@ -5,10 +5,10 @@ import logging
 
 from msgspec import structs
 
-from core.errors import StoreUnavailable
-from core.messages.job import AnyJob
-from core.redis.queue import JobQueue
-from core.redis.store import Outage
+from contracts.errors import StoreUnavailable
+from contracts.messages.job import AnyJob
+from infra.redis.queue import JobQueue
+from infra.redis.store import Outage
 from worker.gateways.bodies import MOST as BODIES
 from worker.gateways.connections import GatewayConnections
 from worker.life import Life

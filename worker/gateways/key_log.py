@@ -8,8 +8,8 @@ has heard less than it was sent, it is sent from there again. Pure: time is an a
 
 from collections.abc import Iterable
 
-from core.kv.block_hash import SHORT
-from core.messages.gateway import KEYS_IN_MESSAGE, NOT_HEARD, KeyNews
+from contracts.kv.block_hash import SHORT
+from contracts.messages.gateway import KEYS_IN_MESSAGE, NOT_HEARD, KeyNews
 
 MOST_KEYS = 1 << 16
 """Keys that gateways are told of; when there are more, they are told that the oldest of them are lost."""

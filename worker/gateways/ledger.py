@@ -8,10 +8,10 @@ import enum
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 
-from core.ids import AttemptKey, SampleKey
-from core.messages.gateway import Emitted, Stages
-from core.messages.sampling import Finish
-from core.scores import Scores
+from contracts.ids import AttemptKey, SampleKey
+from contracts.messages.gateway import Emitted, Stages
+from contracts.messages.sampling import Finish
+from contracts.scores import Scores
 from worker.events import Failure
 from worker.gateways.score_log import ScoreLog
 

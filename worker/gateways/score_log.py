@@ -1,6 +1,6 @@
 """Keeps the scores of a growing answer, so that any part of them can be sent, and sent again."""
 
-from core.scores import Scores
+from contracts.scores import Scores
 
 
 class ScoreLog:

@@ -7,13 +7,12 @@ STREAMS = take_streams()
 from itertools import count  # noqa: E402
 
 import torch  # noqa: E402
+from infra.config.engine import EngineConfig  # noqa: E402
 
 from benchmarks.processes.in_process import Loop, quiet  # noqa: E402
-from core.config.engine import EngineConfig  # noqa: E402
-from core.costs.fit import StepFit  # noqa: E402
-from core.ids import AttemptKey  # noqa: E402
-from core.messages.job import Prompt  # noqa: E402
-from core.messages.sampling import Limits, Sampling  # noqa: E402
+from contracts.ids import AttemptKey  # noqa: E402
+from contracts.messages.job import Prompt  # noqa: E402
+from contracts.messages.sampling import Limits, Sampling  # noqa: E402
 from engine.blocks.manager import BlockManager  # noqa: E402
 from engine.executor import Executor  # noqa: E402
 from engine.schedule.sequence import Sequence  # noqa: E402
@@ -21,6 +20,7 @@ from engine.schedule.speculation.controller import Controller  # noqa: E402
 from engine.schedule.speculation.ngram import NGram  # noqa: E402
 from engine.schedule.speculation.speculation import Speculation  # noqa: E402
 from engine.start.load import load_engine  # noqa: E402
+from pricing.fit import StepFit  # noqa: E402
 
 MOST_GUESSES = 16
 

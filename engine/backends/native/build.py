@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from core.errors import NativeError
+from contracts.errors import NativeError
 
 COMPILERS = ("cc", "gcc", "clang")
 # -ffp-contract=off: the source says where a product and a sum are rounded once; nothing may reorder a sum.

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from core.config.kinds import Codec
-from core.kv.spec import SCALE_BYTES
+from contracts.kinds import Codec
+from contracts.kv.spec import SCALE_BYTES
 from engine.backends.native.library import CODEC_FORMATS, CodecPool
 from engine.device import dtype_name
 from engine.kv.codec import Landing

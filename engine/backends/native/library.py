@@ -10,7 +10,7 @@ from ctypes import POINTER, Structure, c_char_p, c_double, c_int, c_int64, c_lon
 
 import torch
 
-from core.errors import NativeError
+from contracts.errors import NativeError
 from engine.backends.native.build import build
 from engine.model.quantized import Form
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from core.errors import NativeError
+from contracts.errors import NativeError
 from engine.backends.native.library import FORMATS, LinearArguments
 from engine.backends.native.parts import joined, packed
 from engine.model.quantized import Form, Quantized, Weight, dequantized

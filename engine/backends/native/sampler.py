@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from core.messages.sampling import Sampling
+from contracts.messages.sampling import Sampling
 from engine.backends.gumbel import MASK64
 from engine.backends.native.library import FORMATS
 from engine.backends.sampler import Draw, is_cut, min_p_reach

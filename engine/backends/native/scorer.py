@@ -8,7 +8,7 @@ import ctypes
 import torch
 from torch import Tensor
 
-from core.scores import MOST_TOP
+from contracts.scores import MOST_TOP
 from engine.backends.native.library import FORMATS
 from engine.backends.scorer import width
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from core.config.kinds import Codec
-from core.kv.spec import SCALE_BYTES
+from contracts.kinds import Codec
+from contracts.kv.spec import SCALE_BYTES
 from engine.device import DTYPES
 from engine.kv.codec import Landing
 

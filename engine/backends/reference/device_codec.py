@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from core.config.kinds import Codec
+from contracts.kinds import Codec
 from engine.backends.reference.codec import dtype_of, encoded, scaled, taken_apart
 from engine.device import to_device
 from engine.kv.codec import Landing

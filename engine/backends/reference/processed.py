@@ -6,7 +6,7 @@ import numpy as np
 from msgspec import structs
 from torch import Tensor
 
-from core.messages.sampling import Sampling
+from contracts.messages.sampling import Sampling
 from engine.backends.adjuster import FORBIDDEN
 from engine.backends.reference.sampler import floor_of
 from engine.device import to_device

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from core.messages.sampling import Sampling
+from contracts.messages.sampling import Sampling
 from engine.backends.gumbel import gumbel_noise
 from engine.backends.sampler import Draw, is_cut, keys_of, min_p_reach
 from engine.device import to_device

@@ -9,9 +9,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from core.config.kinds import Activations
-from core.kv.spec import blocks_for
-from core.process.status import Progress
+from contracts.kinds import Activations
+from contracts.kv.spec import blocks_for
 from engine.backends.base import Backend, OnLayer
 from engine.backends.triton.adjuster import TritonAdjuster
 from engine.backends.triton.attention import TritonAttention, TritonAttentionStep
@@ -29,6 +28,7 @@ from engine.model.linear import Linear
 from engine.model.model import Model
 from engine.model.rope import angle_table
 from engine.model.transformer import OperatorLayers
+from infra.process.status import Progress
 from kernels import rms_norm, rope_and_store, store_latents
 from kernels.attention import attention_tiles, latent_tiles
 from kernels.moe import route

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from core.config.kinds import Codec
+from contracts.kinds import Codec
 from engine.backends.reference.device_codec import DeviceCodec, wire_form
 from kernels import block_copy
 

@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from core.process.status import Progress
 from engine.backends.triton.adapted import recorded
 from engine.backends.triton.attention import Decodes, GroupStep, Tables, TritonAttention, TritonAttentionStep
 from engine.backends.triton.decode_inputs import DecodeInputs
 from engine.model.batch import Batch, GroupTables, Sampled
 from engine.model.model import Model
 from engine.plan import Plan, Work
+from infra.process.status import Progress
 from kernels.attention.few_rows import FewRows
 
 VERIFIED = 256

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from core.config.kinds import Activations
+from contracts.kinds import Activations
 from engine.backends.reference.linear import ReferenceLinears
 from engine.backends.triton.adapted import TritonAdapted
 from engine.backends.triton.experts import TritonExperts

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from core.config.kinds import Activations
+from contracts.kinds import Activations
 from engine.model.linear import stacked
 from engine.model.quantized import Quantized, Weight
 from kernels.quantized.numbers import numbers

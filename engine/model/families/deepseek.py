@@ -6,7 +6,7 @@ They have latent attention, and experts in all layers but the first.
 import math
 from typing import Any
 
-from core.errors import ModelError, OptionError
+from contracts.errors import ModelError, OptionError
 from engine.model.config import DenseMLP, ExpertsMLP, LatentAttention, LayerConfig
 from engine.model.families.family import Family, Fields, LayerNames, Names
 from engine.model.families.reading import activation_of, checked, dense_mlp, rope_of

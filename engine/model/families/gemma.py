@@ -6,7 +6,7 @@ place of soft caps, and its windowed layers have a rotation of their own (https:
 
 from typing import Any, Literal
 
-from core.errors import ModelError
+from contracts.errors import ModelError
 from engine.model.config import LayerConfig
 from engine.model.families.family import Family, Fields, LayerNames, Names
 from engine.model.families.reading import dense_mlp, head_attention, kinds_of, rope_of, windows_of

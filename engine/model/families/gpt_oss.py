@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from core.errors import ModelError
+from contracts.errors import ModelError
 from engine.model.config import ExpertsMLP, LayerConfig
 from engine.model.families.expert_tensors import ExpertTensors, Tensors
 from engine.model.families.family import Family, Fields, LayerNames, Names

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from core.errors import ModelError
+from contracts.errors import ModelError
 from engine.model.config import LayerConfig
 from engine.model.families.family import Family, Fields, Names
 from engine.model.families.reading import dense_mlp, head_attention, rope_of, windows_of

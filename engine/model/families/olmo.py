@@ -6,7 +6,7 @@ rotation is not stretched. OLMoE (https://arxiv.org/abs/2409.02060) is a mixture
 
 from typing import Any
 
-from core.errors import OptionError
+from contracts.errors import OptionError
 from engine.model.config import ExpertsMLP, LayerConfig
 from engine.model.families.family import Family, Fields, LayerNames, Names
 from engine.model.families.reading import (

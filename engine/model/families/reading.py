@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
-from core.errors import ModelError, OptionError
+from contracts.errors import ModelError, OptionError
 from engine.model.config import Activation, DenseMLP, ExpertsMLP, HeadAttention
 from engine.model.rope import ROPE_TYPES, Rope, yarn_magnitude
 

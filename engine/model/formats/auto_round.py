@@ -9,7 +9,7 @@ github.com/intel/auto-round, auto_round/export/export_to_autoround/export.py. Ch
 import re
 from typing import Any
 
-from core.errors import ModelError
+from contracts.errors import ModelError
 from engine.model.formats.awq import Awq
 from engine.model.formats.fields import bits_of, fields_of, group_of, pattern, shown, whole, word
 from engine.model.formats.gptq import BITS, Gptq, Packing

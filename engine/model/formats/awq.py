@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from core.errors import ModelError
+from contracts.errors import ModelError
 from engine.model.formats.fields import bits_of, group_of, word
 from engine.model.formats.format import Plain, StoredTensors
 from engine.model.formats.integers import group_in, integers, refuse_indivisible, unpacked

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from core.errors import ModelError
+from contracts.errors import ModelError
 from engine.model.formats.fields import COLUMN, bits_of, fields_of, group_of, pattern, shown, sizes_of, word
 from engine.model.formats.floats import LEFT_OUT, is_numbers
 from engine.model.formats.format import Plain, StoredTensors

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from core.errors import ModelError
+from contracts.errors import ModelError
 
 COLUMN = -1
 """The group size that stands for all inputs: an output has one scale."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from torch import Tensor
 
-from core.errors import ModelError
+from contracts.errors import ModelError
 from engine.model.formats.format import StoredTensors
 from engine.model.quantized import Quantized
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from core.errors import ModelError
+from contracts.errors import ModelError
 from engine.model.formats.fields import bits_of, fields_of, group_of, pattern, shown, word
 from engine.model.formats.format import Plain, StoredTensors
 from engine.model.formats.integers import FORMS, group_in, integers, order_in, refuse_indivisible, unpacked

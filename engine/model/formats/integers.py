@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from core.errors import ModelError
+from contracts.errors import ModelError
 from engine.model.formats.fields import COLUMN
 from engine.model.formats.format import StoredTensors
 from engine.model.quantized import Form, Quantized

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from core.errors import ModelError
-from core.gguf.unpacking import PLACES
+from checkpoints.gguf.unpacking import PLACES
+from contracts.errors import ModelError
 from engine.model.config_files import quantization_of, raw_config
 from engine.model.formats.auto_round import read_auto_round
 from engine.model.formats.awq import read_awq

@@ -1,8 +1,8 @@
-"""Opens the weights of a GGUF model, whose directory `core.gguf.unpacking` has made."""
+"""Opens the weights of a GGUF model, whose directory `checkpoints.gguf.unpacking` has made."""
 
 from pathlib import Path
 
-from core.gguf.unpacking import PLACES
+from checkpoints.gguf.unpacking import PLACES
 from engine.model.config_files import read_json
 from engine.model.gguf.format import Blocks
 from engine.model.gguf.tensors import read_tensors

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from core.errors import ModelError
-from core.gguf.architectures import WHOLE, Architecture
-from core.gguf.config import architecture_of
-from core.gguf.header import Header, StoredTensor, read_header
+from checkpoints.gguf.architectures import WHOLE, Architecture
+from checkpoints.gguf.config import architecture_of
+from checkpoints.gguf.header import Header, StoredTensor, read_header
+from contracts.errors import ModelError
 
 FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 IN_CONFIG = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")

@@ -14,9 +14,9 @@ shyly: a text that begins to repeat itself is found by looks only, and they cost
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from core.costs.fit import StepFit
 from engine.schedule.speculation.agreement import MOST_EVIDENCE, Agreement, Judged, Trust, likely
 from engine.schedule.speculation.trial import Trial, Tried
+from pricing.fit import StepFit
 
 STAY, BEGIN = 1.03, 1.08
 """How much faster a sequence has to be with guesses than without, to go on with them and to begin again. What is about

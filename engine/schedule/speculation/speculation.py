@@ -7,13 +7,13 @@ made, and by whom, is a question of time alone.
 
 from collections.abc import Sequence as Tokens
 
-from core.redis.records import SpeculationCounts
 from engine.blocks.manager import BlockManager
 from engine.plan import NOTHING, Proposal, Work
 from engine.schedule.sequence import Sequence, SequenceState
 from engine.schedule.speculation.controller import Controller, Decoding
 from engine.schedule.speculation.proposing import Proposer
 from engine.verification import judged
+from infra.redis.records import SpeculationCounts
 
 LOOK_STEPS = 8
 """Steps between two looks at whether guesses pay, while nothing is tried, for each takes microseconds. Where they do

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Any
 
-from core.messages.sampling import Finish
-from core.scores import Scores
+from contracts.messages.sampling import Finish
+from contracts.scores import Scores
 from gateway.openai.answers.best import best
 from gateway.openai.answers.logprobs import Scored, of_chat
 from gateway.openai.answers.parts import Answers, ended

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Any
 
-from core.scores import Scores
+from contracts.scores import Scores
 from gateway.openai.answers.best import best
 from gateway.openai.answers.logprobs import CompletionLogprobs, Scored
 from gateway.openai.answers.parts import Answers, ended

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Raw
 
-from core.scores import Scores, TokenScore
+from contracts.scores import Scores, TokenScore
 from gateway.text.token_bytes import TokenBytes
 
 LEAST = -9999.0  # stands for what is less, as in vLLM: JSON has no infinity

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from core.messages.sampling import Finish
-from core.scores import Scores
+from contracts.messages.sampling import Finish
+from contracts.scores import Scores
 from gateway.output.parts import CallArguments, CallBegins, Content, OutputParser, Part, Reasoning
 from gateway.output.plain import PlainText
 from gateway.requests.reader import Reader

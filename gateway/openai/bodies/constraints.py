@@ -2,13 +2,13 @@
 
 from functools import partial
 
-from core.grammars import GrammarError
-from core.turns import NOBODY, Party
+from checkpoints.grammars import GrammarError
 from gateway.errors import APIError, invalid
 from gateway.grammar.checks import GrammarChecks
 from gateway.grammar.forms import FORM, Form, Work, grammar_of
 from gateway.output.answer_format import AnswerFormat
 from gateway.output.tools import ToolUse
+from infra.fair_queueing.turns import NOBODY, Party
 
 TOOL = 512  # characters of work that a tool is taken for, beside those of a schema of unknown size
 

@@ -3,8 +3,8 @@
 import secrets
 from collections.abc import Iterable, Sequence
 
-from core.messages.sampling import Limits, Sampling, TokenBiases, TokenIds
-from core.scores import MOST_PROMPT_SCORES
+from contracts.messages.sampling import Limits, Sampling, TokenBiases, TokenIds
+from contracts.scores import MOST_PROMPT_SCORES
 from gateway.errors import APIError, conflict, invalid
 from gateway.openai.bodies.schemas import ChatRequest, CompletionRequest, SamplingFields
 from gateway.text.tokenizer import ModelTokenizer

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, cast
 
 from msgspec import Meta, Struct
 
-from core.scores import MOST_TOP
+from contracts.scores import MOST_TOP
 from gateway.errors import conflict, invalid
 from gateway.openai.bodies.formats import Choices, GrammarText, JSONSchema, ResponseFormat, StructuredOutputs
 from gateway.openai.bodies.messages import Messages

@@ -1,6 +1,6 @@
 """Settles which tools an answer may call, of OpenAI's two ways of saying so: tools, and functions before them."""
 
-from core.config.kinds import ToolParser
+from contracts.kinds import ToolParser
 from gateway.errors import APIError, conflict, invalid
 from gateway.openai.bodies.schemas import ChatRequest
 from gateway.openai.bodies.tools import Function, FunctionChoice, FunctionName, NamedTool, ToolChoice

@@ -9,7 +9,7 @@ import time
 
 from ray.exceptions import RayError
 
-from core.errors import BatonError
+from contracts.errors import BatonError
 from launcher.deployment import STARTS, WORKERS, Role
 from launcher.on_ray.control.fleet import Fleet
 from launcher.on_ray.control.member import Member

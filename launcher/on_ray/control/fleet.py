@@ -9,7 +9,7 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from core.errors import BatonError
+from contracts.errors import BatonError
 from launcher.deployment import CLOSE_SECONDS, STOPS, WORKERS, Role
 from launcher.on_ray.control.member import Member
 from launcher.on_ray.node.process import shared_directory

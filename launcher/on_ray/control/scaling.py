@@ -8,15 +8,15 @@ from typing import Protocol
 
 from ray.exceptions import RayError
 
-from core.costs.standing import Standing, WorkerStanding, merged
-from core.errors import BatonError, StoreUnavailable
-from core.network.sealing import Signer
-from core.redis.clients import Store, connect
-from core.redis.records import GatewayRecord
-from core.redis.registry import PURPOSE, listed
+from contracts.errors import BatonError, StoreUnavailable
+from infra.network.sealing import Signer
+from infra.redis.clients import Store, connect
+from infra.redis.records import GatewayRecord
+from infra.redis.registry import PURPOSE, listed
 from launcher.autoscale.policy import Change, Policy, Seen
 from launcher.autoscale.rules import Rules
 from launcher.deployment import Role
+from pricing.standing import Standing, WorkerStanding, merged
 
 LOOK_SECONDS = 1.0
 ASK_SECONDS = 5.0  # for Redis to answer

@@ -9,7 +9,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from core.errors import BatonError, ConfigError
+from contracts.errors import BatonError, ConfigError
 from launcher.checking.model_directory import checked
 from launcher.on_ray.cluster import ClusterError
 from launcher.on_ray.placement import NodeRoom

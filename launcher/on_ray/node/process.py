@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from core.config.gateway import GatewayConfig
-from core.config.place import PlaceOptions
-from core.errors import ConfigError
-from core.network.listening import ANY_ADDRESS, http_url
-from core.network.reach import bracketed
-from core.process.status import Status, read_status
+from infra.config.gateway import GatewayConfig
+from infra.config.place import PlaceOptions
+
+from contracts.errors import ConfigError
+from infra.network.listening import ANY_ADDRESS, http_url
+from infra.network.reach import bracketed
+from infra.process.status import Status, read_status
 from launcher.deployment import WORKERS, Place, command
 from launcher.host.held_file import is_held
 from launcher.host.process import READY, Process, Watch, watch_http, watch_status_file

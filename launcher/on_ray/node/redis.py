@@ -6,9 +6,9 @@ Started again on its node, it has what it had, up to the last second. No other n
 import socket
 from pathlib import Path
 
-from core.network.listening import listen
-from core.network.reach import bracketed
-from core.process.status import Status
+from infra.network.listening import listen
+from infra.network.reach import bracketed
+from infra.process.status import Status
 from launcher.host.process import PROBE_SECONDS, READY, Process, Watch
 from launcher.host.redis_server import server_binary
 from launcher.on_ray.order import Server

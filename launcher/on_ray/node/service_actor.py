@@ -10,8 +10,8 @@ from pathlib import Path
 
 import ray
 
-from core.errors import BatonError
-from core.process.status import read_status
+from contracts.errors import BatonError
+from infra.process.status import read_status
 from launcher.host.held_file import HeldFile
 from launcher.host.log_file import Inherited, LossyLog
 from launcher.host.process import READY

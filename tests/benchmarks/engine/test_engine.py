@@ -3,12 +3,12 @@
 import sys
 
 import pytest
+from infra.config.engine import EngineConfig
 
 from benchmarks.engine.__main__ import Bench, fitting, main, table
 from benchmarks.engine.native_time import NativeTime
 from benchmarks.limits.workloads import WORKLOADS, Workload
 from benchmarks.processes import in_process
-from core.config.engine import EngineConfig
 from engine.backends import choice
 from engine.executor import Executor
 from engine.start.load import load_engine

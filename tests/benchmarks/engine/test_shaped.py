@@ -15,7 +15,7 @@ from benchmarks.engine.plot import GAP, WIDTH
 from benchmarks.engine.shaped import HEADROOM, SIZES, Decoded, Read, Shaped
 from benchmarks.models.random_weights import RandomWeights
 from benchmarks.models.shapes import SHAPES, write_config
-from core.errors import ConfigError
+from contracts.errors import ConfigError
 from engine.model.read_config import read_config
 from launcher.deployment import ENVIRONMENT
 

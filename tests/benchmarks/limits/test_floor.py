@@ -9,7 +9,7 @@ from msgspec import structs
 from benchmarks.limits.floor import Mixture, Timing, Work, floor, intensity, operations, work_of
 from benchmarks.limits.machine import Machine
 from benchmarks.limits.workloads import Workload
-from core.config.kinds import Quantization
+from contracts.kinds import Quantization
 from engine.model.config import ExpertsMLP
 from tests.engine.configs import dense
 

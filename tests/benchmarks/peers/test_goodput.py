@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.load import Result
 from benchmarks.peers.goodput import MOST_DOUBLINGS, Trial, best, search, trial_of
-from core.slo import SLO, Timings
+from contracts.slo import SLO, Timings
 
 
 def server(capacity: float) -> Callable[[float], Trial]:

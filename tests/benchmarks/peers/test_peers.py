@@ -21,7 +21,7 @@ from benchmarks.peers.process import OURS, PLAIN, PeerProcess, running
 from benchmarks.peers.rounds import run_rounds
 from benchmarks.peers.setup import PEERS, Peer, PeerError
 from benchmarks.peers.table import Measured, table
-from core.errors import ConfigError
+from contracts.errors import ConfigError
 from engine.model.read_config import read_config
 from launcher.stages import Stages
 from tests.waiting import alive, children

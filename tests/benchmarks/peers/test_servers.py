@@ -38,7 +38,7 @@ def test_a_child_finds_what_was_brought_along(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "brought.py").touch()
     (tmp_path / "core.py").write_text("raise ImportError('not ours')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    command = [sys.executable, "-c", "import brought, core.errors; print('both')"]
+    command = [sys.executable, "-c", "import brought, contracts.errors; print('both')"]
     with child(command, tmp_path / "log", piped=True) as process:
         assert process.stdout is not None and process.stdout.read() == "both\n", last_line(tmp_path / "log")
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from core.redis.records import Role
+from infra.redis.records import Role
 from tests.e2e.harness.system import System
 from tests.waiting import wait_until
 

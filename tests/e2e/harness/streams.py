@@ -3,8 +3,8 @@
 import threading
 from collections.abc import Iterator
 
-from core.completions_client import Endpoint
-from core.errors import GatewayError
+from contracts.errors import GatewayError
+from infra.completions_client import Endpoint
 from tests.e2e.harness.golden import tokens_of
 from tests.reference import Golden
 from tests.waiting import wait_until

@@ -17,11 +17,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from benchmarks.processes.python_path import python_path
-from core.network.sealing import new_secret
-from core.process.status import read_status
-from core.redis.clients import connect_blocking
-from core.redis.records import FinishedRecord, StatsSample, WorkerRecord
-from core.redis.registry import FINISHED, STATS, index_key, read_unchecked, record_key
+from infra.network.sealing import new_secret
+from infra.process.status import read_status
+from infra.redis.clients import connect_blocking
+from infra.redis.records import FinishedRecord, StatsSample, WorkerRecord
+from infra.redis.registry import FINISHED, STATS, index_key, read_unchecked, record_key
 from launcher.deployment import ENVIRONMENT
 from launcher.host.redis_server import redis_service
 from tests.e2e.harness.forks import ROOT, Forked

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from infra.config.engine import EngineConfig
 from safetensors.torch import load_file, save_file
 
-from core.config.engine import EngineConfig
-from core.config.kinds import Quantization
+from contracts.kinds import Quantization
 from engine.executor import Executor
 from engine.start.load import LoadedEngine, load_engine
 from tests.adapter_reference import adapted_by, build_adapter

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from core.errors import AdapterError
+from contracts.errors import AdapterError
 from engine.adapters.slots import AdapterSlots
 from tests.adapter_reference import build_adapter
 from tests.engine.adapters.test_golden import adapted_engine

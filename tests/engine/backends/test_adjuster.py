@@ -11,7 +11,7 @@ from transformers import (
     RepetitionPenaltyLogitsProcessor,
 )
 
-from core.messages.sampling import Sampling
+from contracts.messages.sampling import Sampling
 from engine.backends.adjuster import FORBIDDEN
 from engine.constraints import Masks
 from engine.plan import Work

@@ -10,7 +10,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 from torch import Tensor
 
-from core.messages.sampling import Sampling
+from contracts.messages.sampling import Sampling
 from engine.backends.adjuster import FORBIDDEN
 from engine.constraints import Masks
 from engine.model.batch import Sampled

@@ -8,8 +8,8 @@ import pytest
 import torch
 from msgspec import structs
 
-from core.kv.spec import blocks_for
-from core.messages.sampling import Sampling
+from contracts.kv.spec import blocks_for
+from contracts.messages.sampling import Sampling
 from engine.backends.reference import head_attention as attention_torch
 from engine.backends.reference.attention import ReferenceAttention
 from engine.backends.triton.attention import TritonAttention

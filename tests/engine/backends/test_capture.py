@@ -20,7 +20,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from triton.runtime.interpreter import GridExecutor
 
 from benchmarks.simulated.weightless import BLOCK, META, engine_of, weightless_engine
-from core.config.kinds import Quantization
+from contracts.kinds import Quantization
 from engine.backends.triton.decode_graphs import DecodeGraphs
 from engine.executor import Engine, Executor
 from engine.plan import Plan, Work

@@ -5,14 +5,14 @@ from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
+from infra.config.engine import EngineConfig
 from msgspec import structs
 from torch import Tensor
 from transformers import LlamaConfig
 
-from core.config.engine import EngineConfig
-from core.config.kinds import BlockSize, Codec
-from core.kv.spec import Piece, WireForm, blocks_for
-from core.messages.sampling import Sampling
+from contracts.kinds import BlockSize, Codec
+from contracts.kv.spec import Piece, WireForm, blocks_for
+from contracts.messages.sampling import Sampling
 from engine.backends.triton.backend import TritonBackend
 from engine.executor import Engine, Executor
 from engine.kv.host_tier import HostTier

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
-from core.errors import ConfigError
+from contracts.errors import ConfigError
 from engine.backends.native.library import LinearArguments, load
 from engine.executor import Executor
 from engine.plan import Plan, Work

@@ -6,7 +6,7 @@ import pytest
 import torch
 from msgspec import structs
 
-from core.messages.sampling import Sampling
+from contracts.messages.sampling import Sampling
 from engine.backends.reference.elementwise import ReferenceElementwise
 from engine.backends.triton.attention import TritonAttention, TritonAttentionStep
 from engine.backends.triton.elementwise import TritonElementwise

@@ -9,8 +9,8 @@ import torch
 from msgspec import structs
 from torch import Tensor
 
-from core.kv.spec import blocks_for
-from core.messages.sampling import Sampling
+from contracts.kv.spec import blocks_for
+from contracts.messages.sampling import Sampling
 from engine.backends.native.attention import NativeAttention, unsupported
 from engine.backends.native.library import load
 from engine.backends.native.linears import NativeLinears

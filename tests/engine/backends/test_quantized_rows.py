@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from core.config.kinds import Activations, Quantization
-from core.errors import ConfigError
+from contracts.errors import ConfigError
+from contracts.kinds import Activations, Quantization
 from engine.backends.reference.linear import ReferenceLinears
 from engine.backends.triton import quantized
 from engine.backends.triton.elementwise import TritonElementwise

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from core.config.kinds import Quantization
+from contracts.kinds import Quantization
 from engine.backends.reference.linear import ReferenceLinears
 from engine.backends.triton import quantized
 from engine.backends.triton.adapted import TritonAdapted, recorded

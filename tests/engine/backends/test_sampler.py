@@ -8,7 +8,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from core.messages.sampling import COLDEST, LARGEST_LOGIT, Sampling
+from contracts.messages.sampling import COLDEST, LARGEST_LOGIT, Sampling
 from engine.backends.gumbel import gumbel_noise, keys
 from engine.backends.native.library import load
 from engine.backends.native.sampler import NativeSampler

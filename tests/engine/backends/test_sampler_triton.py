@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from core.messages.sampling import Sampling
+from contracts.messages.sampling import Sampling
 from engine.backends.reference.sampler import ReferenceSampler
 from engine.backends.sampler import Draw
 from engine.backends.triton.sampler import is_filtered

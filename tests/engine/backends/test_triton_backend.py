@@ -9,13 +9,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 import triton
+from infra.config.engine import EngineConfig
 from torch import Tensor
 from transformers import LlamaConfig
 from triton.runtime.build import compile_module_from_src
 from triton.runtime.errors import OutOfResources
 
-from core.config.engine import EngineConfig
-from core.errors import ConfigError, DeviceError
+from contracts.errors import ConfigError, DeviceError
 from engine.backends.choice import choose
 from engine.backends.triton.decode_graphs import DecodeGraphs, ladder
 from engine.backends.triton.decode_inputs import KNOWN, NOWHERE, DecodeInputs, DeviceTables

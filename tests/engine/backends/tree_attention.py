@@ -9,7 +9,7 @@ import torch
 from msgspec import structs
 from torch import Tensor
 
-from core.messages.sampling import Sampling
+from contracts.messages.sampling import Sampling
 from engine.model.attention import Attention, AttentionStep
 from engine.model.batch import Batch, build_batch
 from engine.model.config import HeadAttention

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import product
 
-from core.kv.block_hash import SHORT, BlockKeys, root_key
-from core.kv.spec import KVGroup
+from contracts.kv.block_hash import SHORT, BlockKeys, root_key
+from contracts.kv.spec import KVGroup
 from engine.blocks.finding import Found
 from engine.blocks.key_changes import KeyChanges
 from engine.blocks.manager import BlockManager, Chains, Tables

@@ -5,8 +5,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from core.errors import CapacityError
-from core.kv.spec import KVGroup, KVSpec
+from contracts.errors import CapacityError
+from contracts.kv.spec import KVGroup, KVSpec
 from engine.blocks.finding import Found
 from engine.blocks.free_runs import FreeRuns
 from engine.blocks.manager import BlockManager, Tables

@@ -1,6 +1,6 @@
 """What was computed from KV that is not what it should be leaves the cache, wherever it is, and what is older stays."""
 
-from core.kv.spec import blocks_for
+from contracts.kv.spec import blocks_for
 from engine.blocks.manager import BlockManager
 from tests.engine.blocks.test_blocks import Text, spec
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import core.kv.block_hash
+import contracts.kv.block_hash
 import engine.blocks.prefix_cache
-from core.kv.block_hash import BlockKeys
+from contracts.kv.block_hash import BlockKeys
 from engine.blocks.manager import BlockManager
 from engine.blocks.prefix_cache import Node, PrefixCache
 from tests.engine.blocks.blocks_model import OPERATIONS, BlocksModel
@@ -130,7 +130,7 @@ def test_a_lookup_costs_what_the_text_is_long_and_not_what_the_cache_is_large(mo
 
 
 def test_texts_of_one_key_never_get_each_other_s_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core.kv.block_hash, "block_key", lambda parent, tokens: b"the same")
+    monkeypatch.setattr(contracts.kv.block_hash, "block_key", lambda parent, tokens: b"the same")
     blocks = one_group(20)
     first, second = Text(blocks, A), Text(blocks, B)
     assert first.begin().tokens == second.begin().tokens == 0
@@ -150,10 +150,10 @@ def test_texts_of_one_key_never_get_each_other_s_blocks(monkeypatch: pytest.Monk
 def test_with_keys_of_three_bits_everybody_still_reads_their_own_text(
     sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = core.kv.block_hash.block_key
+    real = contracts.kv.block_hash.block_key
     short = b"as long as short keys are"
     few = [bytes([number]) + short for number in range(8)]
-    monkeypatch.setattr(core.kv.block_hash, "block_key", lambda parent, tokens: few[real(parent, tokens)[0] & 7])
+    monkeypatch.setattr(contracts.kv.block_hash, "block_key", lambda parent, tokens: few[real(parent, tokens)[0] & 7])
     draw = Random(1)
     hits = collisions = 0
     for _ in range(20):

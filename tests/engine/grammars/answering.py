@@ -10,11 +10,11 @@ from typing import NamedTuple
 from llguidance import LLTokenizer
 from transformers import LlamaConfig, Qwen2Config
 
-from core.grammars import end_of_text, read_tokenizer
-from core.ids import AttemptKey
-from core.messages.job import Prompt
-from core.messages.sampling import Finish, Limits, Sampling
-from core.scores import TokenScore
+from checkpoints.grammars import end_of_text, read_tokenizer
+from contracts.ids import AttemptKey
+from contracts.messages.job import Prompt
+from contracts.messages.sampling import Finish, Limits, Sampling
+from contracts.scores import TokenScore
 from engine.blocks.manager import BlockManager
 from engine.executor import Engine, Executor
 from engine.grammars.masks import GrammarMasks

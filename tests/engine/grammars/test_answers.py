@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from core.messages.sampling import Sampling
+from contracts.messages.sampling import Sampling
 from gateway.grammar.texts import of_json_schema, of_regex
 from tests.engine.grammars.answering import Answer, ask_all, grammar_sampling, random_model
 from tests.engine.grammars.schemas import REGEXES, SCHEMAS

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
-from core.grammars import compiled
-from core.messages.sampling import Limits, Sampling
+from checkpoints.grammars import compiled
+from contracts.messages.sampling import Limits, Sampling
 from engine.executor import Executor
 from engine.grammars import preparation
 from engine.grammars.preparation import Preparation

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from llguidance import LLTokenizer
 
-from core.grammars import compiled, read_tokenizer
-from core.ids import AttemptKey
-from core.messages.gateway import GRAMMAR_FAILED
-from core.messages.job import Prompt
-from core.messages.sampling import Limits, Sampling
+from checkpoints.grammars import compiled, read_tokenizer
+from contracts.ids import AttemptKey
+from contracts.messages.gateway import GRAMMAR_FAILED
+from contracts.messages.job import Prompt
+from contracts.messages.sampling import Limits, Sampling
 from engine.executor import Executor
 from engine.grammars import follower, preparation
 from engine.plan import Work

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from core.config.kinds import Codec
-from core.errors import MessageError
-from core.kv.spec import SCALE_BYTES, Piece, WireForm
+from contracts.errors import MessageError
+from contracts.kinds import Codec
+from contracts.kv.spec import SCALE_BYTES, Piece, WireForm
 from engine.backends.native.codec import NativeCodec
 from engine.backends.native.library import load
 from engine.backends.reference.codec import ReferenceCodec
@@ -319,7 +319,7 @@ def test_frames_that_may_not_be_written_are_read_without_a_warning() -> None:
 
 ALONE = """
 import os, threading, torch
-from core.kv.spec import WireForm
+from contracts.kv.spec import WireForm
 from engine.kv.codec import Landing
 from engine.backends.reference.codec import ReferenceCodec
 

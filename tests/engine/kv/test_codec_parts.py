@@ -5,7 +5,7 @@ import torch
 from msgspec import structs
 from torch import Tensor
 
-from core.kv.spec import SCALE_BYTES, Piece, WireForm
+from contracts.kv.spec import SCALE_BYTES, Piece, WireForm
 from engine.backends.reference.mover import ReferenceMover
 from engine.device import DTYPES, dtype_name
 from engine.kv.pool import KVPool

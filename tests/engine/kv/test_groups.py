@@ -7,8 +7,8 @@ import torch
 from msgspec import structs
 from torch import Tensor
 
-from core.config.kinds import Codec
-from core.kv.spec import Piece, WireForm
+from contracts.kinds import Codec
+from contracts.kv.spec import Piece, WireForm
 from engine.backends.native.codec import NativeCodec
 from engine.backends.native.library import load
 from engine.backends.reference.codec import ReferenceCodec

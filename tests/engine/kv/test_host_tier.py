@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from core.errors import ConfigError
+from contracts.errors import ConfigError
 from engine.kv.host_tier import HostTier
 from engine.kv.mover import WORD
 from engine.kv.spec import make_spec

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from infra.config.engine import EngineConfig
 
-from core.config.engine import EngineConfig
-from core.errors import ConfigError, MessageError
-from core.kv.spec import kv_bytes
+from contracts.errors import ConfigError, MessageError
+from contracts.kv.spec import kv_bytes
 from engine.backends.reference.codec import ReferenceCodec
 from engine.backends.reference.mover import ReferenceMover
 from engine.kv.pool import KVPool

@@ -4,9 +4,9 @@ import pytest
 import torch
 from msgspec import structs
 
-from core.config.kinds import KVDtype
-from core.errors import MessageError
-from core.kv.spec import Piece, WireForm
+from contracts.errors import MessageError
+from contracts.kinds import KVDtype
+from contracts.kv.spec import Piece, WireForm
 from engine.backends.reference.codec import ReferenceCodec
 from engine.backends.reference.mover import ReferenceMover
 from engine.backends.triton.mover import TritonMover

@@ -2,7 +2,7 @@
 
 import torch
 
-from core.kv.spec import KVGroup, KVSpec
+from contracts.kv.spec import KVGroup, KVSpec
 from engine.backends.reference.codec import ReferenceCodec
 from engine.backends.reference.mover import ReferenceMover
 from engine.kv.pool import KVPool

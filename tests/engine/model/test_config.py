@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from core.errors import ConfigError, ModelError
+from contracts.errors import ConfigError, ModelError
 from engine.model.config import ExpertsMLP, computation
 from engine.model.families.reading import checked, word_of
 from engine.model.families.registry import SUPPORTED

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from core.errors import ModelError
+from contracts.errors import ModelError
 from engine.model.weights import Checkpoint
 from tests.engine.test_golden import make_engine
 from tests.reference import build_model

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-from core.errors import ModelError
+from contracts.errors import ModelError
 from engine.model.families.mxfp4 import unpacked
 from tests.engine.drive import run, start
 from tests.engine.test_golden import make_executor

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from core.config.kinds import Quantization
+from contracts.kinds import Quantization
 from demo_model import split
 from engine.backends.native.library import load
 from engine.backends.native.linear import NativeLinear

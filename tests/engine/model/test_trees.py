@@ -2,7 +2,7 @@
 
 from msgspec import structs
 
-from core.messages.sampling import Sampling
+from contracts.messages.sampling import Sampling
 from engine.model.batch import build_batch
 from engine.plan import Plan, Work
 from engine.verification import (

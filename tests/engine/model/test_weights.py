@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from infra.config.engine import EngineConfig
 from safetensors.torch import load_file, save_file
 
-from core.config.engine import EngineConfig
-from core.errors import ModelError
+from contracts.errors import ModelError
 from engine.model.weights import Checkpoint
 from engine.start.load import LoadedEngine, load_engine
 from tests.reference import build_model

@@ -1,11 +1,11 @@
 """The scheduler tells what is before it: tokens that are still to be computed, what decodes, and what steps cost."""
 
-from core.costs.backlog import Backlog
-from core.costs.fit import TELL_EVERY, StepFit
-from core.costs.steps import StepCosts, pairs_of
 from engine.blocks.manager import BlockManager
 from engine.plan import StepResult
 from engine.schedule.scheduler import Scheduler
+from pricing.backlog import Backlog
+from pricing.fit import TELL_EVERY, StepFit
+from pricing.steps import StepCosts, pairs_of
 from tests.engine.blocks.test_blocks import spec
 from tests.engine.schedule.test_scheduler import added, job, scheduler, step
 

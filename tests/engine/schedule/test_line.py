@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from core.ids import AttemptKey
-from core.messages.job import Prompt
-from core.shares import SAVED
+from contracts.ids import AttemptKey
+from contracts.messages.job import Prompt
 from engine.schedule.line import Line, urgency
 from engine.schedule.sequence import Sequence
+from infra.fair_queueing.shares import SAVED
 
 NUMBERS = count(1)
 LATE = 30  # s by which a request that is late goes behind others

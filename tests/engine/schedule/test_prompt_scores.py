@@ -2,7 +2,7 @@
 
 from msgspec import structs
 
-from core.messages.sampling import Sampling
+from contracts.messages.sampling import Sampling
 from engine.schedule.progress import Progress
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence

@@ -7,10 +7,10 @@ from itertools import count
 
 import pytest
 
-from core.errors import CapacityError, IllegalMove
-from core.ids import AttemptKey
-from core.messages.job import Prompt
-from core.messages.sampling import Limits, Sampling
+from contracts.errors import CapacityError, IllegalMove
+from contracts.ids import AttemptKey
+from contracts.messages.job import Prompt
+from contracts.messages.sampling import Limits, Sampling
 from engine.blocks.finding import Found
 from engine.blocks.manager import BlockManager
 from engine.plan import PENDING, Plan, Proposal, Refusal, StepResult

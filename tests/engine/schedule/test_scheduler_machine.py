@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from msgspec import structs
 
-from core.errors import CapacityError
-from core.ids import AttemptKey
-from core.kv.spec import KVGroup
-from core.messages.job import Prompt
-from core.messages.sampling import Limits, Sampling
+from contracts.errors import CapacityError
+from contracts.ids import AttemptKey
+from contracts.kv.spec import KVGroup
+from contracts.messages.job import Prompt
+from contracts.messages.sampling import Limits, Sampling
 from engine.blocks.manager import BlockManager, Tables
 from engine.plan import Proposal
 from engine.schedule.progress import Progress

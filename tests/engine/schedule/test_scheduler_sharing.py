@@ -2,8 +2,8 @@
 
 import pytest
 
-from core.ids import AttemptKey
-from core.messages.sampling import Limits
+from contracts.ids import AttemptKey
+from contracts.messages.sampling import Limits
 from engine.plan import BlockMove, StepResult
 from engine.schedule.progress import NON_FINITE, Progress
 from engine.schedule.sequence import Sequence, SequenceState

@@ -4,10 +4,10 @@ from itertools import product
 
 import pytest
 
-from core.errors import IllegalMove, MessageError
-from core.ids import AttemptKey
-from core.messages.job import Prompt
-from core.messages.sampling import Limits
+from contracts.errors import IllegalMove, MessageError
+from contracts.ids import AttemptKey
+from contracts.messages.job import Prompt
+from contracts.messages.sampling import Limits
 from engine.schedule.sequence import Sequence, SequenceState
 
 B, W, L, R, P, E = SequenceState

@@ -5,9 +5,9 @@ from random import Random
 
 import pytest
 
-from core.ids import AttemptKey
-from core.messages.job import Prompt
-from core.messages.sampling import Limits, Sampling
+from contracts.ids import AttemptKey
+from contracts.messages.job import Prompt
+from contracts.messages.sampling import Limits, Sampling
 from engine.blocks.manager import BlockManager
 from engine.plan import NULL_BLOCK
 from engine.schedule.scheduler import Scheduler

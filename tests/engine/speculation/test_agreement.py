@@ -3,7 +3,7 @@
 import torch
 
 from benchmarks.speculation.agreement import by_rejection, by_shared_noise, independent
-from core.messages.sampling import Sampling
+from contracts.messages.sampling import Sampling
 from engine.backends.reference.sampler import ReferenceSampler
 from engine.backends.sampler import Draw
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from core.messages.sampling import Sampling
+from contracts.messages.sampling import Sampling
 from engine.start.load import LoadedEngine
 from tests.engine.drive import GREEDY
 from tests.engine.grammars.answering import VOCABULARY, random_model

@@ -7,8 +7,8 @@ import torch
 from msgspec import structs
 from transformers import LlamaConfig
 
-from core.errors import ModelError
-from core.kv.spec import blocks_for
+from contracts.errors import ModelError
+from contracts.kv.spec import blocks_for
 from engine.executor import Executor
 from engine.plan import NOTHING, Plan, Work
 from engine.start.load import LoadedEngine

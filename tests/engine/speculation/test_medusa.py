@@ -8,7 +8,7 @@ from msgspec import structs
 from torch import Tensor
 from transformers import AutoTokenizer
 
-from core.messages.sampling import Sampling
+from contracts.messages.sampling import Sampling
 from demo_model.corpus import conversations
 from demo_model.evaluate import prompt
 from engine.plan import Plan, Proposal, StepResult, Work

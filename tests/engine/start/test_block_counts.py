@@ -1,6 +1,6 @@
 """How memory is divided among groups: texts are held whole, windows as often as there are texts."""
 
-from core.kv.spec import KVGroup, KVSpec, blocks_for
+from contracts.kv.spec import KVGroup, KVSpec, blocks_for
 from engine.start.block_counts import (
     Texts,
     bytes_of_counts,

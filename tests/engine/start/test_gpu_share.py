@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
+from infra.config.engine import EngineConfig
 
-from core.config.engine import EngineConfig
-from core.errors import ConfigError
+from contracts.errors import ConfigError
 from engine.kv.spec import make_spec
 from engine.start.block_counts import Texts, bytes_of_counts
 from engine.start.sizing import blocks_that_fit, refuse_large_weights

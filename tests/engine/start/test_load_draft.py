@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from transformers import MistralConfig
 
-from core.errors import ConfigError, ModelError
+from contracts.errors import ConfigError, ModelError
 from engine.speculation.draft import own_blocks
 from tests.engine.grammars.answering import DEMO, VOCABULARY, random_model
 from tests.engine.test_golden import make_engine

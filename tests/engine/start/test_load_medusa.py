@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from core.errors import ConfigError, ModelError
+from contracts.errors import ConfigError, ModelError
 from engine.speculation.medusa import MedusaProposer
 from tests.engine.grammars.answering import random_model
 from tests.engine.speculation.medusa_heads import Naming, build_heads

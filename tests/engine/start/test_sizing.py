@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from infra.config.engine import EngineConfig
 from safetensors.torch import load_file
 
-from core.config.engine import EngineConfig
-from core.errors import ConfigError
-from core.kv.spec import kv_bytes
-from core.sizes import format_bytes
+from contracts.errors import ConfigError
+from contracts.kv.spec import kv_bytes
 from engine.executor import Executor
 from engine.kv.spec import make_spec
 from engine.model.config import ModelConfig, heads_of
@@ -31,6 +30,7 @@ from engine.start.profiling import (
     widest_step,
 )
 from engine.start.sizing import blocks_that_fit, host_slots, refuse_impossible, step_tokens
+from infra.sizes import format_bytes
 from tests.engine.drive import run, start
 from tests.engine.kv.test_kv_pool import CONFIG
 from tests.engine.test_golden import make_engine

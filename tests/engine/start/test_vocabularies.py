@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import ConfigError, ModelError
+from contracts.errors import ConfigError, ModelError
 from engine.start.vocabularies import refuse_other_vocabulary
 
 DEMO = Path(__file__).resolve().parents[3] / "demo_model" / "weights"

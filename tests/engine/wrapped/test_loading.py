@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from infra.config.engine import EngineConfig
 from safetensors.torch import load_file, save_file
 
-from core.config.engine import EngineConfig
-from core.errors import ConfigError, ModelError, OptionError
+from contracts.errors import ConfigError, ModelError, OptionError
 from engine.start.load import load_engine
 from engine.wrapped.linears import BackendLinear
 from engine.wrapped.model import WrappedModel

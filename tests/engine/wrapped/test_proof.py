@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from core.errors import ModelError
+from contracts.errors import ModelError
 from engine.model.config import HeadAttention
 from engine.start import load_wrapped
 from engine.wrapped.probe import OwnAttention, probe

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from transformers import AutoConfig
 
-from core.errors import ConfigError, ModelError
+from contracts.errors import ConfigError, ModelError
 from engine.wrapped.config import read_own_config
 from tests.engine.test_golden import make_engine
 from tests.engine.wrapped.models import EXPERTS, SMALL, WINDOWS, WRAPPED

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import ModelError
+from contracts.errors import ModelError
 from tests.engine.drive import run, start
 from tests.engine.test_golden import make_engine, make_executor
 from tests.engine.wrapped.models import WRAPPED

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from infra.config.engine import EngineConfig
 from transformers import AutoConfig
 
 from benchmarks.processes.in_process import Loop
-from core.config.engine import EngineConfig
-from core.ids import AttemptKey
-from core.messages.job import Prompt
-from core.messages.sampling import Limits, Sampling
+from contracts.ids import AttemptKey
+from contracts.messages.job import Prompt
+from contracts.messages.sampling import Limits, Sampling
 from engine.executor import Executor
 from engine.schedule.sequence import Sequence
 from tests.engine.drive import run, start

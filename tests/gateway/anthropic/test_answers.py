@@ -8,7 +8,7 @@ from anthropic.lib.streaming._messages import accumulate_event
 from anthropic.types import Message, RawMessageStreamEvent
 from pydantic import TypeAdapter
 
-from core.messages.sampling import Finish
+from contracts.messages.sampling import Finish
 from gateway.anthropic.answers import MessageShape
 from gateway.anthropic.events import UNSIGNED, Event, Usage
 from gateway.output.parts import CallArguments, CallBegins, Content, Part

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from llguidance import LLTokenizer
 
-from core.grammars import compiled
+from checkpoints.grammars import compiled
 
 
 def fits(tokenizer: LLTokenizer, grammar: str, text: str) -> bool:

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from core.grammars import GRAMMAR_BYTES
-from core.turns import Party
+from checkpoints.grammars import GRAMMAR_BYTES
 from gateway.errors import APIError
 from gateway.grammar import checks as checks_module
 from gateway.grammar.checks import GrammarChecks
 from gateway.grammar.forms import Form, grammar_of
+from infra.fair_queueing.turns import Party
 
 Test = Callable[[GrammarChecks], Awaitable[None]]
 

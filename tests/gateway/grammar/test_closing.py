@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 from llguidance import LLTokenizer
 
-from core.grammars import GrammarError, read_tokenizer
+from checkpoints.grammars import GrammarError, read_tokenizer
 from gateway.grammar.closing import MAX_ADDED_NAMES, with_closed_objects
 from gateway.grammar.texts import of_json_schema
 from tests.engine.grammars.schemas import SCHEMAS

@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 from llguidance import LLTokenizer
 
-from core.grammars import GrammarError, read_tokenizer
+from checkpoints.grammars import GrammarError, read_tokenizer
 from gateway.grammar.counting import MAX_BRANCHES, UNCOUNTED, with_counts
 from gateway.grammar.texts import of_json_schema
 from tests.gateway.grammar.fitting import fits, fitting

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from llguidance import LLTokenizer
 
-from core.grammars import GrammarError, compiled, end_of_text, read_tokenizer
+from checkpoints.grammars import GrammarError, compiled, end_of_text, read_tokenizer
 from gateway.grammar.texts import (
     literal,
     nested,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from core.keys.api_key import KeyOptions, make_key
-from core.keys.key_file import change_keys
+from infra.keys.api_key import KeyOptions, make_key
+from infra.keys.key_file import change_keys
 
 KeyMaker = Callable[..., str]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from core.keys.key_file import change_keys
-from core.keys.key_ring import KeyRing
-from core.messages.wire import encode
+from contracts.messages.wire import encode
+from infra.keys.key_file import change_keys
+from infra.keys.key_ring import KeyRing
 from tests.gateway.keys.conftest import KeyMaker
 from tests.gateway.running import Running, until
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from core.keys.key_ring import KeyRing
-from core.slo import NO_OBJECTIVE, Objective
+from contracts.slo import NO_OBJECTIVE, Objective
 from gateway.errors import APIError
 from gateway.keys.caller import ANYBODY, Caller, Limits
 from gateway.keys.callers import Callers
+from infra.keys.key_ring import KeyRing
 from tests.gateway.keys.conftest import KeyMaker
 
 USUAL = Objective(3000, 200)

@@ -10,9 +10,9 @@ from typing import cast
 import httpx
 import pytest
 
-from core.errors import StoreUnavailable
-from core.keys.api_key import id_of
+from contracts.errors import StoreUnavailable
 from gateway.keys import limiter
+from infra.keys.api_key import id_of
 from tests.gateway.keys.conftest import KeyMaker
 from tests.gateway.peer import introduce
 from tests.gateway.running import Running, until

@@ -7,9 +7,9 @@ import httpx
 import pytest
 from starlette.routing import Route
 
-from core.keys.key_file import change_keys
-from gateway.http.app import make_app
-from gateway.http.surface import Surface
+from gateway.web.app import make_app
+from gateway.web.surface import Surface
+from infra.keys.key_file import change_keys
 from tests.gateway.keys.conftest import KeyMaker
 from tests.gateway.running import Running
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from core.process.log_lines import MAX_LINES, BoundedLog
-from tests.gateway.http.test_protocol import connected
+from infra.process.log_lines import MAX_LINES, BoundedLog
 from tests.gateway.keys.conftest import KeyMaker
 from tests.gateway.running import Running
+from tests.gateway.web.test_protocol import connected
 
 Serve = Callable[..., Awaitable[Running]]
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.redis.rates import TICK, TICKS, Counted, tick_of
 from gateway.keys.caller import Limits
 from gateway.keys.remaining import Remaining, duration
 from gateway.keys.window import WINDOW, Window
+from infra.redis.rates import TICK, TICKS, Counted, tick_of
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from core.turns import NOBODY
 from gateway.openai.admission import AT_ONCE, INLINE, LONG, Admission
 from gateway.openai.bodies.constraints import size_of_tools
 from gateway.openai.bodies.tools import TOOLS
 from gateway.openai.turn_threads import TurnThreads
+from infra.fair_queueing.turns import NOBODY
 from tests.gateway.models import CONTEXT
 from tests.gateway.running import Running, until
 

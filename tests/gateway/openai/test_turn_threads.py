@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
-from core.turns import Party
 from gateway.errors import APIError
 from gateway.openai.turn_threads import TurnThreads
+from infra.fair_queueing.turns import Party
 
 SECONDS = 20.0
 

@@ -7,11 +7,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from core.redis.records import STEP_SIZES, WorkerRecord
 from gateway.reports.exposition import merged, pieces
 from gateway.reports.gaps import Gaps
 from gateway.reports.metrics import Metrics
 from gateway.workers.worker import Worker
+from infra.redis.records import STEP_SIZES, WorkerRecord
 
 
 def filled() -> CollectorRegistry:

@@ -7,17 +7,17 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from core.network.sealing import Signer
-from core.process.log_lines import MAX_LINES, BoundedLog
-from core.redis.records import GatewayRecord
-from core.redis.registry import PURPOSE, listed
-from core.slo import Objective
+from contracts.slo import Objective
 from gateway.errors import APIError, invalid, unavailable
 from gateway.reports.metrics import Metrics
 from gateway.reports.refusals import COUNTED_S, Refusals
+from infra.network.sealing import Signer
+from infra.process.log_lines import MAX_LINES, BoundedLog
+from infra.redis.records import GatewayRecord
+from infra.redis.registry import PURPOSE, listed
 from tests.gateway.conftest import SECRET
-from tests.gateway.http.test_protocol import connected
 from tests.gateway.running import SECONDS, Running, until
+from tests.gateway.web.test_protocol import connected
 
 Serve = Callable[..., Awaitable[Running]]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.stress.giving_up import given_up
-from core.ids import AttemptKey
+from contracts.ids import AttemptKey
 from gateway.requests.cancels import Cancels, Target
 from tests.effort import lines_run
 

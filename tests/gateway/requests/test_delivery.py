@@ -1,7 +1,7 @@
 """Tokens are delivered once and in order, by the quick way as by the general one."""
 
-from core.ids import AttemptKey
-from core.messages.gateway import Emitted
+from contracts.ids import AttemptKey
+from contracts.messages.gateway import Emitted
 from gateway.requests.delivery import Delivery
 
 KEY = AttemptKey("request", 0, 1)

@@ -6,12 +6,12 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from infra.config.gateway import GatewayConfig
 
-from core.config.gateway import GatewayConfig
-from core.ids import SampleKey
-from core.messages.job import Prompt
-from core.messages.sampling import Limits, Sampling
-from core.slo import NO_OBJECTIVE, Objective
+from contracts.ids import SampleKey
+from contracts.messages.job import Prompt
+from contracts.messages.sampling import Limits, Sampling
+from contracts.slo import NO_OBJECTIVE, Objective
 from gateway.errors import APIError
 from gateway.reports.metrics import Metrics
 from gateway.requests.entrance import Entrance, Visit

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from core.ids import AttemptKey
-from core.messages.gateway import Emitted, Tokens
+from contracts.ids import AttemptKey
+from contracts.messages.gateway import Emitted, Tokens
 from gateway.errors import APIError
-from gateway.http import sse
 from gateway.openai.bodies.parsing import parse_chat
 from gateway.requests import sample, stream
+from gateway.web import sse
 from tests.gateway.running import SECONDS, TEXT, Running, until
 
 Serve = Callable[..., Awaitable[Running]]

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from core.ids import AttemptKey
-from core.messages.gateway import Wanted
-from core.messages.packed_ids import unpacked
-from core.redis.queue import stream_of
+from contracts.ids import AttemptKey
+from contracts.messages.gateway import Wanted
+from contracts.messages.packed_ids import unpacked
+from infra.redis.queue import stream_of
 from tests.gateway.peer import Peer
 from tests.gateway.requests.test_faults import COUNT, content, many
 from tests.gateway.running import SECONDS, TEXT, Running, until

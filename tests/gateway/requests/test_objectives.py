@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from core.costs.steps import StepCosts
-from core.redis.records import Load
+from infra.redis.records import Load
+from pricing.steps import StepCosts
 from tests.gateway.peer import Peer
 from tests.gateway.running import Running, until
 

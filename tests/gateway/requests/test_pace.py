@@ -2,8 +2,8 @@
 
 import pytest
 
-from core.costs.backlog import Owner, owner_of
 from gateway.requests.pace import Pace
+from pricing.backlog import Owner, owner_of
 
 OWNER = Owner()
 

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from core.ids import SampleKey
-from core.messages.job import Prompt
-from core.messages.sampling import Limits, Sampling
+from contracts.ids import SampleKey
+from contracts.messages.job import Prompt
+from contracts.messages.sampling import Limits, Sampling
 from gateway.errors import failed
 from gateway.reports.metrics import Metrics
 from gateway.requests.delivery import Fresh

@@ -5,12 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from core.ids import SampleKey, Ticket
-from core.messages.gateway import Emitted, Stages
-from core.messages.job import Prompt
-from core.messages.sampling import Finish, Limits, Sampling
-from core.redis.records import FinishedRecord
-from core.slo import NO_OBJECTIVE, SLO, Objective
+from contracts.ids import SampleKey, Ticket
+from contracts.messages.gateway import Emitted, Stages
+from contracts.messages.job import Prompt
+from contracts.messages.sampling import Finish, Limits, Sampling
+from contracts.slo import NO_OBJECTIVE, SLO, Objective
 from gateway.errors import APIError
 from gateway.reports.metrics import Metrics
 from gateway.requests.attempt import Attempt
@@ -20,6 +19,7 @@ from gateway.requests.sample import ASK_AFTER, GIVE_UP_AFTER, READD_AFTER, Admit
 from gateway.requests.stream import Stream
 from gateway.text.detokenizer import BytePieces
 from gateway.workers.route import Route
+from infra.redis.records import FinishedRecord
 from tests.scores import scores_of
 
 P, D = "prefill", "decode"

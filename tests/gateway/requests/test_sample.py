@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import IllegalMove
-from core.ids import AttemptKey, SampleKey, Ticket
-from core.messages.gateway import DRAINING, HANDED_OFF, HANDING_OFF, Alive, Emitted, Failed, Stages, Way
-from core.messages.job import DecodeJob, PrefillJob, Prompt
-from core.messages.sampling import Limits, Sampling
+from contracts.errors import IllegalMove
+from contracts.ids import AttemptKey, SampleKey, Ticket
+from contracts.messages.gateway import DRAINING, HANDED_OFF, HANDING_OFF, Alive, Emitted, Failed, Stages, Way
+from contracts.messages.job import DecodeJob, PrefillJob, Prompt
+from contracts.messages.sampling import Limits, Sampling
 from gateway.requests.attempt import Attempt
 from gateway.requests.delivery import Fresh
 from gateway.requests.sample import (

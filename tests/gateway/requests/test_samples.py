@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from core.errors import StoreUnavailable
-from core.ids import Ticket
-from core.messages.gateway import Started
-from core.messages.job import AnyJob
-from core.network.sealing import Sealer
-from core.redis import queue
-from core.redis.clients import Store
-from core.redis.records import Load
+from contracts.errors import StoreUnavailable
+from contracts.ids import Ticket
+from contracts.messages.gateway import Started
+from contracts.messages.job import AnyJob
 from gateway.errors import APIError
-from gateway.http import sse
 from gateway.openai.bodies.parsing import parse_chat
 from gateway.requests import dispatch, stream
+from gateway.web import sse
 from gateway.workers.route import Route
+from infra.network.sealing import Sealer
+from infra.redis import queue
+from infra.redis.clients import Store
+from infra.redis.records import Load
 from tests.gateway.running import TEXT, Running, until
 
 Serve = Callable[..., Awaitable[Running]]

@@ -2,9 +2,9 @@
 
 import pytest
 
-from core.ids import SampleKey
-from core.messages.job import Prompt
-from core.messages.sampling import Finish, Limits, Sampling
+from contracts.ids import SampleKey
+from contracts.messages.job import Prompt
+from contracts.messages.sampling import Finish, Limits, Sampling
 from gateway.reports.metrics import Metrics
 from gateway.requests.delivery import Fresh
 from gateway.requests.sample import AdmittedPrompt, Sample

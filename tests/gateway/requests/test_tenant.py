@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from core.messages.wire import encode
+from contracts.messages.wire import encode
 from gateway.keys.caller import Caller
 from gateway.keys.callers import offered
 from gateway.requests.tenant import Tenants

@@ -2,7 +2,7 @@
 
 import pytest
 
-from core.slo import NO_OBJECTIVE, Objective
+from contracts.slo import NO_OBJECTIVE, Objective
 from gateway.requests.verdict import (
     LEARNING_PAUSE_S,
     LEAST_PAUSE_S,

@@ -9,7 +9,7 @@ from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from core.messages.sampling import Finish
+from contracts.messages.sampling import Finish
 from gateway.output.parts import Content, Part, Reasoning
 from gateway.responses.answers import ResponseShape
 from gateway.responses.events import (

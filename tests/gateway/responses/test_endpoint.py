@@ -6,9 +6,9 @@ from typing import Any, NoReturn
 import openai
 import pytest
 
-from core.errors import StoreUnavailable
-from core.redis.stored import ALL, TenantStore
+from contracts.errors import StoreUnavailable
 from gateway.openai.answers import replies
+from infra.redis.stored import ALL, TenantStore
 from tests.gateway.conftest import SECRET
 from tests.gateway.running import TEXT, Running, until
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from core.vocabulary.alphabet import byte_alphabet
+from checkpoints.vocabulary.alphabet import byte_alphabet
 from gateway.text.detokenizer import REPLACEMENT, Detokenizer
 from gateway.text.tokenizer import ModelTokenizer
 from tests.gateway.models import byte_level, llama_style

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from core.errors import ModelError
+from contracts.errors import ModelError
 from gateway.errors import APIError
 from gateway.text.chat import Chat
 from gateway.text.chat_template import ChatTemplate

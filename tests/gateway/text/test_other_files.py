@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import ModelError
-from core.grammars import compiled, read_tokenizer
+from checkpoints.grammars import compiled, read_tokenizer
+from contracts.errors import ModelError
 from gateway.text.chat import Chat
 from gateway.text.tokenizer import ModelTokenizer
-from tests.core.vocabulary.models import DATA, TEXTS, sentencepiece, tekken, tiktoken, write
+from tests.checkpoints.vocabulary.models import DATA, TEXTS, sentencepiece, tekken, tiktoken, write
 from tests.gateway.text.test_detokenizer import text_of
 
 MAKE: dict[str, Callable[[Path], Path]] = {

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from core.errors import ModelError
-from core.grammars import read_tokenizer
+from checkpoints.grammars import read_tokenizer
+from contracts.errors import ModelError
 from gateway.text.chat import Chat
 from gateway.text.tokenizer import ModelTokenizer
 from tests.gateway.models import CHATML, WORDS, byte_level, llama_style

@@ -13,19 +13,19 @@ import pytest
 import zmq.asyncio
 from msgspec import structs
 
-from core.ids import AttemptKey
-from core.messages.gateway import Alive
-from core.network.curve_keys import CurveKeys
-from core.network.gatekeeper import Gatekeeper
-from core.network.reach import LOOPBACK
-from core.network.sockets import token_router
-from core.redis.records import WorkerRecord
+from contracts.ids import AttemptKey
+from contracts.messages.gateway import Alive
 from gateway.workers.connection import BATCH, TURN, News, WorkerConnection
 from gateway.workers.liveness import CUT_AFTER, Health
-from tests.core.redis.test_registry import worker
+from infra.network.curve_keys import CurveKeys
+from infra.network.gatekeeper import Gatekeeper
+from infra.network.reach import LOOPBACK
+from infra.network.sockets import token_router
+from infra.redis.records import WorkerRecord
 from tests.gateway.conftest import SECRET
 from tests.gateway.peer import Peer
 from tests.gateway.running import until
+from tests.infra.redis.test_registry import worker
 
 GATEWAY = "a gateway"
 STEP = 0.05  # s

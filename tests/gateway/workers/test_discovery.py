@@ -12,15 +12,9 @@ from types import SimpleNamespace
 import pytest
 from msgspec import structs
 
-from core.ids import AttemptKey
-from core.messages.gateway import Alive
-from core.messages.wire import VERSION
-from core.network.curve_keys import CurveKeys
-from core.network.sealing import Signer
-from core.redis.clients import Store, connect
-from core.redis.records import WorkerRecord
-from core.redis.registry import PURPOSE, publish, record_key
-from core.redis.store import ServerClock
+from contracts.ids import AttemptKey
+from contracts.messages.gateway import Alive
+from contracts.messages.wire import VERSION
 from gateway.workers.connection import News, WorkerConnection
 from gateway.workers.directory import WorkerDirectory
 from gateway.workers.discovery import (
@@ -32,6 +26,12 @@ from gateway.workers.discovery import (
     Discovery,
 )
 from gateway.workers.liveness import OVERDUE_MS
+from infra.network.curve_keys import CurveKeys
+from infra.network.sealing import Signer
+from infra.redis.clients import Store, connect
+from infra.redis.records import WorkerRecord
+from infra.redis.registry import PURPOSE, publish, record_key
+from infra.redis.store import ServerClock
 from tests.gateway.conftest import SECRET
 from tests.gateway.peer import Peer
 from tests.gateway.running import until

@@ -5,14 +5,14 @@ from collections import Counter
 import pytest
 from msgspec import structs
 
-from core.costs.backlog import Backlog
-from core.costs.steps import StepCosts
-from core.ids import NO_TICKET
-from core.redis.records import Load, Role, WorkerRecord
+from contracts.ids import NO_TICKET
 from gateway.workers.kinds import FRESH, believed
 from gateway.workers.route import Asked
 from gateway.workers.router import Router
 from gateway.workers.worker import Worker
+from infra.redis.records import Load, Role, WorkerRecord
+from pricing.backlog import Backlog
+from pricing.steps import StepCosts
 
 NOW = 1000.0
 LEARNED = StepCosts(step=0.010, prompt_token=0.001, pair=1e-7, sequence=0.001, context_token=1e-6, steps=500)

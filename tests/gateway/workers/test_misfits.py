@@ -2,9 +2,9 @@
 
 from msgspec import structs
 
-from core.config.kinds import Quantization
-from core.redis.records import Role, WorkerRecord
+from contracts.kinds import Quantization
 from gateway.workers.misfits import misfits
+from infra.redis.records import Role, WorkerRecord
 from tests.gateway.workers.test_router import worker
 
 

@@ -12,18 +12,18 @@ from statistics import median
 import pytest
 from msgspec import structs
 
-from core.costs.backlog import Ahead, Backlog, first_token_seconds, owner_of
-from core.costs.fit import StepFit
-from core.costs.steps import StepCosts, StepWork, pairs_of
-from core.ids import AttemptKey, Ticket
-from core.messages.job import Prompt
-from core.messages.sampling import Limits, Sampling
-from core.redis.records import Load, WorkerRecord
+from contracts.ids import AttemptKey, Ticket
+from contracts.messages.job import Prompt
+from contracts.messages.sampling import Limits, Sampling
 from engine.blocks.manager import BlockManager
 from engine.plan import Plan, StepResult
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
 from gateway.workers.worker import Worker
+from infra.redis.records import Load, WorkerRecord
+from pricing.backlog import Ahead, Backlog, first_token_seconds, owner_of
+from pricing.fit import StepFit
+from pricing.steps import StepCosts, StepWork, pairs_of
 from tests.engine.blocks.test_blocks import spec
 
 TRUE = StepCosts(step=0.008, prompt_token=0.0009, pair=2e-7, most_tokens=512, shorter=0.5)

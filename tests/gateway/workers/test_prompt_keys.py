@@ -1,6 +1,6 @@
 """A prompt's blocks have the keys that workers tell of, for each block size, and of nobody else's texts."""
 
-from core.messages.job import Prompt
+from contracts.messages.job import Prompt
 from engine.blocks.key_changes import KeyChanges
 from engine.blocks.manager import BlockManager
 from gateway.workers.kept_blocks import SOON, KeptBlocks

@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Collection, Iterable
 
-from core.redis.records import Load, Role, WorkerRecord
 from gateway.workers.route import Asked, Route
 from gateway.workers.router import Router
 from gateway.workers.worker import Worker
+from infra.redis.records import Load, Role, WorkerRecord
 
 
 def worker(epoch: str, role: Role, load: Load | None = None, fingerprint: str = "f", draining: bool = False) -> Worker:

@@ -7,15 +7,15 @@ from math import inf
 import pytest
 from msgspec import structs
 
-from core.costs.backlog import Ahead, Backlog, Share, owner_of
-from core.costs.steps import Guessing, StepCosts
-from core.ids import NO_TICKET, Ticket
-from core.messages.gateway import NOT_HEARD, KeyNews
-from core.places import Place
-from core.redis.records import KVLink, Load, Memory, Role, SpeculationCounts, UnreachedPeer, WorkerRecord
+from contracts.ids import NO_TICKET, Ticket
+from contracts.messages.gateway import NOT_HEARD, KeyNews
 from gateway.workers.route import Asked, Choice, Route
 from gateway.workers.router import MAX_WORKERS_COMPARED, Router
 from gateway.workers.worker import WORKS, Worker
+from infra.redis.records import KVLink, Load, Memory, Role, SpeculationCounts, UnreachedPeer, WorkerRecord
+from pricing.backlog import Ahead, Backlog, Share, owner_of
+from pricing.places import Place
+from pricing.steps import Guessing, StepCosts
 
 COSTS = StepCosts(
     step=0.010, prompt_token=0.001, pair=1e-7, sequence=0.001, context_token=1e-6, most_tokens=512, target=0.050

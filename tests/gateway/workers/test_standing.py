@@ -4,13 +4,13 @@ from math import exp
 
 import pytest
 
-from core.costs.backlog import Owner, Share
-from core.costs.standing import Standing
-from core.costs.steps import Guessing
 from gateway.workers.demand import MEMORY, Demand
 from gateway.workers.route import Choice, Route
 from gateway.workers.standing import Look
 from gateway.workers.worker import Worker
+from pricing.backlog import Owner, Share
+from pricing.standing import Standing
+from pricing.steps import Guessing
 from tests.gateway.workers.test_routes_by_cost import COSTS, NOW, busy, worker
 
 

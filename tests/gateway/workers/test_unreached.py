@@ -1,7 +1,7 @@
 """Pairs that cannot reach each other: one line when it is seen, one when it is over, none for who is dead."""
 
-from core.redis.records import Role, UnreachedPeer, WorkerRecord
 from gateway.workers.unreached import UnreachedPairs
+from infra.redis.records import Role, UnreachedPeer, WorkerRecord
 
 AT = "tcp://10.0.0.2:20001"
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from core.scores import MOST_TOP
+from contracts.scores import MOST_TOP
 from engine.backends.scorer import LEAST
 from kernels.sampling import token_scores as kernel
 from kernels.sampling.token_scores import CANDIDATES, reference, token_scores

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from core.costs.standing import Standing, WorkerStanding
-from core.slo import SLO
+from contracts.slo import SLO
 from launcher.autoscale.policy import STALE_SECONDS, Change, Policy, Seen, cheapest
 from launcher.autoscale.rules import Bounds, Rules
+from pricing.standing import Standing, WorkerStanding
 from tests.launcher.autoscale.loads import Offered, seen
 
 RULES = Rules({"prefill": Bounds(1, 4), "decode": Bounds(1, 6)}, SLO(1000.0, 50.0), up=30.0, down=120.0)

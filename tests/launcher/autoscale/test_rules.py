@@ -2,8 +2,8 @@
 
 import pytest
 
-from core.errors import ConfigError
-from core.slo import SLO
+from contracts.errors import ConfigError
+from contracts.slo import SLO
 from launcher.autoscale.rules import Bounds, parse_rules
 
 USUAL = SLO(2000.0, 100.0)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import ConfigError
+from contracts.errors import ConfigError
 from launcher.checking.model_directory import checked
 
 WEIGHTS = "model.safetensors"

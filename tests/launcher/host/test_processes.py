@@ -6,16 +6,16 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from infra.config.dashboard import DashboardConfig
+from infra.config.engine import EngineOptions
+from infra.config.gateway import GatewayConfig
+from infra.config.transfer import TransferOptions
+from infra.config.worker import WorkerConfig
 from msgspec.structs import asdict, replace
 
-from core.cli import parse
-from core.config.dashboard import DashboardConfig
-from core.config.engine import EngineOptions
-from core.config.gateway import GatewayConfig
-from core.config.transfer import TransferOptions
-from core.config.worker import WorkerConfig
-from core.keys.key_file import change_keys
-from core.network.listening import http_url, is_local
+from infra.cli import parse
+from infra.keys.key_file import change_keys
+from infra.network.listening import http_url, is_local
 from launcher.host.gpus import Placement, placements, visible_gpus
 from launcher.host.process import Process
 from launcher.host.processes import Processes, described, environment

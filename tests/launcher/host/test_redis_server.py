@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from core.errors import ConfigError
+from contracts.errors import ConfigError
 from launcher.host.log_file import LogFile
 from launcher.host.redis_server import redis_service, server_binary
 from launcher.host.run_directory import run_directory

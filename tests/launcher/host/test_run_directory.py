@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import ConfigError
+from contracts.errors import ConfigError
 from launcher.host.held_file import HeldFile, is_held
 from launcher.host.instances import running
 from launcher.host.run_directory import OWNER, PREFIX, run_directory, sweep

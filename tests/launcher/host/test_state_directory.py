@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import ConfigError
+from contracts.errors import ConfigError
 from launcher.host.log_file import LogFile
 from launcher.host.state_directory import KEPT_LOGS, new_log
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from core.process.status import Status
+from infra.process.status import Status
 from launcher.host.instances import ServiceState
 from launcher.host.log_file import LogFile
 from launcher.host.process import Process, watch_status_file

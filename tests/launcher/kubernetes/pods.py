@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from core.network.tls import own_probe
+from infra.network.tls import own_probe
 from launcher.container import APP
 from launcher.options import ROOT
 from tests.e2e.harness.host import Host, namespace

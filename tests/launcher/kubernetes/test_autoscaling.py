@@ -4,10 +4,10 @@ from pathlib import Path
 
 import yaml
 
-from core.costs.standing import RoleStanding, Standing, WorkerStanding
 from gateway.reports.role_metrics import RoleMetrics
 from launcher.kubernetes.autoscaling import FIGURES, USED, targets
 from launcher.kubernetes.options import ManifestsConfig
+from pricing.standing import RoleStanding, Standing, WorkerStanding
 from tests.launcher.kubernetes.written import Manifest, of_kind, written
 
 

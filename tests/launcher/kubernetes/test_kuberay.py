@@ -3,7 +3,7 @@
 import kubernetes_validate
 import pytest
 
-from core.cli import parse
+from infra.cli import parse
 from launcher.kubernetes.kuberay import GCS_PORT, HEAD, NODE, RAY_VERSION
 from launcher.kubernetes.manifests import manifests
 from launcher.kubernetes.options import ManifestsConfig

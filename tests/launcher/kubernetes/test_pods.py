@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from infra.config.engine import EngineOptions
 from msgspec.structs import replace
 
-from core.config.engine import EngineOptions
-from core.keys.api_key import KeyOptions, make_key
-from core.keys.key_file import change_keys
+from infra.keys.api_key import KeyOptions, make_key
+from infra.keys.key_file import change_keys
 from launcher.kubernetes.manifests import manifests
 from launcher.kubernetes.options import ManifestsConfig
 from launcher.kubernetes.secrets import read_secrets

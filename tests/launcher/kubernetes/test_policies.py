@@ -4,12 +4,13 @@ import re
 from math import ceil
 from pathlib import Path
 
-from core.cli import parse
-from core.config.dashboard import DashboardConfig
-from core.config.gateway import GatewayConfig
-from core.config.worker import WorkerConfig
-from core.keys.key_ring import KeyRing
-from core.network.ports import parse_ports
+from infra.config.dashboard import DashboardConfig
+from infra.config.gateway import GatewayConfig
+from infra.config.worker import WorkerConfig
+
+from infra.cli import parse
+from infra.keys.key_ring import KeyRing
+from infra.network.ports import parse_ports
 from launcher.deployment import CLOSE_SECONDS, placed
 from launcher.kubernetes.options import ManifestsConfig
 from launcher.kubernetes.place import described, place_of

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from core.keys.api_key import KeyOptions, make_key
-from core.keys.key_file import change_keys
+from infra.keys.api_key import KeyOptions, make_key
+from infra.keys.key_file import change_keys
 from launcher.kubernetes.manifests import manifests
 from launcher.kubernetes.options import ManifestsConfig
 from launcher.kubernetes.secrets import read_secrets

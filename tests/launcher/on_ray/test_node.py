@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from core.errors import ConfigError
+from contracts.errors import ConfigError
 from launcher.deployment import describe
 from launcher.host.held_file import HeldFile
 from launcher.on_ray.code import PACKAGES, runtime_env

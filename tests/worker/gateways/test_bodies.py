@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from core.messages.gateway import Piece
-from core.messages.job import Body, DecodeJob, Prompt
-from core.messages.packed_ids import packed, unpacked
-from core.messages.sampling import Limits, Sampling
+from contracts.messages.gateway import Piece
+from contracts.messages.job import Body, DecodeJob, Prompt
+from contracts.messages.packed_ids import packed, unpacked
+from contracts.messages.sampling import Limits, Sampling
 from worker.gateways.bodies import AT_ONCE, GIVE_UP_AFTER, REPEAT_AFTER, Bodies, Missing
 
 IDS = [3, 1, 4, 1, 5, 9, 2, 6]

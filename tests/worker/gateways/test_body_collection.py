@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from core.ids import AttemptKey
-from core.messages.gateway import DRAINING, Cancel, Failed, FromWorker, Piece, Started, Wanted
-from core.network.sealing import Sealer
-from core.process.ending import end
-from core.redis.clients import Store
-from core.redis.queue import PURPOSE, JobQueue, add_job, stream_of
+from contracts.ids import AttemptKey
+from contracts.messages.gateway import DRAINING, Cancel, Failed, FromWorker, Piece, Started, Wanted
+from infra.network.sealing import Sealer
+from infra.process.ending import end
+from infra.redis.clients import Store
+from infra.redis.queue import PURPOSE, JobQueue, add_job, stream_of
 from tests.worker.gateway_end import GATEWAY, WORKER, Setting
 from tests.worker.gateways import test_bodies
 from worker.events import Kill, Submit

@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from core.costs.backlog import Backlog
-from core.costs.steps import pairs_of
-from core.ids import AttemptKey
-from core.messages.gateway import (
+from contracts.ids import AttemptKey
+from contracts.messages.gateway import (
     HANDED_OFF,
     HANDING_OFF,
     Alive,
@@ -27,9 +25,11 @@ from core.messages.gateway import (
     Tokens,
     Welcome,
 )
-from core.messages.wire import VERSION
-from core.network.sockets import dealer
-from core.redis.records import Load
+from contracts.messages.wire import VERSION
+from infra.network.sockets import dealer
+from infra.redis.records import Load
+from pricing.backlog import Backlog
+from pricing.steps import pairs_of
 from tests.network import KEYS
 from tests.worker.gateway_end import GATEWAY, SECONDS, WORKER, Landings, Setting, life
 from worker.engine_status import Activity, Passed

@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator
 import pytest
 from msgspec import structs
 
-from core.ids import LAST_TICKET, AttemptKey
-from core.messages.gateway import Alive, Ask, Ping, Pong, Question, Started
-from core.messages.job import DecodeJob, Prompt
-from core.messages.sampling import Limits, Sampling
-from core.network.sealing import Sealer
-from core.redis.clients import Store
-from core.redis.queue import PURPOSE, JobQueue, add_job
-from core.redis.records import Load
+from contracts.ids import LAST_TICKET, AttemptKey
+from contracts.messages.gateway import Alive, Ask, Ping, Pong, Question, Started
+from contracts.messages.job import DecodeJob, Prompt
+from contracts.messages.sampling import Limits, Sampling
+from infra.network.sealing import Sealer
+from infra.redis.clients import Store
+from infra.redis.queue import PURPOSE, JobQueue, add_job
+from infra.redis.records import Load
 from tests.worker.gateway_end import GATEWAY, WORKER, Setting
 from worker.engine_status import Passed
 from worker.events import Submit

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.messages.gateway import KEYS_IN_MESSAGE, NOT_HEARD, KeyNews
-from core.messages.wire import encode
+from contracts.messages.gateway import KEYS_IN_MESSAGE, NOT_HEARD, KeyNews
+from contracts.messages.wire import encode
 from gateway.workers.kept_blocks import KeptBlocks
 from worker.gateways import key_log
 from worker.gateways.key_log import MOST_CHANGES, PATIENCE, KeyLog

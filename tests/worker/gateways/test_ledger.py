@@ -4,10 +4,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from core.ids import AttemptKey
-from core.messages.gateway import Emitted, Stages
-from core.messages.sampling import Finish
-from core.scores import TokenScore
+from contracts.ids import AttemptKey
+from contracts.messages.gateway import Emitted, Stages
+from contracts.messages.sampling import Finish
+from contracts.scores import TokenScore
 from tests.scores import scores_of
 from worker.events import Failure
 from worker.gateways.ledger import TOMBSTONE_SECONDS, Ledger, Verdict

@@ -5,7 +5,7 @@ from collections import Counter
 
 import torch
 
-from core.messages.sampling import Sampling
+from contracts.messages.sampling import Sampling
 from engine.backends.adjusting.asked import Asked
 from engine.backends.adjusting.device_counts import FEWEST_ROWS, DeviceCounts
 from engine.backends.adjusting.row_changes import NONE_DEPENDS, RowChange

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from core.messages.sampling import Sampling
+from contracts.messages.sampling import Sampling
 from engine.backends.native.adjuster import NativeAdjuster
 from engine.backends.reference.adjuster import ReferenceAdjuster
 from engine.constraints import Masks

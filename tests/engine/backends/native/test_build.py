@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import NativeError
+from contracts.errors import NativeError
 from engine.backends.native import build as module
 from engine.backends.native.build import build
 

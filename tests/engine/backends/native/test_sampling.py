@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from core.messages.sampling import Sampling
+from contracts.messages.sampling import Sampling
 from engine.backends.native.sampler import NativeSampler
 from engine.backends.reference.sampler import ReferenceSampler
 from engine.backends.sampler import Draw

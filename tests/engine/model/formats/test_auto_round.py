@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from core.errors import ModelError
+from contracts.errors import ModelError
 from engine.model.formats.auto_round import read_auto_round
 from engine.model.formats.gptq import Gptq
 from tests.engine.backends.native.measures import random

@@ -8,7 +8,7 @@ import torch
 from compressed_tensors.entrypoints.convert.converters.autoawq import AutoAWQConverter
 from torch import Tensor
 
-from core.errors import ModelError
+from contracts.errors import ModelError
 from engine.model.formats.awq import read_awq
 from tests.engine.backends.native.measures import random
 from tests.engine.model.formats.stored import NAME, checkpoint, read

@@ -10,7 +10,7 @@ from compressed_tensors.compressors import BaseCompressor
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from torch import Tensor
 
-from core.errors import ModelError
+from contracts.errors import ModelError
 from engine.model.formats.compressed_tensors import read_compressed_tensors
 from tests.engine.backends.native.measures import random
 from tests.engine.model.formats.library import parameters

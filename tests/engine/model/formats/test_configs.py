@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.errors import ModelError
+from contracts.errors import ModelError
 from engine.model.formats.registry import format_of
 
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-3, 200), st.floats(), st.text(max_size=3))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from core.errors import ModelError
+from contracts.errors import ModelError
 from engine.model.formats.fp8 import read_fp8
 from tests.engine.backends.native.measures import random
 from tests.engine.model.formats.stored import NAME, checkpoint, read

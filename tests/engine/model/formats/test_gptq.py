@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from core.errors import ModelError
+from contracts.errors import ModelError
 from engine.model.formats.gptq import read_gptq
 from tests.engine.backends.native.measures import random
 from tests.engine.model.formats.stored import NAME, checkpoint, read

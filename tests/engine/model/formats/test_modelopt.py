@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from core.errors import ModelError
+from contracts.errors import ModelError
 from engine.model.config_files import raw_config
 from engine.model.formats.modelopt import Modelopt, read_modelopt
 from engine.model.formats.registry import format_of

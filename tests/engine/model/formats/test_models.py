@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from infra.config.engine import EngineConfig
 from torch import Tensor
 
-from core.config.engine import EngineConfig
-from core.errors import ConfigError, ModelError
+from contracts.errors import ConfigError, ModelError
 from engine.backends.native import build as compiling
 from engine.model.formats.registry import format_of, open_checkpoint
 from engine.plan import Plan, PromptRows, Work

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from core.errors import ModelError
+from contracts.errors import ModelError
 from engine.model.formats.compressed_tensors import CompressedTensors
 from engine.model.formats.gptq import Gptq
 from engine.model.formats.registry import format_of

@@ -9,7 +9,7 @@ import torch
 from msgspec import structs
 from safetensors.torch import load_file
 
-from core.gguf.unpacking import unpacked
+from checkpoints.gguf.unpacking import unpacked
 from engine.model.config import ModelConfig
 from engine.model.formats.registry import open_checkpoint
 from engine.model.gguf.tensors import in_halves

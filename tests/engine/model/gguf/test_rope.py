@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from core.gguf.unpacking import unpacked
+from checkpoints.gguf.unpacking import unpacked
 from engine.model.read_config import read_config
 from engine.model.rope import inverse_frequencies
 from tests.gguf_files import write_gguf

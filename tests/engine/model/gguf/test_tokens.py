@@ -7,8 +7,8 @@ from typing import Any
 import gguf
 import pytest
 
-from core.errors import ModelError, OptionError
-from core.gguf.unpacking import unpacked
+from checkpoints.gguf.unpacking import unpacked
+from contracts.errors import ModelError, OptionError
 from tests.engine.drive import run, start
 from tests.engine.test_golden import BACKENDS, make_engine, make_executor
 from tests.gguf_files import dequantized, write_gguf

@@ -5,10 +5,10 @@ from collections import Counter, deque
 
 import pytest
 
-from core.costs.fit import StepFit
-from core.costs.steps import StepCosts, StepWork
 from engine.schedule.speculation.agreement import LONGEST_REST, LONGEST_SHY_REST, Agreement, Trust
 from engine.schedule.speculation.controller import PROBE, PROBE_STEPS, Controller
+from pricing.fit import StepFit
+from pricing.steps import StepCosts, StepWork
 
 CHEAP = StepCosts(step=0.010, prompt_token=0.0002, sequence=0.0002, row=0.0002)
 """A step that reads weights: further rows are nearly free."""

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from core.messages.job import AnyJob, PrefillJob
+from contracts.messages.job import AnyJob, PrefillJob
 from gateway.text.chat import Chat
 from tests.gateway.running import TEXT, Running, until
 

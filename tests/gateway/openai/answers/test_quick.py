@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.ids import SampleKey
-from core.messages.job import Prompt
-from core.messages.sampling import Limits, Sampling
+from contracts.ids import SampleKey
+from contracts.messages.job import Prompt
+from contracts.messages.sampling import Limits, Sampling
 from gateway.anthropic.bodies import parse_messages
 from gateway.anthropic.shaper import MessageShaper
 from gateway.openai.answers.chat_shape import ChatShape

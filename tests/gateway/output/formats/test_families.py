@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 import pytest
 
-from core.config.kinds import ReasoningParser, ToolParser
+from contracts.kinds import ReasoningParser, ToolParser
 from gateway.output.answer_format import answer_format
 from gateway.output.formats.families import FAMILIES as KNOWN
 from gateway.output.formats.families import THINKINGS

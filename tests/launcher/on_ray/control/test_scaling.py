@@ -5,18 +5,18 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 import pytest
 from msgspec import structs
 
-from core.costs.standing import RoleStanding, Standing
-from core.errors import BatonError
-from core.network.sealing import Signer
-from core.redis.clients import Store, connect
-from core.redis.records import GatewayRecord
-from core.redis.registry import PURPOSE, publish
-from core.slo import SLO
+from contracts.errors import BatonError
+from contracts.slo import SLO
+from infra.network.sealing import Signer
+from infra.redis.clients import Store, connect
+from infra.redis.records import GatewayRecord
+from infra.redis.registry import PURPOSE, publish
 from launcher.autoscale.policy import STALE_SECONDS
 from launcher.autoscale.rules import Bounds, Rules
 from launcher.deployment import Role
 from launcher.on_ray.control.scaling import PAUSE_SECONDS, Scaling
-from tests.core.conftest import clean_redis, redis_url
+from pricing.standing import RoleStanding, Standing
+from tests.infra.conftest import clean_redis, redis_url
 from tests.launcher.autoscale.loads import Offered, seen
 
 __all__ = ["clean_redis", "redis_url"]

@@ -1,0 +1,29 @@
+"""Makes a tokenizer that merges pairs of bytes, as GPT-2's, of the words and merges of a GGUF file."""
+
+from checkpoints.gguf.config import Metadata
+from checkpoints.gguf.pre_tokenizers import PRE_TOKENIZERS
+from checkpoints.gguf.vocabulary import Parts, Vocabulary, model_of
+from contracts.errors import ModelError
+
+
+def byte_pairs(given: Metadata, vocabulary: Vocabulary) -> Parts:
+    """Returns the parts of a tokenizer.json. Raises `ModelError` where merges are missing, or texts are cut unknown."""
+    name = given.required("tokenizer.ggml.pre", str)
+    if name not in PRE_TOKENIZERS:
+        known = ", ".join(PRE_TOKENIZERS)
+        raise ModelError(f"{given.name}: the pre-tokenizer {name} is not supported; supported: {known}")
+    merges = []
+    for merge in given.required("tokenizer.ggml.merges", list):
+        left, _, right = merge.partition(" ")
+        merges.append((left, right))
+    kind, ids = PRE_TOKENIZERS[name], vocabulary.ids()
+    for left, right in merges:
+        if not (left in ids and right in ids and left + right in ids):
+            raise ModelError(f"{given.name}: the merge {f'{left} {right}'!r} is not of words of the vocabulary")
+    return Parts(
+        model=model_of(ids, merges, ignore_merges=kind.whole_words),
+        normalizer=kind.normalizer,
+        pre_tokenizer={"type": "Sequence", "pretokenizers": list(kind.parts)},
+        decoder={"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+        begins=kind.begins,
+    )

@@ -1,0 +1,166 @@
+"""Makes the files of a tokenizer, as Hugging Face has them, of what a GGUF file says of its vocabulary."""
+
+import re
+from typing import Any
+
+from checkpoints.gguf.byte_pairs import byte_pairs
+from checkpoints.gguf.config import Metadata
+from checkpoints.gguf.sentencepiece import sentencepiece, spaced
+from checkpoints.gguf.vocabulary import CONTROL, UNKNOWN, USER_DEFINED, Vocabulary
+from contracts.errors import ModelError
+
+PREFIX = "tokenizer.ggml."
+NAMED = {
+    "bos_token": "bos_token_id",
+    "eos_token": "eos_token_id",
+    "unk_token": "unknown_token_id",
+    "sep_token": "seperator_token_id",  # llama.cpp's own spelling
+    "pad_token": "padding_token_id",
+    "mask_token": "mask_token_id",
+}
+"""Special tokens as Hugging Face and as GGUF call them."""
+ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
+END_TEXTS = frozenset(
+    (
+        "<|eot_id|>",
+        "<|im_end|>",
+        "<|end|>",
+        "<|return|>",
+        "<|call|>",
+        "<end_of_turn>",
+        "<|endoftext|>",
+        "<|eom_id|>",
+        "<|end_of_text|>",
+        "<EOT>",
+        "_<EOT>",
+        "<end_of_utterance>",
+    )
+)
+"""Tokens that end an answer wherever they are special, as in llama.cpp: files often name but one of theirs."""
+PHI3 = re.compile(r"phi[-_ ]?3", re.IGNORECASE)
+KEEP_SPACES = frozenset(("<unk>", "<s>", "<|endoftext|>"))
+"""Tokens of Phi-3 that leave the white space behind them as it is."""
+SAMPLING = {"temperature": "temp", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p"}
+TEMPLATE_NAME = re.compile(r"tokenizer\.chat_template\.([A-Za-z0-9_-]{1,64})")
+KINDS = {"gpt2": byte_pairs, "llama": sentencepiece}
+
+
+def tokenizer_of(given: Metadata) -> dict[str, Any]:
+    """Returns the tokenizer.json. Raises `ModelError` for a kind that is not served, and for what is missing."""
+    kind = given.required(f"{PREFIX}model", str)
+    if kind not in KINDS:
+        known = ", ".join(KINDS)
+        raise ModelError(f"{given.name}: the tokenizer {kind} is not supported; supported: {known}")
+    vocabulary = _vocabulary(given)
+    parts = KINDS[kind](given, vocabulary)
+    begins = given.header.metadata.get(f"{PREFIX}add_bos_token", parts.begins)
+    ends = given.header.metadata.get(f"{PREFIX}add_eos_token", False)
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            _added(given, vocabulary, token) for token in vocabulary.of_kinds(UNKNOWN, CONTROL, USER_DEFINED)
+        ],
+        "normalizer": parts.normalizer,
+        "pre_tokenizer": parts.pre_tokenizer,
+        "post_processor": _around(given, vocabulary, begins, ends),
+        "decoder": parts.decoder,
+        "model": parts.model,
+    }
+
+
+def tokenizer_config_of(given: Metadata) -> dict[str, Any]:
+    """Returns the tokenizer_config.json: the names of special tokens."""
+    words = _vocabulary(given).words
+    named = {name: _named(given, words, key) for name, key in NAMED.items()}
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": given.own("context_length"),
+    } | {name: word for name, word in named.items() if word is not None}
+
+
+def generation_config_of(given: Metadata) -> dict[str, Any]:
+    """Returns the generation_config.json: the tokens that end an answer, and what the model's makers recommend."""
+    vocabulary, metadata = _vocabulary(given), given.header.metadata
+    ends = {metadata[f"{PREFIX}{key}"] for key in ENDS if f"{PREFIX}{key}" in metadata}
+    special = vocabulary.of_kinds(CONTROL, USER_DEFINED)
+    ends |= {token for token in special if vocabulary.words[token] in END_TEXTS}
+    sampling = {name: metadata.get(f"general.sampling.{key}") for name, key in SAMPLING.items()}
+    return {"eos_token_id": sorted(ends)} | {name: value for name, value in sampling.items() if value is not None}
+
+
+def templates_of(given: Metadata) -> dict[str, str]:
+    """Returns the chat templates by name; the usual one is `default`."""
+    found = {"default": given.header.metadata.get("tokenizer.chat_template")}
+    for key, value in given.header.metadata.items():
+        if match := TEMPLATE_NAME.fullmatch(key):
+            found[match[1]] = value
+    return {name: source for name, source in found.items() if isinstance(source, str)}
+
+
+def _vocabulary(given: Metadata) -> Vocabulary:
+    words = given.required(f"{PREFIX}tokens", list)
+    kinds = given.header.metadata.get(f"{PREFIX}token_type") or [1] * len(words)
+    if len(kinds) != len(words):
+        raise ModelError(f"{given.name}: {len(words)} tokens have {len(kinds)} types")
+    return Vocabulary(words, kinds)
+
+
+def _named(given: Metadata, words: list[str], key: str) -> str | None:
+    token = given.header.metadata.get(f"{PREFIX}{key}")
+    if token is None:
+        return None
+    if not isinstance(token, int) or not 0 <= token < len(words):
+        raise ModelError(f"{given.name}: {PREFIX}{key} is {token}, but there are {len(words)} tokens")
+    return words[token]
+
+
+def _added(given: Metadata, vocabulary: Vocabulary, token: int) -> dict[str, Any]:
+    """Describes a token that texts have as it is.
+
+    Runs of spaces, which Gemma has, are looked for where spaces are marks already: a mark in a text is one as well.
+    """
+    word, special = vocabulary.words[token], vocabulary.kinds[token] != USER_DEFINED
+    marks = given.header.metadata.get(f"{PREFIX}model") == "llama" and not spaced(given)
+    marked = marks and not special and not word.strip(" ")
+    strips = word not in KEEP_SPACES and _strips_spaces(given)
+    return {
+        "id": token,
+        "content": word,
+        "special": special,
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": strips,
+        "normalized": marked,
+    }
+
+
+def _strips_spaces(given: Metadata) -> bool:
+    """Tells whether tokens take the white space behind them: Phi-3's, which llama.cpp, too, knows by its name only."""
+    names = (given.header.metadata.get(f"general.{key}") for key in ("name", "basename"))
+    return any(isinstance(name, str) and PHI3.search(name) for name in names)
+
+
+def _around(given: Metadata, vocabulary: Vocabulary, begins: bool, ends: bool) -> dict[str, Any] | None:
+    """Returns what puts special tokens around a text; None: nothing is."""
+    first = _named(given, vocabulary.words, "bos_token_id") if begins else None
+    last = _named(given, vocabulary.words, "eos_token_id") if ends else None
+    if first is None and last is None:
+        return None
+
+    def sequence(name: str, type: int) -> list[dict[str, Any]]:
+        text: list[dict[str, Any]] = [{"Sequence": {"id": name, "type_id": type}}]
+        before = [{"SpecialToken": {"id": first, "type_id": type}}] if first is not None else []
+        after = [{"SpecialToken": {"id": last, "type_id": type}}] if last is not None else []
+        return [*before, *text, *after]
+
+    ids = {word: vocabulary.words.index(word) for word in (first, last) if word is not None}
+    tokens = {word: {"id": word, "ids": [token], "tokens": [word]} for word, token in ids.items()}
+    return {
+        "type": "TemplateProcessing",
+        "single": sequence("A", 0),
+        "pair": sequence("A", 0) + sequence("B", 1),
+        "special_tokens": tokens,
+    }

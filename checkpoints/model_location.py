@@ -1,0 +1,137 @@
+"""Finds a model: in a directory of this host, or on the Hugging Face hub, from where it is downloaded."""
+
+import re
+from collections.abc import Sequence
+from functools import partial
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from checkpoints.gguf.unpacking import SHARD, unpacked
+from checkpoints.vocabulary.files import SENTENCEPIECE, TIKTOKEN
+from checkpoints.weight_files import SINGLE, weight_files, without_weights
+from contracts.errors import ModelError
+from infra.process.status import Progress
+
+HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::([\w.-]+))?")
+"""Behind a colon stands which of a repository's GGUF files is meant: its name, or a part of it such as Q4_K_M."""
+
+DESCRIPTION = ("*.json", "*.jinja", SENTENCEPIECE, TIKTOKEN)
+"""Names of files that are downloaded beside the weights, which `checkpoints.weight_files` names."""
+CODE = ("*.py",)
+"""Names of files with code, which is downloaded only where it is trusted."""
+LEFT = ("*/*.json", "consolidated*")
+"""Names of files that repeat the model in another format."""
+
+
+def directory_of(model: str, option: str = "--model") -> Path | None:
+    """Returns the directory that `option` names, or None for a hub id. A directory wins over a hub id of its name.
+
+    Of a GGUF file, and of a directory that has but one, it is where the model is described. Raises `ModelError` for
+    what is neither, and for a GGUF file that is broken or not supported.
+    """
+    path = Path(model).expanduser()
+    if model and path.is_dir():
+        return _described(path.resolve())
+    if model and path.is_file() and path.suffix == ".gguf":
+        return unpacked(path)
+    if model and path.exists():
+        raise ModelError(f"{option}: {model!r}: is a file; give the directory that holds config.json, or a .gguf")
+    if HUB_ID.fullmatch(model) is None:
+        raise ModelError(f"{option}: {model!r}: there is no such directory, and a hub id looks like owner/name")
+    return None
+
+
+def locate(
+    model: str,
+    progress: Progress = lambda stage, percent: None,
+    patterns: Sequence[str] = DESCRIPTION,
+    weights: bool = True,
+) -> Path:
+    """Returns the directory of `model`. Of a hub id it downloads the files that match `patterns`, and the `weights`.
+
+    Raises `ModelError` for what is neither a directory nor a hub id, and for a download that fails.
+    """
+    return directory_of(model) or _download(model, progress, patterns, weights)
+
+
+def _download(model: str, progress: Progress, patterns: Sequence[str], weights: bool) -> Path:
+    # Imported here because a directory, the usual case, needs nothing of it, and it takes half a second.
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    match = HUB_ID.fullmatch(model)
+    assert match is not None
+    repository, wanted = match.groups()
+    progress("downloading", 0.0)
+    fetch = partial(snapshot_download, repository, tqdm_class=_bars(progress))
+    try:
+        if wanted is not None:
+            whole = Path(fetch(allow_patterns=_wanted(wanted)))
+            names = [str(path.relative_to(whole)) for path in whole.rglob("*.gguf")]
+            return unpacked(whole / _chosen([name for name in names if wanted in name], model)[0])
+        quiet = _bars(lambda stage, percent: None)  # a few megabytes, which would be 100 % before the weights begin
+        directory = Path(fetch(allow_patterns=[*patterns], ignore_patterns=[*LEFT], tqdm_class=quiet))
+        fetch = partial(fetch, revision=directory.name)  # the same commit
+        if not (directory / "config.json").is_file():
+            fetch(allow_patterns=_chosen(HfApi().list_repo_files(repository, revision=directory.name), model))
+        elif weights:
+            files = weight_files(directory)
+            fetch(allow_patterns=sorted(files))
+            if files == {SINGLE: set()} and not (directory / SINGLE).is_file():
+                names = HfApi().list_repo_files(repository, revision=directory.name)
+                raise ModelError(f"--model: {model!r}: the repository {without_weights(names)}")
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ModelError(
+            f"--model: {model!r}: is no directory, and cannot be fetched from the hub: {reason}"
+        ) from error
+    progress("downloading", 100.0)
+    return _described(directory)
+
+
+def _wanted(wanted: str) -> list[str]:
+    """Returns the patterns of a GGUF file's parts."""
+    if part := SHARD.fullmatch(wanted):
+        return [f"{part[1]}-*-of-{part[3]}.gguf"]
+    return [wanted if wanted.endswith(".gguf") else f"*{wanted}*.gguf"]
+
+
+def _described(directory: Path) -> Path:
+    """Returns a directory that has a model in Hugging Face's format, or of the only GGUF file in it, where that is."""
+    if any(directory.glob("*.safetensors")) or not any(directory.glob("*.gguf")):
+        return directory
+    return unpacked(directory / _chosen([path.name for path in directory.glob("*.gguf")], str(directory))[0])
+
+
+def _chosen(names: Sequence[str], model: str) -> list[str]:
+    """Returns the files of the only GGUF model among some, the first first. Raises `ModelError` if there is no such."""
+    models: dict[str, list[str]] = {}
+    for name in sorted(name for name in names if name.endswith(".gguf")):
+        match = SHARD.fullmatch(name)
+        models.setdefault(match[1] if match else name, []).append(name)
+    if len(models) != 1:
+        found = f"{len(models)} GGUF models ({', '.join(list(models)[:4])}); name one" if models else "no GGUF file"
+        raise ModelError(f"--model: {model!r}: has {found}")
+    return next(iter(models.values()))
+
+
+def _bars(progress: Progress) -> type[Any]:
+    """Makes a class of progress bars that draw nothing, and report the share of bytes that are here."""
+    from tqdm.auto import tqdm
+
+    reported = 0.0
+
+    class Bar(tqdm):  # type: ignore[misc]
+        """Reports where tqdm would draw. The hub also has bars that count files, and totals that grow on the way."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs | {"file": StringIO()})  # it writes a line when it is closed
+
+        def display(self, *args: Any, **kwargs: Any) -> None:
+            nonlocal reported
+            if self.unit == "B" and self.total:
+                reported = max(reported, min(100.0, 100.0 * self.n / self.total))
+                progress("downloading", reported)
+
+    return Bar

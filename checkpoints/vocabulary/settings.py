@@ -1,0 +1,108 @@
+"""Reads what the small files beside a tokenizer say of its special tokens, with transformers' order of precedence.
+
+tokenizer_config.json names them, and lists those that were added to the vocabulary by id. Older models have
+special_tokens_map.json and added_tokens.json for that, which count where tokenizer_config.json lists no tokens.
+"""
+
+import json
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken
+
+from checkpoints.vocabulary.files import SENTENCEPIECE, TEKKEN, TokenizerMissing, tokenizer_file
+from contracts.errors import ModelError
+
+CONFIG, MAP, ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
+FILES = (CONFIG, MAP, ADDED)
+EXTRA = ("extra_special_tokens", "additional_special_tokens")
+LLAMA = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+NAMES = {SENTENCEPIECE: LLAMA, TEKKEN: LLAMA | {"pad_token": "<pad>"}}
+"""What special tokens are called where tokenizer_config.json does not say, by the file of the vocabulary."""
+FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+
+
+def settings_of(directory: Path) -> dict[str, Any]:
+    """Returns tokenizer_config.json, with what older files beside it say in its words. Raises `ModelError`."""
+    settings = _names_of(directory) | read_object(directory / CONFIG)
+    if "added_tokens_decoder" in settings:
+        return settings
+    settings |= {key: _as_special(value) for key, value in read_object(directory / MAP).items()}
+    special = {_text(value) for key, value in settings.items() if key.endswith("_token")}
+    special |= {_text(value) for value in _extra(settings)}
+    listed = {
+        str(id): {"content": text, "normalized": text not in special, "special": text in special}
+        for text, id in read_object(directory / ADDED).items()
+    }
+    return settings | ({"added_tokens_decoder": listed} if listed else {})
+
+
+def _names_of(directory: Path) -> dict[str, Any]:
+    """Returns the names of special tokens that go with a kind of file, where no other says them."""
+    try:
+        return dict(NAMES.get(tokenizer_file(directory).name, {}))
+    except TokenizerMissing:
+        return {}
+
+
+def named_tokens(settings: dict[str, Any]) -> dict[str, str]:
+    """Returns the special tokens that have names, such as `bos_token`, by name, as templates see them."""
+    extra: dict[str, Any] = next((settings[key] for key in EXTRA if isinstance(settings.get(key), dict)), {})
+    named = {key: value for key, value in settings.items() if key.endswith("_token")} | extra
+    return {name: text for name, value in named.items() if isinstance(text := _text(value), str)}
+
+
+def listed_tokens(settings: dict[str, Any]) -> dict[int, AddedToken]:
+    """Returns the tokens that tokenizer_config.json lists by their ids, the lowest first."""
+    named, listed = set(named_tokens(settings).values()), settings.get("added_tokens_decoder") or {}
+    return {int(id): _token(entry, named) for id, entry in sorted(listed.items(), key=lambda each: int(each[0]))}
+
+
+def added_tokens(settings: dict[str, Any], there: Collection[AddedToken]) -> list[AddedToken]:
+    """Returns the tokens that a tokenizer needs beside the added ones that are `there`, in the order of their ids."""
+    known = {repr(token) for token in there}
+    # A token that is there with other flags gets the flags that the settings list.
+    found = [token for token in listed_tokens(settings).values() if repr(token) not in known]
+    texts = {str(token) for token in (*there, *found)}
+    others = [*(value for key, value in settings.items() if key.endswith("_token")), *_extra(settings)]
+    for entry in others:
+        if isinstance(text := _text(entry), str) and text and text not in texts:
+            texts.add(text)
+            found.append(_token(entry, {text}))
+    return found
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Returns a file of JSON as a dictionary, empty if there is no file. Raises `ModelError` if it is broken."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ModelError(f"--model: {path} cannot be read: {error}") from None
+    if not isinstance(found, dict):
+        raise ModelError(f"--model: {path} is not a JSON object")
+    return found
+
+
+def _extra(settings: dict[str, Any]) -> list[Any]:
+    found: Any = next((settings[key] for key in EXTRA if settings.get(key)), [])
+    return list(found.values() if isinstance(found, dict) else found)
+
+
+def _text(entry: Any) -> Any:
+    return entry.get("content") if isinstance(entry, dict) else entry
+
+
+def _as_special(value: Any) -> Any:
+    return {**value, "special": True} if isinstance(value, dict) and "content" in value else value
+
+
+def _token(entry: Any, special: set[str]) -> AddedToken:
+    """Makes a token of what a file says of it; a token that has only a text is special."""
+    if not isinstance(text := _text(entry), str):
+        raise TypeError(f"{entry!r} is no token")
+    given: dict[str, Any] = entry if isinstance(entry, dict) else {"special": True}
+    flags = {flag: bool(given[flag]) for flag in FLAGS if flag in given}
+    return AddedToken(text, **flags | ({"special": True} if text in special else {}))

@@ -1,0 +1,41 @@
+"""Reads tekken.json, in which Mistral's models since NeMo have their tokenizer, and newer models nothing else.
+
+Special tokens have the first ids. Older files list none: their special tokens are those of version 3, by their places.
+"""
+
+import base64
+import json
+from pathlib import Path
+
+from tokenizers import Tokenizer, processors
+
+from checkpoints.vocabulary.ranked import ranked_tokenizer, special_token
+
+VERSION_3 = (
+    *("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]"),
+    *("[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]", "[PREFIX]", "[MIDDLE]"),
+    *("[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]"),
+)
+BEGIN = "<s>"
+
+
+def tekken_tokenizer(path: Path) -> Tokenizer:
+    """Returns the tokenizer in a tekken.json. Raises `ValueError`, `KeyError` or `TypeError` for another file."""
+    given = json.loads(path.read_bytes())
+    config = given["config"]
+    count = int(config["default_num_special_tokens"])
+    listed = {int(each["rank"]): str(each["token_str"]) for each in given.get("special_tokens") or ()}
+    special = {id: f"<SPECIAL_{id}>" for id in range(count)} | (listed or dict(enumerate(VERSION_3)))
+    if max(special) >= count:
+        raise ValueError(f"the special token {max(special)} is beyond the {count} that it has room for")
+    words = given["vocab"][: int(config["default_vocab_size"]) - count]
+    if any(word["rank"] != rank for rank, word in enumerate(words)):
+        raise ValueError("its tokens are not in the order of their ranks")
+    tokens = [base64.b64decode(word["token_bytes"]) for word in words]
+    tokenizer = ranked_tokenizer(
+        tokens, config["pattern"], count, {id: special_token(text) for id, text in special.items()}
+    )
+    begin = tokenizer.token_to_id(BEGIN)
+    if begin is not None:
+        tokenizer.post_processor = processors.TemplateProcessing(single=f"{BEGIN} $A", special_tokens=[(BEGIN, begin)])
+    return tokenizer

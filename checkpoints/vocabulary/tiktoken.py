@@ -1,0 +1,56 @@
+"""Reads tiktoken.model, whose tokens are lines of base64 and a rank.
+
+How texts are cut is in code that such a model comes with, which is not run: the patterns are known here, by the model's
+type. Special tokens are those that tokenizer_config.json lists; ids between, up to the size of the model's vocabulary,
+are reserved tokens.
+"""
+
+import base64
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from checkpoints.vocabulary.ranked import ranked_tokenizer, special_token
+from checkpoints.vocabulary.settings import listed_tokens
+
+CASES = r"'s|'t|'re|'ve|'m|'ll|'d"
+UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
+LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
+MOONSHOT = "|".join(
+    (
+        r"[\p{Han}]+",
+        rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+(?i:{CASES})?",
+        rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*(?i:{CASES})?",
+        r"\p{N}{1,3}",
+        r" ?[^\s\p{L}\p{N}]+[\r\n]*",
+        r"\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    )
+)
+PATTERNS = {"kimi_k2": MOONSHOT, "deepseek_v3": MOONSHOT}
+"""How texts are cut, by `model_type`: Kimi K2's, and Moonlight's, which has DeepSeek's architecture."""
+
+
+def tiktoken_tokenizer(path: Path, config: dict[str, Any], settings: dict[str, Any]) -> Tokenizer:
+    """Returns the tokenizer in a tiktoken.model, of a model with this config.json and these settings of its tokenizer.
+
+    Raises `ValueError` for a model type whose pattern is not known, and for a file of another format.
+    """
+    kind = str(config.get("model_type"))
+    if kind not in PATTERNS:
+        known = ", ".join(PATTERNS)
+        raise ValueError(
+            f"how models of type {kind} cut texts is in code of their own, which is not run; known: {known}"
+        )
+    tokens = []
+    for rank, line in enumerate(path.read_bytes().splitlines()):
+        token, _, number = line.partition(b" ")
+        if int(number) != rank:
+            raise ValueError(f"line {rank + 1} has rank {int(number)}")
+        tokens.append(base64.b64decode(token, validate=True))
+    listed = listed_tokens(settings)
+    ids = range(len(tokens), max([int(config.get("vocab_size") or 0), *(id + 1 for id in listed)]))
+    special = {id: listed.get(id) or special_token(f"<|reserved_token_{id}|>") for id in ids}
+    return ranked_tokenizer(tokens, PATTERNS[kind], 0, special)

@@ -1,0 +1,73 @@
+"""Names the files that hold a model's weights. The download, the check before a start, and loading all ask here.
+
+A repository often has the weights several times: `original/` and `consolidated*.safetensors` repeat them as their
+makers' own code wants them. Only the files that are named here are read, so only they are downloaded.
+"""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from contracts.errors import ModelError
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+PICKLES = (".bin", ".pt", ".pth")
+
+
+class WeightsMissing(ModelError):
+    """A directory lacks files of weights, or has a broken index of them; `why` says so without its path."""
+
+    def __init__(self, directory: Path, why: str) -> None:
+        super().__init__(f"{directory} {why}")
+        self.why = why
+
+
+def weight_files(directory: Path) -> dict[str, set[str]]:
+    """Returns the names of the files, each with the tensors that the index promises in it; none without an index.
+
+    The files need not be there yet. Raises `WeightsMissing` for an index that is broken.
+    """
+    try:
+        source = (directory / INDEX).read_bytes()
+    except FileNotFoundError:
+        return {SINGLE: set()}
+    except OSError as error:
+        raise WeightsMissing(directory, f"has a {INDEX} that cannot be read: {error.strerror}") from None
+    try:
+        places = json.loads(source)["weight_map"]
+        files: dict[str, set[str]] = {}
+        for tensor, file in places.items():
+            files.setdefault(file, set()).add(tensor)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise WeightsMissing(directory, f"has a {INDEX} without a weight_map: not an index of safetensors") from None
+    if not files:
+        raise WeightsMissing(directory, f"has a {INDEX} whose weight_map is empty")
+    for file in files:
+        if not isinstance(file, str) or Path(file).name != file:
+            raise WeightsMissing(directory, f"has a {INDEX} that points outside of its directory: {file}")
+    return files
+
+
+def present_weight_files(directory: Path) -> dict[Path, set[str]]:
+    """Returns what `weight_files` does, by path. Raises `WeightsMissing` for files that are not there, too."""
+    files = weight_files(directory)
+    missing = sorted(file for file in files if not (directory / file).is_file())
+    if missing == [SINGLE] and not files[SINGLE]:
+        raise WeightsMissing(directory, without_weights(path.name for path in directory.iterdir()))
+    if missing:
+        raise WeightsMissing(directory, f"lacks {missing[0]}, which its index names ({len(missing)} missing)")
+    return {directory / file: tensors for file, tensors in files.items()}
+
+
+def without_weights(names: Iterable[str]) -> str:
+    """Says what a directory, or a repository, of files with these `names` has in place of weights that are read."""
+    there = sorted(names)
+    lacks = f"has no {SINGLE} and no {INDEX}"
+    if own := next((name for name in there if name.startswith("consolidated") and name.endswith(".safetensors")), None):
+        return f"{lacks}: {own} has the weights under their maker's own names; transformers' names are what is read"
+    if pickle := next((name for name in there if name.endswith(PICKLES)), None):
+        return f"{lacks}; {pickle} is a pickle, and pickled weights are not read"
+    if any(name.endswith(".gguf") for name in there):
+        return f"{lacks}; of its GGUF files one is named behind a colon, such as owner/name:Q4_K_M"
+    return lacks

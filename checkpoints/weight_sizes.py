@@ -1,0 +1,109 @@
+"""Reads from the headers of safetensors files which tensors they hold, and what a model takes in memory; no torch.
+
+The format is an 8-byte little-endian length, a JSON header, then the tensors' bytes
+(https://huggingface.co/docs/safetensors).
+"""
+
+import json
+import math
+import re
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from checkpoints.weight_files import WeightsMissing, weight_files
+
+LENGTH = struct.Struct("<Q")
+MAX_HEADER_BYTES = 100_000_000  # the format's own limit
+FLOATS = ("F32", "BF16", "F16")
+BESIDE_THE_TEXT = re.compile(r"(^|\.)(vision|visual|image|audio|speech|multi_modal|mm_|mtp|embed_vision|embed_audio)")
+"""Names of tensors that a checkpoint may have beside its language model, which a worker may leave unread."""
+LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
+TABLE = re.compile(r"(embed\w*|wte|word_embeddings|lm_head)\.weight$")
+"""Names of tensors with a row for each token of the vocabulary: embeddings, and output layers, which may be tied."""
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """Describes a tensor as its file has it."""
+
+    kind: str  # such as BF16
+    shape: tuple[int, ...]
+    end: int  # bytes behind the header
+
+    @property
+    def values(self) -> int:
+        """Returns how many numbers the tensor has."""
+        return math.prod(self.shape)
+
+
+def read_header(path: Path) -> tuple[dict[str, StoredTensor], int]:
+    """Returns a file's tensors by name, and where their bytes begin.
+
+    Raises `OSError` where the file cannot be read, `EOFError` where it is too short for its header, `ValueError` for a
+    header that describes no tensors.
+    """
+    with path.open("rb") as file:
+        size = path.stat().st_size
+        (length,) = LENGTH.unpack(file.read(LENGTH.size).ljust(LENGTH.size, b"\0"))
+        if not 0 < length <= min(MAX_HEADER_BYTES, size - LENGTH.size):
+            raise EOFError
+        try:
+            header: dict[str, Any] = json.loads(file.read(length))
+            tensors = {
+                name: StoredTensor(str(entry["dtype"]), tuple(entry["shape"]), int(entry["data_offsets"][1]))
+                for name, entry in header.items()
+                if name != "__metadata__"
+            }
+        except (KeyError, TypeError, IndexError, AttributeError) as error:
+            raise ValueError("no header of tensors") from error
+    return tensors, LENGTH.size + length
+
+
+def least_bytes(directory: Path, dtype: str, quantization: str) -> int:
+    """Returns the bytes that a worker's copy of a model's weights takes at the least; options as of `EngineOptions`.
+
+    Numbers that are packed already stay as they are. What a worker may leave unread does not count: parts for pictures
+    and sound, and layers behind the model's last. Of the tables with a row for each token the largest alone counts: an
+    output layer may be tied to the embedding, and rows of an embedding may be read from its file's pages, which workers
+    share. 0 where files are broken, which other checks tell.
+    """
+    layers = _text_config(directory).get("num_hidden_layers")
+    try:
+        headers = [read_header(directory / name)[0] for name in weight_files(directory)]
+    except (OSError, EOFError, ValueError, WeightsMissing):
+        return 0
+    sizes = _sizes_read(headers, layers, float_bytes(dtype, quantization))
+    tables = [size for name, size in sizes.items() if TABLE.search(name)]
+    return int(sum(sizes.values()) - sum(tables) + max(tables, default=0))
+
+
+def float_bytes(dtype: str, quantization: str) -> float:
+    """Returns what a weight takes at the least where `--dtype` and `--quantization` have these values."""
+    if quantization != "none":
+        return 0.5 if quantization == "int4" else 1.0
+    return 4.0 if dtype == "fp32" else 2.0
+
+
+def _text_config(directory: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((directory / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    text = config.get("text_config", config) if isinstance(config, dict) else {}
+    return text if isinstance(text, dict) else {}
+
+
+def _sizes_read(headers: list[dict[str, StoredTensor]], layers: Any, bytes_of_float: float) -> dict[str, float]:
+    """Returns the bytes in memory of each tensor that a worker reads; `layers`: how many the model has."""
+    sizes: dict[str, float] = {}
+    for header in headers:
+        begin = 0
+        for name, tensor in sorted(header.items(), key=lambda item: item[1].end):
+            size, begin = tensor.end - begin, tensor.end
+            layer = LAYER.search(name)
+            behind = layer is not None and isinstance(layers, int) and int(layer[1]) >= layers
+            if not behind and not BESIDE_THE_TEXT.search(name):
+                sizes[name] = tensor.values * bytes_of_float if tensor.kind in FLOATS else size
+    return sizes

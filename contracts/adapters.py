@@ -1,0 +1,76 @@
+"""Says what adapters are to those that load no torch: names and places, and what a worker has of them.
+
+An adapter is a low-rank change of a model's weights (LoRA, https://arxiv.org/abs/2106.09685), in a directory as PEFT
+writes it. Clients know it by its name; everything between gateway and workers knows it by the digest of its content, so
+that other weights under the same name are another adapter.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from contracts.errors import AdapterError, ConfigError
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./:@+-]{0,127}")
+
+
+class AdapterSource(Struct, frozen=True):
+    """Says under which name an adapter is served, and which directory it is loaded from."""
+
+    name: str
+    path: str
+
+
+class HeldAdapter(Struct, frozen=True):
+    """Describes an adapter of a worker: one that it has, or one that it was asked for and could not load."""
+
+    name: str
+    root: str  # the last part of its directory
+    digest: str = ""  # of its content, 32 hexadecimal digits; empty: it could not be loaded
+    fixed: bool = False  # it was given at the start (`--lora`), and stays
+    leaving: bool = False  # it was unloaded: requests that have begun go on, new ones are not admitted
+    error: str = ""  # why it could not be loaded
+
+
+def check_name(name: str) -> None:
+    """Raises `AdapterError` for what cannot be an adapter's name."""
+    if not NAME.fullmatch(name):
+        raise AdapterError(f"{name[:64]!r} is no adapter's name: 1 to 128 letters, digits and _./:@+-, a letter first")
+
+
+def parse_sources(given: Sequence[str], taken: Sequence[str] = ()) -> list[AdapterSource]:
+    """Reads the values of `--lora`, each `name=DIR`. Raises `ConfigError`, also where a name is there or `taken`."""
+    found: dict[str, AdapterSource] = {}
+    for text in given:
+        name, equals, path = text.partition("=")
+        if not equals or not path:
+            raise ConfigError("--lora", text, "it is name=DIR, such as sql=/adapters/sql")
+        try:
+            check_name(name)
+        except AdapterError as error:
+            raise ConfigError("--lora", text, str(error)) from None
+        if name in found or name in taken:
+            raise ConfigError(
+                "--lora", text, f"the name {name!r} is taken by {'another' if name in found else 'the model'}"
+            )
+        found[name] = AdapterSource(name, path)
+    return list(found.values())
+
+
+def directory_inside(root: str, path: str) -> Path:
+    """Returns the directory that `path` names, as such or below `root`; links are followed.
+
+    Raises `AdapterError` for one outside of `root`, and where there is no root.
+    """
+    if not root:
+        raise AdapterError(f"the adapter's path {path!r} is refused: this server was started without --lora-root")
+    whole = Path(root).resolve()
+    try:
+        found = (whole / path).resolve()
+    except (OSError, ValueError, RuntimeError):  # a loop of links, or a null character
+        raise AdapterError(f"the adapter's path {path!r} cannot be followed") from None
+    if not found.is_relative_to(whole) or found == whole:
+        raise AdapterError(f"the adapter's path {path!r} is not below --lora-root")
+    return found

@@ -1,0 +1,143 @@
+"""Names the kinds of values that settings have.
+
+The settings are one frozen struct per service, composed, never mutated; a bad value is refused by name. Every field has
+its help and its limits in its annotation; `infra.cli` turns a struct into command-line options, so an option, its
+default, its limits and its help stand in one place: in this folder. `baton up` takes the structs `…Options` whole and
+passes them on to its workers.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+Bytes = Annotated[int, Meta(ge=0, extra={"unit": "bytes"})]
+Seconds = Annotated[float, Meta(gt=0)]
+Positive = Annotated[int, Meta(ge=1)]
+Count = Annotated[int, Meta(ge=0)]
+Port = Annotated[int, Meta(ge=0, le=65535)]
+BlockSize = Literal[8, 16, 32, 64]
+CPUBackend = Literal["auto", "native", "torch", "triton"]
+CUDABackend = Literal["auto", "triton", "torch"]
+ModelImpl = Literal["auto", "native", "transformers"]
+Quantization = Literal["none", "int8", "int4", "fp8"]
+Activations = Literal["auto", "8bit", "16bit"]
+LogprobsMode = Literal["raw_logprobs", "processed_logprobs"]
+Codec = Literal["none", "fp8", "int8"]
+KVDtype = Literal["auto", "fp8", "int8"]
+HandoffRule = Annotated[
+    Literal["auto", "always"],
+    Meta(description="auto: a decode worker computes a prompt itself where that is faster; always: it never does"),
+]
+Speculation = Literal["none", "ngram", "draft", "medusa", "eagle", "auto"]
+Acceptance = Literal["exact", "typical"]
+Transport = Literal["shm", "ipc", "tcp"]
+Security = Literal["sealed", "none"]
+# Fields that several structs have.
+LogLevel = Annotated[
+    Literal["debug", "info", "warning", "error"],
+    Meta(description="least severe messages that are logged: debug, info, warning or error"),
+]
+SpelledTokens = Annotated[
+    Literal["text", "tokens"],
+    Meta(
+        description="special tokens that a chat's messages spell out: text, so that no message can write turns, or "
+        "tokens, as transformers takes them"
+    ),
+]
+ToolParser = Annotated[
+    Literal[
+        "auto",
+        "none",
+        "hermes",
+        "qwen3_coder",
+        "llama3_json",
+        "pythonic",
+        "mistral",
+        "mistral_named",
+        "deepseek_v3",
+        "deepseek_v31",
+        "deepseek_v32",
+        "deepseek_v4",
+        "harmony",
+        "glm45",
+        "kimi_k2",
+        "granite",
+        "gemma4",
+        "seed_oss",
+        "minimax",
+        "minimax_m2",
+        "minicpm5",
+        "command_r",
+        "command_r7b",
+        "lfm2",
+        "nemotron",
+        "apertus",
+        "apriel",
+        "gigachat3",
+        "gigachat31",
+        "solar_open",
+        "hunyuan",
+        "functionary_v31",
+        "functionary_v32",
+    ],
+    Meta(
+        description="format in which the model calls tools: auto (by its chat template), none (it calls none), or "
+        "hermes, qwen3_coder, llama3_json, pythonic, mistral, mistral_named, deepseek_v3, deepseek_v31, deepseek_v32, "
+        "deepseek_v4, harmony, glm45, kimi_k2, granite, gemma4, seed_oss, minimax, minimax_m2, minicpm5, "
+        "command_r, command_r7b, lfm2, nemotron, apertus, apriel, gigachat3, gigachat31, solar_open, hunyuan, "
+        "functionary_v31, functionary_v32"
+    ),
+]
+ReasoningParser = Annotated[
+    Literal["auto", "none", "think", "mistral", "harmony", "seed_oss", "cohere", "gemma4"],
+    Meta(
+        description="format in which the model thinks before it answers: auto (by its chat template), none (thoughts "
+        "are part of the answer), or think (<think>), mistral ([THINK]), harmony, seed_oss (<seed:think>), cohere "
+        "(<|START_THINKING|>), gemma4 (<|channel>thought)"
+    ),
+]
+StatusPath = Annotated[str, Meta(description="file that shows the start's progress as one line of JSON")]
+StoreTTL = Annotated[
+    float, Meta(ge=0, description="seconds for which /v1/responses stores a response for its client; 0: not at all")
+]
+StoreBytes = Annotated[
+    int,
+    Meta(
+        ge=0,
+        extra={"unit": "bytes"},
+        description="responses that are stored in Redis, sealed, of all tenants; one may have a quarter; 0: none",
+    ),
+]
+TTFTLimit = Annotated[float, Meta(gt=0, description="milliseconds in which a good request has its first token")]
+TPOTLimit = Annotated[float, Meta(gt=0, description="milliseconds that a good request's other tokens take on average")]
+APIKeys = Annotated[
+    tuple[str, ...],
+    Meta(
+        description="file of API keys, made by `baton key`; may be repeated. Without one everybody may ask, with one "
+        "every path but /health, /ready and /ping needs a key"
+    ),
+]
+Slo = Annotated[
+    str,
+    Meta(
+        description="objective of requests for which neither their key nor their headers say another, such as "
+        "ttft=2s,tpot=100ms; empty: none"
+    ),
+]
+TLSCert = Annotated[
+    str,
+    Meta(description="file with the certificate (PEM, its chain behind it) for HTTPS, TLS 1.2 or newer; empty: HTTP"),
+]
+TLSKey = Annotated[str, Meta(description="file with the certificate's key (PEM, without a password)")]
+RedisURL = Annotated[
+    str,
+    Meta(
+        description="URL of the Redis or Valkey server: redis://, rediss:// (TLS), unix://, redis+sentinel:// or "
+        "redis+cluster://"
+    ),
+]
+LoRARoot = Annotated[str, Meta(description="directory below which adapters may be loaded at run time; empty: none may")]
+AllowLoRALoading = Annotated[
+    bool,
+    Meta(description="whether clients may load and unload adapters at run time, from below --lora-root"),
+]

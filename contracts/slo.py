@@ -1,0 +1,102 @@
+"""Computes latency figures of a request, and whether it is good. Definitions as in `docs/design.md`, Words."""
+
+import math
+import re
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from contracts.errors import ConfigError
+
+LONGEST_MS = 3_600_000.0  # ms of the most patient objective
+_PART = re.compile(r"(ttft|tpot)=(\d{1,9}(?:\.\d{1,6})?)(ms|s)")
+_FORM = "expected ttft=2s,tpot=100ms, or one of the two, each from 1ms to 3600s"
+
+
+class Timings(Struct, frozen=True):
+    """Holds the times of one finished request, in milliseconds."""
+
+    ttft_ms: float
+    e2e_ms: float
+    output_tokens: int
+
+    def tpot_ms(self) -> float:
+        """Returns (end-to-end - TTFT) / (output tokens - 1); 0 for a single token."""
+        return (self.e2e_ms - self.ttft_ms) / (self.output_tokens - 1) if self.output_tokens > 1 else 0.0
+
+
+class SLO(Struct, frozen=True):
+    """Holds the limits that a request has to meet, in milliseconds."""
+
+    ttft_ms: float
+    tpot_ms: float
+
+    def met_by(self, timings: Timings) -> bool:
+        """Tells whether a request's times are within their limits."""
+        return self.met(timings.ttft_ms, timings.tpot_ms())
+
+    def met(self, ttft_ms: float, tpot_ms: float) -> bool:
+        """Tells whether both figures are within their limits."""
+        return ttft_ms <= self.ttft_ms and tpot_ms <= self.tpot_ms
+
+
+class Objective(Struct, frozen=True):
+    """Holds what somebody wants of a request's times, in milliseconds; None where they want nothing."""
+
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+
+    def __bool__(self) -> bool:
+        """Tells whether anything is wanted."""
+        return self != NO_OBJECTIVE
+
+    def over(self, other: "Objective") -> "Objective":
+        """Returns this objective, with what it leaves open as `other` has it."""
+        return Objective(
+            other.ttft_ms if self.ttft_ms is None else self.ttft_ms,
+            other.tpot_ms if self.tpot_ms is None else self.tpot_ms,
+        )
+
+    def bounded_by(self, granted: "Objective") -> "Objective":
+        """Returns this objective, no stricter than what is `granted`; nothing where nothing is granted."""
+        return Objective(_later(self.ttft_ms, granted.ttft_ms), _later(self.tpot_ms, granted.tpot_ms))
+
+    def limits(self, usual: SLO) -> SLO:
+        """Returns what a good request has to meet: this, or what is `usual` where nothing is wanted."""
+        if not self:
+            return usual
+        return SLO(
+            math.inf if self.ttft_ms is None else self.ttft_ms,
+            math.inf if self.tpot_ms is None else self.tpot_ms,
+        )
+
+
+NO_OBJECTIVE = Objective()
+
+
+def _later(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else max(first, second)
+
+
+def parse_objective(text: str, key: str = "--slo") -> Objective:
+    """Reads `ttft=2s,tpot=100ms`, or a part of it; an empty text wants nothing. Raises `ConfigError` that names `key`.
+
+    Example: parse_objective("tpot=50ms") == Objective(None, 50.0)
+    """
+    found: dict[str, float] = {}
+    for part in text.replace(" ", "").split(",") if text.strip() else ():
+        match = _PART.fullmatch(part)
+        milliseconds = float(match[2]) * (1000 if match[3] == "s" else 1) if match else 0.0
+        if match is None or match[1] in found or not 1 <= milliseconds <= LONGEST_MS:
+            raise ConfigError(key, text, _FORM)
+        found[match[1]] = milliseconds
+    return Objective(found.get("ttft"), found.get("tpot"))
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Returns the smallest value that at least `share` of the values do not exceed (nearest rank); 0 for none."""
+    if not values:
+        return 0.0
+    ordered = sorted(values)
+    rank = max(0, -(-int(share * 1000) * len(ordered) // 1000) - 1)
+    return ordered[min(rank, len(ordered) - 1)]

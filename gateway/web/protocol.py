@@ -1,0 +1,309 @@
+"""Speaks HTTP/1 on one connection: uvicorn's protocol, with bounds, errors as JSON, and ends that clients understand.
+
+What uvicorn lacks, and is here:
+
+- a head has a deadline and a greatest size, and so has what surrounds a body's chunks;
+- what is no HTTP is answered in the shape of every other error;
+- an answer that comes before the end of its request reaches the client: the rest is read and dropped, within bounds,
+  because closing a socket with unread bytes sends a reset, which destroys what the client has not read;
+- a client that has closed its half of the connection gets its answer (but over TLS, which has no halves);
+- HTTP/1.0 gets an answer that ends with the connection, and no chunks.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
+from typing import Any, cast
+
+import msgspec
+import uvicorn
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from gateway.errors import APIError, invalid, is_anthropic, unavailable
+from gateway.web.connections import Connections
+from gateway.web.direct import EXTENSION, BodyWriter
+
+HEAD = 64 << 10  # bytes of a request's line and headers, and of what comes between and behind its chunks
+HEAD_SECONDS = 10.0  # s from the connection's beginning, or from a request's first byte, to the end of its headers
+CHUNK_HEAD = 32  # bytes around each chunk that are its size and line ends; what is more counts towards HEAD
+DROPPED = 64 << 20  # bytes of a request that are read and dropped behind its answer
+DROP_SECONDS = 10.0  # s for which that goes on
+TURNED_AWAY_SECONDS = 1.0  # s for which that goes on where there is no room for the connection
+PROBE_SECONDS = (0.25, 1.0)  # s from the first look for a client that closed its half to the second, and between others
+HOST = re.compile(rb"[\w.~%!$&'()*+,;=:\[\]-]*", re.ASCII)  # RFC 3986: host and port, both perhaps empty
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+COMMENT = b": are you there?\n\n"  # between two events of a stream
+_failures = logging.getLogger("uvicorn.error.connection")
+_failures.setLevel(logging.ERROR)  # uvicorn also warns of what any client may send, such as bytes that are not HTTP
+
+
+class ServerConfig(uvicorn.Config):
+    """Holds uvicorn's settings and what all connections share."""
+
+    def __init__(self, app: ASGIApp, most: int, refused: Callable[[APIError], str], **settings: Any) -> None:
+        super().__init__(app, http=Connection, ws="none", lifespan="off", **settings)
+        self.open: Connections[Connection] = Connections(most)
+        self.refused = refused  # is told what is refused before there is a request, and gives it an id
+
+
+class Connection(HttpToolsProtocol):
+    """Serves one connection."""
+
+    def __init__(self, config: ServerConfig, *args: Any, **kwargs: Any) -> None:
+        super().__init__(config, *args, **kwargs)
+        self.logger = _failures
+        self.access_log = False  # uvicorn goes by its logger, which is the process's, and a path is a client's words
+        self._open = config.open
+        self._refused = config.refused
+        self._head = 0  # bytes of the head so far
+        self._in_head = False
+        self._in_body = False
+        self._around = 0  # bytes around the chunks of the body so far, less those that each of them needs
+        self._lacks_host = False  # the request has no header Host, or several, or one that names no host
+        self._timer: asyncio.TimerHandle | None = None  # of the head, of dropping, or of probing: never of two
+        self._dropping = False  # what comes is of no use any more
+        self._deaf = False  # what came was no HTTP, so that its parser is of no use any more
+        self._dropped = 0
+        self._keeps_alive = True  # behind the answer that ended last
+        self._messages = 0
+        self._between = b""  # what may be written in the middle of the answer and changes nothing
+
+    # the connection -------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begins, or refuses where too many are open."""
+        super().connection_made(transport)
+        if self._open.opened(self):
+            self._expect_head()
+        else:
+            error = unavailable(f"{self._open.most} connections are open", "too_many_connections")
+            self._refuse(error, TURNED_AWAY_SECONDS)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Ends."""
+        self._open.lost(self)
+        self._set_timer(None)
+        super().connection_lost(exc)
+
+    def close_idle(self) -> None:
+        """Makes room for another connection."""
+        self.transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        """Takes bytes from the client."""
+        if self._dropping:
+            self._dropped += len(data)
+            if self._dropped > DROPPED:
+                self.transport.close()
+                return
+        if self._deaf:
+            return
+        if self._timer is None and self._idle():
+            self._expect_head()  # bytes have come that end the time for which an idle connection is kept
+        message = self._messages if self._in_body else None
+        super().data_received(data)
+        if message != self._messages:
+            self._around = 0  # some of this was the head's, so that it cannot be told what was around the body
+            return
+        self._around += len(data)
+        if self._in_body and self._around > HEAD and not self._deaf:
+            self.send_400_response("")
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Goes on where a client waits for an answer and has only said that it sends nothing more."""
+        cycle = self.cycle
+        if self._idle() or self._dropping:
+            return False
+        if cycle.more_body:
+            self._refuse(APIError(400, "the body is incomplete", code="body_incomplete"))
+            return False
+        if self.transport.get_extra_info("sslcontext") is not None:
+            return False  # TLS has no halves: its client is gone
+        cycle.keep_alive = False
+        self._probe(0)
+        return True
+
+    # the parser's callbacks -----------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """Begins a request."""
+        self._head = self._around = 0
+        self._messages += 1
+        self._in_head = True
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        """Takes a part of its line."""
+        self._count(url)
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Takes a header, or a trailer."""
+        self._count(name + value)
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Starts what answers it."""
+        self._in_head, self._in_body = False, True
+        self._set_timer(None)
+        self._open.busy(self)
+        hosts = [value for name, value in self.headers if name == b"host"]
+        self._lacks_host = self.parser.get_http_version() == "1.1" if not hosts else len(hosts) > 1
+        if self._lacks_host or not all(map(HOST.fullmatch, hosts)):
+            self._lacks_host = True
+            raise ValueError("no host")
+        super().on_headers_complete()
+
+    def on_chunk_header(self) -> None:
+        """Takes the beginning of a chunk."""
+        self._around -= CHUNK_HEAD
+
+    def on_body(self, body: bytes) -> None:
+        """Takes a part of its body."""
+        self._around -= len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Ends a request."""
+        self._in_body = False
+        super().on_message_complete()
+        if self._dropping:
+            self._dropping, self._dropped = False, 0
+            self._set_timer(None)
+            if not self._keeps_alive:
+                self.transport.close()
+
+    # the answer -----------------------------------------------------------------------------------------------------
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        super()._start_asgi_task(cycle, cast(Any, self._answering(cycle, app)))
+
+    def _answering(self, cycle: RequestResponseCycle, app: ASGIApp) -> ASGIApp:
+        """Returns an application whose answers end as this client needs it."""
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            scope["extensions"] = {EXTENSION: BodyWriter(cycle, chunked=scope["http_version"] != "1.0")}
+
+            async def send_on(message: Message) -> None:
+                last = message["type"] == "http.response.body" and not message.get("more_body", False)
+                if cycle.waiting_for_100_continue:
+                    cycle.keep_alive = False  # whether the body will come is not known then
+                if message["type"] == "http.response.start":
+                    self._between = _between(message["headers"], chunked=scope["http_version"] != "1.0")
+                if scope["http_version"] == "1.0":
+                    # Neither chunks nor a length that uvicorn would check: the connection's end ends the body.
+                    cycle.chunked_encoding = False
+                    cycle.expected_content_length = len(message.get("body", b""))
+                if last:
+                    self._keeps_alive = cycle.keep_alive
+                    cycle.keep_alive |= cycle.more_body  # uvicorn would close while the client sends
+                await send(message)
+
+            await app(scope, receive, send_on)
+
+        return answer
+
+    def on_response_complete(self) -> None:
+        """Ends an answer."""
+        if self.transport.is_closing():
+            return
+        super().on_response_complete()
+        if not self._idle():  # a pipelined request is next
+            return
+        self._open.kept(self)
+        if self.cycle.more_body:
+            self._drop(self._keeps_alive)
+        elif self._in_head:
+            self._expect_head()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuses what is no HTTP, or too much of it; uvicorn's sentence for it is not used."""
+        if self._head > HEAD:
+            error = APIError(431, f"the request's headers have more than {HEAD} bytes", code="headers_too_large")
+        elif self._around > HEAD:
+            error = invalid(f"there are more than {HEAD} bytes around the body's chunks", code="invalid_http")
+        elif self._lacks_host:
+            error = invalid("an HTTP/1.1 request has one header Host: a host, perhaps with a port", code="invalid_host")
+        else:
+            error = invalid("this is not an HTTP request", code="invalid_http")
+        self._refuse(error)
+
+    def _refuse(self, error: APIError, seconds: float = DROP_SECONDS) -> None:
+        """Answers with an error, from here, and ends the connection."""
+        cycle, self._deaf = self.cycle, True
+        if not self._idle():
+            if not cycle.more_body:  # behind a whole request came what is none: that one gets its answer
+                cycle.keep_alive = False
+                return
+            cycle.disconnected = True
+            cycle.message_event.set()
+            if cycle.response_started:
+                self.transport.close()
+                return
+            id = cycle.scope["state"].get("id", "")  # the application tells of it
+            shaped = error.body_for(is_anthropic(cycle.scope["path"]), id)
+        else:
+            id = self._refused(error)
+            shaped = error.body()
+        body = msgspec.json.encode(shaped)
+        headers = {**error.headers(), **({"x-request-id": id} if id else {})}
+        more = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        head = f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\ncontent-type: application/json\r\n{more}"
+        self.transport.write(f"{head}connection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
+        self._drop(False, seconds)
+
+    # time -----------------------------------------------------------------------------------------------------------
+
+    def _idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _set_timer(self, timer: asyncio.TimerHandle | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = timer
+
+    def _expect_head(self) -> None:
+        self._unset_keepalive_if_required()
+        self._set_timer(self.loop.call_later(HEAD_SECONDS, self._head_is_late))
+
+    def _head_is_late(self) -> None:
+        if not self._in_head:
+            self.transport.close()  # it has asked for nothing
+            return
+        message = f"the request's headers were not here within {HEAD_SECONDS:g} s"
+        self._refuse(APIError(408, message, code="headers_timeout"))
+
+    def _drop(self, keeps_alive: bool, seconds: float = DROP_SECONDS) -> None:
+        """Reads what is left of a request, for a while, and drops it. Without `keeps_alive` it is the last."""
+        self._dropping = True
+        self._unset_keepalive_if_required()
+        self.flow.resume_reading()
+        if not keeps_alive and self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._set_timer(self.loop.call_later(seconds, self.transport.abort))
+
+    def _probe(self, number: int) -> None:
+        """Writes to a client that closed its half, while it waits: one that is gone altogether answers with a reset."""
+        if self._idle() or self.transport.is_closing():
+            return
+        cycle = self.cycle
+        if not (self.pipeline or self.flow.write_paused):
+            before = CONTINUE if cycle.scope["http_version"] != "1.0" else b""
+            self.transport.write(self._between if cycle.response_started else before)
+        wait = PROBE_SECONDS[min(number, len(PROBE_SECONDS) - 1)]
+        self._set_timer(self.loop.call_later(wait, self._probe, number + 1))
+
+    def _count(self, part: bytes) -> None:
+        self._head += len(part)
+        if self._head > HEAD:
+            raise ValueError("headers too large")
+
+
+def _between(headers: Iterable[tuple[bytes, bytes]], chunked: bool) -> bytes:
+    """Returns a comment for an answer of server-sent events, which are written whole, and nothing for others."""
+    if not any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers):
+        return b""
+    return b"%x\r\n%b\r\n" % (len(COMMENT), COMMENT) if chunked else COMMENT

@@ -1,0 +1,68 @@
+"""Serves the completions of OpenAI's API: of chats and of texts."""
+
+import time
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.openai.answers.answer_types import ChatChunk, ChatCompletion, Completion, CompletionChunk
+from gateway.openai.answers.chat_shape import ChatShape
+from gateway.openai.answers.completion_shape import CompletionShape
+from gateway.openai.bodies.parameters import CHAT, COMPLETION
+from gateway.openai.bodies.parsing import parse_chat, parse_completion
+from gateway.openai.bodies.schemas import ChatRequest, CompletionRequest
+from gateway.requests.request import Request as Open
+from gateway.web.endpoint import Endpoint
+from gateway.web.serving import Serving, caller
+
+
+def endpoints(serving: Serving) -> list[Endpoint]:
+    """Returns the endpoints."""
+    gateway = serving.gateway
+
+    async def chat(request: Request) -> Response:
+        received = time.monotonic()
+        body = await serving.read(request, parse_chat)
+        front = gateway.front()
+        admitted = await front.chat(body, caller(request))
+
+        def shape(requests: list[Open]) -> ChatShape:
+            return ChatShape(body.model or gateway.model, body, requests, front.tokenizer.bytes_of, front.thought_end)
+
+        return await serving.answer(request, admitted, received, bool(body.stream), shape)
+
+    async def completion(request: Request) -> Response:
+        received = time.monotonic()
+        body = await serving.read(request, parse_completion, ids=True)
+        front = gateway.front()
+        admitted = await front.completion(body, caller(request))
+
+        def shape(requests: list[Open]) -> CompletionShape:
+            return CompletionShape(body.model or gateway.model, body, requests, front.tokenizer)
+
+        return await serving.answer(request, admitted, received, bool(body.stream), shape)
+
+    return [
+        Endpoint(
+            "POST",
+            "/v1/chat/completions",
+            chat,
+            "Answers a chat.",
+            body=ChatRequest,
+            neutral=CHAT,
+            answer=ChatCompletion,
+            event=ChatChunk,
+            last="[DONE]",
+        ),
+        Endpoint(
+            "POST",
+            "/v1/completions",
+            completion,
+            "Completes texts or token ids.",
+            body=CompletionRequest,
+            neutral=COMPLETION,
+            answer=Completion,
+            event=CompletionChunk,
+            last="[DONE]",
+        ),
+    ]

@@ -1,0 +1,133 @@
+"""Serves what can be asked without a prompt: readiness, versions, load, figures, the page."""
+
+import platform
+from typing import Any
+
+from msgspec import Struct, structs
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from contracts.messages.wire import VERSION as PROTOCOL
+from contracts.version import BATON
+from gateway.reports.metrics import CONTENT_TYPE
+from gateway.reports.predictions import Predicted
+from gateway.service import Gateway
+from gateway.web.endpoint import Endpoint
+from gateway.web.routes.models import context_of
+from gateway.web.routes.page import page
+from gateway.web.serving import Serving, reply
+from gateway.workers.unreached import UnreachedPair
+from infra.redis.records import GatewayRecord, WorkerRecord
+from pricing.standing import Standing
+
+
+class Health(Struct, frozen=True):
+    """Says whether a request would be served, and how far the start has come."""
+
+    status: str  # `ok` or `unavailable`
+    stage: str
+    percent: float
+
+
+class Version(Struct, frozen=True):
+    """Names the version of the server."""
+
+    version: str
+
+
+class Load(Struct, frozen=True):
+    """Counts the answers in progress."""
+
+    server_load: int
+
+
+class GatewayFacts(Struct, frozen=True):
+    """Describes the gateway that was asked: no secret, no address, no path."""
+
+    model: str
+    max_model_len: int | None
+    started_at: float  # s since 1970
+    versions: dict[str, str]
+    settings: dict[str, int | float | bool | str]
+    predicted: Predicted
+
+
+class GatewayLife(Struct, frozen=True):
+    """Describes one of the gateways that share a port."""
+
+    epoch: str
+    started_at: float  # s since 1970
+    in_progress: int  # answers, as it last said
+
+
+class Stats(Struct, frozen=True):
+    """Tells what the gateway and the workers say of themselves."""
+
+    gateway: GatewayFacts
+    workers: list[WorkerRecord]
+    standing: Standing  # of the workers by role, as the gateway that was asked has last seen them
+    gateways: list[GatewayLife]  # that share this port, the one that was asked among them; empty: it has it alone
+    unreached: tuple[UnreachedPair, ...]  # pairs of which the first cannot connect to the second
+
+
+class Nothing(Struct, frozen=True):
+    """Says that the gateway is there."""
+
+
+def endpoints(serving: Serving) -> list[Endpoint]:
+    """Returns the endpoints."""
+    gateway = serving.gateway
+
+    async def health(request: Request) -> Response:
+        stage, percent = gateway.readiness()
+        ready = stage == "ready"
+        state = Health("ok" if ready else "unavailable", stage, percent)
+        return reply(state, 200 if ready else 503, {} if ready else {"retry-after": "1"})
+
+    async def ping(request: Request) -> Response:
+        return reply(Nothing())
+
+    async def version(request: Request) -> Response:
+        return reply(Version(BATON))
+
+    async def load(request: Request) -> Response:
+        return reply(Load(await gateway.all_in_progress()))
+
+    async def stats(request: Request) -> Response:
+        found = [_life(record) for record in await gateway.siblings()]
+        standing = gateway.metrics.roles.standing
+        return reply(Stats(_facts(gateway), await gateway.stats(), standing, found, gateway.discovery.unreached))
+
+    async def metrics(request: Request) -> Response:
+        return Response(await gateway.figures(), media_type=CONTENT_TYPE)
+
+    async def index(request: Request) -> Response:
+        return HTMLResponse(page(gateway.model, gateway.readiness()[0], str(request.base_url).rstrip("/")))
+
+    return [
+        Endpoint(
+            "GET", "/health", health, "Says whether a request would be served.", answer=Health, others={503: Health}
+        ),
+        Endpoint("GET", "/ready", health, "Says the same.", answer=Health, others={503: Health}),
+        Endpoint("GET", "/ping", ping, "Answers as soon as the gateway does.", answer=Nothing),
+        Endpoint("POST", "/ping", ping, "Answers as soon as the gateway does.", answer=Nothing),
+        Endpoint("GET", "/version", version, "Names the version.", answer=Version),
+        Endpoint("GET", "/load", load, "Counts the answers in progress.", answer=Load),
+        Endpoint("GET", "/stats", stats, "Tells what gateway and workers say of themselves.", answer=Stats),
+        Endpoint("GET", "/metrics", metrics, "Gives figures for Prometheus.", media=CONTENT_TYPE),
+        Endpoint("GET", "/", index, "Shows a page with links.", media="text/html; charset=utf-8", shown=False),
+    ]
+
+
+def _life(record: GatewayRecord) -> GatewayLife:
+    return GatewayLife(record.epoch, record.started_at, record.in_progress)
+
+
+def _facts(gateway: Gateway) -> GatewayFacts:
+    """Returns only settings that cannot be secrets: numbers, switches, and what has a fixed set of words."""
+    config: dict[str, Any] = structs.asdict(gateway.config)
+    words = ("log_level", "spelled_tokens")
+    settings = {name: value for name, value in config.items() if isinstance(value, int | float) or name in words}
+    versions = {"baton": BATON, "protocol": str(PROTOCOL), "python": platform.python_version()}
+    predicted = gateway.metrics.predictions.told()
+    return GatewayFacts(gateway.model, context_of(gateway), float(gateway.created), versions, settings, predicted)

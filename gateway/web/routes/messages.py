@@ -1,0 +1,61 @@
+"""Serves Anthropic's Messages API."""
+
+import time
+from functools import partial
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.anthropic.bodies import parse_count, parse_messages
+from gateway.anthropic.events import Event, MessageAnswer, TokenCount
+from gateway.anthropic.schemas import CountTokensRequest, MessagesRequest
+from gateway.anthropic.shaper import MessageShaper, failure
+from gateway.anthropic.translation import NAMES, chat_of
+from gateway.errors import named
+from gateway.openai.bodies.schemas import ChatRequest
+from gateway.openai.tokens import MOST
+from gateway.requests.request import Request as Open
+from gateway.web.endpoint import Endpoint
+from gateway.web.serving import Serving, caller, holdings, reply
+
+
+def endpoints(serving: Serving) -> list[Endpoint]:
+    """Returns the endpoints."""
+    gateway = serving.gateway
+
+    async def messages(request: Request) -> Response:
+        received = time.monotonic()
+        body, chat = await serving.read(request, _message)
+        with named(NAMES):
+            admitted = await gateway.front().chat(chat, caller(request), cuts=True)
+
+        def shape(requests: list[Open]) -> MessageShaper:
+            return MessageShaper(body.model or gateway.model, body, requests[0])
+
+        end = partial(failure, request=holdings(request).id)
+        return await serving.answer(request, admitted, received, bool(body.stream), shape, end)
+
+    async def count(request: Request) -> Response:
+        chat, front = await serving.read(request, _counted), gateway.front()
+        await serving.admit(request)
+        with named(NAMES), front.room(chat, 1):
+            ids = await front.chat_tokens(chat, max(MOST, front.context()), caller(request).party)
+        return reply(TokenCount(len(ids)))
+
+    path, counts = "/v1/messages", "Counts the tokens of a message's prompt."
+    return [
+        Endpoint("POST", path, messages, "Answers a message.", MessagesRequest, MessageAnswer, Event),
+        Endpoint("POST", f"{path}/count_tokens", count, counts, CountTokensRequest, TokenCount),
+    ]
+
+
+def _message(written: bytes) -> tuple[MessagesRequest, ChatRequest]:
+    """Returns a body, and the chat that it describes: of a large one, both are made on a thread."""
+    body = parse_messages(written)
+    with named(NAMES):
+        return body, chat_of(body)
+
+
+def _counted(written: bytes) -> ChatRequest:
+    with named(NAMES):
+        return chat_of(parse_count(written))

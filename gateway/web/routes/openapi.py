@@ -1,0 +1,180 @@
+"""Writes /openapi.json from the endpoints and their types: what is accepted and answered, and nothing by hand.
+
+Types say most of it. What depends on this server (its model, its vocabulary, its limits) is narrowed by the names of
+parameters, which mean the same everywhere.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from contracts.version import BATON
+from gateway.error_types import AnthropicErrorAnswer, ErrorAnswer
+from gateway.errors import is_anthropic
+from gateway.web.endpoint import JSON, Endpoint
+
+Schema = dict[str, Any]
+_REF = "#/components/schemas/{name}"
+_PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
+_LEFT_OUT = {"MessageItem": "type"}
+"""Fields by component that the server fills in before the types see them: OpenAI's clients leave them out."""
+
+_ABOUT = (
+    "Serves one model, and adapters of it. The key of `Authorization: Bearer` (or of `x-api-key`) says whose KV cache "
+    "may be used, and is checked where the server has a file of keys. Errors are in one envelope; below /v1/messages "
+    "in Anthropic's."
+)
+
+
+class Limits(Struct, frozen=True):
+    """Holds what only a running server knows; 0: not known yet, or no limit."""
+
+    models: tuple[str, ...]  # and adapters
+    vocabulary: int = 0  # token ids
+    context: int = 0  # tokens of prompt and answer
+    samples: int = 0
+
+
+class OpenAPI:
+    """Holds the schemas of all endpoints, which are made once."""
+
+    def __init__(self, endpoints: Sequence[Endpoint]) -> None:
+        self._shown = [endpoint for endpoint in endpoints if endpoint.shown]
+        types = [kind for endpoint in self._shown for kind in _types(endpoint)]
+        types += [ErrorAnswer, AnthropicErrorAnswer]
+        schemas, self._components = msgspec.json.schema_components(types, ref_template=_REF)
+        for name, field in _LEFT_OUT.items():
+            if name in self._components:
+                self._components[name]["required"].remove(field)
+        self._schema_of = dict(zip(map(id, types), schemas, strict=True))
+
+    def document(self, limits: Limits) -> Schema:
+        """Returns the document, as plain data."""
+        paths: dict[str, Schema] = {}
+        for endpoint in self._shown:
+            path = _PARAMETER.sub(r"{\1}", endpoint.path)
+            paths.setdefault(path, {})[endpoint.method.lower()] = self._operation(endpoint, limits)
+        return {
+            "openapi": "3.1.0",
+            "info": {"title": "Baton", "version": BATON, "description": _ABOUT},
+            "paths": paths,
+            "components": {"schemas": self._components},
+        }
+
+    def _operation(self, endpoint: Endpoint, limits: Limits) -> Schema:
+        words = [endpoint.method.lower(), *re.findall(r"\w+", _PARAMETER.sub(r"\1", endpoint.path))]
+        operation: Schema = {
+            "operationId": "_".join(words),
+            "summary": endpoint.summary,
+            "responses": self._responses(endpoint),
+        }
+        names = _PARAMETER.findall(endpoint.path)
+        if names:
+            known = {"enum": [*limits.models]}
+            operation["parameters"] = [
+                {
+                    "name": name,
+                    "in": "path",
+                    "required": True,
+                    "schema": known if name == "model" else {"type": "string"},
+                }
+                for name in names
+            ]
+        if endpoint.body is not None:
+            content = {JSON: {"schema": self._body(endpoint, limits)}}
+            operation["requestBody"] = {"required": True, "content": content}
+        return operation
+
+    def _responses(self, endpoint: Endpoint) -> Schema:
+        content: Schema = {endpoint.media.partition(";")[0]: {"schema": self._schema(endpoint.answer)}}
+        error = self._schema(AnthropicErrorAnswer if is_anthropic(endpoint.path) else ErrorAnswer)
+        if endpoint.event is not None:
+            content["text/event-stream"] = {"itemSchema": self._event(endpoint, error)}
+        wrong = {JSON: {"schema": error}}
+        others = {
+            str(status): {"description": "What it says of itself.", "content": {JSON: {"schema": self._schema(kind)}}}
+            for status, kind in endpoint.others.items()
+        }
+        return {
+            "200": {"description": "The answer.", "content": content},
+            **others,
+            "4XX": {"description": "The request is wrong, or too much.", "content": wrong},
+            "5XX": {"description": "Nobody can take it now, or it has failed.", "content": wrong},
+        }
+
+    def _event(self, endpoint: Endpoint, error: Schema) -> Schema:
+        """Returns the schema of one server-sent event, as OpenAPI 3.2 writes them; older tools do not look at it."""
+        inside = {"anyOf": [self._schema(endpoint.event), error]}
+        data: Schema = {"type": "string", "contentMediaType": JSON, "contentSchema": inside}
+        if endpoint.last:
+            data = {"anyOf": [data, {"const": endpoint.last}]}
+        return {"type": "object", "properties": {"data": data, "event": {"type": "string"}}, "required": ["data"]}
+
+    def _schema(self, kind: Any) -> Schema:
+        return self._schema_of[id(kind)] if kind is not None else {"type": "string"}
+
+    def _body(self, endpoint: Endpoint, limits: Limits) -> Schema:
+        bodies = [self._narrowed(kind, endpoint, limits) for kind in _bodies(endpoint)]
+        return bodies[0] if len(bodies) == 1 else {"anyOf": bodies}
+
+    def _narrowed(self, kind: type[Struct], endpoint: Endpoint, limits: Limits) -> Schema:
+        """Returns the schema of one kind of body, as this server takes it."""
+        name = self._schema(kind)["$ref"].rpartition("/")[2]
+        schema = self._components[name]
+        properties = {**schema["properties"], **{name: each.schema for name, each in endpoint.neutral.items()}}
+        for field in properties.keys() - endpoint.neutral.keys():
+            properties[field] = _of_one_kind(properties[field])
+        # Anthropic's clients may ask for more tokens than there is room for, and get what there is.
+        for field, bounds in _bounds(limits, cut=is_anthropic(endpoint.path)).items():
+            if field in properties and field not in endpoint.neutral:
+                properties[field] = _within(properties[field], bounds)
+        return {**schema, "properties": properties}
+
+
+def _types(endpoint: Endpoint) -> Iterator[Any]:
+    """Yields all types that an endpoint takes and gives."""
+    yield from _bodies(endpoint)
+    yield from (kind for kind in (endpoint.answer, endpoint.event, *endpoint.others.values()) if kind is not None)
+
+
+def _bodies(endpoint: Endpoint) -> tuple[Any, ...]:
+    return endpoint.body if isinstance(endpoint.body, tuple) else (endpoint.body,) if endpoint.body is not None else ()
+
+
+def _bounds(limits: Limits, cut: bool) -> Mapping[str, Schema]:
+    """Returns what values of parameters have to be, by name; nothing for what is not known, or is `cut` to fit."""
+    known: dict[str, Schema] = {"model": {"type": "string", "enum": [*limits.models]}}
+    if limits.samples:
+        known |= {name: {"type": "integer", "maximum": limits.samples} for name in ("n", "best_of")}
+    if limits.context and not cut:
+        known |= {
+            name: {"type": "integer", "maximum": limits.context - 1}
+            for name in ("max_tokens", "max_completion_tokens", "min_tokens")
+        }
+    if limits.vocabulary:
+        ids = {"type": "integer", "minimum": 0, "maximum": limits.vocabulary - 1}
+        known |= {name: ids for name in ("allowed_token_ids", "stop_token_ids", "tokens", "prompt")}
+    return known
+
+
+def _within(schema: Schema, bounds: Schema) -> Schema:
+    """Returns a schema in which everything of the type that `bounds` names is within them, in lists too."""
+    if "anyOf" in schema:
+        return {**schema, "anyOf": [_within(one, bounds) for one in schema["anyOf"]]}
+    if "items" in schema:
+        return {**schema, "items": _within(schema["items"], bounds)}
+    return {**schema, **bounds} if schema.get("type") == bounds["type"] else schema
+
+
+def _of_one_kind(schema: Schema) -> Schema:
+    """Returns a schema in which a list holds values of one type only, as prompts do; types here cannot say that."""
+    if "anyOf" in schema:
+        kinds = [_of_one_kind(one) for one in schema["anyOf"]]
+        return {**schema, "anyOf": [each for one in kinds for each in one.get("anyOf", [one])]}
+    values = schema.get("items", {}).get("anyOf", ()) if isinstance(schema.get("items"), dict) else ()
+    if not values or not all("type" in one for one in values):
+        return schema
+    return {"anyOf": [{**schema, "items": one} for one in values]}

@@ -1,0 +1,97 @@
+"""Runs uvicorn with our protocol, our signals, our TLS, and an end in bounded time."""
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Iterator
+from functools import partial
+from typing import cast
+
+import uvicorn
+
+from gateway.errors import APIError
+from gateway.service import Gateway
+from gateway.web.app import make_app
+from gateway.web.protocol import Connection, ServerConfig
+from infra.network.listening import BACKLOG
+from infra.network.tls import HANDSHAKE_SECONDS, Certificate
+from infra.process.tasks import Tasks
+
+KEEP_ALIVE = 75  # s that an idle connection is kept
+CLOSE_SECONDS = 5  # s until connections that do not end are cut
+
+
+def _refused(gateway: Gateway, error: APIError) -> str:
+    """Tells of a refusal by a connection, and returns the id that it is told by."""
+    id = gateway.new_id()
+    gateway.refusals.report_connection(error, id)
+    return id
+
+
+class Server(uvicorn.Server):
+    """Serves a gateway. On SIGTERM or SIGINT it awaits its `drain`, closes its connections and returns."""
+
+    def __init__(self, gateway: Gateway, tls: Certificate | None = None) -> None:
+        config = ServerConfig(
+            make_app(gateway),
+            gateway.config.max_connections,
+            partial(_refused, gateway),
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=KEEP_ALIVE,
+            timeout_graceful_shutdown=CLOSE_SECONDS,
+            backlog=BACKLOG,
+        )
+        super().__init__(config)
+        self._gateway = gateway
+        self._tls = tls
+        self._tasks = Tasks("the server")
+
+    def stop(self) -> None:
+        """Begins the end, as a signal does."""
+        self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begins to serve on these sockets: with TLS, each connection has to shake hands within a time of ours."""
+        await super().startup([])
+        context = self._tls.context if self._tls is not None else None
+        for listener in sockets or ():
+            server = await asyncio.get_running_loop().create_server(
+                self._connection,
+                sock=listener,
+                ssl=context,
+                ssl_handshake_timeout=HANDSHAKE_SECONDS if context is not None else None,
+                backlog=self.config.backlog,
+            )
+            self.servers.append(server)
+        if self._tls is not None:
+            self._tasks.start(self._tls.follow())
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Ends open answers first, then connections; where others share the port, new ones go to them at once."""
+        if self._gateway.config.share_port:
+            for server in self.servers:
+                server.close()
+        await self._gateway.drain()
+        await super().shutdown(sockets)
+        await self._tasks.close()
+
+    def _connection(self) -> asyncio.Protocol:
+        """Makes what speaks HTTP on a new connection."""
+        settings = cast(ServerConfig, self.config)
+        return Connection(settings, server_state=self.server_state, app_state=self.lifespan.state)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Ends the server at a signal. uvicorn would raise it once more at the end, but a wanted end is no failure."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)

@@ -1,0 +1,125 @@
+"""Holds what every endpoint needs: ids, bodies, errors, and the two ways of delivering an answer."""
+
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.errors import APIError, is_anthropic
+from gateway.keys.caller import Caller
+from gateway.openai.admission import FEW_VALUES
+from gateway.openai.admitted import Admitted
+from gateway.openai.answers.json_pieces import json_pieces
+from gateway.openai.answers.replies import Shaper, collect, events
+from gateway.requests.holdings import Holdings
+from gateway.requests.request import Request as Open
+from gateway.service import Gateway
+from gateway.web.body import BodyRoom, parsed, read_body
+from gateway.web.direct import BodyWriter
+from gateway.web.disconnect import ClientGone, until_gone
+from gateway.web.pieced_answer import PiecedAnswer
+from gateway.web.sse import EventStream, openai_end
+from gateway.web.timing import server_timing
+
+GONE = 499  # the client closed the connection; nobody reads this status
+Body = TypeVar("Body")
+
+
+class Serving:
+    """Serves the endpoints of one gateway life."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+        self._room = BodyRoom(max(gateway.config.body_memory, gateway.config.max_body))
+
+    async def read(self, request: Request, parse: Callable[[bytes], Body], ids: bool = False) -> Body:
+        """Returns what `parse` makes of the body, which may have as many values as prompts have tokens if it has `ids`.
+
+        Raises `APIError`, also while nobody can take the request.
+        """
+        gateway = self.gateway
+        gateway.limiter.check(caller(request))
+        values = gateway.front().values() if ids else FEW_VALUES
+        return await parsed(parse, await read_body(request, gateway.config.max_body, values, self._room))
+
+    async def admit(self, request: Request, tokens: int | None = None) -> None:
+        """Counts a request against its key's limits; `tokens` is None where it asks no worker. Raises `APIError`."""
+        request.state.told.update(await holdings(request).admit(caller(request), tokens))
+
+    async def answer(
+        self,
+        request: Request,
+        admitted: Admitted,
+        received: float,
+        streaming: bool,
+        shape: Callable[[list[Open]], Shaper],
+        end: Callable[[APIError], bytes] = openai_end,
+    ) -> Response:
+        """Answers what was admitted, at once or with events, in the shape that `shape` makes. Raises `APIError`."""
+        tokens = sum(prompt.reserved for prompt in admitted.prompts)
+        await self.admit(request, tokens)
+        try:
+            opening = self.gateway.open(holdings(request), admitted.prompts, received, streaming)
+            open = await until_gone(request.receive, opening)  # it may have to wait for its turn
+        except ClientGone:
+            return Response(status_code=GONE)
+        streams = [stream for one in open for stream in one.streams]
+        parsers = [admitted.parser() for _ in streams]
+        if streaming:
+            return self.stream(request, open, partial(events, streams, parsers, shape(open)), end)
+        return await self.whole(request, open, collect(streams, parsers, shape(open)))
+
+    async def whole(self, request: Request, open: list[Open], answer: Coroutine[Any, Any, Any]) -> Response:
+        """Answers with what `answer` returns, at once, and ends the request's holdings. Raises `APIError`."""
+        try:
+            body = await until_gone(request.receive, answer)
+            return PiecedAnswer(json_pieces(body), server_timing(open))
+        except ClientGone:
+            return Response(status_code=GONE)
+        finally:
+            holdings(request).end()
+
+    def stream(
+        self,
+        request: Request,
+        open: list[Open],
+        events: Callable[[BodyWriter], AsyncGenerator[bytes, None]],
+        end: Callable[[APIError], bytes] = openai_end,
+    ) -> Response:
+        """Answers with events while they come. `end` is what a stream ends with that fails."""
+        return EventStream(
+            events,
+            headers=partial(server_timing, open),
+            refuse=partial(self.refuse, request),
+            end=end,
+            broke=partial(self._report, request),
+        )
+
+    def refuse(self, request: Request, error: APIError) -> Response:
+        """Answers with an error, in the shape of the API that was asked."""
+        self._report(request, error)
+        body = error.body_for(is_anthropic(request.scope["path"], request.headers), holdings(request).id)
+        return reply(body, error.status, error.headers())
+
+    def _report(self, request: Request, error: APIError) -> None:
+        self.gateway.refusals.report(error, holdings(request).id)
+
+
+def caller(request: Request) -> Caller:
+    """Returns who has sent a request."""
+    found: Caller = request.state.caller
+    return found
+
+
+def holdings(request: Request) -> Holdings:
+    """Returns what owns everything of a request."""
+    found: Holdings = request.state.holdings
+    return found
+
+
+def reply(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Returns an answer of JSON."""
+    return Response(msgspec.json.encode(body), status, headers, media_type="application/json")

@@ -1,0 +1,87 @@
+"""Does what is the same for every path: ids, callers, HEAD and OPTIONS, a slash at the end, headers for browsers."""
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.errors import APIError, is_anthropic
+from gateway.keys.callers import OPEN, Callers
+from gateway.requests.holdings import Holdings
+from gateway.web.cross_origin import CrossOrigin, allow, is_preflight
+
+_OWN_ID = re.compile(r"[!-~]{1,128}")  # what a client may call its request: printable, and short
+log = logging.getLogger("baton.gateway")
+
+
+class Surface:
+    """Stands around the application, which nobody reaches but a caller that `callers` lets in.
+
+    `methods` tells which methods a path takes, and `refuse` makes the answer to others.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        holdings: Callable[[], Holdings],
+        cross_origin: CrossOrigin,
+        methods: Callable[[Scope], Sequence[str]],
+        callers: Callers,
+        refuse: Callable[[Request, APIError], Response],
+    ) -> None:
+        self._app = app
+        self._holdings = holdings
+        self._cross_origin = cross_origin
+        self._methods = methods
+        self._callers = callers
+        self._refuse = refuse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request, as ASGI calls an application, and ends what it has of the gateway."""
+        with self._holdings() as holdings:
+            scope.setdefault("state", {}).update(id=holdings.id, holdings=holdings)
+            await self._answer(holdings.id, scope, receive, send)
+
+    async def _answer(self, id: str, scope: Scope, receive: Receive, send: Send) -> None:
+        asked, path = Headers(scope=scope), scope["path"].removesuffix("/") or "/"
+        scope = {**scope, "path": path}
+        shown = named_by_client(asked) or id
+        headers = {"x-request-id": shown, **self._cross_origin.headers(path, asked)}
+        if is_anthropic(path, asked):
+            headers["request-id"] = id
+
+        told: dict[str, str] = scope["state"].setdefault("told", {})  # what whoever answers has to tell beside it
+
+        async def send_on(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update({**told, **headers})
+            await send(message)
+
+        if scope["method"] == "OPTIONS" and is_preflight(asked):  # browsers send no key with it
+            preflight = Response(status_code=204, headers=self._cross_origin.preflight(path, asked))
+            await preflight(scope, receive, send_on)
+            return
+        try:
+            caller = scope["state"]["caller"] = self._callers.of(path, asked)
+        except APIError as error:
+            await self._refuse(Request(scope), error)(scope, receive, send_on)
+            return
+        if shown != id and path not in OPEN:  # open paths need no key, and requests for them are in no log
+            log.info("request %s is %s to its client", id, shown, extra={"kind": caller.tenant})
+        match scope["method"]:
+            case "HEAD":  # the server in front of this leaves the body out
+                await self._app({**scope, "method": "GET"}, receive, send_on)
+            case "OPTIONS" if methods := self._methods(scope):
+                await Response(status_code=204, headers=allow(methods))(scope, receive, send_on)
+            case _:
+                await self._app(scope, receive, send_on)
+
+
+def named_by_client(asked: Headers) -> str | None:
+    """Returns what the client calls its request, if it says so in a way that can be repeated and logged."""
+    name = asked.get("x-request-id", "")
+    return name if _OWN_ID.fullmatch(name) else None

@@ -1,0 +1,160 @@
+"""Asks an OpenAI-compatible endpoint which model it serves, and for answers as streams of server-sent events."""
+
+import json
+import math
+import time
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import httpx
+
+from contracts.errors import ConfigError, GatewayError
+from infra.network.reach import lacks_brackets
+from infra.network.tls import trusting
+
+SILENCE = 300.0  # s without a byte; the gateway has deadlines of its own
+LARGEST = 1 << 20  # bytes of one line of a stream, or of a whole answer that is no stream
+NO_KEEPING = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+"""Each request has a connection of its own, which ends with it: then a client need not be closed."""
+
+
+class Chunk(NamedTuple):
+    """Holds one event of a streamed answer."""
+
+    response: str  # id of the response, as the client sees it
+    text: str  # what it adds to the answer
+    tokens: int | None  # output tokens of the whole answer, in the event that tells them
+
+
+class EventStream:
+    """Takes server-sent events apart into chunks, whatever pieces of bytes they arrive in."""
+
+    def __init__(self) -> None:
+        self.ended = False  # whether `[DONE]` has come
+        self._rest = b""
+
+    def feed(self, data: bytes) -> Iterator[Chunk]:
+        """Yields the chunks that `data` completes. Raises `GatewayError` for an error, and for what is no chunk."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > LARGEST:
+            raise GatewayError(f"the endpoint sent a line of more than {LARGEST} bytes")
+        for line in lines:
+            field, _, value = line.partition(b":")
+            if field != b"data":
+                continue  # an empty line, or a comment that keeps the connection alive
+            if value.strip() == b"[DONE]":
+                self.ended = True
+            else:
+                yield _chunk(value)
+
+
+class Endpoint:
+    """Asks one endpoint, for any number of threads."""
+
+    def __init__(
+        self, url: str, option: str = "--url", silence: float = SILENCE, key: str = "", cert: str = ""
+    ) -> None:
+        """Takes a URL that may end in `/v1`. Raises `GatewayError` that names `option` if it is none.
+
+        A request fails after `silence` seconds without a byte. It has the API key `key`, if there is one; over HTTPS
+        the certificates in the file `cert` are trusted, or those that the system trusts.
+        """
+        try:
+            parts = urlsplit(url if "://" in url else f"http://{url}")
+            self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}"
+            usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+            address = httpx.URL(self.url)
+        except (ValueError, httpx.InvalidURL):
+            usable = False
+        if not usable and lacks_brackets(url if "://" in url else f"http://{url}"):
+            raise GatewayError(f"{option}: {url!r}: an IPv6 address stands in brackets, such as http://[::1]:8000")
+        if not usable:
+            raise GatewayError(f"{option}: {url!r}: expected a URL such as http://127.0.0.1:8000")
+        try:
+            verify = trusting(cert, "certificate") if parts.scheme == "https" else True
+        except ConfigError as error:
+            raise GatewayError(str(error)) from None
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        # No settings from the environment: a proxy knows nothing of this host's ports.
+        self._client = httpx.Client(
+            base_url=address, timeout=silence, limits=NO_KEEPING, trust_env=False, headers=headers, verify=verify
+        )
+
+    def model(self) -> str:
+        """Returns the name of the first model that is served. Raises `GatewayError`."""
+        with self._exchange("GET", "/v1/models") as response:
+            body = _body(response)
+        try:
+            return str(json.loads(body)["data"][0]["id"])
+        except (ValueError, LookupError, TypeError):
+            raise GatewayError(f"{self.url}/v1/models names no model") from None
+
+    def stream(self, path: str, body: Mapping[str, Any], longest: float = math.inf) -> Generator[Chunk, None, None]:
+        """Posts `body` to `path` and yields the answer as it comes; closing the generator ends the request.
+
+        Raises `GatewayError`, also in the middle of a stream: with the endpoint's own sentence where it has one, and
+        for an answer that breaks off or takes longer than `longest` seconds.
+        """
+        deadline = time.monotonic() + longest
+        events = EventStream()
+        streamed = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        with self._exchange("POST", path, streamed) as response:
+            for data in response.iter_bytes():
+                if time.monotonic() > deadline:
+                    raise GatewayError(f"the answer took longer than {longest:.0f} s")
+                yield from events.feed(data)
+                if events.ended:
+                    return
+        raise GatewayError("the answer broke off")
+
+    @contextmanager
+    def _exchange(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Iterator[httpx.Response]:
+        try:
+            with self._client.stream(method, path, json=body) as response:
+                if response.status_code != httpx.codes.OK:
+                    said = error_message(_body(response))
+                    raise GatewayError(said or f"{self.url}{path} answered with status {response.status_code}")
+                yield response
+        except (httpx.ConnectError, httpx.ConnectTimeout, UnicodeError) as error:
+            raise GatewayError(f"{self.url} cannot be reached: {error}") from None
+        except httpx.HTTPError as error:
+            raise GatewayError(f"the connection to {self.url} broke: {error or type(error).__name__}") from None
+
+
+def error_message(body: bytes) -> str:
+    """Returns the sentence in an error of OpenAI's shape; empty for any other body."""
+    try:
+        return str(json.loads(body)["error"]["message"])
+    except (ValueError, LookupError, TypeError):
+        return ""
+
+
+def _chunk(data: bytes) -> Chunk:
+    """Reads an event. Raises `GatewayError` with the error that it tells, and for what is no part of an answer."""
+    try:
+        event = json.loads(data)
+        if error := event.get("error"):
+            raise GatewayError(str(error["message"]))
+        text = "".join(_text(choice) for choice in event.get("choices", ()))
+        return Chunk(str(event.get("id", "")), text, (event.get("usage") or {}).get("completion_tokens"))
+    except ValueError:
+        raise GatewayError("the endpoint sent an event that is not JSON") from None
+    except (LookupError, TypeError, AttributeError):
+        raise GatewayError("the endpoint sent an event that is no part of an answer") from None
+
+
+def _text(choice: dict[str, Any]) -> str:
+    """Returns what a choice of a chat, or of a completion, adds."""
+    return (choice["delta"].get("content") if "delta" in choice else choice["text"]) or ""
+
+
+def _body(response: httpx.Response) -> bytes:
+    """Reads a body up to `LARGEST` bytes; what is cut off there is no JSON any more."""
+    body = b""
+    for data in response.iter_bytes():
+        body += data
+        if len(body) > LARGEST:
+            break
+    return body[:LARGEST]

@@ -1,0 +1,63 @@
+"""Says who proposes tokens to decode steps: chosen from what was asked for and what was given, or refused by name."""
+
+from typing import Literal
+
+from infra.config.engine import EngineConfig, EngineOptions
+from msgspec.structs import replace
+
+from contracts.errors import ConfigError
+
+Proposing = Literal["none", "ngram", "draft", "medusa", "eagle"]
+GIVEN: tuple[Proposing, ...] = ("eagle", "medusa", "draft")
+"""Those that read weights of their own. Where it is open who proposes, the first of which something was given does."""
+OPTIONS: dict[Proposing, str] = {"eagle": "--eagle", "medusa": "--medusa", "draft": "--draft-model"}
+
+
+def proposing(options: EngineOptions) -> Proposing:
+    """Returns who proposes, by these options. Raises `ConfigError` for options that do not go together."""
+    who = _chosen(options)
+    if options.acceptance != "exact" and who != "medusa":
+        raise ConfigError("--acceptance", options.acceptance, f"it is for guesses of Medusa heads, not of {who}")
+    if options.speculative_answers and who != "ngram":
+        why = f"it is for guesses from texts (ngram), not of {who}"
+        raise ConfigError("--speculative-answers", options.speculative_answers, why)
+    return who
+
+
+def _chosen(options: EngineOptions) -> Proposing:
+    """Returns who proposes, by what was asked for and given."""
+    asked = options.speculation
+    paths: dict[Proposing, str] = {
+        "eagle": options.eagle,
+        "medusa": options.medusa,
+        "draft": options.draft_model,
+    }
+    if asked == "auto":
+        return next((kind for kind in GIVEN if paths[kind]), "ngram")
+    for kind, path in paths.items():
+        if path and kind != asked:
+            raise ConfigError(OPTIONS[kind], path, f"--speculation {asked} does not read it; {kind} or auto does")
+        if kind == asked and not path and kind != "eagle":  # a checkpoint may have a head of its own
+            raise ConfigError("--speculation", asked, f"it needs {OPTIONS[kind]}")
+    if asked == "none" and options.speculative_tokens:
+        raise ConfigError("--speculative-tokens", options.speculative_tokens, "with --speculation none nobody proposes")
+    return asked
+
+
+def on_prefill(config: EngineConfig) -> EngineConfig:
+    """Returns the settings of a prefill worker, which proposes nothing: of a head that has KV it computes the prompt's.
+
+    Raises `ConfigError` as `proposing` does.
+    """
+    if proposing(config) == "eagle":
+        return replace(config, speculation="eagle", draft_model="", medusa="")
+    return replace(
+        config,
+        speculation="none",
+        speculative_tokens=0,
+        speculative_answers=0,
+        acceptance="exact",
+        draft_model="",
+        medusa="",
+        eagle="",
+    )

@@ -1,0 +1,78 @@
+"""Lets tenants take turns where few works are done at once, so that many works of a tenant delay no other tenant.
+
+Free slots are taken at once. Where no slot is free, a tenant's works wait in order, and the next slot is for the tenant
+whose turn it is (`infra/fair_queueing/shares.py`). The number of works that a tenant may have waiting is bounded.
+"""
+
+import asyncio
+from collections import deque
+from typing import NamedTuple
+
+from contracts.errors import BatonError
+from infra.fair_queueing.shares import Shares
+
+
+class Party(NamedTuple):
+    """Names the tenant of a work, and says how much that tenant weighs beside others."""
+
+    tenant: str = ""
+    weight: float = 1.0
+
+
+NOBODY = Party()
+
+
+class TooManyWait(BatonError):
+    """A tenant has as many works waiting as it may."""
+
+
+class _Waiting(NamedTuple):
+    weight: float
+    size: int
+    turn: asyncio.Future[None]
+
+
+class Slots:
+    """Gives out slots. All of it runs on one event loop's thread."""
+
+    def __init__(self, count: int, each: int) -> None:
+        """Has `count` slots. `each`: works that a tenant may have waiting."""
+        self._free = count
+        self._each = each
+        self._shares = Shares()
+        self._lines: dict[str, deque[_Waiting]] = {}
+
+    async def take(self, party: Party, size: int) -> None:
+        """Waits for a slot for a work; turns are counted by the works' sizes. Raises `TooManyWait`."""
+        if self._free:
+            self._free -= 1
+            return
+        line = self._lines.setdefault(party.tenant, deque())
+        if len(line) >= self._each:
+            raise TooManyWait(f"{len(line)} works of this tenant wait, as many as may")
+        waiting = _Waiting(party.weight, size, asyncio.get_running_loop().create_future())
+        line.append(waiting)
+        try:
+            await waiting.turn
+        except asyncio.CancelledError:
+            if not waiting.turn.cancelled():
+                self.give_back()  # its turn had come
+            elif waiting in line:
+                line.remove(waiting)
+                if not line:
+                    del self._lines[party.tenant]
+            raise
+
+    def give_back(self) -> None:
+        """Gives the slot that `take` took to the tenant whose turn it is."""
+        while self._lines:
+            tenant = self._shares.turn({name: line[0].weight for name, line in self._lines.items()})
+            line = self._lines[tenant]
+            waiting = line.popleft()
+            if not line:
+                del self._lines[tenant]
+            if not waiting.turn.done():
+                self._shares.charge(tenant, waiting.size)
+                waiting.turn.set_result(None)
+                return
+        self._free += 1

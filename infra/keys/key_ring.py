@@ -1,0 +1,76 @@
+"""Tells whose an API key is, by files that are read again when they change."""
+
+import logging
+import os
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+from contracts.errors import ConfigError
+from infra.keys.api_key import SALT_BYTES, KeyRecord, fits, id_of
+from infra.keys.key_file import read_keys
+
+LOOK_SECONDS = 1.0  # s between two looks at whether a file has changed
+NOBODY = KeyRecord(id="0" * 12, name="nobody", salt=secrets.token_hex(SALT_BYTES), hash="00" * 32, created_at=0)
+log = logging.getLogger("baton.keys")
+
+Mark = tuple[int, int, int, int]  # times of change in ns, size, inode, which is used again: a changed file differs
+
+
+class KeyRing:
+    """Holds the keys of some files."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        """Reads them. Raises `ConfigError` for one that is missing or broken."""
+        self._marks: dict[Path, Mark | None] = {}
+        self._keys: dict[Path, list[KeyRecord]] = {}
+        for path in map(Path, paths):
+            self._marks[path] = _mark(path)
+            self._keys[path] = read_keys(path)
+        self._known: dict[str, KeyRecord] = {}
+        self._index()
+
+    def find(self, text: str) -> KeyRecord | None:
+        """Returns the record of a key, None if there is none.
+
+        A key is found by its public part, and hashed and compared once in any case: how long that takes tells neither
+        how much of it is right nor whether its public part is known.
+        """
+        record = self._known.get(id_of(text), NOBODY)
+        return record if fits(text, record) and record is not NOBODY else None
+
+    def known(self, id: str) -> KeyRecord | None:
+        """Returns the record with this public part, for whoever has seen its key before; None if there is none."""
+        return self._known.get(id)
+
+    def refresh(self) -> bool:
+        """Reads again what has changed, and returns whether a key may have gone.
+
+        A file that is missing or broken now leaves its keys as they were.
+        """
+        known = self._known
+        for path, before in self._marks.items():
+            mark = _mark(path)
+            if mark == before:
+                continue
+            self._marks[path] = mark
+            try:
+                self._keys[path] = read_keys(path)
+            except ConfigError as error:
+                log.warning("%s; its keys stay as they were", error)
+            else:
+                self._index()
+                log.info("%s: %d keys are valid", path, len(self._keys[path]))
+        return known is not self._known
+
+    def _index(self) -> None:
+        """Puts a whole new table in the place of the old one, so that other threads see one or the other."""
+        self._known = {key.id: key for keys in self._keys.values() for key in keys}
+
+
+def _mark(path: Path) -> Mark | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino

@@ -1,0 +1,121 @@
+"""Settles which address a worker listens on and which one it announces: by interface, by network, or as it is given."""
+
+import re
+import socket
+from collections.abc import Callable, Sequence
+from ipaddress import IPv6Address, ip_address, ip_network
+
+from contracts.errors import ConfigError
+from infra.config.place import PlaceOptions
+from infra.network.interfaces import IP, OwnAddress, told
+from infra.network.ports import parse_ports
+from infra.network.reach import ANY, Reach, bare
+
+NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
+Resolve = Callable[[str], str | None]
+"""Returns the IPv4 address of a host's name; None if it has none."""
+
+
+def resolve(name: str) -> str | None:
+    """Asks the system for a name's IPv4 address."""
+    try:
+        return str(socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
+    except (OSError, UnicodeError):
+        return None
+
+
+def reach_of(options: PlaceOptions, own: Sequence[OwnAddress], resolve: Resolve = resolve) -> Reach:
+    """Returns where to listen and what to announce on a host with these addresses.
+
+    Raises `ConfigError` for what no other host could connect to; where an address is missing it names those there are.
+    """
+    host, ports = bare(options.host), parse_ports(options.ports)
+    if host:
+        _check_host(options.host, host, own)
+    if options.announce:
+        announced, ours = _announced(options.announce, host, own, resolve)
+        if not host and not ours:
+            why = "is no address of this host, which has {}; --host says what to listen on"
+            raise ConfigError("--announce", options.announce, why.format(told(own)))
+        return Reach(host or ours, announced, ports)
+    if host in ANY:
+        why = f"nobody can connect to that; --announce says by which address others do: {told(own)}"
+        raise ConfigError("--host", options.host, why)
+    return Reach(host, host, ports) if host else Reach(ports=ports)
+
+
+def _check_host(given: str, host: str, own: Sequence[OwnAddress]) -> None:
+    ip = _ip(host)
+    if ip is None:
+        raise ConfigError("--host", given, f"is no address; this host has {told(own)}")
+    if host not in ANY and not _is_own(ip, own):
+        raise ConfigError("--host", given, f"is no address of this host, which has {told(own)}")
+
+
+def _announced(given: str, host: str, own: Sequence[OwnAddress], resolve: Resolve) -> tuple[str, str]:
+    """Returns the host to announce, and the address of this host that it is; empty if it is none."""
+    announce = bare(given)
+    if "/" in announce:
+        return (_first(given, host, _within(given, own)),) * 2
+    if any(each.interface == announce for each in own):
+        return (_first(given, host, _on(given, announce, own)),) * 2
+    ip = _ip(announce)
+    if ip is not None:
+        if announce in ANY:
+            raise ConfigError("--announce", given, "nobody can connect to that")
+        return announce, _first(given, host, [ip]) if _is_own(ip, own) else ""
+    if NAME.fullmatch(announce) is None:
+        why = "is no interface, network such as 10.0.0.0/8, address or host name; --ports is for ports"
+        raise ConfigError("--announce", given, why)
+    found = resolve(announce)
+    if found is None:
+        why = f"is no interface of this host, which has {told(own)}, and no host name that has an IPv4 address"
+        raise ConfigError("--announce", given, why)
+    ours = ip_address(found)
+    return announce, found if _usable(ours) and _is_own(ours, own) else ""  # Debian's own name is 127.0.1.1 to itself
+
+
+def _within(given: str, own: Sequence[OwnAddress]) -> list[IP]:
+    try:
+        network = ip_network(bare(given), strict=False)
+    except ValueError:
+        raise ConfigError("--announce", given, "is no network such as 10.0.0.0/8 or fd00::/8") from None
+    usable = [each.ip for each in own if _usable(each.ip) or network.is_loopback]
+    found = [ip for ip in usable if ip in network]
+    if not found:
+        raise ConfigError("--announce", given, f"no address of this host is in it: it has {told(own)}")
+    return found
+
+
+def _on(given: str, interface: str, own: Sequence[OwnAddress]) -> list[IP]:
+    """Returns an interface's addresses, those of IPv4 first."""
+    found = [each.ip for each in own if each.interface == interface]
+    usable = [ip for ip in found if _usable(ip)] or [ip for ip in found if ip.is_loopback]
+    if not usable:
+        why = "has no address that others can connect to: {}".format(", ".join(map(str, found)))
+        raise ConfigError("--announce", given, why)
+    return sorted(usable, key=lambda ip: ip.version)
+
+
+def _first(given: str, host: str, found: Sequence[IP]) -> str:
+    """Returns the first of these addresses that is listened on."""
+    for ip in found:
+        if host in ("", "::", str(ip)) or (host == "0.0.0.0" and ip.version == 4):
+            return str(ip)
+    raise ConfigError("--announce", given, f"is {found[0]} here, where --host {host} does not listen")
+
+
+def _usable(ip: IP) -> bool:
+    """Tells whether another host can connect to the address without naming an interface of its own."""
+    return not ip.is_loopback and not ip.is_link_local
+
+
+def _is_own(ip: IP, own: Sequence[OwnAddress]) -> bool:
+    return any(each.ip == ip for each in own) or (ip.is_loopback and not isinstance(ip, IPv6Address))
+
+
+def _ip(text: str) -> IP | None:
+    try:
+        return ip_address(text)
+    except ValueError:
+        return None

@@ -1,0 +1,116 @@
+"""Decides who may connect to the sockets that a context binds: it alone answers ZeroMQ's questions about peers.
+
+ZeroMQ asks over ZAP (its RFC 27) when a peer has proved that it has the secret key of the public key that it shows
+(CURVE), or has named a user and a token (PLAIN). On control sockets only the deployment's own client key is admitted,
+on payload sockets only users who were expected, each with its own token. Without a gatekeeper nobody is admitted.
+
+What fails before ZeroMQ asks, for want of the binding end's key, of CURVE or of ZeroMQ, it refuses by itself; of the
+sockets that the gatekeeper watches, it counts that too. The log has one line a minute at most.
+"""
+
+import asyncio
+import hmac
+import itertools
+import logging
+import time
+from collections.abc import Callable
+
+import zmq
+import zmq.asyncio
+from zmq.utils import z85
+
+from infra.network.curve_keys import CurveKeys
+from infra.network.handshakes import Handshakes
+from infra.network.sockets import CONTROL, PAYLOAD
+from infra.process.tasks import Tasks
+
+ENDPOINT = "inproc://zeromq.zap.01"
+VERSION = b"1.0"
+UNEXPECTED = "it is not expected, or not any more"
+BATCH = 16  # questions answered before other tasks have their turn
+QUIET = 60.0  # s between two lines in the log
+REASONS = ("handshake", "key", "user", "token", "mechanism")
+log = logging.getLogger("baton.sockets")
+
+
+class Gatekeeper:
+    """Serves a context until it is closed. It is made before any socket of the context binds."""
+
+    def __init__(
+        self, context: zmq.asyncio.Context, keys: CurveKeys, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._client = z85.decode(keys.client_public)
+        self._clock = clock
+        self._quiet_until = clock()
+        self._tokens: dict[bytes, bytes] = {}  # by user
+        self._watched: list[Handshakes] = []
+        self.refused = dict.fromkeys(REASONS, 0)
+        """Counts the connections that were refused, by reason."""
+        self._socket = context.socket(zmq.REP)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.bind(ENDPOINT)
+        self.tasks = Tasks("the gatekeeper")
+        """Run until `close`; wait for their failure beside the context owner's other tasks."""
+        self.tasks.start(self._serve())
+
+    def expect(self, user: str, token: str) -> None:
+        """Admits a user to payload sockets, with this token only, until `forget`. Call it before the user connects."""
+        self._tokens[user.encode()] = token.encode()
+
+    def forget(self, user: str) -> None:
+        """Admits the user no more. A connection that stands is not cut."""
+        self._tokens.pop(user.encode(), None)
+
+    def watch(self, socket: zmq.asyncio.Socket) -> None:
+        """Counts the peers of a bound socket that fail before ZeroMQ asks about them."""
+
+        def failed(event: int) -> None:
+            self._refuse("handshake", str(socket.getsockopt_string(zmq.LAST_ENDPOINT)))
+
+        self._watched.append(Handshakes(socket, zmq.Event.HANDSHAKE_FAILED_PROTOCOL, failed, self.tasks))
+
+    async def close(self) -> None:
+        """Ends the service, before or after the watched sockets are closed."""
+        for handshakes in self._watched:
+            await handshakes.close()
+        await self.tasks.close()
+        self._socket.close(0)
+
+    async def _serve(self) -> None:
+        for number in itertools.count(1):
+            if number % BATCH == 0:
+                await asyncio.sleep(0)  # while questions lie ready, answering them never suspends
+            _, request, domain, address, _, mechanism, *credentials = await self._socket.recv_multipart()
+            reason = self._objection(domain.decode(), mechanism, credentials)
+            if reason:
+                self._refuse(reason, address.decode())
+                answer = [b"400", b"refused", b"", b""]
+            else:
+                answer = [b"200", b"OK", credentials[0] if mechanism == b"PLAIN" else b"", b""]
+            await self._socket.send_multipart([VERSION, request, *answer])
+
+    def _objection(self, domain: str, mechanism: bytes, credentials: list[bytes]) -> str:
+        """Returns why this peer is not admitted; empty if it is."""
+        match domain, mechanism, credentials:
+            case _, b"CURVE", [key] if domain == CONTROL:
+                return "" if hmac.compare_digest(key, self._client) else "key"
+            case _, b"PLAIN", [user, token] if domain == PAYLOAD:
+                expected = self._tokens.get(user)
+                if expected is None:
+                    return "user"
+                return "" if hmac.compare_digest(token, expected) else "token"
+        return "mechanism"
+
+    def _refuse(self, reason: str, address: str) -> None:
+        self.refused[reason] += 1
+        now = self._clock()
+        if now < self._quiet_until:
+            return
+        self._quiet_until = now + QUIET
+        log.warning(
+            "refused a peer at %s (%s): %s; %d refused so far",
+            address or "this host",
+            reason,
+            UNEXPECTED if reason in ("user", "token") else "it does not have this deployment's secret (--secret-file)",
+            sum(self.refused.values()),
+        )

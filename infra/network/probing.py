@@ -1,0 +1,23 @@
+"""Finds out whether a TCP connection to an endpoint can be made, and if not, why: without saying anything there."""
+
+import asyncio
+import contextlib
+import os
+
+from infra.network.reach import bare
+
+
+async def obstacle(endpoint: str, seconds: float) -> str:
+    """Returns why nothing connects to `tcp://host:port` within so many seconds, in words; empty if something does."""
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    try:
+        async with asyncio.timeout(seconds):
+            _, writer = await asyncio.open_connection(bare(host), int(port))
+    except TimeoutError:
+        return f"no answer within {seconds:g} s"
+    except OSError as error:
+        return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return ""

@@ -1,0 +1,104 @@
+"""Derives keys from the deployment's secret, and seals bodies that only its holders can read or make.
+
+HKDF-SHA256 (RFC 5869) derives one key per purpose; AES-256-GCM (NIST SP 800-38D) seals with a random 96-bit nonce in
+front of the ciphertext. The place that a body is meant for goes in as associated data, so that a body cannot be moved.
+What others may read is signed with HMAC-SHA256 (RFC 2104), bound to its place in the same way.
+"""
+
+import hmac
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from contracts.errors import ConfigError, SealError
+
+NONCE = 12  # bytes
+LEAST_SECRET = 16  # characters
+
+
+def derive_key(secret: bytes, purpose: str, salt: bytes = b"") -> bytes:
+    """Derives a 32-byte key for one purpose, and for one use of it where `salt` is never the same again."""
+    return HKDF(algorithm=SHA256(), length=32, salt=b"baton" + salt, info=purpose.encode()).derive(secret)
+
+
+class Sealer:
+    """Seals and opens bodies of one purpose."""
+
+    def __init__(self, secret: bytes, purpose: str) -> None:
+        self._cipher = AESGCM(derive_key(secret, purpose))
+
+    def seal(self, body: bytes, place: str) -> bytes:
+        """Returns the nonce and the ciphertext of `body`, bound to `place`."""
+        nonce = os.urandom(NONCE)
+        return nonce + self._cipher.encrypt(nonce, body, place.encode())
+
+    def open(self, sealed: bytes, place: str) -> bytes:
+        """Returns the body. Raises `SealError` if it was altered, moved, or made with another secret."""
+        try:
+            return self._cipher.decrypt(sealed[:NONCE], sealed[NONCE:], place.encode())
+        except (InvalidTag, ValueError):
+            raise SealError(f"a body for {place} was not sealed with this deployment's secret") from None
+
+
+class Signer:
+    """Signs bodies that everybody may read, and tells whether a body was signed with the same secret."""
+
+    def __init__(self, secret: bytes, purpose: str) -> None:
+        self._key = derive_key(secret, purpose)
+
+    def sign(self, body: bytes, place: str) -> str:
+        """Returns 64 hexadecimal digits that fit this body at this place."""
+        named = place.encode()
+        return hmac.digest(self._key, len(named).to_bytes(4, "big") + named + body, "sha256").hex()
+
+    def signed(self, body: bytes, place: str, signature: str) -> bool:
+        """Tells whether `signature` was made of this body, for this place, with this deployment's secret."""
+        return hmac.compare_digest(self.sign(body, place).encode(), signature.encode())
+
+
+def new_secret() -> str:
+    """Makes a fresh secret, as text for a secret file."""
+    return secrets.token_hex(32)
+
+
+def load_secret(path: str) -> bytes:
+    """Reads the secret in `path`; for an empty path, this user's own, made at first use with mode 0600.
+
+    Raises `ConfigError` if it cannot be read or made, or is too short.
+    """
+    if path:
+        try:
+            secret = Path(path).read_bytes().strip()
+        except OSError as error:
+            raise ConfigError("--secret-file", path, error.strerror or "cannot be read") from None
+        if len(secret) < LEAST_SECRET:
+            raise ConfigError("--secret-file", path, f"a secret has at least {LEAST_SECRET} characters")
+        return secret
+    own = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "baton" / "secret"
+    try:
+        own.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not own.exists():
+            _make(own)
+    except OSError as error:
+        why = f"no secret can be made: {error.strerror}; XDG_STATE_HOME names another place, --secret-file a secret"
+        raise ConfigError("--secret-file", str(own), why) from None
+    return load_secret(str(own))
+
+
+def _make(own: Path) -> None:
+    """Gives the secret file its name once the whole secret is written: a full disk leaves no file with a part of it."""
+    part = own.with_name(f".{own.name}.{os.getpid()}")
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(new_secret())
+        with suppress(FileExistsError):  # another process was first
+            os.link(part, own)
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,233 @@
+"""Makes all ZeroMQ sockets of Baton, with every bound and time-out written out.
+
+Only workers bind. Routers refuse what they cannot deliver instead of dropping it (ROUTER_MANDATORY); dealers queue only
+for a connection that stands (IMMEDIATE); nothing lingers after a close, but payloads for a moment (`FAREWELL_MS`).
+Sends never block: a full queue is `False`.
+
+Control sockets encrypt and authenticate with CURVE (ZeroMQ's RFC 26). Payload sockets only ask who connects (PLAIN),
+as what they carry is sealed by itself. Both admit nobody unless their context has a `infra.network.gatekeeper`'s
+`Gatekeeper`. A dealer that was refused never connects: its sends are refused, and whoever waits for its peer runs into
+a deadline.
+"""
+
+import asyncio
+import os
+from collections.abc import Awaitable
+from pathlib import Path
+
+import zmq
+import zmq.asyncio
+
+from contracts.errors import ConfigError
+from infra.network.curve_keys import CurveKeys
+from infra.network.reach import Reach, endpoint
+
+CONTROL, PAYLOAD = "control", "kv"  # ZAP domains
+QUEUE = 4096  # messages per peer and direction; memory is bounded by credit, not by this
+TOKENS = 64  # messages of tokens per gateway, at either end; more wait in the worker's ledger, where they grow together
+TOKEN_BUFFER = 32 << 10  # bytes, of the system, for the same; else it holds megabytes of small messages
+LARGEST_MESSAGE = 8 << 20  # bytes, of a prompt of a million tokens; a larger one closes the connection
+LARGEST_PAYLOAD = 32 << 20  # bytes; settings allow half of it
+PAYLOADS = 256  # that may wait on a payload socket to be read
+COPIED = 64 << 10  # bytes; smaller frames are copied even where copying was not asked for
+KEEPALIVE_SECONDS = 2  # of TCP, so that a connection that is silently gone is noticed
+KEEPALIVE_PROBES = 2
+CONNECT_MS = 5000  # ms after which a connection is tried anew; the system would ask ever more seldom, for minutes
+FAREWELL_MS = 100
+"""A closed payload socket lingers for so long. Else libzmq 4.3 aborts the process (session_base.cpp, clean_pipes) if
+the connection breaks just then, in the middle of a message of several frames."""
+Frame = bytes | memoryview
+
+
+def router(context: zmq.asyncio.Context, reach: Reach, keys: CurveKeys) -> tuple[zmq.asyncio.Socket, str]:
+    """Makes a bound control ROUTER, and returns the endpoint that others connect to, `tcp://host:port`, too.
+
+    Raises `ConfigError` for a host that cannot be bound, and for ports of which all are taken.
+    """
+    return _bound_tcp(_curve_server(context, keys), reach)
+
+
+def dealer(context: zmq.asyncio.Context, address: str, keys: CurveKeys) -> zmq.asyncio.Socket:
+    """Makes a control DEALER to one life of one peer, with an identity that was never used before."""
+    return _connected(_curve_client(context, keys), address)
+
+
+def token_router(context: zmq.asyncio.Context, reach: Reach, keys: CurveKeys) -> tuple[zmq.asyncio.Socket, str]:
+    """Makes a control ROUTER that sends tokens to gateways, soon full for one that falls behind. Raises `ConfigError`.
+
+    What waits in a queue leaves as it is, one message for each step; what waits in the ledger leaves as one message.
+    """
+    socket = _curve_server(context, keys)
+    socket.setsockopt(zmq.SNDHWM, TOKENS)
+    socket.setsockopt(zmq.SNDBUF, TOKEN_BUFFER)
+    return _bound_tcp(socket, reach)
+
+
+def token_dealer(context: zmq.asyncio.Context, address: str, keys: CurveKeys) -> zmq.asyncio.Socket:
+    """Makes the gateway's end of the same."""
+    socket = _curve_client(context, keys)
+    socket.setsockopt(zmq.RCVHWM, TOKENS)
+    socket.setsockopt(zmq.RCVBUF, TOKEN_BUFFER)
+    return _connected(socket, address)
+
+
+def payload_router(context: zmq.asyncio.Context, reach: Reach) -> tuple[zmq.asyncio.Socket, str]:
+    """Makes the same for payloads, whose peers the context's gatekeeper has to expect. Raises `ConfigError`."""
+    return _bound_tcp(_plain_server(context), reach)
+
+
+def payload_ipc_router(context: zmq.asyncio.Context, path: Path) -> tuple[zmq.asyncio.Socket, str]:
+    """Makes the same on a Unix socket, with the endpoint `ipc://path`. Whoever closes it unlinks the path.
+
+    Raises `ConfigError` for a path that is too long for the system or cannot be made.
+    """
+    return _bound_ipc(_plain_server(context), path)
+
+
+def payload_dealer(
+    context: zmq.asyncio.Context, address: str, identity: bytes, user: str, token: str
+) -> zmq.asyncio.Socket:
+    """Makes a DEALER for payloads. One that the other end's gatekeeper does not expect yet is refused for good."""
+    socket = _dealer(context, identity, LARGEST_MESSAGE)
+    try:
+        socket.setsockopt_string(zmq.PLAIN_USERNAME, user)
+        socket.setsockopt_string(zmq.PLAIN_PASSWORD, token)
+    except zmq.ZMQError:
+        socket.close(0)
+        raise
+    return _connected(socket, address)
+
+
+def send_now(socket: zmq.asyncio.Socket, frames: list[Frame]) -> bool:
+    """Sends now, copying, or returns False: the peer's queue is full, or the peer is gone. Needs the running loop."""
+    return _sent_now(socket.send_multipart(frames, flags=zmq.NOBLOCK))
+
+
+async def try_send(socket: zmq.asyncio.Socket, frames: list[Frame]) -> bool:
+    """Does what `send_now` does, for callers that await; it never suspends."""
+    return send_now(socket, frames)
+
+
+def send_now_tracked(socket: zmq.asyncio.Socket, frames: list[Frame]) -> zmq.MessageTracker | None:
+    """Sends now without copying, or returns None.
+
+    The memory must not change until the tracker is done. It watches every frame; the one that `send_multipart` itself
+    returns watches the last frame only. Frames under 64 KiB are copied all the same, which is faster, and done at once.
+    """
+    tracked = [zmq.Frame(frame, track=True, copy_threshold=COPIED) for frame in frames]
+    if not _sent_now(socket.send_multipart(tracked, flags=zmq.NOBLOCK, copy=False, track=True)):
+        return None
+    return zmq.MessageTracker(*tracked)
+
+
+def _sent_now(attempt: Awaitable[object]) -> bool:
+    """Tells whether a NOBLOCK send went out. Its future is done, unless it was queued behind a poll for writing."""
+    assert isinstance(attempt, asyncio.Future)
+    if not attempt.done():
+        attempt.cancel()
+        return False
+    error = attempt.exception()
+    if error is None:
+        return True
+    if isinstance(error, zmq.ZMQError) and error.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
+        return False
+    raise error
+
+
+def _curve_server(context: zmq.asyncio.Context, keys: CurveKeys) -> zmq.asyncio.Socket:
+    socket = _router(context, CONTROL, LARGEST_MESSAGE)
+    socket.setsockopt(zmq.CURVE_SERVER, 1)
+    socket.setsockopt(zmq.CURVE_SECRETKEY, keys.server_secret)
+    return socket
+
+
+def _curve_client(context: zmq.asyncio.Context, keys: CurveKeys) -> zmq.asyncio.Socket:
+    socket = _dealer(context, b"b" + os.urandom(15), LARGEST_MESSAGE)
+    socket.setsockopt(zmq.CURVE_SERVERKEY, keys.server_public)
+    socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.client_public)
+    socket.setsockopt(zmq.CURVE_SECRETKEY, keys.client_secret)
+    return socket
+
+
+def _plain_server(context: zmq.asyncio.Context) -> zmq.asyncio.Socket:
+    socket = _router(context, PAYLOAD, LARGEST_PAYLOAD)
+    socket.setsockopt(zmq.RCVHWM, PAYLOADS)
+    socket.setsockopt(zmq.PLAIN_SERVER, 1)
+    return socket
+
+
+def _router(context: zmq.asyncio.Context, domain: str, largest: int) -> zmq.asyncio.Socket:
+    socket = _bounded(context.socket(zmq.ROUTER), largest)
+    socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    socket.setsockopt_string(zmq.ZAP_DOMAIN, domain)
+    socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without it, whoever is not asked for would be admitted
+    return socket
+
+
+def _bound_tcp(socket: zmq.asyncio.Socket, reach: Reach) -> tuple[zmq.asyncio.Socket, str]:
+    socket.setsockopt(zmq.IPV6, int(":" in reach.host))
+    try:
+        for port in reach.ports or ("*",):
+            try:
+                socket.bind(endpoint(reach.host, port))
+            except zmq.ZMQError as error:
+                if error.errno != zmq.EADDRINUSE:
+                    raise ConfigError("--host", reach.host, f"cannot be bound: {error.strerror}") from None
+            else:
+                bound = str(socket.getsockopt_string(zmq.LAST_ENDPOINT))
+                return socket, reach.told(int(bound.rpartition(":")[2]))
+        text = f"{reach.ports.start}-{reach.ports.stop - 1}"
+        raise ConfigError("--ports", text, "other processes have taken all of them")
+    except ConfigError:
+        socket.close(0)
+        raise
+
+
+def _bound_ipc(socket: zmq.asyncio.Socket, path: Path) -> tuple[zmq.asyncio.Socket, str]:
+    why = ""
+    if len(os.fsencode(path)) > zmq.IPC_PATH_MAX_LEN:
+        why = f"is longer than the {zmq.IPC_PATH_MAX_LEN} bytes of a socket's path"
+    else:
+        try:
+            socket.bind(f"ipc://{path}")
+        except zmq.ZMQError as error:
+            why = f"cannot be bound: {error.strerror}"
+    if why:
+        socket.close(0)
+        raise ConfigError("--host", str(path), why)
+    return socket, f"ipc://{path}"
+
+
+def _dealer(context: zmq.asyncio.Context, identity: bytes, largest: int) -> zmq.asyncio.Socket:
+    socket = _bounded(context.socket(zmq.DEALER), largest)
+    socket.setsockopt(zmq.IMMEDIATE, 1)
+    socket.setsockopt(zmq.IDENTITY, identity)
+    socket.setsockopt(zmq.RECONNECT_IVL, 50)
+    socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+    socket.setsockopt(zmq.CONNECT_TIMEOUT, CONNECT_MS)
+    return socket
+
+
+def _connected(socket: zmq.asyncio.Socket, address: str) -> zmq.asyncio.Socket:
+    try:
+        socket.setsockopt(zmq.IPV6, int("[" in address))  # with it, a host's name would stand for IPv6 addresses first
+        socket.connect(address)
+    except zmq.ZMQError:
+        socket.close(0)
+        raise
+    return socket
+
+
+def _bounded(socket: zmq.asyncio.Socket, largest: int) -> zmq.asyncio.Socket:
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.SNDHWM, QUEUE)
+    socket.setsockopt(zmq.RCVHWM, QUEUE)
+    socket.setsockopt(zmq.MAXMSGSIZE, largest)
+    # Not ZeroMQ's heartbeats: with them libzmq 4.3 aborts the process when a peer goes away while its queue here is
+    # full (issues 3937 and 4364 of libzmq).
+    socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_SECONDS)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, KEEPALIVE_SECONDS)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, KEEPALIVE_PROBES)
+    socket.setsockopt(zmq.HANDSHAKE_IVL, 5000)
+    return socket

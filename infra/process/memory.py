@@ -1,0 +1,51 @@
+"""Says how much memory of the host a process may still use, and whether the kernel has killed for lack of it."""
+
+import os
+from pathlib import Path
+
+from infra.process.control_groups import ControlGroups, figure_in, number_in
+
+UNBOUNDED = 1 << 62  # bytes; version 1 writes nearly 2^63 where there is no limit
+
+
+def available_memory(groups: ControlGroups | None = None, meminfo: Path = Path("/proc/meminfo")) -> int:
+    """Returns the bytes that this process may still use: the kernel's estimate, or what its control groups leave."""
+    available = figure_of_meminfo(meminfo, "MemAvailable")
+    if available is None:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    return min(available, left_by_groups(groups or ControlGroups()))
+
+
+def left_by_groups(groups: ControlGroups) -> int:
+    """Returns the fewest bytes that any control group of the process has left; `UNBOUNDED` where none has a limit.
+
+    A group's use includes the pages of files that it has read. The kernel gives those up for other memory, recently
+    read ones too, such as a model's that was loaded before; `MemAvailable` counts both as available.
+    """
+    left = [UNBOUNDED]
+    for group in groups.of_version_2():
+        limit, used = number_in(group / "memory.max", UNBOUNDED), number_in(group / "memory.current", 0)
+        left.append(limit - used + _pages_of_files(group, ""))
+    for group in groups.of_version_1("memory"):
+        limit = number_in(group / "memory.limit_in_bytes", UNBOUNDED)
+        used = number_in(group / "memory.usage_in_bytes", 0)
+        left.append(limit - used + _pages_of_files(group, "total_"))
+    return max(0, min(left))
+
+
+def _pages_of_files(group: Path, prefix: str) -> int:
+    return sum(figure_in(group / "memory.stat", f"{prefix}{lists}_file") for lists in ("active", "inactive"))
+
+
+def figure_of_meminfo(meminfo: Path, name: str) -> int | None:
+    """Returns a figure of `/proc/meminfo` in bytes, None where the kernel has none (proc(5))."""
+    try:
+        lines = meminfo.read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:")), None)
+
+
+def out_of_memory_kills(vmstat: Path = Path("/proc/vmstat")) -> int:
+    """Returns how many processes the kernel has killed for lack of memory since the boot, in any control group."""
+    return figure_in(vmstat, "oom_kill")

@@ -1,0 +1,76 @@
+"""Owns the asyncio tasks of a part of a service, so that none dies unheard: what kills one is logged and ends the part.
+
+No other module makes tasks. A part whose tasks run until it closes has a `Tasks`. Whoever takes the result of a task
+itself, in the same function and whatever happens, starts it with `child`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, NoReturn, TypeVar
+
+from contracts.errors import BatonError
+from infra.process.ending import end
+
+T = TypeVar("T")
+log = logging.getLogger("baton.tasks")
+
+
+class Tasks:
+    """Runs tasks of one part until `close`. The first error of any of them is kept, and `failed` is called then.
+
+    An error that somebody has named (`BatonError`) is logged as its sentence, a bug with its traceback.
+    """
+
+    def __init__(self, part: str, failed: Callable[[], None] = lambda: None) -> None:
+        """Needs no running loop yet. `part` names it in the log: the beginning of a sentence."""
+        self.error: BaseException | None = None
+        self._part = part
+        self._failed = failed
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._broken = asyncio.Event()
+
+    def __len__(self) -> int:
+        """Counts the tasks that are not done."""
+        return len(self._tasks)
+
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Starts a task. It may be ended before the others, with `infra.process.ending.end`."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    async def wait(self) -> NoReturn:
+        """Waits until a task fails, and raises what it died of."""
+        await self._broken.wait()
+        assert self.error is not None
+        raise self.error
+
+    async def finished(self) -> None:
+        """Returns when all tasks have come to their own end, or failed."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def close(self) -> None:
+        """Ends all tasks, and returns when they are done."""
+        await end(tuple(self._tasks))
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is None:
+            return
+        if isinstance(error, BatonError):
+            log.error("%s cannot go on: %s", self._part, error)
+        else:
+            log.error("%s cannot go on: a task died of a bug", self._part, exc_info=error)
+        if self.error is None:
+            self.error = error
+            self._broken.set()
+            self._failed()
+
+
+def child(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Starts a task whose result the caller takes itself, whatever happens."""
+    return asyncio.create_task(work)

@@ -1,0 +1,91 @@
+"""Keeps, in Redis, which adapters clients have loaded at run time: one signed list for each model.
+
+Workers follow it: they load what is new there and let go of what is not there any more. Like a record of the registry,
+it is signed for its key and its number, which grows with every change, so that it can neither be made up, nor moved,
+nor put back where a later one was seen. It lives for as long as somebody reads it, and a day more.
+Whatever asks Redis raises `StoreUnavailable` where it is away.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+import redis
+from msgspec import Struct
+
+from contracts.adapters import AdapterSource
+from contracts.errors import StoreUnavailable
+from infra.network.sealing import Signer
+from infra.redis.clients import Store
+from infra.redis.registry import Published
+from infra.redis.store import PREFIX, answered
+
+KEPT_MS = 24 * 3600 * 1000  # ms that a list lives after somebody has read it
+MOST = 1024  # adapters of a list
+TRIES = 16  # changes of others that may come between reading and writing
+PURPOSE = "adapter lists"
+
+
+class AdapterList(Struct, frozen=True):
+    """Holds the adapters that workers of a model are to have beside their own."""
+
+    number: int = 0  # larger at each change; 0: there is no list
+    adapters: tuple[AdapterSource, ...] = ()
+
+
+def list_key(model: str) -> str:
+    """Returns the key of a model's list. Of `model`, as gateways and workers were given it, the last part counts."""
+    return f"{PREFIX}adapters:{model.rstrip('/').rpartition('/')[2]}"
+
+
+@answered()
+async def read(store: Store, signer: Signer, model: str) -> AdapterList:
+    """Returns the list, an empty one of number 0 where there is none that was signed with our secret."""
+    key = list_key(model)
+    return _opened(await store.getex(key, px=KEPT_MS), signer, key)
+
+
+@answered()
+async def change(
+    store: Store,
+    signer: Signer,
+    model: str,
+    now: float,
+    changed: Callable[[tuple[AdapterSource, ...]], tuple[AdapterSource, ...]],
+) -> AdapterList:
+    """Replaces the adapters by what `changed` makes of them, and returns the new list. `now`: server time, s.
+
+    What `changed` raises leaves the list as it is.
+    """
+    key = list_key(model)
+    async with store.pipeline(transaction=True) as pipe:
+        for _ in range(TRIES):
+            try:
+                await pipe.watch(key)
+                old = _opened(await pipe.get(key), signer, key)
+                adapters = changed(old.adapters)
+                number = max(old.number + 1, int(now * 1e6))  # beyond every number there was, even if Redis lost them
+                body = msgspec.json.encode(AdapterList(number, adapters))
+                published = Published(msgspec.Raw(body), number, signer.sign(body, _place(key, number)))
+                pipe.multi()  # type: ignore[no-untyped-call]
+                pipe.set(key, msgspec.json.encode(published), px=KEPT_MS)
+                await pipe.execute()
+                return AdapterList(number, adapters)
+            except redis.WatchError:
+                continue
+    raise StoreUnavailable(f"the list of adapters was changed by others {TRIES} times in a row")
+
+
+def _opened(body: bytes | str | None, signer: Signer, key: str) -> AdapterList:
+    if body is None:
+        return AdapterList()
+    try:
+        published = msgspec.json.decode(body, type=Published)
+        if not signer.signed(bytes(published.record), _place(key, published.beat), published.signature):
+            return AdapterList()
+        return msgspec.json.decode(published.record, type=AdapterList)
+    except msgspec.DecodeError:  # of another version
+        return AdapterList()
+
+
+def _place(key: str, number: int) -> str:
+    return f"{key} {number}"

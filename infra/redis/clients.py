@@ -1,0 +1,181 @@
+"""Makes clients of Redis from a URL: of one server, of one that sentinels name, or of a cluster.
+
+    redis://[user:password@]host:6379/0      one server; rediss:// over TLS; unix:///path of a socket
+    redis+sentinel://[user:password@]host:26379,host2:26379/service[/0]     whichever server is the service's master
+    redis+cluster://[user:password@]host:6379,host2:6379                    a cluster, of which some nodes are named
+
+`rediss+sentinel` and `rediss+cluster` go over TLS. Options of TLS and others are parameters, as redis-py names them:
+`?ssl_ca_certs=/etc/redis/ca.pem`, `?sentinel_password=…`. A password with reserved characters is percent-encoded.
+"""
+
+import re
+from typing import Any, NamedTuple, cast
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import redis
+import redis.asyncio
+from redis.asyncio.cluster import ClusterNode, RedisCluster
+from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
+from redis.backoff import ExponentialBackoff
+from redis.exceptions import RedisClusterException
+from redis.retry import Retry
+
+from contracts.errors import ConfigError, StoreUnavailable
+from infra.network.reach import lacks_brackets
+
+TIMEOUT = 5.0  # s for any answer, so longer than any blocking read waits
+CONNECTIONS = 16  # of one client; a burst waits for one of them, for a server accepts only so many at once
+OF_A_NODE = 1024  # connections to a node of a cluster, where a burst cannot wait
+OF_SENTINELS = "sentinel_"
+_HOST = re.compile(r"^(\[[0-9a-fA-F:.]+\]|[^\[\]:]+)(?::(\d{1,5}))?$")
+
+Store = redis.asyncio.Redis
+
+
+class Place(NamedTuple):
+    """Holds what a URL of several hosts says."""
+
+    hosts: list[tuple[str, int]]
+    path: list[str]  # the service's name, the database
+    options: dict[str, Any]  # of every connection
+    of_sentinels: dict[str, Any]  # of connections to the sentinels
+
+
+def connect(url: str) -> Store:
+    """Makes an asyncio client. Nothing is sent yet. Raises `ConfigError` for a URL of another kind."""
+    retry = redis.asyncio.retry.Retry(ExponentialBackoff(cap=0.5, base=0.05), 2)
+    usual: dict[str, Any] = {"socket_connect_timeout": TIMEOUT, "socket_timeout": TIMEOUT, "health_check_interval": 15}
+    usual["retry"] = retry  # of sentinels too: redis-py's own would wait 20 s to say that they are away
+    waiting: dict[str, Any] = {"max_connections": CONNECTIONS, "timeout": TIMEOUT}
+    try:
+        match _kind(url):
+            case "sentinel":
+                place = _place(url, 26379)
+                service, database = _service(place)
+                sentinels = Sentinel(place.hosts, sentinel_kwargs=usual | place.of_sentinels)  # type: ignore[no-untyped-call]
+                options = usual | waiting | place.options | {"db": database}
+                return Store.from_pool(_WaitingSentinelPool(service, sentinels, **options))  # type: ignore[no-untyped-call]
+            case "cluster":
+                place = _place(url, 6379)
+                _no_path(place)
+                nodes = [ClusterNode(host, port) for host, port in place.hosts]
+                options = usual | {"max_connections": OF_A_NODE} | place.options
+                # It has the same commands, and gives each to the node of its key.
+                return cast(Store, RedisCluster(startup_nodes=nodes, **options))
+            case _:
+                pool = redis.asyncio.BlockingConnectionPool.from_url(url, **usual, **waiting)
+                return Store.from_pool(pool)
+    except (ValueError, TypeError) as error:
+        raise ConfigError("--redis", redacted(url), _why(url, error)) from None
+
+
+def connect_blocking(url: str) -> redis.Redis:
+    """Makes a blocking client, for pages and tools. Raises `ConfigError` for a URL of another kind.
+
+    That of a cluster asks for its nodes at once. Raises `StoreUnavailable` if none of them answers.
+    """
+    retry = Retry(ExponentialBackoff(0.5, 0.05), 1)
+    usual: dict[str, Any] = {"socket_connect_timeout": TIMEOUT, "socket_timeout": TIMEOUT, "retry": retry}
+    try:
+        match _kind(url):
+            case "sentinel":
+                place = _place(url, 26379)
+                service, database = _service(place)
+                sentinels = redis.Sentinel(place.hosts, sentinel_kwargs=usual | place.of_sentinels)  # type: ignore[no-untyped-call]
+                options = usual | place.options | {"db": database}
+                pool = _SentinelPool(service, sentinels, **options)  # type: ignore[no-untyped-call]
+                return redis.Redis.from_pool(pool)
+            case "cluster":
+                place = _place(url, 6379)
+                _no_path(place)
+                nodes = [redis.cluster.ClusterNode(host, port) for host, port in place.hosts]  # type: ignore[no-untyped-call]
+                return cast(redis.Redis, redis.RedisCluster(startup_nodes=nodes, **usual | place.options))
+            case _:
+                return redis.Redis.from_url(url, **usual)
+    except (ValueError, TypeError) as error:
+        raise ConfigError("--redis", redacted(url), _why(url, error)) from None
+    except (redis.RedisError, RedisClusterException) as error:
+        raise StoreUnavailable(f"--redis: {redacted(url)!r}: no node of the cluster answers ({error})") from None
+
+
+def redacted(url: str) -> str:
+    """Returns the URL without its passwords, for people."""
+    password = urlsplit(url).password
+    url = url.replace(f":{password}@", ":***@") if password else url
+    return re.sub(r"([?&](?:sentinel_)?password=)[^&]*", r"\1***", url)
+
+
+def _why(url: str, error: Exception) -> str:
+    bare = lacks_brackets(url)
+    return "an IPv6 address stands in brackets, such as redis://[::1]:6379" if bare else str(error)
+
+
+class _WaitingSentinelPool(SentinelConnectionPool, redis.asyncio.BlockingConnectionPool):
+    """Asks sentinels for the master at each connection, and lets a burst wait for one."""
+
+    async def disconnect(self, inuse_connections: bool = True) -> None:
+        """Closes connections; all of them at the end, with those to the sentinels."""
+        await super().disconnect(inuse_connections)
+        if inuse_connections:
+            await self.sentinel_manager.aclose()
+
+
+class _SentinelPool(redis.sentinel.SentinelConnectionPool):
+    """Asks sentinels for the master at each connection."""
+
+    def disconnect(self, inuse_connections: bool = True) -> None:
+        """Closes connections; all of them at the end, with those to the sentinels."""
+        super().disconnect(inuse_connections)
+        if inuse_connections:
+            for sentinel in self.sentinel_manager.sentinels:
+                sentinel.close()
+
+
+def _kind(url: str) -> str:
+    """Returns what comes behind `redis+`, `rediss+` in a URL's scheme, if that is it."""
+    first, _, kind = url.partition("://")[0].partition("+")
+    if not kind:
+        return ""
+    if first not in ("redis", "rediss") or kind not in ("sentinel", "cluster"):
+        raise ValueError("expected redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://")
+    return kind
+
+
+def _place(url: str, port: int) -> Place:
+    """Reads a URL of several hosts; `port` is theirs where it says none. Raises `ValueError`."""
+    parts = urlsplit(url)
+    hosts = []
+    for each in parts.netloc.rpartition("@")[2].split(","):
+        found = _HOST.match(each)
+        if found is None or not 0 < int(found[2] or port) < 65536:
+            raise ValueError(f"{each!r} is not host:port")
+        hosts.append((found[1].strip("[]"), int(found[2] or port)))
+    options: dict[str, Any] = {}
+    if parts.username:
+        options["username"] = unquote(parts.username)
+    if parts.password:
+        options["password"] = unquote(parts.password)
+    of_sentinels: dict[str, Any] = {}
+    if parts.scheme.startswith("rediss"):
+        options["ssl"] = of_sentinels["ssl"] = True
+    for name, value in parse_qsl(parts.query, strict_parsing=bool(parts.query)):
+        said = {"true": True, "false": False}.get(value.lower(), value)
+        if name.startswith("ssl_"):
+            options[name] = of_sentinels[name] = said
+        elif name.startswith(OF_SENTINELS):
+            of_sentinels[name.removeprefix(OF_SENTINELS)] = said
+        else:
+            raise ValueError(f"unknown option {name!r}; there are ssl_… and sentinel_username, sentinel_password")
+    return Place(hosts, [part for part in parts.path.split("/") if part], options, of_sentinels)
+
+
+def _service(place: Place) -> tuple[str, int]:
+    """Returns the name of the service and the database. Raises `ValueError`."""
+    if not 1 <= len(place.path) <= 2 or not all(part.isdigit() for part in place.path[1:]):
+        raise ValueError("expected redis+sentinel://host:26379,…/service, and perhaps /database behind it")
+    return unquote(place.path[0]), int(place.path[1]) if len(place.path) == 2 else 0
+
+
+def _no_path(place: Place) -> None:
+    if place.path not in ([], ["0"]):
+        raise ValueError("a cluster has no databases")

@@ -1,0 +1,133 @@
+"""Passes jobs over Redis streams: one per life of a worker, with a group of one consumer.
+
+The group is made from id 0 before the worker registers, entries are added with NOMKSTREAM and never trimmed, and a
+taken entry is acknowledged and deleted in one transaction. MAXLEN would discard jobs that nobody has read; a group made
+at `$` would miss the first ones; XADD after expiry would make a stream without a group.
+"""
+
+import logging
+from typing import Any
+
+import redis
+
+from contracts.errors import MessageError, QueueClosed, SealError, StoreUnavailable
+from contracts.ids import LAST_TICKET, NO_TICKET, Ticket
+from contracts.messages.job import AnyJob, decode_job
+from contracts.messages.wire import encode
+from infra.network.sealing import Sealer
+from infra.redis.clients import Store
+from infra.redis.store import PREFIX, STORE_SECONDS, answered
+
+PURPOSE = "job bodies"
+GROUP = "worker"
+TTL_MS = 10_000  # ms, begun anew by each heartbeat; then a dead worker's jobs vanish, and their gateways retry them
+log = logging.getLogger("baton.queue")
+
+
+def stream_of(worker: str) -> str:
+    """Returns the key of a worker life's job stream; it is also the place that bodies are sealed for."""
+    return f"{PREFIX}jobs:{worker}"
+
+
+@answered()
+async def add_job(store: Store, sealer: Sealer, job: AnyJob) -> Ticket:
+    """Puts `job` on its worker's stream; returns its ticket there.
+
+    Raises `QueueClosed` if that life of the worker is over, and `StoreUnavailable` if Redis is away.
+    """
+    key = stream_of(job.receiver)
+    added = await store.xadd(key, {b"body": sealer.seal(encode(job), key)}, nomkstream=True)
+    if added is None:
+        raise QueueClosed(f"worker {job.receiver} takes no jobs any more")
+    return Ticket.of(added)
+
+
+class JobQueue:
+    """Reads a worker's stream of jobs. Whatever asks Redis raises `StoreUnavailable` where it is away."""
+
+    def __init__(self, store: Store, sealer: Sealer, epoch: str) -> None:
+        self._store = store
+        self._sealer = sealer
+        self._key = stream_of(epoch)
+        self.dropped = 0  # jobs that could not be read
+        self._last = NO_TICKET  # the highest that was delivered
+        self.taken = NO_TICKET  # nothing up to this one is on the stream any more: it was taken, or is lost
+
+    @answered()
+    async def open(self) -> None:
+        """Makes the stream and its group, or keeps those that are there."""
+        try:
+            await self._store.xgroup_create(self._key, GROUP, id="0", mkstream=True)
+        except redis.ResponseError as error:
+            if "BUSYGROUP" not in str(error):
+                raise
+        await self.refresh()
+
+    @answered()
+    async def refresh(self) -> None:
+        """Puts off the stream's expiry."""
+        await self._store.pexpire(self._key, TTL_MS)
+
+    async def take(self, most: int, wait_ms: int) -> list[AnyJob]:
+        """Takes up to `most` jobs; waits up to `wait_ms` for the first. What cannot be read is dropped and counted."""
+        entries = await self._read_group(">", most, wait_ms)
+        if entries is None:
+            await self._open_anew()
+            return []
+        if not entries:  # what was delivered when no answer came through is not delivered again by itself
+            entries = await self._read_group("0", most)
+        if not entries:
+            return []
+        try:
+            async with answered(), self._store.pipeline(transaction=True) as pipe:
+                ids = [entry_id for entry_id, _ in entries]
+                pipe.xack(self._key, GROUP, *ids)
+                pipe.xdel(self._key, *ids)
+                await pipe.execute()
+        except StoreUnavailable as error:  # they are here, so they are taken
+            log.warning("taken jobs stay on the stream: %s", error)
+        fresh = [fields for entry_id, fields in entries if Ticket.of(entry_id) > self._last]  # others were added again
+        self.taken = self._last = max(self._last, Ticket.of(entries[-1][0]))
+        return [job for fields in fresh if (job := self._read(fields)) is not None]
+
+    async def _read_group(self, which: str, most: int, wait_ms: int = 0) -> list[Any] | None:
+        """Reads entries that were never delivered (`>`), or that were and are not acknowledged (`0`).
+
+        Returns None where stream or group is gone.
+        """
+        async with answered(wait_ms / 1000 + STORE_SECONDS):
+            try:
+                block = wait_ms or None  # 0 would be for ever
+                found: Any = await self._store.xreadgroup(GROUP, GROUP, {self._key: which}, count=most, block=block)
+            except redis.ResponseError as error:
+                if "NOGROUP" not in str(error):
+                    raise
+                return None
+        return [entry for _, batch in found or () for entry in batch]
+
+    @answered()
+    async def _open_anew(self) -> None:
+        """Makes a stream again that expired, or went with its server's memory. What it had is lost."""
+        seconds, microseconds = await self._store.time()
+        await self.open()
+        self._last = NO_TICKET
+        self.taken = Ticket(1000 * seconds + microseconds // 1000 + 1, 0)
+
+    @answered()
+    async def waiting(self) -> int:
+        """Counts the jobs that nobody has taken yet."""
+        return int(await self._store.xlen(self._key))
+
+    async def close(self) -> None:
+        """Removes the stream, so that gateways which still add to it learn at once."""
+        self.taken = LAST_TICKET
+        async with answered():
+            await self._store.delete(self._key)
+
+    def _read(self, fields: dict[bytes, bytes]) -> AnyJob | None:
+        try:
+            return decode_job(self._sealer.open(fields.get(b"body", b""), self._key))
+        except (MessageError, SealError) as error:
+            self.dropped += 1
+            log.warning("dropped a job: %s", error)
+            return None
