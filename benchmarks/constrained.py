@@ -21,7 +21,6 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from infra.config.engine import EngineConfig
 from msgspec import structs
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -39,6 +38,7 @@ from engine.grammars.preparation import Preparation
 from engine.plan import Work
 from engine.schedule.sequence import Sequence
 from engine.start.load import load_engine
+from infra.config.engine import EngineConfig
 
 VOCABULARY = 49152
 PROMPT = 8  # tokens

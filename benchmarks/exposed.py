@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import get_args
 
 import httpx
-from infra.config.engine import EngineOptions
-from infra.config.transfer import TransferOptions
 from msgspec.structs import asdict
 
 from benchmarks.limits.machine import processor
@@ -27,6 +25,8 @@ from benchmarks.processes.children import end_on_termination
 from benchmarks.processes.split_system import SplitSystem, split_system
 from contracts.errors import BatonError, GatewayError
 from contracts.kinds import Codec, Security, Transport
+from infra.config.engine import EngineOptions
+from infra.config.transfer import TransferOptions
 from infra.redis.records import Load
 
 VOCABULARY = 256  # every model has as many

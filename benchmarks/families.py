@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 import transformers
-from infra.config.engine import EngineConfig
 from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
@@ -38,6 +37,7 @@ from benchmarks.processes.as_a_worker import run
 from benchmarks.processes.in_process import quiet, serve
 from engine.executor import Executor
 from engine.start.load import load_engine
+from infra.config.engine import EngineConfig
 from launcher.stages import Stages
 
 TARGET = 0.9

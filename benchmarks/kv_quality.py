@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import torch
-from infra.config.engine import EngineConfig
 from torch import Tensor
 
 from benchmarks.quality import PIECE, Scores, joined, quiet, texts_of
@@ -29,6 +28,7 @@ from contracts.kv.spec import Piece, WireForm, blocks_for
 from engine.device import dtype_name
 from engine.executor import Executor
 from engine.start.load import load_engine
+from infra.config.engine import EngineConfig
 
 CODECS: tuple[Codec, ...] = get_args(Codec)
 POOLS: tuple[KVDtype, ...] = ("int8", "fp8")

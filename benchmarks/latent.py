@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 import transformers
-from infra.config.engine import EngineConfig
 from transformers import AutoModelForCausalLM, DeepseekV3Config, LlamaConfig
 
 from benchmarks.processes.as_a_worker import run
@@ -28,6 +27,7 @@ from contracts.messages.sampling import Sampling
 from engine.executor import Executor
 from engine.plan import Plan, Work
 from engine.start.load import load_engine
+from infra.config.engine import EngineConfig
 from launcher.stages import Stages
 
 SHAPE: dict[str, Any] = dict(

@@ -15,7 +15,6 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 import torch
-from infra.config.engine import EngineConfig
 from safetensors.torch import save_file
 
 from benchmarks.processes.as_a_worker import run
@@ -27,6 +26,7 @@ from contracts.messages.sampling import Sampling
 from engine.executor import Executor
 from engine.plan import Work
 from engine.start.load import load_engine
+from infra.config.engine import EngineConfig
 
 ADAPTERS = 8
 TARGETS = {1: 1.15, ADAPTERS: 1.25}

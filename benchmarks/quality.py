@@ -19,7 +19,6 @@ from random import Random
 from typing import Any, get_args
 
 import torch
-from infra.config.engine import EngineConfig
 from torch import Tensor
 from transformers import AutoTokenizer
 
@@ -30,6 +29,7 @@ from demo_model.lessons import animals, stories, sums
 from demo_model.split import Split
 from engine.executor import Executor
 from engine.start.load import load_engine
+from infra.config.engine import EngineConfig
 
 PIECE = 512
 """Tokens that are read at once; also the longest context of a position."""

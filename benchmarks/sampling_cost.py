@@ -15,7 +15,6 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 import torch
-from infra.config.engine import EngineConfig
 from msgspec import structs
 
 from benchmarks.processes.as_a_worker import run
@@ -28,6 +27,7 @@ from contracts.messages.sampling import Sampling
 from engine.executor import Executor
 from engine.plan import Work
 from engine.start.load import load_engine
+from infra.config.engine import EngineConfig
 
 TEXT, PROMPT = 512, 256
 """Tokens of a text when it begins, and how many of them are the prompt."""

@@ -17,7 +17,6 @@ from typing import Annotated, Any, Literal
 
 import torch
 import transformers
-from infra.config.engine import EngineConfig
 from msgspec import Meta, Struct
 
 from benchmarks.limits.workloads import Workload
@@ -29,6 +28,7 @@ from engine.device import DTYPES
 from engine.executor import Executor
 from engine.start.load import load_engine
 from infra.cli import parse_or_exit
+from infra.config.engine import EngineConfig
 from launcher.stages import Stages
 
 Prompts = list[list[int]]

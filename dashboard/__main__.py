@@ -12,13 +12,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import uvicorn
-from infra.config.dashboard import DashboardConfig
 from starlette.types import ASGIApp
 from streamlit.starlette import App
 
 from contracts.errors import ConfigError, StoreUnavailable
 from dashboard.operators import OperatorsOnly
 from infra.cli import parse_or_exit
+from infra.config.dashboard import DashboardConfig
 from infra.keys.key_ring import KeyRing
 from infra.network.listening import listen, url_of
 from infra.network.tls import certificate

@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import streamlit as st
-from infra.config.dashboard import DashboardConfig
 
 from contracts.errors import StoreUnavailable
 from contracts.slo import NO_OBJECTIVE
@@ -15,6 +14,7 @@ from dashboard.figures import glance, judge, progress, rates, refused, sharing, 
 from dashboard.palette import STAGES
 from dashboard.source import Snapshot, Source
 from infra.cli import parse
+from infra.config.dashboard import DashboardConfig
 
 REFRESH = 2.0  # s
 RARELY = 10.0  # s, for what hardly changes

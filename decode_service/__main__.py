@@ -3,10 +3,9 @@
 import sys
 from functools import partial
 
-from infra.config.worker import WorkerConfig
-
 from decode_service.policy import DecodePolicy
 from infra.cli import parse_or_exit
+from infra.config.worker import WorkerConfig
 from kvtransfer.inbound import Inbound
 from worker.role import Parts, Role
 from worker.start import serve

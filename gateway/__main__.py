@@ -7,7 +7,6 @@ import socket
 import sys
 
 import uvloop
-from infra.config.gateway import GatewayConfig
 from msgspec import structs
 
 from contracts.errors import BatonError
@@ -16,6 +15,7 @@ from gateway.service import Gateway
 from gateway.several import BAD_INPUT, run_several
 from gateway.web.server import Server
 from infra.cli import parse_or_exit
+from infra.config.gateway import GatewayConfig
 from infra.network.listening import listen, url_of
 from infra.network.tls import Certificate, certificate
 from infra.process.descriptors import raise_limit

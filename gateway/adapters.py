@@ -8,12 +8,11 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from infra.config.gateway import GatewayConfig
-
 from contracts.adapters import AdapterSource, check_name, directory_inside
 from contracts.errors import AdapterError, StoreUnavailable
 from gateway.errors import APIError, invalid, no_model, unavailable
 from gateway.workers.directory import WorkerDirectory
+from infra.config.gateway import GatewayConfig
 from infra.network.sealing import Signer
 from infra.redis.adapter_list import MOST, PURPOSE, change
 from infra.redis.clients import Store

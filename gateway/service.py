@@ -5,8 +5,6 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 
-from infra.config.gateway import GatewayConfig
-
 from contracts.errors import ModelError, StoreUnavailable
 from contracts.ids import SampleKey, new_epoch, request_ids
 from contracts.slo import Objective, parse_objective
@@ -31,6 +29,7 @@ from gateway.text.model_files import locate_files
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.workers.directory import WorkerDirectory
 from gateway.workers.discovery import Discovery, short_name
+from infra.config.gateway import GatewayConfig
 from infra.keys.key_ring import LOOK_SECONDS, KeyRing
 from infra.network.curve_keys import CurveKeys
 from infra.network.sealing import Sealer, Signer, load_secret

@@ -11,9 +11,8 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from infra.config.gateway import GatewayConfig
-
 from contracts.ids import new_epoch
+from infra.config.gateway import GatewayConfig
 from infra.network.listening import listen
 from infra.process.dying import die_with
 from infra.process.tasks import child

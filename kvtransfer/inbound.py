@@ -13,7 +13,6 @@ from typing import Protocol
 
 import zmq
 import zmq.asyncio
-from infra.config.transfer import TransferConfig
 
 from contracts.errors import MessageError, SealError
 from contracts.ids import AttemptKey
@@ -22,6 +21,7 @@ from contracts.kv.spec import KVSpec, Piece
 from contracts.messages.gateway import CROWDED
 from contracts.messages.handoff import Join, Layer, Open, Refused, ToDecode, decode_to_decode
 from contracts.messages.wire import encode
+from infra.config.transfer import TransferConfig
 from infra.network.addresses import Network
 from infra.network.sockets import router, send_now
 from infra.network.strikes import Strikes

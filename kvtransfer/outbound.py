@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 
 import zmq
-from infra.config.transfer import TransferConfig
 
 from contracts.errors import IllegalMove
 from contracts.ids import AttemptKey
@@ -14,6 +13,7 @@ from contracts.kinds import Transport
 from contracts.kv.spec import KVSpec
 from contracts.messages.gateway import UNREACHED
 from contracts.messages.job import PrefillJob
+from infra.config.transfer import TransferConfig
 from infra.network.addresses import Network
 from infra.network.sockets import dealer
 from infra.process.tasks import Tasks

@@ -4,12 +4,12 @@ import sys
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from infra.config.dashboard import DashboardConfig
-from infra.config.place import PlaceOptions
 from msgspec import Meta, Struct
 
 from contracts.errors import ConfigError
 from infra.cli import option, parse, spell
+from infra.config.dashboard import DashboardConfig
+from infra.config.place import PlaceOptions
 from launcher.container import (
     DEMO_WEIGHTS,
     IMAGE,

@@ -9,6 +9,10 @@ import sys
 from collections.abc import Mapping
 from typing import Literal
 
+from msgspec import Struct
+from msgspec.structs import asdict, replace
+
+from infra.cli import words
 from infra.config.dashboard import DashboardConfig
 from infra.config.engine import EngineConfig
 from infra.config.gateway import GatewayConfig
@@ -16,10 +20,6 @@ from infra.config.place import PlaceOptions
 from infra.config.store import StoreConfig
 from infra.config.transfer import TransferConfig
 from infra.config.worker import WorkerConfig
-from msgspec import Struct
-from msgspec.structs import asdict, replace
-
-from infra.cli import words
 from infra.network.ports import listening_ports
 from launcher.options import DEMO_MODEL, DEMO_NAME, DeploymentOptions
 

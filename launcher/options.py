@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from infra.config.engine import EngineOptions
-from infra.config.transfer import TransferOptions
 from msgspec import Meta, Struct
 
 from contracts.kinds import (
@@ -24,6 +22,8 @@ from contracts.kinds import (
     TLSKey,
     ToolParser,
 )
+from infra.config.engine import EngineOptions
+from infra.config.transfer import TransferOptions
 
 ROOT = Path(__file__).resolve().parent.parent
 DEMO_MODEL = str(ROOT / "demo_model" / "weights")

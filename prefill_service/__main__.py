@@ -3,9 +3,8 @@
 import sys
 from functools import partial
 
-from infra.config.worker import WorkerConfig
-
 from infra.cli import parse_or_exit
+from infra.config.worker import WorkerConfig
 from kvtransfer.outbound import Outbound
 from prefill_service.policy import PrefillPolicy
 from worker.role import Parts, Role

@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from infra.config.worker import WorkerConfig
-
 from infra.network.reach import LOOPBACK, Reach
 from infra.redis.store import ServerClock
 from worker.adapters import Adapters

@@ -15,9 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from infra.config.engine import EngineConfig
-from infra.config.place import PlaceOptions
-from infra.config.worker import WorkerConfig
 from llguidance import LLTokenizer
 from msgspec import structs
 
@@ -44,7 +41,10 @@ from engine.schedule.speculation.proposing import EngineProposer
 from engine.schedule.speculation.speculation import Speculation
 from engine.schedule.turns import SHORTER
 from engine.start.load import LoadedEngine, load_engine
+from infra.config.engine import EngineConfig
+from infra.config.place import PlaceOptions
 from infra.config.speculation import Proposing, on_prefill, proposing
+from infra.config.worker import WorkerConfig
 from infra.network.announcing import reach_of
 from infra.network.interfaces import own_addresses
 from infra.network.ports import check_ports

@@ -21,7 +21,6 @@ from statistics import median
 from typing import get_args
 
 import torch
-from infra.config.engine import EngineConfig
 
 from benchmarks.engine import shaped_plot, shaped_table
 from benchmarks.engine.native_time import NativeTime
@@ -40,6 +39,7 @@ from engine.executor import Executor
 from engine.model.read_config import read_config
 from engine.start.load import load_engine
 from engine.start.sizing import step_tokens
+from infra.config.engine import EngineConfig
 from launcher.deployment import ENVIRONMENT
 
 

@@ -16,7 +16,6 @@ from time import perf_counter
 from typing import Literal
 
 import torch
-from infra.config.engine import EngineConfig
 
 from benchmarks.engine.idle import Idle, KernelTime, by_kernel, idle_share, watched
 from benchmarks.limits.device_time import Limits, limits_of
@@ -36,6 +35,7 @@ from engine.executor import Executor
 from engine.model.config import heads_of
 from engine.schedule.sequence import Sequence
 from engine.start.load import load_engine
+from infra.config.engine import EngineConfig
 
 WARM, STEPS, WATCHED = 8, 48, 8
 """Decode steps: before the clock starts, under it, and under the profiler, which slows the host."""

@@ -3,8 +3,6 @@
 import time
 from collections.abc import Callable
 
-from infra.config.engine import EngineConfig
-
 from benchmarks.limits.floor import Timing
 from contracts.ids import AttemptKey
 from contracts.messages.job import Prompt
@@ -15,6 +13,7 @@ from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
 from engine.schedule.speculation.speculation import Speculation
 from engine.start.sizing import step_tokens
+from infra.config.engine import EngineConfig
 from pricing.fit import StepFit
 
 MakeSpeculation = Callable[[BlockManager, StepFit], Speculation]

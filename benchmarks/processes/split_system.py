@@ -11,11 +11,11 @@ from pathlib import Path
 import httpx
 import msgspec
 import redis
-from infra.config.engine import EngineOptions
-from infra.config.transfer import TransferOptions
 
 from benchmarks.processes.children import child, last_line
 from contracts.errors import BatonError
+from infra.config.engine import EngineOptions
+from infra.config.transfer import TransferOptions
 from infra.network.listening import http_url
 from infra.network.sealing import new_secret
 from infra.redis.clients import connect_blocking

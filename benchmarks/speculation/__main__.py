@@ -16,7 +16,6 @@ from statistics import median, quantiles
 from typing import Annotated, Any, Literal
 
 import torch
-from infra.config.engine import EngineConfig
 from msgspec import Meta, Struct
 
 from benchmarks.processes.in_process import Loop, quiet
@@ -30,6 +29,7 @@ from engine.executor import Executor
 from engine.schedule.sequence import Sequence
 from engine.start.load import load_engine
 from infra.cli import parse_or_exit
+from infra.config.engine import EngineConfig
 from infra.redis.records import SpeculationCounts
 
 DEMO = Path(__file__).resolve().parents[2] / "demo_model" / "weights"

@@ -18,7 +18,6 @@ from random import Random
 from typing import NamedTuple
 
 import torch
-from infra.config.engine import EngineConfig
 from transformers import AutoTokenizer
 
 from benchmarks.models.widened import Larger, widen
@@ -38,6 +37,7 @@ from engine.schedule.speculation.proposing import EngineProposer
 from engine.schedule.speculation.speculation import Speculation
 from engine.start.load import LoadedEngine, load_engine
 from engine.verification import accepted
+from infra.config.engine import EngineConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO, DRAFT = ROOT / "demo_model" / "weights", ROOT / "demo_model" / "draft_weights"

@@ -13,7 +13,6 @@ from pathlib import Path
 from statistics import median
 from typing import Annotated
 
-from infra.config.engine import EngineConfig
 from msgspec import Meta, Struct
 
 from benchmarks.peers.model import Model
@@ -28,6 +27,7 @@ from contracts.kinds import Positive
 from engine.executor import Executor
 from engine.start.load import load_engine
 from infra.cli import parse_or_exit
+from infra.config.engine import EngineConfig
 from launcher.stages import Stages
 
 DEMO = Path(__file__).resolve().parents[2] / "demo_model" / "weights"

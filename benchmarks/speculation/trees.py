@@ -10,12 +10,12 @@ import tempfile
 from pathlib import Path
 
 import torch
-from infra.config.engine import EngineConfig
 
 from benchmarks.models.widened import widen, widen_heads
 from benchmarks.processes.in_process import quiet
 from benchmarks.speculation.draft import DEMO, TARGETS, compared, questions
 from engine.start.load import LoadedEngine, load_engine
+from infra.config.engine import EngineConfig
 
 HEADS = DEMO.parent / "medusa"
 GUESSES = (1, 2, 4, 6, 8, 12, 16)

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from infra.config.engine import EngineOptions
 from redis import Redis
 
 from benchmarks.processes.split_system import SplitSystem, split_system
+from infra.config.engine import EngineOptions
 from launcher.options import DEMO_MODEL
 
 TOKENS = 256  # every model has as many

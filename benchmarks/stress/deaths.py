@@ -26,11 +26,11 @@ from pathlib import Path
 
 import httpx
 import redis
-from infra.config.engine import EngineOptions
 
 from benchmarks.stress.hanging_worker import HANG_FILE
 from contracts.errors import GatewayError
 from infra.completions_client import Endpoint
+from infra.config.engine import EngineOptions
 from infra.network.listening import http_url
 from infra.network.sealing import new_secret
 from infra.process.status import read_status

@@ -15,12 +15,12 @@ from unittest.mock import patch
 
 import msgspec
 import torch
-from infra.config.engine import EngineConfig
-from infra.config.store import StoreConfig
-from infra.config.worker import WorkerConfig
 
 from contracts.ids import AttemptKey, new_epoch
 from contracts.messages.gateway import Emitted, Ping, Tokens, ToWorker, decode_from_worker, decode_to_worker
+from infra.config.engine import EngineConfig
+from infra.config.store import StoreConfig
+from infra.config.worker import WorkerConfig
 from infra.network.addresses import Network
 from infra.network.sealing import load_secret
 from infra.network.sockets import try_send

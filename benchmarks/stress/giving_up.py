@@ -12,8 +12,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from infra.config.gateway import GatewayConfig
-
 from contracts.ids import AttemptKey, SampleKey
 from contracts.messages.job import Prompt
 from contracts.messages.sampling import Limits, Sampling
@@ -24,6 +22,7 @@ from gateway.requests.sample import AdmittedPrompt, Sample
 from gateway.workers.directory import WorkerDirectory
 from gateway.workers.route import Route
 from gateway.workers.worker import Placed
+from infra.config.gateway import GatewayConfig
 from infra.network.sealing import Sealer
 from infra.redis.clients import connect
 from infra.redis.queue import PURPOSE

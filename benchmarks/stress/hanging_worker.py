@@ -10,11 +10,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from infra.config.worker import WorkerConfig
-
 from decode_service.__main__ import role
 from engine.schedule.sequence import Sequence
 from infra.cli import parse_or_exit
+from infra.config.worker import WorkerConfig
 from worker.role import Parts, Role
 from worker.start import serve
 

@@ -11,14 +11,13 @@ import sys
 import time
 from collections.abc import Iterator
 
-from infra.config.transfer import TransferConfig
-
 from contracts.kv.spec import KVGroup, KVSpec
 from contracts.messages.handoff import Handoff, decode_to_decode, decode_to_prefill
 from contracts.messages.job import PrefillJob, Prompt
 from contracts.messages.packed_ids import packed
 from contracts.messages.sampling import Limits, Sampling
 from contracts.messages.wire import encode
+from infra.config.transfer import TransferConfig
 from kvtransfer.events import OpenHandoff
 from kvtransfer.protocol.instructions import Instruction, Send
 from kvtransfer.protocol.receivers import Receivers

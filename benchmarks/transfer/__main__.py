@@ -33,7 +33,6 @@ import torch
 import xxhash
 import zmq
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from infra.config.transfer import TransferConfig
 
 from benchmarks.limits.machine import processor
 from benchmarks.processes.children import child, end_on_termination
@@ -52,6 +51,7 @@ from benchmarks.transfer.ends import (
     sums,
 )
 from engine.kv.pool import KVPool
+from infra.config.transfer import TransferConfig
 from infra.network.addresses import Network
 
 GIGA = 1e9

@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import zmq.asyncio
-from infra.config.transfer import TransferConfig
 
 from contracts.errors import NativeError
 from contracts.kv.spec import KVSpec
@@ -38,6 +37,7 @@ from engine.kv.spec import make_spec
 from engine.model.config import DenseMLP, HeadAttention, LatentAttention, LayerConfig, ModelConfig
 from engine.model.kv_layout import AnyAttention
 from engine.model.rope import Rope
+from infra.config.transfer import TransferConfig
 from infra.network.addresses import Network
 from infra.network.reach import LOOPBACK
 from infra.network.sockets import payload_dealer, payload_router, send_now, send_now_tracked

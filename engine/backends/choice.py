@@ -10,7 +10,6 @@ import subprocess
 from typing import Any
 
 import torch
-from infra.config.engine import EngineConfig
 
 from contracts.errors import ConfigError, NativeError
 from engine.backends.base import Backend
@@ -22,6 +21,7 @@ from engine.backends.native.linear import prove
 from engine.backends.reference.backend import ReferenceBackend
 from engine.device import compiler_problem, older_than_ampere
 from engine.model.config import ModelConfig, TextModel
+from infra.config.engine import EngineConfig
 
 LOG = logging.getLogger(__name__)
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from infra.config.engine import EngineConfig
 from msgspec import structs
 
 from contracts.kv.spec import KVSpec
@@ -29,6 +28,7 @@ from engine.start.sizing import (
     host_slots,
     step_tokens,
 )
+from infra.config.engine import EngineConfig
 from infra.config.speculation import proposing
 from infra.process.status import Progress
 from infra.redis.records import Memory

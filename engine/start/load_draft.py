@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from infra.config.engine import EngineConfig
 from msgspec import structs
 
 from checkpoints.model_location import locate
@@ -21,6 +20,7 @@ from engine.start.block_counts import Counts
 from engine.start.load_model import load_model
 from engine.start.loaded_model import LoadedModel
 from engine.start.vocabularies import refuse_other_vocabulary
+from infra.config.engine import EngineConfig
 from infra.process.status import Progress
 
 OPTION = "--draft-model"

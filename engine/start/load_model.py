@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from infra.config.engine import EngineConfig
 from msgspec import structs
 
 from checkpoints.gguf.unpacking import PLACES
@@ -30,6 +29,7 @@ from engine.start.sizing import (
     refuse_impossible,
     refuse_large_weights,
 )
+from infra.config.engine import EngineConfig
 from infra.config.speculation import proposing
 from infra.process.status import Progress
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from infra.config.engine import EngineConfig
 
 from engine.backends.choice import choose
 from engine.kv.spec import make_spec
@@ -23,6 +22,7 @@ from engine.wrapped.model import WrappedModel
 from engine.wrapped.own_run import own_run
 from engine.wrapped.probe import probe
 from engine.wrapped.proof import blocks_needed, prove
+from infra.config.engine import EngineConfig
 from infra.process.status import Progress
 
 LOG = logging.getLogger(__name__)

@@ -6,7 +6,6 @@ from functools import partial
 from typing import get_args
 
 import torch
-from infra.config.engine import EngineConfig
 from msgspec import structs
 
 from contracts.errors import ConfigError, DeviceMemoryError
@@ -17,6 +16,7 @@ from contracts.scores import MOST_TOP
 from engine.device import device_errors
 from engine.executor import Engine, Executor
 from engine.plan import BlockMove, Plan, Work
+from infra.config.engine import EngineConfig
 from pricing.seed import Measured
 
 FIRST_TOKENS = 16

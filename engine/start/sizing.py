@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import get_args
 
 import torch
-from infra.config.engine import EngineConfig
 
 from contracts.errors import ConfigError
 from contracts.kinds import BlockSize
@@ -21,6 +20,7 @@ from engine.model.quantization import bytes_of_value
 from engine.model.quantized import Form
 from engine.start.block_counts import Counts, Texts, bytes_of_counts, counts_for, counts_in, longest_in
 from engine.start.device_memory import device_memory
+from infra.config.engine import EngineConfig
 from infra.process.memory import available_memory
 from infra.sizes import format_bytes
 

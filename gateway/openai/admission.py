@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from infra.config.gateway import GatewayConfig
 from msgspec import structs
 
 from contracts.adapters import HeldAdapter
@@ -33,6 +32,7 @@ from gateway.text.shown_tools import NOTHING_SHOWN
 from gateway.text.stop import StopStrings
 from gateway.text.tokenizer import ModelTokenizer, TooManyTokens
 from gateway.workers.prompt_keys import prompt_keys
+from infra.config.gateway import GatewayConfig
 from infra.fair_queueing.turns import Party
 
 COMPLETION_TOKENS = 16  # OpenAI's default limit for completions; chats may fill the context

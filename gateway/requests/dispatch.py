@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Collection, Iterable, Sequence
 
-from infra.config.gateway import GatewayConfig
 from msgspec import structs
 
 from contracts.errors import QueueClosed, StoreUnavailable
@@ -28,6 +27,7 @@ from gateway.workers.prompt_keys import PromptKeys, prompt_keys
 from gateway.workers.route import Asked, Choice, Route
 from gateway.workers.router import Router
 from gateway.workers.standing import Look
+from infra.config.gateway import GatewayConfig
 from infra.network.sealing import Sealer
 from infra.redis.clients import Store
 from infra.redis.queue import add_job

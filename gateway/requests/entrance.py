@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from math import inf
 from typing import NamedTuple
 
-from infra.config.gateway import GatewayConfig
-
 from contracts.ids import SampleKey
 from contracts.slo import Objective
 from gateway.errors import APIError
@@ -17,6 +15,7 @@ from gateway.requests.request import Request
 from gateway.requests.sample import Sample
 from gateway.requests.verdict import PATIENCE_S, Answer, Expected, judge
 from gateway.workers.route import Choice
+from infra.config.gateway import GatewayConfig
 from pricing.backlog import owner_of
 
 

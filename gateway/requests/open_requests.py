@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from infra.config.gateway import GatewayConfig
-
 from contracts.errors import QueueClosed, StoreUnavailable
 from contracts.ids import AttemptKey
 from contracts.messages.gateway import NO_ROOM, UNREACHED, Alive, Emitted, Failed, Started, Tokens, Wanted
@@ -22,6 +20,7 @@ from gateway.requests.request import Request
 from gateway.requests.sample import QUEUE_CLOSED, Due, Fate, Sample, State
 from gateway.requests.stream import Stream
 from gateway.workers.connection import News, WorkerConnection
+from infra.config.gateway import GatewayConfig
 from infra.process.tasks import Tasks
 from infra.process.ticking import next_tick
 from infra.redis.records import RequestRecord

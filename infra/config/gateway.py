@@ -2,7 +2,6 @@
 
 from typing import Annotated
 
-from infra.config.store import StoreConfig
 from msgspec import Meta, Struct
 
 from contracts.kinds import (
@@ -28,6 +27,7 @@ from contracts.kinds import (
     TPOTLimit,
     TTFTLimit,
 )
+from infra.config.store import StoreConfig
 
 
 class GatewayConfig(Struct, frozen=True, kw_only=True):

@@ -2,10 +2,10 @@
 
 from typing import Literal
 
-from infra.config.engine import EngineConfig, EngineOptions
 from msgspec.structs import replace
 
 from contracts.errors import ConfigError
+from infra.config.engine import EngineConfig, EngineOptions
 
 Proposing = Literal["none", "ngram", "draft", "medusa", "eagle"]
 GIVEN: tuple[Proposing, ...] = ("eagle", "medusa", "draft")

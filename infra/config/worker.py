@@ -2,13 +2,13 @@
 
 from typing import Annotated
 
+from msgspec import Meta, Struct
+
+from contracts.kinds import LogLevel, Positive, Seconds, StatusPath
 from infra.config.engine import EngineConfig
 from infra.config.place import PlaceOptions
 from infra.config.store import StoreConfig
 from infra.config.transfer import TransferConfig
-from msgspec import Meta, Struct
-
-from contracts.kinds import LogLevel, Positive, Seconds, StatusPath
 
 
 class WorkerConfig(Struct, frozen=True, kw_only=True):

@@ -7,7 +7,6 @@ handoff that has no `Receiver`; `kvtransfer.protocol.receivers` has its rows, an
 from enum import Enum, auto
 from typing import Any
 
-from infra.config.transfer import TransferConfig
 from msgspec import Struct
 
 from contracts.errors import IllegalMove
@@ -26,6 +25,7 @@ from contracts.messages.handoff import (
     Remind,
     Waiting,
 )
+from infra.config.transfer import TransferConfig
 from kvtransfer.digest import HandoffDigest
 from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted
 from kvtransfer.handoff import HandoffKey, branches_fit, handoff_blocks

@@ -4,7 +4,6 @@ import re
 from collections import OrderedDict
 from typing import Any
 
-from infra.config.transfer import TransferConfig
 from msgspec import Struct
 
 from contracts.ids import AttemptKey, SampleKey
@@ -13,6 +12,7 @@ from contracts.messages.gateway import CROWDED, DRAINING
 from contracts.messages.handoff import Abort, Aborted, Accepted, Commit, Credit, Handoff, Layer, Open, Refused, Remind
 from contracts.messages.packed_ids import SIZE
 from contracts.messages.wire import VERSION
+from infra.config.transfer import TransferConfig
 from kvtransfer.events import CancelAttempt, FromDecode, HandoffOver
 from kvtransfer.handoff import HandoffKey
 from kvtransfer.protocol.flow import ReceiveWindow

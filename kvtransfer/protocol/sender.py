@@ -7,7 +7,6 @@ cause but the table does not have is dropped and counted; what only a wrong call
 from enum import Enum, auto
 from typing import Any
 
-from infra.config.transfer import TransferConfig
 from msgspec import Struct, structs
 
 from contracts.errors import IllegalMove
@@ -27,6 +26,7 @@ from contracts.messages.handoff import (
     Remind,
     Waiting,
 )
+from infra.config.transfer import TransferConfig
 from kvtransfer.digest import HandoffDigest
 from kvtransfer.events import AbortHandoff, Closed, CommitHandoff, LayerReady, OpenHandoff, Outcome, Unpinned
 from kvtransfer.handoff import branches_fit

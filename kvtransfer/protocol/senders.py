@@ -7,13 +7,12 @@ has been granted room, of which there are few, has a place of its own.
 import heapq
 from collections.abc import Iterable
 
-from infra.config.transfer import TransferConfig
-
 from contracts.errors import IllegalMove
 from contracts.kinds import Codec, Transport
 from contracts.kv.spec import KVSpec
 from contracts.messages.gateway import SILENT, Way
 from contracts.messages.handoff import Abort, Accepted, Credit, Grant, Handoff, Layer, Offer, ToPrefill
+from infra.config.transfer import TransferConfig
 from kvtransfer.events import OpenHandoff, Unpinned
 from kvtransfer.protocol.flow import LinkRate, SendWindow, Turns
 from kvtransfer.protocol.instructions import Instruction, Joined, Lost

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import zmq
 import zmq.asyncio
-from infra.config.transfer import TransferConfig
 
 from contracts.kinds import Transport
 from contracts.messages.handoff import Join, Offer
 from contracts.messages.wire import VERSION
+from infra.config.transfer import TransferConfig
 from infra.network.addresses import Network
 from infra.network.sockets import payload_dealer
 from kvtransfer.transports.channel import Channel

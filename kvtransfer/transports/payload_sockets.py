@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 
 import zmq.asyncio
-from infra.config.transfer import TransferConfig
 
 from contracts.errors import ConfigError
 from contracts.kinds import Transport
+from infra.config.transfer import TransferConfig
 from infra.network.addresses import Network
 from infra.network.sockets import payload_ipc_router, payload_router
 from kvtransfer.transports.joining import transports

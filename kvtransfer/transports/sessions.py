@@ -2,11 +2,10 @@
 
 import logging
 
-from infra.config.transfer import TransferConfig
-
 from contracts.errors import MessageError
 from contracts.kinds import Codec
 from contracts.messages.handoff import Join, Offer
+from infra.config.transfer import TransferConfig
 from infra.network.addresses import Network
 from infra.redis.records import KVLink
 from kvtransfer.transports.payload_sockets import PayloadSockets

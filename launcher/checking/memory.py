@@ -4,11 +4,10 @@ import json
 import shutil
 from pathlib import Path
 
-from infra.config.engine import EngineOptions
-
 from checkpoints.gguf.unpacking import PLACES
 from checkpoints.weight_sizes import least_bytes
 from contracts.errors import ConfigError
+from infra.config.engine import EngineOptions
 from infra.process.memory import available_memory
 from infra.sizes import format_bytes
 

@@ -4,12 +4,12 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
-from infra.config.engine import EngineOptions
-from infra.config.gateway import GatewayConfig
 from msgspec.structs import replace
 
 from contracts.adapters import parse_sources
 from contracts.ids import new_epoch
+from infra.config.engine import EngineOptions
+from infra.config.gateway import GatewayConfig
 from infra.network.listening import http_url
 from launcher.deployment import ENVIRONMENT, WORKERS, Deployment, Place, Service, command, describe
 from launcher.host.gpus import placements

@@ -5,10 +5,10 @@ that for the gateways' Service. An autoscaler takes the figure that asks for mos
 period, and a pod that goes is told to stop first: that is its drain.
 """
 
-from infra.config.gateway import GatewayConfig
 from msgspec import Struct
 
 from contracts.slo import parse_objective
+from infra.config.gateway import GatewayConfig
 from launcher.deployment import WORKERS, Role, Service
 from launcher.kubernetes.names import metadata, name_of
 from launcher.kubernetes.options import ManifestsConfig

@@ -1,9 +1,9 @@
 """Says where the services find things in their pods: what is mounted where, which addresses, which ports."""
 
-from infra.config.dashboard import DashboardConfig
-from infra.config.place import PlaceOptions
 from msgspec.structs import replace
 
+from infra.config.dashboard import DashboardConfig
+from infra.config.place import PlaceOptions
 from launcher.container import DEMO_WEIGHTS, HOME, MODELS, PYTHON, RUN, STATUS_FILE
 from launcher.deployment import (
     ENVIRONMENT,

@@ -2,7 +2,6 @@
 
 from infra.config.dashboard import DashboardConfig
 from infra.config.gateway import GatewayConfig
-
 from launcher.container import STATUS_FILE, is_alive, is_ready
 from launcher.deployment import Service
 from launcher.kubernetes.options import ManifestsConfig

@@ -27,9 +27,8 @@ TIMEOUT = 30.0
 
 def script(redis: str) -> None:
     """What `dashboard/app.py` does when Streamlit runs it."""
-    from infra.config.dashboard import DashboardConfig
-
     from dashboard.app import page
+    from infra.config.dashboard import DashboardConfig
 
     page(DashboardConfig(redis=redis, gateway="http://127.0.0.1:1"))
 

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import torch
-from infra.config.engine import EngineConfig
 from transformers import LlamaForCausalLM
 
 from demo_model.eagle import EagleHead, save, shifted, train
 from demo_model.packing import Packer
 from demo_model.train import WEIGHTS
 from engine.start.load import load_engine
+from infra.config.engine import EngineConfig
 
 
 def test_a_few_steps_lower_the_loss_and_the_engine_reads_the_head(tmp_path: Path) -> None:

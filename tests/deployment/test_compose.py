@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import yaml
-from infra.config.dashboard import DashboardConfig
-from infra.config.engine import EngineConfig
-from infra.config.worker import WorkerConfig
 from msgspec import structs
 
 from infra.cli import parse
+from infra.config.dashboard import DashboardConfig
+from infra.config.engine import EngineConfig
+from infra.config.worker import WorkerConfig
 from launcher.compose import compose, described, place_of
 from launcher.deployment import placed
 from launcher.is_ready import is_ready

@@ -7,7 +7,6 @@ from urllib.parse import urlsplit
 import httpx
 import msgspec
 import pytest
-from infra.config.engine import EngineConfig
 from tokenizers import Tokenizer
 
 from contracts.kv.spec import WireForm
@@ -16,6 +15,7 @@ from contracts.messages.packed_ids import packed
 from contracts.messages.wire import encode
 from engine.executor import Executor
 from engine.start.load import load_engine
+from infra.config.engine import EngineConfig
 from tests.e2e.conftest import DEMO
 from tests.e2e.harness.capture import captured, tcp_streams
 from tests.e2e.harness.host import Host, namespace, need_root_and

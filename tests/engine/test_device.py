@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from infra.config.engine import EngineConfig
 from numpy.typing import NDArray
 from triton.runtime.errors import OutOfResources
 
@@ -14,6 +13,7 @@ from contracts.errors import ConfigError, DeviceError, ModelError
 from engine.backends.choice import choose
 from engine.device import ALIGNED, choose_dtype, device_errors, device_label, to_device_together
 from engine.start.load import load_engine
+from infra.config.engine import EngineConfig
 from tests.engine.kv.test_kv_pool import CONFIG
 
 GPU = torch.device("cuda", 0)

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from infra.config.engine import EngineConfig
 from torch import Tensor
 from transformers import RepetitionPenaltyLogitsProcessor
 
 from contracts.messages.sampling import Sampling
 from engine.executor import Executor
 from engine.start.load import LoadedEngine, load_engine
+from infra.config.engine import EngineConfig
 from tests.engine.drive import run, start
 from tests.reference import Golden, build_model, golden, make_prompts
 from tests.variants import VARIANTS

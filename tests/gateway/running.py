@@ -10,13 +10,13 @@ from typing import Any
 import httpx
 import msgspec
 import openai
-from infra.config.gateway import GatewayConfig
-from infra.config.store import StoreConfig
 
 from contracts.messages.job import AnyJob
 from gateway.service import Gateway
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.web.server import Server
+from infra.config.gateway import GatewayConfig
+from infra.config.store import StoreConfig
 from infra.network.listening import listen, url_of
 from infra.network.tls import certificate
 from infra.process.status import StatusFile

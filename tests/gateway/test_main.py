@@ -15,12 +15,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-from infra.config.gateway import GatewayConfig
-from infra.config.store import StoreConfig
 
 from gateway.__main__ import serve
 from gateway.service import Gateway
 from gateway.text.tokenizer import ModelTokenizer
+from infra.config.gateway import GatewayConfig
+from infra.config.store import StoreConfig
 from infra.network.listening import listen
 from infra.process.status import StatusFile, read_status
 from infra.redis.store import WAITING

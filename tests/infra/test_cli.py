@@ -1,12 +1,12 @@
 """Options come from config structs, and a bad value is refused by name."""
 
 import pytest
-from infra.config.gateway import GatewayConfig
-from infra.config.worker import WorkerConfig
 from msgspec import Struct
 
 from contracts.errors import ConfigError
 from infra.cli import parse, words
+from infra.config.gateway import GatewayConfig
+from infra.config.worker import WorkerConfig
 
 
 def test_nested_structs_become_flat_options() -> None:

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import numpy as np
-from infra.config.transfer import TransferConfig
 from msgspec.structs import replace
 
 from contracts.kv.spec import KVGroup, KVSpec
+from infra.config.transfer import TransferConfig
 from infra.network.addresses import Network
 from kvtransfer.events import (
     CommitHandoff,

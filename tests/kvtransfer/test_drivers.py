@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import zmq
 import zmq.asyncio
-from infra.config.transfer import TransferConfig
 from msgspec.structs import replace
 
 from contracts.errors import ConfigError, IllegalMove
 from contracts.ids import AttemptKey
 from contracts.messages.wire import encode
+from infra.config.transfer import TransferConfig
 from infra.network.addresses import Network
 from infra.network.gatekeeper import Gatekeeper
 from infra.network.reach import LOOPBACK

@@ -1,13 +1,13 @@
 """Tests the forms of KV on the way: which are taken, what they weigh, and when a codec is used."""
 
 import pytest
-from infra.config.transfer import TransferConfig
 from msgspec.structs import replace
 
 from contracts.errors import ConfigError
 from contracts.kinds import Codec
 from contracts.kv.spec import KVGroup, KVSpec, Piece, WireForm, refuse_codec_of_bytes
 from contracts.messages.handoff import Credit, Grant, Open, Refused
+from infra.config.transfer import TransferConfig
 from kvtransfer.events import LayerReady, RoomGranted, RoomWanted
 from kvtransfer.handoff import HandoffKey
 from kvtransfer.protocol.flow import LinkRate

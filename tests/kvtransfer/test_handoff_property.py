@@ -14,7 +14,6 @@ from typing import TypeVar
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, Phase, event, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from infra.config.transfer import TransferConfig
 from msgspec import structs
 from msgspec.structs import replace
 
@@ -22,6 +21,7 @@ from contracts.ids import AttemptKey, SampleKey
 from contracts.kv.spec import KVGroup, KVSpec
 from contracts.messages.handoff import Branch, Grant, Layer, Remind, decode_to_decode, decode_to_prefill
 from contracts.messages.wire import Addressed, encode
+from infra.config.transfer import TransferConfig
 from kvtransfer.digest import Place, payload_digest
 from kvtransfer.events import AbortHandoff, Closed, Dropped, Landed, LayerReady, RoomGranted, RoomWanted, Unpinned
 from kvtransfer.handoff import HandoffKey, handoff_blocks

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import zmq.asyncio
-from infra.config.transfer import TransferConfig
 from msgspec.structs import replace
 
 from contracts.errors import ConfigError
 from contracts.messages.handoff import Join, Offer, decode_to_prefill
 from contracts.messages.wire import encode
+from infra.config.transfer import TransferConfig
 from infra.network.sockets import dealer, payload_dealer
 from kvtransfer.events import Closed, LayerReady
 from kvtransfer.transports.joining import Joining

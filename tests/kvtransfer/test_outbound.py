@@ -4,13 +4,12 @@ import asyncio
 import time
 from typing import Any
 
-from infra.config.transfer import TransferConfig
-
 from contracts.messages.gateway import Stages
 from contracts.messages.handoff import Branch, Commit, Grant, Open, ToDecode, decode_to_decode
 from contracts.messages.job import PrefillJob, Prompt
 from contracts.messages.packed_ids import packed
 from contracts.messages.wire import encode
+from infra.config.transfer import TransferConfig
 from infra.network.addresses import Network
 from infra.network.reach import LOOPBACK
 from infra.network.sockets import router

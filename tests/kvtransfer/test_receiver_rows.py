@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from infra.config.transfer import TransferConfig
 from msgspec.structs import replace
 
 from contracts.errors import IllegalMove
@@ -24,6 +23,7 @@ from contracts.messages.handoff import (
 )
 from contracts.messages.job import Prompt
 from contracts.messages.wire import VERSION
+from infra.config.transfer import TransferConfig
 from kvtransfer.digest import payload_digest
 from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted
 from kvtransfer.handoff import HandoffKey

@@ -6,10 +6,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import zmq.asyncio
-from infra.config.transfer import TransferConfig
 from msgspec.structs import replace
 
 from contracts.messages.wire import encode
+from infra.config.transfer import TransferConfig
 from infra.network.sockets import dealer, payload_dealer
 from kvtransfer.events import (
     AbortHandoff,

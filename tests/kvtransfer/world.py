@@ -5,8 +5,6 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from infra.config.transfer import TransferConfig
-
 from contracts.kinds import Codec
 from contracts.kv.spec import KVGroup, KVSpec, Piece
 from contracts.messages.gateway import Stages
@@ -14,6 +12,7 @@ from contracts.messages.handoff import Branch, Commit, Grant, Layer, Open
 from contracts.messages.job import PrefillJob, Prompt
 from contracts.messages.packed_ids import packed
 from contracts.messages.sampling import Limits, Sampling
+from infra.config.transfer import TransferConfig
 from kvtransfer.events import CommitHandoff, OpenHandoff
 from kvtransfer.handoff import HandoffKey
 from tests.opens import open_of

@@ -3,13 +3,13 @@
 import sys
 
 import pytest
+from msgspec.structs import replace
+
+from infra.cli import parse
 from infra.config.dashboard import DashboardConfig
 from infra.config.gateway import GatewayConfig
 from infra.config.place import PlaceOptions
 from infra.config.worker import WorkerConfig
-from msgspec.structs import replace
-
-from infra.cli import parse
 from launcher.deployment import CLOSE_SECONDS, STARTS, STOPS, Deployment, Place, command, describe
 from launcher.options import DeploymentOptions
 

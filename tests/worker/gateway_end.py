@@ -4,12 +4,12 @@ import asyncio
 from typing import Any
 
 import zmq.asyncio
-from infra.config.engine import EngineConfig
-from infra.config.worker import WorkerConfig
 
 from contracts.ids import AttemptKey
 from contracts.messages.gateway import FromWorker, Hello, ToWorker, Welcome, decode_from_worker
 from contracts.messages.wire import encode
+from infra.config.engine import EngineConfig
+from infra.config.worker import WorkerConfig
 from infra.network.gatekeeper import Gatekeeper
 from infra.network.reach import LOOPBACK
 from infra.network.sockets import token_dealer, token_router

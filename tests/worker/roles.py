@@ -5,10 +5,6 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Moves
 from typing import Any
 
-from infra.config.engine import EngineConfig
-from infra.config.transfer import TransferConfig
-from infra.config.worker import WorkerConfig
-
 from contracts.kv.spec import KVGroup, KVSpec
 from contracts.messages.job import Prompt
 from contracts.messages.sampling import Limits, Sampling
@@ -16,6 +12,9 @@ from engine.blocks.manager import BlockManager
 from engine.plan import BlockMove, Plan, StepResult
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
+from infra.config.engine import EngineConfig
+from infra.config.transfer import TransferConfig
+from infra.config.worker import WorkerConfig
 from infra.redis.store import ServerClock
 from tests.engine.strict_executor import score
 from tests.kvtransfer.array_pool import ArrayPool

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from infra.config.store import StoreConfig
 from msgspec import structs
 
 from contracts.errors import BatonError, StoreRefused
+from infra.config.store import StoreConfig
 from infra.network.sealing import Sealer, Signer
 from infra.process.status import read_status
 from infra.redis.clients import Store

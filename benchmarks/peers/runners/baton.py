@@ -5,12 +5,12 @@ from benchmarks.peers.runners.protocol import Prompts, arguments, serve, take_st
 STREAMS = take_streams()
 
 import torch  # noqa: E402
-from infra.config.engine import EngineConfig  # noqa: E402
 
 from benchmarks.processes import in_process  # noqa: E402
 from engine.backends.native.build import chosen_target  # noqa: E402
 from engine.executor import Executor  # noqa: E402
 from engine.start.load import load_engine  # noqa: E402
+from infra.config.engine import EngineConfig  # noqa: E402
 
 
 def main() -> None:

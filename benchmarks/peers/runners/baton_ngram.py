@@ -7,7 +7,6 @@ STREAMS = take_streams()
 from itertools import count  # noqa: E402
 
 import torch  # noqa: E402
-from infra.config.engine import EngineConfig  # noqa: E402
 
 from benchmarks.processes.in_process import Loop, quiet  # noqa: E402
 from contracts.ids import AttemptKey  # noqa: E402
@@ -20,6 +19,7 @@ from engine.schedule.speculation.controller import Controller  # noqa: E402
 from engine.schedule.speculation.ngram import NGram  # noqa: E402
 from engine.schedule.speculation.speculation import Speculation  # noqa: E402
 from engine.start.load import load_engine  # noqa: E402
+from infra.config.engine import EngineConfig  # noqa: E402
 from pricing.fit import StepFit  # noqa: E402
 
 MOST_GUESSES = 16

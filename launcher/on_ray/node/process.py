@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from contracts.errors import ConfigError
 from infra.config.gateway import GatewayConfig
 from infra.config.place import PlaceOptions
-
-from contracts.errors import ConfigError
 from infra.network.listening import ANY_ADDRESS, http_url
 from infra.network.reach import bracketed
 from infra.process.status import Status, read_status

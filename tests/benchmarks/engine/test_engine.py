@@ -3,7 +3,6 @@
 import sys
 
 import pytest
-from infra.config.engine import EngineConfig
 
 from benchmarks.engine.__main__ import Bench, fitting, main, table
 from benchmarks.engine.native_time import NativeTime
@@ -12,6 +11,7 @@ from benchmarks.processes import in_process
 from engine.backends import choice
 from engine.executor import Executor
 from engine.start.load import load_engine
+from infra.config.engine import EngineConfig
 from launcher.deployment import ENVIRONMENT
 from launcher.options import DEMO_MODEL
 

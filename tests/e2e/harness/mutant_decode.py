@@ -8,12 +8,11 @@ import os
 import sys
 from collections.abc import Sequence
 
-from infra.config.worker import WorkerConfig
-
 from contracts.kinds import Codec
 from contracts.kv.spec import KVSpec, Piece
 from decode_service.__main__ import role
 from infra.cli import parse_or_exit
+from infra.config.worker import WorkerConfig
 from kvtransfer.memory import KVMemory
 from worker.role import Parts, Role
 from worker.start import serve

@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infra.config.engine import EngineConfig
 from safetensors.torch import load_file, save_file
 
 from contracts.kinds import Quantization
 from engine.executor import Executor
 from engine.start.load import LoadedEngine, load_engine
+from infra.config.engine import EngineConfig
 from tests.adapter_reference import adapted_by, build_adapter
 from tests.engine.drive import run, start
 from tests.engine.twins import dequantized_twin

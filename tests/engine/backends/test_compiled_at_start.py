@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
-from infra.config.engine import EngineConfig
 from msgspec import structs
 from torch import Tensor
 from transformers import LlamaConfig
@@ -20,6 +19,7 @@ from engine.kv.pool import KVPool
 from engine.plan import BlockMove, Plan, PromptRows, Work
 from engine.start.load import LoadedEngine
 from engine.start.profiling import host_rate, prompt_steps
+from infra.config.engine import EngineConfig
 from kernels.sampling.sample import sample
 from tests.engine.drive import GREEDY
 from tests.engine.simulated_device import CUDA, simulated_device

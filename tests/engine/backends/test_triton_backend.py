@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 import triton
-from infra.config.engine import EngineConfig
 from torch import Tensor
 from transformers import LlamaConfig
 from triton.runtime.build import compile_module_from_src
@@ -25,6 +24,7 @@ from engine.model.batch import Sampled
 from engine.model.read_config import read_config
 from engine.plan import PENDING, Plan, Proposal, StepResult, Work
 from engine.start.profiling import warm_up
+from infra.config.engine import EngineConfig
 from launcher.host.gpus import visible_gpus
 from tests.engine.drive import GREEDY, run, start
 from tests.engine.test_golden import make_executor

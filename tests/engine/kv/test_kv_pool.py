@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from infra.config.engine import EngineConfig
 
 from contracts.errors import ConfigError, MessageError
 from contracts.kv.spec import kv_bytes
@@ -15,6 +14,7 @@ from engine.kv.pool import KVPool
 from engine.kv.spec import make_spec
 from engine.start.block_counts import Texts, tokens_in
 from engine.start.sizing import pool_blocks
+from infra.config.engine import EngineConfig
 from tests.engine.configs import dense
 from tests.engine.drive import run, start
 from tests.engine.test_golden import make_executor

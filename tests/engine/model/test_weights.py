@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from infra.config.engine import EngineConfig
 from safetensors.torch import load_file, save_file
 
 from contracts.errors import ModelError
 from engine.model.weights import Checkpoint
 from engine.start.load import LoadedEngine, load_engine
+from infra.config.engine import EngineConfig
 from tests.reference import build_model
 from tests.variants import VARIANTS
 

@@ -4,12 +4,12 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-from infra.config.engine import EngineConfig
 
 from contracts.errors import ConfigError
 from engine.kv.spec import make_spec
 from engine.start.block_counts import Texts, bytes_of_counts
 from engine.start.sizing import blocks_that_fit, refuse_large_weights
+from infra.config.engine import EngineConfig
 from tests.engine.kv.test_kv_pool import CONFIG
 
 GIB = 1 << 30

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from infra.config.engine import EngineConfig
 from safetensors.torch import load_file
 
 from contracts.errors import ConfigError
@@ -30,6 +29,7 @@ from engine.start.profiling import (
     widest_step,
 )
 from engine.start.sizing import blocks_that_fit, host_slots, refuse_impossible, step_tokens
+from infra.config.engine import EngineConfig
 from infra.sizes import format_bytes
 from tests.engine.drive import run, start
 from tests.engine.kv.test_kv_pool import CONFIG

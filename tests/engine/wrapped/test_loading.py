@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from infra.config.engine import EngineConfig
 from safetensors.torch import load_file, save_file
 
 from contracts.errors import ConfigError, ModelError, OptionError
 from engine.start.load import load_engine
 from engine.wrapped.linears import BackendLinear
 from engine.wrapped.model import WrappedModel
+from infra.config.engine import EngineConfig
 from tests.engine.drive import run, start
 from tests.engine.test_golden import make_engine, make_executor
 from tests.engine.wrapped.models import WRAPPED

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from infra.config.engine import EngineConfig
 from transformers import AutoConfig
 
 from benchmarks.processes.in_process import Loop
@@ -13,6 +12,7 @@ from contracts.messages.job import Prompt
 from contracts.messages.sampling import Limits, Sampling
 from engine.executor import Executor
 from engine.schedule.sequence import Sequence
+from infra.config.engine import EngineConfig
 from tests.engine.drive import run, start
 from tests.engine.test_golden import make_engine, make_executor
 from tests.engine.wrapped.models import SMALL, WRAPPED

@@ -6,7 +6,6 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from infra.config.gateway import GatewayConfig
 
 from contracts.ids import SampleKey
 from contracts.messages.job import Prompt
@@ -20,6 +19,7 @@ from gateway.requests.sample import AdmittedPrompt, Sample
 from gateway.requests.stream import Stream
 from gateway.text.detokenizer import BytePieces
 from gateway.workers.route import Choice, Route
+from infra.config.gateway import GatewayConfig
 
 ROUTE = Route("prefill", "decode")
 

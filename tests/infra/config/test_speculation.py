@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
-from infra.config.engine import EngineConfig
 
 from contracts.errors import ConfigError
+from infra.config.engine import EngineConfig
 from infra.config.speculation import Proposing, on_prefill, proposing
 
 

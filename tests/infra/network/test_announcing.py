@@ -3,9 +3,9 @@
 from ipaddress import ip_address
 
 import pytest
-from infra.config.place import PlaceOptions
 
 from contracts.errors import ConfigError
+from infra.config.place import PlaceOptions
 from infra.network.announcing import reach_of
 from infra.network.interfaces import OwnAddress, own_addresses
 from infra.network.reach import Reach

@@ -1,9 +1,9 @@
 """A range of ports is enough for a worker, or a sentence says how many it needs, before anything is loaded."""
 
 import pytest
-from infra.config.transfer import TransferOptions
 
 from contracts.errors import ConfigError
+from infra.config.transfer import TransferOptions
 from infra.network.listening import listen
 from infra.network.ports import check_ports, listening_ports, parse_ports
 from infra.network.reach import LOOPBACK

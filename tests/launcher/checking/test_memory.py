@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from infra.config.engine import EngineOptions
 from safetensors.torch import save_file
 
 from checkpoints.gguf.unpacking import PLACES
 from contracts.errors import ConfigError
+from infra.config.engine import EngineOptions
 from launcher.checking.memory import refuse_kv_beyond_memory, refuse_weights_beyond_memory
 
 VALUES = 1 << 10

@@ -6,14 +6,14 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from msgspec.structs import asdict, replace
+
+from infra.cli import parse
 from infra.config.dashboard import DashboardConfig
 from infra.config.engine import EngineOptions
 from infra.config.gateway import GatewayConfig
 from infra.config.transfer import TransferOptions
 from infra.config.worker import WorkerConfig
-from msgspec.structs import asdict, replace
-
-from infra.cli import parse
 from infra.keys.key_file import change_keys
 from infra.network.listening import http_url, is_local
 from launcher.host.gpus import Placement, placements, visible_gpus

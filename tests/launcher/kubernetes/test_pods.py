@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from infra.config.engine import EngineOptions
 from msgspec.structs import replace
 
+from infra.config.engine import EngineOptions
 from infra.keys.api_key import KeyOptions, make_key
 from infra.keys.key_file import change_keys
 from launcher.kubernetes.manifests import manifests

@@ -4,11 +4,10 @@ import re
 from math import ceil
 from pathlib import Path
 
+from infra.cli import parse
 from infra.config.dashboard import DashboardConfig
 from infra.config.gateway import GatewayConfig
 from infra.config.worker import WorkerConfig
-
-from infra.cli import parse
 from infra.keys.key_ring import KeyRing
 from infra.network.ports import parse_ports
 from launcher.deployment import CLOSE_SECONDS, placed

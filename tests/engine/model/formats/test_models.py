@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from infra.config.engine import EngineConfig
 from torch import Tensor
 
 from contracts.errors import ConfigError, ModelError
@@ -16,6 +15,7 @@ from engine.model.formats.registry import format_of, open_checkpoint
 from engine.plan import Plan, PromptRows, Work
 from engine.start import sizing
 from engine.start.sizing import refuse_large_weights
+from infra.config.engine import EngineConfig
 from tests.engine.drive import GREEDY, run, start
 from tests.engine.model.formats.cases import CASES, build
 from tests.engine.test_golden import BACKENDS, make_engine, make_executor
