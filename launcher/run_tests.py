@@ -1,4 +1,7 @@
-"""`baton test`: ruff, mypy, then pytest, whatever fails before, so that the last line is pytest's closing line."""
+"""`baton test`: ruff, mypy, then pytest, whatever fails before, so that the last line is pytest's closing line.
+
+A selection of tests (`-k`, `-m`, a path) runs those tests alone; ruff and mypy do not run.
+"""
 
 import os
 import signal
@@ -10,23 +13,34 @@ from collections.abc import Sequence
 from launcher.host.gpus import visible_gpus
 from launcher.options import ROOT
 
+HELP = """./baton test [PYTEST OPTIONS]: runs ruff, mypy and pytest
+./baton test tests/launcher: runs the tests of one room, and neither ruff nor mypy; so do -k WORD and -m MARK
+"""
 CHECKS = (("ruff", ("ruff", "check", ".")), ("format", ("ruff", "format", "--check", ".")), ("mypy", ("mypy",)))
 # Two files of tests at a time: more would take each other's memory and deadlines, on a GPU even two would.
 TWO_AT_A_TIME = ("-n", "auto", "--maxprocesses", "2", "--dist", "loadfile", "--no-loadscope-reorder")
-INTERRUPTED = 128 + signal.SIGINT
+INTERRUPTED_STATUS = 128 + signal.SIGINT
 
 
 def run_tests(arguments: Sequence[str]) -> int:
-    """Runs everything; `arguments` go to pytest. The exit status is that of the first check that failed."""
+    """Runs the checks and the tests; `arguments` go to pytest. Returns the exit status of the first failure, or 0."""
     if arguments[:1] in (["-h"], ["--help"]):
-        print("./baton test [PYTEST OPTIONS]: runs ruff, mypy and pytest; `./baton test -k launcher` runs some tests")
+        print(HELP, end="")
         return 0
     try:
-        statuses = [_check(name, command) for name, command in CHECKS]
+        statuses = [] if selects(arguments) else [_check(name, command) for name, command in CHECKS]
         statuses.append(_run(("pytest", *(() if visible_gpus() else TWO_AT_A_TIME), *arguments)))
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return INTERRUPTED_STATUS
     return next((status for status in statuses if status), 0)
+
+
+def selects(arguments: Sequence[str]) -> bool:
+    """Returns whether these arguments of pytest name some tests: by `-k`, `-m`, a path or a test's id."""
+    return any(
+        word.startswith(("-k", "-m")) or (not word.startswith("-") and (ROOT / word.partition("::")[0]).exists())
+        for word in arguments
+    )
 
 
 def _check(name: str, command: Sequence[str]) -> int:

@@ -1,11 +1,8 @@
 """Puts all manifests of a deployment together, in the order in which they are best applied."""
 
-from collections.abc import Sequence
-
-from launcher.deployment import WORKERS, Service
+from launcher.deployment import WORKERS
 from launcher.kubernetes.autoscaling import adapter_rules, autoscaler, scales
 from launcher.kubernetes.disruption import disruption_budget
-from launcher.kubernetes.kuberay import HEAD, NODE, gateway_service, ray_cluster, ray_policies
 from launcher.kubernetes.monitoring import service_monitor
 from launcher.kubernetes.network import network_policy
 from launcher.kubernetes.options import ManifestsConfig
@@ -24,8 +21,6 @@ def manifests(config: ManifestsConfig, held: Secrets) -> list[Value]:
     made = [*secrets(config, held), config_map(config)]
     if needs_models(config) and not config.models_claim:
         made.append(models_claim(config))
-    if config.kuberay:
-        return [*made, *_on_ray(config, services)]
     made += [network_policy(config, service) for service in services]
     made += [service_of(config, service) for service in services]
     for service in services:
@@ -38,14 +33,3 @@ def manifests(config: ManifestsConfig, held: Secrets) -> list[Value]:
     if config.service_monitor:
         made.append(service_monitor(config))
     return made
-
-
-def _on_ray(config: ManifestsConfig, services: Sequence[Service]) -> list[Value]:
-    """Returns what runs the services on KubeRay's cluster, with a Redis server beside it."""
-    made = ray_policies(config)
-    for service in services:
-        if service.role == "redis":
-            policy = network_policy(config, service, callers=(HEAD, NODE))
-            made += [policy, service_of(config, service), redis(config, service)]
-    made += [gateway_service(config), ray_cluster(config)]
-    return [*made, service_monitor(config)] if config.service_monitor else made

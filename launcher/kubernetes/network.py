@@ -1,6 +1,5 @@
-"""Makes the NetworkPolicies: who may reach whom. Workers and Redis are reached by the deployment's own pods only."""
+"""Makes the NetworkPolicies. Only pods of the deployment reach workers and Redis."""
 
-from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from launcher.container import MODELS
@@ -10,29 +9,29 @@ from launcher.kubernetes.options import ManifestsConfig
 from launcher.kubernetes.place import needs_models
 from launcher.yaml_text import Value
 
-CALLERS: dict[Role, dict[str, tuple[Role, ...]]] = {
+ALLOWED_CLIENTS: dict[Role, dict[str, tuple[Role, ...]]] = {
     "redis": {"redis": ("prefill", "decode", "gateway", "dashboard")},
     "prefill": {"gateways": ("gateway",)},
     "decode": {"gateways": ("gateway",), "handoffs": ("prefill",), "kv": ("prefill",)},
 }
-"""The services that may come to each port of those that nobody else may reach."""
+"""Allowed clients of each internal port; every other connection is denied."""
 
-CALLED: dict[Role, tuple[Role, ...]] = {
+ALLOWED_SERVERS: dict[Role, tuple[Role, ...]] = {
     "redis": (),
     "prefill": ("redis", "decode"),
     "decode": ("redis",),
     "gateway": ("redis", "prefill", "decode"),
     "dashboard": ("redis", "gateway"),
 }
-"""The services that each one asks."""
+"""Services to which each service may connect."""
 
 DNS: Value = {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}
 HTTPS_PORT = 443
 REDIS_PORT = 6379
 
 
-def network_policy(config: ManifestsConfig, service: Service, callers: Sequence[str] = ()) -> Value:
-    """Makes the policy of a service's pods, for both ways. `callers`: who may come to Redis, if not the services."""
+def network_policy(config: ManifestsConfig, service: Service) -> Value:
+    """Makes the policy of a service's pods, for connections in both directions."""
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -40,20 +39,20 @@ def network_policy(config: ManifestsConfig, service: Service, callers: Sequence[
         "spec": {
             "podSelector": {"matchLabels": selector(config, service.role)},
             "policyTypes": ["Ingress", "Egress"],
-            "ingress": _ingress(config, service, callers),
+            "ingress": _ingress(config, service),
             "egress": _egress(config, service),
         },
     }
 
 
-def _ingress(config: ManifestsConfig, service: Service, others: Sequence[str]) -> list[Value]:
-    callers = CALLERS.get(service.role)
+def _ingress(config: ManifestsConfig, service: Service) -> list[Value]:
+    callers = ALLOWED_CLIENTS.get(service.role)
     if callers is None:
-        # The dashboard shows everybody's figures: without API keys it is reached by `kubectl port-forward` only.
+        # The dashboard shows the figures of all tenants: without API keys it is reached by `kubectl port-forward` only.
         open_to_all = service.role == "gateway" or bool(config.api_keys)
         return [{"ports": [_port(port.name) for port in service.ports]}] if open_to_all else []
     return [
-        {"from": [_pods(config, part) for part in others or callers[port.name]], "ports": [_port(port.name)]}
+        {"from": [_pods(config, role) for role in callers[port.name]], "ports": [_port(port.name)]}
         for port in service.ports
     ]
 
@@ -63,14 +62,14 @@ def _egress(config: ManifestsConfig, service: Service) -> list[Value]:
         return []
     if config.redis.partition("://")[0] not in ("", "redis", "rediss"):
         return [{}]  # a cluster's nodes may have any address and port
-    allowed: list[Value] = [DNS, {"to": [_pods(config, role) for role in CALLED[service.role]]}]
+    allowed: list[Value] = [DNS, {"to": [_pods(config, role) for role in ALLOWED_SERVERS[service.role]]}]
     if config.redis:
         allowed.append({"ports": [{"port": urlsplit(config.redis).port or REDIS_PORT, "protocol": "TCP"}]})
-    return allowed if service.role == "dashboard" else [*allowed, *hub(config)]
+    return allowed if service.role == "dashboard" else [*allowed, *_hub(config)]
 
 
-def hub(config: ManifestsConfig) -> list[Value]:
-    """Returns what lets a pod out to the hub that has the model, where one has it."""
+def _hub(config: ManifestsConfig) -> list[Value]:
+    """Allows connections to the hub, for a model that is downloaded."""
     if not needs_models(config) or config.model.startswith(f"{MODELS}/"):
         return []
     endpoint = urlsplit(config.hf_endpoint)
@@ -82,5 +81,5 @@ def _port(name: str) -> Value:
     return {"port": name, "protocol": "TCP"}
 
 
-def _pods(config: ManifestsConfig, part: str) -> Value:
-    return {"podSelector": {"matchLabels": selector(config, part)}}
+def _pods(config: ManifestsConfig, role: Role) -> Value:
+    return {"podSelector": {"matchLabels": selector(config, role)}}

@@ -86,16 +86,6 @@ class ManifestsConfig(DeploymentOptions, frozen=True, kw_only=True):
         int, Meta(ge=1024, le=65535, description="port of the endpoint, of its pods and of its Service")
     ] = 8000
     dashboard_port: Annotated[Port, Meta(description="port of the dashboard; 0: no dashboard")] = 8501
-    kuberay: Annotated[
-        bool,
-        Meta(
-            description="write a RayCluster for KubeRay, on which ./baton up --on ray runs the services, in place of "
-            "pods; the image has to be built with EXTRAS=ray"
-        ),
-    ] = False
-    workers_per_node: Annotated[
-        Positive, Meta(description="with --kuberay: workers, and GPUs, that each node of the RayCluster has room for")
-    ] = 1
     service_monitor: Annotated[
         bool, Meta(description="whether a ServiceMonitor is written, by which Prometheus' operator finds /metrics")
     ] = False
