@@ -154,8 +154,9 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "reports": {"errors", "workers"},
         "requests": {"errors", "keys", "text", "workers", "reports"},
         "openai": {"errors", "workers", "keys", "text", "output", "grammar", "requests"},
-        "anthropic": {"errors", "output", "requests", "openai"},
-        "responses": {"errors", "keys", "text", "output", "requests", "openai"},
+        "shaping": {"output", "requests"},
+        "anthropic": {"errors", "output", "requests", "openai", "shaping"},
+        "responses": {"errors", "keys", "text", "output", "requests", "openai", "shaping"},
         "service": {
             "errors",
             "keys",

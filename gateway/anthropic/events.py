@@ -1,11 +1,13 @@
 """Defines the answers of Anthropic's Messages API, and the events that a stream of one consists of."""
 
+from collections.abc import Callable
 from typing import Any, Literal, get_args
 
-import msgspec
 from msgspec import Struct
 
-UNSIGNED = "unsigned"
+from gateway.shaping.tagged_events import event_encoder
+
+THOUGHT_SIGNATURE = "unsigned"
 """The signature of thoughts. Clients want one, and it is never looked at: thoughts that come back are taken as text."""
 
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]
@@ -35,7 +37,7 @@ class ToolUseAnswer(Struct, kw_only=True, tag_field="type", tag="tool_use"):
 AnswerBlock = TextAnswer | ThinkingAnswer | ToolUseAnswer
 
 
-class Usage(Struct, frozen=True, kw_only=True):
+class MessageUsage(Struct, frozen=True, kw_only=True):
     """Counts tokens. Those of the prompt are `input_tokens` and the cache's together."""
 
     input_tokens: int
@@ -50,7 +52,7 @@ class MessageAnswer(Struct, frozen=True, kw_only=True, tag_field="type", tag="me
     id: str
     model: str
     content: list[AnswerBlock]
-    usage: Usage
+    usage: MessageUsage
     stop_reason: StopReason | None = None
     stop_sequence: str | None = None
     stop_details: None = None
@@ -63,7 +65,7 @@ class TokenCount(Struct, frozen=True):
     input_tokens: int
 
 
-class TextDelta(Struct, frozen=True, kw_only=True, tag_field="type", tag="text_delta"):
+class BlockTextDelta(Struct, frozen=True, kw_only=True, tag_field="type", tag="text_delta"):
     """Goes on with a block of text."""
 
     text: str
@@ -87,7 +89,7 @@ class InputDelta(Struct, frozen=True, kw_only=True, tag_field="type", tag="input
     partial_json: str
 
 
-BlockDelta = TextDelta | ThinkingDelta | SignatureDelta | InputDelta
+BlockDelta = BlockTextDelta | ThinkingDelta | SignatureDelta | InputDelta
 
 
 class MessageStart(Struct, frozen=True, kw_only=True, tag_field="type", tag="message_start"):
@@ -103,7 +105,7 @@ class BlockStart(Struct, frozen=True, kw_only=True, tag_field="type", tag="conte
     content_block: AnswerBlock
 
 
-class BlockGoesOn(Struct, frozen=True, kw_only=True, tag_field="type", tag="content_block_delta"):
+class ContentBlockDelta(Struct, frozen=True, kw_only=True, tag_field="type", tag="content_block_delta"):
     """Adds to a block."""
 
     index: int
@@ -128,24 +130,18 @@ class MessageDelta(Struct, frozen=True, kw_only=True, tag_field="type", tag="mes
     """Says why the answer has ended, and counts its tokens."""
 
     delta: Stopped
-    usage: Usage
+    usage: MessageUsage
 
 
 class MessageStop(Struct, frozen=True, kw_only=True, tag_field="type", tag="message_stop"):
     """Ends a stream."""
 
 
-class Ping(Struct, frozen=True, kw_only=True, tag_field="type", tag="ping"):
+class PingEvent(Struct, frozen=True, kw_only=True, tag_field="type", tag="ping"):
     """Shows that the stream is alive."""
 
 
-Event = MessageStart | BlockStart | BlockGoesOn | BlockStop | MessageDelta | MessageStop | Ping
+Event = MessageStart | BlockStart | ContentBlockDelta | BlockStop | MessageDelta | MessageStop | PingEvent
 
 
-_HEADS = {kind: f"event: {kind.__struct_config__.tag}\ndata: ".encode() for kind in get_args(Event)}
-_encode = msgspec.json.Encoder().encode
-
-
-def encoded(event: Event) -> bytes:
-    """Returns an event as one server-sent event of its name."""
-    return b"%s%s\n\n" % (_HEADS[type(event)], _encode(event))
+encoded: Callable[[Event], bytes] = event_encoder(get_args(Event))

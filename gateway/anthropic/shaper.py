@@ -4,56 +4,39 @@ from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
-from contracts.messages.sampling import Finish
 from gateway.anthropic.answers import MessageShape
-from gateway.anthropic.events import MessageAnswer, Ping, Usage, encoded
+from gateway.anthropic.events import Event, MessageAnswer, MessageUsage, PingEvent, encoded
 from gateway.anthropic.schemas import MessagesRequest
 from gateway.errors import APIError
 from gateway.openai.answers.replies import Answer
-from gateway.output.parts import Content, Part
+from gateway.output.parts import Part
 from gateway.requests.request import Request
-from gateway.requests.stream import Delta
+from gateway.shaping.one_answer import OneAnswerShaper
 
 
-class MessageShaper:
+class MessageShaper(OneAnswerShaper[Event]):
     """Shapes the answer of a request, which has one sample."""
 
     def __init__(self, model: str, body: MessagesRequest, request: Request) -> None:
+        super().__init__(encoded)
         self._sample = request.samples[0]
         hides = getattr(body.thinking, "display", None) == "omitted"
         cut = body.max_tokens > self._sample.admitted.limits.max_tokens
         self._shape = MessageShape(request.id, model, hides_thoughts=hides, ends_with_context=cut)
-        self._begun = False
-        self._finish: Finish = "stop"
-        self._stop: str | None = None
 
-    async def chunks(self, choice: int, parts: Sequence[Part], delta: Delta, last: bool) -> AsyncIterator[bytes]:
-        """Yields the beginning first, then what has come."""
-        if not self._begun:
-            self._begun = True
-            for event in self._shape.begin(self._usage()):
-                yield encoded(event)
-        for event in self._shape.take(parts):
-            yield encoded(event)
-        if delta.finish is not None:
-            self._finish, self._stop = delta.finish, _sequence(delta.stop_reason)
+    def _first(self) -> Sequence[Event]:
+        return self._shape.begin(self._usage())
 
-    def quick(self, choice: int, parts: Sequence[Part], token_ids: Sequence[int]) -> bytes | None:
-        """Returns the events of what has come in the middle of the answer."""
-        return b"".join(map(encoded, self._shape.take(parts))) if self._begun else None
-
-    def text(self, choice: int, text: str, token_ids: Sequence[int]) -> bytes | None:
-        """Returns the events of a text in the middle of the answer."""
-        return self.quick(choice, (Content(text),) if text else (), token_ids)
+    def _next(self, parts: Sequence[Part], token_ids: Sequence[int]) -> Sequence[Event]:
+        return self._shape.take(parts)
 
     def alive(self) -> bytes:
         """Returns a ping."""
-        return encoded(Ping())
+        return encoded(PingEvent())
 
     async def end(self) -> AsyncIterator[bytes]:
         """Yields the end of what is open, the reason of the end, and the usage."""
-        for event in self._shape.end(self._finish, self._stop, self._usage()):
-            yield encoded(event)
+        yield self._joined(self._shape.end(self._finish, _sequence(self._stop_reason), self._usage()))
 
     async def whole(self, answers: Sequence[Answer]) -> MessageAnswer:
         """Returns the whole answer."""
@@ -61,9 +44,9 @@ class MessageShaper:
         self._shape.take(answer.parts)
         return self._shape.whole(answer.finish or "stop", _sequence(answer.stop_reason), self._usage())
 
-    def _usage(self) -> Usage:
+    def _usage(self) -> MessageUsage:
         prompt, cached = len(self._sample.prompt.token_ids), self._sample.stages.cached_tokens
-        return Usage(
+        return MessageUsage(
             input_tokens=prompt - cached,
             cache_read_input_tokens=cached,
             output_tokens=len(self._sample.tokens),

@@ -1,7 +1,7 @@
-"""Shapes an answer as the Responses API does: its events from parts, and the whole from the same."""
+"""Shapes an answer as the Responses API does: a stream of events, and the whole response."""
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from msgspec import structs
@@ -11,164 +11,150 @@ from gateway.output.parts import CallArguments, CallBegins, Content, Part, Reaso
 from gateway.responses.events import (
     ArgumentsDelta,
     ArgumentsDone,
-    Completed,
-    Created,
-    EndedEarly,
     Event,
-    Failed,
-    Failure,
-    Incomplete,
-    InProgress,
+    IncompleteDetails,
     ItemAdded,
     ItemDone,
+    OutputTextDelta,
+    OutputTextDone,
     PartAdded,
     PartDone,
     ReasoningDelta,
     ReasoningDone,
     ResponseAnswer,
-    TextDelta,
-    TextDone,
-    Usage,
+    ResponseBegun,
+    ResponseCompleted,
+    ResponseCreated,
+    ResponseError,
+    ResponseFailed,
+    ResponseIncomplete,
+    ResponseUsage,
 )
 from gateway.responses.items import (
     FunctionCallItem,
-    Logprob,
     MessageItem,
     OutputItem,
     OutputText,
     ReasoningItem,
     ReasoningText,
-    Status,
+    TextLogprob,
 )
+from gateway.shaping.items import ItemShape
 
 
-class ResponseShape:
-    """Makes the items of one response out of its answer's parts, one after the other.
-
-    `whole` is what the events add up to, because it is put together from the same items.
-    """
+class ResponseShape(ItemShape[OutputItem, Event]):
+    """Output items and events of one response. The whole response has exactly the items that its events describe."""
 
     def __init__(self, request: str, response: ResponseAnswer) -> None:
         """`request` is the request's id; `response` has no output yet."""
+        super().__init__()
         self._request = request
         self._response = response
-        self._items: list[OutputItem] = []
-        self._pieces: list[str] = []  # of the last item: its text, thoughts or arguments
-        self._logprobs: list[Logprob] = []  # … of this text
-        self._open = False  # whether the last item goes on
-        self._events = 0  # that were made
+        self._new_scores: Sequence[TextLogprob] = ()  # log-probabilities that no event has yet
+        self._scores: list[TextLogprob] = []  # log-probabilities of the open text
+        self._events = 0  # number of events so far
 
     def begin(self) -> Sequence[Event]:
         """Returns the events before everything else."""
-        return self._numbered([Created(response=self._response), InProgress(response=self._response)])
+        return self._numbered([ResponseCreated(response=self._response), ResponseBegun(response=self._response)])
 
-    def take(self, parts: Iterable[Part], logprobs: Sequence[Logprob] = ()) -> Sequence[Event]:
-        """Returns the events of these parts, often none; log-probabilities are those of the text among them."""
-        fresh = list(logprobs)
-        events: list[Event] = []
-        for part in parts:
-            for event in self._taken(part):
-                if isinstance(event, TextDelta):
-                    self._logprobs += fresh
-                    event.logprobs, fresh = fresh, []
-                events.append(event)
-        return self._numbered(events)
+    def take(self, parts: Iterable[Part], logprobs: Sequence[TextLogprob] = ()) -> Sequence[Event]:
+        """Returns the events of these parts; the first text among them carries the log-probabilities."""
+        self._new_scores = logprobs
+        return self._numbered(super().take(parts))
 
     def end(self, finish: Finish) -> Sequence[Event]:
-        """Returns the events that end what is open; `ended` is still to come."""
-        return self._numbered(self._closed(_status(finish)))
+        """Returns the events that close the open item; the event of `ended` follows."""
+        return self._numbered(self._close(cut=finish == "length"))
 
-    def whole(self, finish: Finish, usage: Usage) -> ResponseAnswer:
-        """Returns the whole response, when all of its parts were taken."""
+    def whole(self, finish: Finish, usage: ResponseUsage) -> ResponseAnswer:
+        """Returns the whole response, once all parts were taken."""
         cut = finish == "length"
-        list(self._closed(_status(finish)))
+        self._close(cut)
         return structs.replace(
             self._response,
             status="incomplete" if cut else "completed",
-            incomplete_details=Incomplete() if cut else None,
+            incomplete_details=IncompleteDetails() if cut else None,
             completed_at=None if cut else int(time.time()),
             output=self._items,
             usage=usage,
         )
 
     def ended(self, response: ResponseAnswer) -> Sequence[Event]:
-        """Returns the very last event, with the whole response."""
-        kind = EndedEarly if response.status == "incomplete" else Completed
+        """Returns the last event, which carries the whole response."""
+        kind = ResponseIncomplete if response.status == "incomplete" else ResponseCompleted
         return self._numbered([kind(response=response)])
 
     def failed(self, code: str, message: str) -> Sequence[Event]:
-        """Returns the last event of a stream that has failed. An item that was not done is left out."""
-        done = self._items[:-1] if self._open else self._items
-        failure = Failure(code=code, message=message)
-        response = structs.replace(self._response, status="failed", error=failure, output=done)
-        return self._numbered([Failed(response=response)])
+        """Returns the last event of a failed stream. An item that is still open is left out."""
+        done = self._items if self._open is None else self._items[:-1]
+        error = ResponseError(code=code, message=message)
+        return self._numbered(
+            [ResponseFailed(response=structs.replace(self._response, status="failed", error=error, output=done))]
+        )
 
-    def _taken(self, part: Part) -> Iterator[Event]:
+    def _item(self, part: Content | Reasoning | CallBegins) -> OutputItem:
+        number = len(self._items)
         match part:
-            case Content("") | Reasoning("") | CallArguments(_, ""):
-                return
-            case Content(text):
-                if not (self._open and isinstance(self._items[-1], MessageItem)):
-                    yield from self._begun(MessageItem(role="assistant", content=[]), "msg")
-                    yield PartAdded(**self._place(), part=OutputText(text="", logprobs=[]))
-                self._pieces.append(text)
-                yield TextDelta(**self._place(), delta=text)
-            case Reasoning(text):
-                if not (self._open and isinstance(self._items[-1], ReasoningItem)):
-                    yield from self._begun(ReasoningItem(content=[]), "rs")
-                    yield PartAdded(**self._place(), part=ReasoningText(text=""))
-                self._pieces.append(text)
-                yield ReasoningDelta(**self._place(), delta=text)
-            case CallBegins(number, name):
-                call = FunctionCallItem(call_id=f"call_{self._request}_{number}", name=name, arguments="")
-                yield from self._begun(call, "fc")
-            case CallArguments(_, text):
-                assert self._open and isinstance(self._items[-1], FunctionCallItem), "arguments follow their call"
-                self._pieces.append(text)
-                yield ArgumentsDelta(**self._place(), delta=text)
+            case Content():
+                return MessageItem(
+                    role="assistant", content=[], id=f"msg_{self._request}_{number}", status="in_progress"
+                )
+            case Reasoning():
+                return ReasoningItem(content=[], id=f"rs_{self._request}_{number}", status="in_progress")
+            case CallBegins(call, name):
+                return FunctionCallItem(
+                    call_id=f"call_{self._request}_{call}",
+                    name=name,
+                    arguments="",
+                    id=f"fc_{self._request}_{number}",
+                    status="in_progress",
+                )
 
-    def _begun(self, item: OutputItem, kind: str) -> Iterator[Event]:
-        yield from self._closed("completed")
-        item.id, item.status = f"{kind}_{self._request}_{len(self._items)}", "in_progress"
-        self._items.append(item)
-        self._open = True
-        yield ItemAdded(output_index=len(self._items) - 1, item=structs.replace(item))
-
-    def _closed(self, status: Status) -> Iterator[Event]:
-        """Ends the item that is open, if one is, and keeps what it has become."""
-        if not self._open:
-            return
-        item, text = self._items[-1], "".join(self._pieces)
-        place = self._place()
+    def _opened(self, item: OutputItem) -> Sequence[Event]:
+        added = ItemAdded(output_index=len(self._items) - 1, item=structs.replace(item))
         match item:
             case MessageItem():
-                written = OutputText(text=text, logprobs=self._logprobs)
+                return [added, PartAdded(**self._place(), part=OutputText(text="", logprobs=[]))]
+            case ReasoningItem():
+                return [added, PartAdded(**self._place(), part=ReasoningText(text=""))]
+        return [added]
+
+    def _extended(self, part: Content | Reasoning | CallArguments) -> Sequence[Event]:
+        match part:
+            case Content(text):
+                logprobs, self._new_scores = list(self._new_scores), ()
+                self._scores += logprobs
+                return [OutputTextDelta(**self._place(), delta=text, logprobs=logprobs)]
+            case Reasoning(text):
+                return [ReasoningDelta(**self._place(), delta=text)]
+            case CallArguments(_, text):
+                return [ArgumentsDelta(**self._place(), delta=text)]
+
+    def _closed(self, item: OutputItem, text: str, cut: bool) -> Sequence[Event]:
+        place, events = self._place(), list[Event]()
+        match item:
+            case MessageItem():
+                logprobs, self._scores = self._scores, []
+                written = OutputText(text=text, logprobs=logprobs)
                 item.content = [written]
-                yield TextDone(**place, text=text, logprobs=self._logprobs)
-                yield PartDone(**place, part=written)
+                events += [OutputTextDone(**place, text=text, logprobs=logprobs), PartDone(**place, part=written)]
             case ReasoningItem():
                 thought = ReasoningText(text=text)
                 item.content = [thought]
-                yield ReasoningDone(**place, text=text)
-                yield PartDone(**place, part=thought)
+                events += [ReasoningDone(**place, text=text), PartDone(**place, part=thought)]
             case FunctionCallItem():
                 item.arguments = text
-                yield ArgumentsDone(**place, name=item.name, arguments=text)
-        item.status = status
-        self._pieces, self._logprobs, self._open = [], [], False
-        yield ItemDone(output_index=len(self._items) - 1, item=item)
+                events.append(ArgumentsDone(**place, name=item.name, arguments=text))
+        item.status = "incomplete" if cut else "completed"
+        return [*events, ItemDone(output_index=len(self._items) - 1, item=item)]
 
     def _place(self) -> dict[str, Any]:
-        """Returns what names the last item in events."""
+        """Returns the fields by which events name the last item."""
         return {"output_index": len(self._items) - 1, "item_id": self._items[-1].id}
 
-    def _numbered(self, events: Iterable[Event]) -> Sequence[Event]:
-        numbered = list(events)
-        for event in numbered:
+    def _numbered(self, events: Sequence[Event]) -> Sequence[Event]:
+        for event in events:
             event.sequence_number = self._events
             self._events += 1
-        return numbered
-
-
-def _status(finish: Finish) -> Status:
-    return "incomplete" if finish == "length" else "completed"
+        return events

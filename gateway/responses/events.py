@@ -1,55 +1,56 @@
 """Defines the answers of the Responses API, and the events that a stream of one consists of."""
 
+from collections.abc import Callable
 from typing import Literal, get_args
 
-import msgspec
 from msgspec import Struct
 
 from gateway.responses.items import (
     Item,
-    Logprob,
     OutputItem,
     OutputText,
     ReasoningText,
+    TextLogprob,
 )
 from gateway.responses.schemas import ChosenFunction, FunctionTool, ReasoningConfig, TextConfig
+from gateway.shaping.tagged_events import event_encoder
 
 ResponseStatus = Literal["in_progress", "completed", "incomplete", "failed"]
 
 
-class Failure(Struct, frozen=True, kw_only=True):
+class ResponseError(Struct, frozen=True, kw_only=True):
     """Says why a response has failed."""
 
     code: str
     message: str
 
 
-class Incomplete(Struct, frozen=True, kw_only=True):
+class IncompleteDetails(Struct, frozen=True, kw_only=True):
     """Says why a response is not complete."""
 
     reason: Literal["max_output_tokens"] = "max_output_tokens"
 
 
-class InputDetails(Struct, frozen=True, kw_only=True):
+class ResponseInputDetails(Struct, frozen=True, kw_only=True):
     """Says how much of a prompt a prefix cache had."""
 
     cached_tokens: int
     cache_write_tokens: int = 0
 
 
-class OutputDetails(Struct, frozen=True, kw_only=True):
+class ResponseOutputDetails(Struct, frozen=True, kw_only=True):
     """Says how many tokens of an answer were thoughts."""
 
     reasoning_tokens: int
 
 
-class Usage(Struct, frozen=True, kw_only=True):
+class ResponseUsage(Struct, frozen=True, kw_only=True):
     """Counts tokens."""
 
     input_tokens: int
-    input_tokens_details: InputDetails
+    input_tokens_details: ResponseInputDetails
     output_tokens: int
-    output_tokens_details: OutputDetails
+    output_tokens_details: ResponseOutputDetails
     total_tokens: int
 
 
@@ -70,9 +71,9 @@ class ResponseAnswer(Struct, frozen=True, kw_only=True):
     text: TextConfig
     reasoning: ReasoningConfig
     completed_at: int | None = None
-    error: Failure | None = None
-    incomplete_details: Incomplete | None = None
-    usage: Usage | None = None
+    error: ResponseError | None = None
+    incomplete_details: IncompleteDetails | None = None
+    usage: ResponseUsage | None = None
     instructions: str | None = None
     max_output_tokens: int | None = None
     max_tool_calls: int | None = None
@@ -88,7 +89,7 @@ class ResponseAnswer(Struct, frozen=True, kw_only=True):
     object: Literal["response"] = "response"
 
 
-class Deleted(Struct, frozen=True, kw_only=True):
+class ResponseDeleted(Struct, frozen=True, kw_only=True):
     """Says that a response is stored no longer."""
 
     id: str
@@ -113,110 +114,110 @@ class ItemList(Struct, frozen=True, kw_only=True):
     object: Literal["list"] = "list"
 
 
-class Numbered(Struct, kw_only=True, tag_field="type"):
+class NumberedEvent(Struct, kw_only=True, tag_field="type"):
     """Is an event of a stream; events are numbered from 0."""
 
     sequence_number: int = 0
 
 
-class Whole(Numbered, kw_only=True):
+class ResponseEvent(NumberedEvent, kw_only=True):
     """Holds the response as it is at that moment."""
 
     response: ResponseAnswer
 
 
-class Created(Whole, kw_only=True, tag="response.created"):
+class ResponseCreated(ResponseEvent, kw_only=True, tag="response.created"):
     """Begins a stream."""
 
 
-class InProgress(Whole, kw_only=True, tag="response.in_progress"):
+class ResponseBegun(ResponseEvent, kw_only=True, tag="response.in_progress"):
     """Says that it was begun."""
 
 
-class Completed(Whole, kw_only=True, tag="response.completed"):
+class ResponseCompleted(ResponseEvent, kw_only=True, tag="response.completed"):
     """Ends a stream."""
 
 
-class EndedEarly(Whole, kw_only=True, tag="response.incomplete"):
+class ResponseIncomplete(ResponseEvent, kw_only=True, tag="response.incomplete"):
     """Ends a stream whose answer was cut off."""
 
 
-class Failed(Whole, kw_only=True, tag="response.failed"):
+class ResponseFailed(ResponseEvent, kw_only=True, tag="response.failed"):
     """Ends a stream that has failed."""
 
 
-class ItemAdded(Numbered, kw_only=True, tag="response.output_item.added"):
+class ItemAdded(NumberedEvent, kw_only=True, tag="response.output_item.added"):
     """Begins an item, which is empty yet."""
 
     output_index: int
     item: OutputItem
 
 
-class ItemDone(Numbered, kw_only=True, tag="response.output_item.done"):
+class ItemDone(NumberedEvent, kw_only=True, tag="response.output_item.done"):
     """Ends an item."""
 
     output_index: int
     item: OutputItem
 
 
-class InItem(Numbered, kw_only=True):
+class ItemEvent(NumberedEvent, kw_only=True):
     """Is about something in an item."""
 
     output_index: int
     item_id: str
 
 
-class InPart(InItem, kw_only=True):
+class PartEvent(ItemEvent, kw_only=True):
     """Is about a part of an item, of which there is one."""
 
     content_index: int = 0
 
 
-class PartAdded(InPart, kw_only=True, tag="response.content_part.added"):
+class PartAdded(PartEvent, kw_only=True, tag="response.content_part.added"):
     """Begins a part, which is empty yet."""
 
     part: OutputText | ReasoningText
 
 
-class PartDone(InPart, kw_only=True, tag="response.content_part.done"):
+class PartDone(PartEvent, kw_only=True, tag="response.content_part.done"):
     """Ends a part."""
 
     part: OutputText | ReasoningText
 
 
-class TextDelta(InPart, kw_only=True, tag="response.output_text.delta"):
+class OutputTextDelta(PartEvent, kw_only=True, tag="response.output_text.delta"):
     """Goes on with a text."""
 
     delta: str
-    logprobs: list[Logprob] = []
+    logprobs: list[TextLogprob] = []
 
 
-class TextDone(InPart, kw_only=True, tag="response.output_text.done"):
+class OutputTextDone(PartEvent, kw_only=True, tag="response.output_text.done"):
     """Ends a text."""
 
     text: str
-    logprobs: list[Logprob] = []
+    logprobs: list[TextLogprob] = []
 
 
-class ReasoningDelta(InPart, kw_only=True, tag="response.reasoning_text.delta"):
+class ReasoningDelta(PartEvent, kw_only=True, tag="response.reasoning_text.delta"):
     """Goes on with thoughts."""
 
     delta: str
 
 
-class ReasoningDone(InPart, kw_only=True, tag="response.reasoning_text.done"):
+class ReasoningDone(PartEvent, kw_only=True, tag="response.reasoning_text.done"):
     """Ends thoughts."""
 
     text: str
 
 
-class ArgumentsDelta(InItem, kw_only=True, tag="response.function_call_arguments.delta"):
+class ArgumentsDelta(ItemEvent, kw_only=True, tag="response.function_call_arguments.delta"):
     """Goes on with the arguments of a call."""
 
     delta: str
 
 
-class ArgumentsDone(InItem, kw_only=True, tag="response.function_call_arguments.done"):
+class ArgumentsDone(ItemEvent, kw_only=True, tag="response.function_call_arguments.done"):
     """Ends the arguments of a call."""
 
     name: str
@@ -224,17 +225,17 @@ class ArgumentsDone(InItem, kw_only=True, tag="response.function_call_arguments.
 
 
 Event = (
-    Created
-    | InProgress
-    | Completed
-    | EndedEarly
-    | Failed
+    ResponseCreated
+    | ResponseBegun
+    | ResponseCompleted
+    | ResponseIncomplete
+    | ResponseFailed
     | ItemAdded
     | ItemDone
     | PartAdded
     | PartDone
-    | TextDelta
-    | TextDone
+    | OutputTextDelta
+    | OutputTextDone
     | ReasoningDelta
     | ReasoningDone
     | ArgumentsDelta
@@ -242,10 +243,4 @@ Event = (
 )
 
 
-_HEADS = {kind: f"event: {kind.__struct_config__.tag}\ndata: ".encode() for kind in get_args(Event)}
-_encode = msgspec.json.Encoder().encode
-
-
-def encoded(event: Event) -> bytes:
-    """Returns an event as one server-sent event of its name."""
-    return b"%s%s\n\n" % (_HEADS[type(event)], _encode(event))
+encoded: Callable[[Event], bytes] = event_encoder(get_args(Event))

@@ -19,7 +19,7 @@ class InputText(Struct, frozen=True, kw_only=True, tag_field="type", tag="input_
     text: str
 
 
-class TopLogprob(Struct, frozen=True, kw_only=True):
+class AlternativeLogprob(Struct, frozen=True, kw_only=True):
     """Says how likely another token would have been."""
 
     token: str
@@ -27,10 +27,10 @@ class TopLogprob(Struct, frozen=True, kw_only=True):
     logprob: float
 
 
-class Logprob(TopLogprob, frozen=True, kw_only=True):
+class TextLogprob(AlternativeLogprob, frozen=True, kw_only=True):
     """Says how likely a token of the answer was, and which would have been the likeliest."""
 
-    top_logprobs: list[TopLogprob]
+    top_logprobs: list[AlternativeLogprob]
 
 
 class OutputText(Struct, kw_only=True, tag_field="type", tag="output_text"):
@@ -38,10 +38,10 @@ class OutputText(Struct, kw_only=True, tag_field="type", tag="output_text"):
 
     text: str
     annotations: list[Any] = []
-    logprobs: list[Logprob] | None = None
+    logprobs: list[TextLogprob] | None = None
 
 
-class Refusal(Struct, frozen=True, kw_only=True, tag_field="type", tag="refusal"):
+class RefusalText(Struct, frozen=True, kw_only=True, tag_field="type", tag="refusal"):
     """Holds text by which a model has refused to answer, in an earlier turn."""
 
     refusal: str
@@ -59,7 +59,7 @@ class SummaryText(Struct, frozen=True, kw_only=True, tag_field="type", tag="summ
     text: str
 
 
-ContentPart = InputText | OutputText | Refusal
+ContentPart = InputText | OutputText | RefusalText
 
 
 class MessageItem(Struct, kw_only=True, tag_field="type", tag="message"):

@@ -45,7 +45,7 @@ class ChosenFunction(Struct, frozen=True, kw_only=True):
     name: ToolName
 
 
-class PlainText(Struct, frozen=True, tag_field="type", tag="text"):
+class PlainTextFormat(Struct, frozen=True, tag_field="type", tag="text"):
     """Asks for any text."""
 
 
@@ -65,7 +65,7 @@ class BySchema(Struct, frozen=True, kw_only=True, tag_field="type", tag="json_sc
 class TextConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Says what form the answer has to have."""
 
-    format: PlainText | AnyObject | BySchema | None = None
+    format: PlainTextFormat | AnyObject | BySchema | None = None
     verbosity: Literal["medium"] | None = None
 
 

@@ -13,20 +13,28 @@ from gateway.errors import APIError
 from gateway.openai.answers.logprobs import Scored, TokenNames, of_chat
 from gateway.openai.answers.replies import COMMENT, Answer
 from gateway.openai.answers.thoughts import Thoughts
-from gateway.output.parts import Content, Part
+from gateway.output.parts import Part
 from gateway.requests.request import Request
 from gateway.requests.stream import Delta
 from gateway.responses.answers import ResponseShape
-from gateway.responses.events import InputDetails, OutputDetails, ResponseAnswer, Usage, encoded
-from gateway.responses.items import Logprob
-from gateway.responses.schemas import PlainText, ReasoningConfig, ResponsesRequest, TextConfig
+from gateway.responses.events import (
+    Event,
+    ResponseAnswer,
+    ResponseInputDetails,
+    ResponseOutputDetails,
+    ResponseUsage,
+    encoded,
+)
+from gateway.responses.items import TextLogprob
+from gateway.responses.schemas import PlainTextFormat, ReasoningConfig, ResponsesRequest, TextConfig
 from gateway.responses.text_scores import TextScores
+from gateway.shaping.one_answer import OneAnswerShaper
 from gateway.text.token_bytes import TokenBytes
 
 Keep = Callable[[ResponseAnswer], Awaitable[bool]]
 
 
-class ResponseShaper:
+class ResponseShaper(OneAnswerShaper[Event]):
     """Shapes the answer of a request, which has one sample. `keep` stores a response, and returns whether it could.
 
     `thought_end` is the token behind a model's thoughts, if there is one.
@@ -41,39 +49,26 @@ class ResponseShaper:
         thought_end: int | None,
         keep: Keep | None,
     ) -> None:
+        super().__init__(encoded)
         self._sample = request.samples[0]
         self._keep = keep
         self._top = (body.top_logprobs or 0) if body.wants_logprobs else None
+        self._in_turns = self._top is not None
         self._names = TokenNames(tokens, as_ids=False)
         self._thoughts = Thoughts(thought_end, 1)
         self._scores = TextScores()
         self._shape = ResponseShape(request.id, self._empty(model, body, request.id))
-        self._begun = False
-        self._finish: Finish = "stop"
 
-    async def chunks(self, choice: int, parts: Sequence[Part], delta: Delta, last: bool) -> AsyncIterator[bytes]:
-        """Yields the beginning first, then what has come."""
-        if not self._begun:
-            self._begun = True
-            for event in self._shape.begin():
-                yield encoded(event)
-        self._thoughts.add(0, parts, delta.token_ids)
-        logprobs = await self._logprobs(parts, delta.token_ids, delta.scores)
-        for event in self._shape.take(parts, logprobs):
-            yield encoded(event)
-        if delta.finish is not None:
-            self._finish = delta.finish
+    def _first(self) -> Sequence[Event]:
+        return self._shape.begin()
 
-    def quick(self, choice: int, parts: Sequence[Part], token_ids: Sequence[int]) -> bytes | None:
-        """Returns the events of what has come in the middle of the answer."""
-        if not self._begun or self._top is not None:
-            return None
+    def _next(self, parts: Sequence[Part], token_ids: Sequence[int]) -> Sequence[Event]:
         self._thoughts.add(0, parts, token_ids)
-        return b"".join(map(encoded, self._shape.take(parts, ())))
+        return self._shape.take(parts)
 
-    def text(self, choice: int, text: str, token_ids: Sequence[int]) -> bytes | None:
-        """Returns the events of a text in the middle of the answer."""
-        return self.quick(choice, (Content(text),) if text else (), token_ids)
+    async def _shaped(self, parts: Sequence[Part], delta: Delta) -> Sequence[Event]:
+        self._thoughts.add(0, parts, delta.token_ids)
+        return self._shape.take(parts, await self._logprobs(parts, delta.token_ids, delta.scores))
 
     def alive(self) -> bytes:
         """Returns a comment."""
@@ -81,10 +76,8 @@ class ResponseShaper:
 
     async def end(self) -> AsyncIterator[bytes]:
         """Yields the ends of what is open, and the whole response when it is stored: a client may go on from it."""
-        for event in self._shape.end(self._finish):
-            yield encoded(event)
-        for event in self._shape.ended(await self._kept(self._finish)):
-            yield encoded(event)
+        closing = self._shape.end(self._finish)
+        yield self._joined([*closing, *self._shape.ended(await self._kept(self._finish))])
 
     async def whole(self, answers: Sequence[Answer]) -> ResponseAnswer:
         """Returns the whole response."""
@@ -95,7 +88,7 @@ class ResponseShaper:
 
     def failure(self, error: APIError) -> bytes:
         """Returns the last event of a stream that has failed."""
-        return b"".join(encoded(event) for event in self._shape.failed("server_error", error.message))
+        return self._joined(self._shape.failed("server_error", error.message))
 
     async def _kept(self, finish: Finish) -> ResponseAnswer:
         response = self._shape.whole(finish, self._usage())
@@ -105,21 +98,21 @@ class ResponseShaper:
 
     async def _logprobs(
         self, parts: Sequence[Part], token_ids: Sequence[int], scores: Scores | None
-    ) -> Sequence[Logprob]:
+    ) -> Sequence[TextLogprob]:
         """Returns the log-probabilities of the text among these parts."""
         if self._top is None or scores is None:
             return ()
         told = await of_chat(Scored(token_ids, scores), self._top, self._names)
-        self._scores.add(msgspec.json.decode(one, type=Logprob) for one in told["content"])
+        self._scores.add(msgspec.json.decode(one, type=TextLogprob) for one in told["content"])
         return self._scores.of(parts)
 
-    def _usage(self) -> Usage:
+    def _usage(self) -> ResponseUsage:
         prompt, output = len(self._sample.prompt.token_ids), len(self._sample.tokens)
-        return Usage(
+        return ResponseUsage(
             input_tokens=prompt,
-            input_tokens_details=InputDetails(cached_tokens=self._sample.stages.cached_tokens),
+            input_tokens_details=ResponseInputDetails(cached_tokens=self._sample.stages.cached_tokens),
             output_tokens=output,
-            output_tokens_details=OutputDetails(reasoning_tokens=self._thoughts.total() or 0),
+            output_tokens_details=ResponseOutputDetails(reasoning_tokens=self._thoughts.total() or 0),
             total_tokens=prompt + output,
         )
 
@@ -139,7 +132,7 @@ class ResponseShaper:
             tools=body.tools or [],
             tool_choice=body.tool_choice or "auto",
             parallel_tool_calls=body.parallel_tool_calls is not False,
-            text=structs.replace(text, format=text.format or PlainText()),
+            text=structs.replace(text, format=text.format or PlainTextFormat()),
             reasoning=body.reasoning or ReasoningConfig(),
             instructions=body.instructions,
             max_output_tokens=body.max_output_tokens,

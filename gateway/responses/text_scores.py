@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from gateway.output.parts import CallArguments, CallBegins, Content, Part
-from gateway.responses.items import Logprob
+from gateway.responses.items import TextLogprob
 
 
 class TextScores:
@@ -15,11 +15,11 @@ class TextScores:
 
     def __init__(self) -> None:
         self._bytes = bytearray()  # whose part has not come
-        self._tokens: deque[tuple[int, int, Logprob]] = deque()  # from which byte to which, of those not told of
+        self._tokens: deque[tuple[int, int, TextLogprob]] = deque()  # from which byte to which, of those not told of
         self._made = 0  # bytes in all
         self._arguments: list[str] = []  # of the call that is read
 
-    def add(self, tokens: Iterable[Logprob]) -> None:
+    def add(self, tokens: Iterable[TextLogprob]) -> None:
         """Adds tokens that were made."""
         for token in tokens:
             begin = self._made
@@ -27,11 +27,11 @@ class TextScores:
             self._bytes += bytes(token.bytes)
             self._tokens.append((begin, self._made, token))
 
-    def of(self, parts: Sequence[Part]) -> list[Logprob]:
+    def of(self, parts: Sequence[Part]) -> list[TextLogprob]:
         """Returns the tokens of the content among these parts. A token of two parts is the first one's."""
         return [token for part in parts for token in self._of(part)]
 
-    def _of(self, part: Part) -> list[Logprob]:
+    def _of(self, part: Part) -> list[TextLogprob]:
         if isinstance(part, CallArguments):
             # Looked for once, when all are here: where a format rewrites them, each look goes through all that is left.
             self._arguments.append(part.text)
@@ -40,7 +40,7 @@ class TextScores:
         self._passed(arguments)
         return [] if isinstance(part, CallBegins) else self._passed(part.text, isinstance(part, Content))
 
-    def _passed(self, said: str, is_content: bool = False) -> list[Logprob]:
+    def _passed(self, said: str, is_content: bool = False) -> list[TextLogprob]:
         """Passes the tokens of a text, and returns them if it is content."""
         text = said.encode()
         found = self._bytes.find(text)

@@ -15,7 +15,7 @@ from gateway.responses.items import (
     Item,
     MessageItem,
     ReasoningItem,
-    Refusal,
+    RefusalText,
 )
 from gateway.responses.schemas import AnyObject, BySchema, ChosenFunction, FunctionTool, ResponsesRequest
 
@@ -93,7 +93,7 @@ def _said(item: Item) -> Message:
 def _parts(parts: list[ContentPart]) -> list[TextPart]:
     return [
         TextPart(type="refusal", refusal=part.refusal)
-        if isinstance(part, Refusal)
+        if isinstance(part, RefusalText)
         else TextPart(type="text", text=part.text)
         for part in parts
     ]

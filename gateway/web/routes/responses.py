@@ -10,7 +10,7 @@ from gateway.errors import APIError, invalid, named
 from gateway.openai.tokens import MOST
 from gateway.requests.request import Request as Open
 from gateway.responses.bodies import parse_response
-from gateway.responses.events import Deleted, Event, InputTokens, ItemList, ResponseAnswer
+from gateway.responses.events import Event, InputTokens, ItemList, ResponseAnswer, ResponseDeleted
 from gateway.responses.schemas import ResponsesRequest
 from gateway.responses.shaper import ResponseShaper
 from gateway.responses.translation import NAMES, chat_of, items_of
@@ -70,7 +70,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
     async def delete(request: Request) -> Response:
         id = request.path_params["id"]
         await conversations.delete(caller(request), id)
-        return reply(Deleted(id=id))
+        return reply(ResponseDeleted(id=id))
 
     async def cancel(request: Request) -> Response:
         await conversations.get(caller(request), request.path_params["id"])
@@ -91,7 +91,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
         Endpoint("POST", path, create, "Makes a response.", ResponsesRequest, ResponseAnswer, Event),
         Endpoint("POST", f"{path}/input_tokens", count, counts, ResponsesRequest, InputTokens),
         Endpoint("GET", one, retrieve, "Gives a stored response.", answer=ResponseAnswer),
-        Endpoint("DELETE", one, delete, "Deletes a stored response.", answer=Deleted),
+        Endpoint("DELETE", one, delete, "Deletes a stored response.", answer=ResponseDeleted),
         Endpoint("POST", f"{one}/cancel", cancel, "Refuses: nothing runs in the background.", answer=ResponseAnswer),
         Endpoint("GET", f"{one}/input_items", input_items, lists, answer=ItemList),
     ]

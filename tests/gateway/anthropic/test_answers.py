@@ -10,11 +10,11 @@ from pydantic import TypeAdapter
 
 from contracts.messages.sampling import Finish
 from gateway.anthropic.answers import MessageShape
-from gateway.anthropic.events import UNSIGNED, Event, Usage
+from gateway.anthropic.events import THOUGHT_SIGNATURE, Event, MessageUsage
 from gateway.output.parts import CallArguments, CallBegins, Content, Part
 from tests.gateway.output.answers import ANSWERS
 
-USAGE = Usage(input_tokens=5, output_tokens=7, cache_read_input_tokens=3)
+USAGE = MessageUsage(input_tokens=5, output_tokens=7, cache_read_input_tokens=3)
 EVENTS: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
 
 
@@ -95,5 +95,5 @@ def test_arguments_that_were_cut_off_are_kept_as_text() -> None:
 
 def test_thoughts_can_be_hidden() -> None:
     thoughts, text = whole(ANSWERS["thoughts and text"], hides_thoughts=True)["content"]
-    assert thoughts == {"type": "thinking", "thinking": "", "signature": UNSIGNED} and text["text"] == "Hello"
+    assert thoughts == {"type": "thinking", "thinking": "", "signature": THOUGHT_SIGNATURE} and text["text"] == "Hello"
     assert "hm" not in str(events(ANSWERS["thoughts and text"], hides_thoughts=True))

@@ -14,21 +14,21 @@ from gateway.output.parts import Content, Part, Reasoning
 from gateway.responses.answers import ResponseShape
 from gateway.responses.events import (
     Event,
-    InputDetails,
-    OutputDetails,
     ResponseAnswer,
-    Usage,
+    ResponseInputDetails,
+    ResponseOutputDetails,
+    ResponseUsage,
 )
-from gateway.responses.items import Logprob
+from gateway.responses.items import TextLogprob
 from gateway.responses.schemas import ReasoningConfig, TextConfig
 from tests.gateway.output.answers import ANSWERS
 
 EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
-USAGE = Usage(
+USAGE = ResponseUsage(
     input_tokens=5,
-    input_tokens_details=InputDetails(cached_tokens=3),
+    input_tokens_details=ResponseInputDetails(cached_tokens=3),
     output_tokens=7,
-    output_tokens_details=OutputDetails(reasoning_tokens=0),
+    output_tokens_details=ResponseOutputDetails(reasoning_tokens=0),
     total_tokens=12,
 )
 EMPTY = ResponseAnswer(
@@ -121,7 +121,7 @@ def test_a_stream_that_fails_ends_with_what_was_done() -> None:
 
 def test_log_probabilities_come_with_their_text_once() -> None:
     shape = ResponseShape("1a-2", EMPTY)
-    scores = [Logprob(token=word, bytes=list(word.encode()), logprob=-0.5, top_logprobs=[]) for word in "abcd"]
+    scores = [TextLogprob(token=word, bytes=list(word.encode()), logprob=-0.5, top_logprobs=[]) for word in "abcd"]
     made = [
         *shape.take([Reasoning("hm")]),
         *shape.take([Content("a"), Content("b")], scores[:2]),

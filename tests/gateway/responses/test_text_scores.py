@@ -7,17 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.output.parts import CallArguments, CallBegins, Content, Part, Reasoning
-from gateway.responses.items import Logprob
+from gateway.responses.items import TextLogprob
 from gateway.responses.text_scores import TextScores
 from tests.gateway.responses.test_tools import CALL
 from tests.gateway.running import Running
 
 
-def tokens(*pieces: str | bytes) -> list[Logprob]:
+def tokens(*pieces: str | bytes) -> list[TextLogprob]:
     found = []
     for number, piece in enumerate(pieces):
         data = piece if isinstance(piece, bytes) else piece.encode()
-        found.append(Logprob(token=repr(piece), bytes=list(data), logprob=-float(number), top_logprobs=[]))
+        found.append(TextLogprob(token=repr(piece), bytes=list(data), logprob=-float(number), top_logprobs=[]))
     return found
 
 
