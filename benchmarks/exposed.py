@@ -27,7 +27,7 @@ from contracts.errors import BatonError, GatewayError
 from contracts.kinds import Codec, Security, Transport
 from infra.config.engine import EngineOptions
 from infra.config.transfer import TransferOptions
-from infra.redis.records import Load
+from infra.redis.records import WorkerLoad
 
 VOCABULARY = 256  # every model has as many
 NEW_TOKENS = 8
@@ -53,7 +53,7 @@ def measure(system: SplitSystem, prompt: int, requests: int, seed: int) -> Measu
     chance = random.Random(f"{seed}/{prompt}")
     with httpx.Client(base_url=system.url, timeout=SECONDS) as client:
         model = client.get("/v1/models").json()["data"][0]["id"]
-        before, known = Load(), len(system.finished()) + 1
+        before, known = WorkerLoad(), len(system.finished()) + 1
         for number in range(requests + 1):
             if number == 1:
                 before = _settled(system, known)
@@ -80,7 +80,7 @@ def measure(system: SplitSystem, prompt: int, requests: int, seed: int) -> Measu
     )
 
 
-def _settled(system: SplitSystem, handoffs: int) -> Load:
+def _settled(system: SplitSystem, handoffs: int) -> WorkerLoad:
     """Returns the prefill worker's load when it knows of so many handoffs. Raises `BatonError` if it never does."""
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:

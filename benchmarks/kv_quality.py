@@ -24,7 +24,7 @@ from benchmarks.quality import PIECE, Scores, joined, quiet, texts_of
 from checkpoints.model_location import locate
 from contracts.errors import BatonError
 from contracts.kinds import Codec, KVDtype
-from contracts.kv.spec import Piece, WireForm, blocks_for
+from contracts.kv.spec import PayloadConversion, WireForm, blocks_for
 from engine.device import dtype_name
 from engine.executor import Executor
 from engine.start.load import load_engine
@@ -47,7 +47,7 @@ def hand_off(sender: Executor, receiver: Executor, tokens: int, codec: Codec) ->
     form = WireForm(sender.engine.pool.spec.dtype, group.block_tokens, codec)
     for layer in group.layers:
         receiver.engine.pool.convert(
-            Piece(form, 0, layer, blocks, 0, 0), sender.engine.pool.read(0, layer, blocks, codec)
+            PayloadConversion(form, 0, layer, blocks, 0, 0), sender.engine.pool.read(0, layer, blocks, codec)
         )
 
 

@@ -26,7 +26,7 @@ from contracts.kinds import Positive, Seconds, TPOTLimit, TTFTLimit
 from contracts.slo import SLO, Timings, percentile
 from dashboard.prompts import TWENTY
 from infra.cli import parse_or_exit
-from infra.completions_client import Chunk, Endpoint, EventStream, error_message
+from infra.completions_client import CompletionChunk, CompletionEvents, CompletionsClient, error_message
 
 
 class LoadConfig(Struct, frozen=True, kw_only=True):
@@ -152,15 +152,15 @@ async def run(config: LoadConfig, linger: float | None = None) -> list[Result]:
 def first_model(url: str) -> str:
     """Returns the name of the model that a server names first. Raises `GatewayError`."""
     try:
-        return Endpoint(url).model()
+        return CompletionsClient(url).model()
     except GatewayError as error:
         raise GatewayError(f"--url: {error}") from None
 
 
-async def stream(client: httpx.AsyncClient, path: str, body: Mapping[str, Any]) -> AsyncIterator[Chunk]:
+async def stream(client: httpx.AsyncClient, path: str, body: Mapping[str, Any]) -> AsyncIterator[CompletionChunk]:
     """Posts `body` and yields the answer as it comes. Raises `GatewayError` for anything but a whole answer."""
     streamed = {**body, "stream": True, "stream_options": {"include_usage": True}}
-    events = EventStream()
+    events = CompletionEvents()
     try:
         async with client.stream("POST", path, json=streamed) as response:
             if response.status_code != httpx.codes.OK:

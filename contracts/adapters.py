@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from contracts.errors import AdapterError, ConfigError
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./:@+-]{0,127}")
+ADAPTER_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./:@+-]{0,127}")
 
 
 class AdapterSource(Struct, frozen=True):
@@ -36,7 +36,7 @@ class HeldAdapter(Struct, frozen=True):
 
 def check_name(name: str) -> None:
     """Raises `AdapterError` for what cannot be an adapter's name."""
-    if not NAME.fullmatch(name):
+    if not ADAPTER_NAME_PATTERN.fullmatch(name):
         raise AdapterError(f"{name[:64]!r} is no adapter's name: 1 to 128 letters, digits and _./:@+-, a letter first")
 
 

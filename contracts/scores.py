@@ -6,10 +6,10 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct
 
-MOST_TOP = 20
+MAX_TOP_LOGPROBS = 20
 """Alternatives that may be told of each token, at most."""
 
-MOST_PROMPT_SCORES = 1 << 19
+MAX_PROMPT_SCORES = 1 << 19
 """Log-probabilities that may be told of one prompt: tokens x (alternatives + 1). Packed, these are 4 MiB."""
 
 
@@ -27,7 +27,7 @@ class Scores(Struct, frozen=True, array_like=True):
     Numbers are little-endian, without padding, so that a message carries thousands as it carries one.
     """
 
-    top: Annotated[int, Meta(ge=0, le=MOST_TOP)]
+    top: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)]
     chosen: bytes  # fp32 [tokens]
     ranks: bytes  # int32 [tokens]
     top_ids: bytes  # int32 [tokens, top]

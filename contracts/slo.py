@@ -8,9 +8,9 @@ from msgspec import Struct
 
 from contracts.errors import ConfigError
 
-LONGEST_MS = 3_600_000.0  # ms of the most patient objective
-_PART = re.compile(r"(ttft|tpot)=(\d{1,9}(?:\.\d{1,6})?)(ms|s)")
-_FORM = "expected ttft=2s,tpot=100ms, or one of the two, each from 1ms to 3600s"
+MAX_OBJECTIVE_MS = 3_600_000.0  # ms of the most patient objective
+_PART_PATTERN = re.compile(r"(ttft|tpot)=(\d{1,9}(?:\.\d{1,6})?)(ms|s)")
+_EXPECTED_FORMAT = "expected ttft=2s,tpot=100ms, or one of the two, each from 1ms to 3600s"
 
 
 class Timings(Struct, frozen=True):
@@ -85,10 +85,10 @@ def parse_objective(text: str, key: str = "--slo") -> Objective:
     """
     found: dict[str, float] = {}
     for part in text.replace(" ", "").split(",") if text.strip() else ():
-        match = _PART.fullmatch(part)
+        match = _PART_PATTERN.fullmatch(part)
         milliseconds = float(match[2]) * (1000 if match[3] == "s" else 1) if match else 0.0
-        if match is None or match[1] in found or not 1 <= milliseconds <= LONGEST_MS:
-            raise ConfigError(key, text, _FORM)
+        if match is None or match[1] in found or not 1 <= milliseconds <= MAX_OBJECTIVE_MS:
+            raise ConfigError(key, text, _EXPECTED_FORMAT)
         found[match[1]] = milliseconds
     return Objective(found.get("ttft"), found.get("tpot"))
 

@@ -1,3 +1,3 @@
 """Names the version of Baton; `pyproject.toml` says the same."""
 
-BATON = "0.1.0"
+BATON_VERSION = "0.1.0"

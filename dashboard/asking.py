@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from contracts.errors import ConfigError, GatewayError
 from dashboard.prompts import Prompt
-from infra.completions_client import Chunk, Endpoint
+from infra.completions_client import CompletionChunk, CompletionsClient
 from infra.keys.key_file import read_key
 
 AT_ONCE = 4
@@ -16,7 +16,7 @@ SILENCE = 30.0  # s without a byte
 LONGEST = 120.0  # s of one answer
 
 
-def stream_chat(endpoint: Endpoint, model: str, prompt: Prompt) -> Iterator[Chunk]:
+def stream_chat(endpoint: CompletionsClient, model: str, prompt: Prompt) -> Iterator[CompletionChunk]:
     """Yields the answer to a prompt as it comes. Raises `GatewayError`."""
     messages = [{"role": "user", "content": prompt.text}]
     request = {"model": model, "messages": messages, "max_tokens": prompt.max_tokens}
@@ -35,13 +35,13 @@ class Gateway(NamedTuple):
     key_file: str = ""
     cert: str = ""
 
-    def endpoint(self) -> Endpoint:
+    def endpoint(self) -> CompletionsClient:
         """Makes a client of it. Raises `GatewayError` for what is no URL, key or certificate."""
         try:
             key = read_key(self.key_file, "--api-key-file")
         except ConfigError as error:
             raise GatewayError(str(error)) from None
-        return Endpoint(self.url, "--gateway", SILENCE, key, self.cert)
+        return CompletionsClient(self.url, "--gateway", SILENCE, key, self.cert)
 
 
 class Question:
@@ -99,7 +99,7 @@ class Volley:
         for _ in range(AT_ONCE):  # daemons, unlike a pool's threads: a shutdown does not wait for answers
             threading.Thread(target=self._work, args=(endpoint, model, waiting), name="volley", daemon=True).start()
 
-    def _work(self, endpoint: Endpoint, model: str, waiting: SimpleQueue[Prompt]) -> None:
+    def _work(self, endpoint: CompletionsClient, model: str, waiting: SimpleQueue[Prompt]) -> None:
         while True:
             try:
                 prompt = waiting.get_nowait()

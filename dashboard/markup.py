@@ -7,7 +7,7 @@ from dashboard.figures import Glance, Progress, Rates, Sharing, Spread, Verdict,
 from dashboard.palette import PALE, QUIET, STAGES, STATES, VERDICTS
 from dashboard.source import WorkerView
 from dashboard.units import as_bytes, as_count, as_ms, as_rate, as_share
-from infra.redis.records import FinishedRecord, Load, Memory, WorkerRecord
+from infra.redis.records import FinishedRecord, Memory, WorkerLoad, WorkerRecord
 
 TTFT = "Time to first token: from the gateway's receipt of a request to its first output token."
 TPOT = "Time per output token: (end-to-end time - TTFT) / (output tokens - 1), of one request."
@@ -250,7 +250,7 @@ def _share(share: float) -> str:
     return escape(as_share(share))
 
 
-def _blocks(load: Load) -> str:
+def _blocks(load: WorkerLoad) -> str:
     free = load.blocks_total - load.blocks_used - load.blocks_cached
     return (
         f"{load.blocks_used} of {load.blocks_total} blocks used, {load.blocks_cached} idle ones keep cached prefixes, "
@@ -270,7 +270,7 @@ def _memory(memory: Memory) -> str:
     )
 
 
-def _found(load: Load, lately: Sharing | None) -> str:
+def _found(load: WorkerLoad, lately: Sharing | None) -> str:
     kv = load.kv
     said = f"{as_count(kv.found_tokens)} of {as_count(kv.queried_tokens)} tokens since the start"
     if lately and lately.queried_tokens:
@@ -283,12 +283,12 @@ def _found(load: Load, lately: Sharing | None) -> str:
     )
 
 
-def _guessed(load: Load) -> str:
+def _guessed(load: WorkerLoad) -> str:
     counts = load.speculation
     return f"{_part(counts.accepted_tokens, counts.proposed)} · {counts.step_tokens:.2f}" if counts.proposed else NONE
 
 
-def _saved(load: Load) -> str:
+def _saved(load: WorkerLoad) -> str:
     counts = load.speculation
     return (
         f"{as_count(counts.accepted_tokens)} of {as_count(counts.proposed)} guesses came true since the start; a "
@@ -296,7 +296,7 @@ def _saved(load: Load) -> str:
     )
 
 
-def _preempted(load: Load, lately: Sharing | None) -> str:
+def _preempted(load: WorkerLoad, lately: Sharing | None) -> str:
     said = (
         f"{load.preemptions} preempted since the start: {load.kv.preempted_swapped} went on with blocks from the host "
         f"tier, {load.kv.preempted_recomputed} computed tokens again; some do both, some neither"

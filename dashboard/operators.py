@@ -12,7 +12,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from infra.keys.api_key import KeyRecord
-from infra.keys.key_ring import LOOK_SECONDS, KeyRing
+from infra.keys.key_ring import CHECK_INTERVAL_S, KeyRing
 
 OPEN = frozenset({"/_stcore/health"})  # whether the page answers, for those who watch over it
 COOKIE = "baton-operator"
@@ -35,7 +35,7 @@ class OperatorsOnly:
         if scope["type"] not in ("http", "websocket") or scope["path"] in OPEN:
             await self._page(scope, receive, send)
             return
-        if time.monotonic() - self._looked > LOOK_SECONDS:
+        if time.monotonic() - self._looked > CHECK_INTERVAL_S:
             self._looked = time.monotonic()
             await asyncio.to_thread(self._keys.refresh)
         asked = Headers(scope=scope)

@@ -14,8 +14,8 @@ from redis.exceptions import RedisClusterException
 
 from contracts.errors import StoreUnavailable
 from infra.redis.clients import connect_blocking, redacted
-from infra.redis.records import FinishedRecord, GatewayRecord, Load, Role, StatsSample, WorkerRecord
-from infra.redis.registry import FINISHED, KEPT_FINISHED, STATS, TTL_MS, index_key, read_unchecked, record_key
+from infra.redis.records import FinishedRecord, GatewayRecord, Role, StatsSample, WorkerLoad, WorkerRecord
+from infra.redis.registry import FINISHED_KEY, MAX_FINISHED, STATS_KEY, TTL_MS, index_key, read_unchecked, record_key
 
 FRESH = 0.8  # s that a reading serves all pages
 SILENT_AFTER = 3.0  # s without a heartbeat
@@ -35,7 +35,7 @@ class WorkerView(Struct, frozen=True):
 
     epoch: str
     role: Role
-    load: Load
+    load: WorkerLoad
     state: WorkerState
     beat_age: float  # s since its last heartbeat
     record: WorkerRecord | None  # None if it fell silent before anybody looked
@@ -63,7 +63,7 @@ class Source:
         self._read_at = -FRESH
         self._latest: Snapshot | StoreUnavailable = StoreUnavailable("not read yet")
         self._known: dict[str, WorkerRecord] = {}
-        self._finished: deque[FinishedRecord] = deque(maxlen=KEPT_FINISHED)
+        self._finished: deque[FinishedRecord] = deque(maxlen=MAX_FINISHED)
         self._samples: dict[str, deque[StatsSample]] = {}
         self._after: dict[str, bytes] = {}  # id of the last entry read, by stream
 
@@ -96,8 +96,8 @@ class Source:
     def _fetch(self) -> Snapshot | StoreUnavailable:
         try:
             now = self._server_time()
-            self._finished.extend(self._new(FINISHED, FinishedRecord, KEPT_FINISHED))
-            self._sort_samples(self._new(STATS, StatsSample, HISTORY), now)
+            self._finished.extend(self._new(FINISHED_KEY, FinishedRecord, MAX_FINISHED))
+            self._sort_samples(self._new(STATS_KEY, StatsSample, HISTORY), now)
             workers = self._workers(now)
             gateways = self._records(GatewayRecord, "gateway", self._index("gateway"))
         except (redis.RedisError, RedisClusterException, StoreUnavailable, OSError):

@@ -6,17 +6,17 @@ from functools import partial
 from decode_service.policy import DecodePolicy
 from infra.cli import parse_or_exit
 from infra.config.worker import WorkerConfig
-from kvtransfer.inbound import Inbound
-from worker.role import Parts, Role
+from kvtransfer.decode_transfer import DecodeTransfer
+from worker.role import Role, WorkerParts
 from worker.start import serve
 
 
-def role(parts: Parts) -> Role:
+def role(parts: WorkerParts) -> Role:
     """Makes the parts that make a worker a decode worker."""
     life = parts.life
     return Role(
         policy=DecodePolicy(parts),
-        make_transfer=partial(Inbound, life.config.transfer, life.epoch, parts.spec, parts.memory),
+        make_transfer=partial(DecodeTransfer, life.config.transfer, life.epoch, parts.spec, parts.memory),
         layer_written=None,
     )
 

@@ -11,24 +11,24 @@ from msgspec import structs
 
 from contracts.errors import CapacityError, MessageError
 from contracts.ids import SampleKey
-from contracts.messages.gateway import NO_ADAPTER, Emitted
+from contracts.messages.gateway import REASON_NO_ADAPTER, Emitted
 from contracts.messages.job import DecodeJob
 from engine.schedule.progress import Progress
 from engine.schedule.sequence import Sequence
-from infra.redis.records import HeldBlocks, Load
+from infra.redis.records import HeldBlocks, WorkerLoad
 from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted
 from kvtransfer.handoff import HandoffKey
 from worker.answering import Answering, SequenceGroup
 from worker.events import Begin, Kill, Phase, Submit
-from worker.role import Parts, check_tokens
+from worker.role import WorkerParts, check_tokens
 
 log = logging.getLogger("baton.decode")
 
 
 class DecodePolicy:
-    """Plays the decode role in the engine loop: see `worker.engine_loop.Policy`."""
+    """Plays the decode role in the engine loop: see `worker.engine_loop.RolePolicy`."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: WorkerParts) -> None:
         self._scheduler = parts.scheduler
         self._vocab_size = parts.vocab_size
         self._adapters = parts.life.adapters
@@ -67,7 +67,9 @@ class DecodePolicy:
             self._tell_io(RoomRefused(handoff, "superseded", f"attempt {opened.attempt} comes too late", False))
             return
         if not self._adapters.has(opened.prompt.adapter):
-            self._tell_io(RoomRefused(handoff, NO_ADAPTER, "the decode worker lacks the request's adapter", True))
+            self._tell_io(
+                RoomRefused(handoff, REASON_NO_ADAPTER, "the decode worker lacks the request's adapter", True)
+            )
             return
         deadline, due = now + opened.remaining_ms / 1000, now + opened.due_ms / 1000
         try:
@@ -158,7 +160,7 @@ class DecodePolicy:
         """Tells whether any sequence, or any block that KV may land in, is here."""
         return bool(self._answering.by_stem)
 
-    def load(self) -> Load:
+    def load(self) -> WorkerLoad:
         """Counts what this worker holds and has done."""
         load = self._scheduler.load()
         return load.with_counts(load.waiting, self._counts["handoffs"], self._counts["bytes"], self._held())

@@ -14,7 +14,7 @@ from gateway.errors import APIError, invalid, no_model, unavailable
 from gateway.workers.directory import WorkerDirectory
 from infra.config.gateway import GatewayConfig
 from infra.network.sealing import Signer
-from infra.redis.adapter_list import MOST, PURPOSE, change
+from infra.redis.adapter_list import ADAPTER_LIST_PURPOSE, MAX_ADAPTERS, change
 from infra.redis.clients import Store
 from infra.redis.store import ServerClock
 
@@ -40,7 +40,7 @@ class AdapterLoading:
         self._config = config
         self._model = model
         self._store = store
-        self._signer = Signer(secret, PURPOSE)
+        self._signer = Signer(secret, ADAPTER_LIST_PURPOSE)
         self._clock = clock
         self._workers = workers
 
@@ -61,8 +61,8 @@ class AdapterLoading:
             if name == self._model or name in self._workers.adapters() or any(one.name == name for one in sources):
                 whose = "the model" if name == self._model else "an adapter that is loaded"
                 raise invalid(f"the name {name!r} is taken by {whose}", "lora_name", "adapter_exists")
-            if len(sources) >= MOST:
-                raise invalid(f"{MOST} adapters are loaded at most", "lora_name", "too_many_adapters")
+            if len(sources) >= MAX_ADAPTERS:
+                raise invalid(f"{MAX_ADAPTERS} adapters are loaded at most", "lora_name", "too_many_adapters")
             return (*sources, source)
 
         number = await self._change(with_it)

@@ -30,16 +30,16 @@ from gateway.text.tokenizer import ModelTokenizer
 from gateway.workers.directory import WorkerDirectory
 from gateway.workers.discovery import Discovery, short_name
 from infra.config.gateway import GatewayConfig
-from infra.keys.key_ring import LOOK_SECONDS, KeyRing
+from infra.keys.key_ring import CHECK_INTERVAL_S, KeyRing
 from infra.network.curve_keys import CurveKeys
 from infra.network.sealing import Sealer, Signer, load_secret
 from infra.process.status import StatusFile
 from infra.process.tasks import Tasks
 from infra.redis.clients import connect
-from infra.redis.queue import PURPOSE
+from infra.redis.queue import JOB_PURPOSE
 from infra.redis.rates import RateStore
 from infra.redis.records import GatewayRecord, WorkerRecord
-from infra.redis.registry import PURPOSE as RECORDS
+from infra.redis.registry import RECORD_PURPOSE as RECORDS
 from infra.redis.registry import listed
 from infra.redis.store import Outage, ServerClock, check, until_answered
 from infra.redis.stored import TenantStore
@@ -78,7 +78,7 @@ class Gateway:
         self._signer = Signer(secret, RECORDS)
         self._publisher = Publisher(self._store, self._signer, self._clock)
         self._dispatch = Dispatch(
-            config, self._epoch, self._store, Sealer(secret, PURPOSE), self._clock, self.workers, self.metrics
+            config, self._epoch, self._store, Sealer(secret, JOB_PURPOSE), self._clock, self.workers, self.metrics
         )
         self.requests = OpenRequests(config, self.model, self._clock, self._dispatch, self.metrics, self._publisher)
         self.discovery = Discovery(
@@ -259,7 +259,7 @@ class Gateway:
     async def _follow(self, keys: KeyRing) -> None:
         """Reads files of keys when they change, and ends what was begun with one that is gone, until cancelled."""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(CHECK_INTERVAL_S)
             if await asyncio.to_thread(keys.refresh):
                 self.requests.revoke(lambda key: keys.known(key) is not None)
 

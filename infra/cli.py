@@ -11,7 +11,7 @@ from msgspec import Struct
 from contracts.errors import ConfigError
 from infra.sizes import parse_bytes
 
-C = TypeVar("C", bound=Struct)
+ConfigType = TypeVar("ConfigType", bound=Struct)
 
 
 def option(name: str) -> str:
@@ -19,7 +19,7 @@ def option(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def parse(config: type[C], argv: Sequence[str], prog: str) -> C:
+def parse(config: type[ConfigType], argv: Sequence[str], prog: str) -> ConfigType:
     """Builds `config` from `argv`. Raises `ConfigError` naming the option and its value; `--help` exits with 0."""
     parser = _Parser(prog=prog, description=config.__doc__, allow_abbrev=False)
     parser.given = argv
@@ -30,7 +30,7 @@ def parse(config: type[C], argv: Sequence[str], prog: str) -> C:
     return _build(config, {key: value for key, value in vars(given).items() if value is not None})
 
 
-def parse_or_exit(config: type[C], prog: str) -> C:
+def parse_or_exit(config: type[ConfigType], prog: str) -> ConfigType:
     """Does what `parse` does, for a main module: where it fails, it prints one sentence and exits with status 2."""
     try:
         return parse(config, sys.argv[1:], prog)
@@ -39,7 +39,7 @@ def parse_or_exit(config: type[C], prog: str) -> C:
         raise SystemExit(2) from None
 
 
-class Spelled(NamedTuple):
+class SpelledOption(NamedTuple):
     """Holds one option as it is written on a command line."""
 
     option: str
@@ -47,7 +47,7 @@ class Spelled(NamedTuple):
     usual: bool  # it is the default, so nobody has to write it
 
 
-def spell(config: Struct) -> list[Spelled]:
+def spell(config: Struct) -> list[SpelledOption]:
     """Returns the options by which `parse` builds the same struct, in the struct's order: its inverse.
 
     One that may be repeated is there once for each of its values; one that is None is not there.
@@ -61,7 +61,7 @@ def spell(config: Struct) -> list[Spelled]:
         several = get_origin(_base(field.type)) is tuple
         for each in value if several else () if value is None else (value,):
             text = str(each).lower() if isinstance(each, bool) else str(each)
-            spelled.append(Spelled(option(field.name), text, not field.required and value == field.default))
+            spelled.append(SpelledOption(option(field.name), text, not field.required and value == field.default))
     return spelled
 
 
@@ -100,7 +100,7 @@ def _add_options(parser: argparse.ArgumentParser, config: type[Struct]) -> None:
         )
 
 
-def _build(config: type[C], given: dict[str, Any]) -> C:
+def _build(config: type[ConfigType], given: dict[str, Any]) -> ConfigType:
     values: dict[str, Any] = {}
     for field in msgspec.structs.fields(config):
         if _is_struct(field.type):

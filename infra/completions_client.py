@@ -11,16 +11,16 @@ from urllib.parse import urlsplit
 import httpx
 
 from contracts.errors import ConfigError, GatewayError
-from infra.network.reach import lacks_brackets
+from infra.network.bind_address import lacks_brackets
 from infra.network.tls import trusting
 
-SILENCE = 300.0  # s without a byte; the gateway has deadlines of its own
-LARGEST = 1 << 20  # bytes of one line of a stream, or of a whole answer that is no stream
+MAX_SILENCE_S = 300.0  # s without a byte; the gateway has deadlines of its own
+MAX_RESPONSE_BYTES = 1 << 20  # bytes of one line of a stream, or of a whole answer that is no stream
 NO_KEEPING = httpx.Limits(max_connections=None, max_keepalive_connections=0)
 """Each request has a connection of its own, which ends with it: then a client need not be closed."""
 
 
-class Chunk(NamedTuple):
+class CompletionChunk(NamedTuple):
     """Holds one event of a streamed answer."""
 
     response: str  # id of the response, as the client sees it
@@ -28,18 +28,18 @@ class Chunk(NamedTuple):
     tokens: int | None  # output tokens of the whole answer, in the event that tells them
 
 
-class EventStream:
+class CompletionEvents:
     """Takes server-sent events apart into chunks, whatever pieces of bytes they arrive in."""
 
     def __init__(self) -> None:
         self.ended = False  # whether `[DONE]` has come
         self._rest = b""
 
-    def feed(self, data: bytes) -> Iterator[Chunk]:
+    def feed(self, data: bytes) -> Iterator[CompletionChunk]:
         """Yields the chunks that `data` completes. Raises `GatewayError` for an error, and for what is no chunk."""
         *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > LARGEST:
-            raise GatewayError(f"the endpoint sent a line of more than {LARGEST} bytes")
+        if len(self._rest) > MAX_RESPONSE_BYTES:
+            raise GatewayError(f"the endpoint sent a line of more than {MAX_RESPONSE_BYTES} bytes")
         for line in lines:
             field, _, value = line.partition(b":")
             if field != b"data":
@@ -50,11 +50,11 @@ class EventStream:
                 yield _chunk(value)
 
 
-class Endpoint:
+class CompletionsClient:
     """Asks one endpoint, for any number of threads."""
 
     def __init__(
-        self, url: str, option: str = "--url", silence: float = SILENCE, key: str = "", cert: str = ""
+        self, url: str, option: str = "--url", silence: float = MAX_SILENCE_S, key: str = "", cert: str = ""
     ) -> None:
         """Takes a URL that may end in `/v1`. Raises `GatewayError` that names `option` if it is none.
 
@@ -91,14 +91,16 @@ class Endpoint:
         except (ValueError, LookupError, TypeError):
             raise GatewayError(f"{self.url}/v1/models names no model") from None
 
-    def stream(self, path: str, body: Mapping[str, Any], longest: float = math.inf) -> Generator[Chunk, None, None]:
+    def stream(
+        self, path: str, body: Mapping[str, Any], longest: float = math.inf
+    ) -> Generator[CompletionChunk, None, None]:
         """Posts `body` to `path` and yields the answer as it comes; closing the generator ends the request.
 
         Raises `GatewayError`, also in the middle of a stream: with the endpoint's own sentence where it has one, and
         for an answer that breaks off or takes longer than `longest` seconds.
         """
         deadline = time.monotonic() + longest
-        events = EventStream()
+        events = CompletionEvents()
         streamed = {**body, "stream": True, "stream_options": {"include_usage": True}}
         with self._exchange("POST", path, streamed) as response:
             for data in response.iter_bytes():
@@ -131,14 +133,14 @@ def error_message(body: bytes) -> str:
         return ""
 
 
-def _chunk(data: bytes) -> Chunk:
+def _chunk(data: bytes) -> CompletionChunk:
     """Reads an event. Raises `GatewayError` with the error that it tells, and for what is no part of an answer."""
     try:
         event = json.loads(data)
         if error := event.get("error"):
             raise GatewayError(str(error["message"]))
         text = "".join(_text(choice) for choice in event.get("choices", ()))
-        return Chunk(str(event.get("id", "")), text, (event.get("usage") or {}).get("completion_tokens"))
+        return CompletionChunk(str(event.get("id", "")), text, (event.get("usage") or {}).get("completion_tokens"))
     except ValueError:
         raise GatewayError("the endpoint sent an event that is not JSON") from None
     except (LookupError, TypeError, AttributeError):
@@ -151,10 +153,10 @@ def _text(choice: dict[str, Any]) -> str:
 
 
 def _body(response: httpx.Response) -> bytes:
-    """Reads a body up to `LARGEST` bytes; what is cut off there is no JSON any more."""
+    """Reads a body up to `MAX_RESPONSE_BYTES` bytes; what is cut off there is no JSON any more."""
     body = b""
     for data in response.iter_bytes():
         body += data
-        if len(body) > LARGEST:
+        if len(body) > MAX_RESPONSE_BYTES:
             break
-    return body[:LARGEST]
+    return body[:MAX_RESPONSE_BYTES]

@@ -2,7 +2,7 @@
 
 import re
 
-UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+UNIT_BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def parse_bytes(text: str) -> int:
@@ -10,12 +10,12 @@ def parse_bytes(text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if match is None:
         raise ValueError("expected a size such as 512MiB or 2GiB")
-    return int(float(match[1]) * UNITS[match[2].upper()])
+    return int(float(match[1]) * UNIT_BYTES[match[2].upper()])
 
 
 def format_bytes(count: float) -> str:
     """Writes `512.0MiB`, `1.5GiB`, `100B`, as `parse_bytes` reads it."""
     for unit in ("T", "G", "M", "K"):
-        if count >= UNITS[unit]:
-            return f"{count / UNITS[unit]:.1f}{unit}iB"
+        if count >= UNIT_BYTES[unit]:
+            return f"{count / UNIT_BYTES[unit]:.1f}{unit}iB"
     return f"{count:.0f}B"

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import xxhash
 
-MODULUS = 1 << 64
-Place = tuple[int, int, int]
+DIGEST_MODULUS = 1 << 64
+PayloadPlace = tuple[int, int, int]
 """(group, layer, first block of the sequence)."""
 
 
@@ -32,10 +32,10 @@ class HandoffDigest:
 
     def __init__(self, trace: bool = False) -> None:
         self.value = 0
-        self.payloads: dict[Place, int] | None = {} if trace else None
+        self.payloads: dict[PayloadPlace, int] | None = {} if trace else None
 
     def add(self, group: int, layer: int, first: int, digest: int) -> None:
         """Adds a payload's digest."""
-        self.value = (self.value + digest) % MODULUS
+        self.value = (self.value + digest) % DIGEST_MODULUS
         if self.payloads is not None:
             self.payloads[group, layer, first] = digest

@@ -15,7 +15,7 @@ from contracts.messages.gateway import Stages
 from contracts.messages.handoff import Branch, Commit, Open
 from contracts.messages.job import PrefillJob
 from contracts.scores import Scores
-from kvtransfer.digest import Place
+from kvtransfer.digest import PayloadPlace
 from kvtransfer.handoff import HandoffKey
 
 Tables = tuple[list[int], ...]
@@ -97,7 +97,7 @@ class Closed(Struct, frozen=True, kw_only=True):
     bytes: int = 0  # of the payloads that have left
     digest: int = 0  # sum of their digests
     ms: float = 0.0  # since the handoff was opened
-    digests: dict[Place, int] | None = None  # the digest of each payload, if the side traces them
+    digests: dict[PayloadPlace, int] | None = None  # the digest of each payload, if the side traces them
     times: HandoffTimes = HandoffTimes()
 
 
@@ -129,7 +129,7 @@ class Landed(Struct, frozen=True, kw_only=True):
     commit: Commit
     bytes: int  # of all its payloads
     digest: int  # sum of their digests
-    digests: dict[Place, int] | None = None  # the digest of each payload, if the side traces them
+    digests: dict[PayloadPlace, int] | None = None  # the digest of each payload, if the side traces them
     land_ms: float = 0.0  # since Commit arrived
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from contracts.kinds import Codec
-from contracts.kv.spec import Piece
+from contracts.kv.spec import PayloadConversion
 
 
 class KVMemory(Protocol):
@@ -26,7 +26,7 @@ class KVMemory(Protocol):
         """Copies the payload, however its bytes are cut, into the blocks in the given order."""
         ...
 
-    def convert(self, piece: Piece, payload: Sequence[memoryview | bytes]) -> None:
+    def convert(self, piece: PayloadConversion, payload: Sequence[memoryview | bytes]) -> None:
         """Lands a payload that is in another form than the pool, however its bytes are cut.
 
         Tokens before `piece.held`, and behind the last of `piece.blocks`, are left out. Raises `MessageError` for a

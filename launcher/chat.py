@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from contracts.errors import BatonError, ConfigError, GatewayError
 from contracts.slo import Timings
 from infra.cli import parse
-from infra.completions_client import Endpoint
+from infra.completions_client import CompletionsClient
 from infra.keys.key_file import read_key
 from infra.process.dying import die_with
 from launcher.host.instances import Instance, running
@@ -46,7 +46,7 @@ def chat(arguments: Sequence[str]) -> int:
             return 130
 
 
-def _endpoint(config: ChatConfig, stack: ExitStack) -> Endpoint:
+def _endpoint(config: ChatConfig, stack: ExitStack) -> CompletionsClient:
     """Finds whom to talk to, with the key and the certificate for it. Raises `BatonError`."""
     found = None if config.url else _running()
     url = config.url or (found.url if found is not None else _offer(stack))
@@ -55,7 +55,7 @@ def _endpoint(config: ChatConfig, stack: ExitStack) -> Endpoint:
     key = read_key(config.api_key_file, "--api-key-file") or os.environ.get("BATON_API_KEY", "")
     if found is not None and not key:
         key = read_key(found.key_file, "--api-key-file")
-    return Endpoint(url, key=key, cert=config.cert or (found.cert if found is not None else ""))
+    return CompletionsClient(url, key=key, cert=config.cert or (found.cert if found is not None else ""))
 
 
 def _running() -> Instance | None:
@@ -113,7 +113,7 @@ def private_instance() -> Iterator[str]:
 class Conversation:
     """Holds the messages so far, and answers the lines that the user types."""
 
-    def __init__(self, endpoint: Endpoint, model: str, config: ChatConfig, interactive: bool) -> None:
+    def __init__(self, endpoint: CompletionsClient, model: str, config: ChatConfig, interactive: bool) -> None:
         self._endpoint = endpoint
         self._model = model
         self._config = config

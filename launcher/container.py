@@ -1,9 +1,9 @@
 """Says where a service finds things in the image that the Dockerfile builds, whoever runs its containers."""
 
-from contracts.version import BATON
+from contracts.version import BATON_VERSION
 from launcher.deployment import Kept, Service
 
-IMAGE = f"baton:{BATON}"
+IMAGE = f"baton:{BATON_VERSION}"
 APP = "/app"
 DEMO_WEIGHTS = f"{APP}/demo_model/weights"
 PYTHON = ("python",)  # in `APP`, which its PYTHONPATH names

@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 
 from contracts.errors import GatewayError
-from infra.completions_client import Endpoint
+from infra.completions_client import CompletionsClient
 from infra.network.listening import http_url, is_local
 from infra.process.hub_kernels import notice
 from launcher.options import DEMO_MODEL, UpConfig
@@ -95,6 +95,6 @@ def chat_template(directory: Path) -> str:
 def model_name(url: str, key: str = "", cert: str = "") -> str:
     """Returns the name that the gateway serves the model under; the demo model's directory if it does not say."""
     try:
-        return Endpoint(url, silence=PATIENCE, key=key, cert=cert).model()
+        return CompletionsClient(url, silence=PATIENCE, key=key, cert=cert).model()
     except GatewayError:
         return Path(DEMO_MODEL).name

@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 from contracts.errors import BatonError, ConfigError
 from contracts.slo import parse_objective
 from infra.cli import parse
-from infra.keys.api_key import NAMES, KeyOptions, KeyRecord, make_key
+from infra.keys.api_key import NAME_PATTERN, KeyOptions, KeyRecord, make_key
 from infra.keys.key_file import change_keys, read_keys
 from launcher.host.state_directory import state_directory
 
@@ -77,7 +77,7 @@ def new(arguments: Sequence[str]) -> None:
     """Makes a key and prints it, alone on stdout. Raises `ConfigError`."""
     name, options = _named(arguments, "new")
     config = parse(KeyNewConfig, options, "baton key new")
-    if not NAMES.fullmatch(name):
+    if not NAME_PATTERN.fullmatch(name):
         raise ConfigError("NAME", name, "a name has up to 64 letters, digits, dots, dashes and underscores")
     parse_objective(config.slo)
     path = _path(config.api_keys)

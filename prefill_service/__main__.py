@@ -5,19 +5,19 @@ from functools import partial
 
 from infra.cli import parse_or_exit
 from infra.config.worker import WorkerConfig
-from kvtransfer.outbound import Outbound
+from kvtransfer.prefill_transfer import PrefillTransfer
 from prefill_service.policy import PrefillPolicy
-from worker.role import Parts, Role
+from worker.role import Role, WorkerParts
 from worker.start import serve
 
 
-def role(parts: Parts) -> Role:
+def role(parts: WorkerParts) -> Role:
     """Makes the parts that make a worker a prefill worker."""
     policy = PrefillPolicy(parts)
     life = parts.life
     return Role(
         policy=policy,
-        make_transfer=partial(Outbound, life.config.transfer, life.epoch, parts.spec, parts.memory),
+        make_transfer=partial(PrefillTransfer, life.config.transfer, life.epoch, parts.spec, parts.memory),
         layer_written=policy.layer_written,
     )
 

@@ -17,7 +17,7 @@ from msgspec import structs
 from contracts.errors import CapacityError, MessageError
 from contracts.ids import AttemptKey, SampleKey
 from contracts.kv.spec import blocks_for
-from contracts.messages.gateway import HANDED_OFF, HANDING_OFF, NO_ADAPTER, Emitted, Stages
+from contracts.messages.gateway import REASON_NO_ADAPTER, STATE_HANDED_OFF, STATE_HANDING_OFF, Emitted, Stages
 from contracts.messages.handoff import Branch
 from contracts.messages.job import PrefillJob
 from contracts.messages.packed_ids import packed
@@ -26,12 +26,12 @@ from engine.plan import Plan
 from engine.schedule.line import Line
 from engine.schedule.progress import Progress, may_do_better, reason_of
 from engine.schedule.sequence import Sequence, SequenceState
-from infra.redis.records import HeldBlocks, Load
+from infra.redis.records import HeldBlocks, WorkerLoad
 from kvtransfer.events import AbortHandoff, BlocksTaken, Closed, CommitHandoff, LayerReady, OpenHandoff, Unpinned
 from pricing.backlog import Ahead, owner_of
 from worker.answering import Answering
-from worker.events import Emit, Fail, Failure, Kill, Phase, Submit
-from worker.role import Parts, check_tokens
+from worker.events import AttemptFailure, Emit, Fail, Kill, Phase, Submit
+from worker.role import WorkerParts, check_tokens
 
 log = logging.getLogger("baton.prefill")
 
@@ -63,9 +63,9 @@ class Going(NamedTuple):
 
 
 class PrefillPolicy:
-    """Plays the prefill role in the engine loop: see `worker.engine_loop.Policy`."""
+    """Plays the prefill role in the engine loop: see `worker.engine_loop.RolePolicy`."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: WorkerParts) -> None:
         self._scheduler = parts.scheduler
         self._blocks = parts.blocks
         self._vocab_size = parts.vocab_size
@@ -105,7 +105,7 @@ class PrefillPolicy:
 
     def _submit(self, job: PrefillJob) -> None:
         if not self._adapters.has(job.prompt.adapter):
-            self._refuse(job, NO_ADAPTER, "this worker lacks the request's adapter", retryable=True)
+            self._refuse(job, REASON_NO_ADAPTER, "this worker lacks the request's adapter", retryable=True)
             return
         try:
             check_tokens(job.prompt.token_ids, self._vocab_size)
@@ -120,7 +120,7 @@ class PrefillPolicy:
 
     def _refuse(self, job: PrefillJob, reason: str, message: str, *, retryable: bool) -> None:
         for key in job.attempts():
-            self._tell_io(Fail(key, Failure(reason, message, retryable)))
+            self._tell_io(Fail(key, AttemptFailure(reason, message, retryable)))
 
     def _advance(self, peer: str) -> None:
         """Gives the scheduler the groups whose turn it is in a decode worker's line, while its share has room."""
@@ -170,7 +170,7 @@ class PrefillPolicy:
             self._counts["handoffs"] += 1
             self._counts["bytes"] += closed.bytes
             for sample, sequence in list(group.living.items()):
-                self._tell_io(Phase(sequence.key, HANDED_OFF))
+                self._tell_io(Phase(sequence.key, STATE_HANDED_OFF))
                 self._leave(group, sample, "accepted")
         else:
             reason = closed.reason
@@ -266,7 +266,7 @@ class PrefillPolicy:
         samples = {branch.sample for branch in going.branches}
         for each in group.living.values():
             if each.key.sample in samples:
-                self._tell_io(Phase(each.key, HANDING_OFF))
+                self._tell_io(Phase(each.key, STATE_HANDING_OFF))
 
     def expired(self, sequences: list[Sequence], now: float) -> None:
         """Fails the groups of these sequences, whose deadline has passed: all samples of a group have the same one."""
@@ -286,7 +286,7 @@ class PrefillPolicy:
         """Tells whether any sample is here, or any block that a frame may still be read from."""
         return bool(self._by_key or self._pinned or self._answering.by_stem)
 
-    def load(self) -> Load:
+    def load(self) -> WorkerLoad:
         """Counts what this worker holds and has done."""
         load = self._scheduler.load()
         in_lines = [
@@ -309,7 +309,7 @@ class PrefillPolicy:
         self, group: SequenceGroup, sequences: Iterable[Sequence], reason: str, message: str, *, retryable: bool
     ) -> None:
         for sequence in list(sequences):
-            self._tell_io(Fail(sequence.key, Failure(reason, message, retryable)))
+            self._tell_io(Fail(sequence.key, AttemptFailure(reason, message, retryable)))
             self._leave(group, sequence.key.of, reason)
 
     def _leave(self, group: SequenceGroup, key: SampleKey, reason: str) -> None:

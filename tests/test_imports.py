@@ -135,10 +135,10 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "events": {"digest", "handoff"},
         "protocol": {"digest", "handoff", "events"},
         "transports": {"digest", "protocol"},
-        "outbound_link": {"memory", "events", "protocol", "transports"},
-        "reaching": set(),
-        "outbound": {"memory", "events", "protocol", "transports", "reaching", "outbound_link"},
-        "inbound": {"memory", "events", "protocol", "transports"},
+        "prefill_link_driver": {"memory", "events", "protocol", "transports"},
+        "peer_probes": set(),
+        "prefill_transfer": {"memory", "events", "protocol", "transports", "peer_probes", "prefill_link_driver"},
+        "decode_transfer": {"memory", "events", "protocol", "transports"},
     },
     "gateway": {
         "errors": set(),
@@ -307,7 +307,7 @@ LOCAL_IMPORTS = {
 WITH_SOCKETS = {
     "infra.network.sockets",
     "infra.network.gatekeeper",
-    "infra.network.handshakes",
+    "infra.network.socket_monitor",
     "infra.network.curve_keys",
     "infra.network.addresses",
 }

@@ -21,14 +21,14 @@ from msgspec import structs
 from contracts.adapters import AdapterSource, HeldAdapter, check_name, directory_inside
 from contracts.errors import AdapterError, ConfigError, StoreUnavailable
 from infra.network.sealing import Signer
-from infra.redis.adapter_list import PURPOSE as LISTS
+from infra.redis.adapter_list import ADAPTER_LIST_PURPOSE as LISTS
 from infra.redis.adapter_list import read
 from infra.redis.clients import Store
 from infra.redis.records import GatewayRecord
-from infra.redis.registry import BEAT, listed
-from infra.redis.registry import PURPOSE as RECORDS
+from infra.redis.registry import HEARTBEAT_S, listed
+from infra.redis.registry import RECORD_PURPOSE as RECORDS
 
-LEAVE_SECONDS = 3 * BEAT  # s after which every gateway has said whether it still uses an adapter that leaves
+LEAVE_S = 3 * HEARTBEAT_S  # s after which every gateway has said whether it still uses an adapter that leaves
 log = logging.getLogger("baton.worker")
 
 
@@ -53,7 +53,7 @@ class NoAdapters:
         """Is never called."""
 
 
-_NONE = NoAdapters()
+_NO_ADAPTERS = NoAdapters()
 
 
 class AdapterSigners(NamedTuple):
@@ -68,7 +68,7 @@ class AdapterSigners(NamedTuple):
         return cls(Signer(secret, LISTS), Signer(secret, RECORDS))
 
 
-class Leaving(NamedTuple):
+class LeavingAdapter(NamedTuple):
     """Holds an adapter that was unloaded."""
 
     held: HeldAdapter
@@ -78,7 +78,7 @@ class Leaving(NamedTuple):
 class Adapters:
     """Holds a worker's adapters, for all of its threads."""
 
-    def __init__(self, shelf: AdapterShelf = _NONE, model: str = "", root: str = "") -> None:
+    def __init__(self, shelf: AdapterShelf = _NO_ADAPTERS, model: str = "", root: str = "") -> None:
         """`model`: as the worker was given it. `root`: below it are those that may be loaded at run time."""
         self._shelf = shelf
         self._model = model
@@ -87,7 +87,7 @@ class Adapters:
         self.number = 0  # of the last list that was followed
         self._lock = threading.Lock()  # of all below
         self._held: dict[str, HeldAdapter] = {}  # by name
-        self._leaving: dict[str, Leaving] = {}  # by digest
+        self._leaving: dict[str, LeavingAdapter] = {}  # by digest
         self._unused: set[str] = set()  # digests of those that leave, and that no gateway uses
 
     # on any thread --------------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ class Adapters:
         if found.number > self.number:  # else it is known, or was put back, or is lost: nothing leaves for that
             await self._adopt({source.name: source for source in found.adapters})
             self.number = found.number
-        due = {digest for digest, each in self._leaving.items() if time.monotonic() - each.since > LEAVE_SECONDS}
+        due = {digest for digest, each in self._leaving.items() if time.monotonic() - each.since > LEAVE_S}
         if due:
             gateways = await listed(store, signer.records, GatewayRecord)
             used = {digest for record, _ in gateways for digest in record.adapters}
@@ -135,7 +135,7 @@ class Adapters:
                 await self.follow(store, signer)
             except StoreUnavailable as error:
                 log.debug("adapters stay as they are: %s", error)
-            await asyncio.sleep(BEAT / 2)
+            await asyncio.sleep(HEARTBEAT_S / 2)
 
     async def _adopt(self, wanted: dict[str, AdapterSource]) -> None:
         for name in [name for name, source in self._sources.items() if wanted.get(name) != source]:
@@ -174,7 +174,7 @@ class Adapters:
             shared = any(other.digest == held.digest for other in self._held.values())
             if held.digest and not shared:
                 leaving = structs.replace(held, leaving=True)
-                self._leaving[held.digest] = Leaving(leaving, time.monotonic())
+                self._leaving[held.digest] = LeavingAdapter(leaving, time.monotonic())
 
     # on the engine's thread -----------------------------------------------------------------------------------------
 

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable
 
 from contracts.errors import CapacityError, MessageError
 from contracts.ids import AttemptKey, SampleKey
-from contracts.messages.gateway import NO_ADAPTER, Emitted, Stages
+from contracts.messages.gateway import REASON_NO_ADAPTER, Emitted, Stages
 from contracts.messages.job import AnyJob, DecodeJob
 from engine.schedule.progress import Progress, may_do_better, reason_of
 from engine.schedule.sequence import Sequence
 from infra.redis.records import Role
 from kvtransfer.handoff import HandoffKey
-from worker.events import Emit, Fail, Failure
-from worker.role import Parts, check_tokens
+from worker.events import AttemptFailure, Emit, Fail
+from worker.role import WorkerParts, check_tokens
 
 
 class SequenceGroup:
@@ -37,9 +37,11 @@ class SequenceGroup:
 
 
 class Answering:
-    """Holds the groups of one worker, and plays the part of `worker.engine_loop.Policy` that concerns them."""
+    """Holds the groups of one worker, and plays the part of `worker.engine_loop.RolePolicy` that concerns them."""
 
-    def __init__(self, parts: Parts, role: Role, over: Callable[[SequenceGroup], None] = lambda group: None) -> None:
+    def __init__(
+        self, parts: WorkerParts, role: Role, over: Callable[[SequenceGroup], None] = lambda group: None
+    ) -> None:
         """`over` is called with each group that ends here."""
         self._scheduler = parts.scheduler
         self._vocab_size = parts.vocab_size
@@ -64,7 +66,7 @@ class Answering:
         if not keys:
             return
         if not self._adapters.has(job.prompt.adapter):
-            self._refuse(keys, NO_ADAPTER, "this worker lacks the request's adapter", retryable=True)
+            self._refuse(keys, REASON_NO_ADAPTER, "this worker lacks the request's adapter", retryable=True)
             return
         try:
             check_tokens(job.prompt.token_ids, self._vocab_size)
@@ -82,7 +84,7 @@ class Answering:
 
     def _refuse(self, keys: Iterable[AttemptKey], reason: str, message: str, *, retryable: bool) -> None:
         for key in keys:
-            self._tell_io(Fail(key, Failure(reason, message, retryable)))
+            self._tell_io(Fail(key, AttemptFailure(reason, message, retryable)))
 
     def add(self, group: SequenceGroup) -> None:
         """Gives a group to the scheduler. Raises `CapacityError` where it could never fit."""
@@ -147,7 +149,7 @@ class Answering:
     ) -> None:
         """Reports samples of a group as failed, and lets them go."""
         for sample in list(samples):
-            self._tell_io(Fail(group.living[sample].key, Failure(reason, message, retryable)))
+            self._tell_io(Fail(group.living[sample].key, AttemptFailure(reason, message, retryable)))
             self.leave(group, sample)
 
     def leave(self, group: SequenceGroup, sample: SampleKey) -> None:

@@ -15,10 +15,12 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
-SLOTS = 64
-PID = struct.Struct("<Q")
-FLAGS = PID.size * SLOTS  # byte offset of the busy flags, one byte each (1 is busy): one slice reads them all
-PAGE = FLAGS + SLOTS  # bytes
+MAX_SLOTS = 64
+PID_FORMAT = struct.Struct("<Q")
+FLAGS_OFFSET = (
+    PID_FORMAT.size * MAX_SLOTS
+)  # byte offset of the busy flags, one byte each (1 is busy): one slice reads them all
+PAGE_BYTES = FLAGS_OFFSET + MAX_SLOTS  # bytes
 log = logging.getLogger("baton.worker")
 
 
@@ -42,18 +44,18 @@ class BusyPage:
                 self._slot = self._claim()
                 fcntl.flock(file, fcntl.LOCK_UN)  # the mapping keeps the file open, and so the lock
         else:
-            self._page = mmap.mmap(-1, PAGE)
+            self._page = mmap.mmap(-1, PAGE_BYTES)
             self._slot = self._claim()
 
     def enter(self, useful: int) -> None:
         """Begins a step worth `useful` threads: marks this worker busy, and takes its part of the cores at most."""
-        self._page[FLAGS + self._slot] = 1
+        self._page[FLAGS_OFFSET + self._slot] = 1
         self._useful = useful
         self.divide()
 
     def divide(self) -> None:
         """Takes this worker's part as it is now, in a step. Cores left over go to the first busy slots, one each."""
-        flags = self._page[FLAGS:PAGE]
+        flags = self._page[FLAGS_OFFSET:PAGE_BYTES]
         busy, before = max(1, flags.count(1)), flags.count(1, 0, self._slot)
         part = self._cores // busy + (before < self._cores % busy)
         threads = max(1, min(self._useful, part))
@@ -63,7 +65,7 @@ class BusyPage:
 
     def leave(self) -> None:
         """Says that this worker has nothing to compute."""
-        self._page[FLAGS + self._slot] = 0
+        self._page[FLAGS_OFFSET + self._slot] = 0
 
     def sweep(self) -> None:
         """Frees the slots of processes that died while busy."""
@@ -82,22 +84,22 @@ class BusyPage:
             if pid == 0:
                 self._write(slot, os.getpid())
                 return slot
-        raise RuntimeError(f"more than {SLOTS} workers share one busy page")
+        raise RuntimeError(f"more than {MAX_SLOTS} workers share one busy page")
 
     def _pids(self) -> list[int]:
-        return [pid for (pid,) in PID.iter_unpack(self._page[:FLAGS])]
+        return [pid for (pid,) in PID_FORMAT.iter_unpack(self._page[:FLAGS_OFFSET])]
 
     def _write(self, slot: int, pid: int) -> None:
         """Gives a slot to process `pid`, which computes nothing yet; 0 frees it."""
-        self._page[FLAGS + slot] = 0
-        PID.pack_into(self._page, slot * PID.size, pid)
+        self._page[FLAGS_OFFSET + slot] = 0
+        PID_FORMAT.pack_into(self._page, slot * PID_FORMAT.size, pid)
 
 
 def mapped(descriptor: int) -> mmap.mmap:
     """Maps the shared page, or a page of this worker's own: writing to a page that the disk has no room for kills."""
     try:
-        os.posix_fallocate(descriptor, 0, PAGE)
+        os.posix_fallocate(descriptor, 0, PAGE_BYTES)
     except OSError as error:
         log.warning("the page of busy workers cannot be made (%s): this worker takes all cores", error.strerror)
-        return mmap.mmap(-1, PAGE)
-    return mmap.mmap(descriptor, PAGE)
+        return mmap.mmap(-1, PAGE_BYTES)
+    return mmap.mmap(descriptor, PAGE_BYTES)

@@ -1,4 +1,4 @@
-"""Runs the engine thread: receive, plan, run, send. Both services run it; what differs is their `Policy`."""
+"""Runs the engine thread: receive, plan, run, send. Both services run it; what differs is their `RolePolicy`."""
 
 import logging
 import time
@@ -8,20 +8,20 @@ from collections.abc import Sequence as Moves
 from typing import Generic, Protocol, TypeVar
 
 from contracts.errors import DeviceError
-from contracts.messages.gateway import DRAINING
+from contracts.messages.gateway import REASON_DRAINING
 from engine.plan import BlockMove, Plan, StepResult
 from engine.schedule.idle_steps import IdleSteps
 from engine.schedule.progress import Progress
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
-from infra.redis.records import Load
-from worker.engine_status import Passed
+from infra.redis.records import WorkerLoad
+from worker.engine_status import PromptCounts
 from worker.events import KeysChanged, Submit
 from worker.life import Life
 
 IDLE_WAIT = 1.0  # s that an idle loop waits at most before it looks at deadlines again; an event ends it at once
 log = logging.getLogger("baton.worker")
-E = TypeVar("E", contravariant=True)
+Event = TypeVar("Event", contravariant=True)
 
 
 class Runner(Protocol):
@@ -37,10 +37,10 @@ class Runner(Protocol):
         """Waits for the oldest launched step and returns its result. Raises `DeviceError`."""
 
 
-class Policy(Protocol[E]):
+class RolePolicy(Protocol[Event]):
     """Says what a role does at each point of the loop, on the engine thread. `now` is s of the Redis server's clock."""
 
-    def receive(self, event: E, now: float) -> None:
+    def receive(self, event: Event, now: float) -> None:
         """Takes an event of the I/O thread."""
 
     def admitted(self, sequences: list[Sequence], now: float) -> None:
@@ -58,14 +58,14 @@ class Policy(Protocol[E]):
     def busy(self) -> bool:
         """Tells whether anything is here that has not ended."""
 
-    def load(self) -> Load:
+    def load(self) -> WorkerLoad:
         """Counts what this worker holds and has done."""
 
     def adapters(self) -> set[str]:
         """Returns the digests of the adapters that something here uses."""
 
 
-class EngineLoop(Generic[E]):
+class EngineLoop(Generic[Event]):
     """Runs a worker's steps until it is told to stop, then until nothing runs, but no longer than `drain_seconds`."""
 
     def __init__(
@@ -73,7 +73,7 @@ class EngineLoop(Generic[E]):
         life: Life,
         executor: Runner,
         scheduler: Scheduler,
-        policy: Policy[E],
+        policy: RolePolicy[Event],
         useful_threads: Callable[[int], int],
         depth: int,
         idle_steps: IdleSteps | None = None,
@@ -96,7 +96,7 @@ class EngineLoop(Generic[E]):
         self._leave_at: float | None = None  # server time, s, at which a worker that drains gives up
         self._idle = True
         self._checked = False  # the blocks were checked since the last step
-        self._received = Passed()  # prompts of jobs
+        self._received = PromptCounts()  # prompts of jobs
         self._fresh = False  # events have come that the load does not show yet
         self.error = ""  # why the loop ended, unless it was asked to
 
@@ -140,7 +140,7 @@ class EngineLoop(Generic[E]):
         except DeviceError as error:
             self.error = str(error)
         status.enters("leaving")
-        self._policy.leave("engine" if self.error else DRAINING)
+        self._policy.leave("engine" if self.error else REASON_DRAINING)
         self._show()
         status.rests()
 

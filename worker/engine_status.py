@@ -5,15 +5,15 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from infra.redis.records import Load
+from infra.redis.records import WorkerLoad
 from pricing.backlog import Backlog
 from pricing.steps import pairs_of
 
-PATIENCE = 10.0  # a round is overdue after this multiple of the usual time …
-LEAST = 1.0  # … but not before this many seconds
+OVERDUE_FACTOR = 10.0  # a round is overdue after this multiple of the usual time …
+MIN_OVERDUE_S = 1.0  # … but not before this many seconds
 
 
-class Activity(NamedTuple):
+class EngineActivity(NamedTuple):
     """Tells in which of its rounds the engine thread is, and what it does there. Times: s, of time.monotonic."""
 
     round: int
@@ -22,23 +22,23 @@ class Activity(NamedTuple):
     since: float
 
 
-class Passed(NamedTuple):
+class PromptCounts(NamedTuple):
     """Counts the prompts that have passed a place, since the start."""
 
     prompts: int = 0
     tokens: int = 0
     pairs: float = 0.0  # of such a token and one that it attends to
 
-    def and_prompt(self, tokens: int) -> "Passed":
+    def and_prompt(self, tokens: int) -> "PromptCounts":
         """Returns the same with one more prompt."""
-        return Passed(self.prompts + 1, self.tokens + tokens, self.pairs + pairs_of(0, tokens))
+        return PromptCounts(self.prompts + 1, self.tokens + tokens, self.pairs + pairs_of(0, tokens))
 
 
-class Shown(NamedTuple):
+class ShownLoad(NamedTuple):
     """Holds what the engine thread has shown at one moment."""
 
-    load: Load
-    received: Passed  # prompts that are in the load, or were
+    load: WorkerLoad
+    received: PromptCounts  # prompts that are in the load, or were
     at: float  # s, of time.monotonic
 
 
@@ -53,23 +53,23 @@ class EngineStatus:
 
     def __init__(self, longest: float = 0.0) -> None:
         """Begins at rest. `longest`: s that the largest step should take, as far as the start has measured it."""
-        self._shown = Shown(Load(), Passed(), time.monotonic())
-        self.posted = Passed()  # prompts that the I/O thread has posted
+        self._shown = ShownLoad(WorkerLoad(), PromptCounts(), time.monotonic())
+        self.posted = PromptCounts()  # prompts that the I/O thread has posted
         self.draining = False
-        self.activity: Activity | None = None  # None while it waits for events
+        self.activity: EngineActivity | None = None  # None while it waits for events
         self._longest = longest
         self._usual = 0.1  # s that a round with a step takes, as a moving average
         self._rounds = 0
         self._stepped = False  # this round has collected a step
 
     @property
-    def load(self) -> Load:
+    def load(self) -> WorkerLoad:
         """Returns what the worker holds, and has done, as it was last shown."""
         return self._shown.load
 
-    def shows(self, load: Load, received: Passed) -> None:
+    def shows(self, load: WorkerLoad, received: PromptCounts) -> None:
         """Takes what the worker holds now, when it has received these of the prompts that were posted."""
-        self._shown = Shown(load, received, time.monotonic())
+        self._shown = ShownLoad(load, received, time.monotonic())
 
     def backlog(self) -> Backlog:
         """Returns what is before the engine now: as it was last shown, and what was posted since."""
@@ -87,7 +87,7 @@ class EngineStatus:
         """Notes that a round begins."""
         now = time.monotonic()
         self._rounds += 1
-        self.activity = Activity(self._rounds, now, doing, now)
+        self.activity = EngineActivity(self._rounds, now, doing, now)
 
     def enters(self, doing: str) -> None:
         """Notes what the round comes to next."""
@@ -106,7 +106,7 @@ class EngineStatus:
 
     def patience(self) -> float:
         """Returns the s after which a round is overdue: well beyond any that was measured."""
-        return max(LEAST, PATIENCE * max(self._usual, self._longest))
+        return max(MIN_OVERDUE_S, OVERDUE_FACTOR * max(self._usual, self._longest))
 
     def round_due_ms(self) -> float:
         """Returns the ms until the round is overdue, negative once it is; 0 while the engine thread waits."""

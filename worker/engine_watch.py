@@ -16,8 +16,8 @@ from typing import NoReturn
 from infra.process.stillness import Stillness
 from worker.engine_status import EngineStatus
 
-LOOK_SECONDS = 0.5
-HUNG = 3  # exit status
+CHECK_INTERVAL_S = 0.5
+HUNG_EXIT_STATUS = 3  # exit status
 log = logging.getLogger("baton.worker")
 
 
@@ -25,7 +25,7 @@ def end_process(error: str) -> NoReturn:
     """Shows where every thread is, says why, and ends without another word: what hangs may hold any lock."""
     faulthandler.dump_traceback(sys.stderr)
     print(f"error: {error}", file=sys.stderr, flush=True)
-    os._exit(HUNG)
+    os._exit(HUNG_EXIT_STATUS)
 
 
 class EngineWatch:
@@ -40,7 +40,7 @@ class EngineWatch:
     async def run(self) -> None:
         """Looks for ever."""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(CHECK_INTERVAL_S)
             self.look(time.monotonic())
 
     def look(self, now: float) -> None:

@@ -42,7 +42,7 @@ class Emit(Struct, frozen=True):
     emitted: list[Emitted]
 
 
-class Failure(Struct, frozen=True):
+class AttemptFailure(Struct, frozen=True):
     """Says why an attempt fails: a stable word, a sentence for people, and whether another attempt may do better."""
 
     reason: str
@@ -54,7 +54,7 @@ class Fail(Struct, frozen=True):
     """An attempt has failed; no more tokens of it will come."""
 
     key: AttemptKey
-    failure: Failure
+    failure: AttemptFailure
 
 
 class Phase(Struct, frozen=True):

@@ -10,7 +10,7 @@ from infra.network.sealing import Signer
 from infra.redis.clients import Store
 from infra.redis.queue import JobQueue
 from infra.redis.records import StatsSample, WorkerRecord
-from infra.redis.registry import BEAT, add_stats, publish, withdraw
+from infra.redis.registry import HEARTBEAT_S, add_stats, publish, withdraw
 from infra.redis.store import Outage
 from worker.gateways.connections import GatewayConnections
 from worker.life import Life
@@ -45,7 +45,7 @@ class Heartbeat:
         """Beats for ever. While Redis is away, it says so once in the log and goes on."""
         outage = Outage(log, "no heartbeat until it is back")
         while True:
-            await asyncio.sleep(BEAT)
+            await asyncio.sleep(HEARTBEAT_S)
             self._connections.watch()
             self._life.busy.sweep()
             if self._life.status.draining:

@@ -19,12 +19,12 @@ from infra.process.ending import end
 from infra.process.status import StatusFile
 from infra.process.tasks import Tasks, child
 from infra.redis.clients import connect
-from infra.redis.queue import PURPOSE, JobQueue
+from infra.redis.queue import JOB_PURPOSE, JobQueue
 from infra.redis.records import WorkerRecord
-from infra.redis.registry import PURPOSE as RECORDS
+from infra.redis.registry import RECORD_PURPOSE as RECORDS
 from infra.redis.store import Outage, until_answered
 from worker.adapters import AdapterSigners
-from worker.engine_watch import LOOK_SECONDS, EngineWatch
+from worker.engine_watch import CHECK_INTERVAL_S, EngineWatch
 from worker.events import ToGateway
 from worker.gateways.connections import GatewayConnections
 from worker.gateways.intake import Intake
@@ -72,7 +72,7 @@ class IOThread(threading.Thread):
         except BaseException as error:
             log.exception("the I/O thread ends")
             self._life.inbox.stop(f"{type(error).__name__}: {error}")
-        while not self._left.wait(LOOK_SECONDS):
+        while not self._left.wait(CHECK_INTERVAL_S):
             self._watch.look(time.monotonic())
 
     def stop(self) -> None:
@@ -97,7 +97,7 @@ class IOThread(threading.Thread):
         network.gatekeeper.watch(socket)
         transfer = self._make_transfer(network, life.inbox.post)
         made.push_async_callback(transfer.close)
-        jobs = JobQueue(store, Sealer(self._secret, PURPOSE), life.epoch)
+        jobs = JobQueue(store, Sealer(self._secret, JOB_PURPOSE), life.epoch)
         connections = GatewayConnections(life, socket, transfer)
         record = structs.replace(
             self._record,

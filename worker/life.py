@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from infra.config.worker import WorkerConfig
-from infra.network.reach import LOOPBACK, Reach
+from infra.network.bind_address import LOOPBACK_ADDRESS, BindAddress
 from infra.redis.store import ServerClock
 from worker.adapters import Adapters
 from worker.busy_page import BusyPage
@@ -24,4 +24,4 @@ class Life:
     outbox: Outbox[Any]  # to the I/O thread
     busy: BusyPage  # shared with the host's other workers
     adapters: Adapters = field(default_factory=Adapters)
-    reach: Reach = LOOPBACK  # of the sockets that it listens on
+    reach: BindAddress = LOOPBACK_ADDRESS  # of the sockets that it listens on

@@ -9,24 +9,24 @@ from typing import Generic, NamedTuple, TypeVar
 
 from contracts.errors import BatonError
 
-E = TypeVar("E")
+Event = TypeVar("Event")
 
 
 class MailboxFull(BatonError):
     """The other thread has stopped reading; the worker cannot go on."""
 
 
-class Inbox(Generic[E]):
+class Inbox(Generic[Event]):
     """Passes events to the engine thread. `post`, `wake` and `stop` are safe in any thread and in signal handlers."""
 
     def __init__(self, bound: int) -> None:
         # Its put may interrupt itself; queue.Queue's may not. None only wakes the reader.
-        self._queue: queue.SimpleQueue[E | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._bound = bound
         self.stopping = False  # the engine thread is to stop
         self.error = ""  # what broke, if that is why
 
-    def post(self, event: E) -> None:
+    def post(self, event: Event) -> None:
         """Adds an event without ever blocking. Raises `MailboxFull`."""
         if self._queue.qsize() >= self._bound:
             raise MailboxFull(f"--inbox: {self._bound!r}: so many events wait for the engine thread")
@@ -47,9 +47,9 @@ class Inbox(Generic[E]):
         self.stopping = True
         self._queue.put(None)
 
-    def take(self, wait: float) -> list[E]:
+    def take(self, wait: float) -> list[Event]:
         """Returns all events that are there, in order; waits up to `wait` seconds for the first, or for `stop`."""
-        taken: list[E | None] = []
+        taken: list[Event | None] = []
         try:
             taken.append(self._queue.get(timeout=wait) if wait > 0 else self._queue.get_nowait())
             while True:
@@ -58,21 +58,21 @@ class Inbox(Generic[E]):
             return [event for event in taken if event is not None]
 
 
-class Outbox(Generic[E]):
+class Outbox(Generic[Event]):
     """Passes events to the I/O thread's loop. One wake-up serves all events that were posted until it runs."""
 
     PATIENCE = 30.0  # s that the engine thread waits for room
 
     def __init__(self, bound: int) -> None:
         self._bound = bound
-        self._events: deque[E] = deque()
+        self._events: deque[Event] = deque()
         self._room = threading.Condition()
-        self._reader: _Reader[E] | None = None
+        self._reader: _Reader[Event] | None = None
         self._closed = False
         self._unread = False  # its reader has ended: nobody will read any more
         self._woken = False
 
-    async def deliver(self, handle: Callable[[E], None]) -> None:
+    async def deliver(self, handle: Callable[[Event], None]) -> None:
         """Calls `handle` with each event on this loop, in order, beginning with those that wait; returns after `close`.
 
         The first exception that `handle` raises is raised here, and is the end: no event is skipped.
@@ -90,7 +90,7 @@ class Outbox(Generic[E]):
                 self._events.clear()
                 self._room.notify_all()
 
-    def post(self, event: E) -> None:
+    def post(self, event: Event) -> None:
         """Adds an event; waits for room up to `PATIENCE` seconds. Raises `MailboxFull`.
 
         When the reader has ended, events are dropped: the engine thread, which learns of it by its inbox, may still
@@ -114,7 +114,7 @@ class Outbox(Generic[E]):
             self._woken = True
             self._reader.loop.call_soon_threadsafe(self._drain, self._reader)
 
-    def _drain(self, reader: "_Reader[E]") -> None:
+    def _drain(self, reader: "_Reader[Event]") -> None:
         with self._room:
             events, self._events, self._woken = self._events, deque(), False
             closed = self._closed
@@ -131,9 +131,9 @@ class Outbox(Generic[E]):
             reader.over.set_result(None)
 
 
-class _Reader(NamedTuple, Generic[E]):
+class _Reader(NamedTuple, Generic[Event]):
     """Names who gets the events: on which loop, by which function, and the future that says when it is over."""
 
     loop: asyncio.AbstractEventLoop
-    handle: Callable[[E], None]
+    handle: Callable[[Event], None]
     over: asyncio.Future[None]

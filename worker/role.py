@@ -9,12 +9,12 @@ from engine.blocks.manager import BlockManager
 from engine.plan import Plan
 from engine.schedule.scheduler import Scheduler
 from kvtransfer.memory import KVMemory
-from worker.engine_loop import Policy
+from worker.engine_loop import RolePolicy
 from worker.life import Life
 from worker.transfer import MakeTransfer
 
 
-class Parts(NamedTuple):
+class WorkerParts(NamedTuple):
     """Holds the worker's parts that a role is made of."""
 
     life: Life
@@ -34,6 +34,6 @@ def check_tokens(token_ids: list[int], vocab_size: int) -> None:
 class Role(NamedTuple):
     """Holds a role's policy, its side of the handoff, and what it wants to know of each layer."""
 
-    policy: Policy[Any]
+    policy: RolePolicy[Any]
     make_transfer: MakeTransfer
     layer_written: Callable[[Plan, int, int], None] | None  # called with the step's plan, KV group and layer

@@ -45,7 +45,7 @@ from infra.config.engine import EngineConfig
 from infra.config.place import PlaceOptions
 from infra.config.speculation import Proposing, on_prefill, proposing
 from infra.config.worker import WorkerConfig
-from infra.network.announcing import reach_of
+from infra.network.announcing import choose_bind_address
 from infra.network.interfaces import own_addresses
 from infra.network.ports import check_ports
 from infra.network.sealing import load_secret
@@ -69,28 +69,28 @@ from worker.adapters import Adapters, NoAdapters
 from worker.busy_page import BusyPage
 from worker.cores import available_cores
 from worker.engine_loop import EngineLoop
-from worker.engine_status import EngineStatus, Passed
+from worker.engine_status import EngineStatus, PromptCounts
 from worker.io_thread import IOThread
 from worker.life import Life
 from worker.mailbox import Inbox, Outbox
-from worker.role import Parts, Role
+from worker.role import Role, WorkerParts
 
 SIGNAL_LOOK_S = 0.1  # between two looks for a signal, while Redis is asked
-LONGEST_LABEL = 63
+MAX_LABEL_CHARS = 63
 MASK_THREADS = 4
-TYPICAL = (
+TYPICAL_WARNING = (
     "--acceptance typical is inexact: above temperature 0, answers are not samples of the model's own distribution"
 )
-MOST_GUESSES: dict[Proposing, int] = {"ngram": 16, "draft": 8, "medusa": 16, "eagle": 4}
+MAX_DRAFT_TOKENS: dict[Proposing, int] = {"ngram": 16, "draft": 8, "medusa": 16, "eagle": 4}
 """Guesses of a step for a sequence at most, where it is not said: the controller says how many of them pay."""
-MOST_ON_CPU = 4
+MAX_CPU_DRAFT_TOKENS = 4
 """The same where each row has to be computed: guesses beyond so many have cost more than they brought. So few of Medusa
 heads seldom branch, and rows of a chain have the very bits of steps without guesses."""
 GROWTH_SHARE = 0.02  # of the pool stays free for those who run, when others are admitted
 log = logging.getLogger("baton.worker")
 
 
-def serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Role]) -> int:
+def serve(name: RoleName, config: WorkerConfig, make_role: Callable[[WorkerParts], Role]) -> int:
     """Runs a worker until it is told to stop; returns the process's exit status."""
     log_to_stderr(config.log_level, f"%(asctime)s {name} %(levelname)s %(message)s")
     if theirs := notice():
@@ -105,12 +105,12 @@ def serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Rol
         return 2
 
 
-def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Role], status: StatusFile) -> int:
+def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[WorkerParts], Role], status: StatusFile) -> int:
     inbox: Inbox[Any] = Inbox(config.inbox)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: inbox.stop())
     outbox: Outbox[Any] = Outbox(config.inbox)
-    reach = reach_of(config.place, own_addresses())
+    reach = choose_bind_address(config.place, own_addresses())
     check_ports(reach, name, config.transfer)
     secret = load_secret(config.store.secret_file)
     status.report("connecting to Redis")
@@ -131,7 +131,7 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
     engine_status = EngineStatus(engine.step_tokens / rate if rate else 0.0)
     adapters = _adapters(config, engine, status)
     life = Life(config, new_epoch(), ServerClock(), engine_status, inbox, outbox, busy, adapters, reach)
-    parts = Parts(life, engine.pool.spec, engine.pool, engine.model_config.vocab_size, scheduler, blocks)
+    parts = WorkerParts(life, engine.pool.spec, engine.pool, engine.model_config.vocab_size, scheduler, blocks)
     policy, make_transfer, layer_written = make_role(parts)
     layer_signal = engine.backend.layer_signal(layer_written, busy.divide)
     mask_threads = MASK_THREADS if engine.backend.device.type == "cuda" else 1  # else all cores compute the step
@@ -139,14 +139,14 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[Parts], Ro
     logprobs_mode = config.engine.logprobs_mode
     typical = config.engine.acceptance == "typical"
     if typical:
-        log.warning(TYPICAL)
+        log.warning(TYPICAL_WARNING)
     executor = Executor(engine, layer_signal, masks, logprobs_mode, engine.proposer, typical=typical)
     threads = partial(useful_threads, engine.parameters, engine.backend.dtype.itemsize)
     most_tokens = min(engine.step_tokens, engine.model_config.max_model_len)
     idle_steps = IdleSteps(blocks, fit, most_tokens, decodes=name == "decode")
     loop = EngineLoop(life, executor, scheduler, policy, threads, engine.launch_depth, idle_steps)
 
-    life.status.shows(policy.load(), Passed())
+    life.status.shows(policy.load(), PromptCounts())
     io = IOThread(life, _record(name, life, engine), secret, make_transfer, engine.backend.device)
     gc.collect()
     gc.freeze()  # the model stays: a full collection would look at all of it, for some 70 ms
@@ -220,9 +220,9 @@ def _speculation(
     answers = engine_config.speculative_answers
     earlier = EarlierAnswers(answers) if answers else None
     proposer = NGram(earlier) if who == "ngram" else EngineProposer()
-    most = engine_config.speculative_tokens or MOST_GUESSES[who]
+    most = engine_config.speculative_tokens or MAX_DRAFT_TOKENS[who]
     if not engine_config.speculative_tokens and engine.tree and engine.backend.device.type == "cpu":
-        most = MOST_ON_CPU
+        most = MAX_CPU_DRAFT_TOKENS
     controller = Controller(fit, most, proposer.in_engine, engine.tree)
     return Speculation(blocks, proposer, most, controller, stores=who == "eagle")
 
@@ -279,7 +279,7 @@ def _record(name: RoleName, life: Life, engine: LoadedEngine) -> WorkerRecord:
 def _place(options: PlaceOptions) -> Place:
     """Returns where this process runs."""
     label = options.node_label or os.environ.get("NODE_NAME", "")
-    return Place(socket.gethostname(), machine(), label[:LONGEST_LABEL])
+    return Place(socket.gethostname(), machine(), label[:MAX_LABEL_CHARS])
 
 
 def _quantization(config: EngineConfig, engine: LoadedEngine) -> Quantization:

@@ -9,7 +9,7 @@ from infra.redis.records import HandoffCounts, KVLink, UnreachedPeer
 
 
 class Transfer(Protocol):
-    """Moves KV to or from workers of the other role: `kvtransfer.outbound.Outbound`, `kvtransfer.inbound.Inbound`."""
+    """Moves KV to or from workers of the other role: `PrefillTransfer`, `DecodeTransfer`."""
 
     handoff_address: str
     """The endpoint to which others connect to hand KV off; empty where nobody does."""

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from contracts.ids import NO_TICKET
 from gateway.workers.worker import Worker
-from infra.redis.records import Load, Role, WorkerRecord
+from infra.redis.records import Role, WorkerLoad, WorkerRecord
 from pricing.backlog import Backlog
 from pricing.steps import StepCosts, pairs_of
 
@@ -26,7 +26,7 @@ class Simulated:
         self.costs = costs
         self.since = now  # s: it is paid for from then on
         self.draining = False
-        load = Load(blocks_total=blocks, costs=costs)
+        load = WorkerLoad(blocks_total=blocks, costs=costs)
         record = WorkerRecord(name, role, "", "", "m", "f", "c", BLOCK, 1 << 20, "cuda", "bf16", now, load=load)
         self.worker = Worker(record)
         self.worker.usable = True

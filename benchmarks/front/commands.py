@@ -21,7 +21,7 @@ from contracts.messages.sampling import Limits, Sampling
 from contracts.messages.wire import encode
 from infra.network.sealing import Sealer
 from infra.redis.clients import connect, connect_blocking
-from infra.redis.queue import PURPOSE, add_job, stream_of
+from infra.redis.queue import JOB_PURPOSE, add_job, stream_of
 
 PROMPTS = (16, 4096, 16384, 65536)  # tokens
 QUIET_SECONDS = 3.0  # s in which the system's own commands are counted
@@ -128,7 +128,7 @@ def body(url: str, secret: bytes, tokens: int, rounds: int = 9) -> Body:
         deadline=time.time() + 60,
         queued_at=time.time(),
     )
-    sealer, key = Sealer(secret, PURPOSE), stream_of(WORKER)
+    sealer, key = Sealer(secret, JOB_PURPOSE), stream_of(WORKER)
     encoded = encode(job)
     sealed = sealer.seal(encoded, key)
 

@@ -26,7 +26,7 @@ from benchmarks.processes.python_path import ROOT
 from benchmarks.random_model import SHAPES, make
 from contracts.errors import BatonError
 from contracts.slo import SLO, Timings, parse_objective, percentile
-from infra.completions_client import EventStream
+from infra.completions_client import CompletionEvents
 from launcher.checking.preflight import check_port
 from launcher.stages import Stages
 
@@ -104,7 +104,7 @@ def bearer(key: str) -> dict[str, str]:
 
 async def ask(client: httpx.AsyncClient, body: dict[str, Any], headers: dict[str, str]) -> Outcome:
     """Sends a request and reads its answer."""
-    sent, events, first, last, tokens = time.perf_counter(), EventStream(), 0.0, 0.0, 0
+    sent, events, first, last, tokens = time.perf_counter(), CompletionEvents(), 0.0, 0.0, 0
     status, answered = 0, 0.0
     try:
         async with client.stream("POST", "/v1/completions", json=body, headers=headers) as response:

@@ -38,18 +38,18 @@ from contracts.messages.gateway import (
 )
 from contracts.messages.job import AnyJob
 from contracts.messages.wire import encode
+from infra.network.bind_address import LOOPBACK_ADDRESS
 from infra.network.curve_keys import CurveKeys
 from infra.network.gatekeeper import Gatekeeper
-from infra.network.reach import LOOPBACK
 from infra.network.sealing import Sealer, Signer, load_secret
 from infra.network.sockets import send_now, token_router
 from infra.redis.clients import connect
-from infra.redis.queue import PURPOSE, JobQueue
-from infra.redis.records import Load, WorkerRecord
-from infra.redis.registry import PURPOSE as RECORDS
+from infra.redis.queue import JOB_PURPOSE, JobQueue
+from infra.redis.records import WorkerLoad, WorkerRecord
+from infra.redis.registry import RECORD_PURPOSE as RECORDS
 from infra.redis.registry import publish
-from worker.gateways.bodies import Bodies, Missing
-from worker.gateways.ledger import Ledger, Verdict
+from worker.gateways.bodies import MissingPrompt, PromptBodies
+from worker.gateways.ledger import AttemptArrival, Ledger
 
 MOST = 256  # tokens in one message, as a worker's
 RETRY = 0.002  # s after which a gateway is tried again whose queue was full
@@ -66,12 +66,12 @@ class Worker:
         keys = CurveKeys.of(secret)
         self._context = zmq.asyncio.Context()
         self._gatekeeper = Gatekeeper(self._context, keys)
-        self._socket, address = token_router(self._context, LOOPBACK, keys)
+        self._socket, address = token_router(self._context, LOOPBACK_ADDRESS, keys)
         self._store = connect(redis)
         self._signer = Signer(secret, RECORDS)
-        self._queue = JobQueue(self._store, Sealer(secret, PURPOSE), self._epoch)
+        self._queue = JobQueue(self._store, Sealer(secret, JOB_PURPOSE), self._epoch)
         self._ledger = Ledger()
-        self._bodies = Bodies()
+        self._bodies = PromptBodies()
         self._gateways: dict[str, bytes] = {}
         self._running: dict[AttemptKey, tuple[int, int]] = {}  # next output index, and the end
         self._waiting: set[str] = set()  # gateways whose queue was full
@@ -89,7 +89,7 @@ class Worker:
             device="none",
             dtype="fp32",
             started_at=time.time(),
-            load=Load(blocks_total=1 << 20),
+            load=WorkerLoad(blocks_total=1 << 20),
         )
 
     async def run(self) -> None:
@@ -112,7 +112,7 @@ class Worker:
     def _begin(self, job: AnyJob) -> None:
         self._say(job.sender, Started, request=job.request, attempt=job.attempt, samples=job.samples)
         begun = [self._ledger.begin(key, job.sender, job.emitted, job.deadline)[0] for key in job.attempts()]
-        if Verdict.NEW not in begun:
+        if AttemptArrival.NEW not in begun:
             return
         if job.body is None:
             self._run(job)
@@ -128,7 +128,7 @@ class Worker:
 
     def _arrived(self, piece: Piece) -> None:
         job = self._bodies.take(piece, time.monotonic())
-        assert not isinstance(job, Missing), "a gateway sends what it has promised"
+        assert not isinstance(job, MissingPrompt), "a gateway sends what it has promised"
         if job is not None:
             self._run(job)
         self._want()

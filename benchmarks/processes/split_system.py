@@ -20,7 +20,7 @@ from infra.network.listening import http_url
 from infra.network.sealing import new_secret
 from infra.redis.clients import connect_blocking
 from infra.redis.records import FinishedRecord, WorkerRecord
-from infra.redis.registry import FINISHED, index_key, read_unchecked, record_key
+from infra.redis.registry import FINISHED_KEY, index_key, read_unchecked, record_key
 from launcher.checking.preflight import check_port
 from launcher.host.process import READY, Process
 from launcher.host.processes import Processes, environment
@@ -54,7 +54,7 @@ class SplitSystem:
 
     def finished(self) -> list[FinishedRecord]:
         """Reads the records of the requests that have ended."""
-        entries: list[tuple[bytes, dict[bytes, bytes]]] = self.store.xrange(FINISHED)  # type: ignore[assignment]
+        entries: list[tuple[bytes, dict[bytes, bytes]]] = self.store.xrange(FINISHED_KEY)  # type: ignore[assignment]
         return [msgspec.json.decode(fields[b"json"], type=FinishedRecord) for _, fields in entries]
 
 

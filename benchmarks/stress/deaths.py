@@ -29,7 +29,7 @@ import redis
 
 from benchmarks.stress.hanging_worker import HANG_FILE
 from contracts.errors import GatewayError
-from infra.completions_client import Endpoint
+from infra.completions_client import CompletionsClient
 from infra.config.engine import EngineOptions
 from infra.network.listening import http_url
 from infra.network.sealing import new_secret
@@ -66,7 +66,7 @@ class Load:
 
     def client(self, number: int) -> None:
         """Asks until it is over; a pause that lasts at the end counts too."""
-        endpoint = Endpoint(self.url)
+        endpoint = CompletionsClient(self.url)
         body = {"model": "baton-demo", "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
         while not self.over.is_set():
             at = time.monotonic()

@@ -24,10 +24,10 @@ from infra.config.worker import WorkerConfig
 from infra.network.addresses import Network
 from infra.network.sealing import load_secret
 from infra.network.sockets import try_send
-from infra.redis.records import HandoffCounts, KVLink, Load, UnreachedPeer, WorkerRecord
+from infra.redis.records import HandoffCounts, KVLink, UnreachedPeer, WorkerLoad, WorkerRecord
 from infra.redis.store import ServerClock
 from worker.busy_page import BusyPage
-from worker.engine_status import EngineStatus, Passed
+from worker.engine_status import EngineStatus, PromptCounts
 from worker.events import Emit, Submit
 from worker.io_thread import IOThread
 from worker.life import Life
@@ -96,7 +96,7 @@ def main() -> int:
         signal.signal(number, lambda *_: inbox.stop())
     busy = BusyPage("", 1, lambda threads: None)
     life = Life(config, new_epoch(), ServerClock(), EngineStatus(), inbox, Outbox(BEHIND), busy)
-    life.status.shows(Load(blocks_total=1 << 20), Passed())
+    life.status.shows(WorkerLoad(blocks_total=1 << 20), PromptCounts())
 
     def make_transfer(network: Network, tell: Any) -> NoTransfer:
         return NoTransfer()

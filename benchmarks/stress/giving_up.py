@@ -25,7 +25,7 @@ from gateway.workers.worker import Placed
 from infra.config.gateway import GatewayConfig
 from infra.network.sealing import Sealer
 from infra.redis.clients import connect
-from infra.redis.queue import PURPOSE
+from infra.redis.queue import JOB_PURPOSE
 from infra.redis.store import ServerClock
 
 ROUTE = Route("prefill", "decode")
@@ -54,7 +54,7 @@ def given_up(streams: int) -> tuple[float, int]:
     listeners: list[Any] = [Listener(epoch) for epoch in ROUTE.workers()]
     for listener in listeners:
         workers.add(listener)
-    sealer = Sealer(b"0123456789abcdef", PURPOSE)
+    sealer = Sealer(b"0123456789abcdef", JOB_PURPOSE)
     config, store, metrics = GatewayConfig(model="m"), connect("redis://127.0.0.1"), Metrics("m", workers)
     dispatch = Dispatch(config, "gateway", store, sealer, ServerClock(), workers, metrics)
     admitted = AdmittedPrompt(Prompt([1, 2, 3], 3), Sampling(1), Limits(16))

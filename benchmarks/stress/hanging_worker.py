@@ -14,7 +14,7 @@ from decode_service.__main__ import role
 from engine.schedule.sequence import Sequence
 from infra.cli import parse_or_exit
 from infra.config.worker import WorkerConfig
-from worker.role import Parts, Role
+from worker.role import Role, WorkerParts
 from worker.start import serve
 
 HANG_FILE = "BATON_HANG_FILE"
@@ -38,7 +38,7 @@ class HangingPolicy:
         self._policy.admitted(sequences, now)
 
 
-def hanging(parts: Parts) -> Role:
+def hanging(parts: WorkerParts) -> Role:
     """Makes a decode worker's parts, with such a policy."""
     made = role(parts)
     return made._replace(policy=HangingPolicy(made.policy, Path(os.environ[HANG_FILE])))

@@ -19,9 +19,9 @@ from contracts.messages.sampling import Limits, Sampling
 from contracts.messages.wire import encode
 from infra.config.transfer import TransferConfig
 from kvtransfer.events import OpenHandoff
+from kvtransfer.protocol.decode_links import DecodeLinks
 from kvtransfer.protocol.instructions import Instruction, Send
-from kvtransfer.protocol.receivers import Receivers
-from kvtransfer.protocol.senders import Senders
+from kvtransfer.protocol.prefill_link import PrefillLink
 
 PREFILL, DECODE = "prefill", "decode"
 SPEC = KVSpec(groups=(KVGroup("full", (0, 1), 16, 4096),), layout="test", weights="none")
@@ -34,8 +34,8 @@ class Waiters:
 
     def __init__(self, handoffs: int, tokens: int) -> None:
         self.config = TransferConfig()
-        self.senders = Senders(self.config, PREFILL, DECODE, SPEC)
-        self.receivers = Receivers(self.config, DECODE, SPEC)
+        self.senders = PrefillLink(self.config, PREFILL, DECODE, SPEC)
+        self.receivers = DecodeLinks(self.config, DECODE, SPEC)
         self.messages = self.bytes = 0  # that went to the decode side
         for number in range(handoffs):
             now = number * self.config.repeat_ms / 1000 / handoffs

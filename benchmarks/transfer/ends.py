@@ -39,8 +39,9 @@ from engine.model.kv_layout import AnyAttention
 from engine.model.rope import Rope
 from infra.config.transfer import TransferConfig
 from infra.network.addresses import Network
-from infra.network.reach import LOOPBACK
+from infra.network.bind_address import LOOPBACK_ADDRESS
 from infra.network.sockets import payload_dealer, payload_router, send_now, send_now_tracked
+from kvtransfer.decode_transfer import DecodeTransfer
 from kvtransfer.events import (
     Closed,
     CommitHandoff,
@@ -53,8 +54,7 @@ from kvtransfer.events import (
     ToPrefillEngine,
     Unpinned,
 )
-from kvtransfer.inbound import Inbound
-from kvtransfer.outbound import Outbound
+from kvtransfer.prefill_transfer import PrefillTransfer
 
 LAYERS, BLOCK_TOKENS = 16, 16
 HEADS = 32
@@ -142,7 +142,7 @@ class Near:
         self._done: dict[int, asyncio.Event] = {}
         self._number = 0
         self.source = source
-        self.outbound = Outbound(config, "prefill", source.spec, source, network, self._report)
+        self.outbound = PrefillTransfer(config, "prefill", source.spec, source, network, self._report)
 
     def _report(self, event: ToPrefillEngine) -> None:
         if isinstance(event, Unpinned):
@@ -222,7 +222,7 @@ async def _far(config: TransferConfig, size: int, device: torch.device, kind: st
             landed.append(event.bytes)
 
     target = pool(size, 0, device, kind)
-    inbound = Inbound(config, "decode", target.spec, target, network, on_inbound)
+    inbound = DecodeTransfer(config, "decode", target.spec, target, network, on_inbound)
     await _answer(inbound.handoff_address, lambda: {**sums(target), "landed": landed[-1]})
     await inbound.close()
     await network.close()
@@ -231,7 +231,7 @@ async def _far(config: TransferConfig, size: int, device: torch.device, kind: st
 async def _far_raw(size: int) -> None:
     network = Network.of(SECRET)
     network.gatekeeper.expect("raw", "raw")
-    socket, address = payload_router(network.context, LOOPBACK)
+    socket, address = payload_router(network.context, LOOPBACK_ADDRESS)
     target: npt.NDArray[np.uint8] = np.random.default_rng(0).integers(0, 256, size, np.uint8)
 
     async def receive() -> None:

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Sequence
 
 TOKEN_BYTES = 4
-SHORT = 8
+SHORT_KEY_BYTES = 8
 """Leading bytes of a key by which gateways are told of a block."""
 
 

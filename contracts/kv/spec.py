@@ -11,7 +11,7 @@ from contracts.kinds import BlockSize, Codec, KVDtype
 
 VALUE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 BLOCK_SIZES = frozenset(get_args(BlockSize))
-QUANTIZED = frozenset({"fp8", "int8"})
+QUANTIZED_DTYPES = frozenset({"fp8", "int8"})
 """Number formats of pools whose values have a byte each, and scales beside them."""
 SCALE_BYTES = 4
 """A scale is fp32, and stands in front of the values of a block that a codec has made."""
@@ -66,7 +66,7 @@ class KVGroup(Struct, frozen=True):
         """Returns the bytes of a layer's block on its way. With a codec: a byte a value, a scale a vector's part."""
         if codec == "none":
             return self.block_bytes
-        assert dtype not in QUANTIZED, "what is quantized passes as it lies"
+        assert dtype not in QUANTIZED_DTYPES, "what is quantized passes as it lies"
         return self.block_bytes // VALUE_BYTES[dtype] + self.vectors * max(1, len(self.parts)) * SCALE_BYTES
 
 
@@ -98,7 +98,7 @@ class KVSpec(Struct, frozen=True):
     @property
     def quantized(self) -> bool:
         """Tells whether values have a byte each, with a scale for each token and part of a vector."""
-        return self.dtype in QUANTIZED
+        return self.dtype in QUANTIZED_DTYPES
 
     def form(self, codec: Codec = "none") -> "WireForm":
         """Returns the form that this pool's blocks have on their way. All groups have one block size today."""
@@ -157,7 +157,7 @@ class WireForm(Struct, frozen=True):
         return f"{self.dtype:.16} in blocks of {self.block_tokens}"
 
 
-class Piece(Struct, frozen=True):
+class PayloadConversion(Struct, frozen=True):
     """Describes a payload in another form than the pool's, and the place of its tokens in the pool."""
 
     form: WireForm

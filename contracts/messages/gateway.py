@@ -6,8 +6,8 @@ from msgspec import Meta, Struct
 
 from contracts.ids import NO_TICKET, AttemptKey, Count, Name, Ticket
 from contracts.kinds import Codec, Transport
-from contracts.kv.block_hash import SHORT
-from contracts.messages.packed_ids import PIECE, SIZE
+from contracts.kv.block_hash import SHORT_KEY_BYTES
+from contracts.messages.packed_ids import ID_BYTES, IDS_PER_PIECE
 from contracts.messages.sampling import Finish, Samples
 from contracts.messages.wire import VERSION, Addressed, MessageDecoder
 from contracts.scores import Scores
@@ -16,7 +16,7 @@ from pricing.backlog import Backlog
 NOT_HEARD = -1
 """A gateway has heard nothing of a worker's keys, or not all of it."""
 KEYS_IN_MESSAGE = 4096
-JoinedKeys = Annotated[bytes, Meta(max_length=KEYS_IN_MESSAGE * SHORT)]
+JoinedKeys = Annotated[bytes, Meta(max_length=KEYS_IN_MESSAGE * SHORT_KEY_BYTES)]
 
 # gateway -> worker ------------------------------------------------------------------------------------------------
 
@@ -34,7 +34,7 @@ class Ping(Addressed, frozen=True, kw_only=True, tag="ping"):
     keys: int = NOT_HEARD  # number of the change of the worker's keys up to which all was heard
 
 
-MOST_ASKED = 256
+MAX_QUESTIONS = 256
 """Attempts that one `Ask` names, at most."""
 
 
@@ -48,7 +48,7 @@ class Question(Struct, frozen=True, array_like=True):
 class Ask(Addressed, frozen=True, kw_only=True, tag="ask"):
     """Asks, after gaps or a silence, for these attempts' tokens, or how they stand. Each of them is answered."""
 
-    asked: Annotated[tuple[Question, ...], Meta(max_length=MOST_ASKED)]
+    asked: Annotated[tuple[Question, ...], Meta(max_length=MAX_QUESTIONS)]
 
 
 class Cancel(Addressed, frozen=True, kw_only=True, tag="cancel"):
@@ -73,11 +73,11 @@ class Piece(Addressed, frozen=True, kw_only=True, tag="piece"):
     request: Name
     attempt: Count
     first: Count
-    ids: Annotated[bytes, Meta(max_length=PIECE * SIZE)]  # packed
+    ids: Annotated[bytes, Meta(max_length=IDS_PER_PIECE * ID_BYTES)]  # packed
 
     def __post_init__(self) -> None:
         """Raises `ValueError` for bytes that are no whole ids."""
-        if len(self.ids) % SIZE:
+        if len(self.ids) % ID_BYTES:
             raise ValueError(f"{len(self.ids)} bytes are no whole token ids")
 
 
@@ -121,7 +121,11 @@ class KeyNews(Struct, frozen=True, array_like=True):
 
     def __post_init__(self) -> None:
         """Raises `ValueError` for bytes that are no whole keys, or a piece beyond the last."""
-        if len(self.kept) % SHORT or len(self.lost) % SHORT or (self.pieces and self.piece >= self.pieces):
+        if (
+            len(self.kept) % SHORT_KEY_BYTES
+            or len(self.lost) % SHORT_KEY_BYTES
+            or (self.pieces and self.piece >= self.pieces)
+        ):
             raise ValueError("joined keys of another length, or a piece that there is not")
 
 
@@ -198,38 +202,38 @@ class Tokens(Addressed, frozen=True, kw_only=True, tag="tokens"):
     emitted: list[Emitted]
 
 
-HANDING_OFF = "handing off"
+STATE_HANDING_OFF = "handing off"
 """A prefill worker answers this state when its work is done, and the decode worker has not accepted the sequence yet.
 
 Until then the decode worker may not even know of it.
 """
 
-HANDED_OFF = "handed off"
+STATE_HANDED_OFF = "handed off"
 """A prefill worker answers this state when the sequence is the decode worker's now."""
 
-LANDING = "landing"
+STATE_LANDING = "landing"
 """A decode worker answers this state while the sequence's KV is on its way."""
 
-GRAMMAR_FAILED = "grammar_failed"
+REASON_GRAMMAR_FAILED = "grammar_failed"
 """Why an attempt failed: its grammar could not be followed any further."""
-NOTHING_ALLOWED = "nothing_allowed"
+REASON_NOTHING_ALLOWED = "nothing_allowed"
 """An attempt fails for this reason when the client's own parameters together forbid every token."""
 
-NO_ROOM = "grant_deadline"
+REASON_NO_ROOM = "grant_deadline"
 """An attempt fails for this reason when a decode worker has long not answered the question for room: nobody failed."""
 
-NO_ADAPTER = "no_adapter"
+REASON_NO_ADAPTER = "no_adapter"
 """An attempt fails for this reason when a worker lacks the adapter of its prompt; another may have it."""
 
-DRAINING = "draining"
+REASON_DRAINING = "draining"
 """An attempt fails for this reason when a worker was told to stop: somebody has planned it, and nobody has failed."""
 
-CROWDED = "crowded"
+REASON_CROWDED = "crowded"
 """A decode worker refuses an Open for this reason while too many wait for room: it may be repeated later."""
 
-UNREACHED = "unreached"
+REASON_UNREACHED = "unreached"
 """The reason of a prefill worker that cannot connect to the decode worker of a job."""
-SILENT = "sender_silent"
+REASON_SENDER_SILENT = "sender_silent"
 """A decode worker ends a handoff for this reason when no message of its prefill worker has come for long."""
 
 

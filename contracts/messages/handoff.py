@@ -12,7 +12,7 @@ from contracts.kinds import Security, Transport
 from contracts.kv.spec import WireForm
 from contracts.messages.gateway import Stages
 from contracts.messages.job import Prompt
-from contracts.messages.packed_ids import SIZE, unpacked
+from contracts.messages.packed_ids import ID_BYTES, unpacked
 from contracts.messages.sampling import Limits, Samples, Sampling
 from contracts.messages.wire import VERSION, Addressed, MessageDecoder
 from contracts.scores import Scores
@@ -60,7 +60,7 @@ class Open(Handoff, frozen=True, kw_only=True, tag="open"):
     @property
     def tokens(self) -> int:
         """Counts the prompt's tokens."""
-        return len(self.ids) // SIZE
+        return len(self.ids) // ID_BYTES
 
     def whole_prompt(self) -> Prompt:
         """Returns the prompt with its ids, which takes a quarter of a millisecond for each 16,384 of them."""
@@ -103,7 +103,7 @@ class Branch(Struct, frozen=True, array_like=True):
             raise ValueError(f"{len(self.scores)} scores of {len(self.emitted)} tokens")
 
 
-MOST_STATE = 1 << 17
+MAX_STATE_BYTES = 1 << 17
 """Bytes of a hidden state at most."""
 
 
@@ -123,7 +123,7 @@ class Commit(Handoff, frozen=True, kw_only=True, tag="commit"):
     limits: Limits
     stages: Stages
     prompt_scores: Scores | None = None  # as the `Emitted` of the first branch's first token has them
-    state: Annotated[bytes, Meta(max_length=MOST_STATE)] = b""
+    state: Annotated[bytes, Meta(max_length=MAX_STATE_BYTES)] = b""
     """The hidden state of the prompt's last token, fp32 `[hidden]`, for a head that reads those; empty: none does."""
 
 

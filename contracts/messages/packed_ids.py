@@ -7,19 +7,24 @@ event loop does other things, or is packed and unpacked by a thread that runs st
 from array import array
 from collections.abc import Sequence
 
-PIECE = 16_384  # ids in one message, which are packed, or unpacked, in a quarter of a millisecond
-_FORM = "i"  # of C: 4 bytes on every system that we run on
-SIZE = array(_FORM).itemsize
+IDS_PER_PIECE = 16_384  # ids in one message, which are packed, or unpacked, in a quarter of a millisecond
+_INT32_TYPECODE = "i"  # of C: 4 bytes on every system that we run on
+ID_BYTES = array(_INT32_TYPECODE).itemsize
 
 
 def packed(ids: Sequence[int]) -> bytes:
     """Returns the bytes of ids; between pieces another thread may have its turn."""
-    return b"".join([array(_FORM, ids[begin : begin + PIECE]).tobytes() for begin in range(0, len(ids), PIECE)])
+    return b"".join(
+        [
+            array(_INT32_TYPECODE, ids[begin : begin + IDS_PER_PIECE]).tobytes()
+            for begin in range(0, len(ids), IDS_PER_PIECE)
+        ]
+    )
 
 
 def unpacked(data: bytes) -> list[int]:
-    """Returns the ids that bytes stand for, `SIZE` bytes each; between pieces another thread may have its turn."""
+    """Returns the ids that bytes stand for, `ID_BYTES` bytes each; between pieces another thread may have its turn."""
     found: list[int] = []
-    for begin in range(0, len(data), SIZE * PIECE):
-        found += array(_FORM, data[begin : begin + SIZE * PIECE]).tolist()
+    for begin in range(0, len(data), ID_BYTES * IDS_PER_PIECE):
+        found += array(_INT32_TYPECODE, data[begin : begin + ID_BYTES * IDS_PER_PIECE]).tolist()
     return found

@@ -6,7 +6,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import force_setattr
 
 from contracts.ids import Count
-from contracts.scores import MOST_TOP
+from contracts.scores import MAX_TOP_LOGPROBS
 
 Finish = Literal["stop", "length"]
 Samples = Annotated[tuple[Count, ...], Meta(max_length=1024)]
@@ -14,16 +14,16 @@ Samples = Annotated[tuple[Count, ...], Meta(max_length=1024)]
 TokenId = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
 TokenIds = tuple[TokenId, ...]
 TokenBiases = tuple[tuple[TokenId, Annotated[float, Meta(ge=-1e6, le=1e6)]], ...]
-Top = Annotated[int, Meta(ge=0, le=MOST_TOP)]
+Top = Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)]
 
-COLDEST = 2.0**-29
+MIN_TEMPERATURE = 2.0**-29
 """The least temperature above 0, about 2e-9; lower ones are 0. All samplers compute logits / temperature in fp32.
 
 There, a largest logit of 1 or more leads every lower one by 2^-24 at least, so at this temperature by 32, which no
 noise can bridge: it spans less than 26, from -2.8 to 22.5. Below, then, a draw is the largest logit.
 From here on the quotient is finite for all logits below `LARGEST_LOGIT`.
 """
-LARGEST_LOGIT = 2.0**128 * COLDEST
+LARGEST_LOGIT = 2.0**128 * MIN_TEMPERATURE
 
 
 class Sampling(Struct, frozen=True, array_like=True):
@@ -51,8 +51,8 @@ class Sampling(Struct, frozen=True, array_like=True):
         return penalties or bool(self.bad_words or self.grammar)
 
     def __post_init__(self) -> None:
-        """Makes a temperature that is below `COLDEST` 0, here, so that no two samplers can draw the line elsewhere."""
-        if self.temperature < COLDEST:
+        """Sets a temperature below `MIN_TEMPERATURE` to 0, so that all samplers agree on where greedy begins."""
+        if self.temperature < MIN_TEMPERATURE:
             force_setattr(self, "temperature", 0.0)
 
 

@@ -14,17 +14,17 @@ VERSION = 14
 
 encode = msgspec.msgpack.Encoder().encode
 
-T = TypeVar("T")
+AnyMessage = TypeVar("AnyMessage")
 
 
-class MessageDecoder(Generic[T]):
+class MessageDecoder(Generic[AnyMessage]):
     """Turns bytes into messages of one way, such as from gateway to worker. Raises `MessageError` for anything else."""
 
-    def __init__(self, union: type[T] | UnionType, way: str) -> None:
-        self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(union)
+    def __init__(self, union: type[AnyMessage] | UnionType, way: str) -> None:
+        self._decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(union)
         self._way = way
 
-    def __call__(self, data: bytes | memoryview) -> T:
+    def __call__(self, data: bytes | memoryview) -> AnyMessage:
         try:
             return self._decoder.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -4,7 +4,7 @@ A token is the largest logit, or a draw by the Gumbel-max trick: argmax(logits /
 from softmax(logits / temperature), and needs neither a sum nor a sort. Filters are thresholds on the scaled logits, in
 transformers' order: top_k, then top_p of what top_k left, then min_p of what both left. Scores equal to a threshold
 pass, so ties do not depend on a sort's order. Of equal scores the lowest id is drawn. A temperature is 0 or at least
-`contracts.messages.sampling.COLDEST`, so that scores are finite.
+`contracts.messages.sampling.MIN_TEMPERATURE`, so that scores are finite.
 """
 
 import math

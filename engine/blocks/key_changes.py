@@ -5,7 +5,7 @@ Keys are shortened to eight bytes: two texts that share them cost whoever routes
 
 from typing import NamedTuple
 
-from contracts.kv.block_hash import SHORT
+from contracts.kv.block_hash import SHORT_KEY_BYTES
 
 
 class Changed(NamedTuple):
@@ -23,11 +23,11 @@ class KeyChanges:
 
     def kept(self, key: bytes) -> None:
         """Notes that a block with this key is known now."""
-        self._changed[key[:SHORT]] = True
+        self._changed[key[:SHORT_KEY_BYTES]] = True
 
     def lost(self, key: bytes) -> None:
         """Notes that no block with this key is known any more."""
-        self._changed[key[:SHORT]] = False
+        self._changed[key[:SHORT_KEY_BYTES]] = False
 
     def take(self) -> Changed | None:
         """Returns what has changed since the last call, if anything has."""

@@ -7,7 +7,7 @@ from typing import Protocol
 from torch import Tensor
 
 from contracts.kinds import Codec
-from contracts.kv.spec import SCALE_BYTES, VALUE_BYTES, Piece, WireForm, blocks_for
+from contracts.kv.spec import SCALE_BYTES, VALUE_BYTES, PayloadConversion, WireForm, blocks_for
 from engine.plan import NULL_BLOCK
 
 
@@ -52,7 +52,7 @@ def bytes_of(form: WireForm, vectors: int, width: int, parts: Sequence[int] = ()
     return vectors * max(1, len(parts)) * SCALE_BYTES + values
 
 
-def landing_of(piece: Piece, count: int, block_tokens: int) -> Landing | None:
+def landing_of(piece: PayloadConversion, count: int, block_tokens: int) -> Landing | None:
     """Finds where a payload of `count` blocks lands in a pool of `block_tokens`; None where no token is written.
 
     A table begins with null blocks where a window hides its places.

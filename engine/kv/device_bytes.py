@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from contracts.kinds import Codec
-from contracts.kv.spec import KVSpec, Piece, blocks_for
+from contracts.kv.spec import KVSpec, PayloadConversion, blocks_for
 from engine.device import to_device
 from engine.kv.codec import BlockCodec, landing_of
 from engine.kv.landing_order import LandingOrder
@@ -108,7 +108,7 @@ class DeviceBytes:
             self._mover.scatter(words, pool, self._index(blocks))
             self._landings.landed(group, blocks, self._stream.record_event())  # steps wait for it; the host does not
 
-    def convert(self, piece: Piece, count: int, payload: Payload) -> None:
+    def convert(self, piece: PayloadConversion, count: int, payload: Payload) -> None:
         landing = landing_of(piece, count, self._block_tokens)
         if landing is None:
             return

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from contracts.kinds import Codec
-from contracts.kv.spec import KVSpec, Piece
+from contracts.kv.spec import KVSpec, PayloadConversion
 from engine.kv.codec import BlockCodec, landing_of
 from engine.kv.moves import runs
 from engine.kv.pages_ahead import PagesAhead
@@ -63,7 +63,7 @@ class HostBytes:
         self._aheads[group].reach(max(blocks))
         scatter(self.read(group, layer, blocks, "none"), payload)
 
-    def convert(self, piece: Piece, count: int, payload: Payload) -> None:
+    def convert(self, piece: PayloadConversion, count: int, payload: Payload) -> None:
         layer, frame = self._layers[piece.layer], joined(payload)
         landing = landing_of(piece, count, layer.shape[-2])
         if landing is not None:

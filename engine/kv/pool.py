@@ -21,7 +21,7 @@ from torch import Tensor
 
 from contracts.errors import MessageError
 from contracts.kinds import Codec
-from contracts.kv.spec import VALUE_BYTES, KVGroup, KVSpec, Piece
+from contracts.kv.spec import VALUE_BYTES, KVGroup, KVSpec, PayloadConversion
 from engine.device import DTYPES, to_device
 from engine.kv.codec import BlockCodec, bytes_of
 from engine.kv.device_bytes import DeviceBytes
@@ -84,7 +84,7 @@ class PoolBytes(Protocol):
         """Lands bytes that have the size of these blocks."""
         ...
 
-    def convert(self, piece: Piece, count: int, payload: Payload) -> None:
+    def convert(self, piece: PayloadConversion, count: int, payload: Payload) -> None:
         """Lands bytes that have the size of `count` blocks in the piece's form."""
         ...
 
@@ -235,7 +235,7 @@ class KVPool:
             raise MessageError(f"a payload of {size} bytes for {len(blocks)} blocks of {block_bytes} bytes")
         self._bytes.write(group, layer, blocks, payload)
 
-    def convert(self, piece: Piece, payload: Payload) -> None:
+    def convert(self, piece: PayloadConversion, payload: Payload) -> None:
         """Lands whole blocks in another form, however they are cut.
 
         Tokens before `piece.held`, in null blocks, and behind the last of `piece.blocks`, are left out. Raises

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from contracts.messages.gateway import GRAMMAR_FAILED, NOTHING_ALLOWED
+from contracts.messages.gateway import REASON_GRAMMAR_FAILED, REASON_NOTHING_ALLOWED
 from contracts.messages.sampling import Finish
 from contracts.scores import Scores
 from engine.schedule.sequence import Sequence
@@ -16,8 +16,8 @@ NONE_LEFT = "every token is forbidden: by allowed_token_ids, bad_words, min_toke
 def reason_of(failed: str) -> str:
     """Returns the stable word for what `Progress.failed` says."""
     if failed == NONE_LEFT:
-        return NOTHING_ALLOWED
-    return GRAMMAR_FAILED if failed.startswith(GRAMMAR) else "engine"
+        return REASON_NOTHING_ALLOWED
+    return REASON_GRAMMAR_FAILED if failed.startswith(GRAMMAR) else "engine"
 
 
 def may_do_better(failed: str) -> bool:

@@ -36,7 +36,7 @@ from engine.schedule.speculation.speculation import Speculation
 from engine.schedule.turns import SHORTER, Turns
 from engine.schedule.works import Works
 from engine.verification import accepted
-from infra.redis.records import STEP_SIZES, Load, SpeculationCounts, StepTokens
+from infra.redis.records import STEP_SIZES, SpeculationCounts, StepTokens, WorkerLoad
 from pricing.backlog import Ahead, Backlog, owner_of, shares_of
 from pricing.fit import StepFit
 from pricing.steps import StepWork, pairs_of
@@ -196,9 +196,9 @@ class Scheduler:
         """Returns the time in s before which no sequence expires; infinite if there is none."""
         return self._lifecycle.next_deadline
 
-    def load(self) -> Load:
+    def load(self) -> WorkerLoad:
         """Counts sequences, blocks and totals; what has not begun to run here (landing too) waits."""
-        return Load(
+        return WorkerLoad(
             running=len(self._running),
             waiting=self._lifecycle.waiting() + len(self._landing),
             blocks_total=self._blocks.total,

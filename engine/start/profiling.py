@@ -10,9 +10,9 @@ from msgspec import structs
 
 from contracts.errors import ConfigError, DeviceMemoryError
 from contracts.kinds import Codec
-from contracts.kv.spec import Piece, WireForm, blocks_for
+from contracts.kv.spec import PayloadConversion, WireForm, blocks_for
 from contracts.messages.sampling import Sampling
-from contracts.scores import MOST_TOP
+from contracts.scores import MAX_TOP_LOGPROBS
 from engine.device import device_errors
 from engine.executor import Engine, Executor
 from engine.plan import BlockMove, Plan, Work
@@ -25,7 +25,7 @@ LONGER_TOKENS = 256
 SECONDS = 0.5
 REPEATS = 7
 PLAIN = Sampling(seed=0)
-FILTERED = Sampling(seed=0, top_k=50, top_p=0.9, logprobs=MOST_TOP)
+FILTERED = Sampling(seed=0, top_k=50, top_p=0.9, logprobs=MAX_TOP_LOGPROBS)
 ADJUSTED = Sampling(
     seed=0,
     repetition_penalty=1.1,
@@ -33,7 +33,7 @@ ADJUSTED = Sampling(
     allowed_token_ids=(0, 1),
     bad_words=((1,),),
 )
-ALL = structs.replace(ADJUSTED, top_k=FILTERED.top_k, top_p=FILTERED.top_p, logprobs=MOST_TOP)
+ALL = structs.replace(ADJUSTED, top_k=FILTERED.top_k, top_p=FILTERED.top_p, logprobs=MAX_TOP_LOGPROBS)
 """What takes most memory to sample and to score."""
 MOVED_BYTES = 8 << 20
 """About what is moved to the host tier and back to know its speed."""
@@ -87,7 +87,7 @@ def warm_up(engine: Engine) -> None:
             pool.write(number, layer, [2], pool.read(number, layer, [1]))
             for codec in codecs if not pool.spec.quantized else ():
                 form = WireForm(pool.spec.dtype, group.block_tokens, codec)
-                pool.convert(Piece(form, number, layer, [2], 0, 0), pool.read(number, layer, [1], codec))
+                pool.convert(PayloadConversion(form, number, layer, [2], 0, 0), pool.read(number, layer, [1], codec))
 
 
 def host_rate(engine: Engine, slots: int) -> float:

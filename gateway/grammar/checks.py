@@ -16,7 +16,7 @@ import msgspec
 from checkpoints.grammars import GRAMMAR_BYTES
 from gateway.errors import invalid, unavailable
 from gateway.grammar.frames import LENGTH, Check, Verdict
-from infra.fair_queueing.turns import NOBODY, Party, Slots, TooManyWait
+from infra.fair_queueing.turns import NO_TENANT, FairSlots, TenantShare, TooManyWait
 from infra.process.tasks import Tasks
 
 PROCESSES = 2
@@ -38,14 +38,14 @@ class GrammarChecks:
     def __init__(self, directory: Path, vocabulary: int) -> None:
         self._checkers = [_Checker(directory, vocabulary) for _ in range(PROCESSES)]
         self._idle = list(self._checkers)
-        self._slots = Slots(PROCESSES, WAITING_EACH)
+        self._slots = FairSlots(PROCESSES, WAITING_EACH)
         self._tasks = Tasks("checking grammars")
         self._under_way: dict[bytes, asyncio.Task[Verdict | None]] = {}
         self._known: OrderedDict[bytes, Verdict] = OrderedDict()
         self._known_bytes = 0
 
     async def checked(
-        self, grammar: str, param: str, written: Literal["lark", "any"] = "lark", party: Party = NOBODY
+        self, grammar: str, param: str, written: Literal["lark", "any"] = "lark", party: TenantShare = NO_TENANT
     ) -> str:
         """Returns a grammar in Lark that workers can compile; tenants take turns. `written`: "any" is Lark or GBNF.
 
@@ -70,7 +70,7 @@ class GrammarChecks:
         for checker in self._checkers:
             await checker.close()
 
-    async def _verdict(self, key: bytes, asked: Check, party: Party) -> Verdict | None:
+    async def _verdict(self, key: bytes, asked: Check, party: TenantShare) -> Verdict | None:
         """Returns the verdict on a grammar that is not known yet; None: it could not be had."""
         task = self._under_way.get(key)
         if task is None:
@@ -80,7 +80,7 @@ class GrammarChecks:
             task.add_done_callback(lambda _: self._under_way.pop(key, None))
         return await asyncio.shield(task)
 
-    async def _check(self, key: bytes, asked: Check, party: Party) -> Verdict | None:
+    async def _check(self, key: bytes, asked: Check, party: TenantShare) -> Verdict | None:
         try:
             async with asyncio.timeout(SECONDS):
                 await self._slots.take(party, 1)

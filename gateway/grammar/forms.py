@@ -16,12 +16,12 @@ from gateway.grammar.texts import (
     of_json_schema,
     of_regex,
 )
-from infra.fair_queueing.turns import NOBODY, Party
+from infra.fair_queueing.turns import NO_TENANT, TenantShare
 
 REGEX = 1 << 14  # characters
 FORM = 4096  # characters of work that a schema or choices are taken for, whose size is not known: a thread's
 
-Work = Callable[[Callable[[], str], int, str, Party], Awaitable[str]]
+Work = Callable[[Callable[[], str], int, str, TenantShare], Awaitable[str]]
 """Does work of a size, about a field, for a tenant, here or on a thread."""
 
 
@@ -36,7 +36,7 @@ class Form(NamedTuple):
     closes: bool = True  # of a schema: properties that it does not name may not come unless it says so
 
 
-async def grammar_of(form: Form, checks: GrammarChecks, work: Work, party: Party = NOBODY) -> str:
+async def grammar_of(form: Form, checks: GrammarChecks, work: Work, party: TenantShare = NO_TENANT) -> str:
     """Returns the grammar of a form, in Lark, alone or for a part of another: it is still to be checked, as a whole.
 
     Raises `APIError` for a schema that is no JSON, and for a grammar in which no Lark can be found.

@@ -4,7 +4,7 @@ from msgspec import Struct
 
 from contracts.slo import NO_OBJECTIVE, Objective
 from gateway.errors import APIError
-from infra.fair_queueing.turns import Party
+from infra.fair_queueing.turns import TenantShare
 
 
 class Limits(Struct, frozen=True):
@@ -40,9 +40,9 @@ class Caller(Struct, frozen=True):
     limits: Limits = NO_LIMITS
 
     @property
-    def party(self) -> Party:
+    def party(self) -> TenantShare:
         """Returns the tenant that takes turns with other tenants."""
-        return Party(self.tenant or self.token, self.weight)
+        return TenantShare(self.tenant or self.token, self.weight)
 
     @property
     def promise(self) -> Objective:

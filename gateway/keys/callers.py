@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from msgspec import structs
 
-from contracts.slo import LONGEST_MS, Objective, parse_objective
+from contracts.slo import MAX_OBJECTIVE_MS, Objective, parse_objective
 from gateway.errors import APIError, invalid
 from gateway.keys.caller import Caller, Limits
 from infra.keys.api_key import KeyRecord
@@ -69,8 +69,8 @@ def _milliseconds(headers: Mapping[str, str], name: str, least: float | None) ->
     if text is None:
         return None
     value = float(text) if _MILLISECONDS.fullmatch(text.strip()) else 0.0
-    if not 1 <= value <= LONGEST_MS:
-        raise invalid(f"{name}: {text[:64]!r} is no number of milliseconds from 1 to {LONGEST_MS:.0f}", name)
+    if not 1 <= value <= MAX_OBJECTIVE_MS:
+        raise invalid(f"{name}: {text[:64]!r} is no number of milliseconds from 1 to {MAX_OBJECTIVE_MS:.0f}", name)
     if least is not None and value < least:
         raise invalid(f"{name}: {value:g} is less than {least:g}, the objective of this key", name)
     return value

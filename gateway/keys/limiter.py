@@ -16,7 +16,7 @@ from contracts.errors import StoreUnavailable
 from gateway.errors import APIError, unavailable
 from gateway.keys.caller import Caller, Limits
 from gateway.keys.remaining import LimitReached, Remaining
-from infra.redis.rates import LEASE, Amounts, Change, RateStore, tick_of
+from infra.redis.rates import LEASE_S, RateAmounts, RateCorrection, RateStore, tick_of
 from infra.redis.store import Outage
 
 FRESH = 0.1  # s for which a refusal stands for those that come behind it
@@ -50,7 +50,7 @@ class Limiter:
         self._now = now
         self._open: dict[str, _Open] = {}  # by the id of the request
         self._refused: dict[str, _Refusal] = {}  # by the id of the key
-        self._changes: deque[Change] = deque(maxlen=CHANGES)
+        self._changes: deque[RateCorrection] = deque(maxlen=CHANGES)
         self._news = asyncio.Event()
         self._outage = Outage(log, "what requests have not used of their limits is not given back")
 
@@ -74,7 +74,7 @@ class Limiter:
             message = f"prompt and answer may have {tokens} tokens, and this key may use {most} per minute"
             raise APIError(400, message, code="more_than_a_minute")
         self._still_refused(caller, tokens)
-        amounts = Amounts(
+        amounts = RateAmounts(
             1 if limits.requests_per_minute else None, tokens if most else None, 1 if limits.concurrency else None
         )
         now = self._now()
@@ -89,7 +89,9 @@ class Limiter:
             if asks_worker:
                 self._open[request] = _Open(caller, tick_of(now), tokens)
             return remaining.headers()
-        self._change(Change(caller.key, request, tick_of(now), -(amounts.requests or 0), -(amounts.tokens or 0), True))
+        self._change(
+            RateCorrection(caller.key, request, tick_of(now), -(amounts.requests or 0), -(amounts.tokens or 0), True)
+        )
         of_tokens = bool(most) and remaining.tokens.used > most
         self._refused[caller.key] = _Refusal(
             error, now, now + min(FRESH, error.retry_after or 0.0), tokens if of_tokens else 0
@@ -104,7 +106,7 @@ class Limiter:
         more = used - open.tokens if limits.tokens_per_minute else 0
         if more or limits.concurrency:
             tick = open.tick if more < 0 else tick_of(self._now())
-            self._change(Change(open.caller.key, request, tick, 0, more, bool(limits.concurrency)))
+            self._change(RateCorrection(open.caller.key, request, tick, 0, more, bool(limits.concurrency)))
 
     async def run(self) -> None:
         """Sends corrections to Redis as they come, and renews leases in time, until cancelled."""
@@ -114,7 +116,7 @@ class Limiter:
                 async with asyncio.timeout(max(0.0, due - self._now())):
                     await self._news.wait()
             except TimeoutError:
-                due = self._now() + LEASE / 3
+                due = self._now() + LEASE_S / 3
                 await self.flush(renew=True)
             else:
                 await self.flush()
@@ -132,7 +134,7 @@ class Limiter:
         except StoreUnavailable as error:
             self._outage.begins(error)
 
-    def _change(self, change: Change) -> None:
+    def _change(self, change: RateCorrection) -> None:
         self._changes.append(change)
         self._news.set()
 

@@ -7,7 +7,7 @@ from msgspec import Struct
 from gateway.errors import APIError
 from gateway.keys.caller import Limits
 from gateway.keys.window import Window
-from infra.redis.rates import Counted
+from infra.redis.rates import RateUsage
 
 SLOT_SECONDS = 1.0  # s after which one of the requests in progress may have ended
 
@@ -33,7 +33,7 @@ class Remaining(Struct, frozen=True):
     leases: int
 
     @staticmethod
-    def of(limits: Limits, counted: Counted, now: float) -> "Remaining":
+    def of(limits: Limits, counted: RateUsage, now: float) -> "Remaining":
         """Looks at counts at a moment of the server's time, s."""
         return Remaining(limits, Window(counted.requests, now), Window(counted.tokens, now), counted.leases)
 

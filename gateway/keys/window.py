@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from infra.redis.rates import TICK, TICKS
+from infra.redis.rates import TICK_S, TICKS_PER_MINUTE
 
-WINDOW = TICK * TICKS  # s
+WINDOW = TICK_S * TICKS_PER_MINUTE  # s
 
 
 class Window:
@@ -30,4 +30,4 @@ class Window:
 
     def _leaves(self, tick: int) -> float:
         """Returns the s after which a tick counts no more."""
-        return (tick + 1) * TICK + WINDOW - self._now
+        return (tick + 1) * TICK_S + WINDOW - self._now

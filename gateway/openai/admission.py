@@ -33,7 +33,7 @@ from gateway.text.stop import StopStrings
 from gateway.text.tokenizer import ModelTokenizer, TooManyTokens
 from gateway.workers.prompt_keys import prompt_keys
 from infra.config.gateway import GatewayConfig
-from infra.fair_queueing.turns import Party
+from infra.fair_queueing.turns import TenantShare
 
 COMPLETION_TOKENS = 16  # OpenAI's default limit for completions; chats may fill the context
 INLINE = 1024  # characters that are tokenized on the event loop, in half a millisecond
@@ -122,7 +122,9 @@ class Admission:
                 return Admitted([admitted], PlainText)
             return Admitted([admitted], partial(self._format.parser, tail, use))
 
-    async def chat_tokens(self, body: ChatRequest, most: int | None, party: Party, answer: bool = True) -> list[int]:
+    async def chat_tokens(
+        self, body: ChatRequest, most: int | None, party: TenantShare, answer: bool = True
+    ) -> list[int]:
         """Returns the tokens of a chat's prompt, `most` or fewer if it says so. Raises `APIError`.
 
         `answer`: with those that begin the assistant's answer.
@@ -169,7 +171,7 @@ class Admission:
             admitted = [self._admit(body, ids, "prompt", default, sampling, caller) for ids in tokens]
             return Admitted([await self._with_keys(each, "prompt", caller.party) for each in admitted], PlainText)
 
-    async def tokenized(self, work: Callable[[], T], size: int, param: str, party: Party) -> T:
+    async def tokenized(self, work: Callable[[], T], size: int, param: str, party: TenantShare) -> T:
         """Does `work` here for short prompts, and for longer ones on a thread within a deadline. Raises `APIError`.
 
         `size` is that of all prompts, in characters or ids. `TooManyTokens` is said to be about `param`.
@@ -184,7 +186,7 @@ class Admission:
         except TimeoutError:
             raise invalid(f"{param} could not be tokenized within {RENDER_SECONDS:g} s", param, "too_long") from None
 
-    async def _with_keys(self, admitted: AdmittedPrompt, param: str, party: Party) -> AdmittedPrompt:
+    async def _with_keys(self, admitted: AdmittedPrompt, param: str, party: TenantShare) -> AdmittedPrompt:
         """Returns the same with the keys of the prompt's blocks, if any worker tells which blocks it has."""
         prompt, sizes = admitted.prompt, self._block_sizes()
         if not sizes:
@@ -260,7 +262,7 @@ class Admission:
         """Returns the text of a prompt's last tokens, special ones spelled out: it says whether thinking has begun."""
         return b"".join(map(self.tokenizer.bytes_of.of, prompt[-TAIL:])).decode(errors="replace")
 
-    async def _bad_words(self, body: SamplingFields, party: Party) -> tuple[TokenIds, ...]:
+    async def _bad_words(self, body: SamplingFields, party: TenantShare) -> tuple[TokenIds, ...]:
         words = body.bad_words or ()
         if not words:
             return ()

@@ -14,7 +14,7 @@ from gateway.openai.bodies.messages import Messages
 from gateway.openai.bodies.parsing import check_messages, converted, json_object
 from gateway.openai.bodies.schemas import ChatRequest, CompletionRequest
 from gateway.openai.bodies.tools import TOOLS, Tool
-from infra.fair_queueing.turns import Party
+from infra.fair_queueing.turns import TenantShare
 
 MOST = 1 << 17  # ids that one answer or question may have: more would hold up the event loop
 
@@ -96,7 +96,7 @@ def parse_detokenize(body: bytes) -> Detokenize:
     return converted(json_object(body), Detokenize)
 
 
-async def tokenized(front: Admission, body: TokenizeText | TokenizeChat, party: Party) -> Tokenized:
+async def tokenized(front: Admission, body: TokenizeText | TokenizeChat, party: TenantShare) -> Tokenized:
     """Returns the tokens of a text or chat, which may be longer than the context is. Raises `APIError`."""
     most = max(MOST, front.context())
     if isinstance(body, TokenizeChat):
@@ -114,7 +114,7 @@ async def tokenized(front: Admission, body: TokenizeText | TokenizeChat, party: 
     return Tokenized(len(ids), front.context() or None, ids, names)
 
 
-async def detokenized(front: Admission, body: Detokenize, party: Party) -> Detokenized:
+async def detokenized(front: Admission, body: Detokenize, party: TenantShare) -> Detokenized:
     """Returns the text of token ids. Raises `APIError`."""
     size = front.tokenizer.vocabulary
     if (largest := max(body.tokens, default=0)) >= size:

@@ -15,7 +15,7 @@ from gateway.reports.handoff_metrics import handoff_families
 from gateway.reports.predictions import Predictions
 from gateway.reports.role_metrics import RoleMetrics
 from gateway.workers.worker import Worker
-from infra.redis.records import FinishedRecord, Load
+from infra.redis.records import FinishedRecord, WorkerLoad
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # Buckets in seconds, of times per request and of times per token.
@@ -172,7 +172,7 @@ class _WorkerFigures(Collector):
         return family
 
 
-def _wasted(load: Load) -> float:
+def _wasted(load: WorkerLoad) -> float:
     return load.kv.wasted_slots / load.kv.used_slots if load.kv.used_slots else 0.0
 
 
@@ -181,7 +181,7 @@ _OF_WORKER: list[tuple[_Kind, str, str, Callable[[Worker], float]]] = [
     (GaugeMetricFamily, "baton:worker_usable", "1 if requests may go there", lambda one: float(one.usable)),
     (GaugeMetricFamily, "baton:worker_sequences", "This gateway's, now in progress there", lambda one: one.ours),
 ]
-_OF_LOAD: list[tuple[_Kind, str, str, Callable[[Load], float]]] = [
+_OF_LOAD: list[tuple[_Kind, str, str, Callable[[WorkerLoad], float]]] = [
     (GaugeMetricFamily, "vllm:num_requests_running", "Sequences in the batch", lambda load: load.running),
     (GaugeMetricFamily, "vllm:num_requests_waiting", "Sequences that wait", lambda load: load.waiting),
     (CounterMetricFamily, "vllm:num_preemptions", "Preempted sequences", lambda load: load.preemptions),

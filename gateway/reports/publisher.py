@@ -15,7 +15,7 @@ from infra.network.sealing import Signer
 from infra.process.ticking import next_tick
 from infra.redis.clients import Store
 from infra.redis.records import FinishedRecord, GatewayRecord
-from infra.redis.registry import BEAT, add_finished, publish, withdraw
+from infra.redis.registry import HEARTBEAT_S, add_finished, publish, withdraw
 from infra.redis.store import Outage, ServerClock, answered
 
 WAITING = 10_000  # records of ended requests that wait while Redis is away; the oldest are dropped first
@@ -47,7 +47,7 @@ class Publisher:
         beat = 0.0
         while True:
             try:
-                if time.monotonic() - beat >= BEAT:
+                if time.monotonic() - beat >= HEARTBEAT_S:
                     record = await current()
                     async with answered(WRITE_S):
                         await publish(self._store, self._signer, record, self._clock.server_now())

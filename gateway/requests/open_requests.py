@@ -8,7 +8,7 @@ from typing import Any
 
 from contracts.errors import QueueClosed, StoreUnavailable
 from contracts.ids import AttemptKey
-from contracts.messages.gateway import NO_ROOM, UNREACHED, Alive, Emitted, Failed, Started, Tokens, Wanted
+from contracts.messages.gateway import REASON_NO_ROOM, REASON_UNREACHED, Alive, Emitted, Failed, Started, Tokens, Wanted
 from contracts.slo import SLO
 from gateway.errors import APIError, failed, revoked, timed_out
 from gateway.reports.metrics import Metrics
@@ -211,7 +211,7 @@ class OpenRequests:
             if not known and message.reason != "unknown":
                 self._metrics.dropped()
             return
-        if message.reason == UNREACHED and stream.sample.attempt is not None:
+        if message.reason == REASON_UNREACHED and stream.sample.attempt is not None:
             worker.misses(stream.sample.route.decode, now)
         match stream.sample.failed(worker.epoch, message, now):
             case Fate.RETRY:
@@ -275,7 +275,9 @@ class OpenRequests:
         self._restless[sample.key] = stream
         avoid = sample.attempt.route.workers() if sample.attempt is not None else ()
         self._dispatch.give_up(sample)
-        pause = 0.0 if reason == NO_ROOM else sample.moves_on(reason)  # short memory is waited for up to the deadline
+        pause = (
+            0.0 if reason == REASON_NO_ROOM else sample.moves_on(reason)
+        )  # short memory is waited for up to the deadline
         if pause is None and (not sample.may_retry() or not self._budget.take(time.monotonic())):
             self._fail(stream, failed(f"the request failed {sample.retries} times, last: {reason}", "retries_failed"))
             return

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 
 from contracts.ids import NO_TICKET, Ticket
-from contracts.messages.gateway import GRAMMAR_FAILED, NOTHING_ALLOWED, Failed
+from contracts.messages.gateway import REASON_GRAMMAR_FAILED, REASON_NOTHING_ALLOWED, Failed
 from contracts.slo import SLO, Objective
 from gateway.errors import APIError, failed, timed_out
 from gateway.requests.request import Request
@@ -100,7 +100,7 @@ def error_of(message: Failed, timeout: float) -> APIError:
     match message.reason:
         case "deadline":
             return timed_out(timeout)
-        case reason if reason in (NOTHING_ALLOWED, GRAMMAR_FAILED):
+        case reason if reason in (REASON_NOTHING_ALLOWED, REASON_GRAMMAR_FAILED):
             return APIError(400, said, code=reason)
         case "capacity":
             return APIError(400, f"the request can never fit: {said}", code="capacity")

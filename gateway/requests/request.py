@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from contracts.messages.job import AnyJob
-from contracts.messages.packed_ids import PIECE
+from contracts.messages.packed_ids import IDS_PER_PIECE
 from contracts.scores import Scores
 from gateway.requests.attempt import Attempt
 from gateway.requests.sample import Sample, State
@@ -81,7 +81,7 @@ class Request:
         for sample in self.samples:
             trying = sample.attempt
             if trying is not None and trying.number == attempt and trying.body is not None and not sample.ended:
-                return sample.ids(first, min(first + PIECE, trying.body.tokens))
+                return sample.ids(first, min(first + IDS_PER_PIECE, trying.body.tokens))
         return None
 
     def started(self, sender: str, attempt: int, now: float) -> bool:

@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 
 from contracts.errors import IllegalMove
 from contracts.ids import AttemptKey, SampleKey
-from contracts.messages.gateway import DRAINING, HANDED_OFF, Alive, Emitted, Failed, Stages
+from contracts.messages.gateway import REASON_DRAINING, STATE_HANDED_OFF, Alive, Emitted, Failed, Stages
 from contracts.messages.job import DecodeJob, PrefillJob, Prompt
 from contracts.messages.sampling import Limits, Sampling
 from contracts.scores import Scores
@@ -25,7 +25,7 @@ from gateway.workers.route import Route
 
 RETRIES = 4  # attempts after the first that may fail
 QUEUE_CLOSED = "queue closed"  # why an attempt ends whose job's stream is gone
-PLANNED = frozenset({DRAINING, QUEUE_CLOSED})  # reasons for which an attempt ends and nobody has failed
+PLANNED = frozenset({REASON_DRAINING, QUEUE_CLOSED})  # reasons for which an attempt ends and nobody has failed
 PLANNED_RETRIES = 16  # attempts that may end for these; further ones count as failed
 PLANNED_PAUSE = 0.05  # s before the second retry in a row for these, doubled each time: a worker's record says soon …
 LONGEST_PAUSE = 1.0  # … that it drains, and then it is not chosen any more
@@ -233,7 +233,7 @@ class Sample:
         if not self._current(sender, alive.key.attempt):
             return None
         assert self.attempt is not None
-        if alive.state == HANDED_OFF and sender != self.attempt.route.decode:
+        if alive.state == STATE_HANDED_OFF and sender != self.attempt.route.decode:
             return self._disowned(sender)
         self._news(now)
         return Fate.NOTHING

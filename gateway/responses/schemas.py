@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from contracts.scores import MOST_TOP
+from contracts.scores import MAX_TOP_LOGPROBS
 from gateway.openai.bodies.formats import JSONSchema
 from gateway.openai.bodies.messages import MESSAGES
 from gateway.openai.bodies.parameters import NOTHING, Neutral, only
@@ -101,7 +101,7 @@ class ResponsesRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     text: TextConfig | None = None
     reasoning: ReasoningConfig | None = None
     include: Annotated[list[str], Meta(max_length=16)] | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=MOST_TOP)] | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     # Labels, and what is about other servers' tools, caches and prices: they change nothing here.
     metadata: Annotated[dict[str, Label], Meta(max_length=16)] | None = None
     user: Label | None = None

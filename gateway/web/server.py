@@ -14,7 +14,7 @@ from gateway.errors import APIError
 from gateway.service import Gateway
 from gateway.web.app import make_app
 from gateway.web.protocol import Connection, ServerConfig
-from infra.network.listening import BACKLOG
+from infra.network.listening import LISTEN_BACKLOG
 from infra.network.tls import HANDSHAKE_SECONDS, Certificate
 from infra.process.tasks import Tasks
 
@@ -43,7 +43,7 @@ class Server(uvicorn.Server):
             proxy_headers=False,
             timeout_keep_alive=KEEP_ALIVE,
             timeout_graceful_shutdown=CLOSE_SECONDS,
-            backlog=BACKLOG,
+            backlog=LISTEN_BACKLOG,
         )
         super().__init__(config)
         self._gateway = gateway

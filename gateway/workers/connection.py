@@ -13,7 +13,7 @@ import zmq.asyncio
 from contracts.errors import MessageError
 from contracts.ids import NO_TICKET, AttemptKey
 from contracts.messages.gateway import (
-    MOST_ASKED,
+    MAX_QUESTIONS,
     Alive,
     Ask,
     Cancel,
@@ -37,7 +37,7 @@ from contracts.messages.wire import VERSION, encode
 from gateway.workers.liveness import Health, Liveness
 from gateway.workers.worker import Worker
 from infra.network.curve_keys import CurveKeys
-from infra.network.handshakes import Handshakes
+from infra.network.socket_monitor import SocketMonitor
 from infra.network.sockets import token_dealer, try_send
 from infra.process.tasks import Tasks
 from infra.redis.records import WorkerRecord
@@ -97,7 +97,7 @@ class WorkerConnection(Worker):
         self._socket = token_dealer(context, record.address, keys)
         try:
             events = REFUSED | zmq.Event.DISCONNECTED
-            self._handshakes = Handshakes(self._socket, events, self._happened, self._tasks)
+            self._handshakes = SocketMonitor(self._socket, events, self._happened, self._tasks)
         except zmq.ZMQError:
             self._socket.close(0)
             raise
@@ -135,8 +135,8 @@ class WorkerConnection(Worker):
 
     def ask(self, asked: Sequence[Question]) -> None:
         """Asks for tokens of these attempts, or how they stand."""
-        for begin in range(0, len(asked), MOST_ASKED):
-            self._put(Ask(sender=self._gateway, receiver=self.epoch, asked=tuple(asked[begin : begin + MOST_ASKED])))
+        for begin in range(0, len(asked), MAX_QUESTIONS):
+            self._put(Ask(sender=self._gateway, receiver=self.epoch, asked=tuple(asked[begin : begin + MAX_QUESTIONS])))
 
     def cancel(self, key: AttemptKey) -> None:
         """Says that attempts up to this one are dead."""

@@ -10,7 +10,7 @@ import zmq
 import zmq.asyncio
 
 from contracts.errors import StoreUnavailable
-from contracts.kv.spec import QUANTIZED
+from contracts.kv.spec import QUANTIZED_DTYPES
 from contracts.messages.wire import VERSION
 from gateway.workers.connection import WorkerConnection, WorkerListener
 from gateway.workers.directory import WorkerDirectory
@@ -200,7 +200,7 @@ class Discovery:
         """Says once, for each pair of formats, that no KV passes between workers: one that is quantized."""
         for other in self._directory:
             formats = sorted((record.kv_dtype, other.record.kv_dtype))
-            quantized = not QUANTIZED.isdisjoint(formats) and formats[0] != formats[1]
+            quantized = not QUANTIZED_DTYPES.isdisjoint(formats) and formats[0] != formats[1]
             if quantized and record.role != other.record.role and self._first(" ".join(formats)):
                 why = "%s worker %s has KV in %s, %s worker %s in %s (--kv-dtype): none passes between them"
                 ours = record.role, record.epoch, record.kv_dtype

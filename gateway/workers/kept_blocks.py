@@ -7,7 +7,7 @@ known stays as it is: a prompt that is sent for KV which is not there is only co
 import struct
 from collections.abc import Sequence
 
-from contracts.kv.block_hash import SHORT
+from contracts.kv.block_hash import SHORT_KEY_BYTES
 from contracts.messages.gateway import NOT_HEARD, KeyNews
 
 SOON = 1.0
@@ -85,4 +85,4 @@ class KeptBlocks:
 
 
 def _numbers(joined: bytes) -> tuple[int, ...]:
-    return struct.unpack(f"<{len(joined) // SHORT}Q", joined)
+    return struct.unpack(f"<{len(joined) // SHORT_KEY_BYTES}Q", joined)

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 
-from contracts.kv.block_hash import SHORT, BlockKeys
+from contracts.kv.block_hash import SHORT_KEY_BYTES, BlockKeys
 from contracts.messages.job import Prompt
 
 PromptKeys = Mapping[int, tuple[int, ...]]
@@ -22,5 +22,5 @@ def prompt_keys(prompt: Prompt, sizes: Collection[int]) -> PromptKeys:
     for size in sorted(sizes)[:SIZES]:
         keys = BlockKeys(prompt.salt, size, prompt.adapter)
         keys.cover(tokens, len(tokens))
-        found[size] = tuple([int.from_bytes(key[:SHORT], "little") for key in keys.keys])
+        found[size] = tuple([int.from_bytes(key[:SHORT_KEY_BYTES], "little") for key in keys.keys])
     return found

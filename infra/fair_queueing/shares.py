@@ -1,16 +1,16 @@
 """Lets tenants take turns by weight: start-time fair queuing over the tokens that are computed for each.
 
-Each tenant has a time of its own, which what is computed for it moves on: by its tokens over its weight. Whose time is
-the earliest has the next turn, and that time is the present for all. Who had less than its share has saved `SAVED` at
-most: so it waits for nobody but whose turn it is, even if it sends a few prompts at once. Nobody is asked for what it
-took while nobody else wanted it. Who leaves and comes again keeps its time: to send one by one gains nothing. Between
-two tenants that both have work all the time, tokens over weights differ by what one had saved and a chunk of each at
-most (Goyal, Vin and Cheng, "Start-time fair queuing", SIGCOMM 1996; there nothing is saved).
+Each tenant has a virtual time, which advances by computed tokens / weight. The tenant with the earliest virtual time
+has the next turn, and its time becomes the current virtual time. A tenant that used less than its share lags behind by
+at most `MAX_SAVED_TOKENS`, so a burst of a few prompts waits only for the running turn. Tokens that a tenant used while
+no other tenant had work are not charged later. A tenant that leaves and returns keeps its virtual time, so sending
+requests one by one gains nothing. For two tenants that always have work, tokens / weight differ by at most the saved
+tokens and one chunk of each (Goyal, Vin and Cheng, "Start-time fair queuing", SIGCOMM 1996, which has no savings).
 """
 
 from collections.abc import Iterable, Mapping
 
-SAVED = 512.0
+MAX_SAVED_TOKENS = 512.0
 """Tokens over the weight."""
 
 
@@ -27,7 +27,9 @@ class Shares:
         self._weights = weights
         first = min(weights, key=self._order)
         self._now = max(self._now, self._time(first))
-        self._until = {name: time for name, time in self._until.items() if time > self._now - SAVED or name in weights}
+        self._until = {
+            name: time for name, time in self._until.items() if time > self._now - MAX_SAVED_TOKENS or name in weights
+        }
         return first
 
     def in_order(self, tenants: Iterable[str]) -> list[str]:
@@ -43,4 +45,4 @@ class Shares:
         return self._time(tenant), self._until.get(tenant, 0.0)
 
     def _time(self, tenant: str) -> float:
-        return max(self._now - SAVED, self._until.get(tenant, 0.0))
+        return max(self._now - MAX_SAVED_TOKENS, self._until.get(tenant, 0.0))

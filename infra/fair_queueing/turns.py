@@ -12,14 +12,14 @@ from contracts.errors import BatonError
 from infra.fair_queueing.shares import Shares
 
 
-class Party(NamedTuple):
+class TenantShare(NamedTuple):
     """Names the tenant of a work, and says how much that tenant weighs beside others."""
 
     tenant: str = ""
     weight: float = 1.0
 
 
-NOBODY = Party()
+NO_TENANT = TenantShare()
 
 
 class TooManyWait(BatonError):
@@ -32,7 +32,7 @@ class _Waiting(NamedTuple):
     turn: asyncio.Future[None]
 
 
-class Slots:
+class FairSlots:
     """Gives out slots. All of it runs on one event loop's thread."""
 
     def __init__(self, count: int, each: int) -> None:
@@ -42,7 +42,7 @@ class Slots:
         self._shares = Shares()
         self._lines: dict[str, deque[_Waiting]] = {}
 
-    async def take(self, party: Party, size: int) -> None:
+    async def take(self, party: TenantShare, size: int) -> None:
         """Waits for a slot for a work; turns are counted by the works' sizes. Raises `TooManyWait`."""
         if self._free:
             self._free -= 1

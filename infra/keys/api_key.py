@@ -13,15 +13,15 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct
 
-NAME = "[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
-NAMES = re.compile(NAME)
+NAME_REGEX = "[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
+NAME_PATTERN = re.compile(NAME_REGEX)
 ID_BYTES, SECRET_BYTES, SALT_BYTES = 6, 32, 16
-KEY = re.compile(r"baton-([0-9a-f]{12})-[0-9a-f]{64}")
-MOST = 1_000_000_000  # requests or tokens that a limit can be
+KEY_PATTERN = re.compile(r"baton-([0-9a-f]{12})-[0-9a-f]{64}")
+MAX_RATE = 1_000_000_000  # requests or tokens that a limit can be
 
-Name = Annotated[str, Meta(pattern=f"^{NAME}$")]
+Name = Annotated[str, Meta(pattern=f"^{NAME_REGEX}$")]
 Hex = Annotated[str, Meta(pattern=r"^([0-9a-f]{2})+$", max_length=64)]
-Rate = Annotated[int, Meta(ge=0, le=MOST)]
+Rate = Annotated[int, Meta(ge=0, le=MAX_RATE)]
 
 
 class KeyOptions(Struct, frozen=True, kw_only=True):
@@ -30,7 +30,7 @@ class KeyOptions(Struct, frozen=True, kw_only=True):
     tenant: Annotated[
         str,
         Meta(
-            pattern=f"^({NAME})?$",
+            pattern=f"^({NAME_REGEX})?$",
             description="whom it belongs to: keys of one tenant share cached KV and stored responses, those of two "
             "never do (up to 64 letters, digits, dots, dashes and underscores); empty: the key's name",
         ),
@@ -93,7 +93,7 @@ def make_key(name: str, options: KeyOptions, now: float) -> NewKey:
 
 def id_of(text: str) -> str:
     """Returns the public part of a key; empty for what is no key."""
-    match = KEY.fullmatch(text)
+    match = KEY_PATTERN.fullmatch(text)
     return match[1] if match else ""
 
 

@@ -17,36 +17,36 @@ from contracts.errors import ConfigError
 from contracts.slo import parse_objective
 from infra.keys.api_key import KeyRecord
 
-OPTION = "--api-keys"
-MOST = 100_000  # keys of a file
-LARGEST = 64 << 20  # bytes of a file
+KEYS_OPTION = "--api-keys"
+MAX_KEYS = 100_000  # keys of a file
+MAX_FILE_BYTES = 64 << 20  # bytes of a file
 
 
 class KeyFile(Struct, frozen=True, forbid_unknown_fields=True):
     """Is what a file holds."""
 
-    keys: Annotated[list[KeyRecord], Meta(max_length=MOST)]
+    keys: Annotated[list[KeyRecord], Meta(max_length=MAX_KEYS)]
 
 
 def read_keys(path: Path) -> list[KeyRecord]:
     """Returns the keys of a file. Raises `ConfigError` for one that is missing or broken."""
     try:
         with path.open("rb") as file:
-            content = file.read(LARGEST + 1)
+            content = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise ConfigError(OPTION, str(path), error.strerror or "cannot be read") from None
-    if len(content) > LARGEST:
-        raise ConfigError(OPTION, str(path), f"a file of keys has at most {LARGEST} bytes")
+        raise ConfigError(KEYS_OPTION, str(path), error.strerror or "cannot be read") from None
+    if len(content) > MAX_FILE_BYTES:
+        raise ConfigError(KEYS_OPTION, str(path), f"a file of keys has at most {MAX_FILE_BYTES} bytes")
     try:
         keys = msgspec.json.decode(content, type=KeyFile).keys
     except msgspec.DecodeError as error:
-        raise ConfigError(OPTION, str(path), f"is no file of keys: {error}") from None
+        raise ConfigError(KEYS_OPTION, str(path), f"is no file of keys: {error}") from None
     for what, values in (("name", [key.name for key in keys]), ("id", [key.id for key in keys])):
         if len(set(values)) < len(values):
             twice = next(value for value in values if values.count(value) > 1)
-            raise ConfigError(OPTION, str(path), f"two keys have the {what} {twice!r}")
+            raise ConfigError(KEYS_OPTION, str(path), f"two keys have the {what} {twice!r}")
     for key in keys:
-        parse_objective(key.slo, f"{OPTION} {path}: slo of {key.name!r}")
+        parse_objective(key.slo, f"{KEYS_OPTION} {path}: slo of {key.name!r}")
     return keys
 
 
@@ -74,7 +74,7 @@ def change_keys(path: Path, changed: Callable[[Sequence[KeyRecord]], list[KeyRec
             present = read_keys(path) if path.exists() or not create else []
             _replace(path, msgspec.json.format(msgspec.json.encode(KeyFile(changed(present))), indent=2) + b"\n")
     except OSError as error:
-        raise ConfigError(OPTION, str(path), error.strerror or "cannot be written") from None
+        raise ConfigError(KEYS_OPTION, str(path), error.strerror or "cannot be written") from None
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from contracts.errors import ConfigError
 from infra.keys.api_key import SALT_BYTES, KeyRecord, fits, id_of
 from infra.keys.key_file import read_keys
 
-LOOK_SECONDS = 1.0  # s between two looks at whether a file has changed
-NOBODY = KeyRecord(id="0" * 12, name="nobody", salt=secrets.token_hex(SALT_BYTES), hash="00" * 32, created_at=0)
+CHECK_INTERVAL_S = 1.0  # s between two looks at whether a file has changed
+NO_KEY = KeyRecord(id="0" * 12, name="nobody", salt=secrets.token_hex(SALT_BYTES), hash="00" * 32, created_at=0)
 log = logging.getLogger("baton.keys")
 
 Mark = tuple[int, int, int, int]  # times of change in ns, size, inode, which is used again: a changed file differs
@@ -36,8 +36,8 @@ class KeyRing:
         A key is found by its public part, and hashed and compared once in any case: how long that takes tells neither
         how much of it is right nor whether its public part is known.
         """
-        record = self._known.get(id_of(text), NOBODY)
-        return record if fits(text, record) and record is not NOBODY else None
+        record = self._known.get(id_of(text), NO_KEY)
+        return record if fits(text, record) and record is not NO_KEY else None
 
     def known(self, id: str) -> KeyRecord | None:
         """Returns the record with this public part, for whoever has seen its key before; None if there is none."""

@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 
 import zmq.asyncio
 
+from infra.network.bind_address import LOOPBACK_ADDRESS, BindAddress
 from infra.network.curve_keys import CurveKeys
 from infra.network.gatekeeper import Gatekeeper
-from infra.network.reach import LOOPBACK, Reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +17,10 @@ class Network:
     secret: bytes = field(repr=False)
     keys: CurveKeys
     gatekeeper: Gatekeeper
-    reach: Reach = LOOPBACK
+    reach: BindAddress = LOOPBACK_ADDRESS
 
     @classmethod
-    def of(cls, secret: bytes, reach: Reach = LOOPBACK) -> "Network":
+    def of(cls, secret: bytes, reach: BindAddress = LOOPBACK_ADDRESS) -> "Network":
         """Makes one with a context of its own. Raises `BatonError` where ZeroMQ has no CURVE."""
         keys = CurveKeys.of(secret)
         context = zmq.asyncio.Context(io_threads=1)

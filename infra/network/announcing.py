@@ -7,11 +7,11 @@ from ipaddress import IPv6Address, ip_address, ip_network
 
 from contracts.errors import ConfigError
 from infra.config.place import PlaceOptions
-from infra.network.interfaces import IP, OwnAddress, told
+from infra.network.bind_address import WILDCARD_ADDRESSES, BindAddress, bare
+from infra.network.interfaces import IPAddress, OwnAddress, described
 from infra.network.ports import parse_ports
-from infra.network.reach import ANY, Reach, bare
 
-NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
+HOST_NAME_PATTERN = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 Resolve = Callable[[str], str | None]
 """Returns the IPv4 address of a host's name; None if it has none."""
 
@@ -24,7 +24,7 @@ def resolve(name: str) -> str | None:
         return None
 
 
-def reach_of(options: PlaceOptions, own: Sequence[OwnAddress], resolve: Resolve = resolve) -> Reach:
+def choose_bind_address(options: PlaceOptions, own: Sequence[OwnAddress], resolve: Resolve = resolve) -> BindAddress:
     """Returns where to listen and what to announce on a host with these addresses.
 
     Raises `ConfigError` for what no other host could connect to; where an address is missing it names those there are.
@@ -36,20 +36,20 @@ def reach_of(options: PlaceOptions, own: Sequence[OwnAddress], resolve: Resolve 
         announced, ours = _announced(options.announce, host, own, resolve)
         if not host and not ours:
             why = "is no address of this host, which has {}; --host says what to listen on"
-            raise ConfigError("--announce", options.announce, why.format(told(own)))
-        return Reach(host or ours, announced, ports)
-    if host in ANY:
-        why = f"nobody can connect to that; --announce says by which address others do: {told(own)}"
+            raise ConfigError("--announce", options.announce, why.format(described(own)))
+        return BindAddress(host or ours, announced, ports)
+    if host in WILDCARD_ADDRESSES:
+        why = f"nobody can connect to that; --announce says by which address others do: {described(own)}"
         raise ConfigError("--host", options.host, why)
-    return Reach(host, host, ports) if host else Reach(ports=ports)
+    return BindAddress(host, host, ports) if host else BindAddress(ports=ports)
 
 
 def _check_host(given: str, host: str, own: Sequence[OwnAddress]) -> None:
     ip = _ip(host)
     if ip is None:
-        raise ConfigError("--host", given, f"is no address; this host has {told(own)}")
-    if host not in ANY and not _is_own(ip, own):
-        raise ConfigError("--host", given, f"is no address of this host, which has {told(own)}")
+        raise ConfigError("--host", given, f"is no address; this host has {described(own)}")
+    if host not in WILDCARD_ADDRESSES and not _is_own(ip, own):
+        raise ConfigError("--host", given, f"is no address of this host, which has {described(own)}")
 
 
 def _announced(given: str, host: str, own: Sequence[OwnAddress], resolve: Resolve) -> tuple[str, str]:
@@ -61,21 +61,21 @@ def _announced(given: str, host: str, own: Sequence[OwnAddress], resolve: Resolv
         return (_first(given, host, _on(given, announce, own)),) * 2
     ip = _ip(announce)
     if ip is not None:
-        if announce in ANY:
+        if announce in WILDCARD_ADDRESSES:
             raise ConfigError("--announce", given, "nobody can connect to that")
         return announce, _first(given, host, [ip]) if _is_own(ip, own) else ""
-    if NAME.fullmatch(announce) is None:
+    if HOST_NAME_PATTERN.fullmatch(announce) is None:
         why = "is no interface, network such as 10.0.0.0/8, address or host name; --ports is for ports"
         raise ConfigError("--announce", given, why)
     found = resolve(announce)
     if found is None:
-        why = f"is no interface of this host, which has {told(own)}, and no host name that has an IPv4 address"
+        why = f"is no interface of this host, which has {described(own)}, and no host name that has an IPv4 address"
         raise ConfigError("--announce", given, why)
     ours = ip_address(found)
     return announce, found if _usable(ours) and _is_own(ours, own) else ""  # Debian's own name is 127.0.1.1 to itself
 
 
-def _within(given: str, own: Sequence[OwnAddress]) -> list[IP]:
+def _within(given: str, own: Sequence[OwnAddress]) -> list[IPAddress]:
     try:
         network = ip_network(bare(given), strict=False)
     except ValueError:
@@ -83,11 +83,11 @@ def _within(given: str, own: Sequence[OwnAddress]) -> list[IP]:
     usable = [each.ip for each in own if _usable(each.ip) or network.is_loopback]
     found = [ip for ip in usable if ip in network]
     if not found:
-        raise ConfigError("--announce", given, f"no address of this host is in it: it has {told(own)}")
+        raise ConfigError("--announce", given, f"no address of this host is in it: it has {described(own)}")
     return found
 
 
-def _on(given: str, interface: str, own: Sequence[OwnAddress]) -> list[IP]:
+def _on(given: str, interface: str, own: Sequence[OwnAddress]) -> list[IPAddress]:
     """Returns an interface's addresses, those of IPv4 first."""
     found = [each.ip for each in own if each.interface == interface]
     usable = [ip for ip in found if _usable(ip)] or [ip for ip in found if ip.is_loopback]
@@ -97,7 +97,7 @@ def _on(given: str, interface: str, own: Sequence[OwnAddress]) -> list[IP]:
     return sorted(usable, key=lambda ip: ip.version)
 
 
-def _first(given: str, host: str, found: Sequence[IP]) -> str:
+def _first(given: str, host: str, found: Sequence[IPAddress]) -> str:
     """Returns the first of these addresses that is listened on."""
     for ip in found:
         if host in ("", "::", str(ip)) or (host == "0.0.0.0" and ip.version == 4):
@@ -105,16 +105,16 @@ def _first(given: str, host: str, found: Sequence[IP]) -> str:
     raise ConfigError("--announce", given, f"is {found[0]} here, where --host {host} does not listen")
 
 
-def _usable(ip: IP) -> bool:
+def _usable(ip: IPAddress) -> bool:
     """Tells whether another host can connect to the address without naming an interface of its own."""
     return not ip.is_loopback and not ip.is_link_local
 
 
-def _is_own(ip: IP, own: Sequence[OwnAddress]) -> bool:
+def _is_own(ip: IPAddress, own: Sequence[OwnAddress]) -> bool:
     return any(each.ip == ip for each in own) or (ip.is_loopback and not isinstance(ip, IPv6Address))
 
 
-def _ip(text: str) -> IP | None:
+def _ip(text: str) -> IPAddress | None:
     try:
         return ip_address(text)
     except ValueError:

@@ -20,16 +20,16 @@ import zmq.asyncio
 from zmq.utils import z85
 
 from infra.network.curve_keys import CurveKeys
-from infra.network.handshakes import Handshakes
-from infra.network.sockets import CONTROL, PAYLOAD
+from infra.network.socket_monitor import SocketMonitor
+from infra.network.sockets import CONTROL_DOMAIN, PAYLOAD_DOMAIN
 from infra.process.tasks import Tasks
 
-ENDPOINT = "inproc://zeromq.zap.01"
-VERSION = b"1.0"
-UNEXPECTED = "it is not expected, or not any more"
-BATCH = 16  # questions answered before other tasks have their turn
-QUIET = 60.0  # s between two lines in the log
-REASONS = ("handshake", "key", "user", "token", "mechanism")
+ZAP_ENDPOINT = "inproc://zeromq.zap.01"
+ZAP_VERSION = b"1.0"
+UNEXPECTED_PEER = "it is not expected, or not any more"
+REQUESTS_PER_TURN = 16  # questions answered before other tasks have their turn
+LOG_INTERVAL_S = 60.0  # s between two lines in the log
+REFUSAL_REASONS = ("handshake", "key", "user", "token", "mechanism")
 log = logging.getLogger("baton.sockets")
 
 
@@ -43,12 +43,12 @@ class Gatekeeper:
         self._clock = clock
         self._quiet_until = clock()
         self._tokens: dict[bytes, bytes] = {}  # by user
-        self._watched: list[Handshakes] = []
-        self.refused = dict.fromkeys(REASONS, 0)
+        self._watched: list[SocketMonitor] = []
+        self.refused = dict.fromkeys(REFUSAL_REASONS, 0)
         """Counts the connections that were refused, by reason."""
         self._socket = context.socket(zmq.REP)
         self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.bind(ENDPOINT)
+        self._socket.bind(ZAP_ENDPOINT)
         self.tasks = Tasks("the gatekeeper")
         """Run until `close`; wait for their failure beside the context owner's other tasks."""
         self.tasks.start(self._serve())
@@ -67,7 +67,7 @@ class Gatekeeper:
         def failed(event: int) -> None:
             self._refuse("handshake", str(socket.getsockopt_string(zmq.LAST_ENDPOINT)))
 
-        self._watched.append(Handshakes(socket, zmq.Event.HANDSHAKE_FAILED_PROTOCOL, failed, self.tasks))
+        self._watched.append(SocketMonitor(socket, zmq.Event.HANDSHAKE_FAILED_PROTOCOL, failed, self.tasks))
 
     async def close(self) -> None:
         """Ends the service, before or after the watched sockets are closed."""
@@ -78,7 +78,7 @@ class Gatekeeper:
 
     async def _serve(self) -> None:
         for number in itertools.count(1):
-            if number % BATCH == 0:
+            if number % REQUESTS_PER_TURN == 0:
                 await asyncio.sleep(0)  # while questions lie ready, answering them never suspends
             _, request, domain, address, _, mechanism, *credentials = await self._socket.recv_multipart()
             reason = self._objection(domain.decode(), mechanism, credentials)
@@ -87,14 +87,14 @@ class Gatekeeper:
                 answer = [b"400", b"refused", b"", b""]
             else:
                 answer = [b"200", b"OK", credentials[0] if mechanism == b"PLAIN" else b"", b""]
-            await self._socket.send_multipart([VERSION, request, *answer])
+            await self._socket.send_multipart([ZAP_VERSION, request, *answer])
 
     def _objection(self, domain: str, mechanism: bytes, credentials: list[bytes]) -> str:
         """Returns why this peer is not admitted; empty if it is."""
         match domain, mechanism, credentials:
-            case _, b"CURVE", [key] if domain == CONTROL:
+            case _, b"CURVE", [key] if domain == CONTROL_DOMAIN:
                 return "" if hmac.compare_digest(key, self._client) else "key"
-            case _, b"PLAIN", [user, token] if domain == PAYLOAD:
+            case _, b"PLAIN", [user, token] if domain == PAYLOAD_DOMAIN:
                 expected = self._tokens.get(user)
                 if expected is None:
                     return "user"
@@ -106,11 +106,13 @@ class Gatekeeper:
         now = self._clock()
         if now < self._quiet_until:
             return
-        self._quiet_until = now + QUIET
+        self._quiet_until = now + LOG_INTERVAL_S
         log.warning(
             "refused a peer at %s (%s): %s; %d refused so far",
             address or "this host",
             reason,
-            UNEXPECTED if reason in ("user", "token") else "it does not have this deployment's secret (--secret-file)",
+            UNEXPECTED_PEER
+            if reason in ("user", "token")
+            else "it does not have this deployment's secret (--secret-file)",
             sum(self.refused.values()),
         )

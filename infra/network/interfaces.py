@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any, NamedTuple
 
-IP = IPv4Address | IPv6Address
+IPAddress = IPv4Address | IPv6Address
 ADDRESS_AT = {socket.AF_INET: 4, socket.AF_INET6: 8}  # bytes of a sockaddr before the address itself
-SHOWN = 16  # addresses that a sentence names at most
+MAX_ADDRESSES_SHOWN = 16  # addresses that a sentence names at most
 
 
 class OwnAddress(NamedTuple):
     """Names an address of this host, and the interface that has it."""
 
     interface: str
-    ip: IP
+    ip: IPAddress
 
 
 class _Entry(ctypes.Structure):
@@ -50,7 +50,7 @@ def own_addresses() -> list[OwnAddress]:
     return found
 
 
-def _ip(sockaddr: int) -> IP | None:
+def _ip(sockaddr: int) -> IPAddress | None:
     """Reads the address of a `struct sockaddr`; None for one of another family, such as a hardware address."""
     family = ctypes.c_ushort.from_address(sockaddr).value
     if family == socket.AF_INET:
@@ -60,7 +60,7 @@ def _ip(sockaddr: int) -> IP | None:
     return None
 
 
-def told(own: Sequence[OwnAddress]) -> str:
+def described(own: Sequence[OwnAddress]) -> str:
     """Names the addresses for people: `lo 127.0.0.1, eth0 10.0.0.2`."""
-    more = f" and {len(own) - SHOWN} more" if len(own) > SHOWN else ""
-    return ", ".join(f"{each.interface} {each.ip}" for each in own[:SHOWN]) + more
+    more = f" and {len(own) - MAX_ADDRESSES_SHOWN} more" if len(own) > MAX_ADDRESSES_SHOWN else ""
+    return ", ".join(f"{each.interface} {each.ip}" for each in own[:MAX_ADDRESSES_SHOWN]) + more

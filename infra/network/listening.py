@@ -4,9 +4,9 @@ import errno
 import socket
 
 from contracts.errors import ConfigError
-from infra.network.reach import bare, bracketed
+from infra.network.bind_address import bare, bracketed
 
-BACKLOG = 2048
+LISTEN_BACKLOG = 2048
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 
@@ -30,7 +30,7 @@ def listen(host: str, port: int, option: str = "--port", shared: bool = False) -
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # :: takes connections by IPv4 too
         listener.bind(address)
         if not shared:
-            listener.listen(BACKLOG)
+            listener.listen(LISTEN_BACKLOG)
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRNOTAVAIL:

@@ -5,10 +5,10 @@ import socket
 
 from contracts.errors import ConfigError
 from infra.config.transfer import TransferOptions
-from infra.network.reach import Reach
+from infra.network.bind_address import BindAddress
 
-LISTENS = {"prefill": "for gateways", "decode": "for gateways, for handoffs and for KV over tcp"}
-NAMED = 8  # ports that a sentence names at most
+PORT_USES = {"prefill": "for gateways", "decode": "for gateways, for handoffs and for KV over tcp"}
+MAX_PORTS_SHOWN = 8  # ports that a sentence names at most
 
 
 def parse_ports(text: str) -> range:
@@ -29,14 +29,16 @@ def listening_ports(role: str, transfer: TransferOptions) -> int:
     return 3 if transfer.kv_transport in ("auto", "tcp") else 2
 
 
-def check_ports(reach: Reach, role: str, transfer: TransferOptions) -> None:
+def check_ports(reach: BindAddress, role: str, transfer: TransferOptions) -> None:
     """Raises `ConfigError` where a worker would not find as many free ports in its range as it listens on."""
     ports = reach.ports
     if not ports:
         return
     needed = listening_ports(role, transfer)
     text = f"{ports.start}-{ports.stop - 1}"
-    wants = f"a {role} worker listens on {needed}: {LISTENS[role] if needed != 2 else 'for gateways and for handoffs'}"
+    wants = (
+        f"a {role} worker listens on {needed}: {PORT_USES[role] if needed != 2 else 'for gateways and for handoffs'}"
+    )
     if len(ports) < needed:
         raise ConfigError("--ports", text, f"has {len(ports)} of them, and {wants}")
     free, taken = 0, []
@@ -47,7 +49,9 @@ def check_ports(reach: Reach, role: str, transfer: TransferOptions) -> None:
             taken.append(port)
         if free == needed:
             return
-    named = ", ".join(map(str, taken[:NAMED])) + ("" if len(taken) <= NAMED else f" and {len(taken) - NAMED} more")
+    named = ", ".join(map(str, taken[:MAX_PORTS_SHOWN])) + (
+        "" if len(taken) <= MAX_PORTS_SHOWN else f" and {len(taken) - MAX_PORTS_SHOWN} more"
+    )
     raise ConfigError("--ports", text, f"{free} of them free, other processes have {named}, and {wants}")
 
 

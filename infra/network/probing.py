@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 
-from infra.network.reach import bare
+from infra.network.bind_address import bare
 
 
 async def obstacle(endpoint: str, seconds: float) -> str:

@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from contracts.errors import ConfigError, SealError
 
-NONCE = 12  # bytes
-LEAST_SECRET = 16  # characters
+NONCE_BYTES = 12  # bytes
+MIN_SECRET_CHARS = 16  # characters
 
 
 def derive_key(secret: bytes, purpose: str, salt: bytes = b"") -> bytes:
@@ -35,13 +35,13 @@ class Sealer:
 
     def seal(self, body: bytes, place: str) -> bytes:
         """Returns the nonce and the ciphertext of `body`, bound to `place`."""
-        nonce = os.urandom(NONCE)
+        nonce = os.urandom(NONCE_BYTES)
         return nonce + self._cipher.encrypt(nonce, body, place.encode())
 
     def open(self, sealed: bytes, place: str) -> bytes:
         """Returns the body. Raises `SealError` if it was altered, moved, or made with another secret."""
         try:
-            return self._cipher.decrypt(sealed[:NONCE], sealed[NONCE:], place.encode())
+            return self._cipher.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], place.encode())
         except (InvalidTag, ValueError):
             raise SealError(f"a body for {place} was not sealed with this deployment's secret") from None
 
@@ -77,8 +77,8 @@ def load_secret(path: str) -> bytes:
             secret = Path(path).read_bytes().strip()
         except OSError as error:
             raise ConfigError("--secret-file", path, error.strerror or "cannot be read") from None
-        if len(secret) < LEAST_SECRET:
-            raise ConfigError("--secret-file", path, f"a secret has at least {LEAST_SECRET} characters")
+        if len(secret) < MIN_SECRET_CHARS:
+            raise ConfigError("--secret-file", path, f"a secret has at least {MIN_SECRET_CHARS} characters")
         return secret
     own = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "baton" / "secret"
     try:

@@ -1,7 +1,7 @@
 """Makes all ZeroMQ sockets of Baton, with every bound and time-out written out.
 
 Only workers bind. Routers refuse what they cannot deliver instead of dropping it (ROUTER_MANDATORY); dealers queue only
-for a connection that stands (IMMEDIATE); nothing lingers after a close, but payloads for a moment (`FAREWELL_MS`).
+for an open connection (IMMEDIATE); only payload sockets linger after a close, for `PAYLOAD_LINGER_MS`.
 Sends never block: a full queue is `False`.
 
 Control sockets encrypt and authenticate with CURVE (ZeroMQ's RFC 26). Payload sockets only ask who connects (PLAIN),
@@ -19,27 +19,29 @@ import zmq
 import zmq.asyncio
 
 from contracts.errors import ConfigError
+from infra.network.bind_address import BindAddress, endpoint
 from infra.network.curve_keys import CurveKeys
-from infra.network.reach import Reach, endpoint
 
-CONTROL, PAYLOAD = "control", "kv"  # ZAP domains
-QUEUE = 4096  # messages per peer and direction; memory is bounded by credit, not by this
-TOKENS = 64  # messages of tokens per gateway, at either end; more wait in the worker's ledger, where they grow together
-TOKEN_BUFFER = 32 << 10  # bytes, of the system, for the same; else it holds megabytes of small messages
-LARGEST_MESSAGE = 8 << 20  # bytes, of a prompt of a million tokens; a larger one closes the connection
-LARGEST_PAYLOAD = 32 << 20  # bytes; settings allow half of it
-PAYLOADS = 256  # that may wait on a payload socket to be read
-COPIED = 64 << 10  # bytes; smaller frames are copied even where copying was not asked for
+CONTROL_DOMAIN, PAYLOAD_DOMAIN = "control", "kv"  # ZAP domains
+QUEUE_MESSAGES = 4096  # messages per peer and direction; memory is bounded by credit, not by this
+TOKEN_QUEUE_MESSAGES = (
+    64  # messages of tokens per gateway, at either end; more wait in the worker's ledger, where they grow together
+)
+TOKEN_BUFFER_BYTES = 32 << 10  # bytes, of the system, for the same; else it holds megabytes of small messages
+MAX_MESSAGE_BYTES = 8 << 20  # bytes, of a prompt of a million tokens; a larger one closes the connection
+MAX_PAYLOAD_BYTES = 32 << 20  # bytes; settings allow half of it
+PAYLOAD_QUEUE_MESSAGES = 256  # that may wait on a payload socket to be read
+COPY_BELOW_BYTES = 64 << 10  # bytes; smaller frames are copied even where copying was not asked for
 KEEPALIVE_SECONDS = 2  # of TCP, so that a connection that is silently gone is noticed
 KEEPALIVE_PROBES = 2
 CONNECT_MS = 5000  # ms after which a connection is tried anew; the system would ask ever more seldom, for minutes
-FAREWELL_MS = 100
+PAYLOAD_LINGER_MS = 100
 """A closed payload socket lingers for so long. Else libzmq 4.3 aborts the process (session_base.cpp, clean_pipes) if
 the connection breaks just then, in the middle of a message of several frames."""
 Frame = bytes | memoryview
 
 
-def router(context: zmq.asyncio.Context, reach: Reach, keys: CurveKeys) -> tuple[zmq.asyncio.Socket, str]:
+def router(context: zmq.asyncio.Context, reach: BindAddress, keys: CurveKeys) -> tuple[zmq.asyncio.Socket, str]:
     """Makes a bound control ROUTER, and returns the endpoint that others connect to, `tcp://host:port`, too.
 
     Raises `ConfigError` for a host that cannot be bound, and for ports of which all are taken.
@@ -52,26 +54,26 @@ def dealer(context: zmq.asyncio.Context, address: str, keys: CurveKeys) -> zmq.a
     return _connected(_curve_client(context, keys), address)
 
 
-def token_router(context: zmq.asyncio.Context, reach: Reach, keys: CurveKeys) -> tuple[zmq.asyncio.Socket, str]:
+def token_router(context: zmq.asyncio.Context, reach: BindAddress, keys: CurveKeys) -> tuple[zmq.asyncio.Socket, str]:
     """Makes a control ROUTER that sends tokens to gateways, soon full for one that falls behind. Raises `ConfigError`.
 
     What waits in a queue leaves as it is, one message for each step; what waits in the ledger leaves as one message.
     """
     socket = _curve_server(context, keys)
-    socket.setsockopt(zmq.SNDHWM, TOKENS)
-    socket.setsockopt(zmq.SNDBUF, TOKEN_BUFFER)
+    socket.setsockopt(zmq.SNDHWM, TOKEN_QUEUE_MESSAGES)
+    socket.setsockopt(zmq.SNDBUF, TOKEN_BUFFER_BYTES)
     return _bound_tcp(socket, reach)
 
 
 def token_dealer(context: zmq.asyncio.Context, address: str, keys: CurveKeys) -> zmq.asyncio.Socket:
     """Makes the gateway's end of the same."""
     socket = _curve_client(context, keys)
-    socket.setsockopt(zmq.RCVHWM, TOKENS)
-    socket.setsockopt(zmq.RCVBUF, TOKEN_BUFFER)
+    socket.setsockopt(zmq.RCVHWM, TOKEN_QUEUE_MESSAGES)
+    socket.setsockopt(zmq.RCVBUF, TOKEN_BUFFER_BYTES)
     return _connected(socket, address)
 
 
-def payload_router(context: zmq.asyncio.Context, reach: Reach) -> tuple[zmq.asyncio.Socket, str]:
+def payload_router(context: zmq.asyncio.Context, reach: BindAddress) -> tuple[zmq.asyncio.Socket, str]:
     """Makes the same for payloads, whose peers the context's gatekeeper has to expect. Raises `ConfigError`."""
     return _bound_tcp(_plain_server(context), reach)
 
@@ -88,7 +90,7 @@ def payload_dealer(
     context: zmq.asyncio.Context, address: str, identity: bytes, user: str, token: str
 ) -> zmq.asyncio.Socket:
     """Makes a DEALER for payloads. One that the other end's gatekeeper does not expect yet is refused for good."""
-    socket = _dealer(context, identity, LARGEST_MESSAGE)
+    socket = _dealer(context, identity, MAX_MESSAGE_BYTES)
     try:
         socket.setsockopt_string(zmq.PLAIN_USERNAME, user)
         socket.setsockopt_string(zmq.PLAIN_PASSWORD, token)
@@ -114,7 +116,7 @@ def send_now_tracked(socket: zmq.asyncio.Socket, frames: list[Frame]) -> zmq.Mes
     The memory must not change until the tracker is done. It watches every frame; the one that `send_multipart` itself
     returns watches the last frame only. Frames under 64 KiB are copied all the same, which is faster, and done at once.
     """
-    tracked = [zmq.Frame(frame, track=True, copy_threshold=COPIED) for frame in frames]
+    tracked = [zmq.Frame(frame, track=True, copy_threshold=COPY_BELOW_BYTES) for frame in frames]
     if not _sent_now(socket.send_multipart(tracked, flags=zmq.NOBLOCK, copy=False, track=True)):
         return None
     return zmq.MessageTracker(*tracked)
@@ -135,14 +137,14 @@ def _sent_now(attempt: Awaitable[object]) -> bool:
 
 
 def _curve_server(context: zmq.asyncio.Context, keys: CurveKeys) -> zmq.asyncio.Socket:
-    socket = _router(context, CONTROL, LARGEST_MESSAGE)
+    socket = _router(context, CONTROL_DOMAIN, MAX_MESSAGE_BYTES)
     socket.setsockopt(zmq.CURVE_SERVER, 1)
     socket.setsockopt(zmq.CURVE_SECRETKEY, keys.server_secret)
     return socket
 
 
 def _curve_client(context: zmq.asyncio.Context, keys: CurveKeys) -> zmq.asyncio.Socket:
-    socket = _dealer(context, b"b" + os.urandom(15), LARGEST_MESSAGE)
+    socket = _dealer(context, b"b" + os.urandom(15), MAX_MESSAGE_BYTES)
     socket.setsockopt(zmq.CURVE_SERVERKEY, keys.server_public)
     socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.client_public)
     socket.setsockopt(zmq.CURVE_SECRETKEY, keys.client_secret)
@@ -150,8 +152,8 @@ def _curve_client(context: zmq.asyncio.Context, keys: CurveKeys) -> zmq.asyncio.
 
 
 def _plain_server(context: zmq.asyncio.Context) -> zmq.asyncio.Socket:
-    socket = _router(context, PAYLOAD, LARGEST_PAYLOAD)
-    socket.setsockopt(zmq.RCVHWM, PAYLOADS)
+    socket = _router(context, PAYLOAD_DOMAIN, MAX_PAYLOAD_BYTES)
+    socket.setsockopt(zmq.RCVHWM, PAYLOAD_QUEUE_MESSAGES)
     socket.setsockopt(zmq.PLAIN_SERVER, 1)
     return socket
 
@@ -164,7 +166,7 @@ def _router(context: zmq.asyncio.Context, domain: str, largest: int) -> zmq.asyn
     return socket
 
 
-def _bound_tcp(socket: zmq.asyncio.Socket, reach: Reach) -> tuple[zmq.asyncio.Socket, str]:
+def _bound_tcp(socket: zmq.asyncio.Socket, reach: BindAddress) -> tuple[zmq.asyncio.Socket, str]:
     socket.setsockopt(zmq.IPV6, int(":" in reach.host))
     try:
         for port in reach.ports or ("*",):
@@ -220,8 +222,8 @@ def _connected(socket: zmq.asyncio.Socket, address: str) -> zmq.asyncio.Socket:
 
 def _bounded(socket: zmq.asyncio.Socket, largest: int) -> zmq.asyncio.Socket:
     socket.setsockopt(zmq.LINGER, 0)
-    socket.setsockopt(zmq.SNDHWM, QUEUE)
-    socket.setsockopt(zmq.RCVHWM, QUEUE)
+    socket.setsockopt(zmq.SNDHWM, QUEUE_MESSAGES)
+    socket.setsockopt(zmq.RCVHWM, QUEUE_MESSAGES)
     socket.setsockopt(zmq.MAXMSGSIZE, largest)
     # Not ZeroMQ's heartbeats: with them libzmq 4.3 aborts the process when a peer goes away while its queue here is
     # full (issues 3937 and 4364 of libzmq).

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from contracts.errors import ConfigError
 
-LOOK_SECONDS = 5.0  # s between two looks at whether the certificate or its key has changed
+CHECK_INTERVAL_S = 5.0  # s between two looks at whether the certificate or its key has changed
 HANDSHAKE_SECONDS = 10.0  # s in which a client has to have shaken hands
-CERT, KEY = "--tls-cert", "--tls-key"
+CERT_OPTION, KEY_OPTION = "--tls-cert", "--tls-key"
 log = logging.getLogger("baton.tls")
 
 
@@ -19,7 +19,7 @@ class Certificate:
 
     def __init__(self, cert: str, key: str) -> None:
         """Reads both files (PEM). Raises `ConfigError` for one without the other, and for a pair that cannot work."""
-        for option, value, missing in ((CERT, cert, KEY), (KEY, key, CERT)):
+        for option, value, missing in ((CERT_OPTION, cert, KEY_OPTION), (KEY_OPTION, key, CERT_OPTION)):
             if not value:
                 raise ConfigError(missing, cert or key, f"it goes with {option}, which is missing")
         self._cert, self._key = cert, key
@@ -32,7 +32,7 @@ class Certificate:
         A pair that cannot work, such as a new certificate whose key is not there yet, leaves the old one.
         """
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(CHECK_INTERVAL_S)
             await self.refresh()
 
     async def refresh(self) -> None:
@@ -53,7 +53,7 @@ class Certificate:
         return [_mark(path) for path in (self._cert, self._key)]
 
     def _read(self) -> ssl.SSLContext:
-        for option, path in ((CERT, self._cert), (KEY, self._key)):
+        for option, path in ((CERT_OPTION, self._cert), (KEY_OPTION, self._key)):
             try:
                 Path(path).read_bytes()
             except OSError as error:
@@ -65,9 +65,9 @@ class Certificate:
             context.load_cert_chain(self._cert, self._key, password="")  # nobody is there to be asked for one
         except ssl.SSLError as error:
             if error.reason == "KEY_VALUES_MISMATCH":
-                raise ConfigError(KEY, self._key, f"is not the key of the certificate in {self._cert}") from None
+                raise ConfigError(KEY_OPTION, self._key, f"is not the key of the certificate in {self._cert}") from None
             why = "certificate and key are expected as PEM, the key without a password"
-            raise ConfigError(CERT, self._cert, f"cannot be used with {self._key}: {why}") from None
+            raise ConfigError(CERT_OPTION, self._cert, f"cannot be used with {self._key}: {why}") from None
         return context
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-UNIFIED = ""  # the controllers that /proc/PID/cgroup names for the only hierarchy of version 2
+UNIFIED_CONTROLLER = ""  # the controllers that /proc/PID/cgroup names for the only hierarchy of version 2
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class ControlGroups:
     def of_version_2(self) -> Iterator[Path]:
         """Yields the directories of the process's group and of the groups above it."""
         for mount in (self.mounts, self.mounts / "unified"):
-            yield from self._upwards(mount, UNIFIED)
+            yield from self._upwards(mount, UNIFIED_CONTROLLER)
 
     def of_version_1(self, controller: str) -> Iterator[Path]:
         """Yields the directories of the process's group of one controller, `memory` say, and of the groups above."""

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Collection
 from typing import Any
 
-AGAIN_AFTER = 0.1  # s
+CANCEL_AGAIN_S = 0.1  # s
 
 
 async def end(tasks: Collection[asyncio.Task[Any]]) -> None:
@@ -16,4 +16,4 @@ async def end(tasks: Collection[asyncio.Task[Any]]) -> None:
     while pending := [task for task in tasks if not task.done()]:
         for task in pending:
             task.cancel()
-        await asyncio.wait(pending, timeout=AGAIN_AFTER)
+        await asyncio.wait(pending, timeout=CANCEL_AGAIN_S)

@@ -7,12 +7,12 @@ that is installed, then import from ours what only theirs has, and fail.
 
 from importlib.metadata import distributions
 
-OURS = "0"
+OWN_VERSION = "0"
 
 
 def notice() -> str:
     """Returns one sentence if theirs is installed as well, for whoever expects it to be used; empty if not."""
-    theirs = [found.version for found in distributions(name="kernels") if found.version != OURS]
+    theirs = [found.version for found in distributions(name="kernels") if found.version != OWN_VERSION]
     if not theirs:
         return ""
     return (

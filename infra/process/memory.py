@@ -5,7 +5,7 @@ from pathlib import Path
 
 from infra.process.control_groups import ControlGroups, figure_in, number_in
 
-UNBOUNDED = 1 << 62  # bytes; version 1 writes nearly 2^63 where there is no limit
+UNLIMITED_BYTES = 1 << 62  # bytes; version 1 writes nearly 2^63 where there is no limit
 
 
 def available_memory(groups: ControlGroups | None = None, meminfo: Path = Path("/proc/meminfo")) -> int:
@@ -17,17 +17,17 @@ def available_memory(groups: ControlGroups | None = None, meminfo: Path = Path("
 
 
 def left_by_groups(groups: ControlGroups) -> int:
-    """Returns the fewest bytes that any control group of the process has left; `UNBOUNDED` where none has a limit.
+    """Returns the bytes left in the tightest control group of the process; `UNLIMITED_BYTES` without any limit.
 
     A group's use includes the pages of files that it has read. The kernel gives those up for other memory, recently
     read ones too, such as a model's that was loaded before; `MemAvailable` counts both as available.
     """
-    left = [UNBOUNDED]
+    left = [UNLIMITED_BYTES]
     for group in groups.of_version_2():
-        limit, used = number_in(group / "memory.max", UNBOUNDED), number_in(group / "memory.current", 0)
+        limit, used = number_in(group / "memory.max", UNLIMITED_BYTES), number_in(group / "memory.current", 0)
         left.append(limit - used + _pages_of_files(group, ""))
     for group in groups.of_version_1("memory"):
-        limit = number_in(group / "memory.limit_in_bytes", UNBOUNDED)
+        limit = number_in(group / "memory.limit_in_bytes", UNLIMITED_BYTES)
         used = number_in(group / "memory.usage_in_bytes", 0)
         left.append(limit - used + _pages_of_files(group, "total_"))
     return max(0, min(left))

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 NS_PER_S = 1e9
-RUNNABLE = "R"  # runs, or waits for a processor (proc(5))
+RUNNABLE_STATE = "R"  # runs, or waits for a processor (proc(5))
 TICKS_S = 0.1  # ten ticks of the slowest kernel: the counts of a thread that runs change with each tick
 
 
 @dataclass(frozen=True)
-class Thread:
+class ThreadCounts:
     """Holds what the kernel has counted for one thread when it was last looked at."""
 
     counts: str  # ns on a processor, ns in the run queue, times scheduled
@@ -27,7 +27,7 @@ class RunQueue:
 
     def __init__(self, pid: int) -> None:
         self._tasks = Path(f"/proc/{pid}/task")
-        self._threads: dict[str, Thread] = {}
+        self._threads: dict[str, ThreadCounts] = {}
 
     def look(self, now: float) -> float:
         """Returns the seconds that the thread which waited longest has waited since the last look; `now`: monotonic.
@@ -39,7 +39,7 @@ class RunQueue:
         waits = [thread.waited - before[name].waited for name, thread in self._threads.items() if name in before]
         return max([0.0, *waits])
 
-    def _read(self, now: float) -> dict[str, Thread]:
+    def _read(self, now: float) -> dict[str, ThreadCounts]:
         found = {}
         for name in self._names():
             try:
@@ -48,9 +48,9 @@ class RunQueue:
                 waited = int(counts.split()[1]) / NS_PER_S
             except (OSError, IndexError, ValueError):
                 continue  # the thread has ended, or the kernel does not count
-            since = self._runnable_since(name, counts, now) if state == RUNNABLE else None
+            since = self._runnable_since(name, counts, now) if state == RUNNABLE_STATE else None
             waits_s = now - since if since is not None and now - since > TICKS_S else 0.0
-            found[name] = Thread(counts, since, waited + waits_s)
+            found[name] = ThreadCounts(counts, since, waited + waits_s)
         return found
 
     def _runnable_since(self, name: str, counts: str, now: float) -> float:

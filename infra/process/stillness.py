@@ -2,13 +2,13 @@
 
 from collections.abc import Hashable
 
-LONGEST_LOOK = 2.0  # s between two looks that count: who looked later was stopped too, or had no processor
+MAX_LOOK_S = 2.0  # s between two looks that count: who looked later was stopped too, or had no processor
 
 
 class Stillness:
     """Sums up the time in which a mark has stayed the same.
 
-    What passes while nobody looks counts only up to `LONGEST_LOOK`: a host that was suspended, or an observer that was
+    What passes while nobody looks counts only up to `MAX_LOOK_S`: a host that was suspended, or an observer that was
     stopped, proves nothing about what it observes. Neither does time in which the observed could not have moved.
     """
 
@@ -25,6 +25,6 @@ class Stillness:
         if mark is None or mark != self._mark:
             self.seconds = 0.0
         else:
-            self.seconds += max(0.0, min(now - self._looked, LONGEST_LOOK) - unable)
+            self.seconds += max(0.0, min(now - self._looked, MAX_LOOK_S) - unable)
         self._mark, self._looked = mark, now
         return self.seconds

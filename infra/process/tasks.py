@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar
 from contracts.errors import BatonError
 from infra.process.ending import end
 
-T = TypeVar("T")
+Result = TypeVar("Result")
 log = logging.getLogger("baton.tasks")
 
 
@@ -34,7 +34,7 @@ class Tasks:
         """Counts the tasks that are not done."""
         return len(self._tasks)
 
-    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def start(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
         """Starts a task. It may be ended before the others, with `infra.process.ending.end`."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
@@ -71,6 +71,6 @@ class Tasks:
             self._failed()
 
 
-def child(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+def child(work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
     """Starts a task whose result the caller takes itself, whatever happens."""
     return asyncio.create_task(work)

@@ -17,12 +17,12 @@ from contracts.errors import StoreUnavailable
 from infra.network.sealing import Signer
 from infra.redis.clients import Store
 from infra.redis.registry import Published
-from infra.redis.store import PREFIX, answered
+from infra.redis.store import KEY_PREFIX, answered
 
-KEPT_MS = 24 * 3600 * 1000  # ms that a list lives after somebody has read it
-MOST = 1024  # adapters of a list
-TRIES = 16  # changes of others that may come between reading and writing
-PURPOSE = "adapter lists"
+LIST_TTL_MS = 24 * 3600 * 1000  # ms that a list lives after somebody has read it
+MAX_ADAPTERS = 1024  # adapters of a list
+MAX_TRIES = 16  # changes of others that may come between reading and writing
+ADAPTER_LIST_PURPOSE = "adapter lists"
 
 
 class AdapterList(Struct, frozen=True):
@@ -34,14 +34,14 @@ class AdapterList(Struct, frozen=True):
 
 def list_key(model: str) -> str:
     """Returns the key of a model's list. Of `model`, as gateways and workers were given it, the last part counts."""
-    return f"{PREFIX}adapters:{model.rstrip('/').rpartition('/')[2]}"
+    return f"{KEY_PREFIX}adapters:{model.rstrip('/').rpartition('/')[2]}"
 
 
 @answered()
 async def read(store: Store, signer: Signer, model: str) -> AdapterList:
     """Returns the list, an empty one of number 0 where there is none that was signed with our secret."""
     key = list_key(model)
-    return _opened(await store.getex(key, px=KEPT_MS), signer, key)
+    return _opened(await store.getex(key, px=LIST_TTL_MS), signer, key)
 
 
 @answered()
@@ -58,7 +58,7 @@ async def change(
     """
     key = list_key(model)
     async with store.pipeline(transaction=True) as pipe:
-        for _ in range(TRIES):
+        for _ in range(MAX_TRIES):
             try:
                 await pipe.watch(key)
                 old = _opened(await pipe.get(key), signer, key)
@@ -67,12 +67,12 @@ async def change(
                 body = msgspec.json.encode(AdapterList(number, adapters))
                 published = Published(msgspec.Raw(body), number, signer.sign(body, _place(key, number)))
                 pipe.multi()  # type: ignore[no-untyped-call]
-                pipe.set(key, msgspec.json.encode(published), px=KEPT_MS)
+                pipe.set(key, msgspec.json.encode(published), px=LIST_TTL_MS)
                 await pipe.execute()
                 return AdapterList(number, adapters)
             except redis.WatchError:
                 continue
-    raise StoreUnavailable(f"the list of adapters was changed by others {TRIES} times in a row")
+    raise StoreUnavailable(f"the list of adapters was changed by others {MAX_TRIES} times in a row")
 
 
 def _opened(body: bytes | str | None, signer: Signer, key: str) -> AdapterList:

@@ -21,18 +21,18 @@ from redis.exceptions import RedisClusterException
 from redis.retry import Retry
 
 from contracts.errors import ConfigError, StoreUnavailable
-from infra.network.reach import lacks_brackets
+from infra.network.bind_address import lacks_brackets
 
-TIMEOUT = 5.0  # s for any answer, so longer than any blocking read waits
-CONNECTIONS = 16  # of one client; a burst waits for one of them, for a server accepts only so many at once
-OF_A_NODE = 1024  # connections to a node of a cluster, where a burst cannot wait
-OF_SENTINELS = "sentinel_"
-_HOST = re.compile(r"^(\[[0-9a-fA-F:.]+\]|[^\[\]:]+)(?::(\d{1,5}))?$")
+TIMEOUT_S = 5.0  # s for any answer, so longer than any blocking read waits
+MAX_CONNECTIONS = 16  # of one client; a burst waits for one of them, for a server accepts only so many at once
+MAX_NODE_CONNECTIONS = 1024  # connections to a node of a cluster, where a burst cannot wait
+SENTINEL_PREFIX = "sentinel_"
+_HOST_PATTERN = re.compile(r"^(\[[0-9a-fA-F:.]+\]|[^\[\]:]+)(?::(\d{1,5}))?$")
 
 Store = redis.asyncio.Redis
 
 
-class Place(NamedTuple):
+class MultiHostURL(NamedTuple):
     """Holds what a URL of several hosts says."""
 
     hosts: list[tuple[str, int]]
@@ -44,22 +44,28 @@ class Place(NamedTuple):
 def connect(url: str) -> Store:
     """Makes an asyncio client. Nothing is sent yet. Raises `ConfigError` for a URL of another kind."""
     retry = redis.asyncio.retry.Retry(ExponentialBackoff(cap=0.5, base=0.05), 2)
-    usual: dict[str, Any] = {"socket_connect_timeout": TIMEOUT, "socket_timeout": TIMEOUT, "health_check_interval": 15}
+    usual: dict[str, Any] = {
+        "socket_connect_timeout": TIMEOUT_S,
+        "socket_timeout": TIMEOUT_S,
+        "health_check_interval": 15,
+    }
     usual["retry"] = retry  # of sentinels too: redis-py's own would wait 20 s to say that they are away
-    waiting: dict[str, Any] = {"max_connections": CONNECTIONS, "timeout": TIMEOUT}
+    waiting: dict[str, Any] = {"max_connections": MAX_CONNECTIONS, "timeout": TIMEOUT_S}
     try:
         match _kind(url):
             case "sentinel":
-                place = _place(url, 26379)
+                place = _multi_host(url, 26379)
                 service, database = _service(place)
-                sentinels = Sentinel(place.hosts, sentinel_kwargs=usual | place.of_sentinels)  # type: ignore[no-untyped-call]
+                # type: ignore[no-untyped-call]
+                sentinels = Sentinel(place.hosts, sentinel_kwargs=usual | place.of_sentinels)
                 options = usual | waiting | place.options | {"db": database}
-                return Store.from_pool(_WaitingSentinelPool(service, sentinels, **options))  # type: ignore[no-untyped-call]
+                # type: ignore[no-untyped-call]
+                return Store.from_pool(_WaitingSentinelPool(service, sentinels, **options))
             case "cluster":
-                place = _place(url, 6379)
+                place = _multi_host(url, 6379)
                 _no_path(place)
                 nodes = [ClusterNode(host, port) for host, port in place.hosts]
-                options = usual | {"max_connections": OF_A_NODE} | place.options
+                options = usual | {"max_connections": MAX_NODE_CONNECTIONS} | place.options
                 # It has the same commands, and gives each to the node of its key.
                 return cast(Store, RedisCluster(startup_nodes=nodes, **options))
             case _:
@@ -75,20 +81,22 @@ def connect_blocking(url: str) -> redis.Redis:
     That of a cluster asks for its nodes at once. Raises `StoreUnavailable` if none of them answers.
     """
     retry = Retry(ExponentialBackoff(0.5, 0.05), 1)
-    usual: dict[str, Any] = {"socket_connect_timeout": TIMEOUT, "socket_timeout": TIMEOUT, "retry": retry}
+    usual: dict[str, Any] = {"socket_connect_timeout": TIMEOUT_S, "socket_timeout": TIMEOUT_S, "retry": retry}
     try:
         match _kind(url):
             case "sentinel":
-                place = _place(url, 26379)
+                place = _multi_host(url, 26379)
                 service, database = _service(place)
-                sentinels = redis.Sentinel(place.hosts, sentinel_kwargs=usual | place.of_sentinels)  # type: ignore[no-untyped-call]
+                # type: ignore[no-untyped-call]
+                sentinels = redis.Sentinel(place.hosts, sentinel_kwargs=usual | place.of_sentinels)
                 options = usual | place.options | {"db": database}
                 pool = _SentinelPool(service, sentinels, **options)  # type: ignore[no-untyped-call]
                 return redis.Redis.from_pool(pool)
             case "cluster":
-                place = _place(url, 6379)
+                place = _multi_host(url, 6379)
                 _no_path(place)
-                nodes = [redis.cluster.ClusterNode(host, port) for host, port in place.hosts]  # type: ignore[no-untyped-call]
+                # type: ignore[no-untyped-call]
+                nodes = [redis.cluster.ClusterNode(host, port) for host, port in place.hosts]
                 return cast(redis.Redis, redis.RedisCluster(startup_nodes=nodes, **usual | place.options))
             case _:
                 return redis.Redis.from_url(url, **usual)
@@ -141,12 +149,12 @@ def _kind(url: str) -> str:
     return kind
 
 
-def _place(url: str, port: int) -> Place:
+def _multi_host(url: str, port: int) -> MultiHostURL:
     """Reads a URL of several hosts; `port` is theirs where it says none. Raises `ValueError`."""
     parts = urlsplit(url)
     hosts = []
     for each in parts.netloc.rpartition("@")[2].split(","):
-        found = _HOST.match(each)
+        found = _HOST_PATTERN.match(each)
         if found is None or not 0 < int(found[2] or port) < 65536:
             raise ValueError(f"{each!r} is not host:port")
         hosts.append((found[1].strip("[]"), int(found[2] or port)))
@@ -162,20 +170,20 @@ def _place(url: str, port: int) -> Place:
         said = {"true": True, "false": False}.get(value.lower(), value)
         if name.startswith("ssl_"):
             options[name] = of_sentinels[name] = said
-        elif name.startswith(OF_SENTINELS):
-            of_sentinels[name.removeprefix(OF_SENTINELS)] = said
+        elif name.startswith(SENTINEL_PREFIX):
+            of_sentinels[name.removeprefix(SENTINEL_PREFIX)] = said
         else:
             raise ValueError(f"unknown option {name!r}; there are ssl_… and sentinel_username, sentinel_password")
-    return Place(hosts, [part for part in parts.path.split("/") if part], options, of_sentinels)
+    return MultiHostURL(hosts, [part for part in parts.path.split("/") if part], options, of_sentinels)
 
 
-def _service(place: Place) -> tuple[str, int]:
+def _service(place: MultiHostURL) -> tuple[str, int]:
     """Returns the name of the service and the database. Raises `ValueError`."""
     if not 1 <= len(place.path) <= 2 or not all(part.isdigit() for part in place.path[1:]):
         raise ValueError("expected redis+sentinel://host:26379,…/service, and perhaps /database behind it")
     return unquote(place.path[0]), int(place.path[1]) if len(place.path) == 2 else 0
 
 
-def _no_path(place: Place) -> None:
+def _no_path(place: MultiHostURL) -> None:
     if place.path not in ([], ["0"]):
         raise ValueError("a cluster has no databases")

@@ -4,8 +4,8 @@ A clock is set now and then, by an hour where somebody made a mistake. Other ser
 earlier or later, so one that believed it at once would be alone with it; and the mistake may be mended before long.
 """
 
-STEP = 0.5  # s; offsets that differ by more are of a clock that was set
-SURE_AFTER = 30.0  # s for which all measurements agree on another offset, until it is believed
+STEP_S = 0.5  # s; offsets that differ by more are of a clock that was set
+CONFIRM_S = 30.0  # s for which all measurements agree on another offset, until it is believed
 
 
 class ClockOffset:
@@ -18,13 +18,13 @@ class ClockOffset:
 
     def measured(self, offset: float, now: float) -> bool:
         """Takes a measurement; returns whether it is believed."""
-        if abs(offset - self.believed) <= STEP:
+        if abs(offset - self.believed) <= STEP_S:
             self.believed, self._other = offset, None
             return True
-        if self._other is None or abs(offset - self._other) > STEP:
+        if self._other is None or abs(offset - self._other) > STEP_S:
             self._since = now
         self._other = offset
-        if now - self._since < SURE_AFTER:
+        if now - self._since < CONFIRM_S:
             return False
         self.believed, self._other = offset, None
         return True

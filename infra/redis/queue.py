@@ -16,17 +16,17 @@ from contracts.messages.job import AnyJob, decode_job
 from contracts.messages.wire import encode
 from infra.network.sealing import Sealer
 from infra.redis.clients import Store
-from infra.redis.store import PREFIX, STORE_SECONDS, answered
+from infra.redis.store import KEY_PREFIX, STORE_TIMEOUT_S, answered
 
-PURPOSE = "job bodies"
-GROUP = "worker"
+JOB_PURPOSE = "job bodies"
+CONSUMER_GROUP = "worker"
 TTL_MS = 10_000  # ms, begun anew by each heartbeat; then a dead worker's jobs vanish, and their gateways retry them
 log = logging.getLogger("baton.queue")
 
 
 def stream_of(worker: str) -> str:
     """Returns the key of a worker life's job stream; it is also the place that bodies are sealed for."""
-    return f"{PREFIX}jobs:{worker}"
+    return f"{KEY_PREFIX}jobs:{worker}"
 
 
 @answered()
@@ -57,7 +57,7 @@ class JobQueue:
     async def open(self) -> None:
         """Makes the stream and its group, or keeps those that are there."""
         try:
-            await self._store.xgroup_create(self._key, GROUP, id="0", mkstream=True)
+            await self._store.xgroup_create(self._key, CONSUMER_GROUP, id="0", mkstream=True)
         except redis.ResponseError as error:
             if "BUSYGROUP" not in str(error):
                 raise
@@ -81,7 +81,7 @@ class JobQueue:
         try:
             async with answered(), self._store.pipeline(transaction=True) as pipe:
                 ids = [entry_id for entry_id, _ in entries]
-                pipe.xack(self._key, GROUP, *ids)
+                pipe.xack(self._key, CONSUMER_GROUP, *ids)
                 pipe.xdel(self._key, *ids)
                 await pipe.execute()
         except StoreUnavailable as error:  # they are here, so they are taken
@@ -95,10 +95,12 @@ class JobQueue:
 
         Returns None where stream or group is gone.
         """
-        async with answered(wait_ms / 1000 + STORE_SECONDS):
+        async with answered(wait_ms / 1000 + STORE_TIMEOUT_S):
             try:
                 block = wait_ms or None  # 0 would be for ever
-                found: Any = await self._store.xreadgroup(GROUP, GROUP, {self._key: which}, count=most, block=block)
+                found: Any = await self._store.xreadgroup(
+                    CONSUMER_GROUP, CONSUMER_GROUP, {self._key: which}, count=most, block=block
+                )
             except redis.ResponseError as error:
                 if "NOGROUP" not in str(error):
                     raise

@@ -14,15 +14,15 @@ from typing import Any
 from msgspec import Struct
 
 from infra.redis.clients import Store
-from infra.redis.store import PREFIX, answered
+from infra.redis.store import KEY_PREFIX, answered
 
-TICK = 0.5  # s; the window is this much longer than a minute, at most
-TICKS = 120  # of a minute
-LEASE = 15.0  # s that a request counts as one in progress after its gateway has said so
-_KEPT = 150  # s that a minute's hash is kept behind its last change
+TICK_S = 0.5  # s; the window is this much longer than a minute, at most
+TICKS_PER_MINUTE = 120  # of a minute
+LEASE_S = 15.0  # s that a request counts as one in progress after its gateway has said so
+_HASH_TTL_S = 150  # s that a minute's hash is kept behind its last change
 
 
-class Amounts(Struct, frozen=True):
+class RateAmounts(Struct, frozen=True):
     """Says how much of what a request uses; None of what has no limit and is not counted."""
 
     requests: int | None = None
@@ -30,7 +30,7 @@ class Amounts(Struct, frozen=True):
     leases: int | None = None
 
 
-class Counted(Struct, frozen=True):
+class RateUsage(Struct, frozen=True):
     """Holds what a key has used, with what was just added: by tick, within the last two minutes."""
 
     requests: Mapping[int, int]
@@ -38,7 +38,7 @@ class Counted(Struct, frozen=True):
     leases: int
 
 
-class Change(Struct, frozen=True):
+class RateCorrection(Struct, frozen=True):
     """Corrects what was counted for a request in a tick: differences, and whether its lease is over."""
 
     key: str
@@ -56,7 +56,7 @@ class RateStore:
         self._store = store
 
     @answered()
-    async def add(self, key: str, request: str, amounts: Amounts, now: float) -> Counted:
+    async def add(self, key: str, request: str, amounts: RateAmounts, now: float) -> RateUsage:
         """Adds what a request uses, and returns what its key has used then."""
         tick = tick_of(now)
         async with self._store.pipeline(transaction=True) as pipe:
@@ -64,7 +64,7 @@ class RateStore:
                 if amount is not None:
                     _add(pipe, key, what, tick, amount)
                     pipe.hgetall(_hash(key, what, tick))
-                    pipe.hgetall(_hash(key, what, tick - TICKS))
+                    pipe.hgetall(_hash(key, what, tick - TICKS_PER_MINUTE))
             if amounts.leases is not None:
                 pipe.zremrangebyscore(_leases(key), "-inf", now)
                 _lease(pipe, key, request, now)
@@ -72,10 +72,10 @@ class RateStore:
             answers = iter(await pipe.execute())
         requests = _ticks(answers) if amounts.requests is not None else {}
         tokens = _ticks(answers) if amounts.tokens is not None else {}
-        return Counted(requests, tokens, [*answers][-1] if amounts.leases is not None else 0)
+        return RateUsage(requests, tokens, [*answers][-1] if amounts.leases is not None else 0)
 
     @answered()
-    async def settle(self, changes: Iterable[Change], leases: Iterable[tuple[str, str]], now: float) -> None:
+    async def settle(self, changes: Iterable[RateCorrection], leases: Iterable[tuple[str, str]], now: float) -> None:
         """Makes these changes, and renews leases, each given as (key, request)."""
         async with self._store.pipeline(transaction=False) as pipe:
             for one in changes:
@@ -91,17 +91,17 @@ class RateStore:
 
 def tick_of(now: float) -> int:
     """Returns the tick of a moment, in the server's time, s."""
-    return int(now // TICK)
+    return int(now // TICK_S)
 
 
 def _add(pipe: Any, key: str, what: str, tick: int, amount: int) -> None:
     pipe.hincrby(_hash(key, what, tick), str(tick), amount)
-    pipe.expire(_hash(key, what, tick), _KEPT)
+    pipe.expire(_hash(key, what, tick), _HASH_TTL_S)
 
 
 def _lease(pipe: Any, key: str, request: str, now: float) -> None:
-    pipe.zadd(_leases(key), {request: now + LEASE})
-    pipe.pexpire(_leases(key), int(2000 * LEASE))
+    pipe.zadd(_leases(key), {request: now + LEASE_S})
+    pipe.pexpire(_leases(key), int(2000 * LEASE_S))
 
 
 def _ticks(answers: Any) -> dict[int, int]:
@@ -111,8 +111,8 @@ def _ticks(answers: Any) -> dict[int, int]:
 
 
 def _hash(key: str, what: str, tick: int) -> str:
-    return f"{PREFIX}rates:{{{key}}}:{what}:{tick // TICKS}"
+    return f"{KEY_PREFIX}rates:{{{key}}}:{what}:{tick // TICKS_PER_MINUTE}"
 
 
 def _leases(key: str) -> str:
-    return f"{PREFIX}rates:{{{key}}}:leases"
+    return f"{KEY_PREFIX}rates:{{{key}}}:leases"

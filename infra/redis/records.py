@@ -38,7 +38,7 @@ class KVCounts(Struct, frozen=True):
 
 
 class HandoffCounts(Struct, frozen=True):
-    """Counts handoffs as a worker's transfer saw them: totals since the start. Those that passed are counted in `Load`.
+    """Counts a worker's handoffs since its start. Successful handoffs are counted in `WorkerLoad`.
 
     Seconds are sums over the handoffs that passed. A prefill worker knows the first three, exactly; a decode worker the
     last. Reasons are a fixed set of words (`kvtransfer/protocol/outcomes.py`).
@@ -102,7 +102,7 @@ class SpeculationCounts(Struct, frozen=True):
         return 1 + self.accepted_tokens / self.works if self.works else 1.0
 
 
-class Load(Struct, frozen=True):
+class WorkerLoad(Struct, frozen=True):
     """Tells how busy a worker is: sequences and blocks now, and totals since its start."""
 
     running: int = 0
@@ -125,7 +125,7 @@ class Load(Struct, frozen=True):
     costs: StepCosts = StepCosts()
     speculation: SpeculationCounts = SpeculationCounts()
 
-    def with_counts(self, waiting: int, handoffs: int, handoff_bytes: int, held: HeldBlocks) -> "Load":
+    def with_counts(self, waiting: int, handoffs: int, handoff_bytes: int, held: HeldBlocks) -> "WorkerLoad":
         """Returns the same with what only the worker's role knows."""
         return structs.replace(
             self,
@@ -183,7 +183,7 @@ class WorkerRecord(Struct, frozen=True):
     dtype: str
     started_at: float
     draining: bool = False
-    load: Load = Load()
+    load: WorkerLoad = WorkerLoad()
     memory: Memory = Memory()
     quantization: Quantization = "none"  # what was asked for, else the form of most of the checkpoint's weights
     kv_dtype: str = ""  # number format of its KV; what is quantized passes only between workers whose formats are equal
@@ -268,4 +268,4 @@ class StatsSample(Struct, frozen=True):
     at: float
     epoch: str
     role: Role
-    load: Load
+    load: WorkerLoad

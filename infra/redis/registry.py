@@ -19,20 +19,20 @@ from msgspec import Struct
 from infra.network.sealing import Signer
 from infra.redis.clients import Store
 from infra.redis.records import FinishedRecord, GatewayRecord, StatsSample, WorkerRecord
-from infra.redis.store import PREFIX, answered
+from infra.redis.store import KEY_PREFIX, answered
 
-BEAT = 1.0  # s between heartbeats
+HEARTBEAT_S = 1.0  # s between heartbeats
 TTL_MS = 5_000  # ms that a record lives
-FINISHED = f"{PREFIX}finished"
-STATS = f"{PREFIX}stats"
-KEPT_FINISHED = 10_000  # entries, about
-KEPT_STATS = 20_000  # entries, about
-MOST = 4096  # records of a kind that are read at once: whoever fills Redis with more does not stop the reader
-AT_ONCE = 32  # that are checked and decoded in one turn of the event loop, in some 0.3 ms
-PURPOSE = "registry records"
+FINISHED_KEY = f"{KEY_PREFIX}finished"
+STATS_KEY = f"{KEY_PREFIX}stats"
+MAX_FINISHED = 10_000  # entries, about
+MAX_STATS = 20_000  # entries, about
+MAX_RECORDS = 4096  # records of a kind that are read at once: whoever fills Redis with more does not stop the reader
+RECORDS_PER_TURN = 32  # that are checked and decoded in one turn of the event loop, in some 0.3 ms
+RECORD_PURPOSE = "registry records"
 
 Record = WorkerRecord | GatewayRecord
-R = TypeVar("R", WorkerRecord, GatewayRecord)
+RecordType = TypeVar("RecordType", WorkerRecord, GatewayRecord)
 
 
 class Published(Struct, frozen=True):
@@ -43,10 +43,10 @@ class Published(Struct, frozen=True):
     signature: str
 
 
-class Found(NamedTuple, Generic[R]):
+class SignedRecord(NamedTuple, Generic[RecordType]):
     """Holds a record that one of the deployment's services has signed, and the number of its heartbeat."""
 
-    record: R
+    record: RecordType
     beat: int
 
 
@@ -57,12 +57,12 @@ def kind_of(record: type[WorkerRecord] | type[GatewayRecord]) -> str:
 
 def index_key(kind: str) -> str:
     """Returns the key of the sorted set of epochs by expiry, ms of the server's clock."""
-    return f"{PREFIX}{{{kind}}}"
+    return f"{KEY_PREFIX}{{{kind}}}"
 
 
 def record_key(kind: str, epoch: str) -> str:
     """Returns the key of one life's record."""
-    return f"{PREFIX}{{{kind}}}:{epoch}"
+    return f"{KEY_PREFIX}{{{kind}}}:{epoch}"
 
 
 @answered()
@@ -90,20 +90,20 @@ async def withdraw(store: Store, record: Record) -> None:
 
 @answered()
 async def listed(
-    store: Store, signer: Signer, record: type[R], refused: Callable[[str], None] = lambda key: None
-) -> list[Found[R]]:
+    store: Store, signer: Signer, record: type[RecordType], refused: Callable[[str], None] = lambda key: None
+) -> list[SignedRecord[RecordType]]:
     """Returns the records whose heartbeat is not overdue; those of other versions are left out.
 
     So are those that nobody with this deployment's secret has signed for where they stand; `refused` gets their keys.
     """
     kind = kind_of(record)
-    members: list[bytes] = await store.zrange(index_key(kind), 0, MOST - 1)  # type: ignore[assignment]
+    members: list[bytes] = await store.zrange(index_key(kind), 0, MAX_RECORDS - 1)  # type: ignore[assignment]
     keys = [record_key(kind, member.decode(errors="replace")) for member in members]
     if not keys:
         return []
-    found: list[Found[R]] = []
+    found: list[SignedRecord[RecordType]] = []
     for number, (key, body) in enumerate(zip(keys, await store.mget(keys), strict=True), 1):
-        if number % AT_ONCE == 0:
+        if number % RECORDS_PER_TURN == 0:
             await asyncio.sleep(0)
         if body is None:
             continue
@@ -112,13 +112,13 @@ async def listed(
             if not signer.signed(bytes(published.record), _place(key, published.beat), published.signature):
                 refused(key)
                 continue
-            found.append(Found(msgspec.json.decode(published.record, type=record), published.beat))
+            found.append(SignedRecord(msgspec.json.decode(published.record, type=record), published.beat))
         except msgspec.DecodeError:  # of another version
             continue
     return found
 
 
-def read_unchecked(body: bytes, record: type[R]) -> R | None:
+def read_unchecked(body: bytes, record: type[RecordType]) -> RecordType | None:
     """Reads what stands at a record's key, for people; None where another version wrote something else.
 
     Whoever can write to Redis may have made it up.
@@ -138,11 +138,11 @@ async def add_finished(store: Store, records: list[FinishedRecord]) -> None:
     """Appends records to the capped stream of requests that ended."""
     async with store.pipeline(transaction=False) as pipe:
         for record in records:
-            pipe.xadd(FINISHED, {b"json": msgspec.json.encode(record)}, maxlen=KEPT_FINISHED, approximate=True)
+            pipe.xadd(FINISHED_KEY, {b"json": msgspec.json.encode(record)}, maxlen=MAX_FINISHED, approximate=True)
         await pipe.execute()
 
 
 @answered()
 async def add_stats(store: Store, sample: StatsSample) -> None:
     """Appends a sample to the capped stream of load samples."""
-    await store.xadd(STATS, {b"json": msgspec.json.encode(sample)}, maxlen=KEPT_STATS, approximate=True)
+    await store.xadd(STATS_KEY, {b"json": msgspec.json.encode(sample)}, maxlen=MAX_STATS, approximate=True)

@@ -17,21 +17,21 @@ from contracts.errors import StoreRefused, StoreUnavailable
 from infra.redis.clients import Store, redacted
 from infra.redis.clock_offset import ClockOffset
 
-PREFIX = "baton:"
-STORE_SECONDS = 3.0  # s that one question to Redis may take in all, retries included
-SLOW = 0.1  # s; a round trip this long says too little about the server's clock
+KEY_PREFIX = "baton:"
+STORE_TIMEOUT_S = 3.0  # s that one question to Redis may take in all, retries included
+SLOW_TRIP_S = 0.1  # s; a round trip this long says too little about the server's clock
 RETRY_S = 0.25  # s between two questions of a start that waits for Redis
-WAITING = "waiting for Redis"
+WAITING_STAGE = "waiting for Redis"
 OUTAGE_LINE_S = 60.0  # s between two lines of the log that tell of one outage
-OLDEST = (6, 2)  # the first version with XADD NOMKSTREAM
-REFUSALS = (redis.AuthenticationError, AuthorizationError, NoPermissionError)
+MIN_REDIS_VERSION = (6, 2)  # the first version with XADD NOMKSTREAM
+REFUSAL_ERRORS = (redis.AuthenticationError, AuthorizationError, NoPermissionError)
 NO_DATABASE = "DB index is out of range"
 NO_SENTINEL = " : <"  # behind it, redis-py shows its objects
-T = TypeVar("T")
+Answer = TypeVar("Answer")
 
 
 @asynccontextmanager
-async def answered(seconds: float = STORE_SECONDS) -> AsyncIterator[None]:
+async def answered(seconds: float = STORE_TIMEOUT_S) -> AsyncIterator[None]:
     """Allows what asks Redis inside `seconds` in all.
 
     Raises `StoreUnavailable` where no answer, or an error, came; `StoreRefused` where these settings are the reason.
@@ -48,7 +48,7 @@ async def answered(seconds: float = STORE_SECONDS) -> AsyncIterator[None]:
         cause = error.__cause__  # redis-py wraps what a server says to a new connection
         first = cause if isinstance(cause, redis.RedisError) else error
         why = str(first).partition(NO_SENTINEL)[0] or type(first).__name__
-        if isinstance(first, REFUSALS) or NO_DATABASE in why:
+        if isinstance(first, REFUSAL_ERRORS) or NO_DATABASE in why:
             raise StoreRefused(f"Redis refuses this service (--redis): {why}") from error
         answers = isinstance(first, redis.ResponseError)
         raise StoreUnavailable(f"Redis {'answers with an error' if answers else 'is away'}: {why}") from error
@@ -96,13 +96,13 @@ async def check(store: Store, url: str) -> None:
     except StoreUnavailable as error:
         raise StoreUnavailable(f"--redis: {redacted(url)!r}: no answer from a Redis server ({error})") from None
     version = str(info.get("redis_version", "0.0"))
-    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
+    if tuple(int(part) for part in version.split(".")[:2]) < MIN_REDIS_VERSION:
         raise StoreRefused(f"--redis: {redacted(url)!r}: server version {version} is older than 6.2")
 
 
 async def until_answered(
-    ask: Callable[[], Awaitable[T]], outage: Outage, report: Callable[[str], None] = lambda stage: None
-) -> T:
+    ask: Callable[[], Awaitable[Answer]], outage: Outage, report: Callable[[str], None] = lambda stage: None
+) -> Answer:
     """Asks until Redis answers, and returns what it says: what a start has done so far is worth more than the wait.
 
     `report` is told the stage of the start while Redis is away. Raises `StoreRefused`: time does not mend a setting.
@@ -114,7 +114,7 @@ async def until_answered(
             raise
         except StoreUnavailable as error:
             outage.begins(error)
-            report(WAITING)
+            report(WAITING_STAGE)
             await asyncio.sleep(RETRY_S)
         else:
             outage.ends()
@@ -144,7 +144,7 @@ class ServerClock:
         offset = seconds + microseconds / 1e6 - (before + after) / 2
         if self._offset is None:
             self._first, self._offset = offset, ClockOffset(offset)
-        elif after - before < SLOW:
+        elif after - before < SLOW_TRIP_S:
             self._offset.measured(offset, after)
 
     def now(self) -> float:

@@ -17,14 +17,14 @@ from typing import Any
 from contracts.errors import SealError
 from infra.network.sealing import Sealer, derive_key
 from infra.redis.clients import Store
-from infra.redis.store import PREFIX, answered
+from infra.redis.store import KEY_PREFIX, answered
 
-PURPOSE = "stored bodies"
-NAMES = "names of stored bodies"
-ALL = f"{PREFIX}{{stored}}"
-PIECE = 4096  # bytes that a member of a sorted set stands for
-LARGEST = 1 << 20  # bytes of one body: what is sealed in half a millisecond
-SHARE = 4  # one tenant may keep this part of everything, and one body may be this part of a tenant's
+BODY_PURPOSE = "stored bodies"
+NAME_PURPOSE = "names of stored bodies"
+ALL_KEY = f"{KEY_PREFIX}{{stored}}"
+PIECE_BYTES = 4096  # bytes that a member of a sorted set stands for
+MAX_BODY_BYTES = 1 << 20  # bytes of one body: what is sealed in half a millisecond
+TENANT_DIVISOR = 4  # one tenant may keep this part of everything, and one body may be this part of a tenant's
 log = logging.getLogger("baton.stored")
 
 
@@ -34,11 +34,11 @@ class TenantStore:
     def __init__(self, store: Store, secret: bytes, seconds: float, most: int) -> None:
         """Keeps a body for `seconds` at most, and `most` bytes of all tenants; where either is 0, nothing."""
         self._store = store
-        self._sealer = Sealer(secret, PURPOSE)
-        self._key = derive_key(secret, NAMES)
+        self._sealer = Sealer(secret, BODY_PURPOSE)
+        self._key = derive_key(secret, NAME_PURPOSE)
         self._ttl_ms = round(seconds * 1000)
-        self._pieces = most // PIECE
-        self.largest = min(LARGEST, most // SHARE**2)  # bytes of one body, sealed
+        self._pieces = most // PIECE_BYTES
+        self.largest = min(MAX_BODY_BYTES, most // TENANT_DIVISOR**2)  # bytes of one body, sealed
 
     @property
     def keeps(self) -> bool:
@@ -51,18 +51,18 @@ class TenantStore:
         sealed = self._sealer.seal(body, key)
         if not self.keeps or len(sealed) > self.largest:
             return False
-        pieces = -(-len(sealed) // PIECE)
+        pieces = -(-len(sealed) // PIECE_BYTES)
         expiry = now * 1000 + self._ttl_ms
         async with answered(), self._store.pipeline(transaction=True) as pipe:
             pipe.set(key, sealed, px=self._ttl_ms)
-            for index in (whose, ALL):
+            for index in (whose, ALL_KEY):
                 pipe.zremrangebyscore(index, "-inf", now * 1000)  # their keys have expired
                 pipe.zadd(index, dict.fromkeys(_members(key, pieces), expiry))
                 pipe.pexpire(index, self._ttl_ms)
                 pipe.zcard(index)
             counts = await pipe.execute()
-        await self._trim(whose, counts[4] - self._pieces // SHARE)
-        await self._trim(ALL, counts[8] - self._pieces)
+        await self._trim(whose, counts[4] - self._pieces // TENANT_DIVISOR)
+        await self._trim(ALL_KEY, counts[8] - self._pieces)
         return True
 
     async def get(self, tenant: str, name: str) -> bytes | None:
@@ -84,7 +84,7 @@ class TenantStore:
         async with answered():
             size: int = await self._store.strlen(key)
         if size:
-            await self._remove([(key, -(-size // PIECE))])
+            await self._remove([(key, -(-size // PIECE_BYTES))])
         return size > 0
 
     async def _trim(self, index: str, pieces: int) -> None:
@@ -101,13 +101,13 @@ class TenantStore:
         async with answered(), self._store.pipeline(transaction=True) as pipe:
             for key, pieces in bodies:
                 pipe.delete(key)
-                for index in (key.rpartition(":")[0], ALL):
+                for index in (key.rpartition(":")[0], ALL_KEY):
                     pipe.zrem(index, *_members(key, pieces))
             await pipe.execute()
 
     def _keys(self, tenant: str, name: str) -> tuple[str, str]:
         """Returns the key of a tenant's sorted set, and that of one body."""
-        whose = f"{ALL}:{self._hash(tenant)}"
+        whose = f"{ALL_KEY}:{self._hash(tenant)}"
         return whose, f"{whose}:{self._hash(tenant, name)}"
 
     def _hash(self, *parts: str) -> str:

@@ -6,7 +6,7 @@ seen, so bytes that were lost on the way are given back as soon as anything afte
 
 from collections import deque
 
-FARTHEST = 1 << 61
+MAX_LINK_OFFSET = 1 << 61
 """No link sends so many bytes; such an offset is a mistake, and would not fit into an answer."""
 
 
@@ -17,7 +17,7 @@ class SendWindow:
         self.sent = 0  # offset behind the last byte that has left
         self.seen = 0  # offset up to which the peer has seen the link
         self.limit = 0  # offset up to which the peer allows to send
-        self.room = FARTHEST  # bytes that the channel itself can keep under way
+        self.room = MAX_LINK_OFFSET  # bytes that the channel itself can keep under way
 
     def credit(self, seen: int, limit: int) -> None:
         """Takes the peer's word. A late or repeated one changes nothing; nothing was seen that was not sent."""
@@ -83,13 +83,13 @@ class ReceiveWindow:
 
         Returns False for numbers that no link can have.
         """
-        if not (0 <= offset <= FARTHEST and 0 <= size <= FARTHEST):
+        if not (0 <= offset <= MAX_LINK_OFFSET and 0 <= size <= MAX_LINK_OFFSET):
             return False
         self.seen = max(self.seen, offset + size)
         return True
 
 
-class Turns:
+class RoundRobin:
     """Gives handoffs turns, round robin: each member sends one payload per round."""
 
     def __init__(self) -> None:

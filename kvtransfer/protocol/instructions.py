@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from contracts.kv.spec import Piece
+from contracts.kv.spec import PayloadConversion
 from contracts.messages.handoff import Layer, Offer
 from contracts.messages.wire import Addressed
 from kvtransfer.events import ToDecodeEngine, ToPrefillEngine
@@ -21,7 +21,7 @@ class Land(Struct, frozen=True):
 
     key: HandoffKey
     header: Layer
-    blocks: list[int] | Piece  # numbers in the pool; a Piece if the payload is in another form
+    blocks: list[int] | PayloadConversion  # numbers in the pool; a Piece if the payload is in another form
 
 
 class Lost(Struct, frozen=True):

@@ -3,19 +3,35 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from contracts.messages.gateway import DRAINING, NO_ADAPTER, NO_ROOM, SILENT, UNREACHED
+from contracts.messages.gateway import (
+    REASON_DRAINING,
+    REASON_NO_ADAPTER,
+    REASON_NO_ROOM,
+    REASON_SENDER_SILENT,
+    REASON_UNREACHED,
+)
 from infra.redis.records import HandoffCounts
 from kvtransfer.events import HandoffTimes
-from kvtransfer.protocol.sender import UNANSWERED
+from kvtransfer.protocol.prefill_handoff import REASON_UNANSWERED
 
-OF_EITHER = {"cancelled", "superseded", "deadline", DRAINING, "closed", "engine", "capacity", "malformed", "done"}
-OF_PREFILL = {NO_ROOM, "bad_grant", "bad_address", "no_transport", "peer_silent", "peer_restarted"}
-NOT_THROUGH = {UNANSWERED, UNREACHED, "connection_lost"}
-REFUSED_BY_DECODE = {"version", "misfit", "bad_open", "ended", "duplicate", "stale", NO_ADAPTER}
-MISSING_TO_DECODE = {"commit_before_grant", "layer_before_grant", "gap", "incomplete", SILENT, "unjoined"}
+OF_EITHER = {
+    "cancelled",
+    "superseded",
+    "deadline",
+    REASON_DRAINING,
+    "closed",
+    "engine",
+    "capacity",
+    "malformed",
+    "done",
+}
+OF_PREFILL = {REASON_NO_ROOM, "bad_grant", "bad_address", "no_transport", "peer_silent", "peer_restarted"}
+NOT_THROUGH = {REASON_UNANSWERED, REASON_UNREACHED, "connection_lost"}
+REFUSED_BY_DECODE = {"version", "misfit", "bad_open", "ended", "duplicate", "stale", REASON_NO_ADAPTER}
+MISSING_TO_DECODE = {"commit_before_grant", "layer_before_grant", "gap", "incomplete", REASON_SENDER_SILENT, "unjoined"}
 WRONG_TO_DECODE = {"bad_commit", "bad_frame", "bad_digest", "cut_off"}
-REASONS = OF_EITHER | OF_PREFILL | NOT_THROUGH | REFUSED_BY_DECODE | MISSING_TO_DECODE | WRONG_TO_DECODE
-OTHER = "other"
+KNOWN_REASONS = OF_EITHER | OF_PREFILL | NOT_THROUGH | REFUSED_BY_DECODE | MISSING_TO_DECODE | WRONG_TO_DECODE
+OTHER_REASON = "other"
 
 
 class Outcomes:
@@ -36,7 +52,7 @@ class Outcomes:
 
     def given_up(self, reason: str) -> None:
         """Counts a handoff that has ended without passing. `reason` may be the peer's word."""
-        self._given_up[reason if reason in REASONS else OTHER] += 1
+        self._given_up[reason if reason in KNOWN_REASONS else OTHER_REASON] += 1
 
     def counts(self, dropped: Mapping[str, int]) -> HandoffCounts:
         """Returns all of it, with `dropped`: messages and payloads that were dropped, by reasons of our own."""

@@ -9,7 +9,7 @@ from contracts.kinds import Codec
 from contracts.kv.spec import KVSpec
 from kvtransfer.handoff import handoff_blocks
 
-Place = tuple[int, int]  # (group, layer)
+LayerPlace = tuple[int, int]  # (group, layer)
 
 
 class Payload(Struct, frozen=True):
@@ -29,9 +29,9 @@ class Payloads:
         self._block_bytes = [group.wire_bytes(codec, spec.dtype) for group in spec.groups]
         self.blocks = handoff_blocks(spec, tokens)  # of each group, those that may move
         first = {(at, layer): self.blocks[at].start for at, group in enumerate(spec.groups) for layer in group.layers}
-        self._ready: dict[Place, int] = dict(first)  # blocks before this one are final
-        self._left: dict[Place, int] = first  # blocks before this one have left, or need not
-        self._queue: dict[Place, None] = {}  # an ordered set of places with blocks that may leave
+        self._ready: dict[LayerPlace, int] = dict(first)  # blocks before this one are final
+        self._left: dict[LayerPlace, int] = first  # blocks before this one have left, or need not
+        self._queue: dict[LayerPlace, None] = {}  # an ordered set of places with blocks that may leave
 
     def ready(self, group: int, layer: int, upto: int) -> None:
         """Notes that this layer's blocks before `upto` are final. Raises `IllegalMove` for what the handoff lacks."""

@@ -4,27 +4,27 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
-MOST = 65536  # entries
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+MAX_ENTRIES = 65536  # entries
 
 
-class TTLMap(Generic[K, V]):
+class TTLMap(Generic[Key, Value]):
     """Keeps keys with values, each for `seconds` since it was last put."""
 
-    def __init__(self, seconds: float, most: int = MOST) -> None:
+    def __init__(self, seconds: float, most: int = MAX_ENTRIES) -> None:
         self._seconds = seconds
         self._most = most
-        self._entries: OrderedDict[K, tuple[V, float]] = OrderedDict()  # oldest first
+        self._entries: OrderedDict[Key, tuple[Value, float]] = OrderedDict()  # oldest first
 
-    def put(self, key: K, value: V, now: float) -> None:
+    def put(self, key: Key, value: Value, now: float) -> None:
         """Remembers a key's value, or renews it."""
         self._entries.pop(key, None)
         self._entries[key] = (value, now + self._seconds)
         if len(self._entries) > self._most:
             self._entries.popitem(last=False)
 
-    def get(self, key: K, now: float) -> V | None:
+    def get(self, key: Key, now: float) -> Value | None:
         """Returns a key's value, if it is not forgotten."""
         entry = self._entries.get(key)
         return entry[0] if entry is not None and entry[1] > now else None

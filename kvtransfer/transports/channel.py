@@ -9,7 +9,7 @@ from contracts.kinds import Transport
 from contracts.messages.handoff import Layer
 
 
-class Sent(NamedTuple):
+class SentPayload(NamedTuple):
     """Tells that a payload is on its way."""
 
     digest: int
@@ -24,7 +24,7 @@ class Channel(Protocol):
     room: int  # bytes that may be under way
     frame: int  # bytes of a payload, about
 
-    def send(self, header: Layer, views: Sequence[memoryview]) -> Sent | None:
+    def send(self, header: Layer, views: Sequence[memoryview]) -> SentPayload | None:
         """Sends a payload, or a probe if there are no views. Returns None if nothing can be taken now."""
         ...
 

@@ -17,7 +17,7 @@ from infra.network.sockets import payload_dealer
 from kvtransfer.transports.channel import Channel
 from kvtransfer.transports.ring import Ring
 from kvtransfer.transports.ring_channel import RingChannel
-from kvtransfer.transports.seal import HALF, FrameSealer, session_key
+from kvtransfer.transports.seal import SALT_HALF_BYTES, FrameSealer, session_key
 from kvtransfer.transports.socket_channel import SocketChannel
 
 BEST_FIRST: tuple[Transport, ...] = ("shm", "ipc", "tcp")
@@ -53,7 +53,7 @@ class Joining:
             receiver=receiver,
             transports=transports(config),
             security=config.kv_security,
-            nonce=secrets.token_bytes(HALF),
+            nonce=secrets.token_bytes(SALT_HALF_BYTES),
             connections=config.link_connections,
         )
         self.silence = config.silence

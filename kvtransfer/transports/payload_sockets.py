@@ -16,9 +16,9 @@ from infra.network.addresses import Network
 from infra.network.sockets import payload_ipc_router, payload_router
 from kvtransfer.transports.joining import transports
 
-PREFIX = "baton-kv-"
-NAME = "payloads"
-YOUNG_SECONDS = 60.0  # a directory without a socket that answers may be one that is just being made
+DIRECTORY_PREFIX = "baton-kv-"
+SOCKET_NAME = "payloads"
+MIN_SWEEP_AGE_S = 60.0  # a directory without a socket that answers may be one that is just being made
 
 
 class PayloadSockets:
@@ -38,8 +38,8 @@ class PayloadSockets:
         if "ipc" in self.transports:
             try:
                 sweep(Path(tempfile.gettempdir()))
-                self._directory = Path(tempfile.mkdtemp(prefix=PREFIX))
-                self.sockets["ipc"], self.ipc = payload_ipc_router(network.context, self._directory / NAME)
+                self._directory = Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX))
+                self.sockets["ipc"], self.ipc = payload_ipc_router(network.context, self._directory / SOCKET_NAME)
             except (ConfigError, OSError) as error:  # with others to choose from, a worker can do without
                 self._remove()
                 if config.kv_transport == "ipc":
@@ -58,13 +58,13 @@ class PayloadSockets:
 
 def sweep(base: Path) -> None:
     """Removes this user's directories of workers that were killed: nobody answers there. Raises `OSError`."""
-    for path in base.glob(f"{PREFIX}*"):
+    for path in base.glob(f"{DIRECTORY_PREFIX}*"):
         try:
             status = path.stat()
-            mine = status.st_uid == os.getuid() and status.st_mtime < time.time() - YOUNG_SECONDS
+            mine = status.st_uid == os.getuid() and status.st_mtime < time.time() - MIN_SWEEP_AGE_S
         except FileNotFoundError:
             continue  # another start swept it first
-        if mine and not _answers(path / NAME):
+        if mine and not _answers(path / SOCKET_NAME):
             shutil.rmtree(path, ignore_errors=True)
 
 

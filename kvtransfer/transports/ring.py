@@ -11,7 +11,7 @@ import mmap
 import os
 from hmac import compare_digest
 
-MARK = 16
+MARK_BYTES = 16
 """The mark has so many bytes, at the beginning of the first page; the ring begins with the second."""
 
 
@@ -42,7 +42,7 @@ class Ring:
             os.close(descriptor)
             raise
         ring = cls(descriptor, size)
-        ring._memory[:MARK] = mark
+        ring._memory[:MARK_BYTES] = mark
         return ring
 
     @classmethod
@@ -53,7 +53,7 @@ class Ring:
             os.close(descriptor)
             raise OSError(f"{path} is another file")
         ring = cls(descriptor, size)
-        if not compare_digest(bytes(ring._memory[:MARK]), mark):
+        if not compare_digest(bytes(ring._memory[:MARK_BYTES]), mark):
             ring.close()
             raise OSError(f"{path} is another file")
         return ring

@@ -9,11 +9,11 @@ from contracts.messages.handoff import Layer
 from contracts.messages.wire import encode
 from infra.network.sockets import send_now
 from kvtransfer.digest import begin_digest
-from kvtransfer.transports.channel import Sent
+from kvtransfer.transports.channel import SentPayload
 from kvtransfer.transports.ring import Ring
 
-PIECE = 256 << 10  # bytes that are copied and digested at a time
-FRAMES = 4
+COPY_BYTES = 256 << 10  # bytes that are copied and digested at a time
+FRAMES_PER_PAYLOAD = 4
 """A payload has so many times a socket's bytes: sending copies them itself here, so its other costs are what counts."""
 
 
@@ -26,22 +26,22 @@ class RingChannel:
     def __init__(self, ring: Ring, control: zmq.asyncio.Socket, frame: int) -> None:
         """Takes the ring over; `frame` is what a payload would have over a socket, in bytes."""
         self.room = ring.size
-        self.frame = max(frame, min(FRAMES * frame, ring.size // 4))
+        self.frame = max(frame, min(FRAMES_PER_PAYLOAD * frame, ring.size // 4))
         self._ring = ring
         self._control = control
 
-    def send(self, header: Layer, views: Sequence[memoryview]) -> Sent | None:
+    def send(self, header: Layer, views: Sequence[memoryview]) -> SentPayload | None:
         """Copies and digests a payload in pieces that stay in the nearest caches meanwhile, then sends its header."""
         digest, offset = begin_digest(header.group, header.layer, header.first), header.offset
         for view in views:
-            for at in range(0, len(view), PIECE):
-                piece = view[at : at + PIECE]
+            for at in range(0, len(view), COPY_BYTES):
+                piece = view[at : at + COPY_BYTES]
                 self._ring.write(offset, piece)
                 digest.update(piece)
                 offset += len(piece)
         if not send_now(self._control, [encode(header)]):
             return None
-        return Sent(digest.intdigest(), None)
+        return SentPayload(digest.intdigest(), None)
 
     def close(self) -> None:
         """Closes the ring. The control socket belongs to others."""

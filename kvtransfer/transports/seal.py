@@ -17,11 +17,11 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from contracts.errors import SealError
 from infra.network.sealing import derive_key
 
-NONCE, TAG = 12, 16
+NONCE_BYTES, TAG_BYTES = 12, 16
 """Bytes of a frame's nonce, and of the tag behind its payload."""
-KEPT = 4 << 20
+MAX_KEPT_BUFFER_BYTES = 4 << 20
 """A session's receiving end keeps a buffer of so many bytes at most for the next payload."""
-HALF = 32
+SALT_HALF_BYTES = 32
 """Bytes of an end's half of the salt."""
 
 
@@ -32,7 +32,7 @@ def session_key(secret: bytes, halves: tuple[bytes, bytes], epochs: tuple[str, s
 
 def seal_digest(sealed: memoryview | bytes) -> int:
     """Returns what stands for a sealed payload in its handoff's digest: 64 bits of its tag."""
-    return int.from_bytes(sealed[-TAG:][:8], "little")
+    return int.from_bytes(sealed[-TAG_BYTES:][:8], "little")
 
 
 class FrameSealer:
@@ -47,10 +47,10 @@ class FrameSealer:
 
         The memory that was read, `views`, may change afterwards.
         """
-        nonce = self._next.to_bytes(NONCE, "little")
+        nonce = self._next.to_bytes(NONCE_BYTES, "little")
         self._next += 1
         payload = views[0] if len(views) == 1 else b"".join(views)
-        sealed = buffer[: len(payload) + TAG]
+        sealed = buffer[: len(payload) + TAG_BYTES]
         self._cipher.encrypt_into(nonce, payload, header, sealed)
         return nonce, sealed
 
@@ -65,15 +65,15 @@ class FrameOpener:
 
     def open(self, nonce: bytes, header: bytes, sealed: memoryview) -> memoryview:
         """Opens a frame; the payload stays until the next. Raises `SealError` for one that is not for here and now."""
-        if len(nonce) != NONCE or (count := int.from_bytes(nonce, "little")) < self._least:
+        if len(nonce) != NONCE_BYTES or (count := int.from_bytes(nonce, "little")) < self._least:
             raise SealError("a frame of the past")
-        if len(sealed) < TAG:
+        if len(sealed) < TAG_BYTES:
             raise SealError("a frame without its tag")
-        size = len(sealed) - TAG
+        size = len(sealed) - TAG_BYTES
         if len(self._buffer) < size:
             self._buffer = np.empty(size, np.uint8).data  # not cleared first, as a bytearray would be
         payload = self._buffer[:size]
-        if size > KEPT:
+        if size > MAX_KEPT_BUFFER_BYTES:
             self._buffer = memoryview(bytearray())
         try:
             self._cipher.decrypt_into(nonce, sealed, header, payload)

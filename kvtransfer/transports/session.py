@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from contracts.errors import MessageError
 from contracts.kinds import Codec, Transport
 from contracts.messages.handoff import Join, Layer, Offer, decode_layer
-from infra.network.sockets import LARGEST_PAYLOAD
+from infra.network.sockets import MAX_PAYLOAD_BYTES
 from kvtransfer.digest import payload_digest
-from kvtransfer.transports.in_order import InOrder
-from kvtransfer.transports.ring import MARK, Ring
-from kvtransfer.transports.seal import HALF, FrameOpener, seal_digest, session_key
+from kvtransfer.transports.reorder_buffer import ReorderBuffer
+from kvtransfer.transports.ring import MARK_BYTES, Ring
+from kvtransfer.transports.seal import SALT_HALF_BYTES, FrameOpener, seal_digest, session_key
 
 Frames = Sequence[memoryview]
 SEALED_FRAMES = 3
 """The message of a sealed payload has a nonce, a header, and the payload with its tag."""
 
 
-class Arrived:
+class ArrivedPayload:
     """Holds a payload where it arrived, its header, and what stands for it in the handoff's digest."""
 
     __slots__ = ("_digest", "header", "payload", "size")
@@ -37,7 +37,7 @@ class Arrived:
         return self._digest
 
 
-class Session:
+class PayloadSession:
     """Admits, checks and opens the payloads of one link, from its Join on."""
 
     def __init__(
@@ -47,18 +47,20 @@ class Session:
 
         Raises `MessageError` for a Join whose nonce has another size.
         """
-        if len(join.nonce) != HALF:
-            raise MessageError(f"a nonce has {HALF} bytes")
+        if len(join.nonce) != SALT_HALF_BYTES:
+            raise MessageError(f"a nonce has {SALT_HALF_BYTES} bytes")
         self.link = link
         self.sender = join.sender
         self.nonce = join.nonce  # the sender's half of the key's salt
-        self.half = secrets.token_bytes(HALF)  # our half of it
+        self.half = secrets.token_bytes(SALT_HALF_BYTES)  # our half of it
         self.user = secrets.token_hex(16)  # the name by which payload sockets admit the sender
         self.token = secrets.token_hex(16)  # its password there, and the mark of the ring
         self.ring = _made(ring, bytes.fromhex(self.token)) if ring and "shm" in join.transports else None
         key = session_key(secret, (join.nonce, self.half), (join.sender, epoch))
         self._opener = FrameOpener(key) if sealed else None
-        self._order: InOrder[Frames] | None = InOrder(window + LARGEST_PAYLOAD) if join.connections > 1 else None
+        self._order: ReorderBuffer[Frames] | None = (
+            ReorderBuffer(window + MAX_PAYLOAD_BYTES) if join.connections > 1 else None
+        )
         self.transport: Transport | None = None  # the sender's choice, as its first payload shows it
         self.codec: Codec = "none"  # of the link's last handoff
 
@@ -91,25 +93,25 @@ class Session:
         count, *message = frames
         return self._order.take(bytes(count), sum(map(len, message)), message)
 
-    def from_socket(self, transport: Transport, frames: Frames) -> Arrived:
+    def from_socket(self, transport: Transport, frames: Frames) -> ArrivedPayload:
         """Reads what came over a payload socket. Raises `MessageError` or `SealError` for what is not this link's."""
         if transport == "tcp" and self._opener is not None:
             if len(frames) != SEALED_FRAMES:
                 raise MessageError("a sealed payload is a nonce, a header, and one frame")
             nonce, header, sealed = frames
             payload = self._opener.open(bytes(nonce), bytes(header), sealed)
-            return self._arrived(transport, Arrived(decode_layer(header), [payload], seal_digest(sealed)))
+            return self._arrived(transport, ArrivedPayload(decode_layer(header), [payload], seal_digest(sealed)))
         if not frames:
             raise MessageError("no header")
-        return self._arrived(transport, Arrived(decode_layer(frames[0]), frames[1:]))
+        return self._arrived(transport, ArrivedPayload(decode_layer(frames[0]), frames[1:]))
 
-    def from_ring(self, header: Layer) -> Arrived:
+    def from_ring(self, header: Layer) -> ArrivedPayload:
         """Finds a payload in the ring, where its header says it is. Raises `MessageError` if it cannot be there."""
         if self.ring is None or not 0 <= header.size <= self.ring.size or header.offset < 0:
             raise MessageError("a payload in a ring that is not there, or too small")
-        return self._arrived("shm", Arrived(header, self.ring.views(header.offset, header.size)))
+        return self._arrived("shm", ArrivedPayload(header, self.ring.views(header.offset, header.size)))
 
-    def _arrived(self, transport: Transport, arrived: Arrived) -> Arrived:
+    def _arrived(self, transport: Transport, arrived: ArrivedPayload) -> ArrivedPayload:
         if arrived.header.sender != self.sender:
             raise MessageError("a payload of another sender")
         self.transport = transport
@@ -122,7 +124,7 @@ class Session:
 
 
 def _made(size: int, mark: bytes) -> Ring | None:
-    assert len(mark) == MARK
+    assert len(mark) == MARK_BYTES
     try:
         return Ring.make(size, mark)
     except OSError:  # no memory, or no descriptor left: the sender goes another way

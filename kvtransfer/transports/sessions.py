@@ -9,19 +9,19 @@ from infra.config.transfer import TransferConfig
 from infra.network.addresses import Network
 from infra.redis.records import KVLink
 from kvtransfer.transports.payload_sockets import PayloadSockets
-from kvtransfer.transports.session import Session
+from kvtransfer.transports.session import PayloadSession
 
-MOST = 1024  # sessions
-USER = 16
+MAX_SESSIONS = 1024  # sessions
+USER_BYTES = 16
 """Bytes of a user, as payload sockets know it."""
-SHOWN = 64
+MAX_LINKS_SHOWN = 64
 """A worker's record lists so many links at most."""
-LONGEST_NAME = 32
+MAX_NAME_CHARS = 32
 """It shows so many characters of a sender's name, which the sender chooses itself."""
 log = logging.getLogger("baton.handoff")
 
 
-class Sessions:
+class PayloadSessions:
     """Finds a session by its link, and by the user that payload sockets know."""
 
     def __init__(self, config: TransferConfig, epoch: str, network: Network, sockets: PayloadSockets) -> None:
@@ -30,8 +30,8 @@ class Sessions:
         self._secret = network.secret
         self._gatekeeper = network.gatekeeper
         self._payload_sockets = sockets
-        self._by_link: dict[bytes, tuple[Session, float]] = {}  # and when (s) the link was last heard
-        self._by_user: dict[bytes, Session] = {}
+        self._by_link: dict[bytes, tuple[PayloadSession, float]] = {}  # and when (s) the link was last heard
+        self._by_user: dict[bytes, PayloadSession] = {}
 
     def join(self, link: bytes, join: Join, now: float) -> Offer:
         """Begins a session, or renews it; returns what is offered to its sender.
@@ -48,7 +48,7 @@ class Sessions:
         if known is None:
             for other in [other for other, (each, _) in self._by_link.items() if each.sender == join.sender]:
                 self.forget(other)  # its sender has lost that link
-            if len(self._by_link) >= MOST:
+            if len(self._by_link) >= MAX_SESSIONS:
                 return nothing
             session = self._begin(link, join)
         else:
@@ -56,24 +56,24 @@ class Sessions:
         self._by_link[link] = (session, now)
         return session.offer(self._epoch, self._payload_sockets.port, self._payload_sockets.ipc)
 
-    def _begin(self, link: bytes, join: Join) -> Session:
+    def _begin(self, link: bytes, join: Join) -> PayloadSession:
         sealed = "sealed" in (join.security, self._config.kv_security)
         if not sealed:
             log.warning("KV from prefill worker %s is not sealed over tcp: both say --kv-security none", join.sender)
         ring = max(self._config.window, self._config.frame) if "shm" in self._payload_sockets.transports else 0
-        session = Session(link, join, self._epoch, self._secret, sealed, ring, self._config.window)
+        session = PayloadSession(link, join, self._epoch, self._secret, sealed, ring, self._config.window)
         self._by_user[bytes.fromhex(session.user)] = session
         self._gatekeeper.expect(session.user, session.token)
         return session
 
-    def of(self, link: bytes) -> Session | None:
+    def of(self, link: bytes) -> PayloadSession | None:
         """Returns the session of a link, if it has joined."""
         known = self._by_link.get(link)
         return None if known is None else known[0]
 
-    def of_user(self, name: bytes) -> Session | None:
+    def of_user(self, name: bytes) -> PayloadSession | None:
         """Returns the session whose Offer named the user with which a connection's name begins, if there is one."""
-        return self._by_user.get(name[:USER])
+        return self._by_user.get(name[:USER_BYTES])
 
     def heard(self, link: bytes, now: float) -> None:
         """Notes that a link, which must have a session, has just been heard."""
@@ -96,10 +96,10 @@ class Sessions:
         """Lists the links that have brought a payload, and so shown the transport that their senders have chosen."""
         sessions = [session for session, _ in self._by_link.values()]
         return [
-            KVLink(each.sender[:LONGEST_NAME], each.transport, each.sealed, each.codec)
+            KVLink(each.sender[:MAX_NAME_CHARS], each.transport, each.sealed, each.codec)
             for each in sessions
             if each.transport is not None
-        ][:SHOWN]
+        ][:MAX_LINKS_SHOWN]
 
     def forget_old(self, now: float) -> None:
         """Ends the sessions of links that were not heard for long. Called from time to time."""

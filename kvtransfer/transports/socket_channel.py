@@ -10,14 +10,14 @@ import zmq.asyncio
 from contracts.kinds import Transport
 from contracts.messages.handoff import Layer
 from contracts.messages.wire import encode
-from infra.network.sockets import FAREWELL_MS, Frame, send_now_tracked
+from infra.network.sockets import PAYLOAD_LINGER_MS, Frame, send_now_tracked
 from kvtransfer.digest import payload_digest
-from kvtransfer.protocol.flow import FARTHEST
-from kvtransfer.transports.channel import Sent
-from kvtransfer.transports.in_order import counted
-from kvtransfer.transports.seal import TAG, FrameSealer, seal_digest
+from kvtransfer.protocol.flow import MAX_LINK_OFFSET
+from kvtransfer.transports.channel import SentPayload
+from kvtransfer.transports.reorder_buffer import counted
+from kvtransfer.transports.seal import TAG_BYTES, FrameSealer, seal_digest
 
-KEPT = 8
+MAX_IDLE_BUFFERS = 8
 """So many buffers stay when nothing is under way."""
 
 
@@ -32,7 +32,7 @@ class SendBuffers:
 
     def take(self, size: int) -> memoryview:
         """Returns a buffer of at least `size` bytes, which nobody reads any more."""
-        while len(self._lent) > KEPT and self._lent[0][0].done:
+        while len(self._lent) > MAX_IDLE_BUFFERS and self._lent[0][0].done:
             self._lent.popleft()
         if self._lent and self._lent[0][0].done:
             buffer = self._lent.popleft()[1]
@@ -45,7 +45,7 @@ class SendBuffers:
         self._lent.append((tracker, buffer))
 
 
-class Connection:
+class PayloadConnection:
     """Keeps a socket, and what it has still to send."""
 
     def __init__(self, socket: zmq.asyncio.Socket) -> None:
@@ -75,7 +75,7 @@ class SocketChannel:
     Over several connections each payload goes by the one that has least to send, and begins with its count.
     """
 
-    room = FARTHEST
+    room = MAX_LINK_OFFSET
 
     def __init__(
         self, transport: Transport, sockets: Sequence[zmq.asyncio.Socket], sealer: FrameSealer | None, frame: int
@@ -83,25 +83,25 @@ class SocketChannel:
         self.transport = transport
         self.frame = frame
         self.sealed = sealer is not None
-        self.connections = [Connection(socket) for socket in sockets]
+        self.connections = [PayloadConnection(socket) for socket in sockets]
         self._sent = 0  # payloads that a connection took
         self._sealer = sealer
         self._refused: tuple[Layer, list[Frame], memoryview] | None = None  # sealed, but the socket took nothing
         self._buffers = SendBuffers()
 
-    def send(self, header: Layer, views: Sequence[memoryview]) -> Sent | None:
+    def send(self, header: Layer, views: Sequence[memoryview]) -> SentPayload | None:
         """Sends a payload or a probe, as `Channel` says, sealed if there is a sealer."""
         if self._sealer is not None:
             return self._send_sealed(self._sealer, header, views)
         # First, so that the socket finds the bytes in a cache.
         digest = payload_digest(header.group, header.layer, header.first, views)
         tracker = self._send([encode(header), *views])
-        return None if tracker is None else Sent(digest, tracker)
+        return None if tracker is None else SentPayload(digest, tracker)
 
-    def _send_sealed(self, sealer: FrameSealer, header: Layer, views: Sequence[memoryview]) -> Sent | None:
+    def _send_sealed(self, sealer: FrameSealer, header: Layer, views: Sequence[memoryview]) -> SentPayload | None:
         if self._refused is None or self._refused[0] != header:
             encoded = encode(header)
-            buffer = self._buffers.take(sum(map(len, views)) + TAG)
+            buffer = self._buffers.take(sum(map(len, views)) + TAG_BYTES)
             nonce, sealed = sealer.seal(encoded, views, buffer)
             self._refused = (header, [nonce, encoded, sealed], buffer)
         _, frames, buffer = self._refused
@@ -110,13 +110,13 @@ class SocketChannel:
             return None
         self._refused = None
         self._buffers.lend(buffer, tracker)
-        return Sent(seal_digest(frames[-1]), None)
+        return SentPayload(seal_digest(frames[-1]), None)
 
     def _send(self, frames: list[Frame]) -> zmq.MessageTracker | None:
         if len(self.connections) == 1:
             return send_now_tracked(self.connections[0].socket, frames)
         frames = [counted(self._sent), *frames]
-        for connection in sorted(self.connections, key=Connection.waiting):
+        for connection in sorted(self.connections, key=PayloadConnection.waiting):
             if (tracker := connection.send(frames)) is not None:
                 self._sent += 1
                 self.connections.remove(connection)  # to the end: those that have equally little take turns
@@ -127,4 +127,4 @@ class SocketChannel:
     def close(self) -> None:
         """Closes the sockets, which try for a moment to send what is still queued."""
         for connection in self.connections:
-            connection.socket.close(FAREWELL_MS)
+            connection.socket.close(PAYLOAD_LINGER_MS)

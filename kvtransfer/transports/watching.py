@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import zmq
 
-from infra.network.handshakes import Handshakes
+from infra.network.socket_monitor import SocketMonitor
 from infra.process.tasks import Tasks
 from kvtransfer.transports.channel import Channel
 from kvtransfer.transports.socket_channel import SocketChannel
@@ -18,7 +18,7 @@ class Watching:
         self._tasks = tasks
         self._ended = ended
         self._channel: Channel | None = None
-        self._watched: list[Handshakes] = []
+        self._watched: list[SocketMonitor] = []
 
     def watch(self, channel: Channel | None) -> None:
         """Watches this channel from now on, and no other."""
@@ -34,4 +34,4 @@ class Watching:
                 self._ended()
 
         for connection in channel.connections:
-            self._watched.append(Handshakes(connection.socket, zmq.Event.DISCONNECTED, happened, self._tasks))
+            self._watched.append(SocketMonitor(connection.socket, zmq.Event.DISCONNECTED, happened, self._tasks))

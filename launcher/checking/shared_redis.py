@@ -6,7 +6,7 @@ from contracts.errors import ConfigError
 from infra.network.sealing import Signer, load_secret, new_secret
 from infra.redis.clients import connect, redacted
 from infra.redis.records import GatewayRecord, WorkerRecord
-from infra.redis.registry import PURPOSE, listed
+from infra.redis.registry import RECORD_PURPOSE, listed
 
 
 def check_secret(url: str, secret_file: str) -> None:
@@ -16,7 +16,7 @@ def check_secret(url: str, secret_file: str) -> None:
 
 async def _check(url: str, secret_file: str) -> None:
     secret = load_secret(secret_file) if secret_file else new_secret().encode()
-    signer = Signer(secret, PURPOSE)
+    signer = Signer(secret, RECORD_PURPOSE)
     strangers: list[str] = []
     store = connect(url)
     try:

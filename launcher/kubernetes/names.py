@@ -1,6 +1,6 @@
 """Names the objects and labels them: the same labels everywhere, and of those the few that selectors go by."""
 
-from contracts.version import BATON
+from contracts.version import BATON_VERSION
 from launcher.kubernetes.options import ManifestsConfig
 from launcher.yaml_text import Value
 
@@ -25,7 +25,7 @@ def labels(config: ManifestsConfig, component: str = "") -> Labels:
     """Returns the labels of an object."""
     return {
         **selector(config, component),
-        "app.kubernetes.io/version": BATON,
+        "app.kubernetes.io/version": BATON_VERSION,
         "app.kubernetes.io/managed-by": "baton-manifests",
     }
 

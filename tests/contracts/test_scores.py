@@ -12,8 +12,8 @@ from contracts.messages.gateway import Emitted, Stages, Tokens, decode_from_work
 from contracts.messages.handoff import Branch, Commit
 from contracts.messages.sampling import Limits, Sampling
 from contracts.messages.wire import encode
-from contracts.scores import MOST_PROMPT_SCORES, MOST_TOP, Scores, TokenScore
-from infra.network.sockets import LARGEST_MESSAGE
+from contracts.scores import MAX_PROMPT_SCORES, MAX_TOP_LOGPROBS, Scores, TokenScore
+from infra.network.sockets import MAX_MESSAGE_BYTES
 
 
 def scores(tokens: int, top: int) -> Scores:
@@ -56,14 +56,14 @@ def test_scores_that_are_not_of_their_tokens_are_no_message() -> None:
 
 def test_the_most_scores_of_a_prompt_fit_into_a_message() -> None:
     """In that of the first token, and in a Commit with as many branches as there may be."""
-    for top in (0, MOST_TOP):
-        tokens = MOST_PROMPT_SCORES // (top + 1)
+    for top in (0, MAX_TOP_LOGPROBS):
+        tokens = MAX_PROMPT_SCORES // (top + 1)
         whole = Scores(top, *(bytes(4 * tokens * each) for each in (1, 1, top, top)))
-        branches = [Branch(sample, [sample], scores(1, MOST_TOP)) for sample in range(1024)]
+        branches = [Branch(sample, [sample], scores(1, MAX_TOP_LOGPROBS)) for sample in range(1024)]
         key, one = AttemptKey("r", 0, 1), scores(1, top)
         emitted = Emitted(key, 0, [1], scores=one, prompt_scores=whole)
-        assert len(encode(Tokens(sender="w", receiver="g", emitted=[emitted]))) < LARGEST_MESSAGE
+        assert len(encode(Tokens(sender="w", receiver="g", emitted=[emitted]))) < MAX_MESSAGE_BYTES
         more: dict[str, Any] = dict.fromkeys(("handoff", "payloads", "size", "digest", "offset", "index"), 0)
         more |= {"sampling": Sampling(1), "limits": Limits(1), "stages": Stages()}
         commit = Commit(sender="p", receiver="d", branches=branches, **more, prompt_scores=whole)
-        assert len(encode(commit)) < LARGEST_MESSAGE
+        assert len(encode(commit)) < MAX_MESSAGE_BYTES

@@ -14,15 +14,15 @@ from infra.redis.records import (
     FinishedRecord,
     GatewayRecord,
     KVCounts,
-    Load,
     Memory,
     RequestRecord,
     StatsSample,
+    WorkerLoad,
     WorkerRecord,
 )
-from infra.redis.registry import BEAT, PURPOSE, add_finished, add_stats, publish
+from infra.redis.registry import HEARTBEAT_S, RECORD_PURPOSE, add_finished, add_stats, publish
 
-SIGNER = Signer(b"a secret that the page does not have", PURPOSE)
+SIGNER = Signer(b"a secret that the page does not have", RECORD_PURPOSE)
 GATEWAY = "9f3a6c1be2d04477"
 PREFILL = "3fa2c1aa00112233"
 DECODE = "91bc44aa00112233"
@@ -96,7 +96,9 @@ def worker(epoch: str = PREFILL, **changes: Any) -> WorkerRecord:
         "device": "cpu",
         "dtype": "fp32",
         "started_at": 1.0,
-        "load": Load(running=3, waiting=1, blocks_total=400, blocks_used=100, prompt_tokens=1200, output_tokens=3400),
+        "load": WorkerLoad(
+            running=3, waiting=1, blocks_total=400, blocks_used=100, prompt_tokens=1200, output_tokens=3400
+        ),
     }
     return WorkerRecord(**(fields | changes))
 
@@ -117,7 +119,7 @@ def sharing_worker(epoch: str = PREFILL) -> WorkerRecord:
         used_slots=1600,
         wasted_slots=56,
     )
-    load = Load(12, 4, 400, 100, 220, 9000, 51_000, 34_000, 300, 5 << 30, 0, 15, counts)
+    load = WorkerLoad(12, 4, 400, 100, 220, 9000, 51_000, 34_000, 300, 5 << 30, 0, 15, counts)
     memory = Memory(988 << 20, 2 << 30, 4 << 30, 12 << 10, 6384, 3, 21_000.0, 9e9)
     return worker(epoch, load=load, memory=memory)
 
@@ -191,5 +193,5 @@ class Heart:
         self._thread.join()
 
     def _beat(self) -> None:
-        while not self._stop.wait(BEAT):
+        while not self._stop.wait(HEARTBEAT_S):
             register(self._url, sharing_worker(), worker(DECODE), gateway())

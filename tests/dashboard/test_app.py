@@ -8,7 +8,7 @@ from streamlit.testing.v1 import AppTest
 
 from contracts.slo import Objective
 from dashboard.app import open_source
-from infra.redis.records import KVCounts, Load, StatsSample
+from infra.redis.records import KVCounts, StatsSample, WorkerLoad
 from tests.dashboard.samples import (
     DECODE,
     PREFILL,
@@ -77,7 +77,7 @@ def test_the_page_shows_what_the_gateway_judged(app: AppTest, redis_url: str) ->
 def test_what_sharing_saves(app: AppTest, redis_url: str) -> None:
     register(redis_url, sharing_worker(), worker(DECODE), gateway())
     now, counts = time.time(), KVCounts(queried_tokens=181_000, found_tokens=130_500)
-    old, new = Load(kv=counts), sharing_worker().load
+    old, new = WorkerLoad(kv=counts), sharing_worker().load
     sample(redis_url, *(StatsSample(at, PREFILL, "prefill", load) for at, load in ((now - 9, old), (now, new))))
     end(redis_url, finished(samples=4, output_tokens=164))
     app.run()

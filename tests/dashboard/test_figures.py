@@ -18,7 +18,7 @@ from dashboard.figures import (
     stages,
     timeline,
 )
-from infra.redis.records import FinishedRecord, KVCounts, Load, StatsSample
+from infra.redis.records import FinishedRecord, KVCounts, StatsSample, WorkerLoad
 from tests.dashboard.samples import finished, gateway, in_progress, refused
 
 NOW = 1000.0
@@ -95,7 +95,9 @@ def test_progress() -> None:
 
 def test_rates_add_the_workers_and_ignore_what_is_old_or_alone() -> None:
     def sampled(at: float, prompt: int, output: int, moved: int) -> StatsSample:
-        return StatsSample(at, "e", "decode", Load(prompt_tokens=prompt, output_tokens=output, handoff_bytes=moved))
+        return StatsSample(
+            at, "e", "decode", WorkerLoad(prompt_tokens=prompt, output_tokens=output, handoff_bytes=moved)
+        )
 
     first = [sampled(NOW - 60, 0, 0, 0), sampled(NOW - 8, 100, 1000, 0), sampled(NOW - 4, 140, 1400, 4096)]
     second = [sampled(NOW - 5, 0, 0, 0), sampled(NOW, 0, 50, 0)]
@@ -117,7 +119,7 @@ def test_cached_tokens_are_those_of_the_window_that_were_looked_up() -> None:
 def test_sharing_is_the_growth_over_the_last_minute() -> None:
     def sampled(at: float, queried: int, found: int, preemptions: int) -> StatsSample:
         counts = KVCounts(queried_tokens=queried, found_tokens=found)
-        return StatsSample(at, "e", "decode", Load(preemptions=preemptions, kv=counts))
+        return StatsSample(at, "e", "decode", WorkerLoad(preemptions=preemptions, kv=counts))
 
     before, first, last = sampled(NOW - 61, 0, 0, 0), sampled(NOW - 60, 100, 90, 2), sampled(NOW, 400, 130, 7)
     assert sharing([before, first, sampled(NOW - 9, 100, 90, 3), last], NOW) == (300, 40, 5)

@@ -12,7 +12,7 @@ from dashboard.figures import Progress, Rates, Sharing, Verdict, glance
 from dashboard.palette import STAGES, VERDICTS
 from dashboard.source import WorkerView
 from dashboard.units import as_bytes, as_count, as_ms, as_rate, as_share
-from infra.redis.records import FinishedRecord, KVCounts, KVLink, Load, Memory, SpeculationCounts
+from infra.redis.records import FinishedRecord, KVCounts, KVLink, Memory, SpeculationCounts, WorkerLoad
 from tests.dashboard.samples import DECODE, PREFILL, finished, refused, worker
 
 EVIL = '"><script>alert(1)</script>'
@@ -111,7 +111,9 @@ def test_workers_say_what_sharing_saves_and_where_memory_goes() -> None:
         used_slots=1600,
         wasted_slots=80,
     )
-    load = Load(blocks_total=400, blocks_used=100, blocks_cached=160, preemptions=4, kv=counts, speculation=GUESSES)
+    load = WorkerLoad(
+        blocks_total=400, blocks_used=100, blocks_cached=160, preemptions=4, kv=counts, speculation=GUESSES
+    )
     memory = Memory(3 << 30, 2 << 30, 512 << 20, 96 << 10, 6400, 3)
     html = markup.workers([view(load=load, memory=memory)], {PREFILL: Sharing(200, 20, 1)})
     assert "25% +40% 5% 75% 3 / 2 45% · 1.18 0 → 0" in text(html)
@@ -131,7 +133,7 @@ def test_workers_say_what_sharing_saves_and_where_memory_goes() -> None:
 
 
 def test_a_worker_without_news_says_what_it_has_done_since_its_start() -> None:
-    load = Load(blocks_total=400, blocks_cached=1, kv=KVCounts(queried_tokens=1000, found_tokens=1))
+    load = WorkerLoad(blocks_total=400, blocks_cached=1, kv=KVCounts(queried_tokens=1000, found_tokens=1))
     for lately in ({}, {PREFILL: None}, {PREFILL: Sharing(0, 0, 0)}):
         html = markup.workers([view(load=load, memory=Memory(tokens=6400))], lately)
         assert "0% +&lt;1% \u2013 &lt;1% 0" in text(html) and "host tier none" in html

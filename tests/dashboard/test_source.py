@@ -10,8 +10,8 @@ from contracts.errors import ConfigError, StoreUnavailable
 from dashboard import source as source_module
 from dashboard.source import Source
 from infra.redis.clients import connect_blocking
-from infra.redis.records import Load, StatsSample
-from infra.redis.registry import FINISHED, STATS, index_key, record_key, withdraw
+from infra.redis.records import StatsSample, WorkerLoad
+from infra.redis.registry import FINISHED_KEY, STATS_KEY, index_key, record_key, withdraw
 from tests.dashboard.samples import (
     DECODE,
     PREFILL,
@@ -70,7 +70,7 @@ def test_a_worker_that_fell_silent_before_anybody_looked_shows_its_last_sample(s
     client = connect_blocking(redis_url)
     client.delete(record_key("worker", DECODE))
     client.close()
-    sample(redis_url, StatsSample(time.time() - 20, DECODE, "decode", Load(blocks_total=10, blocks_used=5)))
+    sample(redis_url, StatsSample(time.time() - 20, DECODE, "decode", WorkerLoad(blocks_total=10, blocks_used=5)))
     view = source.read().workers[0]
     assert (view.state, view.role, view.load.blocks_used, view.record) == ("silent", "decode", 5, None)
     source.close()
@@ -88,7 +88,7 @@ def test_only_new_entries_are_read(source: Source, redis_url: str) -> None:
     end(redis_url, *[finished(number) for number in range(1, 4)])
     assert [record.request[-1] for record in source.read().finished] == ["1", "2", "3"]
     client = connect_blocking(redis_url)
-    client.xtrim(FINISHED, maxlen=0, approximate=False)  # what was read once is not asked for again
+    client.xtrim(FINISHED_KEY, maxlen=0, approximate=False)  # what was read once is not asked for again
     end(redis_url, *[finished(number) for number in range(4, 6)])
     assert [record.request[-1] for record in source.read().finished] == ["1", "2", "3", "4", "5"]
     client.close()
@@ -110,8 +110,8 @@ def test_memory_is_bounded(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(source_module, "PER_WORKER", 4)
     source = Source(redis_url)
     end(redis_url, *[finished(number) for number in range(1, 10)])
-    sample(redis_url, *[StatsSample(time.time() + n, PREFILL, "prefill", Load(steps=n)) for n in range(9)])
-    sample(redis_url, StatsSample(time.time() - 100, "old", "prefill", Load()))
+    sample(redis_url, *[StatsSample(time.time() + n, PREFILL, "prefill", WorkerLoad(steps=n)) for n in range(9)])
+    sample(redis_url, StatsSample(time.time() - 100, "old", "prefill", WorkerLoad()))
     seen = source.read()
     assert [record.request[-1] for record in seen.finished] == ["5", "6", "7", "8", "9"]
     assert {epoch: [one.load.steps for one in kept] for epoch, kept in seen.samples.items()} == {PREFILL: [5, 6, 7, 8]}
@@ -120,7 +120,7 @@ def test_memory_is_bounded(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_entries_of_another_version_are_passed_over(source: Source, redis_url: str) -> None:
     client = connect_blocking(redis_url)
-    for stream in (FINISHED, STATS):
+    for stream in (FINISHED_KEY, STATS_KEY):
         client.xadd(stream, {"json": "{}"})
         client.xadd(stream, {"json": b"\xff not json"})
         client.xadd(stream, {"other": "field"})

@@ -7,7 +7,7 @@ import pytest
 
 from infra.process.status import read_status
 from infra.redis.records import Role
-from infra.redis.store import WAITING
+from infra.redis.store import WAITING_STAGE
 from tests.e2e.harness.deaths import death_midway
 from tests.e2e.harness.golden import build_served_model, complete_all, references
 from tests.e2e.harness.streams import Streams
@@ -110,7 +110,9 @@ def test_disturbances_of_every_service_change_no_token(tmp_path: Path, served: t
         system.redis.wait()
         system.start_worker("decode-3")
         waiting = system.directory / "decode-3.status"
-        wait_until(lambda: (status := read_status(waiting)) and status.stage == WAITING, "decode-3 to wait for Redis")
+        wait_until(
+            lambda: (status := read_status(waiting)) and status.stage == WAITING_STAGE, "decode-3 to wait for Redis"
+        )
         disturbed.append(streams.flowing())
         system.start_redis()  # another one, which is empty
         system.address("decode-3")

@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from contracts.errors import ConfigError
-from contracts.messages.sampling import COLDEST, Sampling
+from contracts.messages.sampling import MIN_TEMPERATURE, Sampling
 from engine.executor import Executor
 from engine.plan import PENDING, BlockMove, Plan, Work
 from tests.engine.drive import GREEDY, run, start
@@ -154,7 +154,7 @@ def test_a_work_of_which_every_token_is_forbidden_fails_alone(model: Path) -> No
     free = Work(2, 0, prompt, ([3, 4],), Sampling(seed=3, temperature=2.0))
     executor.launch(Plan(0, [free]))
     clean = executor.collect()
-    for temperature in (0.0, COLDEST, 1e6):
+    for temperature in (0.0, MIN_TEMPERATURE, 1e6):
         sampling = Sampling(seed=0, temperature=temperature, allowed_token_ids=(5, 7))
         stuck = Work(1, 0, prompt, ([1, 2],), sampling, (0, 1), banned=(5, 7))
         executor.launch(Plan(1, [stuck, free]))

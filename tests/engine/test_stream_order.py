@@ -11,7 +11,7 @@ from msgspec import structs
 from transformers import LlamaConfig, PretrainedConfig, Qwen2Config
 
 from contracts.kinds import Codec
-from contracts.kv.spec import Piece, WireForm
+from contracts.kv.spec import PayloadConversion, WireForm
 from contracts.messages.sampling import Sampling
 from engine.backends.base import Backend
 from engine.backends.reference.backend import ReferenceBackend
@@ -104,7 +104,7 @@ class Worker:
             else:
                 form = WireForm(spec.dtype, group.block_tokens, codec)
                 size = bytes_of(form, group.vectors, group.width(spec.dtype), group.parts)
-                self.pool.convert(Piece(form, number, layer, own, 0, 0), [bytes(size * len(own))])
+                self.pool.convert(PayloadConversion(form, number, layer, own, 0, 0), [bytes(size * len(own))])
 
     def copy(self, source: int, target: int) -> None:
         """The moves of one block in all groups."""

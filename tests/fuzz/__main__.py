@@ -48,8 +48,8 @@ IDLE_SECONDS = 60.0
 LOOK_SECONDS = 0.5  # between two looks at whether every service lives
 MEGABYTE = 1 << 20
 GROWTH = 64
-"""A peer's queue holds 4,096 messages (`infra.network.sockets.QUEUE`), here of 3.5 KiB on average, and those of four
-lives of an insider may wait at once: 56 MiB. A million messages are 60 times as much."""
+"""MiB. A peer's queue holds 4,096 messages (`infra.network.sockets.QUEUE_MESSAGES`), here of 3.5 KiB on average, and
+the queues of four lives of an insider may be full at once: 56 MiB. A million messages are 60 times as much."""
 
 
 class FuzzConfig(Struct, frozen=True, kw_only=True):

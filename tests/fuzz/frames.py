@@ -13,11 +13,11 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_ty
 import msgspec
 from msgspec import Struct, structs
 
-from contracts.kv.block_hash import SHORT as KEY
+from contracts.kv.block_hash import SHORT_KEY_BYTES as KEY
 from contracts.messages.gateway import Drain, FromWorker, KeyNews, Piece, ToWorker
 from contracts.messages.handoff import Open, ToDecode, ToPrefill
 from contracts.messages.job import AnyJob
-from contracts.messages.packed_ids import SIZE, packed
+from contracts.messages.packed_ids import ID_BYTES, packed
 from contracts.messages.wire import VERSION, encode
 from contracts.scores import Scores
 
@@ -120,7 +120,7 @@ class Mutator:
             values["pieces"] = self._draw(64)
             values["piece"] = self._draw(max(1, values["pieces"])) if values["pieces"] else 0
         if kind is Piece:
-            values["ids"] = self._chance.randbytes(SIZE * self._draw(300))
+            values["ids"] = self._chance.randbytes(ID_BYTES * self._draw(300))
         if kind is Open and self._chance.random() >= odd:  # whose ids stand beside the prompt
             values["ids"] = packed([id % (1 << 31) for id in values["prompt"].token_ids])  # others cannot be packed
             values["prompt"] = structs.replace(values["prompt"], token_ids=[])

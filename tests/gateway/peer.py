@@ -41,19 +41,19 @@ from contracts.messages.gateway import (
 from contracts.messages.job import AnyJob, PrefillJob
 from contracts.messages.sampling import Finish
 from contracts.messages.wire import VERSION, encode
+from infra.network.bind_address import LOOPBACK_ADDRESS
 from infra.network.curve_keys import CurveKeys
 from infra.network.gatekeeper import Gatekeeper
-from infra.network.reach import LOOPBACK
 from infra.network.sealing import Sealer, Signer
 from infra.network.sockets import token_router, try_send
 from infra.process.ending import end
 from infra.redis.clients import connect
-from infra.redis.queue import PURPOSE, JobQueue
-from infra.redis.records import KVLink, Load, Role, WorkerRecord
-from infra.redis.registry import PURPOSE as RECORDS
+from infra.redis.queue import JOB_PURPOSE, JobQueue
+from infra.redis.records import KVLink, Role, WorkerLoad, WorkerRecord
+from infra.redis.registry import RECORD_PURPOSE as RECORDS
 from infra.redis.registry import publish
 from tests.scores import scores_of
-from worker.gateways.bodies import NO_BODY, Bodies, Missing
+from worker.gateways.bodies import REASON_NO_BODY, MissingPrompt, PromptBodies
 
 STEP = 0.004  # s between tokens
 
@@ -106,14 +106,14 @@ class Peer:
         self.asks: list[Ask] = []
         self.ends: list[Ended] = []
         self.holding: dict[SampleKey, Sequence] = {}
-        self.load = Load(blocks_total=1000)
+        self.load = WorkerLoad(blocks_total=1000)
         self.links: list[KVLink] = []
         self.taken = NO_TICKET
         self.pieces: list[Piece] = []
         self.decoders: dict[str, Peer] = {}
         self._redis, self._secret, self._model, self._answer = redis, secret, model, answer
         self._dead: dict[SampleKey, int] = {}
-        self._bodies = Bodies()
+        self._bodies = PromptBodies()
         self._gateways: dict[str, bytes] = {}
         self._tasks: list[asyncio.Task[Any]] = []
         self._open = contextlib.AsyncExitStack()
@@ -123,9 +123,9 @@ class Peer:
         keys = CurveKeys.of(self._secret)
         self._context = zmq.asyncio.Context()
         self._gatekeeper = Gatekeeper(self._context, keys)
-        self._socket, address = token_router(self._context, LOOPBACK, keys)
+        self._socket, address = token_router(self._context, LOOPBACK_ADDRESS, keys)
         self._store = connect(self._redis)
-        self._queue = JobQueue(self._store, Sealer(self._secret, PURPOSE), self.epoch)
+        self._queue = JobQueue(self._store, Sealer(self._secret, JOB_PURPOSE), self.epoch)
         await self._queue.open()
         self.record = WorkerRecord(
             epoch=self.epoch,
@@ -288,11 +288,11 @@ class Peer:
         if self.faults.get("deaf_to_pieces"):
             return
         come = self._bodies.take(piece, time.monotonic())
-        assert not isinstance(come, Missing), come
+        assert not isinstance(come, MissingPrompt), come
         if come is not None and self.faults.get("loses_bodies"):
             for sample in come.samples:
                 self.holding[SampleKey(come.request, sample)] = sequence = Sequence(come, sample, [])
-                await self._fail(sequence, NO_BODY, retryable=True)
+                await self._fail(sequence, REASON_NO_BODY, retryable=True)
         elif come is not None:
             self._submit(come)
         await self._want()

@@ -22,7 +22,7 @@ from infra.network.tls import certificate
 from infra.process.status import StatusFile
 from infra.redis.clients import Store, connect
 from infra.redis.records import FinishedRecord, Role
-from infra.redis.registry import FINISHED
+from infra.redis.registry import FINISHED_KEY
 from tests.gateway.peer import Peer, introduce
 from tests.plain_http import PLAIN
 
@@ -97,7 +97,7 @@ class Running:
         """The records of requests that ended, as soon as there are so many."""
         end = time.monotonic() + SECONDS
         while True:
-            entries: Any = await self.store.xrange(FINISHED)
+            entries: Any = await self.store.xrange(FINISHED_KEY)
             if len(entries) >= count:
                 return [msgspec.json.decode(fields[b"json"], type=FinishedRecord) for _, fields in entries]
             assert time.monotonic() < end, f"{len(entries)} of {count} records"

@@ -23,7 +23,7 @@ from infra.config.gateway import GatewayConfig
 from infra.config.store import StoreConfig
 from infra.network.listening import listen
 from infra.process.status import StatusFile, read_status
-from infra.redis.store import WAITING
+from infra.redis.store import WAITING_STAGE
 from tests.gateway.peer import Peer
 from tests.gateway.running import until
 from tests.plain_http import PLAIN
@@ -158,7 +158,7 @@ def test_a_port_in_use(start: Start) -> None:
 def test_redis_that_is_away_is_waited_for(start: Start, tmp_path: Path) -> None:
     status = tmp_path / "status"
     process = start(**{"redis": f"unix://{tmp_path}/nobody", "status-file": str(status)})
-    wait_until(lambda: (found := read_status(status)) and found.stage == WAITING, "the gateway to wait")
+    wait_until(lambda: (found := read_status(status)) and found.stage == WAITING_STAGE, "the gateway to wait")
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=20)
     assert process.returncode == 0 and said.count("no answer from a Redis server") == 1, said

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from contracts.errors import GatewayError
-from infra.completions_client import LARGEST, Chunk, Endpoint, EventStream
+from infra.completions_client import MAX_RESPONSE_BYTES, CompletionChunk, CompletionEvents, CompletionsClient
 from tests.dashboard.samples import GATEWAY
 from tests.dashboard.stand_in import WORDS, StandIn
 
@@ -24,7 +24,7 @@ def asking(text: str) -> dict[str, object]:
 
 
 def test_an_answer_comes_in_pieces_with_its_id_and_its_tokens(stand_in: StandIn) -> None:
-    endpoint = Endpoint(f"{stand_in.url}/v1/")
+    endpoint = CompletionsClient(f"{stand_in.url}/v1/")
     assert endpoint.model() == "demo"
     chunks = list(endpoint.stream(CHAT, asking("a story")))
     assert [chunk.text for chunk in chunks if chunk.text] == list(WORDS)
@@ -34,7 +34,7 @@ def test_an_answer_comes_in_pieces_with_its_id_and_its_tokens(stand_in: StandIn)
 
 
 def test_completions_have_text_of_their_own(stand_in: StandIn) -> None:
-    chunks = list(Endpoint(stand_in.url).stream("/v1/completions", {"prompt": [1], "max_tokens": 3}))
+    chunks = list(CompletionsClient(stand_in.url).stream("/v1/completions", {"prompt": [1], "max_tokens": 3}))
     assert [chunk.text for chunk in chunks] == ["w0", "w1", "w2", ""]
 
 
@@ -48,18 +48,18 @@ def test_completions_have_text_of_their_own(stand_in: StandIn) -> None:
 )
 def test_what_the_endpoint_says_is_the_error(stand_in: StandIn, question: str, sentence: str) -> None:
     with pytest.raises(GatewayError, match=f"^{sentence}$"):
-        list(Endpoint(stand_in.url).stream(CHAT, asking(question)))
+        list(CompletionsClient(stand_in.url).stream(CHAT, asking(question)))
 
 
 def test_an_answer_has_a_longest_time(stand_in: StandIn) -> None:
     with pytest.raises(GatewayError, match="the answer took longer than 0 s"):
-        list(Endpoint(stand_in.url).stream(CHAT, asking("a story"), longest=0.0))
+        list(CompletionsClient(stand_in.url).stream(CHAT, asking("a story"), longest=0.0))
 
 
 @pytest.mark.parametrize("url", ["ftp://a", "http://", "http://a:99999", "http://[::1", "http://a:0", ""])
 def test_a_bad_url_is_named(url: str) -> None:
     with pytest.raises(GatewayError) as refused:
-        Endpoint(url, "--gateway")
+        CompletionsClient(url, "--gateway")
     assert str(refused.value) == f"--gateway: {url!r}: expected a URL such as http://127.0.0.1:8000"
 
 
@@ -67,15 +67,15 @@ def test_an_ipv6_address_needs_brackets() -> None:
     with pytest.raises(
         GatewayError, match=r"^--url: '::1:8000': an IPv6 address stands in brackets, such as http://\["
     ):
-        Endpoint("::1:8000")
-    assert Endpoint("[::1]:8000").url == "http://[::1]:8000"
+        CompletionsClient("::1:8000")
+    assert CompletionsClient("[::1]:8000").url == "http://[::1]:8000"
 
 
 def test_an_endpoint_that_is_not_there_is_named() -> None:
     with pytest.raises(GatewayError, match=r"^http://127\.0\.0\.1:1 cannot be reached: "):
-        Endpoint("127.0.0.1:1").model()
+        CompletionsClient("127.0.0.1:1").model()
     with pytest.raises(GatewayError, match=r"^http://a\.\.b cannot be reached: "):
-        Endpoint("a..b").model()
+        CompletionsClient("a..b").model()
 
 
 def event(text: str) -> bytes:
@@ -85,11 +85,11 @@ def event(text: str) -> bytes:
 def test_events_are_found_wherever_their_bytes_are_cut() -> None:
     said = b": hello\n\n" + event("fox \u00e9") + event("owl") + b"data:[DONE]\n\n"
     for size in (1, 7, len(said)):
-        events = EventStream()
+        events = CompletionEvents()
         parts = (said[at : at + size] for at in range(0, len(said), size))
         assert [chunk for part in parts for chunk in events.feed(part)] == [
-            Chunk("1", "fox \u00e9", None),
-            Chunk("1", "owl", None),
+            CompletionChunk("1", "fox \u00e9", None),
+            CompletionChunk("1", "owl", None),
         ]
         assert events.ended
 
@@ -101,9 +101,9 @@ def test_events_are_found_wherever_their_bytes_are_cut() -> None:
         (b"data: []\n", "the endpoint sent an event that is no part of an answer"),
         (b'data: {"choices": [{}]}\n', "the endpoint sent an event that is no part of an answer"),
         (b'data: {"error": "text"}\n', "the endpoint sent an event that is no part of an answer"),
-        (b"data: " + bytes(LARGEST), f"the endpoint sent a line of more than {LARGEST} bytes"),
+        (b"data: " + bytes(MAX_RESPONSE_BYTES), f"the endpoint sent a line of more than {MAX_RESPONSE_BYTES} bytes"),
     ],
 )
 def test_what_is_no_stream_of_chunks_is_refused(data: bytes, sentence: str) -> None:
     with pytest.raises(GatewayError, match=f"^{sentence}$"):
-        list(EventStream().feed(data))
+        list(CompletionEvents().feed(data))

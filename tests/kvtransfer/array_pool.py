@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from contracts.kinds import Codec
-from contracts.kv.spec import KVSpec, Piece
+from contracts.kv.spec import KVSpec, PayloadConversion
 
 
 class ArrayPool:
@@ -45,7 +45,7 @@ class ArrayPool:
         self.writes += len(blocks)
         self.payloads += 1
 
-    def convert(self, piece: Piece, payload: Sequence[memoryview | bytes]) -> None:
+    def convert(self, piece: PayloadConversion, payload: Sequence[memoryview | bytes]) -> None:
         raise AssertionError("bytes are not numbers")
 
 

@@ -8,7 +8,7 @@ import zmq
 
 from contracts.errors import MessageError
 from contracts.messages.handoff import Layer, decode_layer
-from kvtransfer.outbound_link import OutboundLink
+from kvtransfer.prefill_link_driver import PrefillLinkDriver
 from kvtransfer.transports.ring import Ring
 
 Frames = list[bytes]
@@ -19,7 +19,7 @@ Fate = Callable[[Frames], list[Frames]]
 class Meddler:
     """Stands in for the socket that a link's headers leave by. Payload messages count from 0, probes do not."""
 
-    def __init__(self, link: OutboundLink, fates: dict[int, Fate], probes: bool = False, at: int = 0) -> None:
+    def __init__(self, link: PrefillLinkDriver, fates: dict[int, Fate], probes: bool = False, at: int = 0) -> None:
         """Takes the socket's place, of connection `at`. `fates` are by number of the payload.
 
         With `probes`, those are lost as well.

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from contracts.kv.spec import KVGroup, KVSpec
 from infra.config.transfer import TransferConfig
 from infra.network.addresses import Network
+from kvtransfer.decode_transfer import DecodeTransfer
 from kvtransfer.events import (
     CommitHandoff,
     Dropped,
@@ -25,10 +26,9 @@ from kvtransfer.events import (
     Unpinned,
 )
 from kvtransfer.handoff import HandoffKey
-from kvtransfer.inbound import Inbound
-from kvtransfer.outbound import Outbound
-from kvtransfer.protocol.sender import SenderState
-from kvtransfer.transports.ring_channel import FRAMES
+from kvtransfer.prefill_transfer import PrefillTransfer
+from kvtransfer.protocol.prefill_handoff import PrefillHandoffState
+from kvtransfer.transports.ring_channel import FRAMES_PER_PAYLOAD
 from tests.kvtransfer.array_pool import ArrayPool
 from tests.kvtransfer.world import TOKENS, opened
 from tests.network import SECRET
@@ -43,7 +43,7 @@ WAYS: dict[str, Way] = {
     "tcp, sealed": dict(kv_transport="tcp"),
     "tcp": dict(kv_transport="tcp", kv_security="none"),
     "ipc": dict(kv_transport="ipc"),
-    "shm": dict(kv_transport="shm", frame=CONFIG.frame // FRAMES),  # the same payloads as over the others
+    "shm": dict(kv_transport="shm", frame=CONFIG.frame // FRAMES_PER_PAYLOAD),  # the same payloads as over the others
 }
 
 
@@ -79,13 +79,13 @@ class Pair:
         self.outbound = self.sender(config)
         self.blocks: dict[int, list[int]] = {}
 
-    def receiver(self, config: TransferConfig, epoch: str = DECODE) -> Inbound:
+    def receiver(self, config: TransferConfig, epoch: str = DECODE) -> DecodeTransfer:
         """Starts a decode side, on this host."""
-        return Inbound(config, epoch, SPEC, self.target, self.network, self.on_inbound, trace=True)
+        return DecodeTransfer(config, epoch, SPEC, self.target, self.network, self.on_inbound, trace=True)
 
-    def sender(self, config: TransferConfig, epoch: str = PREFILL) -> Outbound:
+    def sender(self, config: TransferConfig, epoch: str = PREFILL) -> PrefillTransfer:
         """Starts a prefill side."""
-        return Outbound(config, epoch, SPEC, self.source, self.network, self.out_events.append, trace=True)
+        return PrefillTransfer(config, epoch, SPEC, self.source, self.network, self.out_events.append, trace=True)
 
     def on_inbound(self, event: ToDecodeEngine) -> None:
         self.in_events.append(event)
@@ -118,13 +118,13 @@ class Pair:
 
     def asking(self) -> set[int]:
         """Lists the handoffs that wait for room."""
-        return {number for number, state in self.states().items() if state is SenderState.OPENING}
+        return {number for number, state in self.states().items() if state is PrefillHandoffState.OPENING}
 
     def unclosed(self) -> set[int]:
         """Lists the handoffs that have not ended on the prefill side."""
-        return {number for number, state in self.states().items() if state is not SenderState.CLOSED}
+        return {number for number, state in self.states().items() if state is not PrefillHandoffState.CLOSED}
 
-    def states(self) -> dict[int, SenderState]:
+    def states(self) -> dict[int, PrefillHandoffState]:
         """Tells where each handoff stands on the prefill side, until nothing of it can be read."""
         sides = [link.side for link in self.outbound._links.values()]
         return {number: sender.state for side in sides for number, sender in side.handoffs.items()}

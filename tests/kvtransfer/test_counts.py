@@ -2,7 +2,7 @@
 
 from infra.redis.records import HandoffCounts, KVLink
 from kvtransfer.events import AbortHandoff, Closed, HandoffTimes, Landed, RoomWanted
-from kvtransfer.protocol.outcomes import OTHER, Outcomes
+from kvtransfer.protocol.outcomes import OTHER_REASON, Outcomes
 from tests.kvtransfer.pair import DECODE, PREFILL, Way, bounded, pair, until
 from tests.kvtransfer.world import TOKENS
 
@@ -62,4 +62,4 @@ def test_a_word_that_only_a_peer_knows_is_no_reason_of_ours() -> None:
         outcomes.given_up(reason)
     outcomes.accepted(HandoffTimes(1000.0, 500.0, 250.0))
     outcomes.accepted(HandoffTimes(1000.0, 500.0, 250.0))
-    assert outcomes.counts({"stray": 3}) == HandoffCounts(2.0, 1.0, 0.5, 0.0, {"gap": 2, OTHER: 2}, {"stray": 3})
+    assert outcomes.counts({"stray": 3}) == HandoffCounts(2.0, 1.0, 0.5, 0.0, {"gap": 2, OTHER_REASON: 2}, {"stray": 3})

@@ -18,8 +18,8 @@ from contracts.ids import AttemptKey
 from contracts.messages.wire import encode
 from infra.config.transfer import TransferConfig
 from infra.network.addresses import Network
+from infra.network.bind_address import LOOPBACK_ADDRESS
 from infra.network.gatekeeper import Gatekeeper
-from infra.network.reach import LOOPBACK
 from infra.network.sockets import dealer, payload_ipc_router, router, send_now, send_now_tracked
 from kvtransfer.events import (
     AbortHandoff,
@@ -36,7 +36,7 @@ from kvtransfer.events import (
     Unpinned,
 )
 from kvtransfer.handoff import HandoffKey
-from kvtransfer.outbound import Outbound
+from kvtransfer.prefill_transfer import PrefillTransfer
 from tests.kvtransfer.array_pool import ArrayPool
 from tests.kvtransfer.pair import CONFIG, DECODE, LAYERS, PREFILL, SPEC, WAYS, Pair, Way, bounded, pair, until
 from tests.kvtransfer.world import TOKENS, commit, layer, opened, opening
@@ -366,9 +366,9 @@ def test_malformed_frames_are_counted_and_harm_nobody(way: Way) -> None:
 def test_a_sender_survives_nonsense() -> None:
     async def run() -> None:
         network = Network.of(SECRET)
-        socket, address = router(network.context, LOOPBACK, KEYS)
+        socket, address = router(network.context, LOOPBACK_ADDRESS, KEYS)
         events: list[ToPrefillEngine] = []
-        outbound = Outbound(CONFIG, PREFILL, SPEC, ArrayPool(SPEC, 8), network, events.append)
+        outbound = PrefillTransfer(CONFIG, PREFILL, SPEC, ArrayPool(SPEC, 8), network, events.append)
         outbound.handle(opened(16, decode_address=address, deadline=time.monotonic() + 60, blocks=([1],)))
         link, _ = await socket.recv_multipart()
         assert send_now(socket, [link, b"\xc1nonsense"])
@@ -414,7 +414,7 @@ def test_the_tracker_watches_every_frame() -> None:
     async def run() -> None:
         context = zmq.asyncio.Context()
         gatekeeper = Gatekeeper(context, KEYS)
-        socket, address = router(context, LOOPBACK, KEYS)
+        socket, address = router(context, LOOPBACK_ADDRESS, KEYS)
         sender = dealer(context, address, KEYS)
         large = memoryview(bytearray(4 << 20))
         frames: list[bytes | memoryview] = [b"header", large, b"small"]  # the last is copied, and done at once

@@ -5,15 +5,15 @@ from msgspec.structs import replace
 
 from contracts.errors import ConfigError
 from contracts.kinds import Codec
-from contracts.kv.spec import KVGroup, KVSpec, Piece, WireForm, refuse_codec_of_bytes
+from contracts.kv.spec import KVGroup, KVSpec, PayloadConversion, WireForm, refuse_codec_of_bytes
 from contracts.messages.handoff import Credit, Grant, Open, Refused
 from infra.config.transfer import TransferConfig
 from kvtransfer.events import LayerReady, RoomGranted, RoomWanted
 from kvtransfer.handoff import HandoffKey
+from kvtransfer.protocol.decode_links import DecodeLinks
 from kvtransfer.protocol.flow import LinkRate
 from kvtransfer.protocol.instructions import Land, Send
-from kvtransfer.protocol.receivers import Receivers
-from kvtransfer.protocol.senders import Senders
+from kvtransfer.protocol.prefill_link import PrefillLink
 from tests.kvtransfer.world import DECODE, PREFILL, layer, opened, opening, prompt, to_prefill
 
 # Four vectors of eight numbers for each token.
@@ -47,7 +47,7 @@ def test_a_block_on_its_way(codec: Codec, size: int) -> None:
 )
 def test_what_cannot_be_converted_is_refused_with_both_fingerprints(changes: dict[str, object]) -> None:
     theirs = replace(SPEC, **changes)
-    (send,) = Receivers(TransferConfig(), DECODE, SPEC).receive(LINK, open_of(theirs, 20), 0, 0.0)
+    (send,) = DecodeLinks(TransferConfig(), DECODE, SPEC).receive(LINK, open_of(theirs, 20), 0, 0.0)
     assert isinstance(send, Send) and isinstance(send.message, Refused)
     assert (send.message.reason, send.message.retryable) == ("misfit", False)
     assert theirs.fingerprint() in send.message.message and SPEC.fingerprint() in send.message.message
@@ -62,7 +62,7 @@ def test_what_is_quantized_is_not_converted_and_refused_with_both_forms(theirs: 
         ends = ends[::-1]
     sent, here = ends
     assert sent.content() != here.content()
-    (send,) = Receivers(TransferConfig(), DECODE, here).receive(LINK, open_of(sent, 20), 0, 0.0)
+    (send,) = DecodeLinks(TransferConfig(), DECODE, here).receive(LINK, open_of(sent, 20), 0, 0.0)
     assert isinstance(send, Send) and isinstance(send.message, Refused)
     for spec in ends:
         assert f"{spec.fingerprint()} ({spec.dtype} in blocks of {spec.groups[0].block_tokens})" in send.message.message
@@ -70,7 +70,7 @@ def test_what_is_quantized_is_not_converted_and_refused_with_both_forms(theirs: 
 
 def test_what_is_quantized_passes_as_it_lies() -> None:
     here = _pool(WireForm("int8", 16))
-    (wanted,) = Receivers(TransferConfig(), DECODE, here).receive(LINK, open_of(here, 20), 0, 0.0)
+    (wanted,) = DecodeLinks(TransferConfig(), DECODE, here).receive(LINK, open_of(here, 20), 0, 0.0)
     assert isinstance(wanted, RoomWanted) and here.content() == _pool(WireForm("int8", 16)).content()
     with pytest.raises(ConfigError, match=r"^--kv-codec: 'fp8': the pool has a byte for each value"):
         refuse_codec_of_bytes("int8", "fp8")
@@ -84,7 +84,7 @@ def _pool(form: WireForm) -> KVSpec:
 
 
 def test_a_form_that_is_not_the_fingerprints_is_refused() -> None:
-    (send,) = Receivers(TransferConfig(), DECODE, SPEC).receive(LINK, open_of(SPEC, 20, WireForm("bf16", 16)), 0, 0.0)
+    (send,) = DecodeLinks(TransferConfig(), DECODE, SPEC).receive(LINK, open_of(SPEC, 20, WireForm("bf16", 16)), 0, 0.0)
     assert isinstance(send, Send) and isinstance(send.message, Refused) and send.message.reason == "misfit"
 
 
@@ -96,7 +96,7 @@ def test_larger_blocks_come_whole_and_land_behind_what_is_held(held: int, theirs
     """Blocks of 64 tokens come to a pool with blocks of 16. A prompt of 100 tokens has two of theirs, seven of ours."""
     theirs = SPEC.in_form(WireForm("fp32", 64))
     assert theirs is not None
-    receivers = Receivers(TransferConfig(), DECODE, SPEC)
+    receivers = DecodeLinks(TransferConfig(), DECODE, SPEC)
     (wanted,) = receivers.receive(LINK, open_of(theirs, 100), 0, 0.0)
     assert isinstance(wanted, RoomWanted)
     ours = list(range(11, 18))
@@ -107,11 +107,11 @@ def test_larger_blocks_come_whole_and_land_behind_what_is_held(held: int, theirs
     size = (2 - theirs_held) * 64 * 4 * 8 * 4
     (land,) = receivers.receive(LINK, layer(0, 1, theirs_held, 2 - theirs_held, size=size), size, 0.0)
     assert isinstance(land, Land)
-    assert land.blocks == Piece(theirs.form(), 0, 1, ours, first, held * 16)
+    assert land.blocks == PayloadConversion(theirs.form(), 0, 1, ours, first, held * 16)
 
 
 def test_no_more_handoffs_wait_for_room_than_may() -> None:
-    receivers = Receivers(TransferConfig(grants_waiting=2), DECODE, SPEC)
+    receivers = DecodeLinks(TransferConfig(grants_waiting=2), DECODE, SPEC)
     opens = [replace(open_of(SPEC, 20), handoff=number, request=f"r{number}") for number in range(5)]
     for number in (1, 2):
         assert isinstance(receivers.receive(LINK, opens[number], 0, 0.0)[0], RoomWanted)
@@ -141,7 +141,7 @@ def test_only_a_busy_link_says_how_fast_it_is() -> None:
 )
 def test_a_codec_is_used_on_the_links_that_are_slow(below: float, took: float | None, codec: Codec) -> None:
     config = TransferConfig(kv_codec="int8", kv_codec_below=below, window=4096)
-    senders = Senders(config, PREFILL, DECODE, SPEC)
+    senders = PrefillLink(config, PREFILL, DECODE, SPEC)
     if took is not None:
         senders.open(opened(32), 0.0)
         senders.receive(to_prefill(Grant, held=[0], limit=1 << 20), 0.0)

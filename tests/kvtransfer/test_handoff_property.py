@@ -22,14 +22,14 @@ from contracts.kv.spec import KVGroup, KVSpec
 from contracts.messages.handoff import Branch, Grant, Layer, Remind, decode_to_decode, decode_to_prefill
 from contracts.messages.wire import Addressed, encode
 from infra.config.transfer import TransferConfig
-from kvtransfer.digest import Place, payload_digest
+from kvtransfer.digest import PayloadPlace, payload_digest
 from kvtransfer.events import AbortHandoff, Closed, Dropped, Landed, LayerReady, RoomGranted, RoomWanted, Unpinned
 from kvtransfer.handoff import HandoffKey, handoff_blocks
+from kvtransfer.protocol.decode_handoff import DecodeHandoffState
+from kvtransfer.protocol.decode_links import DecodeLinks
 from kvtransfer.protocol.instructions import Instruction, Land, Lost, Send
-from kvtransfer.protocol.receiver import ReceiverState
-from kvtransfer.protocol.receivers import Receivers
-from kvtransfer.protocol.sender import FrameDone, Sender, SenderState
-from kvtransfer.protocol.senders import Senders
+from kvtransfer.protocol.prefill_handoff import FrameDone, PrefillHandoff, PrefillHandoffState
+from kvtransfer.protocol.prefill_link import PrefillLink
 from tests.kvtransfer.world import BLOCK_BYTES, SPEC, TOKENS, Pool, opened
 
 HANDOFFS = 3
@@ -66,7 +66,7 @@ class HandoffMachine(RuleBasedStateMachine):
         self.out: list[Packet] = []  # to the decode side
         self.back: list[bytes] = []  # to the prefill side
         self.target_blocks: dict[HandoffKey, list[int]] = {}  # reserved
-        self.pushed: dict[tuple[str, int], dict[Place, int]] = {}  # digests of the payloads that left
+        self.pushed: dict[tuple[str, int], dict[PayloadPlace, int]] = {}  # digests of the payloads that left
         self.free = list(range(1, 64))
         self.wanted: list[HandoffKey] = []
         self.heard: set[HandoffKey] = set()  # whose Open has come to this life of the decode side
@@ -123,7 +123,7 @@ class HandoffMachine(RuleBasedStateMachine):
         """Starts a decode side; nothing is left of what an earlier one held."""
         self.decode_lives += 1
         self.decode = f"decode-{self.decode_lives}"
-        self.receivers = Receivers(self.config, self.decode, self.spec, trace=True)
+        self.receivers = DecodeLinks(self.config, self.decode, self.spec, trace=True)
         for blocks in self.target_blocks.values():
             self.scribble(self.target, blocks)
             self.free += blocks
@@ -134,7 +134,7 @@ class HandoffMachine(RuleBasedStateMachine):
         self.attempt += 1
         self.prefill = f"prefill-{self.attempt}"
         self.source = Pool(self.spec, 64, seed=1)
-        self.senders = Senders(self.config, self.prefill, self.decode, self.spec, trace=True)
+        self.senders = PrefillLink(self.config, self.prefill, self.decode, self.spec, trace=True)
         self.socket, self.channel = [], []
         self.source_blocks: dict[int, list[int]] = {}
         self.expected: dict[int, bytes] = {}
@@ -173,7 +173,7 @@ class HandoffMachine(RuleBasedStateMachine):
     @rule(number=NUMBERS, layer=st.sampled_from(LAYERS), upto=st.sampled_from([1, 2, BLOCKS]))
     def layer_ready(self, number: int, layer: int, upto: int) -> None:
         sender = self.senders.handoffs.get(number)
-        if sender is None or (sender.state is not SenderState.COMMITTED and sender._going is None):
+        if sender is None or (sender.state is not PrefillHandoffState.COMMITTED and sender._going is None):
             self.sender_does(self.senders.handle(LayerReady(number, *self.places[layer], upto), self.now))
 
     @rule(number=NUMBERS, ended=st.sets(st.integers(0, 2)))
@@ -357,7 +357,7 @@ class HandoffMachine(RuleBasedStateMachine):
 
     # carrying out -------------------------------------------------------------------------------------------------
 
-    def push_payload(self, sender: Sender, payload: object) -> None:
+    def push_payload(self, sender: PrefillHandoff, payload: object) -> None:
         header = self.senders.header(sender, payload)  # type: ignore[arg-type]
         group, layer = self.places[header.layer]
         assert header.first >= self.held[sender.number][group], "the decode side holds this block"
@@ -507,7 +507,7 @@ class HandoffMachine(RuleBasedStateMachine):
                 self.push_payload(*turn)
 
     def waits(self) -> bool:
-        return any(receiver.state is not ReceiverState.OWNED for receiver in self.receivers.handoffs.values())
+        return any(receiver.state is not DecodeHandoffState.OWNED for receiver in self.receivers.handoffs.values())
 
 
 HandoffMachine.TestCase.settings = settings(

@@ -16,7 +16,7 @@ from infra.config.transfer import TransferConfig
 from infra.network.sockets import dealer, payload_dealer
 from kvtransfer.events import Closed, LayerReady
 from kvtransfer.transports.joining import Joining
-from kvtransfer.transports.payload_sockets import NAME, PREFIX, PayloadSockets, sweep
+from kvtransfer.transports.payload_sockets import DIRECTORY_PREFIX, SOCKET_NAME, PayloadSockets, sweep
 from kvtransfer.transports.ring import Ring
 from tests.kvtransfer.meddler import Meddler
 from tests.kvtransfer.pair import DECODE, PREFILL, Way, bounded, pair, until
@@ -53,7 +53,7 @@ def test_a_directory_that_cannot_be_entered_is_no_way(tmp_path: Path) -> None:
     me = os.geteuid()
     closed = tmp_path / "closed"
     closed.mkdir()
-    (closed / NAME).touch()
+    (closed / SOCKET_NAME).touch()
     closed.chmod(0)
 
     async def run() -> None:
@@ -61,7 +61,7 @@ def test_a_directory_that_cannot_be_entered_is_no_way(tmp_path: Path) -> None:
             joining = Joining(QUICK, (PREFILL, DECODE), network, 1 << 20, None, "tcp://127.0.0.1:9")  # type: ignore[arg-type]
             os.seteuid(me or 65534)
             try:
-                assert joining.channel(replace(GOOD, ipc=f"ipc://{closed / NAME}")) is None
+                assert joining.channel(replace(GOOD, ipc=f"ipc://{closed / SOCKET_NAME}")) is None
             finally:
                 os.seteuid(me)
                 closed.chmod(0o700)
@@ -89,7 +89,7 @@ def test_a_worker_does_without_a_unix_socket(tmp_path: Path, monkeypatch: pytest
 
 
 def test_what_a_killed_worker_left_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    dead, young = tmp_path / f"{PREFIX}dead", tmp_path / f"{PREFIX}young"
+    dead, young = tmp_path / f"{DIRECTORY_PREFIX}dead", tmp_path / f"{DIRECTORY_PREFIX}young"
     for path in (dead, young):
         path.mkdir()
     os.utime(dead, (0, 0))

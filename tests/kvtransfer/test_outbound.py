@@ -11,11 +11,11 @@ from contracts.messages.packed_ids import packed
 from contracts.messages.wire import encode
 from infra.config.transfer import TransferConfig
 from infra.network.addresses import Network
-from infra.network.reach import LOOPBACK
+from infra.network.bind_address import LOOPBACK_ADDRESS
 from infra.network.sockets import router
 from infra.redis.records import HandoffCounts
 from kvtransfer.events import Closed, CommitHandoff, LayerReady, OpenHandoff, Unpinned
-from kvtransfer.outbound import Outbound
+from kvtransfer.prefill_transfer import PrefillTransfer
 from tests.kvtransfer.array_pool import ArrayPool
 from tests.network import KEYS, SECRET, guarded
 from tests.worker.roles import LIMITS, SAMPLING, SPEC
@@ -45,8 +45,8 @@ def test_an_open_says_what_the_job_says() -> None:
     async def run() -> ToDecode:
         memory = ArrayPool(SPEC, 8)
         async with guarded() as network, asyncio.timeout(5):
-            socket, address = router(network.context, LOOPBACK, KEYS)
-            outbound = Outbound(TransferConfig(), "me", SPEC, memory, network, lambda event: None)
+            socket, address = router(network.context, LOOPBACK_ADDRESS, KEYS)
+            outbound = PrefillTransfer(TransferConfig(), "me", SPEC, memory, network, lambda event: None)
             outbound.handle(opened(address))
             _, data = await socket.recv_multipart()
             await outbound.close()
@@ -65,7 +65,7 @@ def test_an_address_that_nobody_can_have_ends_the_handoff() -> None:
     async def run() -> HandoffCounts:
         network = Network.of(SECRET)
         memory = ArrayPool(SPEC, 8)
-        outbound = Outbound(TransferConfig(), "me", SPEC, memory, network, events.append)
+        outbound = PrefillTransfer(TransferConfig(), "me", SPEC, memory, network, events.append)
         outbound.handle(opened("nonsense"))
         await outbound.close()
         await network.close()
@@ -83,8 +83,8 @@ def test_what_passes_until_a_commit_is_sent_is_exposed() -> None:
     async def run() -> ToDecode:
         memory = ArrayPool(SPEC, 8)
         async with guarded() as network, asyncio.timeout(5):
-            socket, address = router(network.context, LOOPBACK, KEYS)
-            outbound = Outbound(TransferConfig(), "me", SPEC, memory, network, lambda event: None)
+            socket, address = router(network.context, LOOPBACK_ADDRESS, KEYS)
+            outbound = PrefillTransfer(TransferConfig(), "me", SPEC, memory, network, lambda event: None)
             outbound.handle(opened(address))
             link, _ = await socket.recv_multipart()
             grant = Grant(sender="decode", receiver="me", handoff=7, held=[3], limit=0)

@@ -27,12 +27,12 @@ from infra.config.transfer import TransferConfig
 from kvtransfer.digest import payload_digest
 from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted
 from kvtransfer.handoff import HandoffKey
+from kvtransfer.protocol.decode_handoff import DecodeHandoffState
+from kvtransfer.protocol.decode_links import DecodeLinks
 from kvtransfer.protocol.instructions import Instruction, Land, Send
-from kvtransfer.protocol.receiver import ReceiverState
-from kvtransfer.protocol.receivers import Receivers
 from tests.kvtransfer.world import CONFIG, DECODE, KEY, PREFILL, SPEC, commit, layer, opening, prompt, to_decode
 
-S = ReceiverState
+S = DecodeHandoffState
 LINK = b"link"
 QUICK = replace(CONFIG, verify_deadline=1.0)
 GRANTED = RoomGranted(KEY, ([4, 5, 6],), (0,))
@@ -52,7 +52,7 @@ class Side:
     """Drives handoff number 1 of prefill-1 by hand; payloads are zeros and land at once, or when the test says."""
 
     def __init__(self) -> None:
-        self.receivers = Receivers(QUICK, DECODE, SPEC)
+        self.receivers = DecodeLinks(QUICK, DECODE, SPEC)
 
     def do(self, event: object, now: float = 0.0) -> list[Instruction]:
         if isinstance(event, RoomGranted | RoomRefused | HandoffOver):
@@ -69,7 +69,7 @@ class Side:
         return self.receivers.landed(move, digest, 0.0)
 
     @property
-    def state(self) -> ReceiverState:
+    def state(self) -> DecodeHandoffState:
         receiver = self.receivers.handoffs.get(KEY)
         return S.NONE if receiver is None else receiver.state
 
@@ -129,7 +129,7 @@ def ended_once_owned() -> Side:
     return side
 
 
-STATES: dict[Callable[[], Side], ReceiverState] = {
+STATES: dict[Callable[[], Side], DecodeHandoffState] = {
     none: S.NONE,
     waiting: S.WAITING,
     granted: S.GRANTED,
@@ -150,7 +150,7 @@ def test_states_are_reached(start: Callable[[], Side]) -> None:
     assert start().state is STATES[start]
 
 
-ROWS: list[tuple[str, Callable[[], Side], object, ReceiverState, list[type]]] = [
+ROWS: list[tuple[str, Callable[[], Side], object, DecodeHandoffState, list[type]]] = [
     ("NONE | Open of another epoch", none, opening(receiver="decode-0"), S.NONE, [Refused]),
     ("NONE | Open misfit", none, opening(fingerprint="other"), S.NONE, [Refused]),
     ("NONE | Open of another version", none, opening(version=VERSION + 1), S.NONE, [Refused]),
@@ -227,7 +227,7 @@ ROWS: list[tuple[str, Callable[[], Side], object, ReceiverState, list[type]]] = 
 
 
 @pytest.mark.parametrize(("start", "event", "state", "answer"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
-def test_row(start: Callable[[], Side], event: object, state: ReceiverState, answer: list[type]) -> None:
+def test_row(start: Callable[[], Side], event: object, state: DecodeHandoffState, answer: list[type]) -> None:
     side = start()
     moves = side.do(event)
     assert side.state is state
@@ -543,7 +543,7 @@ def test_what_is_over_is_forgotten_in_time() -> None:
 
 
 def test_memory_of_the_ended_is_bounded() -> None:
-    receivers = Receivers(TransferConfig(), DECODE, SPEC)
+    receivers = DecodeLinks(TransferConfig(), DECODE, SPEC)
     for number in range(70_000):
         receivers.receive(LINK, to_decode_numbered(number), 0, 0.0)
     assert len(receivers._ended) == 65_536

@@ -3,19 +3,28 @@
 import pytest
 
 from contracts.errors import SealError
-from kvtransfer.transports.seal import HALF, KEPT, NONCE, TAG, FrameOpener, FrameSealer, seal_digest, session_key
+from kvtransfer.transports.seal import (
+    MAX_KEPT_BUFFER_BYTES,
+    NONCE_BYTES,
+    SALT_HALF_BYTES,
+    TAG_BYTES,
+    FrameOpener,
+    FrameSealer,
+    seal_digest,
+    session_key,
+)
 from kvtransfer.transports.socket_channel import SendBuffers
 
-KEY = session_key(b"a deployment's secret", (bytes(HALF), bytes(HALF)), ("p", "d"))
+KEY = session_key(b"a deployment's secret", (bytes(SALT_HALF_BYTES), bytes(SALT_HALF_BYTES)), ("p", "d"))
 HEADER = b"a header"
 
 
 def sealed(sealer: FrameSealer, payload: bytes) -> tuple[bytes, memoryview]:
     parts = [memoryview(payload)] if payload else []
-    return sealer.seal(HEADER, parts, memoryview(bytearray(len(payload) + TAG)))
+    return sealer.seal(HEADER, parts, memoryview(bytearray(len(payload) + TAG_BYTES)))
 
 
-@pytest.mark.parametrize("size", [0, 1, 1000, KEPT + 1])
+@pytest.mark.parametrize("size", [0, 1, 1000, MAX_KEPT_BUFFER_BYTES + 1])
 def test_a_payload_of_any_size_opens(size: int) -> None:
     sealer, opener = FrameSealer(KEY), FrameOpener(KEY)
     for payload in (b"", b"\7" * size, b"", b"\1" * size):
@@ -25,7 +34,7 @@ def test_a_payload_of_any_size_opens(size: int) -> None:
 
 def test_parts_are_one_payload() -> None:
     sealer, opener = FrameSealer(KEY), FrameOpener(KEY)
-    nonce, frame = sealer.seal(HEADER, [memoryview(b"ab"), memoryview(b"cd")], memoryview(bytearray(4 + TAG)))
+    nonce, frame = sealer.seal(HEADER, [memoryview(b"ab"), memoryview(b"cd")], memoryview(bytearray(4 + TAG_BYTES)))
     assert bytes(opener.open(nonce, HEADER, frame)) == b"abcd" and b"ab" not in bytes(frame)
 
 
@@ -53,7 +62,7 @@ def test_what_was_altered_does_not_open(what: str) -> None:
         case "tag":
             spoiled[-1] ^= 1
         case "nonce":
-            nonce = (5).to_bytes(NONCE, "little")
+            nonce = (5).to_bytes(NONCE_BYTES, "little")
         case "cut":
             del spoiled[-1]
         case "empty":
@@ -67,11 +76,11 @@ def test_what_was_altered_does_not_open(what: str) -> None:
 @pytest.mark.parametrize(
     "key",
     [
-        session_key(b"another's secret", (bytes(HALF), bytes(HALF)), ("p", "d")),
-        session_key(b"a deployment's secret", (b"\1" * HALF, bytes(HALF)), ("p", "d")),
-        session_key(b"a deployment's secret", (bytes(HALF), b"\1" * HALF), ("p", "d")),
-        session_key(b"a deployment's secret", (bytes(HALF), bytes(HALF)), ("p2", "d")),
-        session_key(b"a deployment's secret", (bytes(HALF), bytes(HALF)), ("p", "d2")),
+        session_key(b"another's secret", (bytes(SALT_HALF_BYTES), bytes(SALT_HALF_BYTES)), ("p", "d")),
+        session_key(b"a deployment's secret", (b"\1" * SALT_HALF_BYTES, bytes(SALT_HALF_BYTES)), ("p", "d")),
+        session_key(b"a deployment's secret", (bytes(SALT_HALF_BYTES), b"\1" * SALT_HALF_BYTES), ("p", "d")),
+        session_key(b"a deployment's secret", (bytes(SALT_HALF_BYTES), bytes(SALT_HALF_BYTES)), ("p2", "d")),
+        session_key(b"a deployment's secret", (bytes(SALT_HALF_BYTES), bytes(SALT_HALF_BYTES)), ("p", "d2")),
     ],
     ids=["secret", "sender's half", "receiver's half", "sender", "receiver"],
 )

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from benchmarks.stress.waiting_for_room import Waiters
 from contracts.errors import IllegalMove
-from contracts.messages.gateway import CROWDED
+from contracts.messages.gateway import REASON_CROWDED
 from contracts.messages.handoff import (
     Abort,
     Aborted,
@@ -25,22 +25,22 @@ from contracts.messages.handoff import (
 from kvtransfer.digest import payload_digest
 from kvtransfer.events import AbortHandoff, Closed, LayerReady, Unpinned
 from kvtransfer.protocol.instructions import Instruction, Lost, Send
-from kvtransfer.protocol.sender import FrameDone, SenderState
-from kvtransfer.protocol.senders import Senders
+from kvtransfer.protocol.prefill_handoff import FrameDone, PrefillHandoffState
+from kvtransfer.protocol.prefill_link import PrefillLink
 from tests.effort import lines_run
 from tests.kvtransfer.world import CONFIG, DECODE, PREFILL, SPEC, TOKENS, grant, opened, to_prefill
 
-S = SenderState
+S = PrefillHandoffState
 ABORT = to_prefill(Abort, reason="bad_digest")
 WAITING = to_prefill(Waiting)
-CROWD = to_prefill(Refused, reason=CROWDED)
+CROWD = to_prefill(Refused, reason=REASON_CROWDED)
 
 
 class Side:
     """Drives one handoff with number 1 by hand."""
 
     def __init__(self) -> None:
-        self.senders = Senders(CONFIG, PREFILL, DECODE, SPEC)
+        self.senders = PrefillLink(CONFIG, PREFILL, DECODE, SPEC)
         self.opened = self.senders.open(opened(), 0.0)
         self.sender = self.senders.handoffs[1]
 
@@ -96,7 +96,7 @@ def closed() -> Side:
     return side
 
 
-STATES: dict[Callable[[], Side], SenderState] = {
+STATES: dict[Callable[[], Side], PrefillHandoffState] = {
     opening: S.OPENING,
     streaming: S.STREAMING,
     flying: S.STREAMING,
@@ -120,7 +120,7 @@ def test_states_are_reached(start: Callable[[], Side]) -> None:
     assert start().sender.state is STATES[start]
 
 
-ROWS: list[tuple[str, Callable[[], Side], object, SenderState, list[type]]] = [
+ROWS: list[tuple[str, Callable[[], Side], object, PrefillHandoffState, list[type]]] = [
     ("OPENING | Waiting", opening, WAITING, S.OPENING, []),
     ("STREAMING | Waiting", streaming, WAITING, S.STREAMING, []),
     ("COMMITTED | Waiting", committed, WAITING, S.COMMITTED, []),
@@ -171,7 +171,7 @@ ROWS: list[tuple[str, Callable[[], Side], object, SenderState, list[type]]] = [
 
 
 @pytest.mark.parametrize(("start", "event", "state", "answer"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
-def test_row(start: Callable[[], Side], event: object, state: SenderState, answer: list[type]) -> None:
+def test_row(start: Callable[[], Side], event: object, state: PrefillHandoffState, answer: list[type]) -> None:
     side = start()
     moves = side.do(event)
     assert side.sender.state is state
@@ -184,7 +184,7 @@ DROPPED = [row for row in QUIET if not (row[1] is opening and row[2] in (WAITING
 
 
 @pytest.mark.parametrize("row", DROPPED, ids=lambda row: row[0])
-def test_dropped_is_counted(row: tuple[str, Callable[[], Side], object, SenderState, list[type]]) -> None:
+def test_dropped_is_counted(row: tuple[str, Callable[[], Side], object, PrefillHandoffState, list[type]]) -> None:
     side = row[1]()
     before = side.senders.strays
     side.do(row[2])
@@ -526,7 +526,7 @@ def test_branches_that_do_not_fit_are_a_programmers_mistake(branches: list[Branc
 
 def test_the_open_has_salt_and_priority_and_the_commit_some_of_its_samples() -> None:
     what = opened(samples=(0, 1, 2), salt="0af9" * 8, priority=2)
-    senders = Senders(CONFIG, PREFILL, DECODE, SPEC)
+    senders = PrefillLink(CONFIG, PREFILL, DECODE, SPEC)
     (move,) = senders.open(what, 0.0)
     assert isinstance(move, Send) and isinstance(move.message, Open)
     assert (move.message.samples, move.message.whole_prompt()) == ((0, 1, 2), what.job.prompt)
@@ -536,7 +536,7 @@ def test_the_open_has_salt_and_priority_and_the_commit_some_of_its_samples() -> 
 
 
 def test_turns_alternate_between_handoffs() -> None:
-    senders = Senders(CONFIG, PREFILL, DECODE, SPEC)
+    senders = PrefillLink(CONFIG, PREFILL, DECODE, SPEC)
     for number in (1, 2):
         senders.open(opened(40, handoff=number), 0.0)
         senders.receive(replace(grant(), handoff=number), 0.0)

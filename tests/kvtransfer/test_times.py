@@ -9,7 +9,7 @@ from contracts.messages.gateway import Stages, Way
 from contracts.messages.handoff import Accepted, Commit, Credit, Refused
 from kvtransfer.events import AbortHandoff, Closed, HandoffTimes, Landed, LayerReady
 from kvtransfer.protocol.instructions import Instruction, Send
-from kvtransfer.protocol.senders import Senders
+from kvtransfer.protocol.prefill_link import PrefillLink
 from tests.kvtransfer.test_receiver_rows import ALL, COMMIT, GRANTED
 from tests.kvtransfer.test_receiver_rows import Side as DecodeSide
 from tests.kvtransfer.world import CONFIG, DECODE, PREFILL, SPEC, TOKENS, grant, opened, opening, to_prefill
@@ -21,7 +21,7 @@ class Side:
     """Drives one handoff of two layers, opened at 1 s, whose payloads go over a ring."""
 
     def __init__(self) -> None:
-        self.senders = Senders(CONFIG, PREFILL, DECODE, SPEC)
+        self.senders = PrefillLink(CONFIG, PREFILL, DECODE, SPEC)
         self.senders.transport = "shm"
         self.senders.open(opened(), 1.0)
 

@@ -22,9 +22,9 @@ from kvtransfer.events import (
     Unpinned,
 )
 from kvtransfer.handoff import HandoffKey
-from kvtransfer.outbound_link import OutboundLink
-from kvtransfer.protocol.receiver import ReceiverState
-from kvtransfer.protocol.sender import SenderState
+from kvtransfer.prefill_link_driver import PrefillLinkDriver
+from kvtransfer.protocol.decode_handoff import DecodeHandoffState
+from kvtransfer.protocol.prefill_handoff import PrefillHandoffState
 from tests.kvtransfer.meddler import Fate, Frames, Meddler, header_of
 from tests.kvtransfer.pair import DECODE, LAYERS, PREFILL, WAYS, Pair, Way, bounded, pair, until
 from tests.kvtransfer.world import layer
@@ -36,7 +36,7 @@ QUICK = TransferConfig(
 BLOCKS = [9, 3, 4, 5, 20, 21, 1, 30]  # two payloads for each layer
 
 
-async def joined(both: Pair) -> OutboundLink:
+async def joined(both: Pair) -> PrefillLinkDriver:
     """Returns the link, after a first handoff has passed: its channel is open."""
     both.run(0, [200, 201])
     await both.unpinned(0)
@@ -190,7 +190,8 @@ def test_a_sealed_frame_of_another_session_is_refused() -> None:
             other.handle(both.opened(7, [100]))
             await until(lambda: other._links[DECODE].channel is not None, "it does not join")
             foreign: list[Frames] = []
-            theirs = Meddler(other._links[DECODE], {0: lambda frames: foreign.append(frames) or []})  # type: ignore[func-returns-value]
+            # type: ignore[func-returns-value]
+            theirs = Meddler(other._links[DECODE], {0: lambda frames: foreign.append(frames) or []})
             for place in range(LAYERS):
                 other.handle(LayerReady(7, 0, place, 1))
             await until(lambda: theirs.passed, "nothing leaves")
@@ -400,14 +401,14 @@ def test_a_sender_that_is_killed_in_any_state_frees_the_receiver(way: Way, state
             await until(lambda: both.of(RoomWanted)[1:], "the Open does not arrive")
             sender = link.side.handoffs[1]
             if state != "OPENING":
-                await until(lambda: sender.state is SenderState.STREAMING, "the Grant does not arrive")
+                await until(lambda: sender.state is PrefillHandoffState.STREAMING, "the Grant does not arrive")
                 both.outbound.handle(LayerReady(1, 0, 0, 3))
             if state == "COMMITTED":
                 both.compute(1)
                 both.commit(1)
             if state == "ABORTING":
                 both.outbound.handle(AbortHandoff(1, "cancelled"))
-            await until(lambda: sender.state is SenderState[state], f"it is not {state}")
+            await until(lambda: sender.state is PrefillHandoffState[state], f"it is not {state}")
             await both.kill_sender()
             await until(lambda: both.of(Dropped), "the receiver holds on")
             assert both.inbound.side.handoffs.keys() <= {HandoffKey(PREFILL, 0)}
@@ -431,11 +432,11 @@ def test_a_receiver_that_is_killed_in_any_state_frees_the_sender(way: Way, state
             await until(lambda: both.of(RoomWanted)[1:], "the Open does not arrive")
             receiver = both.inbound.side.handoffs[HandoffKey(PREFILL, 1)]
             if state != "WAITING":
-                await until(lambda: receiver.state is ReceiverState.GRANTED, "it is not granted")
+                await until(lambda: receiver.state is DecodeHandoffState.GRANTED, "it is not granted")
                 both.compute(1)
             if state in ("VERIFYING", "OWNED"):
                 both.commit(1)
-                await until(lambda: receiver.state is ReceiverState[state], f"it is not {state}")
+                await until(lambda: receiver.state is DecodeHandoffState[state], f"it is not {state}")
             await both.inbound.close()
             await both.unpinned(1)
             assert not both.unclosed()

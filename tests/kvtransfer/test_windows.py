@@ -5,9 +5,10 @@ import time
 import numpy as np
 import pytest
 
-from contracts.kv.spec import KVGroup, KVSpec, Piece, WireForm
+from contracts.kv.spec import KVGroup, KVSpec, PayloadConversion, WireForm
 from contracts.messages.handoff import Abort, Grant
 from infra.network.addresses import Network
+from kvtransfer.decode_transfer import DecodeTransfer
 from kvtransfer.events import (
     BlocksTaken,
     Closed,
@@ -21,11 +22,10 @@ from kvtransfer.events import (
     Unpinned,
 )
 from kvtransfer.handoff import HandoffKey, handoff_blocks
-from kvtransfer.inbound import Inbound
-from kvtransfer.outbound import Outbound
+from kvtransfer.prefill_transfer import PrefillTransfer
+from kvtransfer.protocol.decode_links import DecodeLinks
 from kvtransfer.protocol.instructions import Land, Send
-from kvtransfer.protocol.receivers import Receivers
-from kvtransfer.protocol.senders import Senders
+from kvtransfer.protocol.prefill_link import PrefillLink
 from tests.kvtransfer.array_pool import ArrayPool
 from tests.kvtransfer.pair import CONFIG, DECODE, PREFILL, bounded, until
 from tests.kvtransfer.test_forms import open_of
@@ -53,8 +53,8 @@ def test_a_prompt_of_eight_windows_moves_one_of_each_layer_that_has_one(held: tu
             if isinstance(event, RoomWanted):
                 inbound.handle(RoomGranted(event.key, there, held))
 
-        inbound = Inbound(CONFIG, DECODE, WINDOWED, target, network, tell)
-        outbound = Outbound(CONFIG, PREFILL, WINDOWED, source, network, heard.append)
+        inbound = DecodeTransfer(CONFIG, DECODE, WINDOWED, target, network, tell)
+        outbound = PrefillTransfer(CONFIG, PREFILL, WINDOWED, source, network, heard.append)
         try:
             address = inbound.handoff_address
             deadline = time.monotonic() + 60
@@ -90,7 +90,7 @@ def test_a_window_lands_from_blocks_of_another_size(theirs: int) -> None:
     other = spec.in_form(WireForm("fp32", theirs))
     assert other is not None
     tokens = TEXT + 5
-    receivers = Receivers(CONFIG, DECODE, spec)
+    receivers = DecodeLinks(CONFIG, DECODE, spec)
     receivers.receive(b"link", open_of(other, tokens), 0, 0.0)
     (ours,), (blocks,) = handoff_blocks(spec, tokens), handoff_blocks(other, tokens)
     assert ours == range(14, 17)
@@ -104,13 +104,13 @@ def test_a_window_lands_from_blocks_of_another_size(theirs: int) -> None:
     if theirs == 32:
         assert land.blocks == [5, 6, 7]
     else:
-        assert land.blocks == Piece(form, 0, 0, table, blocks.start * theirs, 14 * 32)
+        assert land.blocks == PayloadConversion(form, 0, 0, table, blocks.start * theirs, 14 * 32)
     assert blocks.start * theirs <= tokens - WINDOW + 1 and HandoffKey(PREFILL, 1) == KEY
 
 
 @pytest.mark.parametrize("held", [[0, 0], [BLOCKS - SEEN - 1, 0], [BLOCKS + 1, 0], [BLOCKS - SEEN]])
 def test_a_grant_for_blocks_that_the_window_has_left_is_bad(held: list[int]) -> None:
-    senders = Senders(CONFIG, PREFILL, DECODE, WINDOWED)
+    senders = PrefillLink(CONFIG, PREFILL, DECODE, WINDOWED)
     senders.open(opened(TEXT), 0.0)
     (send,) = senders.receive(to_prefill(Grant, held=held, limit=1 << 20), 0.0)
     assert isinstance(send, Send) and isinstance(send.message, Abort) and send.message.reason == "bad_grant"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from contracts.kinds import Codec
-from contracts.kv.spec import KVGroup, KVSpec, Piece
+from contracts.kv.spec import KVGroup, KVSpec, PayloadConversion
 from contracts.messages.gateway import Stages
 from contracts.messages.handoff import Branch, Commit, Grant, Layer, Open
 from contracts.messages.job import PrefillJob, Prompt
@@ -61,7 +61,7 @@ class Pool:
         for at, block in enumerate(blocks):
             self.layers[group, layer][block * size : (block + 1) * size] = content[at * size : (at + 1) * size]
 
-    def convert(self, piece: Piece, payload: Sequence[memoryview | bytes]) -> None:
+    def convert(self, piece: PayloadConversion, payload: Sequence[memoryview | bytes]) -> None:
         raise AssertionError("bytes are not numbers")
 
     def content(self, blocks: Sequence[Sequence[int]]) -> bytes:

@@ -17,7 +17,7 @@ import pytest
 import redis
 
 from contracts.errors import GatewayError
-from infra.completions_client import Endpoint
+from infra.completions_client import CompletionsClient
 from infra.keys.api_key import KeyOptions, make_key
 from infra.keys.key_file import change_keys
 from infra.redis.registry import index_key
@@ -113,7 +113,7 @@ def content(answer: dict[str, object]) -> str:
 def lose_redis_while_it_answers(up: Up, url: str, runs: Path) -> None:
     """Kills Redis in the middle of a stream, which goes on to its last token, and waits until all are back."""
     body = {"model": DEMO_NAME, "prompt": "Once upon a time", "max_tokens": 600, "ignore_eos": True}
-    stream = Endpoint(url).stream("/v1/completions", body)
+    stream = CompletionsClient(url).stream("/v1/completions", body)
     next(stream)
     os.kill(up.pid_of("unixsocket:"), signal.SIGKILL)
     assert [chunk.tokens for chunk in stream if chunk.tokens is not None][-1] == 600
@@ -190,11 +190,11 @@ def test_keys_and_https_and_a_killed_launcher_leaves_no_process(secured: tuple[U
         [sys.executable, "-m", "launcher", "chat"], cwd=ROOT, input="Hello!\n", capture_output=True, text=True
     )
     assert (said.returncode, said.stderr) == (0, "") and said.stdout.strip(), "it has the instance's own key"
-    assert Endpoint(instance.url, key=key, cert=str(cert)).model() == DEMO_NAME
+    assert CompletionsClient(instance.url, key=key, cert=str(cert)).model() == DEMO_NAME
     with pytest.raises(GatewayError, match="needs an API key"):
-        Endpoint(instance.url, cert=str(cert)).model()
+        CompletionsClient(instance.url, cert=str(cert)).model()
     with pytest.raises(GatewayError, match="cannot be reached"):
-        Endpoint(instance.url, key=key).model()
+        CompletionsClient(instance.url, key=key).model()
     pids = up.pids()
     commands = b" ".join(Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids)
     assert b"decode_service" in commands and b"prefill_service" not in commands

@@ -1,7 +1,7 @@
 """Tests a prefill worker's way with a sequence, event by event."""
 
 from contracts.ids import AttemptKey
-from contracts.messages.gateway import HANDED_OFF, HANDING_OFF
+from contracts.messages.gateway import STATE_HANDED_OFF, STATE_HANDING_OFF
 from contracts.messages.handoff import Branch
 from contracts.messages.sampling import Limits
 from infra.redis.records import HeldBlocks
@@ -32,11 +32,11 @@ def test_a_sequence_opens_streams_commits_and_is_freed() -> None:
     (commit,) = bench.heard(CommitHandoff)
     assert (commit.handoff, commit.branches) == (1, [Branch(0, [7])])
     assert commit.computed_at == bench.life.clock.local(1.0)
-    assert bench.heard(Phase)[-1].state == HANDING_OFF, "the decode worker may not even know of it"
+    assert bench.heard(Phase)[-1].state == STATE_HANDING_OFF, "the decode worker may not even know of it"
     assert bench.blocks.used_count == 7 and policy.busy()
     assert policy.load().held == HeldBlocks(pinned=7)
     policy.receive(closed(1, "accepted"), 2.0)
-    assert [phase.state for phase in bench.heard(Phase)] == [HANDED_OFF]
+    assert [phase.state for phase in bench.heard(Phase)] == [STATE_HANDED_OFF]
     assert bench.blocks.used_count == 7, "frames may still be read"
     assert policy.load().held == HeldBlocks(quarantined=7)
     policy.receive(Unpinned(1), 2.0)

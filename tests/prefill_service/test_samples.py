@@ -3,7 +3,7 @@
 import pytest
 
 from contracts.ids import AttemptKey
-from contracts.messages.gateway import HANDING_OFF
+from contracts.messages.gateway import STATE_HANDING_OFF
 from contracts.messages.handoff import Branch
 from contracts.messages.sampling import Limits, Sampling
 from kvtransfer.events import AbortHandoff, CommitHandoff, LayerReady, OpenHandoff, Unpinned
@@ -50,7 +50,7 @@ def test_all_samples_share_one_pass_and_one_handoff() -> None:
     (emit,) = bench.heard(Emit)
     assert [(each.key.sample, each.token_ids) for each in emit.emitted] == [(0, [3]), (1, [4]), (2, [5])]
     states = [(event.key.sample, event.state) for event in bench.heard(Phase)]
-    assert states == [(sample, state) for state in ("prefill", HANDING_OFF) for sample in range(3)]
+    assert states == [(sample, state) for state in ("prefill", STATE_HANDING_OFF) for sample in range(3)]
     assert bench.blocks.used_count == 3
     handed_over(bench, policy)
     assert not failed(bench) and policy.load().handoffs == 1

@@ -10,8 +10,8 @@ from contracts.messages.gateway import FromWorker, Hello, ToWorker, Welcome, dec
 from contracts.messages.wire import encode
 from infra.config.engine import EngineConfig
 from infra.config.worker import WorkerConfig
+from infra.network.bind_address import LOOPBACK_ADDRESS
 from infra.network.gatekeeper import Gatekeeper
-from infra.network.reach import LOOPBACK
 from infra.network.sockets import token_dealer, token_router
 from infra.process.ending import end
 from infra.redis.records import HandoffCounts, KVLink, UnreachedPeer
@@ -74,7 +74,7 @@ class Setting:
         self.life = life(silence, jobs_ahead)
         self.transfer = Landings()
         self.gatekeeper = Gatekeeper(self.context, KEYS)
-        self._socket, self.endpoint = token_router(self.context, LOOPBACK, KEYS)
+        self._socket, self.endpoint = token_router(self.context, LOOPBACK_ADDRESS, KEYS)
         self.connections = GatewayConnections(self.life, self._socket, self.transfer)
         self.ledger = self.connections._ledger
         self.dealer = token_dealer(self.context, self.endpoint, KEYS)

@@ -23,7 +23,7 @@ from worker.engine_loop import Runner
 from worker.engine_status import EngineStatus
 from worker.life import Life
 from worker.mailbox import Inbox, Outbox
-from worker.role import Parts
+from worker.role import WorkerParts
 
 SPEC = KVSpec((KVGroup("full", (0, 1), 4, 64),), "layout", "weights")
 WINDOWED = KVSpec((KVGroup("window", (1,), 4, 64, window=6), KVGroup("full", (0, 2), 4, 64)), "layout", "weights")
@@ -119,7 +119,7 @@ class Bench:
         self.said = outbox.events
         busy = BusyPage("", 1, lambda threads: None)
         self.life = Life(config, "me", ServerClock(), EngineStatus(), Inbox(10), outbox, busy)
-        self.parts = Parts(self.life, spec, ArrayPool(spec, blocks), VOCABULARY, self.scheduler, self.blocks)
+        self.parts = WorkerParts(self.life, spec, ArrayPool(spec, blocks), VOCABULARY, self.scheduler, self.blocks)
 
     def launch(self, policy: Any, now: float = 1.0) -> Plan | None:
         """Plans and starts a step, as the engine loop does."""

@@ -59,7 +59,7 @@ class World:
 
 @pytest_asyncio.fixture
 async def world(clean_redis: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    monkeypatch.setattr(module, "LEAVE_SECONDS", -1.0)
+    monkeypatch.setattr(module, "LEAVE_S", -1.0)
     store = connect(clean_redis)
     yield World(store, tmp_path)
     await store.aclose()
@@ -104,7 +104,7 @@ async def test_it_is_freed_when_no_gateway_and_no_sequence_uses_it(world: World)
 
 
 async def test_nothing_is_freed_before_every_gateway_has_spoken(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LEAVE_SECONDS", 3.0)
+    monkeypatch.setattr(module, "LEAVE_S", 3.0)
     await world.want(sql="sql")
     await world.want()
     await world.in_use()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.full_disk import room
-from worker.busy_page import FLAGS, BusyPage, mapped
+from worker.busy_page import FLAGS_OFFSET, BusyPage, mapped
 
 
 def test_a_lone_busy_worker_has_all_cores_and_two_share_them(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_the_slot_of_a_process_that_died_busy_is_freed(tmp_path: Path) -> None:
     path = tmp_path / "page"
     code = f"from worker.busy_page import BusyPage; BusyPage({str(path)!r}, 2, print).enter(64); import os; os._exit(0)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-    assert any(path.read_bytes()[FLAGS:])
+    assert any(path.read_bytes()[FLAGS_OFFSET:])
     threads: list[int] = []
     page = BusyPage(str(path), 2, threads.append)
     page.enter(64)

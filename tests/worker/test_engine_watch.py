@@ -12,8 +12,8 @@ from engine.schedule.scheduler import Scheduler
 from tests.waiting import wait_until
 from tests.worker.roles import Bench
 from tests.worker.test_engine_loop import Sevens, job, make_loop
-from worker.engine_status import LEAST, EngineStatus
-from worker.engine_watch import HUNG, EngineWatch
+from worker.engine_status import MIN_OVERDUE_S, EngineStatus
+from worker.engine_watch import HUNG_EXIT_STATUS, EngineWatch
 from worker.events import Submit
 from worker.mailbox import Inbox
 
@@ -131,7 +131,7 @@ def test_a_round_is_due_after_a_multiple_of_the_largest_step() -> None:
     status = EngineStatus()
     assert status.round_due_ms() == 0.0, "at rest"
     status.begins("planning")
-    assert 0.0 < status.round_due_ms() <= LEAST * 1000
+    assert 0.0 < status.round_due_ms() <= MIN_OVERDUE_S * 1000
     slow = EngineStatus(longest=20.0)
     slow.begins("planning")
     assert 190_000 < slow.round_due_ms() <= 200_000
@@ -160,7 +160,7 @@ threading.Event().wait(60)
 
 def test_a_process_whose_engine_hangs_ends_though_its_io_thread_has_died() -> None:
     child = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True)
-    assert child.returncode == HUNG, child.stderr
+    assert child.returncode == HUNG_EXIT_STATUS, child.stderr
     (error,) = [line for line in child.stderr.splitlines() if line.startswith("error: ")]
     assert "it has been moving blocks for" in error
     assert 'File "<string>"' in child.stderr, "where each thread is"

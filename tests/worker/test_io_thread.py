@@ -15,11 +15,11 @@ from infra.config.store import StoreConfig
 from infra.network.sealing import Sealer, Signer
 from infra.process.status import read_status
 from infra.redis.clients import Store
-from infra.redis.queue import PURPOSE as JOBS
+from infra.redis.queue import JOB_PURPOSE as JOBS
 from infra.redis.queue import stream_of
 from infra.redis.records import WorkerRecord
-from infra.redis.registry import PURPOSE, listed
-from infra.redis.store import WAITING
+from infra.redis.registry import RECORD_PURPOSE, listed
+from infra.redis.store import WAITING_STAGE
 from tests.infra.redis.departing import Departing
 from tests.kvtransfer.pair import until
 from tests.waiting import wait_until
@@ -98,18 +98,18 @@ async def test_a_worker_that_loses_redis_as_it_registers_waits(
     thread.start()
     try:
         await until(redis.away.is_set, "the command")
-        await until(lambda: stage(status) == WAITING, "the thread to wait")
+        await until(lambda: stage(status) == WAITING_STAGE, "the thread to wait")
         assert not thread.registered and not life.inbox.stopping
         await redis.back()
         await until(lambda: stage(status) == "ready", "the registration")
-        (found,) = await listed(store, Signer(SECRET, PURPOSE), WorkerRecord)
+        (found,) = await listed(store, Signer(SECRET, RECORD_PURPOSE), WorkerRecord)
         assert found.record.epoch == life.epoch
         job = Sealer(SECRET, JOBS).seal(b"a job", stream_of(life.epoch))
         assert await store.xadd(stream_of(life.epoch), {b"body": job}, nomkstream=True), "jobs can be added"
     finally:
         await asyncio.to_thread(thread.stop)
         await redis.leave()
-    assert not life.inbox.error and not await listed(store, Signer(SECRET, PURPOSE), WorkerRecord)
+    assert not life.inbox.error and not await listed(store, Signer(SECRET, RECORD_PURPOSE), WorkerRecord)
 
 
 async def test_a_worker_that_waits_for_redis_ends_when_it_is_asked_to(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ async def test_a_worker_that_waits_for_redis_ends_when_it_is_asked_to(tmp_path: 
         asked("redis://127.0.0.1:1", str(status)), RECORD, SECRET, lambda *_: Landings(), torch.device("cpu")
     )
     thread.start()
-    await until(lambda: stage(status) == WAITING, "the thread to wait")
+    await until(lambda: stage(status) == WAITING_STAGE, "the thread to wait")
     await asyncio.to_thread(thread.stop)
     assert not thread.is_alive() and thread.error is None
 

@@ -17,15 +17,15 @@ from contracts.messages.gateway import Piece
 from contracts.messages.job import AnyJob
 from contracts.messages.packed_ids import unpacked
 
-MOST = 64  # jobs that may wait for their prompts; a worker that has so many takes no others
-AT_ONCE = 4  # prompts that one gateway is asked for at the same time; others wait until it is their turn
-REPEAT_AFTER = 0.2  # s until a piece that has not come is asked for again
-GIVE_UP_AFTER = 3.0  # s without a piece, though asked for
-NO_BODY = "no_body"
+MAX_WAITING_JOBS = 64  # jobs that may wait for their prompts; a worker that has so many takes no others
+PROMPTS_PER_GATEWAY = 4  # prompts that one gateway is asked for at the same time; others wait until it is their turn
+REPEAT_S = 0.2  # s until a piece that has not come is asked for again
+GIVE_UP_S = 3.0  # s without a piece, though asked for
+REASON_NO_BODY = "no_body"
 """An attempt fails for this reason when the ids of its prompt do not come, or are others than its job says."""
 
 
-class Missing(NamedTuple):
+class MissingPrompt(NamedTuple):
     """Names a job whose prompt will not come, and says why."""
 
     job: AnyJob
@@ -43,7 +43,7 @@ class _Awaited:
         self.heard: float | None = None  # when a piece came last, or it was asked for first, local time, s
 
 
-class Bodies:
+class PromptBodies:
     """Holds the jobs of which only the head has come, in the order in which they were taken."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Bodies:
         assert job.body is not None
         self._awaited[job.request, job.attempt] = _Awaited(job)
 
-    def take(self, piece: Piece, now: float) -> AnyJob | Missing | None:
+    def take(self, piece: Piece, now: float) -> AnyJob | MissingPrompt | None:
         """Takes ids; returns the job once it has all of them, or that it never will.
 
         What nobody waits for, and what comes twice, is dropped.
@@ -74,7 +74,7 @@ class Bodies:
             return None
         self._drop(one.job)
         if len(one.ids) > body.tokens or one.digest.digest() != body.digest:
-            return Missing(one.job, "the prompt that came is another one than the job says")
+            return MissingPrompt(one.job, "the prompt that came is another one than the job says")
         return structs.replace(one.job, prompt=structs.replace(one.job.prompt, token_ids=one.ids), body=None)
 
     def due(self, now: float) -> list[tuple[AnyJob, int]]:
@@ -83,20 +83,20 @@ class Bodies:
         asked = Counter[str]()  # by gateway, whose silence concerns no other
         for one in self._awaited.values():
             asked[one.job.sender] += 1
-            if asked[one.job.sender] > AT_ONCE:
+            if asked[one.job.sender] > PROMPTS_PER_GATEWAY:
                 continue
-            if one.asked is None or now - one.asked >= REPEAT_AFTER:
+            if one.asked is None or now - one.asked >= REPEAT_S:
                 one.asked = now
                 one.heard = now if one.heard is None else one.heard
                 found.append((one.job, len(one.ids)))
         return found
 
-    def silent(self, now: float) -> list[Missing]:
+    def silent(self, now: float) -> list[MissingPrompt]:
         """Gives up, and returns, those of which nothing has come for long."""
         missing = [
-            Missing(one.job, f"the prompt did not come within {GIVE_UP_AFTER:g} s")
+            MissingPrompt(one.job, f"the prompt did not come within {GIVE_UP_S:g} s")
             for one in self._awaited.values()
-            if one.heard is not None and now - one.heard >= GIVE_UP_AFTER
+            if one.heard is not None and now - one.heard >= GIVE_UP_S
         ]
         for each in missing:
             self._drop(each.job)
@@ -108,9 +108,9 @@ class Bodies:
             if not any(map(lives, one.job.attempts())):
                 self._drop(one.job)
 
-    def leave(self) -> list[Missing]:
+    def leave(self) -> list[MissingPrompt]:
         """Gives everything up: the worker leaves."""
-        missing = [Missing(one.job, "the worker leaves") for one in self._awaited.values()]
+        missing = [MissingPrompt(one.job, "the worker leaves") for one in self._awaited.values()]
         self._awaited.clear()
         return missing
 

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 
 from msgspec import structs
 
-from contracts.messages.gateway import DRAINING, Piece
+from contracts.messages.gateway import REASON_DRAINING, Piece
 from contracts.messages.job import AnyJob
-from worker.events import Fail, Failure, Submit
-from worker.gateways.bodies import NO_BODY, REPEAT_AFTER, Bodies, Missing
+from worker.events import AttemptFailure, Fail, Submit
+from worker.gateways.bodies import REASON_NO_BODY, REPEAT_S, MissingPrompt, PromptBodies
 from worker.gateways.ledger import Ledger
 from worker.life import Life
 
@@ -31,7 +31,7 @@ class BodyCollection:
         self._ledger = ledger
         self._ask = ask
         self._fail = fail
-        self._bodies = Bodies()
+        self._bodies = PromptBodies()
         self._news = asyncio.Event()
 
     def __len__(self) -> int:
@@ -49,8 +49,8 @@ class BodyCollection:
     def take(self, piece: Piece) -> None:
         """Takes a piece of a prompt. The job that it completes is passed on, unless it was cancelled meanwhile."""
         come = self._bodies.take(piece, time.monotonic())
-        if isinstance(come, Missing):
-            self._miss(come, NO_BODY)
+        if isinstance(come, MissingPrompt):
+            self._miss(come, REASON_NO_BODY)
         elif come is not None and (wanted := tuple(key.sample for key in come.attempts() if self._ledger.lives(key))):
             self._submit(structs.replace(come, samples=wanted))
         self._news.set()  # the next piece, or another prompt, may be asked for
@@ -61,7 +61,7 @@ class BodyCollection:
             self._news.clear()
             self._bodies.forget(self._ledger.lives)
             for missing in self._bodies.silent(time.monotonic()):
-                self._miss(missing, NO_BODY)
+                self._miss(missing, REASON_NO_BODY)
             for job, first in self._bodies.due(time.monotonic()):
                 await self._ask(job, first)
             await self._wait()
@@ -69,12 +69,12 @@ class BodyCollection:
     def leave(self) -> None:
         """Gives up what has not come, for the worker leaves."""
         for missing in self._bodies.leave():
-            self._miss(missing, DRAINING)
+            self._miss(missing, REASON_DRAINING)
 
     async def _wait(self) -> None:
         """Waits for news; while something is awaited, not longer than until it is asked for again."""
         try:
-            async with asyncio.timeout(REPEAT_AFTER if self._bodies else None):
+            async with asyncio.timeout(REPEAT_S if self._bodies else None):
                 await self._news.wait()
         except TimeoutError:
             pass
@@ -83,6 +83,6 @@ class BodyCollection:
         self._life.status.posted = self._life.status.posted.and_prompt(len(job.prompt.token_ids))
         self._life.inbox.post(Submit(job))
 
-    def _miss(self, missing: Missing, reason: str) -> None:
+    def _miss(self, missing: MissingPrompt, reason: str) -> None:
         for key in missing.job.attempts():
-            self._fail(Fail(key, Failure(reason, missing.why, retryable=True)))
+            self._fail(Fail(key, AttemptFailure(reason, missing.why, retryable=True)))

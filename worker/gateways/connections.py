@@ -12,10 +12,10 @@ import zmq.asyncio
 from contracts.errors import MessageError
 from contracts.ids import NO_TICKET, AttemptKey
 from contracts.messages.gateway import (
-    HANDED_OFF,
-    HANDING_OFF,
-    LANDING,
     NOT_HEARD,
+    STATE_HANDED_OFF,
+    STATE_HANDING_OFF,
+    STATE_LANDING,
     Alive,
     Ask,
     Cancel,
@@ -37,26 +37,28 @@ from contracts.messages.gateway import (
 )
 from contracts.messages.job import AnyJob
 from contracts.messages.wire import VERSION, encode
+from infra.network.malformed_frames import MalformedFrames
 from infra.network.sockets import try_send
-from infra.network.strikes import Strikes
 from kvtransfer.events import CancelAttempt
-from worker.events import Begin, Emit, Fail, Failure, KeysChanged, Kill, Phase, ToGateway
+from worker.events import AttemptFailure, Begin, Emit, Fail, KeysChanged, Kill, Phase, ToGateway
 from worker.gateways.body_collection import BodyCollection
 from worker.gateways.key_log import KeyLog
-from worker.gateways.ledger import Ledger, Verdict
+from worker.gateways.ledger import AttemptArrival, Ledger
 from worker.life import Life
 from worker.transfer import Transfer
 
-RETRY = 0.01  # s after which a gateway whose queue was full is tried again
-BATCH = 16  # messages handled, or sent, before other tasks have their turn
-MOST = 256  # tokens in one message, so that a gateway handles one in a moment
-WAITING = 1024  # messages that may wait for one gateway's queue, tokens not among them; gateways repeat what is lost
-TELL_KEYS = 0.05  # s between two messages about keys
-PEERS = 1024  # gateways that may be connected
+RETRY_S = 0.01  # s after which a gateway whose queue was full is tried again
+MESSAGES_PER_TURN = 16  # messages handled, or sent, before other tasks have their turn
+MAX_MESSAGE_TOKENS = 256  # tokens in one message, so that a gateway handles one in a moment
+MAX_WAITING_MESSAGES = (
+    1024  # messages that may wait for one gateway's queue, tokens not among them; gateways repeat what is lost
+)
+KEY_NEWS_INTERVAL_S = 0.05  # s between two messages about keys
+MAX_GATEWAYS = 1024  # gateways that may be connected
 log = logging.getLogger("baton.worker")
 
 
-class Peer:
+class GatewayPeer:
     """Keeps one gateway's connection: the ROUTER's name for it, and when it was last heard from."""
 
     def __init__(self, identity: bytes) -> None:
@@ -78,12 +80,14 @@ class GatewayConnections:
         self._ledger = Ledger()
         self.bodies = BodyCollection(life, self._ledger, self._want, self.handle)
         self._keys = KeyLog()  # of the blocks whose KV is here
-        self._peers: dict[str, Peer] = {}  # by the gateway's epoch
+        self._peers: dict[str, GatewayPeer] = {}  # by the gateway's epoch
         self._strangers: dict[str, float] = {}  # gateways that sent jobs but no Hello, and since when, s
         self._retries: set[str] = set()  # gateways that a timer will send to again
         self._owed: set[str] = set()  # gateways that `send` is to look at
         self._owing = asyncio.Event()
-        self._strikes: Strikes[bytes] = Strikes(life.config.transfer.malformed_rate, life.config.transfer.cut_off)
+        self._strikes: MalformedFrames[bytes] = MalformedFrames(
+            life.config.transfer.malformed_rate, life.config.transfer.cut_off
+        )
         self.dropped = 0  # messages that were not read, since the start
         self.taken = NO_TICKET  # no job up to this one waits on the stream: each was answered by Started, or is lost
 
@@ -92,7 +96,7 @@ class GatewayConnections:
     async def run(self) -> None:
         """Reads messages for ever. What is malformed or meant for another life is dropped and counted."""
         for number in itertools.count(1):
-            if number % BATCH == 0:
+            if number % MESSAGES_PER_TURN == 0:
                 await asyncio.sleep(0)  # while messages lie ready, reading and answering them never suspends
             identity, *frames = await self._socket.recv_multipart()
             if not self._strikes.listens(identity, time.monotonic()):
@@ -140,13 +144,13 @@ class GatewayConnections:
             case Ask(asked=asked):
                 for number, one in enumerate(asked, 1):
                     await self._answer(gateway, one.key, one.next_index)
-                    if number % BATCH == 0:
+                    if number % MESSAGES_PER_TURN == 0:
                         await asyncio.sleep(0)
             case Cancel(key=key):
                 await self._cancel(gateway, key)
             case Ended(key=key):
                 entry = self._ledger.acknowledged(key)
-                if entry is not None and not entry.ended() and entry.state not in (HANDING_OFF, HANDED_OFF):
+                if entry is not None and not entry.ended() and entry.state not in (STATE_HANDING_OFF, STATE_HANDED_OFF):
                     self._life.inbox.post(Kill(entry.key, "ended"))
             case Piece():
                 self.bodies.take(message)
@@ -160,12 +164,12 @@ class GatewayConnections:
             self._strike(identity)
             await try_send(self._socket, [identity, encode(welcome)])
             return
-        if hello.sender not in self._peers and len(self._peers) >= PEERS:
+        if hello.sender not in self._peers and len(self._peers) >= MAX_GATEWAYS:
             self.dropped += 1
             return
         peer = self._peers.get(hello.sender)
         if peer is None or peer.identity != identity:
-            self._peers[hello.sender] = peer = Peer(identity)
+            self._peers[hello.sender] = peer = GatewayPeer(identity)
         peer.heard = time.monotonic()
         self._keys.heard(hello.sender, NOT_HEARD, peer.heard)
         await self._say(hello.sender, welcome)
@@ -178,10 +182,10 @@ class GatewayConnections:
             await self._flush(gateway)
             return
         if entry is None and not self._transfer.knows(key):
-            await self._say(gateway, self._failed(gateway, key, Failure("unknown", retryable=True)))
+            await self._say(gateway, self._failed(gateway, key, AttemptFailure("unknown", retryable=True)))
             return
-        state = entry.state if entry is not None else LANDING
-        if state == HANDED_OFF or self._life.status.round_due_ms() >= 0:
+        state = entry.state if entry is not None else STATE_LANDING
+        if state == STATE_HANDED_OFF or self._life.status.round_due_ms() >= 0:
             await self._say(gateway, Alive(**self._ends(gateway), key=key, state=state))
 
     async def _cancel(self, gateway: str, key: AttemptKey) -> None:
@@ -190,7 +194,7 @@ class GatewayConnections:
         if news and (living or self._transfer.knows(key)):  # what lands here has no entry before it has landed
             self._life.inbox.post(Kill(key, "cancelled"))
         self._transfer.handle(CancelAttempt(key))
-        await self._say(gateway, self._failed(gateway, key, Failure("cancelled" if living else "unknown")))
+        await self._say(gateway, self._failed(gateway, key, AttemptFailure("cancelled" if living else "unknown")))
 
     # from this worker -----------------------------------------------------------------------------------------------
 
@@ -203,7 +207,7 @@ class GatewayConnections:
                 self._life.inbox.post(Kill(superseded, "superseded"))
             if key.attempt > 1:  # a lower attempt may be landing here
                 self._transfer.handle(CancelAttempt(key._replace(attempt=key.attempt - 1)))
-            if verdict is Verdict.NEW:
+            if verdict is AttemptArrival.NEW:
                 wanted.append(key)
         return wanted
 
@@ -226,7 +230,7 @@ class GatewayConnections:
                 verdict, superseded = self._ledger.begin(emitted.key, gateway, emitted.index, deadline)
                 if superseded is not None:
                     self._life.inbox.post(Kill(superseded, "superseded"))
-                if verdict is Verdict.DEAD:
+                if verdict is AttemptArrival.DEAD:
                     self._life.inbox.post(Kill(emitted.key, "cancelled"))
                 self._owe({self._ledger.emit(emitted)})
             case Fail(key=key, failure=failure):
@@ -264,11 +268,11 @@ class GatewayConnections:
     async def tell_keys(self) -> None:
         """Tells gateways, for ever, which blocks' KV has come and gone: not at once, so that it is few messages."""
         while True:
-            await asyncio.sleep(TELL_KEYS)
+            await asyncio.sleep(KEY_NEWS_INTERVAL_S)
             for gateway, peer in list(self._peers.items()):
                 await self._tell_keys_to(gateway, peer)
 
-    async def _tell_keys_to(self, gateway: str, peer: Peer) -> None:
+    async def _tell_keys_to(self, gateway: str, peer: GatewayPeer) -> None:
         """Sends a gateway what it has not heard of our keys, as far as its queue has room; tokens go first."""
         while not peer.waiting and (news := self._keys.owed(gateway)) is not None:
             if not await try_send(self._socket, [peer.identity, encode(Kept(**self._ends(gateway), news=news))]):
@@ -283,7 +287,7 @@ class GatewayConnections:
             return
         data = encode(message)
         if peer.waiting or not await try_send(self._socket, [peer.identity, data]):
-            if len(peer.waiting) < WAITING:
+            if len(peer.waiting) < MAX_WAITING_MESSAGES:
                 peer.waiting.append(data)
             self._retry_soon(gateway)
 
@@ -293,7 +297,7 @@ class GatewayConnections:
         if peer is None:
             return
         for number in itertools.count(1):
-            if number % BATCH == 0:
+            if number % MESSAGES_PER_TURN == 0:
                 await asyncio.sleep(0)  # while its queue has room, sending never suspends
             taken = await self._send_next(gateway, peer)
             if taken is None:
@@ -302,13 +306,13 @@ class GatewayConnections:
                 self._retry_soon(gateway)
                 return
 
-    async def _send_next(self, gateway: str, peer: Peer) -> bool | None:
+    async def _send_next(self, gateway: str, peer: GatewayPeer) -> bool | None:
         """Sends the next message to a gateway; returns whether its queue took it, or None if there is none."""
         if peer.waiting:
             taken = await try_send(self._socket, [peer.identity, peer.waiting[0]])
             if taken:
                 peer.waiting.popleft()
-        elif emitted := self._ledger.owed(gateway, MOST):
+        elif emitted := self._ledger.owed(gateway, MAX_MESSAGE_TOKENS):
             tokens = Tokens(**self._ends(gateway), emitted=emitted)
             taken = await try_send(self._socket, [peer.identity, encode(tokens)])
             if taken:
@@ -325,13 +329,13 @@ class GatewayConnections:
     def _retry_soon(self, gateway: str) -> None:
         if gateway not in self._retries:
             self._retries.add(gateway)
-            asyncio.get_running_loop().call_later(RETRY, self._retry, gateway)
+            asyncio.get_running_loop().call_later(RETRY_S, self._retry, gateway)
 
     def _retry(self, gateway: str) -> None:
         self._retries.discard(gateway)
         self._owe({gateway})
 
-    def _failed(self, gateway: str, key: AttemptKey, failure: Failure) -> Failed:
+    def _failed(self, gateway: str, key: AttemptKey, failure: AttemptFailure) -> Failed:
         return Failed(
             **self._ends(gateway),
             key=key,

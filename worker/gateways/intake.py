@@ -9,14 +9,14 @@ from contracts.errors import StoreUnavailable
 from contracts.messages.job import AnyJob
 from infra.redis.queue import JobQueue
 from infra.redis.store import Outage
-from worker.gateways.bodies import MOST as BODIES
+from worker.gateways.bodies import MAX_WAITING_JOBS as BODIES
 from worker.gateways.connections import GatewayConnections
 from worker.life import Life
 
-BATCH = 64  # jobs taken at once
+JOBS_PER_TAKE = 64  # jobs taken at once
 WAIT_MS = 1000  # ms that one question to Redis waits for a job
-PAUSE = 0.05  # s between looks at the engine while it is behind
-BACK_OFF = 0.5  # s between questions while Redis is away
+BUSY_PAUSE_S = 0.05  # s between looks at the engine while it is behind
+OUTAGE_PAUSE_S = 0.5  # s between questions while Redis is away
 log = logging.getLogger("baton.worker")
 
 
@@ -39,13 +39,13 @@ class Intake:
             collected = len(self._connections.bodies)
             room = min(jobs_ahead - status.load.waiting, BODIES) - collected
             if room <= 0:
-                await asyncio.sleep(PAUSE)
+                await asyncio.sleep(BUSY_PAUSE_S)
                 continue
             try:
-                taken = await self._jobs.take(min(BATCH, room), WAIT_MS)
+                taken = await self._jobs.take(min(JOBS_PER_TAKE, room), WAIT_MS)
             except StoreUnavailable as error:
                 outage.begins(error)
-                await asyncio.sleep(BACK_OFF)
+                await asyncio.sleep(OUTAGE_PAUSE_S)
                 continue
             outage.ends()
             for job in map(self._taken_over, taken):

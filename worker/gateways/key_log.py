@@ -8,14 +8,14 @@ has heard less than it was sent, it is sent from there again. Pure: time is an a
 
 from collections.abc import Iterable
 
-from contracts.kv.block_hash import SHORT
+from contracts.kv.block_hash import SHORT_KEY_BYTES
 from contracts.messages.gateway import KEYS_IN_MESSAGE, NOT_HEARD, KeyNews
 
-MOST_KEYS = 1 << 16
+MAX_KEYS = 1 << 16
 """Keys that gateways are told of; when there are more, they are told that the oldest of them are lost."""
-MOST_CHANGES = 1 << 14
+MAX_CHANGES = 1 << 14
 """Changes that are remembered in order; whoever has heard less of them than that gets all keys."""
-PATIENCE = 1.0
+HEARD_TIMEOUT_S = 1.0
 """Seconds after which what was sent should have been heard."""
 
 
@@ -49,12 +49,12 @@ class KeyLog:
                 continue
             self._keys[key] = None
             self._note(key, True)
-            if len(self._keys) > MOST_KEYS:
+            if len(self._keys) > MAX_KEYS:
                 oldest = next(iter(self._keys))
                 del self._keys[oldest]
                 self._note(oldest, False)
-        if len(self._changes) > 2 * MOST_CHANGES:
-            del self._changes[:-MOST_CHANGES]
+        if len(self._changes) > 2 * MAX_CHANGES:
+            del self._changes[:-MAX_CHANGES]
 
     def _note(self, key: bytes, kept: bool) -> None:
         self.number += 1
@@ -67,7 +67,7 @@ class KeyLog:
             return
         if upto >= follower.mark:
             follower.mark, follower.marked_at = follower.at, now
-        elif now >= follower.marked_at + PATIENCE:
+        elif now >= follower.marked_at + HEARD_TIMEOUT_S:
             follower.at = upto if upto <= self.number else NOT_HEARD
             follower.mark, follower.marked_at = self.number, now
 
@@ -107,11 +107,11 @@ class KeyLog:
 
     def _whole(self) -> list[KeyNews]:
         """Returns all keys in pieces, the first one last."""
-        keys, size = b"".join(self._keys), KEYS_IN_MESSAGE * SHORT
+        keys, size = b"".join(self._keys), KEYS_IN_MESSAGE * SHORT_KEY_BYTES
         parts = [keys[at : at + size] for at in range(0, len(keys), size)] or [b""]
         pieces = [KeyNews(NOT_HEARD, self.number, part, b"", at, len(parts)) for at, part in enumerate(parts)]
         return pieces[::-1]
 
 
 def _keys(joined: bytes) -> list[bytes]:
-    return [joined[at : at + SHORT] for at in range(0, len(joined), SHORT)]
+    return [joined[at : at + SHORT_KEY_BYTES] for at in range(0, len(joined), SHORT_KEY_BYTES)]

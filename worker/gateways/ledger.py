@@ -12,15 +12,15 @@ from contracts.ids import AttemptKey, SampleKey
 from contracts.messages.gateway import Emitted, Stages
 from contracts.messages.sampling import Finish
 from contracts.scores import Scores
-from worker.events import Failure
+from worker.events import AttemptFailure
 from worker.gateways.score_log import ScoreLog
 
-TOMBSTONES = 65536  # samples of which a cancel is remembered, at most
-TOMBSTONE_SECONDS = 600.0  # s that a cancel is remembered
-GRACE = 30.0  # s past its deadline that an entry waits for an acknowledgement
+MAX_TOMBSTONES = 65536  # samples of which a cancel is remembered, at most
+TOMBSTONE_TTL_S = 600.0  # s that a cancel is remembered
+DEADLINE_GRACE_S = 30.0  # s past its deadline that an entry waits for an acknowledgement
 
 
-class Verdict(enum.Enum):
+class AttemptArrival(enum.Enum):
     """Says what to do with an attempt that arrives."""
 
     NEW = enum.auto()  # begin it
@@ -28,7 +28,7 @@ class Verdict(enum.Enum):
     DEAD = enum.auto()  # it was cancelled, or a higher attempt is here
 
 
-class Entry:
+class LedgerEntry:
     """Keeps one attempt at one sample, as its gateway sees it."""
 
     __slots__ = (
@@ -56,7 +56,7 @@ class Entry:
         self.prompt_scores: Scores | None = None  # they ride with the first token
         self.sent = 0  # the cursor: so many of `tokens` have left
         self.finish: Finish | None = None
-        self.failure: Failure | None = None
+        self.failure: AttemptFailure | None = None
         self.stages: Stages | None = None
         self.stages_sent = False  # they are told once, and again to a gateway that asks
         self.end_sent = False
@@ -85,21 +85,23 @@ class Ledger:
     """Keeps all entries of a worker, and tombstones: which attempts were cancelled, so that they never come back."""
 
     def __init__(self) -> None:
-        self._entries: dict[SampleKey, Entry] = {}
-        self._owing: dict[str, dict[SampleKey, Entry]] = {}  # by gateway, in order
+        self._entries: dict[SampleKey, LedgerEntry] = {}
+        self._owing: dict[str, dict[SampleKey, LedgerEntry]] = {}  # by gateway, in order
         self._dead: OrderedDict[SampleKey, tuple[int, float]] = OrderedDict()  # highest dead attempt; until when, s
 
-    def begin(self, key: AttemptKey, gateway: str, base: int, deadline: float) -> tuple[Verdict, AttemptKey | None]:
+    def begin(
+        self, key: AttemptKey, gateway: str, base: int, deadline: float
+    ) -> tuple[AttemptArrival, AttemptKey | None]:
         """Adds an entry if it is new. Returns the verdict, and the living lower attempt that has to die for it."""
         if self.cancelled(key):
-            return Verdict.DEAD, None
+            return AttemptArrival.DEAD, None
         there = self._entries.get(key.of)
         if there is not None and there.key.attempt >= key.attempt:
-            return (Verdict.DUPLICATE if there.key == key else Verdict.DEAD), None
+            return (AttemptArrival.DUPLICATE if there.key == key else AttemptArrival.DEAD), None
         if there is not None:
             self._forget(there)
-        self._entries[key.of] = Entry(key, gateway, base, deadline)
-        return Verdict.NEW, there.key if there is not None and not there.ended() else None
+        self._entries[key.of] = LedgerEntry(key, gateway, base, deadline)
+        return AttemptArrival.NEW, there.key if there is not None and not there.ended() else None
 
     def lives(self, key: AttemptKey) -> bool:
         """Tells whether this attempt is here, and has not ended."""
@@ -122,7 +124,7 @@ class Ledger:
             entry.stages, entry.stages_sent = emitted.stages, False
         return self._owe(entry)
 
-    def fail(self, key: AttemptKey, failure: Failure) -> str | None:
+    def fail(self, key: AttemptKey, failure: AttemptFailure) -> str | None:
         """Ends an attempt as failed. Returns its gateway, or None if it is not wanted any more."""
         entry = self._living(key)
         if entry is None:
@@ -151,7 +153,7 @@ class Ledger:
                     break
         return found
 
-    def failed(self, gateway: str) -> tuple[AttemptKey, Failure] | None:
+    def failed(self, gateway: str) -> tuple[AttemptKey, AttemptFailure] | None:
         """Returns the first failure that this gateway has not been sent, or None; its tokens are to go before it."""
         for entry in self._owing.get(gateway, {}).values():
             if entry.failure is not None:
@@ -173,7 +175,7 @@ class Ledger:
         entry.end_sent = True
         self._settle(entry)
 
-    def ask(self, key: AttemptKey, next_index: int) -> Entry | None:
+    def ask(self, key: AttemptKey, next_index: int) -> LedgerEntry | None:
         """Moves the cursor back to `next_index` and returns the entry, or None if nothing is known of this attempt."""
         entry = self._entries.get(key.of)
         if entry is None or entry.key != key:
@@ -189,9 +191,9 @@ class Ledger:
         sample = key.of
         entry = self._entries.get(sample)
         highest = max(key.attempt, self._dead.get(sample, (-1, 0.0))[0])
-        self._dead[sample] = (highest, now + TOMBSTONE_SECONDS)
+        self._dead[sample] = (highest, now + TOMBSTONE_TTL_S)
         self._dead.move_to_end(sample)
-        while len(self._dead) > TOMBSTONES:
+        while len(self._dead) > MAX_TOMBSTONES:
             self._dead.popitem(last=False)
         if entry is None or entry.key.attempt > key.attempt:
             return False
@@ -203,7 +205,7 @@ class Ledger:
         """Tells whether this attempt has a tombstone."""
         return self._dead.get(key.of, (-1, 0.0))[0] >= key.attempt
 
-    def acknowledged(self, key: AttemptKey) -> Entry | None:
+    def acknowledged(self, key: AttemptKey) -> LedgerEntry | None:
         """Forgets an entry whose end the gateway has, and returns it; None if there is none."""
         entry = self._entries.get(key.of)
         if entry is None or entry.key.attempt > key.attempt:
@@ -215,11 +217,11 @@ class Ledger:
         """Lists the gateways that any entry belongs to."""
         return {entry.gateway for entry in self._entries.values()}
 
-    def of_gateway(self, gateway: str) -> list[Entry]:
+    def of_gateway(self, gateway: str) -> list[LedgerEntry]:
         """Lists every entry of one gateway."""
         return [entry for entry in self._entries.values() if entry.gateway == gateway]
 
-    def forget(self, entries: list[Entry]) -> None:
+    def forget(self, entries: list[LedgerEntry]) -> None:
         """Drops entries whose gateway is gone."""
         for entry in entries:
             self._forget(entry)
@@ -228,7 +230,7 @@ class Ledger:
         """Drops entries and tombstones that are too old at `now` (Redis server time, s) for anybody to ask about."""
         while self._dead and next(iter(self._dead.values()))[1] < now:
             self._dead.popitem(last=False)
-        self.forget([entry for entry in self._entries.values() if entry.deadline + GRACE < now])
+        self.forget([entry for entry in self._entries.values() if entry.deadline + DEADLINE_GRACE_S < now])
 
     def gateways(self) -> Iterator[str]:
         """Lists the gateways that are owed something."""
@@ -237,20 +239,20 @@ class Ledger:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def _living(self, key: AttemptKey) -> Entry | None:
+    def _living(self, key: AttemptKey) -> LedgerEntry | None:
         entry = self._entries.get(key.of)
         return entry if entry is not None and entry.key == key and not entry.ended() else None
 
-    def _owe(self, entry: Entry) -> str:
+    def _owe(self, entry: LedgerEntry) -> str:
         self._owing.setdefault(entry.gateway, {})[entry.key.of] = entry
         return entry.gateway
 
-    def _settle(self, entry: Entry) -> None:
+    def _settle(self, entry: LedgerEntry) -> None:
         """Takes an entry off the list of those that owe something, if it does not any more."""
         if not entry.owed():
             self._owing.get(entry.gateway, {}).pop(entry.key.of, None)
 
-    def _forget(self, entry: Entry) -> None:
+    def _forget(self, entry: LedgerEntry) -> None:
         self._entries.pop(entry.key.of, None)
         owed = self._owing.get(entry.gateway)
         if owed is not None:

@@ -8,7 +8,7 @@ import ctypes
 import torch
 from torch import Tensor
 
-from contracts.scores import MOST_TOP
+from contracts.scores import MAX_TOP_LOGPROBS
 from engine.backends.native.library import FORMATS
 from engine.backends.scorer import width
 
@@ -20,7 +20,7 @@ class NativeScorer:
         self._native = native
 
     def score(self, logits: Tensor, rows: Tensor | None, tokens: Tensor, top: int) -> Tensor:
-        assert logits.is_contiguous() and tokens.is_contiguous() and top <= MOST_TOP
+        assert logits.is_contiguous() and tokens.is_contiguous() and top <= MAX_TOP_LOGPROBS
         count, vocab = len(tokens), logits.shape[1]
         words = torch.empty((count, width(top)), dtype=torch.int32)
         places = None if rows is None else rows.contiguous().data_ptr()

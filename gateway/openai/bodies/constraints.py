@@ -8,7 +8,7 @@ from gateway.grammar.checks import GrammarChecks
 from gateway.grammar.forms import FORM, Form, Work, grammar_of
 from gateway.output.answer_format import AnswerFormat
 from gateway.output.tools import ToolUse
-from infra.fair_queueing.turns import NOBODY, Party
+from infra.fair_queueing.turns import NO_TENANT, TenantShare
 
 TOOL = 512  # characters of work that a tool is taken for, beside those of a schema of unknown size
 
@@ -27,7 +27,7 @@ class Constraints:
         self._work = work
 
     async def grammar(
-        self, form: Form | None, use: ToolUse | None = None, tail: str | None = None, party: Party = NOBODY
+        self, form: Form | None, use: ToolUse | None = None, tail: str | None = None, party: TenantShare = NO_TENANT
     ) -> str:
         """Returns the grammar of an answer, or an empty text; with the `tail` of a prompt it may begin with thoughts.
 

@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Iterable, Sequence
 
 from contracts.messages.sampling import Limits, Sampling, TokenBiases, TokenIds
-from contracts.scores import MOST_PROMPT_SCORES
+from contracts.scores import MAX_PROMPT_SCORES
 from gateway.errors import APIError, conflict, invalid
 from gateway.openai.bodies.schemas import ChatRequest, CompletionRequest, SamplingFields
 from gateway.text.tokenizer import ModelTokenizer
@@ -73,9 +73,9 @@ def check_prompt(sampling: Sampling, tokens: int) -> None:
     if sampling.prompt_logprobs is None:
         return
     count = tokens * (sampling.prompt_logprobs + 1)
-    if count > MOST_PROMPT_SCORES:
+    if count > MAX_PROMPT_SCORES:
         message = f"{tokens} tokens with {sampling.prompt_logprobs} alternatives are {count} log-probabilities"
-        raise invalid(f"prompt_logprobs: {message}, and {MOST_PROMPT_SCORES} are allowed", "prompt_logprobs")
+        raise invalid(f"prompt_logprobs: {message}, and {MAX_PROMPT_SCORES} are allowed", "prompt_logprobs")
 
 
 def check_ids(ids: Iterable[int], vocabulary: int, param: str) -> None:

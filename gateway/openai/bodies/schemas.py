@@ -4,7 +4,7 @@ from typing import Annotated, Literal, cast
 
 from msgspec import Meta, Struct
 
-from contracts.scores import MOST_TOP
+from contracts.scores import MAX_TOP_LOGPROBS
 from gateway.errors import conflict, invalid
 from gateway.openai.bodies.formats import Choices, GrammarText, JSONSchema, ResponseFormat, StructuredOutputs
 from gateway.openai.bodies.messages import Messages
@@ -39,7 +39,7 @@ TEMPLATE_OPTIONS = frozenset(
 StopText = Annotated[str, Meta(min_length=1, max_length=256)]
 Label = Annotated[str, Meta(max_length=512)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
-Top = Annotated[int, Meta(ge=0, le=MOST_TOP)]
+Top = Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)]
 Biases = Annotated[
     dict[str, Annotated[float, Meta(ge=-100, le=100)]],
     Meta(max_length=BIASES, extra_json_schema={"propertyNames": {"pattern": "^[0-9]{1,10}$"}}),

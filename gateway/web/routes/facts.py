@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from contracts.messages.wire import VERSION as PROTOCOL
-from contracts.version import BATON
+from contracts.version import BATON_VERSION
 from gateway.reports.metrics import CONTENT_TYPE
 from gateway.reports.predictions import Predicted
 from gateway.service import Gateway
@@ -88,7 +88,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
         return reply(Nothing())
 
     async def version(request: Request) -> Response:
-        return reply(Version(BATON))
+        return reply(Version(BATON_VERSION))
 
     async def load(request: Request) -> Response:
         return reply(Load(await gateway.all_in_progress()))
@@ -128,6 +128,6 @@ def _facts(gateway: Gateway) -> GatewayFacts:
     config: dict[str, Any] = structs.asdict(gateway.config)
     words = ("log_level", "spelled_tokens")
     settings = {name: value for name, value in config.items() if isinstance(value, int | float) or name in words}
-    versions = {"baton": BATON, "protocol": str(PROTOCOL), "python": platform.python_version()}
+    versions = {"baton": BATON_VERSION, "protocol": str(PROTOCOL), "python": platform.python_version()}
     predicted = gateway.metrics.predictions.told()
     return GatewayFacts(gateway.model, context_of(gateway), float(gateway.created), versions, settings, predicted)

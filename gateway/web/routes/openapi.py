@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from contracts.version import BATON
+from contracts.version import BATON_VERSION
 from gateway.error_types import AnthropicErrorAnswer, ErrorAnswer
 from gateway.errors import is_anthropic
 from gateway.web.endpoint import JSON, Endpoint
@@ -59,7 +59,7 @@ class OpenAPI:
             paths.setdefault(path, {})[endpoint.method.lower()] = self._operation(endpoint, limits)
         return {
             "openapi": "3.1.0",
-            "info": {"title": "Baton", "version": BATON, "description": _ABOUT},
+            "info": {"title": "Baton", "version": BATON_VERSION, "description": _ABOUT},
             "paths": paths,
             "components": {"schemas": self._components},
         }

@@ -12,7 +12,7 @@ from contracts.errors import BatonError, StoreUnavailable
 from infra.network.sealing import Signer
 from infra.redis.clients import Store, connect
 from infra.redis.records import GatewayRecord
-from infra.redis.registry import PURPOSE, listed
+from infra.redis.registry import RECORD_PURPOSE, listed
 from launcher.autoscale.policy import Change, Policy, Seen
 from launcher.autoscale.rules import Rules
 from launcher.deployment import Role
@@ -50,7 +50,7 @@ class Scaling:
         """Keeps `workers` to `rules`, by records that are signed with a key from the deployment's `secret`."""
         self._clock = clock
         self._policy = Policy(rules, clock())
-        self._signer = Signer(secret, PURPOSE)
+        self._signer = Signer(secret, RECORD_PURPOSE)
         self._workers = workers
         self._paused_until = 0.0
         self._beats: dict[str, tuple[int, float]] = {}  # by gateway the last heartbeat, and when it was seen first

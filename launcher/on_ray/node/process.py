@@ -13,8 +13,8 @@ from pathlib import Path
 from contracts.errors import ConfigError
 from infra.config.gateway import GatewayConfig
 from infra.config.place import PlaceOptions
+from infra.network.bind_address import bracketed
 from infra.network.listening import ANY_ADDRESS, http_url
-from infra.network.reach import bracketed
 from infra.process.status import Status, read_status
 from launcher.deployment import WORKERS, Place, command
 from launcher.host.held_file import is_held

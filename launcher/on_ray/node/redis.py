@@ -6,8 +6,8 @@ Started again on its node, it has what it had, up to the last second. No other n
 import socket
 from pathlib import Path
 
+from infra.network.bind_address import bracketed
 from infra.network.listening import listen
-from infra.network.reach import bracketed
 from infra.process.status import Status
 from launcher.host.process import PROBE_SECONDS, READY, Process, Watch
 from launcher.host.redis_server import server_binary

@@ -10,7 +10,7 @@ from contracts.kv.spec import WireForm
 from contracts.messages import packed_ids
 from contracts.messages.handoff import Open, decode_to_decode
 from contracts.messages.job import Prompt
-from contracts.messages.packed_ids import PIECE, packed, unpacked
+from contracts.messages.packed_ids import IDS_PER_PIECE, packed, unpacked
 from contracts.messages.wire import encode
 from tests.opens import open_of
 
@@ -45,7 +45,7 @@ def test_whoever_receives_an_open_makes_no_number_of_its_ids() -> None:
     assert message.whole_prompt() == Prompt(LONG, len(LONG), salt="0a" * 16, priority=3)
 
 
-@pytest.mark.parametrize("count", [0, 1, PIECE, PIECE + 1, 65_536])
+@pytest.mark.parametrize("count", [0, 1, IDS_PER_PIECE, IDS_PER_PIECE + 1, 65_536])
 def test_ids_are_packed_and_unpacked_in_pieces(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
 
@@ -57,4 +57,4 @@ def test_ids_are_packed_and_unpacked_in_pieces(count: int, monkeypatch: pytest.M
     monkeypatch.setattr(packed_ids, "array", counted)
     data = packed(LONG[:count])
     assert data == array("i", LONG[:count]).tobytes() and unpacked(data) == LONG[:count]
-    assert sum(sizes) == 2 * count and max(sizes, default=0) <= PIECE
+    assert sum(sizes) == 2 * count and max(sizes, default=0) <= IDS_PER_PIECE

@@ -9,12 +9,12 @@ import sys
 from collections.abc import Sequence
 
 from contracts.kinds import Codec
-from contracts.kv.spec import KVSpec, Piece
+from contracts.kv.spec import KVSpec, PayloadConversion
 from decode_service.__main__ import role
 from infra.cli import parse_or_exit
 from infra.config.worker import WorkerConfig
 from kvtransfer.memory import KVMemory
-from worker.role import Parts, Role
+from worker.role import Role, WorkerParts
 from worker.start import serve
 
 Write = tuple[int, list[int], bytes]  # layer, blocks, payload
@@ -38,7 +38,7 @@ class MutantMemory:
         """As it is."""
         return self._memory.read(group, layer, blocks, codec)
 
-    def convert(self, piece: Piece, payload: Sequence[memoryview | bytes]) -> None:
+    def convert(self, piece: PayloadConversion, payload: Sequence[memoryview | bytes]) -> None:
         """As it is: both workers' blocks are of one form."""
         self._memory.convert(piece, payload)
 
@@ -78,7 +78,7 @@ class MutantMemory:
             self._memory.write(group, layer, blocks, [before[2]])
 
 
-def mutant(parts: Parts) -> Role:
+def mutant(parts: WorkerParts) -> Role:
     """A decode worker's parts, with such a memory."""
     return role(parts._replace(memory=MutantMemory(parts.memory, parts.spec, os.environ["MUTATION"])))
 

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterator
 
 from contracts.errors import GatewayError
-from infra.completions_client import Endpoint
+from infra.completions_client import CompletionsClient
 from tests.e2e.harness.golden import tokens_of
 from tests.reference import Golden
 from tests.waiting import wait_until
@@ -17,7 +17,7 @@ class Streams:
     """Some of them begin whenever the test says so."""
 
     def __init__(self, url: str, runs: list[Golden]) -> None:
-        self._endpoint = Endpoint(url, silence=SECONDS)
+        self._endpoint = CompletionsClient(url, silence=SECONDS)
         self._waiting: Iterator[Golden] = iter(runs)
         self._begun: list[tuple[Golden, list[str], threading.Thread]] = []
 

@@ -21,7 +21,7 @@ from infra.network.sealing import new_secret
 from infra.process.status import read_status
 from infra.redis.clients import connect_blocking
 from infra.redis.records import FinishedRecord, StatsSample, WorkerRecord
-from infra.redis.registry import FINISHED, STATS, index_key, read_unchecked, record_key
+from infra.redis.registry import FINISHED_KEY, STATS_KEY, index_key, read_unchecked, record_key
 from launcher.deployment import ENVIRONMENT
 from launcher.host.redis_server import redis_service
 from tests.e2e.harness.forks import ROOT, Forked
@@ -176,7 +176,7 @@ class System:
 
     def finished(self) -> list[FinishedRecord]:
         """The requests that ended."""
-        entries: list[tuple[bytes, dict[bytes, bytes]]] = self.store.xrange(FINISHED)  # type: ignore[assignment]
+        entries: list[tuple[bytes, dict[bytes, bytes]]] = self.store.xrange(FINISHED_KEY)  # type: ignore[assignment]
         return [msgspec.json.decode(fields[b"json"], type=FinishedRecord) for _, fields in entries]
 
     def wait_until_idle(self, seconds: float = 30.0) -> list[WorkerRecord]:
@@ -199,7 +199,8 @@ class System:
 
     def _told_since(self, since: float) -> set[str]:
         """Returns the epochs of workers that have told, since that time of the server's, what was so after it."""
-        entries: list[tuple[bytes, dict[bytes, bytes]]] = self.store.xrange(STATS, int(1000 * since))  # type: ignore[assignment]
+        # type: ignore[assignment]
+        entries: list[tuple[bytes, dict[bytes, bytes]]] = self.store.xrange(STATS_KEY, int(1000 * since))
         samples = [msgspec.json.decode(fields[b"json"], type=StatsSample) for _, fields in entries]
         return {sample.epoch for sample in samples if sample.at > since}
 

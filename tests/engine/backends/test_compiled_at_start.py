@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import LlamaConfig
 
 from contracts.kinds import BlockSize, Codec
-from contracts.kv.spec import Piece, WireForm, blocks_for
+from contracts.kv.spec import PayloadConversion, WireForm, blocks_for
 from contracts.messages.sampling import Sampling
 from engine.backends.triton.backend import TritonBackend
 from engine.executor import Engine, Executor
@@ -102,7 +102,7 @@ class Start:
         self.pool.write(0, layer, blocks, self.pool.read(0, layer, blocks))
         for codec in CODECS:
             form = WireForm(self.pool.spec.dtype, BLOCK, codec)
-            self.pool.convert(Piece(form, 0, layer, blocks, 0, 0), self.pool.read(0, layer, blocks, codec))
+            self.pool.convert(PayloadConversion(form, 0, layer, blocks, 0, 0), self.pool.read(0, layer, blocks, codec))
 
 
 def serve(worker: Start) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from contracts.messages.sampling import COLDEST, LARGEST_LOGIT, Sampling
+from contracts.messages.sampling import LARGEST_LOGIT, MIN_TEMPERATURE, Sampling
 from engine.backends.gumbel import gumbel_noise, keys
 from engine.backends.native.library import load
 from engine.backends.native.sampler import NativeSampler
@@ -214,9 +214,11 @@ def test_greedy_is_the_largest_and_seeds_do_not_matter(sampler: Sampler) -> None
     assert sampler.sample(logits.clone(), draws(Sampling(seed=1, top_k=1), rows))[0].tolist() == tokens.tolist()
 
 
-@pytest.mark.parametrize("temperature", [5e-324, 1e-46, 1e-45, 1e-38, 1e-30, COLDEST * 0.999, COLDEST, 2 * COLDEST])
+@pytest.mark.parametrize(
+    "temperature", [5e-324, 1e-46, 1e-45, 1e-38, 1e-30, MIN_TEMPERATURE * 0.999, MIN_TEMPERATURE, 2 * MIN_TEMPERATURE]
+)
 def test_a_tiny_temperature_is_greedy(sampler: Sampler, temperature: float) -> None:
-    """Below `COLDEST` that is what it means; there and above, neighbouring logits are still 16 units apart or more."""
+    """Below `MIN_TEMPERATURE` sampling is greedy; from it on, neighbouring logits are still at least 16 units apart."""
     rows = 2 if slow(sampler) else 16
     kinds = [
         Sampling(1, temperature),

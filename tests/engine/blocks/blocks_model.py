@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import product
 
-from contracts.kv.block_hash import SHORT, BlockKeys, root_key
+from contracts.kv.block_hash import SHORT_KEY_BYTES, BlockKeys, root_key
 from contracts.kv.spec import KVGroup
 from engine.blocks.finding import Found
 from engine.blocks.key_changes import KeyChanges
@@ -315,10 +315,12 @@ class BlocksModel:
         changed = self.manager.take_key_changes()
         if changed is not None:
             both = (changed.kept, changed.lost)
-            kept, lost = ({keys[at : at + SHORT] for at in range(0, len(keys), SHORT)} for keys in both)
+            kept, lost = (
+                {keys[at : at + SHORT_KEY_BYTES] for at in range(0, len(keys), SHORT_KEY_BYTES)} for keys in both
+            )
             assert not kept & lost
             self.told = (self.told - lost) | kept
-        assert self.told == {node.key[:SHORT] for node in self.manager.groups[self.manager.main].cache}
+        assert self.told == {node.key[:SHORT_KEY_BYTES] for node in self.manager.groups[self.manager.main].cache}
 
     def check(self) -> None:
         """The manager's own invariants, and its counts."""

@@ -9,7 +9,7 @@ from llguidance import LLTokenizer
 
 from checkpoints.grammars import compiled, read_tokenizer
 from contracts.ids import AttemptKey
-from contracts.messages.gateway import GRAMMAR_FAILED
+from contracts.messages.gateway import REASON_GRAMMAR_FAILED
 from contracts.messages.job import Prompt
 from contracts.messages.sampling import Limits, Sampling
 from engine.executor import Executor
@@ -193,7 +193,7 @@ def test_a_grammar_that_cannot_go_on_ends_its_sequence_and_no_other(engine: Load
     assert found == alone
     for each, words in zip(failed, ["unknown name", "does not fit", "Too many items"], strict=True):
         assert each.finish is None and each.failed.startswith("grammar: ") and words in each.failed
-        assert reason_of(each.failed) == GRAMMAR_FAILED and not may_do_better(each.failed)
+        assert reason_of(each.failed) == REASON_GRAMMAR_FAILED and not may_do_better(each.failed)
 
 
 def test_a_model_without_a_tokenizer_says_so(engine: LoadedEngine, model: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from contracts.errors import MessageError
 from contracts.kinds import Codec
-from contracts.kv.spec import SCALE_BYTES, Piece, WireForm
+from contracts.kv.spec import SCALE_BYTES, PayloadConversion, WireForm
 from engine.backends.native.codec import NativeCodec
 from engine.backends.native.library import load
 from engine.backends.reference.codec import ReferenceCodec
@@ -238,7 +238,7 @@ def send_and_land(block_codec: BlockCodec, device: torch.device, case: Arrival) 
         block, offset = divmod(token, case.target_block)
         if token >= case.held and block < len(case.table) and case.table[block] != NULL_BLOCK:
             expected[case.table[block], :, offset] = row.to(expected.dtype)
-    receiver.convert(Piece(form, 0, 1, case.table, first, case.held), frames)
+    receiver.convert(PayloadConversion(form, 0, 1, case.table, first, case.held), frames)
     receiver.begin_step()  # what follows comes behind what has landed
     assert torch.equal(bits(receiver.layers[1].cpu()), bits(expected))
     assert not receiver.layers[0][1:].ne(POISON_AS[case.target]).any(), "another layer was written"
@@ -268,7 +268,7 @@ def test_what_a_codec_costs_is_bounded(codec: Code, dtype: torch.dtype, block_co
     here.layers[0][1:] = random_values(tuple(here.layers[0][1:].shape), dtype, 2)
     table = list(range(1, 12))
     form = WireForm(dtype_name(dtype), 16, codec)
-    there.convert(Piece(form, 0, 0, table, 0, 0), here.read(0, 0, table, codec))
+    there.convert(PayloadConversion(form, 0, 0, table, 0, 0), here.read(0, 0, table, codec))
     before, after = here.layers[0][1:].double(), there.layers[0][1:].double()
     scale = before.abs().amax((-1, -2), keepdim=True) / (127 if codec == "int8" else 448)
     bound = scale / 2 if codec == "int8" else torch.maximum(before.abs() / 16, scale / 1024)
@@ -284,8 +284,8 @@ def test_wider_and_back_loses_nothing(block_codec: str) -> None:
         for dtype, block in ((torch.bfloat16, 16), (torch.float32, 8), (torch.bfloat16, 16))
     )
     narrow.layers[0][1:] = random_values(tuple(narrow.layers[0][1:].shape), torch.bfloat16)
-    wide.convert(Piece(WireForm("bf16", 16), 0, 0, [4, 2, 9, 7], 0, 0), narrow.read(0, 0, [3, 8]))
-    again.convert(Piece(WireForm("fp32", 8), 0, 0, [5, 6], 0, 0), wide.read(0, 0, [4, 2, 9, 7]))
+    wide.convert(PayloadConversion(WireForm("bf16", 16), 0, 0, [4, 2, 9, 7], 0, 0), narrow.read(0, 0, [3, 8]))
+    again.convert(PayloadConversion(WireForm("fp32", 8), 0, 0, [5, 6], 0, 0), wide.read(0, 0, [4, 2, 9, 7]))
     assert torch.equal(bits(again.layers[0][[5, 6]]), bits(narrow.layers[0][[3, 8]]))
 
 
@@ -296,10 +296,10 @@ def test_what_is_no_whole_number_of_blocks_is_refused() -> None:
         size = bytes_of(form, VECTORS, WIDTH)
         for wrong in (0, 1, size - 1, size + 1):
             with pytest.raises(MessageError, match=f"payload of {wrong} bytes, .* blocks of {size} bytes"):
-                pool.convert(Piece(form, 0, 0, [1, 2], 0, 0), [bytes(wrong)])
+                pool.convert(PayloadConversion(form, 0, 0, [1, 2], 0, 0), [bytes(wrong)])
     for strange in (WireForm("fp4", 8), WireForm("bytes", 8), WireForm("fp32", 0), WireForm("fp32", -8)):
         with pytest.raises(MessageError, match=f"KV of {strange.described()} cannot"):
-            pool.convert(Piece(strange, 0, 0, [1, 2], 0, 0), [bytes(64)])
+            pool.convert(PayloadConversion(strange, 0, 0, [1, 2], 0, 0), [bytes(64)])
     assert torch.equal(pool.layers[0], before)
 
 
@@ -308,7 +308,7 @@ def test_a_pool_is_not_written_outside_its_blocks() -> None:
     payload = [bytes(bytes_of(form, VECTORS, WIDTH))]
     for group, layer, table in ((0, 0, [12]), (0, 2, [1]), (1, 0, [1])):
         with pytest.raises(AssertionError):
-            pool.convert(Piece(form, group, layer, table, 0, 0), payload)
+            pool.convert(PayloadConversion(form, group, layer, table, 0, 0), payload)
 
 
 def test_frames_that_may_not_be_written_are_read_without_a_warning() -> None:

@@ -5,7 +5,7 @@ import torch
 from msgspec import structs
 from torch import Tensor
 
-from contracts.kv.spec import SCALE_BYTES, Piece, WireForm
+from contracts.kv.spec import SCALE_BYTES, PayloadConversion, WireForm
 from engine.backends.reference.mover import ReferenceMover
 from engine.device import DTYPES, dtype_name
 from engine.kv.pool import KVPool
@@ -63,7 +63,9 @@ def test_what_a_codec_costs_is_bounded_by_each_part(codec: Code, dtype: torch.dt
     here, there = made_pool(dtype, 16, block_codec), made_pool(dtype, 16, block_codec)
     there.layers[0][1:] = 0
     table = list(range(1, 12))
-    there.convert(Piece(WireForm(dtype_name(dtype), 16, codec), 0, 0, table, 0, 0), here.read(0, 0, table, codec))
+    there.convert(
+        PayloadConversion(WireForm(dtype_name(dtype), 16, codec), 0, 0, table, 0, 0), here.read(0, 0, table, codec)
+    )
     for part in (slice(0, LATENT), slice(LATENT, None)):
         before, after = (pool.layers[0][1:, ..., part].double() for pool in (here, there))
         scale = before.abs().amax((-1, -2), keepdim=True) / (127 if codec == "int8" else 448)
@@ -87,7 +89,7 @@ def test_parts_land_in_blocks_of_another_size(source: int, target: int, codec: C
     for token, row in enumerate(rows.movedim(2, 1).flatten(0, 1), first):
         if token >= held and token // target < len(table):
             expected[table[token // target], :, token % target] = row
-    piece = Piece(WireForm("bf16", source, codec), 0, 0, table, first, held)
+    piece = PayloadConversion(WireForm("bf16", source, codec), 0, 0, table, first, held)
     receiver.convert(piece, sender.read(0, 0, sent, codec))
     assert torch.equal(bits(receiver.layers[0]), bits(expected))
 

@@ -8,7 +8,7 @@ from msgspec import structs
 from torch import Tensor
 
 from contracts.kinds import Codec
-from contracts.kv.spec import Piece, WireForm
+from contracts.kv.spec import PayloadConversion, WireForm
 from engine.backends.native.codec import NativeCodec
 from engine.backends.native.library import load
 from engine.backends.reference.codec import ReferenceCodec
@@ -99,7 +99,7 @@ def test_each_layout_is_converted(layer: int, name: str, codec: Codec) -> None:
     before, sent = copies(target), source.layers[layer][[3, 1]]
     payload = source.read(group, layer, [3, 1], codec)
     assert sum(view.nbytes for view in payload) == 2 * source.spec.groups[group].wire_bytes(codec, "bf16")
-    target.convert(Piece(WireForm("bf16", 8, codec), group, layer, [2], 0, 0), payload)
+    target.convert(PayloadConversion(WireForm("bf16", 8, codec), group, layer, [2], 0, 0), payload)
     found = target.layers[layer][2].unflatten(1, (2, 8)).transpose(0, 1)  # [blocks, vectors, 8, width]
     largest = sent.float().abs().amax((-1, -2), keepdim=True)
     step = {"none": torch.zeros(1), "int8": largest / 254, "fp8": largest / 28}[codec]  # fp8: 448 has neighbours of 32

@@ -6,7 +6,7 @@ from msgspec import structs
 
 from contracts.errors import MessageError
 from contracts.kinds import KVDtype
-from contracts.kv.spec import Piece, WireForm
+from contracts.kv.spec import PayloadConversion, WireForm
 from engine.backends.reference.codec import ReferenceCodec
 from engine.backends.reference.mover import ReferenceMover
 from engine.backends.triton.mover import TritonMover
@@ -85,7 +85,7 @@ def test_nothing_is_converted(form: KVDtype) -> None:
     pool = make_pool(form, 3)
     for theirs in (WireForm("bf16", 8), WireForm(form, 8), WireForm("int8", 16), WireForm("bf16", 8, "int8")):
         with pytest.raises(MessageError, match=f"cannot be converted to {form} in blocks of 8"):
-            pool.convert(Piece(theirs, 0, pool.spec.groups[0].layers[0], [1], 0, 0), [bytes(64)])
+            pool.convert(PayloadConversion(theirs, 0, pool.spec.groups[0].layers[0], [1], 0, 0), [bytes(64)])
     with pytest.raises(AssertionError, match="as it lies"):
         pool.read(0, pool.spec.groups[0].layers[0], [1], "int8")
 

@@ -13,7 +13,7 @@ from contracts.ids import AttemptKey
 from contracts.messages.job import Prompt
 from engine.schedule.line import Line, urgency
 from engine.schedule.sequence import Sequence
-from infra.fair_queueing.shares import SAVED
+from infra.fair_queueing.shares import MAX_SAVED_TOKENS
 
 NUMBERS = count(1)
 LATE = 30  # s by which a request that is late goes behind others
@@ -131,7 +131,7 @@ def test_tenants_share_by_weight() -> None:
         line.shares.charge(first.prompt.tenant, len(first.tokens))
         line.remove(first)
     shares = [taken[tenant] / weight for tenant, weight in weights.items()]
-    assert max(shares) - min(shares) <= 3000 / 0.5 + 3000 / 1.0 + SAVED
+    assert max(shares) - min(shares) <= 3000 / 0.5 + 3000 / 1.0 + MAX_SAVED_TOKENS
     assert taken["b"] == pytest.approx(2 * taken["a"], rel=0.1)
 
 
@@ -229,7 +229,7 @@ class Fairness(RuleBasedStateMachine):
             for one, had in shares.items():
                 for other, has in shares.items():
                     longest = LONGEST / WEIGHTS[one] + LONGEST / WEIGHTS[other]
-                    assert abs(had - has) <= longest + SAVED + 1e-6
+                    assert abs(had - has) <= longest + MAX_SAVED_TOKENS + 1e-6
 
 
 TestFairness = Fairness.TestCase

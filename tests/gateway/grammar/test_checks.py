@@ -16,7 +16,7 @@ from gateway.errors import APIError
 from gateway.grammar import checks as checks_module
 from gateway.grammar.checks import GrammarChecks
 from gateway.grammar.forms import Form, grammar_of
-from infra.fair_queueing.turns import Party
+from infra.fair_queueing.turns import TenantShare
 
 Test = Callable[[GrammarChecks], Awaitable[None]]
 
@@ -75,7 +75,7 @@ def checked(model: Path, test: Test, vocabulary: int = 443) -> None:
     asyncio.run(run())
 
 
-async def at_once(work: Callable[[], str], size: int, param: str, party: Party) -> str:
+async def at_once(work: Callable[[], str], size: int, param: str, party: TenantShare) -> str:
     """Does what a gateway may leave to a thread."""
     return work()
 
@@ -133,9 +133,9 @@ def test_a_tenant_that_has_many_grammars_checked_delays_no_other(model: Path) ->
     async def test(checks: GrammarChecks) -> None:
         await checks.checked('start: "warm"', "grammar")
         costly = [f'start: "{number}" /(a?){{{200 + number}}}a{{200}}/' for number in range(60)]
-        flood = [asyncio.create_task(checks.checked(text, "grammar", party=Party("many"))) for text in costly]
+        flood = [asyncio.create_task(checks.checked(text, "grammar", party=TenantShare("many"))) for text in costly]
         for each in 'start: "a"', 'start: "b"':
-            await checks.checked(each, "grammar", party=Party("few"))
+            await checks.checked(each, "grammar", party=TenantShare("few"))
         assert sum(not task.done() for task in flood) > 30, "they stand behind, and not before"
         for task in flood:
             task.cancel()

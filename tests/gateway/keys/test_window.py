@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gateway.keys.caller import Limits
 from gateway.keys.remaining import Remaining, duration
 from gateway.keys.window import WINDOW, Window
-from infra.redis.rates import TICK, TICKS, Counted, tick_of
+from infra.redis.rates import TICK_S, TICKS_PER_MINUTE, RateUsage, tick_of
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_no_minute_has_more_than_the_limit_and_little_less_where_many_ask(times:
         else:
             later = now + Window(counts, now).wait(limit - 1)
             assert later > now and Window(counts, later).used < limit
-            recent = [one for one in taken if one > now - WINDOW - TICK]
+            recent = [one for one in taken if one > now - WINDOW - TICK_S]
             assert len(recent) >= limit, "it was refused although it would have fitted"
     for first in taken:
         assert sum(first <= one < first + WINDOW for one in taken) <= limit
@@ -70,7 +70,7 @@ def test_a_time_is_written_as_openai_does(seconds: float, text: str) -> None:
 
 def test_headers_and_refusals_name_what_there_is() -> None:
     limits = Limits(requests_per_minute=5, tokens_per_minute=100, concurrency=2)
-    fine = Remaining.of(limits, Counted({2000: 3}, {2000: 40, 2002: 30}, 2), 1002.0)
+    fine = Remaining.of(limits, RateUsage({2000: 3}, {2000: 40, 2002: 30}, 2), 1002.0)
     assert fine.refusal(30) is None
     assert fine.headers() == {
         "x-ratelimit-limit-requests": "5",
@@ -81,9 +81,9 @@ def test_headers_and_refusals_name_what_there_is() -> None:
         "x-ratelimit-reset-tokens": "59.5s",
     }
     cases = [
-        (Counted({2000: 6}, {2000: 40}, 2), 58.5, "may send 5 requests per minute, and has sent them; the next one"),
-        (Counted({2000: 3}, {2000: 90, 2002: 30}, 2), 58.5, "may use 100 tokens per minute and has used 90; 30 more"),
-        (Counted({2000: 3}, {2000: 90}, 3), 1.0, "may have 2 requests in progress"),
+        (RateUsage({2000: 6}, {2000: 40}, 2), 58.5, "may send 5 requests per minute, and has sent them; the next one"),
+        (RateUsage({2000: 3}, {2000: 90, 2002: 30}, 2), 58.5, "may use 100 tokens per minute and has used 90; 30 more"),
+        (RateUsage({2000: 3}, {2000: 90}, 3), 1.0, "may have 2 requests in progress"),
     ]
     for counted, wait, words in cases:
         error = Remaining.of(limits, counted, 1002.0).refusal(30)
@@ -91,4 +91,4 @@ def test_headers_and_refusals_name_what_there_is() -> None:
         assert error.headers()["retry-after-ms"] == f"{1000 * wait:.0f}"
         assert error.headers()["retry-after"] == f"{math.ceil(wait)}"
         assert "x-ratelimit-limit-requests" in error.headers()
-    assert TICKS * TICK == WINDOW == 60
+    assert TICKS_PER_MINUTE * TICK_S == WINDOW == 60

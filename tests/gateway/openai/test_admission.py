@@ -9,7 +9,7 @@ from gateway.openai.admission import AT_ONCE, INLINE, LONG, Admission
 from gateway.openai.bodies.constraints import size_of_tools
 from gateway.openai.bodies.tools import TOOLS
 from gateway.openai.turn_threads import TurnThreads
-from infra.fair_queueing.turns import NOBODY
+from infra.fair_queueing.turns import NO_TENANT
 from tests.gateway.models import CONTEXT
 from tests.gateway.running import Running, until
 
@@ -27,7 +27,7 @@ def admission(running: Running) -> Admission:
 async def busy(threads: TurnThreads) -> AsyncIterator[None]:
     """Every thread of these is held up."""
     held = threading.Event()
-    works = [asyncio.create_task(threads.run(held.wait, NOBODY, 1, 60.0)) for _ in range(AT_ONCE)]
+    works = [asyncio.create_task(threads.run(held.wait, NO_TENANT, 1, 60.0)) for _ in range(AT_ONCE)]
     await asyncio.sleep(0)
     try:
         yield

@@ -14,7 +14,7 @@ from gateway.reports.refusals import COUNTED_S, Refusals
 from infra.network.sealing import Signer
 from infra.process.log_lines import MAX_LINES, BoundedLog
 from infra.redis.records import GatewayRecord
-from infra.redis.registry import PURPOSE, listed
+from infra.redis.registry import RECORD_PURPOSE, listed
 from tests.gateway.conftest import SECRET
 from tests.gateway.running import SECONDS, Running, until
 from tests.gateway.web.test_protocol import connected
@@ -62,7 +62,7 @@ async def test_records_tell_what_was_refused_and_by_which_objective(serve: Serve
     assert (record.outcome, record.reason, record.good) == ("refused", "no_workers", False)
     assert record.objective == Objective(500.0)
     running.gateway.refusals.report(unavailable("no line in the log", "limits_unavailable"), "r-2")
-    signer = Signer(SECRET.encode(), PURPOSE)
+    signer = Signer(SECRET.encode(), RECORD_PURPOSE)
     async with asyncio.timeout(SECONDS):
         while (own := (await listed(running.store, signer, GatewayRecord))[0].record).refused != {
             "no_workers": 1,

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from infra.redis.records import Load
+from infra.redis.records import WorkerLoad
 from pricing.steps import StepCosts
 from tests.gateway.peer import Peer
 from tests.gateway.running import Running, until
@@ -21,7 +21,7 @@ STRICT = {"x-slo-tpot-ms": "1"}
 async def costing(running: Running, costs: StepCosts) -> Peer:
     """Has the workers tell what their steps cost; returns the one that decodes."""
     for peer in running.peers:
-        peer.load = Load(blocks_total=1000, costs=costs)
+        peer.load = WorkerLoad(blocks_total=1000, costs=costs)
         await peer.beat()
     await running.gateway.discovery.poll()
     return running.peer("decode")

@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from contracts.errors import IllegalMove
 from contracts.ids import AttemptKey, SampleKey, Ticket
-from contracts.messages.gateway import DRAINING, HANDED_OFF, HANDING_OFF, Alive, Emitted, Failed, Stages, Way
+from contracts.messages.gateway import (
+    REASON_DRAINING,
+    STATE_HANDED_OFF,
+    STATE_HANDING_OFF,
+    Alive,
+    Emitted,
+    Failed,
+    Stages,
+    Way,
+)
 from contracts.messages.job import DecodeJob, PrefillJob, Prompt
 from contracts.messages.sampling import Limits, Sampling
 from gateway.requests.attempt import Attempt
@@ -181,7 +190,7 @@ def test_unknown_counts_when_nobody_knows_it_any_more() -> None:
 def test_a_sequence_that_was_handed_off_and_is_unknown_there_is_lost(first: str) -> None:
     sample = begun()
     sample.emitted(P, said(0, [10]), 1.0)
-    passed_on = Alive(sender=P, receiver="g", key=AttemptKey("r-1", 0, 1), state=HANDED_OFF)
+    passed_on = Alive(sender=P, receiver="g", key=AttemptKey("r-1", 0, 1), state=STATE_HANDED_OFF)
 
     def ask(worker: str) -> Fate | None:
         return sample.alive(P, passed_on, 3.0) if worker == P else sample.failed(D, refusal("unknown"), 3.0)
@@ -196,7 +205,7 @@ def test_a_sequence_that_is_being_handed_off_is_not_lost_where_it_has_not_arrive
     sample.emitted(P, said(0, [10]), 1.0)
     for moment in (3.0, 5.0, 50.0):
         assert sample.failed(D, refusal("unknown"), moment) is Fate.NOTHING
-        passing = Alive(sender=P, receiver="g", key=AttemptKey("r-1", 0, 1), state=HANDING_OFF)
+        passing = Alive(sender=P, receiver="g", key=AttemptKey("r-1", 0, 1), state=STATE_HANDING_OFF)
         assert sample.alive(P, passing, moment) is Fate.NOTHING
         assert sample.due(moment + 1.0) is None
 
@@ -207,7 +216,7 @@ def test_a_handoff_that_passed_between_two_questions_is_not_lost() -> None:
     assert sample.due(1.0 + ASK_AFTER) is Due.ASK
     assert sample.failed(D, refusal("unknown"), 1.1 + ASK_AFTER) is Fate.NOTHING, "it has still to arrive"
     assert sample.due(1.0 + 2 * ASK_AFTER) is Due.ASK
-    passed_on = Alive(sender=P, receiver="g", key=AttemptKey("r-1", 0, 1), state=HANDED_OFF)
+    passed_on = Alive(sender=P, receiver="g", key=AttemptKey("r-1", 0, 1), state=STATE_HANDED_OFF)
     assert sample.alive(P, passed_on, 1.1 + 2 * ASK_AFTER) is Fate.NOTHING, "the decode worker has not answered yet"
 
 
@@ -217,7 +226,7 @@ def test_an_attempt_forgets_who_did_not_know_the_one_before() -> None:
     assert sample.failed(D, refusal("unknown"), 1.0) is Fate.NOTHING
     sample.abandon()
     sample.begin(Attempt(2, BOTH, 2.0), 2.0)
-    passed_on = Alive(sender=P, receiver="g", key=AttemptKey("r-1", 0, 2), state=HANDED_OFF)
+    passed_on = Alive(sender=P, receiver="g", key=AttemptKey("r-1", 0, 2), state=STATE_HANDED_OFF)
     assert sample.alive(P, passed_on, 2.5) is Fate.NOTHING
 
 
@@ -272,7 +281,7 @@ def test_retries_are_bounded() -> None:
 
 def test_what_somebody_planned_costs_no_retry_up_to_a_bound() -> None:
     sample = begun()
-    pauses = [sample.moves_on(DRAINING) for _ in range(PLANNED_RETRIES)]
+    pauses = [sample.moves_on(REASON_DRAINING) for _ in range(PLANNED_RETRIES)]
     assert pauses[:4] == [0.0, 0.05, 0.1, 0.2] and pauses[-1] == LONGEST_PAUSE
     assert sample.retries == 0
     assert sample.moves_on(QUEUE_CLOSED) is None, "a loop is a failure"

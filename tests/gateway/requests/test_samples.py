@@ -20,7 +20,7 @@ from gateway.workers.route import Route
 from infra.network.sealing import Sealer
 from infra.redis import queue
 from infra.redis.clients import Store
-from infra.redis.records import Load
+from infra.redis.records import WorkerLoad
 from tests.gateway.running import TEXT, Running, until
 
 Serve = Callable[..., Awaitable[Running]]
@@ -159,7 +159,7 @@ async def test_samples_that_fail_go_on_elsewhere_while_the_others_run(serve: Ser
     running.texts = TEXTS
     await running.add("decode", fails="handoff", only={0, 2})
     good = await running.add("decode")
-    good.load = Load(running=50, blocks_total=1000)  # so that the other one is chosen first
+    good.load = WorkerLoad(running=50, blocks_total=1000)  # so that the other one is chosen first
     await good.beat()
     await running.gateway.discovery.poll()
     assert await texts_of(running) == TEXTS

@@ -8,7 +8,7 @@ import pytest
 
 from contracts.errors import StoreUnavailable
 from gateway.openai.answers import replies
-from infra.redis.stored import ALL, TenantStore
+from infra.redis.stored import ALL_KEY, TenantStore
 from tests.gateway.conftest import SECRET
 from tests.gateway.running import TEXT, Running, until
 
@@ -118,7 +118,7 @@ async def test_a_response_can_be_deleted(running: Running) -> None:
 async def test_what_is_not_to_be_stored_is_not(running: Running) -> None:
     response = await running.openai.responses.create(model=running.gateway.model, input="Hi!", store=False)
     assert response.to_dict()["store"] is False
-    assert await running.store.keys(f"{ALL}*") == []
+    assert await running.store.keys(f"{ALL_KEY}*") == []
 
 
 async def test_storing_can_be_switched_off(serve: Serve) -> None:
@@ -141,7 +141,7 @@ async def test_a_response_that_is_too_large_is_answered_and_not_stored(serve: Se
         model=running.gateway.model, input="Hi!", metadata={str(n): "x" * 500 for n in range(16)}
     )
     assert large.output_text == running.text and large.to_dict()["store"] is False
-    assert len(await running.store.keys(f"{ALL}:*:*")) == 1
+    assert len(await running.store.keys(f"{ALL_KEY}:*:*")) == 1
 
 
 async def test_a_response_is_answered_while_nothing_can_be_stored(
@@ -191,7 +191,7 @@ async def test_redis_shows_nothing_of_a_stored_response(running: Running) -> Non
         elif kind == b"zset":
             found += await running.store.zrange(key, 0, -1)
     dump = b"\n".join(found)
-    assert dump.count(ALL.encode()) > 3
+    assert dump.count(ALL_KEY.encode()) > 3
     secrets = (b"elephant", b"quick brown", response.id.encode(), b"my-own-key")
     assert [secret for secret in secrets if secret in dump] == []
 
@@ -211,7 +211,7 @@ async def test_a_stream_that_fails_says_so(running: Running) -> None:
     *_, last = [event async for event in stream]
     assert last.type == "response.failed" and last.response.status == "failed"
     assert last.response.error.code == "server_error" and last.response.error.message
-    assert await running.store.keys(f"{ALL}*") == []
+    assert await running.store.keys(f"{ALL_KEY}*") == []
 
 
 async def test_a_silent_stream_is_kept_open(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:

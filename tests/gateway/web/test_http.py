@@ -20,11 +20,11 @@ from infra.redis.records import (
     HeldBlocks,
     KVCounts,
     KVLink,
-    Load,
     SpeculationCounts,
     StepTokens,
+    WorkerLoad,
 )
-from infra.redis.registry import PURPOSE, listed
+from infra.redis.registry import RECORD_PURPOSE, listed
 from pricing.backlog import Backlog
 from pricing.steps import StepCosts
 from tests.gateway.conftest import SECRET
@@ -227,7 +227,9 @@ async def test_the_record_of_the_gateway(serve: Serve) -> None:
     seen: list[GatewayRecord] = []
 
     async def shown() -> bool:
-        seen[:] = [record for record, _ in await listed(running.store, Signer(SECRET.encode(), PURPOSE), GatewayRecord)]
+        seen[:] = [
+            record for record, _ in await listed(running.store, Signer(SECRET.encode(), RECORD_PURPOSE), GatewayRecord)
+        ]
         return bool(seen and seen[0].requests and seen[0].requests[0].output_tokens == 3)
 
     async with asyncio.timeout(10):
@@ -261,7 +263,7 @@ async def test_figures_by_role_are_in_metrics_and_stats(running: Running) -> Non
     for peer, free in ((running.peer("prefill"), 100), (running.peer("decode"), 25)):
         costs = StepCosts(step=0.01, prompt_token=1e-3, sequence=1e-3)
         backlog = Backlog(prompts=1, tokens=500, sequences=3, context=30, free_blocks=free)
-        peer.load = Load(blocks_total=100, costs=costs, backlog=backlog)
+        peer.load = WorkerLoad(blocks_total=100, costs=costs, backlog=backlog)
         await peer.beat()
     await running.gateway.discovery.poll()
     await running.chat()
@@ -296,7 +298,7 @@ async def test_metrics_of_shared_kv(running: Running) -> None:
         used_slots=160,
         wasted_slots=40,
     )
-    peer.load = Load(blocks_total=1000, blocks_used=10, blocks_cached=30, preemptions=4, kv=counts)
+    peer.load = WorkerLoad(blocks_total=1000, blocks_used=10, blocks_cached=30, preemptions=4, kv=counts)
     await peer.beat()
     await running.gateway.discovery.poll()
     text = (await running.client.get("/metrics")).text
@@ -325,9 +327,9 @@ async def test_metrics_of_handoffs(running: Running) -> None:
     await running.chat()
     (prefill, decode) = (running.peer("prefill"), running.peer("decode"))
     counts = HandoffCounts(2.0, 1.5, 0.25, 0.0, {"cancelled": 3, "other": 1}, {"stray": 5})
-    prefill.load = Load(handoff=counts, held=HeldBlocks(pinned=12, quarantined=2))
+    prefill.load = WorkerLoad(handoff=counts, held=HeldBlocks(pinned=12, quarantined=2))
     prefill.links = [KVLink(peer, "tcp", True, "fp8") for peer in ("one", "another")]
-    decode.load = Load(handoff=HandoffCounts(land_seconds=0.125), held=HeldBlocks(reserved=7, quarantined=1))
+    decode.load = WorkerLoad(handoff=HandoffCounts(land_seconds=0.125), held=HeldBlocks(reserved=7, quarantined=1))
     for peer in (prefill, decode):
         await peer.beat()
     await running.gateway.discovery.poll()
@@ -358,7 +360,7 @@ async def test_metrics_of_handoffs(running: Running) -> None:
 
 async def test_what_the_workers_say_of_themselves(running: Running) -> None:
     peer = running.peer("decode")
-    peer.load = Load(running=3, blocks_total=1000, blocks_used=7)
+    peer.load = WorkerLoad(running=3, blocks_total=1000, blocks_used=7)
     await peer.beat()
     answer = await running.client.get("/stats")
     assert answer.status_code == 200
@@ -436,7 +438,9 @@ GUESSES = SpeculationCounts(works=100, guessed=20, proposed=60, accepted=(19, 10
 
 async def test_metrics_of_engines_are_vllms(running: Running) -> None:
     peer = running.peer("decode")
-    peer.load = Load(blocks_total=1000, step_tokens=StepTokens((5, 3, *(0,) * 11, 2), 50_000), speculation=GUESSES)
+    peer.load = WorkerLoad(
+        blocks_total=1000, step_tokens=StepTokens((5, 3, *(0,) * 11, 2), 50_000), speculation=GUESSES
+    )
     await peer.beat()
     await running.gateway.discovery.poll()
     text = (await running.client.get("/metrics")).text

@@ -17,9 +17,9 @@ from contracts.ids import AttemptKey
 from contracts.messages.gateway import Alive
 from gateway.workers.connection import BATCH, TURN, News, WorkerConnection
 from gateway.workers.liveness import CUT_AFTER, Health
+from infra.network.bind_address import LOOPBACK_ADDRESS
 from infra.network.curve_keys import CurveKeys
 from infra.network.gatekeeper import Gatekeeper
-from infra.network.reach import LOOPBACK
 from infra.network.sockets import token_router
 from infra.redis.records import WorkerRecord
 from tests.gateway.conftest import SECRET
@@ -207,7 +207,7 @@ async def test_a_worker_that_refuses_this_gateways_key_is_named_once(caplog: pyt
     ours, other = CurveKeys.of(SECRET.encode()), CurveKeys.of(b"another secret of the tests")
     context = zmq.asyncio.Context()
     gatekeeper = Gatekeeper(context, replace(ours, client_public=other.client_public))
-    socket, address = token_router(context, LOOPBACK, ours)
+    socket, address = token_router(context, LOOPBACK_ADDRESS, ours)
     try:
         async with unanswered(structs.replace(worker("far"), address=address)):
             await until(lambda: gatekeeper.refused["key"] >= 1 and "--secret-file" in caplog.text, "the refusal")

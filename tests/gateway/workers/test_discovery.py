@@ -30,13 +30,13 @@ from infra.network.curve_keys import CurveKeys
 from infra.network.sealing import Signer
 from infra.redis.clients import Store, connect
 from infra.redis.records import WorkerRecord
-from infra.redis.registry import PURPOSE, publish, record_key
+from infra.redis.registry import RECORD_PURPOSE, publish, record_key
 from infra.redis.store import ServerClock
 from tests.gateway.conftest import SECRET
 from tests.gateway.peer import Peer
 from tests.gateway.running import until
 
-SIGNER = Signer(SECRET.encode(), PURPOSE)
+SIGNER = Signer(SECRET.encode(), RECORD_PURPOSE)
 
 
 class Finder:
@@ -141,7 +141,7 @@ async def test_a_gateway_without_descriptors_waits_for_one(
 
 
 async def test_who_writes_to_redis_steers_nobody(finder: Finder, peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
-    forger = Signer(b"who has no secret but guesses", PURPOSE)
+    forger = Signer(b"who has no secret but guesses", RECORD_PURPOSE)
     await publish(finder.store, forger, like(peer, "forged", "tcp://127.0.0.1:1"), time.time())
     for _ in range(3):
         assert await finder.poll() == {peer.epoch}

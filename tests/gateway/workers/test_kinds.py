@@ -10,7 +10,7 @@ from gateway.workers.kinds import FRESH, believed
 from gateway.workers.route import Asked
 from gateway.workers.router import Router
 from gateway.workers.worker import Worker
-from infra.redis.records import Load, Role, WorkerRecord
+from infra.redis.records import Role, WorkerLoad, WorkerRecord
 from pricing.backlog import Backlog
 from pricing.steps import StepCosts
 
@@ -25,7 +25,19 @@ def slower(times: float, steps: int = 500) -> StepCosts:
 
 def worker(epoch: str, costs: StepCosts, ago: float, role: Role = "decode", device: str = "cpu") -> Worker:
     record = WorkerRecord(
-        epoch, role, "", "", "m", "f", "c", 16, 8192, device, "fp32", 0.0, load=Load(blocks_total=1000, costs=costs)
+        epoch,
+        role,
+        "",
+        "",
+        "m",
+        "f",
+        "c",
+        16,
+        8192,
+        device,
+        "fp32",
+        0.0,
+        load=WorkerLoad(blocks_total=1000, costs=costs),
     )
     found = Worker(record)
     found.usable, found.learned_at = True, NOW - ago

@@ -20,7 +20,7 @@ from engine.plan import Plan, StepResult
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
 from gateway.workers.worker import Worker
-from infra.redis.records import Load, WorkerRecord
+from infra.redis.records import WorkerLoad, WorkerRecord
 from pricing.backlog import Ahead, Backlog, first_token_seconds, owner_of
 from pricing.fit import StepFit
 from pricing.steps import StepCosts, StepWork, pairs_of
@@ -45,7 +45,7 @@ class Simulation:
         blocks = BlockManager(spec(16), [5000])
         self.scheduler = Scheduler(blocks, max_batch_tokens=512, max_sequences=256, max_model_len=4096, fit=self.fit)
         record = WorkerRecord("p", "prefill", "", "", "m", "f", "c", 16, 4096, "cpu", "fp32", 0.0)
-        self.worker = Worker(structs.replace(record, load=Load(costs=SEED)))
+        self.worker = Worker(structs.replace(record, load=WorkerLoad(costs=SEED)))
         self.record = record
         self.posted: list[tuple[int, str]] = []  # prompts that the engine has not received, and whose they are
         self.shown, self.shown_at = Backlog(), 0.0
@@ -109,7 +109,7 @@ class Simulation:
                 self.worker.reports(backlog, Ticket(self.sent, 0), self.next_ping)
                 self.next_ping += PING
             else:
-                self.worker.renew(structs.replace(self.record, load=Load(costs=self.fit.costs)), self.next_beat)
+                self.worker.renew(structs.replace(self.record, load=WorkerLoad(costs=self.fit.costs)), self.next_beat)
                 self.next_beat += BEAT
 
     def arrive(self, now: float) -> None:

@@ -6,10 +6,12 @@ from collections.abc import Collection, Iterable
 from gateway.workers.route import Asked, Route
 from gateway.workers.router import Router
 from gateway.workers.worker import Worker
-from infra.redis.records import Load, Role, WorkerRecord
+from infra.redis.records import Role, WorkerLoad, WorkerRecord
 
 
-def worker(epoch: str, role: Role, load: Load | None = None, fingerprint: str = "f", draining: bool = False) -> Worker:
+def worker(
+    epoch: str, role: Role, load: WorkerLoad | None = None, fingerprint: str = "f", draining: bool = False
+) -> Worker:
     found = Worker(
         WorkerRecord(
             epoch=epoch,
@@ -25,7 +27,7 @@ def worker(epoch: str, role: Role, load: Load | None = None, fingerprint: str = 
             dtype="fp32",
             started_at=0.0,
             draining=draining,
-            load=load or Load(blocks_total=100),
+            load=load or WorkerLoad(blocks_total=100),
         )
     )
     found.usable = True
@@ -57,7 +59,7 @@ def test_own_assignments_count_at_once() -> None:
 
 
 def test_others_load_counts_as_reported() -> None:
-    busy = Load(running=5, waiting=3, blocks_total=100)
+    busy = WorkerLoad(running=5, waiting=3, blocks_total=100)
     workers = [worker("p", "prefill"), worker("d1", "decode", busy), worker("d2", "decode")]
     workers[2].ours = 7
     assert pick(Router(), workers, 10) == Route("p", "d2")
@@ -68,14 +70,14 @@ def test_others_load_counts_as_reported() -> None:
 def test_a_report_does_not_count_ours_twice() -> None:
     one = worker("d", "decode")
     one.ours = 4
-    one.renew(worker("d", "decode", Load(running=6, blocks_total=100)).record, 0.0)
+    one.renew(worker("d", "decode", WorkerLoad(running=6, blocks_total=100)).record, 0.0)
     assert one.load() == 6
     one.ours = 1
     assert one.load() == 3
 
 
 def test_a_full_pool_comes_last() -> None:
-    full = Load(blocks_total=100, blocks_used=99)
+    full = WorkerLoad(blocks_total=100, blocks_used=99)
     workers = [worker("p", "prefill"), worker("d1", "decode", full), worker("d2", "decode")]
     workers[2].ours = 50
     assert pick(Router(), workers, 160) == Route("p", "d2")

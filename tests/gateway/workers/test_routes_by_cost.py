@@ -12,7 +12,7 @@ from contracts.messages.gateway import NOT_HEARD, KeyNews
 from gateway.workers.route import Asked, Choice, Route
 from gateway.workers.router import MAX_WORKERS_COMPARED, Router
 from gateway.workers.worker import WORKS, Worker
-from infra.redis.records import KVLink, Load, Memory, Role, SpeculationCounts, UnreachedPeer, WorkerRecord
+from infra.redis.records import KVLink, Memory, Role, SpeculationCounts, UnreachedPeer, WorkerLoad, WorkerRecord
 from pricing.backlog import Ahead, Backlog, Share, owner_of
 from pricing.places import Place
 from pricing.steps import Guessing, StepCosts
@@ -44,7 +44,7 @@ def worker(
     links = [KVLink(peer, "tcp", True, "none", rate) for peer, rate in (rates or {}).items()]
     record = WorkerRecord(
         epoch, role, "", "", "m", "f", content, BLOCK, 8192, "cpu", "fp32", 0.0,
-        load=Load(blocks_total=1000, costs=costs), memory=Memory(token_bytes=1000), links=links,
+        load=WorkerLoad(blocks_total=1000, costs=costs), memory=Memory(token_bytes=1000), links=links,
         place=place, unreached=tuple(UnreachedPeer(peer, "tcp://b:1") for peer in unreached),
     )  # fmt: skip
     found = Worker(record)

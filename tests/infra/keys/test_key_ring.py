@@ -77,4 +77,4 @@ def test_a_ring_of_a_missing_file_is_refused(tmp_path: Path) -> None:
 
 def test_the_stand_in_for_unknown_keys_is_nobody() -> None:
     ring = KeyRing([])
-    assert ring.find(f"baton-{key_ring.NOBODY.id}-{'0' * 64}") is None and ring.find("") is None
+    assert ring.find(f"baton-{key_ring.NO_KEY.id}-{'0' * 64}") is None and ring.find("") is None

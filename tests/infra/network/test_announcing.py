@@ -6,9 +6,9 @@ import pytest
 
 from contracts.errors import ConfigError
 from infra.config.place import PlaceOptions
-from infra.network.announcing import reach_of
+from infra.network.announcing import choose_bind_address
+from infra.network.bind_address import BindAddress
 from infra.network.interfaces import OwnAddress, own_addresses
-from infra.network.reach import Reach
 
 OWN = [
     OwnAddress(interface, ip_address(address))
@@ -26,8 +26,8 @@ HERE = "lo 127.0.0.1, eth0 10.0.0.2, eth1 192.168.7.2, lo ::1, eth0 fe80::2, eth
 NAMES = {"node-a": "10.0.0.2", "proxy": "203.0.113.5", "itself": "127.0.1.1"}
 
 
-def reach(host: str, announce: str) -> Reach:
-    return reach_of(PlaceOptions(host=host, announce=announce), OWN, NAMES.get)
+def reach(host: str, announce: str) -> BindAddress:
+    return choose_bind_address(PlaceOptions(host=host, announce=announce), OWN, NAMES.get)
 
 
 @pytest.mark.parametrize(

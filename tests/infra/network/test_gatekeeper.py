@@ -14,9 +14,9 @@ import pytest
 import zmq
 import zmq.asyncio
 
+from infra.network.bind_address import LOOPBACK_ADDRESS
 from infra.network.curve_keys import CurveKeys
-from infra.network.gatekeeper import QUIET, UNEXPECTED, Gatekeeper
-from infra.network.reach import LOOPBACK
+from infra.network.gatekeeper import LOG_INTERVAL_S, UNEXPECTED_PEER, Gatekeeper
 from infra.network.sockets import dealer, payload_dealer, payload_ipc_router, payload_router, router
 
 KEYS, OTHERS = CurveKeys.of(b"the deployment's secret"), CurveKeys.of(b"another deployment's secret")
@@ -32,8 +32,8 @@ class House:
         self.now = 0.0
         self.context = zmq.asyncio.Context()
         self.gatekeeper = Gatekeeper(self.context, KEYS, lambda: self.now)
-        self.control, self.control_address = router(self.context, LOOPBACK, KEYS)
-        self.payload, self.payload_address = payload_router(self.context, LOOPBACK)
+        self.control, self.control_address = router(self.context, LOOPBACK_ADDRESS, KEYS)
+        self.payload, self.payload_address = payload_router(self.context, LOOPBACK_ADDRESS)
         for socket in (self.control, self.payload):
             self.gatekeeper.watch(socket)
 
@@ -140,7 +140,7 @@ async def test_who_has_not_is_refused_and_cannot_send(house: House, make: MakeDe
 
 async def test_nobody_is_admitted_without_a_gatekeeper() -> None:
     context = zmq.asyncio.Context()
-    socket, address = router(context, LOOPBACK, KEYS)
+    socket, address = router(context, LOOPBACK_ADDRESS, KEYS)
     failed = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
     async with asyncio.timeout(SECONDS), visitor(control(KEYS), address):
         await failed.recv_multipart()
@@ -236,9 +236,9 @@ async def test_the_log_has_a_sentence_a_minute(house: House, caplog: pytest.LogC
     unexpected = (payload("link-1", "no token"), house.payload_address, "user")
     caplog.set_level(logging.DEBUG)
     first = await one(*unexpected)
-    assert "127.0.0.1" in first and UNEXPECTED in first and "1 refused" in first
+    assert "127.0.0.1" in first and UNEXPECTED_PEER in first and "1 refused" in first
     assert await one(*unexpected) == ""
-    house.now += QUIET
+    house.now += LOG_INTERVAL_S
     assert "--secret-file" in await one(control(OTHERS), house.control_address, "handshake")
     assert "no token" not in first
 

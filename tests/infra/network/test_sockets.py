@@ -6,8 +6,8 @@ import pytest
 import zmq
 
 from contracts.errors import ConfigError
+from infra.network.bind_address import LOOPBACK_ADDRESS, BindAddress, endpoint
 from infra.network.listening import listen
-from infra.network.reach import LOOPBACK, Reach, endpoint
 from infra.network.sockets import dealer, router, send_now
 from tests.network import KEYS, guarded
 
@@ -15,7 +15,7 @@ from tests.network import KEYS, guarded
 async def test_libzmq_sends_no_heartbeats() -> None:
     """With them it aborts the process when a peer goes away while its queue here is full."""
     async with guarded() as network:
-        bound, address = router(network.context, LOOPBACK, KEYS)
+        bound, address = router(network.context, LOOPBACK_ADDRESS, KEYS)
         connected = dealer(network.context, address, KEYS)
         for each in (bound, connected):
             assert each.getsockopt(zmq.HEARTBEAT_IVL) == 0
@@ -25,9 +25,13 @@ async def test_libzmq_sends_no_heartbeats() -> None:
 
 @pytest.mark.parametrize(
     ("reach", "host"),
-    [(Reach("::1", "::1"), "::1"), (Reach("::", "::1"), "::1"), (Reach("::", "127.0.0.1"), "127.0.0.1")],
+    [
+        (BindAddress("::1", "::1"), "::1"),
+        (BindAddress("::", "::1"), "::1"),
+        (BindAddress("::", "127.0.0.1"), "127.0.0.1"),
+    ],
 )
-async def test_messages_pass_over_ipv6_and_to_both_where_all_is_listened_on(reach: Reach, host: str) -> None:
+async def test_messages_pass_over_ipv6_and_to_both_where_all_is_listened_on(reach: BindAddress, host: str) -> None:
     async with guarded() as network:
         bound, address = router(network.context, reach, KEYS)
         assert address == endpoint(host, address.rpartition(":")[2])
@@ -43,12 +47,12 @@ async def test_messages_pass_over_ipv6_and_to_both_where_all_is_listened_on(reac
 async def test_each_socket_takes_the_next_free_port_of_the_range() -> None:
     with listen("127.0.0.1", 0) as taken:
         first = taken.getsockname()[1]
-        reach = LOOPBACK._replace(ports=range(first, min(first + 50, 1 << 16)))
+        reach = LOOPBACK_ADDRESS._replace(ports=range(first, min(first + 50, 1 << 16)))
         async with guarded() as network:
             bound = [router(network.context, reach, KEYS) for _ in range(2)]
             ports = [int(address.rpartition(":")[2]) for _, address in bound]
             assert first < ports[0] < ports[1] < first + 50
             with pytest.raises(ConfigError, match=f"--ports: '{first}-{first}': other processes have taken all"):
-                router(network.context, LOOPBACK._replace(ports=range(first, first + 1)), KEYS)
+                router(network.context, LOOPBACK_ADDRESS._replace(ports=range(first, first + 1)), KEYS)
             for socket, _ in bound:
                 socket.close(0)

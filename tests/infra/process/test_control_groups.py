@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from infra.process.control_groups import ControlGroups
-from infra.process.memory import UNBOUNDED, available_memory, left_by_groups, out_of_memory_kills
+from infra.process.memory import UNLIMITED_BYTES, available_memory, left_by_groups, out_of_memory_kills
 from worker.cores import available_cores
 
 GIB = 1 << 30
@@ -83,7 +83,7 @@ def test_a_container_of_version_1_sees_its_group_as_the_root(tmp_path: Path) -> 
 @pytest.mark.parametrize("own", ["", "4:memory", "0::/gone\n", "0::/../..\n"])
 def test_without_a_limit_nothing_is_bounded(own: str, tmp_path: Path) -> None:
     host = Host(tmp_path, own)
-    assert left_by_groups(host.groups) == UNBOUNDED
+    assert left_by_groups(host.groups) == UNLIMITED_BYTES
     assert available_cores(host.groups) >= 1
 
 

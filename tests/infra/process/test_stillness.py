@@ -1,6 +1,6 @@
 """Stillness counts what somebody has seen, not what passed while nobody looked."""
 
-from infra.process.stillness import LONGEST_LOOK, Stillness
+from infra.process.stillness import MAX_LOOK_S, Stillness
 
 
 def test_the_same_mark_adds_up_and_another_begins_anew() -> None:
@@ -16,7 +16,7 @@ def test_what_need_not_move_is_never_still() -> None:
 def test_a_pause_of_the_observer_proves_little() -> None:
     still = Stillness()
     still.look("a", 0.0)
-    assert still.look("a", 3600.0) == LONGEST_LOOK
+    assert still.look("a", 3600.0) == MAX_LOOK_S
 
 
 def test_time_in_which_the_mark_could_not_move_is_not_stillness() -> None:

@@ -16,9 +16,9 @@ from contracts.errors import ConfigError, StoreUnavailable
 from infra.network.sealing import Sealer, Signer
 from infra.redis import adapter_list
 from infra.redis.clients import connect, connect_blocking, redacted
-from infra.redis.queue import PURPOSE, JobQueue, add_job
+from infra.redis.queue import JOB_PURPOSE, JobQueue, add_job
 from infra.redis.records import GatewayRecord
-from infra.redis.registry import PURPOSE as RECORDS
+from infra.redis.registry import RECORD_PURPOSE as RECORDS
 from infra.redis.registry import listed, publish, withdraw
 from infra.redis.store import ServerClock, check
 from infra.redis.stored import TenantStore
@@ -91,7 +91,7 @@ def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 async def test_all_that_is_kept_in_redis_is_kept_there(url: str) -> None:
-    store, signer, sealer, clock = connect(url), Signer(SECRET, RECORDS), Sealer(SECRET, PURPOSE), ServerClock()
+    store, signer, sealer, clock = connect(url), Signer(SECRET, RECORDS), Sealer(SECRET, JOB_PURPOSE), ServerClock()
     try:
         await check(store, url)
         await clock.sync(store)

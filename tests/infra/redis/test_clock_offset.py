@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from infra.redis.clients import Store, connect
-from infra.redis.clock_offset import STEP, SURE_AFTER, ClockOffset
+from infra.redis.clock_offset import CONFIRM_S, STEP_S, ClockOffset
 from infra.redis.store import ServerClock
 
 HOUR = 3600.0
@@ -17,11 +17,11 @@ HOUR = 3600.0
     [
         ([(0.0, 0.1), (1.0, -0.1)], -0.1),  # a clock that runs a little fast or slow is followed
         ([(0.0, HOUR)], 0.0),  # a jump is not believed at once …
-        ([(0.0, HOUR), (SURE_AFTER - 1, HOUR)], 0.0),
-        ([(0.0, HOUR), (SURE_AFTER, HOUR + STEP / 2)], HOUR + STEP / 2),  # … but when it lasts
+        ([(0.0, HOUR), (CONFIRM_S - 1, HOUR)], 0.0),
+        ([(0.0, HOUR), (CONFIRM_S, HOUR + STEP_S / 2)], HOUR + STEP_S / 2),  # … but when it lasts
         ([(0.0, HOUR), (20.0, 0.0), (40.0, HOUR)], 0.0),  # what was mended in between begins anew
         ([(0.0, HOUR), (20.0, -HOUR), (40.0, -HOUR)], 0.0),  # and so does another jump
-        ([(0.0, HOUR), (20.0, -HOUR), (20.0 + SURE_AFTER, -HOUR)], -HOUR),
+        ([(0.0, HOUR), (20.0, -HOUR), (20.0 + CONFIRM_S, -HOUR)], -HOUR),
     ],
 )
 def test_which_offset_is_believed(measured: list[tuple[float, float]], believed: float) -> None:
@@ -60,7 +60,7 @@ async def test_a_deadline_survives_that_the_clock_is_set(
             await clock.sync(server)
         held = taker.now() + 600  # of a job that was taken before
         server.ahead = ahead
-        for later in (0.0, SURE_AFTER + 1):
+        for later in (0.0, CONFIRM_S + 1):
             shift[0], server.ahead = shift[0] + later, server.ahead + later
             for clock, name in ((sender, "by the sender"), (taker, "by the taker")):
                 if seen in (name, "by both"):
@@ -70,7 +70,7 @@ async def test_a_deadline_survives_that_the_clock_is_set(
         queued_at = sender.server_now() - 2
         _, deadline = taker.taken_over(queued_at, queued_at + 600)
         assert 597 < taker.remaining_ms(deadline) / 1000 < 601
-        assert 600 - SURE_AFTER - 3 < taker.remaining_ms(held) / 1000 < 600, "it was not moved"
+        assert 600 - CONFIRM_S - 3 < taker.remaining_ms(held) / 1000 < 600, "it was not moved"
     finally:
         await store.aclose()
 

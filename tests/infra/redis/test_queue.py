@@ -11,9 +11,9 @@ from contracts.messages.sampling import Limits, Sampling
 from contracts.messages.wire import encode
 from infra.network.sealing import Sealer
 from infra.redis.clients import Store, connect
-from infra.redis.queue import GROUP, PURPOSE, TTL_MS, JobQueue, add_job, stream_of
+from infra.redis.queue import CONSUMER_GROUP, JOB_PURPOSE, TTL_MS, JobQueue, add_job, stream_of
 
-SEALER = Sealer(b"0123456789abcdef", PURPOSE)
+SEALER = Sealer(b"0123456789abcdef", JOB_PURPOSE)
 
 
 @pytest.fixture
@@ -90,11 +90,13 @@ async def test_jobs_whose_delivery_went_unheard_are_taken_once(store: Store) -> 
     queue = JobQueue(store, SEALER, "worker")
     await queue.open()
     await add_job(store, SEALER, job(1))
-    await store.xreadgroup(GROUP, GROUP, {stream_of("worker"): ">"})  # as if the answer had been lost on its way
+    await store.xreadgroup(
+        CONSUMER_GROUP, CONSUMER_GROUP, {stream_of("worker"): ">"}
+    )  # as if the answer had been lost on its way
     assert await queue.take(9, 10) == [job(1)]
     assert await queue.waiting() == 0
     await add_job(store, SEALER, job(2))
-    await store.xreadgroup(GROUP, GROUP, {stream_of("worker"): ">"})
+    await store.xreadgroup(CONSUMER_GROUP, CONSUMER_GROUP, {stream_of("worker"): ">"})
     await add_job(store, SEALER, job(3))
     assert await queue.take(9, 10) == [job(3)], "gateways learn by the ticket that job 2 is not in line any more"
     assert await queue.take(9, 10) == [], "so they have added it again"
@@ -133,7 +135,7 @@ async def test_a_stream_that_expired_is_made_anew(store: Store) -> None:
 async def test_what_is_not_a_job_of_ours_is_dropped_and_counted(store: Store) -> None:
     queue = JobQueue(store, SEALER, "worker")
     await queue.open()
-    other = Sealer(b"another secret of a stranger", PURPOSE)
+    other = Sealer(b"another secret of a stranger", JOB_PURPOSE)
     await add_job(store, other, job(1))
     await store.xadd(stream_of("worker"), {b"body": b"junk"})
     await store.xadd(stream_of("worker"), {b"something": b"else"})

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from infra.redis.records import Load, Memory, WorkerRecord
+from infra.redis.records import Memory, WorkerLoad, WorkerRecord
 
 RECORD = WorkerRecord(
     "epoch",
@@ -24,7 +24,7 @@ def test_a_record_without_memory_says_nothing_about_it() -> None:
     old = msgspec.to_builtins(RECORD)
     del old["memory"]
     assert msgspec.json.decode(msgspec.json.encode(old), type=WorkerRecord) == RECORD
-    assert RECORD.memory == Memory() and RECORD.load == Load()
+    assert RECORD.memory == Memory() and RECORD.load == WorkerLoad()
 
 
 def test_memory_comes_back_as_it_was_written() -> None:

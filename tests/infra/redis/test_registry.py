@@ -10,11 +10,11 @@ from contracts.errors import ConfigError, StoreRefused, StoreUnavailable
 from infra.network.sealing import Sealer, Signer
 from infra.redis.clients import connect, redacted
 from infra.redis.queue import JobQueue
-from infra.redis.records import FinishedRecord, GatewayRecord, Load, StatsSample, WorkerRecord
+from infra.redis.records import FinishedRecord, GatewayRecord, StatsSample, WorkerLoad, WorkerRecord
 from infra.redis.registry import (
-    FINISHED,
-    PURPOSE,
-    STATS,
+    FINISHED_KEY,
+    RECORD_PURPOSE,
+    STATS_KEY,
     Published,
     add_finished,
     add_stats,
@@ -29,11 +29,11 @@ from infra.redis.store import Outage, ServerClock, answered, check, until_answer
 from tests.infra.redis.test_records import RECORD
 
 TTL_MS = 5_000  # a worker that falls silent is in no gateway's list for longer
-SIGNER = Signer(b"the deployment's secret", PURPOSE)
+SIGNER = Signer(b"the deployment's secret", RECORD_PURPOSE)
 
 
 def worker(epoch: str) -> WorkerRecord:
-    return structs.replace(RECORD, epoch=epoch, load=Load(running=2))
+    return structs.replace(RECORD, epoch=epoch, load=WorkerLoad(running=2))
 
 
 async def test_records_are_listed_until_withdrawn_or_expired(clean_redis: str) -> None:
@@ -70,7 +70,7 @@ async def test_only_what_the_deployment_signed_for_its_place_is_listed(clean_red
         assert await found() == [worker("one")] and read_unchecked(body, WorkerRecord) == worker("one")
         published = msgspec.json.decode(body, type=Published)
         elsewhere = msgspec.Raw(msgspec.json.encode(structs.replace(worker("one"), address="tcp://evil:1")))
-        await publish(store, Signer(b"another deployment", PURPOSE), worker("two"), now=100.0)
+        await publish(store, Signer(b"another deployment", RECORD_PURPOSE), worker("two"), now=100.0)
         forged = {
             "one": structs.replace(published, record=elsewhere),
             "three": published,
@@ -93,16 +93,16 @@ async def test_only_what_the_deployment_signed_for_its_place_is_listed(clean_red
 
 
 async def test_streams_of_history_are_capped(clean_redis: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("infra.redis.registry.KEPT_FINISHED", 100)
+    monkeypatch.setattr("infra.redis.registry.MAX_FINISHED", 100)
     store = connect(clean_redis)
     record = FinishedRecord(
         "r", "finished", "stop", 1.0, "demo", 3, 4, 1.0, 2.0, 3.0, 0.0, 0.0, 0.0, 0, 0, "p", "d", 1, True
     )
     try:
         await add_finished(store, [record] * 1000)
-        assert 100 <= await store.xlen(FINISHED) < 400
-        await add_stats(store, StatsSample(1.0, "one", "decode", Load()))
-        assert await store.xlen(STATS) == 1
+        assert 100 <= await store.xlen(FINISHED_KEY) < 400
+        await add_stats(store, StatsSample(1.0, "one", "decode", WorkerLoad()))
+        assert await store.xlen(STATS_KEY) == 1
     finally:
         await store.aclose()
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from contracts.scores import MOST_TOP
+from contracts.scores import MAX_TOP_LOGPROBS
 from engine.backends.scorer import LEAST
 from kernels.sampling import token_scores as kernel
 from kernels.sampling.token_scores import CANDIDATES, reference, token_scores
@@ -28,7 +28,7 @@ def agree(found: Tensor, expected: Tensor, top: int) -> None:
 
 
 def test_both_sides_know_the_same_limits() -> None:
-    assert (kernel.MOST_TOP.value, kernel.LEAST_LOGPROB.value) == (MOST_TOP, LEAST)
+    assert (kernel.MOST_TOP.value, kernel.LEAST_LOGPROB.value) == (MAX_TOP_LOGPROBS, LEAST)
 
 
 @pytest.mark.parametrize(("vocab", "top"), [(1, 1), (67, 5), (2048, 20), (5001, 20), (5001, 0)])

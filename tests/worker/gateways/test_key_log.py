@@ -10,7 +10,7 @@ from contracts.messages.gateway import KEYS_IN_MESSAGE, NOT_HEARD, KeyNews
 from contracts.messages.wire import encode
 from gateway.workers.kept_blocks import KeptBlocks
 from worker.gateways import key_log
-from worker.gateways.key_log import MOST_CHANGES, PATIENCE, KeyLog
+from worker.gateways.key_log import HEARD_TIMEOUT_S, MAX_CHANGES, KeyLog
 
 
 def joined(*keys: int) -> bytes:
@@ -50,7 +50,7 @@ class Ends:
         """Nothing is lost any more; returns the messages until both agree."""
         messages = 0
         for _ in range(8):
-            self.now += PATIENCE
+            self.now += HEARD_TIMEOUT_S
             self.ping()
             self.send()
             messages += len(self.way)
@@ -75,7 +75,7 @@ def test_both_agree_after_any_loss_repetition_and_disorder(data: st.DataObject) 
                 ends.change(data.draw(KEYS), data.draw(KEYS))
                 ends.send(data.draw(st.integers(0, 3)))
             case "wait":
-                ends.now += PATIENCE / 2
+                ends.now += HEARD_TIMEOUT_S / 2
                 ends.ping()
             case "lose" if ends.way:
                 del ends.way[data.draw(st.integers(0, len(ends.way) - 1))]
@@ -109,7 +109,7 @@ def test_all_keys_come_in_pieces_to_whoever_missed_too_much() -> None:
     ends.ping()
     ends.send()
     ends.arrive()
-    for first in range(0, 3 * MOST_CHANGES, 1000):
+    for first in range(0, 3 * MAX_CHANGES, 1000):
         ends.change(set(range(first % 9000, first % 9000 + 1000)), set())
         ends.change(set(), set(range(first % 9000, first % 9000 + 500)))
     ends.send()
@@ -120,7 +120,7 @@ def test_all_keys_come_in_pieces_to_whoever_missed_too_much() -> None:
 
 
 def test_what_is_told_of_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_log, "MOST_KEYS", 10)
+    monkeypatch.setattr(key_log, "MAX_KEYS", 10)
     ends = Ends()
     ends.ping()
     for key in range(30):
@@ -155,9 +155,9 @@ def test_what_was_sent_a_moment_ago_is_not_sent_again() -> None:
     ends.ping()
     ends.change({1}, set())
     ends.settle()
-    ends.now += PATIENCE
+    ends.now += HEARD_TIMEOUT_S
     ends.ping()
-    ends.now += PATIENCE
+    ends.now += HEARD_TIMEOUT_S
     ends.change({2}, set())
     ends.send()
     ends.ping()

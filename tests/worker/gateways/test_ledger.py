@@ -9,8 +9,8 @@ from contracts.messages.gateway import Emitted, Stages
 from contracts.messages.sampling import Finish
 from contracts.scores import TokenScore
 from tests.scores import scores_of
-from worker.events import Failure
-from worker.gateways.ledger import TOMBSTONE_SECONDS, Ledger, Verdict
+from worker.events import AttemptFailure
+from worker.gateways.ledger import TOMBSTONE_TTL_S, AttemptArrival, Ledger
 
 KEY = AttemptKey("gateway-1", 0, 1)
 
@@ -21,19 +21,19 @@ def key(attempt: int) -> AttemptKey:
 
 def begun(attempt: int = 1, base: int = 0) -> Ledger:
     ledger = Ledger()
-    assert ledger.begin(key(attempt), "gateway", base, 100.0) == (Verdict.NEW, None)
+    assert ledger.begin(key(attempt), "gateway", base, 100.0) == (AttemptArrival.NEW, None)
     return ledger
 
 
 def test_a_duplicate_job_is_seen_and_a_lower_attempt_is_dead() -> None:
     ledger = begun(attempt=2)
-    assert ledger.begin(key(2), "gateway", 0, 100.0) == (Verdict.DUPLICATE, None)
-    assert ledger.begin(KEY, "gateway", 0, 100.0) == (Verdict.DEAD, None)
+    assert ledger.begin(key(2), "gateway", 0, 100.0) == (AttemptArrival.DUPLICATE, None)
+    assert ledger.begin(KEY, "gateway", 0, 100.0) == (AttemptArrival.DEAD, None)
 
 
 def test_a_higher_attempt_kills_the_lower_one() -> None:
     ledger = begun(attempt=1)
-    assert ledger.begin(key(2), "gateway", 0, 100.0) == (Verdict.NEW, KEY)
+    assert ledger.begin(key(2), "gateway", 0, 100.0) == (AttemptArrival.NEW, KEY)
     assert ledger.emit(Emitted(KEY, 0, [7])) is None
 
 
@@ -41,24 +41,24 @@ def test_a_cancelled_sequence_never_comes_back_until_its_tombstone_falls() -> No
     ledger = begun()
     assert ledger.cancel(KEY, now=0.0)
     assert not ledger.cancel(KEY, now=0.0)
-    assert ledger.begin(KEY, "gateway", 0, 100.0) == (Verdict.DEAD, None)
+    assert ledger.begin(KEY, "gateway", 0, 100.0) == (AttemptArrival.DEAD, None)
     assert ledger.emit(Emitted(KEY, 0, [7])) is None
-    ledger.expire(TOMBSTONE_SECONDS + 1)
-    assert ledger.begin(KEY, "gateway", 0, 100.0)[0] is Verdict.NEW
+    ledger.expire(TOMBSTONE_TTL_S + 1)
+    assert ledger.begin(KEY, "gateway", 0, 100.0)[0] is AttemptArrival.NEW
 
 
 def test_a_cancel_that_comes_first_stops_the_job() -> None:
     ledger = Ledger()
     assert not ledger.cancel(key(3), now=0.0)
-    assert ledger.begin(key(3), "gateway", 0, 100.0)[0] is Verdict.DEAD
-    assert ledger.begin(key(4), "gateway", 0, 100.0)[0] is Verdict.NEW
+    assert ledger.begin(key(3), "gateway", 0, 100.0)[0] is AttemptArrival.DEAD
+    assert ledger.begin(key(4), "gateway", 0, 100.0)[0] is AttemptArrival.NEW
 
 
 def test_a_late_cancel_of_a_lower_attempt_revives_no_higher_one() -> None:
     ledger = Ledger()
     ledger.cancel(key(3), now=0.0)
     ledger.cancel(KEY, now=1.0)
-    assert ledger.begin(key(3), "gateway", 0, 100.0)[0] is Verdict.DEAD
+    assert ledger.begin(key(3), "gateway", 0, 100.0)[0] is AttemptArrival.DEAD
 
 
 def test_tokens_that_are_told_again_are_kept_once() -> None:
@@ -95,10 +95,10 @@ def test_the_end_rides_with_the_last_token_and_is_repeated_on_asking() -> None:
 def test_a_failure_is_owed_after_the_tokens() -> None:
     ledger = begun()
     ledger.emit(Emitted(KEY, 0, [1]))
-    assert ledger.fail(KEY, Failure("engine")) == "gateway"
-    assert ledger.fail(KEY, Failure("deadline")) is None
+    assert ledger.fail(KEY, AttemptFailure("engine")) == "gateway"
+    assert ledger.fail(KEY, AttemptFailure("deadline")) is None
     (emitted,) = ledger.owed("gateway", 10)
-    assert emitted.token_ids == [1] and ledger.failed("gateway") == (KEY, Failure("engine"))
+    assert emitted.token_ids == [1] and ledger.failed("gateway") == (KEY, AttemptFailure("engine"))
     ledger.sent([emitted])
     assert not ledger.owed("gateway", 10) and list(ledger.gateways()) == ["gateway"]
     ledger.failure_sent(KEY)

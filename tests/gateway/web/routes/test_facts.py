@@ -5,7 +5,7 @@ import tomllib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from contracts.version import BATON
+from contracts.version import BATON_VERSION
 from tests.gateway.running import Running, until
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[4]
 
 async def test_the_version_is_the_projects(running: Running) -> None:
     written = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert (await running.client.get("/version")).json() == {"version": written} == {"version": BATON}
+    assert (await running.client.get("/version")).json() == {"version": written} == {"version": BATON_VERSION}
 
 
 async def test_ping_answers_whatever_the_workers_do(serve: Callable[..., Awaitable[Running]]) -> None:
@@ -49,7 +49,7 @@ async def test_the_gateways_facts_hold_no_secret(serve: Callable[..., Awaitable[
     running = await serve("decode", max_requests=77)
     facts = (await running.client.get("/stats")).json()["gateway"]
     assert (facts["model"], facts["max_model_len"], facts["settings"]["max_requests"]) == ("tiny", 256, 77)
-    assert facts["versions"]["baton"] == BATON and facts["settings"]["spelled_tokens"] == "text"
+    assert facts["versions"]["baton"] == BATON_VERSION and facts["settings"]["spelled_tokens"] == "text"
     config = running.gateway.config
     told = str(facts)
     assert config.store.redis not in told and str(config.store.secret_file) not in told and config.model not in told

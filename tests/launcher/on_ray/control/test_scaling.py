@@ -10,7 +10,7 @@ from contracts.slo import SLO
 from infra.network.sealing import Signer
 from infra.redis.clients import Store, connect
 from infra.redis.records import GatewayRecord
-from infra.redis.registry import PURPOSE, publish
+from infra.redis.registry import RECORD_PURPOSE, publish
 from launcher.autoscale.policy import STALE_SECONDS
 from launcher.autoscale.rules import Bounds, Rules
 from launcher.deployment import Role
@@ -62,7 +62,7 @@ class Deployment:
         decode = [structs.replace(one, address=f"tcp://{one.worker}") for one in standing.decode.workers]
         standing = Standing(standing.prefill, structs.replace(standing.decode, workers=tuple(decode)))
         record = GatewayRecord("g", "http://g", "m", 0.0, standing=standing)
-        await publish(self.store, Signer(secret, PURPOSE), record, self.now)
+        await publish(self.store, Signer(secret, RECORD_PURPOSE), record, self.now)
 
     async def looks(self, load: Offered | None, seconds: int, serving: int | None = None) -> list[str]:
         """Looks each second, behind a heartbeat if there is a load; returns the changes."""

@@ -1,4 +1,4 @@
-"""Carries out what `Senders` say, over a control DEALER to one life of a decode worker, and a channel for payloads.
+"""Carries out what `PrefillLink` say, over a control DEALER to one life of a decode worker, and a channel for payloads.
 
 Only `_pump` sends, so messages leave in order, and so do payloads; the two may overtake each other. A Join is among the
 first messages, and payloads wait for the Offer that answers it; an Open does not. Messages wait in `_outbox`, in which
@@ -24,20 +24,20 @@ from infra.process.tasks import Tasks
 from kvtransfer.events import BlocksTaken, Closed, OpenHandoff, ToPrefillEngine, Unpinned
 from kvtransfer.memory import KVMemory
 from kvtransfer.protocol.instructions import Instruction, Joined, Lost, Send
-from kvtransfer.protocol.sender import FrameDone, OfHandoff
-from kvtransfer.protocol.senders import Senders
+from kvtransfer.protocol.prefill_handoff import FrameDone, OfHandoff
+from kvtransfer.protocol.prefill_link import PrefillLink
 from kvtransfer.transports.channel import Channel
 from kvtransfer.transports.joining import Joining
 from kvtransfer.transports.watching import Watching
 
-COMPUTING = 0.0005  # seconds between looks at blocks that a device is still computing
-LASTING = 0.9  # what a handoff still weighs in the link's rate when the next has passed
-LOOK = 0.005  # seconds between looks at frames that keep a closed handoff pinned
-LAST_LOOK = 1.0  # seconds after which the frames of a closed socket are taken for done
-FORGOTTEN = frozenset({"ended", "gap", "incomplete", "sender_silent", "unjoined"})
+COMPUTING_POLL_S = 0.0005  # seconds between looks at blocks that a device is still computing
+RATE_DECAY = 0.9  # what a handoff still weighs in the link's rate when the next has passed
+FRAME_POLL_S = 0.005  # seconds between looks at frames that keep a closed handoff pinned
+FRAME_TIMEOUT_S = 1.0  # seconds after which the frames of a closed socket are taken for done
+REJOIN_REASONS = frozenset({"ended", "gap", "incomplete", "sender_silent", "unjoined"})
 """Ends of a handoff after which the peer may have forgotten the link, or just some of its payloads: Join tells."""
-BATCH = 16  # payloads or messages handled before other tasks have their turn
-FIRST_RETRY, LAST_RETRY = 0.001, 0.02  # seconds until a socket that took nothing is tried again
+SENDS_PER_TURN = 16  # payloads or messages handled before other tasks have their turn
+FIRST_RETRY_S, LAST_RETRY_S = 0.001, 0.02  # seconds until a socket that took nothing is tried again
 
 
 class LinkOwner(Protocol):
@@ -46,19 +46,19 @@ class LinkOwner(Protocol):
     def report(self, event: ToPrefillEngine) -> None:
         """Takes an event for the engine."""
 
-    def lost(self, link: "OutboundLink") -> None:
+    def lost(self, link: "PrefillLinkDriver") -> None:
         """Learns that a link has closed its socket, once, before its handoffs are told."""
 
-    def joined(self, link: "OutboundLink") -> None:
+    def joined(self, link: "PrefillLinkDriver") -> None:
         """Learns that a link has a channel."""
 
 
-class OutboundLink:
+class PrefillLinkDriver:
     """Keeps the socket, its outbox, and the frames that it may still read."""
 
     def __init__(
         self,
-        side: Senders,
+        side: PrefillLink,
         socket: zmq.asyncio.Socket,
         joining: Joining,
         memory: KVMemory,
@@ -110,8 +110,8 @@ class OutboundLink:
 
     def passed(self, size: int, seconds: float) -> None:
         """Counts a handoff of so many bytes that has passed; some of them were to be sent, or under way, so long."""
-        self._sent = LASTING * self._sent + size
-        self._sending = LASTING * self._sending + seconds
+        self._sent = RATE_DECAY * self._sent + size
+        self._sending = RATE_DECAY * self._sending + seconds
 
     @property
     def bytes_per_second(self) -> float:
@@ -150,7 +150,7 @@ class OutboundLink:
             self._tick()
             self._look_at_frames()
             sent = self._send_some()
-            if sent == BATCH:
+            if sent == SENDS_PER_TURN:
                 await asyncio.sleep(0)
             else:
                 await self._sleep()
@@ -175,14 +175,14 @@ class OutboundLink:
 
         None from a sending method says that there is nothing to send, False that the socket took nothing.
         """
-        for sent in range(BATCH):
+        for sent in range(SENDS_PER_TURN):
             if self._lost_at is not None:
                 return sent
             taken = self._send_message() if self._outbox else self._send_payload()
-            self._retry = min(LAST_RETRY, 2 * self._retry or FIRST_RETRY) if taken is False else 0.0
+            self._retry = min(LAST_RETRY_S, 2 * self._retry or FIRST_RETRY_S) if taken is False else 0.0
             if not taken:
                 return sent
-        return BATCH
+        return SENDS_PER_TURN
 
     def _send_message(self) -> bool:
         key, message = next(iter(self._outbox.items()))
@@ -251,9 +251,9 @@ class OutboundLink:
         """Returns the seconds to sleep unless woken; None: until woken."""
         pauses = [self._retry] if self._retry else []
         if self._computing:
-            pauses.append(COMPUTING)
+            pauses.append(COMPUTING_POLL_S)
         if self.side.pinned() or self._lost_at is not None:
-            pauses.append(LOOK)
+            pauses.append(FRAME_POLL_S)
         if self._lost_at is None:
             due = self.side.next_deadline()
             pauses.append(max(0.0, (self._join_due if due is None else min(due, self._join_due)) - self._clock()))
@@ -261,7 +261,7 @@ class OutboundLink:
 
     def _look_at_frames(self) -> None:
         """Reports the frames that the socket does not read any more; they are done in order."""
-        overdue = self._lost_at is not None and self._clock() > self._lost_at + LAST_LOOK
+        overdue = self._lost_at is not None and self._clock() > self._lost_at + FRAME_TIMEOUT_S
         while self._frames:
             handoff, number, tracker = self._frames[0]
             sender = self.side.handoffs.get(handoff)
@@ -277,7 +277,7 @@ class OutboundLink:
                 return
             self._receive(await self._socket.recv_multipart())
             self._wake.set()
-            if number % BATCH == 0:
+            if number % SENDS_PER_TURN == 0:
                 await asyncio.sleep(0)  # while messages lie ready, reading them never suspends
 
     def _receive(self, frames: list[bytes]) -> None:
@@ -301,7 +301,7 @@ class OutboundLink:
                 case Lost(reason):
                     self.lose(reason)
                 case Closed():
-                    if instruction.reason in FORGOTTEN:
+                    if instruction.reason in REJOIN_REASONS:
                         self._join_due = self._clock()
                     del self._blocks[instruction.handoff]
                     self._owner.report(instruction)

@@ -11,10 +11,10 @@ from zmq.utils.monitor import parse_monitor_message
 from infra.process.ending import end
 from infra.process.tasks import Tasks
 
-BATCH = 16
+EVENTS_PER_TURN = 16
 
 
-class Handshakes:
+class SocketMonitor:
     """Calls `happened` with each event of the socket that is one of `events`, until `close`. Needs the running loop."""
 
     def __init__(
@@ -40,7 +40,7 @@ class Handshakes:
 
     async def _read(self) -> None:
         for number in itertools.count(1):
-            if number % BATCH == 0:
+            if number % EVENTS_PER_TURN == 0:
                 await asyncio.sleep(0)  # while events lie ready, reading them never suspends
             event = parse_monitor_message(await self._events.recv_multipart())
             if event["event"] != zmq.EVENT_MONITOR_STOPPED:

@@ -17,28 +17,30 @@ import zmq.asyncio
 from contracts.errors import MessageError, SealError
 from contracts.ids import AttemptKey
 from contracts.kinds import Transport
-from contracts.kv.spec import KVSpec, Piece
-from contracts.messages.gateway import CROWDED
+from contracts.kv.spec import KVSpec, PayloadConversion
+from contracts.messages.gateway import REASON_CROWDED
 from contracts.messages.handoff import Join, Layer, Open, Refused, ToDecode, decode_to_decode
 from contracts.messages.wire import encode
 from infra.config.transfer import TransferConfig
 from infra.network.addresses import Network
+from infra.network.malformed_frames import MalformedFrames
 from infra.network.sockets import router, send_now
-from infra.network.strikes import Strikes
 from infra.process.tasks import Tasks
 from infra.redis.records import HandoffCounts, KVLink, UnreachedPeer
 from kvtransfer.events import Dropped, FromDecode, Landed, RoomWanted, ToDecodeEngine
 from kvtransfer.memory import KVMemory
+from kvtransfer.protocol.decode_links import DecodeLinks
 from kvtransfer.protocol.instructions import Instruction, Land, Send
 from kvtransfer.protocol.outcomes import Outcomes
-from kvtransfer.protocol.receivers import Receivers
 from kvtransfer.transports.payload_sockets import PayloadSockets
-from kvtransfer.transports.session import Arrived, Frames, Session
-from kvtransfer.transports.sessions import Sessions
+from kvtransfer.transports.session import ArrivedPayload, Frames, PayloadSession
+from kvtransfer.transports.sessions import PayloadSessions
 
-BATCH = 16  # messages handled before other tasks have their turn
-CREDIT = 4  # messages handled before credit is sent, so that the sender does not wait for what was read long ago
-LEAST_SLEEP = 0.001  # seconds
+MESSAGES_PER_TURN = 16  # messages handled before other tasks have their turn
+MESSAGES_PER_CREDIT = (
+    4  # messages handled before credit is sent, so that the sender does not wait for what was read long ago
+)
+MIN_SLEEP_S = 0.001  # seconds
 log = logging.getLogger("baton.handoff")
 
 
@@ -48,7 +50,7 @@ class Receives(Protocol):
     def __call__(self, frames: list[zmq.Frame]) -> None: ...
 
 
-class Inbound:
+class DecodeTransfer:
     """Tells the engine `RoomWanted`, lands the bytes of what it grants, and tells it `Landed` or `Dropped`."""
 
     def __init__(
@@ -64,7 +66,7 @@ class Inbound:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Binds its sockets, and begins to read them. Raises `ConfigError` if they cannot be bound."""
-        self.side = Receivers(config, epoch, spec, trace)
+        self.side = DecodeLinks(config, epoch, spec, trace)
         self._config = config
         self._memory = memory
         self._tell_engine = tell_engine
@@ -76,8 +78,8 @@ class Inbound:
             self._payload_sockets.close()
             raise
         network.gatekeeper.watch(self._socket)
-        self._sessions = Sessions(config, epoch, network, self._payload_sockets)
-        self._strikes: Strikes[bytes] = Strikes(config.malformed_rate, config.cut_off)
+        self._sessions = PayloadSessions(config, epoch, network, self._payload_sockets)
+        self._strikes: MalformedFrames[bytes] = MalformedFrames(config.malformed_rate, config.cut_off)
         self.refused: Counter[str] = Counter()  # frames that were dropped, by reason
         self._outcomes = Outcomes()
         self._wake = asyncio.Event()
@@ -131,13 +133,13 @@ class Inbound:
     async def _read(self, socket: zmq.asyncio.Socket, receive: Receives) -> None:
         while True:
             receive(await socket.recv_multipart(copy=False))
-            for at in range(1, BATCH):
+            for at in range(1, MESSAGES_PER_TURN):
                 try:
                     frames = await socket.recv_multipart(zmq.NOBLOCK, copy=False)
                 except zmq.Again:
                     break
                 receive(frames)
-                if at % CREDIT == 0:
+                if at % MESSAGES_PER_CREDIT == 0:
                     self._carry_out(self.side.credits())
             self._carry_out(self.side.credits())
             if self._idle:
@@ -154,7 +156,7 @@ class Inbound:
             # What arrives meanwhile is due after verify_deadline at the earliest, so it need not wake us.
             longest = self._config.verify_deadline
             idle = self._config.remember / 4
-            pause = idle if due is None else min(longest, max(LEAST_SLEEP, due - self._clock()))
+            pause = idle if due is None else min(longest, max(MIN_SLEEP_S, due - self._clock()))
             try:
                 async with asyncio.timeout(pause):
                     await self._wake.wait()
@@ -206,7 +208,7 @@ class Inbound:
 
         return receive
 
-    def _payload(self, session: Session, transport: Transport, frames: Frames, now: float) -> None:
+    def _payload(self, session: PayloadSession, transport: Transport, frames: Frames, now: float) -> None:
         try:
             self._arrive(session.link, session.from_socket(transport, frames), now)
         except SealError:  # whoever is on the way may have sent it: no reason to cut the link off
@@ -217,14 +219,14 @@ class Inbound:
     def _join(self, link: bytes, join: Join, now: float) -> None:
         self._carry_out([Send(self._sessions.join(link, join, now), link)])
 
-    def _arrive(self, link: bytes, arrived: Arrived, now: float) -> None:
+    def _arrive(self, link: bytes, arrived: ArrivedPayload, now: float) -> None:
         self._sessions.heard(link, now)
         for instruction in self.side.receive(link, arrived.header, arrived.size, now):
             self._carry_out(self._land(instruction, arrived) if isinstance(instruction, Land) else [instruction])
 
-    def _land(self, land: Land, arrived: Arrived) -> Sequence[Instruction]:
+    def _land(self, land: Land, arrived: ArrivedPayload) -> Sequence[Instruction]:
         header, place = land.header, land.blocks
-        if isinstance(place, Piece):
+        if isinstance(place, PayloadConversion):
             self._memory.convert(place, arrived.payload)
         else:
             self._memory.write(header.group, header.layer, place, arrived.payload)
@@ -242,7 +244,7 @@ class Inbound:
             match instruction:
                 case Send(message, link):
                     send_now(self._socket, [link, encode(message)])  # a peer whose queue is full will ask again
-                    if isinstance(message, Refused) and message.reason != CROWDED:
+                    if isinstance(message, Refused) and message.reason != REASON_CROWDED:
                         self._outcomes.given_up(message.reason)
                 case RoomWanted() | Landed() | Dropped():
                     self._count(instruction)

@@ -11,7 +11,7 @@ from contracts.errors import IllegalMove
 from contracts.ids import AttemptKey
 from contracts.kinds import Transport
 from contracts.kv.spec import KVSpec
-from contracts.messages.gateway import UNREACHED
+from contracts.messages.gateway import REASON_UNREACHED
 from contracts.messages.job import PrefillJob
 from infra.config.transfer import TransferConfig
 from infra.network.addresses import Network
@@ -20,18 +20,18 @@ from infra.process.tasks import Tasks
 from infra.redis.records import HandoffCounts, KVLink, UnreachedPeer
 from kvtransfer.events import CancelAttempt, Closed, FromPrefill, OpenHandoff, ToPrefillEngine, Unpinned
 from kvtransfer.memory import KVMemory
-from kvtransfer.outbound_link import OutboundLink
+from kvtransfer.peer_probes import PeerProbes
+from kvtransfer.prefill_link_driver import PrefillLinkDriver
 from kvtransfer.protocol.outcomes import Outcomes
-from kvtransfer.protocol.sender import UNANSWERED
-from kvtransfer.protocol.senders import Senders
-from kvtransfer.reaching import Reaching
+from kvtransfer.protocol.prefill_handoff import REASON_UNANSWERED
+from kvtransfer.protocol.prefill_link import PrefillLink
 from kvtransfer.transports.joining import Joining
 
-SHUNNED = 1024  # most peers whose broken transports are remembered
+MAX_SHUNNED_PEERS = 1024  # most peers whose broken transports are remembered
 log = logging.getLogger("baton.handoff")
 
 
-class Outbound:
+class PrefillTransfer:
     """Takes the engine's events to their links, and tells it `Closed` and then `Unpinned` for each handoff."""
 
     handoff_address = ""  # nobody hands anything off to a prefill worker
@@ -56,13 +56,13 @@ class Outbound:
         self._tell_engine = tell_engine
         self._trace = trace
         self._clock = clock
-        self._links: dict[str, OutboundLink] = {}  # by the peer's epoch
-        self._closing: set[OutboundLink] = set()  # lost, but frames may still be read
-        self._handoffs: dict[int, OutboundLink] = {}  # until Unpinned
+        self._links: dict[str, PrefillLinkDriver] = {}  # by the peer's epoch
+        self._closing: set[PrefillLinkDriver] = set()  # lost, but frames may still be read
+        self._handoffs: dict[int, PrefillLinkDriver] = {}  # until Unpinned
         self._shunned: dict[str, set[Transport]] = {}  # by the peer's epoch: transports over which nothing arrived
         self._outcomes = Outcomes()
         me = f"prefill worker {epoch} at {network.reach.announced}"
-        self._reaching = Reaching(me, config.silence / 2, config.remember, self._missed, clock)
+        self._reaching = PeerProbes(me, config.silence / 2, config.remember, self._missed, clock)
         self._past_malformed = 0
         self._past_strays = 0
         self._tasks = Tasks("the handoff to decode workers")
@@ -120,7 +120,7 @@ class Outbound:
             raise IllegalMove(f"handoff {opened.handoff} is open already")
         job = opened.job
         if self._reaching.misses(job.decode_epoch):
-            self._give_up(opened.handoff, UNREACHED)
+            self._give_up(opened.handoff, REASON_UNREACHED)
             return
         link = self._links.get(job.decode_epoch)
         if link is None:
@@ -139,15 +139,15 @@ class Outbound:
         self._tell_engine(Closed(handoff=handoff, outcome="failed", reason=reason, retryable=True))
         self._tell_engine(Unpinned(handoff))
 
-    def _new_link(self, job: PrefillJob) -> OutboundLink:
+    def _new_link(self, job: PrefillJob) -> PrefillLinkDriver:
         """Begins a link to the job's decode worker. Raises `ZMQError` for an address that cannot be connected."""
         peer, address = job.decode_epoch, job.decode_address
         socket = dealer(self._network.context, address, self._network.keys)
         largest = max(self._config.frame, max(group.block_bytes for group in self._spec.groups))
         ends = (self._epoch, peer)
         joining = Joining(self._config, ends, self._network, largest, socket, address, self._shunned.get(peer, ()))
-        side = Senders(self._config, self._epoch, peer, self._spec, self._trace)
-        link = OutboundLink(side, socket, joining, self._memory, self._clock, self, self._tasks)
+        side = PrefillLink(self._config, self._epoch, peer, self._spec, self._trace)
+        link = PrefillLinkDriver(side, socket, joining, self._memory, self._clock, self, self._tasks)
         self._reaching.check(peer, address, lambda: link.joined)
         link.pump.add_done_callback(self._gone)
         return link
@@ -165,26 +165,26 @@ class Outbound:
                 del self._handoffs[event.handoff]
         self._tell_engine(event)
 
-    def lost(self, link: OutboundLink) -> None:
+    def lost(self, link: PrefillLinkDriver) -> None:
         """Forgets a link that has closed its socket; the next handoff to that peer gets a new one."""
         self._links = {epoch: known for epoch, known in self._links.items() if known is not link}
         self._past_malformed += link.malformed
         self._past_strays += link.side.strays
         self._closing.add(link)
-        if link.lost_for == UNANSWERED and link.channel is not None:
+        if link.lost_for == REASON_UNANSWERED and link.channel is not None:
             _, peer = link.side.ends
-            if peer not in self._shunned and len(self._shunned) >= SHUNNED:
+            if peer not in self._shunned and len(self._shunned) >= MAX_SHUNNED_PEERS:
                 del self._shunned[next(iter(self._shunned))]
             self._shunned.setdefault(peer, set()).add(link.channel.transport)
 
-    def joined(self, link: OutboundLink) -> None:
+    def joined(self, link: PrefillLinkDriver) -> None:
         """Finds out whether the port for payloads that a link has chosen can be connected to."""
         if address := link.payload_address:
             self._reaching.check(link.side.ends[1], address, lambda: link.side.window.seen > 0)
 
     def _missed(self, peer: str) -> None:
         if (link := self._links.get(peer)) is not None:
-            link.lose(UNREACHED)
+            link.lose(REASON_UNREACHED)
 
     def _gone(self, pump: asyncio.Task[None]) -> None:
         self._closing = {link for link in self._closing if link.pump is not pump}

@@ -8,21 +8,28 @@ from msgspec import Struct
 
 from contracts.ids import AttemptKey, SampleKey
 from contracts.kv.spec import VALUE_BYTES, KVSpec
-from contracts.messages.gateway import CROWDED, DRAINING
+from contracts.messages.gateway import REASON_CROWDED, REASON_DRAINING
 from contracts.messages.handoff import Abort, Aborted, Accepted, Commit, Credit, Handoff, Layer, Open, Refused, Remind
-from contracts.messages.packed_ids import SIZE
+from contracts.messages.packed_ids import ID_BYTES
 from contracts.messages.wire import VERSION
 from infra.config.transfer import TransferConfig
 from kvtransfer.events import CancelAttempt, FromDecode, HandoffOver
 from kvtransfer.handoff import HandoffKey
+from kvtransfer.protocol.decode_handoff import (
+    DecodeHandoff,
+    DecodeHandoffEvent,
+    DecodeHandoffState,
+    LayerArrived,
+    PayloadLanded,
+    SenderDead,
+)
 from kvtransfer.protocol.flow import ReceiveWindow
 from kvtransfer.protocol.instructions import Instruction, Land, Send
-from kvtransfer.protocol.receiver import LayerArrived, PayloadLanded, Receiver, ReceiverEvent, ReceiverState, SenderDead
 from kvtransfer.protocol.ttl_map import TTLMap
 
-FOREVER_MS = 1e12  # no request may take so long
-MOST_LINKS = 1024
-DIGEST = re.compile(r"(?:[0-9a-f]{32})?")  # of a salt or an adapter; empty without a tenant, or an adapter
+MAX_REMAINING_MS = 1e12  # no request may take so long
+MAX_LINKS = 1024
+DIGEST_PATTERN = re.compile(r"(?:[0-9a-f]{32})?")  # of a salt or an adapter; empty without a tenant, or an adapter
 FromSender = Open | Remind | Layer | Commit | Abort | Aborted
 
 
@@ -44,7 +51,7 @@ class LinkState:
         self.heard = 0.0  # when its last message came, s
 
 
-class Receivers:
+class DecodeLinks:
     """Keeps handoffs by key. Memory is bounded: of one that is over two flags are remembered, for a time."""
 
     def __init__(self, config: TransferConfig, epoch: str, spec: KVSpec, trace: bool = False) -> None:
@@ -60,7 +67,7 @@ class Receivers:
         self._by_sample: dict[SampleKey, HandoffKey] = {}  # the live handoffs
         self._ended: TTLMap[HandoffKey, Ending] = TTLMap(config.remember)
         self._dead: TTLMap[SampleKey, int] = TTLMap(config.remember)  # highest attempt that was cancelled or superseded
-        self.handoffs: dict[HandoffKey, Receiver] = {}
+        self.handoffs: dict[HandoffKey, DecodeHandoff] = {}
         self.strays = 0  # messages that were dropped: meant for another epoch or link, or without a row in the table
 
     def receive(self, link: bytes, message: FromSender, size: int, now: float) -> list[Instruction]:
@@ -105,7 +112,9 @@ class Receivers:
 
     def cut_off(self, link: bytes, reason: str, now: float) -> list[Instruction]:
         """Ends the handoffs of a link from which nothing more is read, but for those that were accepted."""
-        gone = [each for each in self.handoffs.values() if each.link == link and each.state is not ReceiverState.OWNED]
+        gone = [
+            each for each in self.handoffs.values() if each.link == link and each.state is not DecodeHandoffState.OWNED
+        ]
         return [instruction for receiver in gone for instruction in self._step(receiver, SenderDead(reason), now)]
 
     def cancel(self, dead: AttemptKey, now: float, reason: str = "cancelled") -> list[Instruction]:
@@ -124,7 +133,9 @@ class Receivers:
         """Tells whether a handoff of this attempt waits, lands, or has landed here."""
         receiver = self._of_sample(key.of)
         return (
-            receiver is not None and receiver.open.attempt == key.attempt and receiver.state is not ReceiverState.ENDED
+            receiver is not None
+            and receiver.open.attempt == key.attempt
+            and receiver.state is not DecodeHandoffState.ENDED
         )
 
     def drain(self) -> None:
@@ -141,9 +152,9 @@ class Receivers:
             elif (known := self._links.get(receiver.link)) is not None:
                 receiver.heard = max(receiver.heard, known.heard)  # its messages may wait behind another handoff's
             instructions += receiver.tick(now)
-            if receiver.state is ReceiverState.OWNED and now >= receiver.deadline + self._config.silence:
+            if receiver.state is DecodeHandoffState.OWNED and now >= receiver.deadline + self._config.silence:
                 receiver.handle(HandoffOver(key), now)
-            if receiver.state is ReceiverState.ENDED:
+            if receiver.state is DecodeHandoffState.ENDED:
                 self._forget(key, receiver, now)
         self._ended.forget_old(now)
         self._dead.forget_old(now)
@@ -164,11 +175,11 @@ class Receivers:
         dues = [due for receiver in self.handoffs.values() if (due := receiver.next_deadline()) is not None]
         return min(*dues, self._ticked + self._config.silence / 4) if dues else None
 
-    def _step(self, receiver: Receiver, event: ReceiverEvent, now: float) -> list[Instruction]:
+    def _step(self, receiver: DecodeHandoff, event: DecodeHandoffEvent, now: float) -> list[Instruction]:
         before = receiver.dropped
         instructions = receiver.handle(event, now)
         self.strays += receiver.dropped - before
-        if receiver.state is ReceiverState.ENDED:
+        if receiver.state is DecodeHandoffState.ENDED:
             self._forget(receiver.key, receiver, now)
         return instructions
 
@@ -185,7 +196,7 @@ class Receivers:
         if message.attempt > 0:  # the higher attempt kills the lower
             for each in living:
                 instructions += self.cancel(each._replace(attempt=each.attempt - 1), now, "superseded")
-        receiver = Receiver(self._config, key, message, self._spec, now, self._trace)
+        receiver = DecodeHandoff(self._config, key, message, self._spec, now, self._trace)
         receiver.link, receiver.window = link, self._heard(link, message.sender, now).window
         self.handoffs[key] = receiver
         self._by_sample |= {each.of: key for each in living}
@@ -203,13 +214,13 @@ class Receivers:
             return "misfit", f"KV layout {their_kv} does not fit {our_kv}", False
         if message.form.codec != "none" and theirs.dtype not in VALUE_BYTES:
             return "misfit", f"KV of {theirs.dtype} has no codec {message.form.codec}", False
-        if message.prompt.token_ids or len(message.ids) % SIZE:
-            return "bad_open", f"a prompt's ids are packed, {SIZE} bytes each", False
-        if not message.samples or not message.ids or not 0 <= message.remaining_ms < FOREVER_MS:
+        if message.prompt.token_ids or len(message.ids) % ID_BYTES:
+            return "bad_open", f"a prompt's ids are packed, {ID_BYTES} bytes each", False
+        if not message.samples or not message.ids or not 0 <= message.remaining_ms < MAX_REMAINING_MS:
             return "bad_open", "a handoff has at least one sample, one token, and a time that it may take", False
         if len(set(message.samples)) < len(message.samples):
             return "bad_open", "a handoff has each of its samples once", False
-        if not all(DIGEST.fullmatch(name) for name in (message.prompt.salt, message.prompt.adapter)):
+        if not all(DIGEST_PATTERN.fullmatch(name) for name in (message.prompt.salt, message.prompt.adapter)):
             return "bad_open", "a salt and an adapter are each 32 lower-case hexadecimal digits, or empty", False
         if self._ended.get(key, now) is not None:
             return "ended", f"handoff {key.handoff} is over here", True
@@ -219,10 +230,13 @@ class Receivers:
             live = self._of_sample(each.of)
             if live is not None and live.open.attempt == message.attempt:
                 return "duplicate", f"attempt {message.attempt} is being handed off already", True
-        if sum(each.state is ReceiverState.WAITING for each in self.handoffs.values()) >= self._config.grants_waiting:
-            return CROWDED, f"{self._config.grants_waiting} handoffs wait for room here already", True
+        if (
+            sum(each.state is DecodeHandoffState.WAITING for each in self.handoffs.values())
+            >= self._config.grants_waiting
+        ):
+            return REASON_CROWDED, f"{self._config.grants_waiting} handoffs wait for room here already", True
         if self._draining:
-            return DRAINING, "this worker takes no new work", True
+            return REASON_DRAINING, "this worker takes no new work", True
         return "", "", True
 
     def _answer_unknown(self, link: bytes, key: HandoffKey, message: Handoff, now: float) -> list[Instruction]:
@@ -255,7 +269,7 @@ class Receivers:
         known = self._links.get(link)
         if known is None:
             known = self._links[link] = LinkState(ReceiveWindow(self._config.window), sender)
-            if len(self._links) > MOST_LINKS:
+            if len(self._links) > MAX_LINKS:
                 self._links.popitem(last=False)
         known.heard = now
         self._links.move_to_end(link)
@@ -265,7 +279,7 @@ class Receivers:
         """Returns the fields with which every message of a handoff begins."""
         return {"sender": self._epoch, "receiver": key.sender, "handoff": key.handoff}
 
-    def _of_sample(self, sample: SampleKey) -> Receiver | None:
+    def _of_sample(self, sample: SampleKey) -> DecodeHandoff | None:
         key = self._by_sample.get(sample)
         return None if key is None else self.handoffs.get(key)
 
@@ -274,7 +288,7 @@ class Receivers:
         dead = {each: self._dead.get(each.of, now) for each in message.attempts()}
         return [each for each, highest in dead.items() if highest is None or highest < each.attempt]
 
-    def _forget(self, key: HandoffKey, receiver: Receiver, now: float) -> None:
+    def _forget(self, key: HandoffKey, receiver: DecodeHandoff, now: float) -> None:
         del self.handoffs[key]
         self._ended.put(key, Ending(receiver.owned, receiver.told), now)
         for each in receiver.open.attempts():

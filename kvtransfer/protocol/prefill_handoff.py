@@ -1,6 +1,6 @@
-"""Decides, for the prefill side of one handoff, what comes next: an event and the time go in, instructions come out.
+"""The prefill side of one handoff as a pure state machine: events and the time go in, instructions come out.
 
-The cases of `Sender.handle` stand in the order of the sender's table in the protocol's description. What the world can
+The cases of `PrefillHandoff.handle` are in the order of the states. What the world can
 cause but the table does not have is dropped and counted; what only a wrong caller can cause raises IllegalMove.
 """
 
@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 from contracts.errors import IllegalMove
 from contracts.kinds import Codec
 from contracts.kv.spec import KVSpec
-from contracts.messages.gateway import CROWDED, NO_ROOM, Way
+from contracts.messages.gateway import REASON_CROWDED, REASON_NO_ROOM, Way
 from contracts.messages.handoff import (
     Abort,
     Aborted,
@@ -35,7 +35,7 @@ from kvtransfer.protocol.payloads import Payload, Payloads
 from kvtransfer.protocol.stopwatch import Stopwatch
 
 
-class SenderState(Enum):
+class PrefillHandoffState(Enum):
     """Says where the prefill side of a handoff stands."""
 
     OPENING = auto()  # has asked for room
@@ -78,18 +78,18 @@ OfHandoff = (
 )
 """Events that name their handoff: messages of the peer, the engine's events, and the channel's."""
 
-SenderEvent = OfHandoff | PayloadLeft | Covered | PeerDead
-UNANSWERED = "payloads_unanswered"
+PrefillHandoffEvent = OfHandoff | PayloadLeft | Covered | PeerDead
+REASON_UNANSWERED = "payloads_unanswered"
 """The reason of handoffs on a link whose payloads do not arrive, or whose peer is gone."""
-REMINDERS = 4
+REMINDERS_PER_SILENCE = 4
 """How many fit into the silence after which the peer would take us for dead."""
-FINAL = frozenset({"done", "cancelled", "superseded"})
+FINAL_REASONS = frozenset({"done", "cancelled", "superseded"})
 """Reasons after which the request is not to be tried again."""
 
-S = SenderState
+State = PrefillHandoffState
 
 
-class Sender:
+class PrefillHandoff:
     """Takes one handoff of the prefill side from its Open to its end."""
 
     def __init__(
@@ -110,7 +110,7 @@ class Sender:
         self.opened = opened
         self.form = spec.form(codec)
         self.payloads = Payloads(spec, len(opened.job.prompt.token_ids), codec)
-        self.state = S.OPENING
+        self.state = State.OPENING
         self.since = now  # when the current state began
         self._opened_at = now
         self.digest = HandoffDigest(trace)
@@ -133,26 +133,26 @@ class Sender:
         """Sends the first Open."""
         return self._send(self._open(now), now)
 
-    def handle(self, event: SenderEvent, now: float) -> list[Instruction]:
+    def handle(self, event: PrefillHandoffEvent, now: float) -> list[Instruction]:
         """Applies the table's row for an event. Raises `IllegalMove` for one that only a wrong caller can cause."""
         match event, self.state:
-            case Waiting(), S.OPENING:
+            case Waiting(), State.OPENING:
                 self._in_line, self._answered = True, now
                 return []
-            case Refused(reason=reason), S.OPENING if reason == CROWDED:
+            case Refused(reason=reason), State.OPENING if reason == REASON_CROWDED:
                 self._in_line, self._answered = False, now
                 return []
-            case Grant(), S.OPENING:
+            case Grant(), State.OPENING:
                 return self._stream(event, now)
-            case Refused(), S.OPENING:
+            case Refused(), State.OPENING:
                 return self._abort(event.reason, event.retryable, now)
-            case LayerReady(), S.OPENING | S.STREAMING:
+            case LayerReady(), State.OPENING | State.STREAMING:
                 self.payloads.ready(event.group, event.layer, event.upto)
                 return []
-            case PayloadLeft(), S.STREAMING:
+            case PayloadLeft(), State.STREAMING:
                 self._leave(event, now)
                 return self._commit_if_all_left(now)
-            case CommitHandoff(), S.OPENING | S.STREAMING:
+            case CommitHandoff(), State.OPENING | State.STREAMING:
                 return self._finish(event, now)
             case FrameDone(), _:
                 self.flying.pop(event.number, None)
@@ -161,25 +161,25 @@ class Sender:
                 return self._cover(event.seen)
             case AbortHandoff(reason="done"), _ if self._going is not None:
                 raise IllegalMove(f"handoff {self.number} was committed and cannot be done")
-            case Accepted(), S.COMMITTED | S.ABORTING:
+            case Accepted(), State.COMMITTED | State.ABORTING:
                 self.flying.clear()  # it was all read
                 return self._close(("accepted", "", False), now)
-            case AbortHandoff(), S.OPENING | S.STREAMING | S.COMMITTED:
+            case AbortHandoff(), State.OPENING | State.STREAMING | State.COMMITTED:
                 return self._abort(event.reason, True, now)
-            case Abort(), S.OPENING | S.STREAMING | S.COMMITTED:
+            case Abort(), State.OPENING | State.STREAMING | State.COMMITTED:
                 answer = self._send(self._message(Aborted), now)
                 return answer + self._close(_failure(event.reason, True), now)
-            case Abort(), S.ABORTING:
+            case Abort(), State.ABORTING:
                 return self._send(self._message(Aborted), now) + self._close(self._outcome, now)
-            case Aborted(), S.ABORTING:
+            case Aborted(), State.ABORTING:
                 return self._close(self._outcome, now)
-            case PeerDead(), S.ABORTING:
+            case PeerDead(), State.ABORTING:
                 return self._close(self._outcome, now)
-            case PeerDead(), S.OPENING | S.STREAMING | S.COMMITTED:
+            case PeerDead(), State.OPENING | State.STREAMING | State.COMMITTED:
                 return self._close(_failure(event.reason, True), now)
-            case ((Grant() | Abort()), S.CLOSED):
+            case ((Grant() | Abort()), State.CLOSED):
                 return answer_closed(event, (self._head["sender"], self._head["receiver"]))
-            case ((LayerReady() | CommitHandoff() | AbortHandoff() | PeerDead()), S.ABORTING | S.CLOSED):
+            case ((LayerReady() | CommitHandoff() | AbortHandoff() | PeerDead()), State.ABORTING | State.CLOSED):
                 return []  # the engine had not heard yet that the handoff is over
             case ((LayerReady() | CommitHandoff() | PayloadLeft()), _):
                 raise IllegalMove(f"{type(event).__name__} in {self.state.name} of handoff {self.number}")
@@ -189,24 +189,26 @@ class Sender:
 
     def tick(self, now: float, offset: int) -> list[Instruction]:
         """Aborts what is past its deadline, and repeats a message after silence; `offset` counts the link's bytes."""
-        if self.state in (S.OPENING, S.STREAMING, S.COMMITTED) and now >= self.opened.deadline:
+        if self.state in (State.OPENING, State.STREAMING, State.COMMITTED) and now >= self.opened.deadline:
             return self._abort("deadline", True, now)
-        if self.state is S.OPENING and now >= self._answer_by():
-            return self._abort(NO_ROOM, True, now)
-        if self.state is S.CLOSED or now < self._last_sent + self._patience:
+        if self.state is State.OPENING and now >= self._answer_by():
+            return self._abort(REASON_NO_ROOM, True, now)
+        if self.state is State.CLOSED or now < self._last_sent + self._patience:
             return []
-        if self._in_line is not None and self.state is S.OPENING:  # only a lost Grant is worth a question, and is rare
-            self._patience = min(2 * self._patience, self._config.silence / REMINDERS)
+        if (
+            self._in_line is not None and self.state is State.OPENING
+        ):  # only a lost Grant is worth a question, and is rare
+            self._patience = min(2 * self._patience, self._config.silence / REMINDERS_PER_SILENCE)
         return self._send(self._repeated(now, offset), now)
 
     def next_deadline(self) -> float | None:
         """Returns when `tick` has something to do, or None when the handoff is closed."""
-        if self.state is S.CLOSED:
+        if self.state is State.CLOSED:
             return None
         due = self._last_sent + self._patience
-        if self.state is S.OPENING:
+        if self.state is State.OPENING:
             due = min(due, self._answer_by())
-        return due if self.state is S.ABORTING else min(due, self.opened.deadline)
+        return due if self.state is State.ABORTING else min(due, self.opened.deadline)
 
     def _answer_by(self) -> float:
         """Returns until when an Open waits for any answer: room is waited for as long as the peer says that we wait."""
@@ -218,18 +220,18 @@ class Sender:
         Its last message came at `heard`, its last Credit at `credited`. Whatever is sent while STREAMING, a payload or
         a probe, is answered by a Credit.
         """
-        if self.state is S.STREAMING and now >= max(self.since, credited) + self._config.silence:
-            return UNANSWERED
-        waits = self.state in (S.COMMITTED, S.ABORTING)
+        if self.state is State.STREAMING and now >= max(self.since, credited) + self._config.silence:
+            return REASON_UNANSWERED
+        waits = self.state in (State.COMMITTED, State.ABORTING)
         return "peer_silent" if waits and now >= max(self.since, heard) + self._config.silence else ""
 
     def waits(self) -> bool:
         """Tells whether a payload may leave, as far as this handoff goes."""
-        return self.state is S.STREAMING and self.payloads.waiting
+        return self.state is State.STREAMING and self.payloads.waiting
 
     def head(self, frame: int) -> Payload | None:
         """Returns the next payload, of at most `frame` bytes or one block; None if none may leave."""
-        return self.payloads.head(frame) if self.state is S.STREAMING else None
+        return self.payloads.head(frame) if self.state is State.STREAMING else None
 
     def sending(self) -> bool:
         """Tells whether a payload is ready to leave, or has left and the peer has not seen it."""
@@ -254,7 +256,7 @@ class Sender:
             moving.start <= count <= moving.stop for count, moving in zip(held, blocks, strict=True)
         ):
             return self._abort("bad_grant", True, now)
-        self._enter(S.STREAMING, now)
+        self._enter(State.STREAMING, now)
         self.watch.granted(now)
         self.payloads.skip(held)
         return self._commit_if_all_left(now)
@@ -286,7 +288,7 @@ class Sender:
 
     def _commit_if_all_left(self, now: float) -> list[Instruction]:
         going, job = self._going, self.opened.job
-        if self.state is not S.STREAMING or going is None or not self.payloads.complete():
+        if self.state is not State.STREAMING or going is None or not self.payloads.complete():
             return []
         times = self.watch.read(now)
         stages = structs.replace(
@@ -306,16 +308,16 @@ class Sender:
             prompt_scores=going.prompt_scores,
             state=going.state,
         )
-        self._enter(S.COMMITTED, now)
+        self._enter(State.COMMITTED, now)
         return self._send(self._commit, now)
 
     def _abort(self, reason: str, retryable: bool, now: float) -> list[Instruction]:
         self._outcome = _failure(reason, retryable)
-        self._enter(S.ABORTING, now)
+        self._enter(State.ABORTING, now)
         return self._send(self._message(Abort, reason=reason), now)
 
     def _close(self, outcome: tuple[Outcome, str, bool], now: float) -> list[Instruction]:
-        self._enter(S.CLOSED, now)
+        self._enter(State.CLOSED, now)
         how, reason, retryable = outcome
         closed = Closed(
             handoff=self.number,
@@ -331,14 +333,14 @@ class Sender:
         return [closed, *self._unpin_if_done()]
 
     def _unpin_if_done(self) -> list[Instruction]:
-        return [Unpinned(self.number)] if self.state is S.CLOSED and not self.flying else []
+        return [Unpinned(self.number)] if self.state is State.CLOSED and not self.flying else []
 
     def _repeated(self, now: float, offset: int) -> Handoff:
-        if self.state is S.OPENING:
+        if self.state is State.OPENING:
             return Remind(**self._head) if self._in_line else self._open(now)
-        if self.state is S.STREAMING:  # a probe: we are alive, and the link is at this offset
+        if self.state is State.STREAMING:  # a probe: we are alive, and the link is at this offset
             return self.layer(Payload(0, 0, 0, 0, 0), offset)
-        if self.state is S.COMMITTED:
+        if self.state is State.COMMITTED:
             assert self._commit is not None
             return self._commit
         return self._message(Abort, reason=self._outcome[1])
@@ -366,7 +368,7 @@ class Sender:
         self._last_sent = now
         return [Send(message)]
 
-    def _enter(self, state: SenderState, now: float) -> None:
+    def _enter(self, state: PrefillHandoffState, now: float) -> None:
         self.state = state
         self.since = now
         self._patience = self._config.repeat_ms / 1000
@@ -392,4 +394,4 @@ def _head(handoff: int, ends: tuple[str, str]) -> dict[str, Any]:
 
 def _failure(reason: str, retryable: bool) -> tuple[Outcome, str, bool]:
     outcome: Outcome = "done" if reason == "done" else "failed"
-    return outcome, reason, retryable and reason not in FINAL
+    return outcome, reason, retryable and reason not in FINAL_REASONS

@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.errors import MessageError
-from kvtransfer.transports.in_order import FARTHEST, InOrder, counted
+from kvtransfer.transports.reorder_buffer import MAX_AHEAD, ReorderBuffer, counted
 
 
 @given(st.permutations(range(12)))
 def test_any_arrival_passes_in_the_order_of_leaving(arrival: list[int]) -> None:
-    order: InOrder[int] = InOrder(most=12)
+    order: ReorderBuffer[int] = ReorderBuffer(most=12)
     passed = []
     for number in arrival:
         ready = order.take(counted(number), 1, number)
@@ -19,9 +19,9 @@ def test_any_arrival_passes_in_the_order_of_leaving(arrival: list[int]) -> None:
     assert passed == list(range(12))
 
 
-@pytest.mark.parametrize("count", [counted(0), counted(2), counted(1 + FARTHEST), b"", b"1234567"])
+@pytest.mark.parametrize("count", [counted(0), counted(2), counted(1 + MAX_AHEAD), b"", b"1234567"])
 def test_a_count_that_was_there_or_cannot_be_is_refused(count: bytes) -> None:
-    order: InOrder[str] = InOrder(most=100)
+    order: ReorderBuffer[str] = ReorderBuffer(most=100)
     order.take(counted(0), 1, "first")
     order.take(counted(2), 1, "early")
     with pytest.raises(MessageError, match="with a count that was there"):
@@ -30,7 +30,7 @@ def test_a_count_that_was_there_or_cannot_be_is_refused(count: bytes) -> None:
 
 
 def test_no_more_is_held_than_may_be_under_way() -> None:
-    order: InOrder[int] = InOrder(most=10)
+    order: ReorderBuffer[int] = ReorderBuffer(most=10)
     order.take(counted(1), 10, 1)
     with pytest.raises(MessageError, match="than the window has"):
         order.take(counted(2), 1, 2)

@@ -10,27 +10,27 @@ from collections.abc import Iterable
 from contracts.errors import IllegalMove
 from contracts.kinds import Codec, Transport
 from contracts.kv.spec import KVSpec
-from contracts.messages.gateway import SILENT, Way
+from contracts.messages.gateway import REASON_SENDER_SILENT, Way
 from contracts.messages.handoff import Abort, Accepted, Credit, Grant, Handoff, Layer, Offer, ToPrefill
 from infra.config.transfer import TransferConfig
 from kvtransfer.events import OpenHandoff, Unpinned
-from kvtransfer.protocol.flow import LinkRate, SendWindow, Turns
+from kvtransfer.protocol.flow import LinkRate, RoundRobin, SendWindow
 from kvtransfer.protocol.instructions import Instruction, Joined, Lost
 from kvtransfer.protocol.payloads import Payload
-from kvtransfer.protocol.sender import (
-    UNANSWERED,
+from kvtransfer.protocol.prefill_handoff import (
+    REASON_UNANSWERED,
     Covered,
     OfHandoff,
     PayloadLeft,
     PeerDead,
-    Sender,
-    SenderEvent,
-    SenderState,
+    PrefillHandoff,
+    PrefillHandoffEvent,
+    PrefillHandoffState,
     answer_closed,
 )
 
 
-class Senders:
+class PrefillLink:
     """Keeps handoffs by number. Closed ones stay until no frame of theirs can still be read."""
 
     def __init__(self, config: TransferConfig, epoch: str, peer_epoch: str, spec: KVSpec, trace: bool = False) -> None:
@@ -38,7 +38,7 @@ class Senders:
         self.ends = (epoch, peer_epoch)  # of the prefill and the decode worker
         self._spec = spec
         self._trace = trace
-        self._turns = Turns()
+        self._turns = RoundRobin()
         self._heard = self._credited = float("-inf")  # when (s) the peer's last message, and last Credit, came
         self._ticked = self._opened = float("-inf")  # when (s) `tick` and `open` were last called
         self.window = SendWindow()
@@ -46,8 +46,8 @@ class Senders:
         self.rate = LinkRate(config.window // 2)
         self.transport: Transport | None = None  # over which payloads go, once the link has a channel
         self.sealed = False
-        self.handoffs: dict[int, Sender] = {}
-        self._beyond: dict[int, Sender] = {}  # those of them that do not ask for room any more
+        self.handoffs: dict[int, PrefillHandoff] = {}
+        self._beyond: dict[int, PrefillHandoff] = {}  # those of them that do not ask for room any more
         self._dues: list[tuple[float, int]] = []  # when (s) which handoff is due, or earlier; a heap
         self._due: dict[int, float] = {}  # of each handoff its entry there; others are void
         self.strays = 0  # messages that were dropped: of another epoch, or without a row in the table
@@ -56,7 +56,7 @@ class Senders:
         """Starts a handoff. Raises `IllegalMove` if its number is in use."""
         if opened.handoff in self.handoffs:
             raise IllegalMove(f"handoff {opened.handoff} is open already")
-        sender = Sender(self._config, self.ends[0], opened, self._spec, now, self._codec(), self._trace)
+        sender = PrefillHandoff(self._config, self.ends[0], opened, self._spec, now, self._codec(), self._trace)
         self.handoffs[opened.handoff] = sender
         self._opened = now
         instructions = sender.begin(now)
@@ -71,7 +71,7 @@ class Senders:
         sender = self.handoffs.get(event.handoff)  # the engine may name one that is over: its `Closed` is under way
         return [] if sender is None else self._step(sender, event, now)
 
-    def _step(self, sender: Sender, event: SenderEvent, now: float) -> list[Instruction]:
+    def _step(self, sender: PrefillHandoff, event: PrefillHandoffEvent, now: float) -> list[Instruction]:
         before = sender.dropped
         instructions = sender.handle(event, now)
         self.strays += sender.dropped - before
@@ -85,14 +85,14 @@ class Senders:
         self._plan(sender)
         return instructions
 
-    def _plan(self, sender: Sender) -> None:
+    def _plan(self, sender: PrefillHandoff) -> None:
         """Files a handoff by its state, and by when it is due, after anything that may have changed them."""
         number = sender.number
         if number not in self.handoffs:
             self._beyond.pop(number, None)
             self._due.pop(number, None)
             return
-        if sender.state is not SenderState.OPENING:
+        if sender.state is not PrefillHandoffState.OPENING:
             self._beyond[number] = sender
         due = sender.next_deadline()
         if due is None:
@@ -123,22 +123,22 @@ class Senders:
         if message.handoff in self.handoffs:
             nothing_arrives = self._nothing_arrives(self.handoffs[message.handoff], message)
             instructions = self.handle(message, now)
-            return [*instructions, Lost(UNANSWERED)] if nothing_arrives else instructions
+            return [*instructions, Lost(REASON_UNANSWERED)] if nothing_arrives else instructions
         if not isinstance(message, Grant | Abort):
             self.strays += not isinstance(message, Accepted)
         return answer_closed(message, self.ends)
 
-    def _nothing_arrives(self, sender: Sender, message: Handoff) -> bool:
+    def _nothing_arrives(self, sender: PrefillHandoff, message: Handoff) -> bool:
         """Tells whether the peer takes us for silent while we stream, and has credited nothing since that began."""
-        missed = isinstance(message, Abort) and message.reason == SILENT
-        return missed and sender.state is SenderState.STREAMING and self._credited < sender.since
+        missed = isinstance(message, Abort) and message.reason == REASON_SENDER_SILENT
+        return missed and sender.state is PrefillHandoffState.STREAMING and self._credited < sender.since
 
     def use(self, room: int, frame: int) -> None:
         """Takes the limits of the link's channel: `room` bytes may be under way in it, a payload has about `frame`."""
         self.window.room = room
         self._frame = frame
 
-    def next_payload(self) -> tuple[Sender, Payload] | None:
+    def next_payload(self) -> tuple[PrefillHandoff, Payload] | None:
         """Returns the payload whose turn it is, with its handoff, if the window is open for it."""
         number = self._turns.first()
         if number is None:
@@ -148,11 +148,11 @@ class Senders:
         assert payload is not None, "a handoff without payload has no turn"
         return (sender, payload) if self.window.open_for(payload.size) else None
 
-    def header(self, sender: Sender, payload: Payload) -> Layer:
+    def header(self, sender: PrefillHandoff, payload: Payload) -> Layer:
         """Returns the message that goes in front of the payload."""
         return sender.layer(payload, self.window.sent)
 
-    def payload_left(self, sender: Sender, payload: Payload, digest: int, now: float) -> list[Instruction]:
+    def payload_left(self, sender: PrefillHandoff, payload: Payload, digest: int, now: float) -> list[Instruction]:
         """Counts a payload that the channel took against the window, and gives the next handoff its turn."""
         self.window.send(payload.size)
         self.rate.left(self.window.sent, self.window.sent - self.window.seen, now)
@@ -168,7 +168,7 @@ class Senders:
         for sender in self._beyond.values():
             if reason := sender.unanswered(now, self._heard, self._credited):
                 return [Lost(reason)]
-        due: list[Sender] = []
+        due: list[PrefillHandoff] = []
         while (at := self._next_due()) is not None and at <= now:
             _, number = heapq.heappop(self._dues)
             del self._due[number]
@@ -207,7 +207,7 @@ class Senders:
 
     def pinned(self) -> bool:
         """Tells whether frames may still be read of a handoff that is over."""
-        return any(sender.state is SenderState.CLOSED for sender in self._beyond.values())
+        return any(sender.state is PrefillHandoffState.CLOSED for sender in self._beyond.values())
 
     def way(self) -> Way | None:
         """Tells how the next handoff's KV would go; None while there is no channel."""
@@ -222,5 +222,5 @@ class Senders:
         slow = not below or 0 < self.rate.gigabytes_per_second < below
         return self._config.kv_codec if slow else "none"
 
-    def _to(self, senders: Iterable[Sender], event: Covered | PeerDead, now: float) -> list[Instruction]:
+    def _to(self, senders: Iterable[PrefillHandoff], event: Covered | PeerDead, now: float) -> list[Instruction]:
         return [each for sender in list(senders) for each in self._step(sender, event, now)]

@@ -2,10 +2,10 @@
 
 import pytest
 
-from contracts.messages.gateway import UNREACHED
+from contracts.messages.gateway import REASON_UNREACHED
+from infra.network.bind_address import LOOPBACK_ADDRESS
 from infra.network.listening import listen
 from infra.network.probing import obstacle
-from infra.network.reach import LOOPBACK
 from infra.network.sockets import router
 from infra.redis.records import UnreachedPeer
 from kvtransfer.events import Closed
@@ -28,11 +28,11 @@ def test_a_pair_that_cannot_connect_is_said_once_and_when_it_is_over(caplog: pyt
             address = f"tcp://127.0.0.1:{port}"
             both.open(1, [1], decode_address=address)
             await until(lambda: both.of(Closed), "the handoff does not end")
-            assert (both.of(Closed)[0].reason, both.of(Closed)[0].retryable) == (UNREACHED, True)
+            assert (both.of(Closed)[0].reason, both.of(Closed)[0].retryable) == (REASON_UNREACHED, True)
             assert both.outbound.unreached() == (UnreachedPeer(DECODE, address),)
             both.open(2, [2], decode_address=address)
-            assert [closed.reason for closed in both.of(Closed)] == [UNREACHED] * 2  # at once
-            socket, _ = router(both.network.context, LOOPBACK._replace(ports=range(port, port + 1)), KEYS)
+            assert [closed.reason for closed in both.of(Closed)] == [REASON_UNREACHED] * 2  # at once
+            socket, _ = router(both.network.context, LOOPBACK_ADDRESS._replace(ports=range(port, port + 1)), KEYS)
             await until(lambda: not both.outbound.unreached(), "it is not seen to be over")
             socket.close(0)
 
@@ -53,7 +53,7 @@ def test_a_port_for_payloads_that_cannot_be_connected_to_is_named() -> None:
             port, sockets.port = sockets.port, free_port()
             both.run(1, [1])
             await until(lambda: both.of(Closed), "the handoff does not end")
-            assert both.of(Closed)[0].reason == UNREACHED
+            assert both.of(Closed)[0].reason == REASON_UNREACHED
             assert both.outbound.unreached() == (UnreachedPeer(DECODE, f"tcp://127.0.0.1:{sockets.port}"),)
             assert sockets.port != port
 

@@ -1,7 +1,7 @@
-"""Decides, for the decode side of one handoff, what comes next: an event and the time go in, instructions come out.
+"""The decode side of one handoff as a pure state machine: events and the time go in, instructions come out.
 
-The cases of `Receiver.handle` stand in the order of the receiver's table in the protocol's description. NONE is a
-handoff that has no `Receiver`; `kvtransfer.protocol.receivers` has its rows, and those of handoffs that are over.
+The cases of `DecodeHandoff.handle` are in the order of the states. `DecodeLinks` handles
+messages of unknown handoffs (state NONE) and of ended ones.
 """
 
 from enum import Enum, auto
@@ -10,8 +10,8 @@ from typing import Any
 from msgspec import Struct
 
 from contracts.errors import IllegalMove
-from contracts.kv.spec import KVSpec, Piece
-from contracts.messages.gateway import SILENT
+from contracts.kv.spec import KVSpec, PayloadConversion
+from contracts.messages.gateway import REASON_SENDER_SILENT
 from contracts.messages.handoff import (
     Abort,
     Aborted,
@@ -33,7 +33,7 @@ from kvtransfer.protocol.flow import ReceiveWindow
 from kvtransfer.protocol.instructions import Instruction, Land, Send
 
 
-class ReceiverState(Enum):
+class DecodeHandoffState(Enum):
     """Says where the decode side of a handoff stands."""
 
     NONE = auto()  # was never opened here, or is forgotten
@@ -67,12 +67,12 @@ class SenderDead(Struct, frozen=True):
 FromWorker = RoomGranted | RoomRefused | HandoffOver
 """Events of the own worker that name their handoff."""
 
-ReceiverEvent = Open | Remind | Commit | Abort | Aborted | FromWorker | LayerArrived | PayloadLanded | SenderDead
+DecodeHandoffEvent = Open | Remind | Commit | Abort | Aborted | FromWorker | LayerArrived | PayloadLanded | SenderDead
 
-S = ReceiverState
+State = DecodeHandoffState
 
 
-class Receiver:
+class DecodeHandoff:
     """Takes one handoff of the decode side from its Open to its end."""
 
     def __init__(
@@ -83,7 +83,7 @@ class Receiver:
         self.key = key
         self.open = message
         self._head: dict[str, Any] = {"sender": message.receiver, "receiver": key.sender, "handoff": key.handoff}
-        self.state = S.WAITING
+        self.state = State.WAITING
         self.link = b""
         self.window = ReceiveWindow(config.window)
         self.heard = now  # when the sender was last known to live, s
@@ -114,53 +114,53 @@ class Receiver:
         """Asks the engine for room, for the samples that are not dead already."""
         return [RoomWanted(self.key, self.open, samples)]
 
-    def handle(self, event: ReceiverEvent, now: float) -> list[Instruction]:
+    def handle(self, event: DecodeHandoffEvent, now: float) -> list[Instruction]:
         """Applies the table's row for an event. Raises `IllegalMove` for a grant that does not fit or comes twice."""
         if isinstance(event, Open | Remind | Commit | LayerArrived):
             self.heard = now
         match event, self.state:
-            case ((Open() | Remind()), S.WAITING):
+            case ((Open() | Remind()), State.WAITING):
                 return [self._message(Waiting)]  # so that the next repetition brings no tokens
-            case RoomGranted(), S.WAITING:
+            case RoomGranted(), State.WAITING:
                 return self._grant(event)
-            case RoomRefused(), S.WAITING:
-                self.state = S.ENDED
+            case RoomRefused(), State.WAITING:
+                self.state = State.ENDED
                 return [self._refused(event)]
-            case ((Open() | Remind()), S.GRANTED):
+            case ((Open() | Remind()), State.GRANTED):
                 return [self._grant_message()]
-            case LayerArrived(), S.GRANTED | S.VERIFYING:
+            case LayerArrived(), State.GRANTED | State.VERIFYING:
                 return self._arrive(event)
-            case PayloadLanded(), S.GRANTED | S.VERIFYING:
+            case PayloadLanded(), State.GRANTED | State.VERIFYING:
                 return self._land(event, now)
-            case Commit(), S.GRANTED if not branches_fit(self.open.samples, event.branches):
+            case Commit(), State.GRANTED if not branches_fit(self.open.samples, event.branches):
                 return self._fail("bad_commit")
-            case Commit(), S.GRANTED:
+            case Commit(), State.GRANTED:
                 self._commit = event
                 self._committed = now
                 self._await_payloads(now)
-                self.state = S.VERIFYING
+                self.state = State.VERIFYING
                 return self._verify(now)
-            case Abort(), S.WAITING | S.GRANTED | S.VERIFYING:
+            case Abort(), State.WAITING | State.GRANTED | State.VERIFYING:
                 return [self._message(Aborted), *self._end(event.reason)]
-            case HandoffOver(), S.WAITING | S.GRANTED | S.VERIFYING:
+            case HandoffOver(), State.WAITING | State.GRANTED | State.VERIFYING:
                 return self._fail(event.reason)
-            case SenderDead(), S.WAITING | S.GRANTED | S.VERIFYING:  # if it lives, it should know
+            case SenderDead(), State.WAITING | State.GRANTED | State.VERIFYING:  # if it lives, it should know
                 return self._fail(event.reason)
-            case ((Commit() | Abort()), S.OWNED):
+            case ((Commit() | Abort()), State.OWNED):
                 return [self._message(Accepted)]
-            case HandoffOver(reason="finished"), S.OWNED:
-                self.state = S.ENDED
+            case HandoffOver(reason="finished"), State.OWNED:
+                self.state = State.ENDED
                 return []
-            case HandoffOver(), S.OWNED:
-                self.state = S.ENDED
+            case HandoffOver(), State.OWNED:
+                self.state = State.ENDED
                 return [Dropped(self.key, event.reason, True)]
-            case Commit(), S.WAITING:
+            case Commit(), State.WAITING:
                 return self._fail("commit_before_grant")
-            case LayerArrived(), S.WAITING:
+            case LayerArrived(), State.WAITING:
                 return self._fail("layer_before_grant")
-            case RoomRefused(), S.GRANTED | S.VERIFYING:  # the engine stops, and takes its grant back
+            case RoomRefused(), State.GRANTED | State.VERIFYING:  # the engine stops, and takes its grant back
                 return self._fail(event.reason)
-            case RoomGranted(), S.GRANTED | S.VERIFYING | S.OWNED:
+            case RoomGranted(), State.GRANTED | State.VERIFYING | State.OWNED:
                 raise IllegalMove(f"{type(event).__name__} in {self.state.name} of handoff {self.key}")
             case PayloadLanded(), _:
                 return []  # it ended while the payload was landing
@@ -170,26 +170,26 @@ class Receiver:
 
     def tick(self, now: float) -> list[Instruction]:
         """Ends a handoff that is past a deadline: the request's, that of verifying, or that of the sender's silence."""
-        if self.state not in (S.WAITING, S.GRANTED, S.VERIFYING):
+        if self.state not in (State.WAITING, State.GRANTED, State.VERIFYING):
             return []
         if now >= self.deadline:
             return self._fail("deadline")
         if self._commit is not None and self.window.seen >= self._commit.offset:
             return self._verify(now)  # nothing of it is under way any more
-        if self.state is S.VERIFYING and now >= self._verify_by:
+        if self.state is State.VERIFYING and now >= self._verify_by:
             if self.window.seen == self._seen:
                 return self._fail("incomplete")
             self._await_payloads(now)  # Commit has overtaken them, and they are coming
         if now >= self.heard + self._config.silence:
-            return self.handle(SenderDead(SILENT), now)
+            return self.handle(SenderDead(REASON_SENDER_SILENT), now)
         return []
 
     def next_deadline(self) -> float | None:
         """Returns when `tick` has something to do; None when nothing is waited for."""
-        if self.state not in (S.WAITING, S.GRANTED, S.VERIFYING):
+        if self.state not in (State.WAITING, State.GRANTED, State.VERIFYING):
             return None
         due = min(self.deadline, self.heard + self._config.silence)
-        return min(due, self._verify_by) if self.state is S.VERIFYING else due
+        return min(due, self._verify_by) if self.state is State.VERIFYING else due
 
     def _grant(self, granted: RoomGranted) -> list[Instruction]:
         fits = len(granted.blocks) == len(granted.held) == len(self.blocks) and all(
@@ -203,7 +203,7 @@ class Receiver:
         self._upto = {
             (at, layer): self._their_held[at] for at, group in enumerate(self._spec.groups) for layer in group.layers
         }
-        self.state = S.GRANTED
+        self.state = State.GRANTED
         return [self._grant_message()]
 
     def _arrive(self, event: LayerArrived) -> list[Instruction]:
@@ -223,14 +223,14 @@ class Receiver:
         self._upto[place] = upto + header.count
         return [Land(self.key, header, self._place(header))]
 
-    def _place(self, header: Layer) -> list[int] | Piece:
+    def _place(self, header: Layer) -> list[int] | PayloadConversion:
         table = self._granted.blocks[header.group]
         if not self._converts:
             return table[header.first : header.first + header.count]
         held = self._granted.held[header.group] * self._spec.groups[header.group].block_tokens
         first = header.first * self.open.form.block_tokens
         blocks = table[: self.blocks[header.group].stop]
-        return Piece(self.open.form, header.group, header.layer, blocks, first, held)
+        return PayloadConversion(self.open.form, header.group, header.layer, blocks, first, held)
 
     def _in_their_blocks(self, group: int, held: int) -> int:
         """Counts the sender's blocks of a group that our first `held` cover whole, and those that nobody needs.
@@ -252,7 +252,7 @@ class Receiver:
         self.digest.add(header.group, header.layer, header.first, event.digest)
         self.landed += 1
         self.size += header.size
-        return self._verify(now) if self.state is S.VERIFYING else []
+        return self._verify(now) if self.state is State.VERIFYING else []
 
     def _verify(self, now: float) -> list[Instruction]:
         commit = self._commit
@@ -264,7 +264,7 @@ class Receiver:
             return self._fail("incomplete")
         if self.digest.value != commit.digest:
             return self._fail("bad_digest")
-        self.state = S.OWNED
+        self.state = State.OWNED
         self.owned = True
         landed = Landed(
             key=self.key,
@@ -282,7 +282,7 @@ class Receiver:
         return [*self._end(reason), self._message(Abort, reason=reason)]
 
     def _end(self, reason: str) -> list[Instruction]:
-        self.state = S.ENDED
+        self.state = State.ENDED
         return [Dropped(self.key, reason)]
 
     def _grant_message(self) -> Send:

@@ -14,13 +14,13 @@ from infra.network.probing import obstacle
 from infra.process.tasks import Tasks
 from infra.redis.records import UnreachedPeer
 
-MOST = 64  # peers that are tried again; there are more only where the network is gone
-TRY = 0.25  # seconds until a port that could not be connected to is tried again, before anything is said …
-AGAIN = 1.0  # … and after that
+MAX_PROBES = 64  # peers that are tried again; there are more only where the network is gone
+PROBE_INTERVAL_S = 0.25  # seconds until a port that could not be connected to is tried again, before anything is said …
+RECHECK_INTERVAL_S = 1.0  # … and after that
 log = logging.getLogger("baton.handoff")
 
 
-class Reaching:
+class PeerProbes:
     """Keeps the peers that were not reached, by epoch. `me` names this worker to people."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Reaching:
 
     def check(self, peer: str, address: str, works: Callable[[], bool]) -> None:
         """Begins to find out whether `address` can be connected to. `works` tells if anything has passed there."""
-        if (peer, address) not in self._tried and len(self._tried) < MOST:
+        if (peer, address) not in self._tried and len(self._tried) < MAX_PROBES:
             self._tried.add((peer, address))
             self._tasks.start(self._try(peer, address, works))
 
@@ -65,13 +65,13 @@ class Reaching:
     async def _try(self, peer: str, address: str, works: Callable[[], bool]) -> None:
         try:
             until = self._clock() + self._deadline
-            why = await self._obstacle(address, until, TRY)
+            why = await self._obstacle(address, until, PROBE_INTERVAL_S)
             if not why or works():  # what works was only slow: this process may have stood still
                 return
             self._missed[peer] = address
             log.warning("%s cannot connect to decode worker %s at %s: %s", self._me, peer, address, why)
             self._tell(peer)
-            why = await self._obstacle(address, self._clock() + self._remember, AGAIN)
+            why = await self._obstacle(address, self._clock() + self._remember, RECHECK_INTERVAL_S)
             if not why:
                 log.info("%s can connect to decode worker %s at %s again", self._me, peer, address)
         finally:
@@ -82,7 +82,7 @@ class Reaching:
     async def _obstacle(self, address: str, until: float, pause: float) -> str:
         """Tries until then; returns what was in the way at last, or nothing as soon as nothing is."""
         while True:
-            why = await obstacle(address, max(TRY, min(self._deadline, until - self._clock())))
+            why = await obstacle(address, max(PROBE_INTERVAL_S, min(self._deadline, until - self._clock())))
             if not why or self._clock() + pause >= until:
                 return why
             await asyncio.sleep(pause)

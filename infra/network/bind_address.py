@@ -2,11 +2,11 @@
 
 from typing import NamedTuple
 
-ANY = ("0.0.0.0", "::")
+WILDCARD_ADDRESSES = ("0.0.0.0", "::")
 """What is listened on where it is all addresses; nobody can connect to it."""
 
 
-class Reach(NamedTuple):
+class BindAddress(NamedTuple):
     """Holds the address to bind, the host that others use, and the ports to bind: empty if the system chooses."""
 
     host: str = "127.0.0.1"
@@ -18,7 +18,7 @@ class Reach(NamedTuple):
         return endpoint(self.announced, port)
 
 
-LOOPBACK = Reach()
+LOOPBACK_ADDRESS = BindAddress()
 
 
 def endpoint(host: str, port: int | str) -> str:

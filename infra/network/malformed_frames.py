@@ -4,11 +4,11 @@ from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 Peer = TypeVar("Peer", bound=Hashable)
-MOST = 1024
+MAX_PEERS = 1024
 """So many peers are counted apart; the oldest is forgotten for another one."""
 
 
-class Strikes(Generic[Peer]):
+class MalformedFrames(Generic[Peer]):
     """Counts malformed frames by peer, and knows which peers are cut off."""
 
     def __init__(self, a_second: int, cut_off: float) -> None:
@@ -43,5 +43,5 @@ Value = TypeVar("Value")
 
 def _put(entries: dict[Peer, Value], peer: Peer, value: Value) -> None:
     entries[peer] = value
-    if len(entries) > MOST:
+    if len(entries) > MAX_PEERS:
         del entries[next(iter(entries))]
