@@ -190,8 +190,7 @@ def test_a_sealed_frame_of_another_session_is_refused() -> None:
             other.handle(both.opened(7, [100]))
             await until(lambda: other._links[DECODE].channel is not None, "it does not join")
             foreign: list[Frames] = []
-            # type: ignore[func-returns-value]
-            theirs = Meddler(other._links[DECODE], {0: lambda frames: foreign.append(frames) or []})
+            theirs = Meddler(other._links[DECODE], {0: lambda frames: foreign.append(frames) or []})  # type: ignore[func-returns-value]
             for place in range(LAYERS):
                 other.handle(LayerReady(7, 0, place, 1))
             await until(lambda: theirs.passed, "nothing leaves")

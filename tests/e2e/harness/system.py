@@ -199,8 +199,7 @@ class System:
 
     def _told_since(self, since: float) -> set[str]:
         """Returns the epochs of workers that have told, since that time of the server's, what was so after it."""
-        # type: ignore[assignment]
-        entries: list[tuple[bytes, dict[bytes, bytes]]] = self.store.xrange(STATS_KEY, int(1000 * since))
+        entries: list[tuple[bytes, dict[bytes, bytes]]] = self.store.xrange(STATS_KEY, int(1000 * since))  # type: ignore[assignment]
         samples = [msgspec.json.decode(fields[b"json"], type=StatsSample) for _, fields in entries]
         return {sample.epoch for sample in samples if sample.at > since}
 
