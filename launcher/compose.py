@@ -11,11 +11,11 @@ from infra.cli import option, parse, spell
 from infra.config.dashboard import DashboardConfig
 from infra.config.place import PlaceOptions
 from launcher.container import (
+    DATA_DIRECTORIES,
     DEMO_WEIGHTS,
     IMAGE,
-    KEPT,
-    MODELS,
-    PYTHON,
+    MODELS_DIRECTORY,
+    PYTHON_COMMAND,
     REDIS_IMAGE,
     REDIS_PING,
     is_ready,
@@ -24,10 +24,10 @@ from launcher.container import (
 from launcher.deployment import (
     HUB_ENDPOINT,
     HUB_TOKEN,
-    STARTS,
+    START_ORDER,
     WORKERS,
     Deployment,
-    Place,
+    Locations,
     Service,
     describe,
     placed,
@@ -129,34 +129,34 @@ def composed(deployment: Deployment) -> Value:
     }
 
 
-def place_of(service: Service) -> Place:
+def place_of(service: Service) -> Locations:
     """Returns where a service finds things. A worker listens on the one network that its container has."""
-    return Place(
+    return Locations(
         redis="redis://redis:6379",
         secret_file="/run/secrets/baton",
         status_file="/tmp/status",
         worker=PlaceOptions(announce="eth0"),
         gpu_share=SHARE if service.gpus else None,
         gateway=f"{SCHEME}://gateway:8000",
-        python=PYTHON,
+        python=PYTHON_COMMAND,
     )
 
 
 def _service(service: Service) -> Value:
-    if service.told is None:
+    if service.settings is None:
         return {
             "image": REDIS_IMAGE,
             "command": list(redis_command(service)),
             "restart": "unless-stopped",
             "logging": LOGGING,
             "networks": ["inside"],
-            "volumes": [f"{name}:{KEPT[name]}" for name in service.keeps],
+            "volumes": [f"{name}:{DATA_DIRECTORIES[name]}" for name in service.keeps],
             "healthcheck": {"test": ["CMD", *REDIS_PING], "interval": "2s", "timeout": "2s", "retries": 15},
         }
     made: Value = {
         "image": IMAGE,
         "build": {"context": ".", "args": {"TORCH_INDEX": "${BATON_TORCH_INDEX:-}"}},
-        "command": [*PYTHON, "-m", service.module, *_words(service)],
+        "command": [*PYTHON_COMMAND, "-m", service.module, *_words(service)],
         "user": "${BATON_UID:-1000}",
         "init": True,
         "restart": "unless-stopped",
@@ -169,7 +169,7 @@ def _service(service: Service) -> Value:
         "volumes": _volumes(service),
         "healthcheck": _health(service),
     }
-    if not isinstance(service.told, DashboardConfig):  # which reads figures only
+    if not isinstance(service.settings, DashboardConfig):  # which reads figures only
         made["secrets"] = ["baton"]
     if "models" in service.keeps:
         made["environment"] = [HUB_TOKEN, HUB_ENDPOINT]  # without values: the user's, where there are some
@@ -184,10 +184,10 @@ def _service(service: Service) -> Value:
 
 def _words(service: Service) -> list[str]:
     """Writes its options: what the user's environment may decide, and what is not the default."""
-    assert service.told is not None
+    assert service.settings is not None
     names = {option(name): variable for name, variable in VARIABLES.items()}
     words = []
-    for each in spell(placed(service.told, place_of(service))):
+    for each in spell(placed(service.settings, place_of(service))):
         if each.option in names:
             words.append(f"{each.option}=${{{names[each.option]}:-{each.text}}}")
         elif not each.usual:
@@ -197,14 +197,14 @@ def _words(service: Service) -> list[str]:
 
 def _before(service: Service) -> list[str]:
     """Returns the roles that have to be ready before it starts."""
-    (group,) = [number for number, roles in enumerate(STARTS) if service.role in roles]
-    return [role for roles in STARTS[:group] for role in roles]
+    (group,) = [number for number, roles in enumerate(START_ORDER) if service.role in roles]
+    return [role for roles in START_ORDER[:group] for role in roles]
 
 
 def _volumes(service: Service) -> list[str]:
     mounted = [] if service.role in WORKERS else ["./keys:/keys:ro"]
-    mounted += [f"{name}:{KEPT[name]}" for name in service.keeps]
-    return [*mounted, f"./models:{MODELS}:ro"] if "models" in service.keeps else mounted
+    mounted += [f"{name}:{DATA_DIRECTORIES[name]}" for name in service.keeps]
+    return [*mounted, f"./models:{MODELS_DIRECTORY}:ro"] if "models" in service.keeps else mounted
 
 
 def _health(service: Service) -> Value:

@@ -1,40 +1,40 @@
-"""Says where a service finds things in the image that the Dockerfile builds, whoever runs its containers."""
+"""Defines the paths and commands inside the image that the Dockerfile builds, for Compose and for Kubernetes."""
 
 from contracts.version import BATON_VERSION
-from launcher.deployment import Kept, Service
+from launcher.deployment import Service, Volume
 
 IMAGE = f"baton:{BATON_VERSION}"
-APP = "/app"
-DEMO_WEIGHTS = f"{APP}/demo_model/weights"
-PYTHON = ("python",)  # in `APP`, which its PYTHONPATH names
-USER = 1000
-HOME = "/home/baton"
-MODELS = "/models"  # where models in directories are mounted
-RUN = "/run/baton"
-STATUS_FILE = f"{RUN}/status"
+APP_DIRECTORY = "/app"
+DEMO_WEIGHTS = f"{APP_DIRECTORY}/demo_model/weights"
+PYTHON_COMMAND = ("python",)  # run in APP_DIRECTORY, which the image's PYTHONPATH names
+USER_ID = 1000
+HOME_DIRECTORY = "/home/baton"
+MODELS_DIRECTORY = "/models"  # mount point of a host directory or volume with models
+RUN_DIRECTORY = "/run/baton"
+STATUS_FILE = f"{RUN_DIRECTORY}/status"
 
-KEPT: dict[Kept, str] = {
+DATA_DIRECTORIES: dict[Volume, str] = {
     "redis": "/data",
-    "models": f"{HOME}/.cache/huggingface",
-    "cache": f"{HOME}/.cache/baton",  # compiled operators, and what is unpacked of GGUF files
+    "models": f"{HOME_DIRECTORY}/.cache/huggingface",
+    "cache": f"{HOME_DIRECTORY}/.cache/baton",  # compiled operators, and files unpacked from GGUF models
 }
-"""The directories of what services keep."""
+"""Mount point of each volume."""
 
 REDIS_IMAGE = "redis:8.2"
 REDIS_PING = ("redis-cli", "ping")
 
 
 def redis_command(service: Service) -> tuple[str, ...]:
-    """Returns the command of a Redis server that keeps an append-only file, and refuses what is beyond its memory."""
+    """Returns the command of a Redis server with an append-only file, which refuses writes beyond its memory."""
     bound = ("--maxmemory", f"{service.max_memory}", "--maxmemory-policy", "noeviction")
     return ("redis-server", "--appendonly", "yes", *bound)
 
 
 def is_ready(place: str) -> tuple[str, ...]:
-    """Returns the command that tells whether the service behind a status file or a URL is ready."""
-    return (*PYTHON, "-m", "launcher.is_ready", place)
+    """Returns a command that exits with 0 when the service behind a status file or a URL is ready."""
+    return (*PYTHON_COMMAND, "-m", "launcher.is_ready", place)
 
 
 def is_alive(status_file: str, silent_seconds: int) -> tuple[str, ...]:
-    """Returns the command that tells whether the service behind a status file has lately given a sign of life."""
-    return (*PYTHON, "-m", "launcher.is_alive", status_file, str(silent_seconds))
+    """Returns a command that exits with 0 while the status file is younger than `silent_seconds`."""
+    return (*PYTHON_COMMAND, "-m", "launcher.is_alive", status_file, str(silent_seconds))

@@ -1,8 +1,7 @@
-"""Describes a deployment as data: its services, what each is told and needs, and in which order they start and stop.
+"""Describes a deployment as data: its services, their settings and needs, and the order of start and stop.
 
-Three carry a description out, each in its way: the supervisor on one host (`host/processes.py`), Ray, and Kubernetes.
-None of them decides what a service is told: `describe` does, once, and `command` writes it as a command line for the
-place where the service runs.
+Three targets carry out a description: the supervisor on one host (`host/processes.py`), Ray, and Kubernetes. No target
+decides settings: `describe` does, once, and `command` writes them as a command line for the place of a service.
 """
 
 import sys
@@ -24,51 +23,51 @@ from infra.network.ports import listening_ports
 from launcher.options import DEMO_MODEL, DEMO_NAME, DeploymentOptions
 
 Role = Literal["redis", "prefill", "decode", "gateway", "dashboard"]
-Kept = Literal["redis", "models", "cache"]
-Told = WorkerConfig | GatewayConfig | DashboardConfig
+Volume = Literal["redis", "models", "cache"]
+ServiceConfig = WorkerConfig | GatewayConfig | DashboardConfig
 
 WORKERS: tuple[Role, ...] = ("prefill", "decode")
-STARTS: tuple[tuple[Role, ...], ...] = (("redis",), ("prefill", "decode", "gateway", "dashboard"))
-"""The services that start together; each group begins when the one before it is ready."""
-STOPS: tuple[tuple[Role, ...], ...] = (("gateway",), ("dashboard", "prefill", "decode"), ("redis",))
-"""Their end: the gateway first, so that no request meets a missing worker, and Redis last: workers sign off there."""
+START_ORDER: tuple[tuple[Role, ...], ...] = (("redis",), ("prefill", "decode", "gateway", "dashboard"))
+"""Services of a group start together, as soon as all services of the group before are ready."""
+STOP_ORDER: tuple[tuple[Role, ...], ...] = (("gateway",), ("dashboard", "prefill", "decode"), ("redis",))
+"""The gateway stops first, so that no request meets a missing worker; Redis last, where workers sign off."""
 
-LISTENS = ("gateways", "handoffs", "kv")
-"""Who comes to the ports that a worker listens on, in the order in which it takes them from its range."""
-CLOSE_SECONDS = 5.0
-"""From the end of a drain until a service that has to be killed is: a gateway closes its connections in that time."""
+WORKER_PORT_NAMES = ("gateways", "handoffs", "kv")
+"""Names of the ports that a worker listens on, in the order in which it takes them from `--ports`."""
+CLOSE_S = 5.0
+"""Seconds from the end of a drain until SIGKILL, in which a gateway closes its connections."""
 
-ENVIRONMENT = {
-    # libgomp spins between parallel regions, and steals the time of whoever else wants the core. A spin is 10 to 45 ns,
-    # by processor: 0.1 ms and more in all, longer than what one thread does alone between two operators. With 2,000,
-    # threads slept within each layer, and a decode step of 32 sequences took 8% longer.
+SERVICE_ENVIRONMENT = {
+    # libgomp's threads spin between parallel regions, and keep the core from other processes. A spin takes 10 to 45 ns,
+    # by processor, so all of them take at least 0.1 ms: longer than the serial part between two operators. With 2,000
+    # spins, threads slept within each layer, and a decode step of 32 sequences took 8% longer.
     "GOMP_SPINCOUNT": "10000",
     "PYTHONUNBUFFERED": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-    # Otherwise its first start asks for an e-mail address.
+    # Otherwise Streamlit asks for an e-mail address at its first start.
     "STREAMLIT_SERVER_HEADLESS": "true",
     "STREAMLIT_BROWSER_GATHER_USAGE_STATS": "false",
 }
-"""Settings of every service's environment. They have to be there before Python starts, or they have no effect."""
+"""Environment of every service. The variables must be set before Python starts, or they have no effect."""
 
 HUB_TOKEN, HUB_ENDPOINT = "HF_TOKEN", "HF_ENDPOINT"
-"""Variables of the user's environment by which services that download a model reach a gated one, or another hub."""
+"""The user's environment variables for gated models, and for another hub than huggingface.co."""
 
 REDIS_WORK_BYTES = 512 << 20
-"""What the deployment's own Redis may hold beside stored responses: jobs, records, figures, limits of keys."""
+"""Memory of the deployment's own Redis for jobs, records, metrics and key limits, beside stored responses."""
 
 
 class Port(Struct, frozen=True):
-    """Names a port that a service listens on; 0: the system chooses it, and the service announces it."""
+    """A port that a service listens on; 0: the system chooses the port, and the service advertises it."""
 
     name: str
     number: int
 
 
 class Probes(Struct, frozen=True):
-    """Holds the paths by which a service's HTTP port is asked how it is; without paths its status file says it."""
+    """HTTP paths of a service's probes; a service without paths has a status file."""
 
     started: str = ""
     ready: str = ""
@@ -76,79 +75,78 @@ class Probes(Struct, frozen=True):
 
 
 class Service(Struct, frozen=True, kw_only=True):
-    """Describes a service: `replicas` processes that are told the same."""
+    """A service: `replicas` processes with the same settings."""
 
     role: Role
     replicas: int
-    told: Told | None  # what its process is told, apart from where it runs; None: it is a Redis or Valkey server
-    gpus: int = 0  # that each process takes at most; all of one process have to be on one host
+    settings: ServiceConfig | None  # without the place where a process runs; None: a Redis or Valkey server
+    gpus: int = 0  # per process, at most; all GPUs of a process are on one host
     ports: tuple[Port, ...] = ()
     probes: Probes = Probes()
-    keeps: tuple[Kept, ...] = ()  # what has to be there at its next start, or it is fetched and computed again
-    beats: bool = False  # once it is ready, it renews its status file's time every second
-    grace: float = CLOSE_SECONDS  # seconds from the request to stop until it may be killed
-    max_memory: int = 0  # bytes that a Redis server holds: it refuses what would be more
+    keeps: tuple[Volume, ...] = ()  # data that outlives a process, which fetches or computes it otherwise
+    beats: bool = False  # whether a ready process touches its status file every second
+    grace: float = CLOSE_S  # seconds from SIGTERM until SIGKILL
+    max_memory: int = 0  # bytes, of a Redis server, which refuses writes beyond them
 
     @property
     def names(self) -> list[str]:
-        """Returns its processes' names: workers are numbered, others only where there are several."""
+        """Names of the processes: workers are numbered, other services only if there are several processes."""
         if self.replicas == 1 and self.role not in WORKERS:
             return [self.role]
         return [f"{self.role}-{number}" for number in range(self.replicas)]
 
     @property
     def module(self) -> str:
-        """Returns the Python module that runs it."""
         return module_of(self.role)
 
 
 def module_of(role: Role) -> str:
-    """Returns the Python module that runs a service; Redis has none."""
+    """Returns the Python module that runs a service other than Redis."""
     return f"{role}_service" if role in WORKERS else role
 
 
 class Deployment(Struct, frozen=True):
-    """Holds the services of a deployment, in the order of their roles."""
+    """The services of a deployment, in the order of their roles."""
 
     services: tuple[Service, ...]
 
     def of(self, *roles: Role) -> list[Service]:
-        """Returns the services of some roles, as far as there are any."""
+        """Returns the services with any of these roles."""
         return [service for service in self.services if service.role in roles]
 
     def stop_order(self) -> list[list[str]]:
         """Returns the names of all processes, in the groups in which they stop."""
-        return [[name for service in self.of(*roles) for name in service.names] for roles in STOPS]
+        return [[name for service in self.of(*roles) for name in service.names] for roles in STOP_ORDER]
 
 
-class Place(Struct, frozen=True, kw_only=True):
-    """Says where one process of a service runs and finds things: what differs between hosts, nodes and containers."""
+class Locations(Struct, frozen=True, kw_only=True):
+    """Paths, addresses and devices of one process: what differs between hosts, nodes and containers."""
 
     redis: str  # URL
-    model: str = ""  # its directory, where it is not what was told
+    model: str = ""  # the model's directory; empty: as in the settings
     secret_file: str = ""
     status_file: str = ""
-    worker: PlaceOptions = PlaceOptions()  # where a worker listens, and how others reach it
-    device: str = ""  # of a worker; empty: the one that it was told
-    gpu_share: float | None = None  # of its GPU's memory, where a worker does not have it alone
-    busy_page: str = ""  # file that the workers of a host share
-    share_port: str = ""  # name of the gateways of this host that have one port
+    worker: PlaceOptions = PlaceOptions()  # a worker's bind and advertised addresses
+    device: str = ""  # of a worker; empty: as in the settings
+    gpu_share: float | None = None  # share of the GPU's memory, for a worker beside others
+    busy_page: str = ""  # file that shows which workers of a host compute
+    share_port: str = ""  # name that gateways of this host with one port share
     gateway: str = ""  # URL, for the dashboard
-    own_keys: str = ""  # file with the deployment's own API key's record, for the gateway
-    own_key: str = ""  # file with that key, for the dashboard
+    own_keys: str = ""  # file with the record of the deployment's operator key, for gateways
+    own_key: str = ""  # file with the deployment's operator key, for the dashboard
     python: tuple[str, ...] = (sys.executable, "-P")
 
 
 def describe(options: DeploymentOptions, *, host: str, port: int, dashboard_port: int) -> Deployment:
-    """Makes the description. `host`, `port`: where the gateway listens; `dashboard_port`: 0 for no dashboard.
+    """Describes a deployment. `host`, `port`: bind address of the gateway; `dashboard_port`: 0 for no dashboard.
 
-    `options.prefill` has to be a number. Paths stay as they are given: they are meant where the services run.
+    `options.prefill` must be a number. Paths stay as given: they are valid where the services run.
     """
-    assert options.prefill is not None, "whoever carries it out decides where nobody has"
+    assert options.prefill is not None, "the target decides the number of prefill workers"
     redis = Service(
         role="redis",
         replicas=1,
-        told=None,
+        settings=None,
         ports=(Port("redis", 6379),),
         keeps=("redis",),
         max_memory=options.store_bytes + REDIS_WORK_BYTES,
@@ -164,7 +162,7 @@ def describe(options: DeploymentOptions, *, host: str, port: int, dashboard_port
 
 
 def _worker(options: DeploymentOptions, role: Role, replicas: int) -> Service:
-    told = WorkerConfig(
+    settings = WorkerConfig(
         engine=EngineConfig(model=options.model, device=options.device, **asdict(options.engine)),
         transfer=TransferConfig(**asdict(options.transfer)),
         drain_seconds=options.drain_seconds,
@@ -173,17 +171,17 @@ def _worker(options: DeploymentOptions, role: Role, replicas: int) -> Service:
     return Service(
         role=role,
         replicas=replicas,
-        told=told,
+        settings=settings,
         gpus=0 if options.device == "cpu" else 1,
-        ports=tuple(Port(name, 0) for name in LISTENS[: listening_ports(role, told.transfer)]),
+        ports=tuple(Port(name, 0) for name in WORKER_PORT_NAMES[: listening_ports(role, settings.transfer)]),
         keeps=("models", "cache"),
         beats=True,
-        grace=told.drain_seconds + CLOSE_SECONDS,
+        grace=settings.drain_seconds + CLOSE_S,
     )
 
 
 def _gateway(options: DeploymentOptions, host: str, port: int) -> Service:
-    told = GatewayConfig(
+    settings = GatewayConfig(
         model=options.model,
         host=host,
         port=port,
@@ -207,18 +205,18 @@ def _gateway(options: DeploymentOptions, host: str, port: int) -> Service:
     return Service(
         role="gateway",
         replicas=options.gateways,
-        told=told,
+        settings=settings,
         ports=(Port("http", port),),
         probes=Probes(started="/ping", ready="/ready", alive="/ping"),
         keeps=("models", "cache"),
         beats=True,
-        grace=told.drain_seconds + CLOSE_SECONDS,
+        grace=settings.drain_seconds + CLOSE_S,
     )
 
 
 def _dashboard(options: DeploymentOptions, host: str, port: int) -> Service:
     health = "/_stcore/health"
-    told = DashboardConfig(
+    settings = DashboardConfig(
         host=host,
         port=port,
         gateway_cert=options.tls_cert,
@@ -229,37 +227,41 @@ def _dashboard(options: DeploymentOptions, host: str, port: int) -> Service:
     return Service(
         role="dashboard",
         replicas=1,
-        told=told,
+        settings=settings,
         ports=(Port("http", port),),
         probes=Probes(started=health, ready=health, alive=health),
     )
 
 
 def hub_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns what an environment says of the hub."""
+    """Returns the hub's variables that an environment has."""
     return {name: environment[name] for name in (HUB_TOKEN, HUB_ENDPOINT) if name in environment}
 
 
-def placed(told: Told, place: Place) -> Told:
-    """Returns what a process is told in one place."""
-    told = replace(told, status_file=place.status_file)
-    if isinstance(told, DashboardConfig):
-        return replace(told, redis=place.redis, gateway=place.gateway or told.gateway, api_key_file=place.own_key)
+def placed(settings: ServiceConfig, place: Locations) -> ServiceConfig:
+    """Returns the settings of a process with its paths, addresses and device."""
+    settings = replace(settings, status_file=place.status_file)
+    if isinstance(settings, DashboardConfig):
+        return replace(
+            settings, redis=place.redis, gateway=place.gateway or settings.gateway, api_key_file=place.own_key
+        )
     store = StoreConfig(redis=place.redis, secret_file=place.secret_file)
-    if isinstance(told, GatewayConfig):
-        keys = (*told.api_keys, place.own_keys) if place.own_keys else told.api_keys
-        return replace(told, store=store, model=place.model or told.model, api_keys=keys, share_port=place.share_port)
-    share = place.gpu_share or told.engine.gpu_memory_utilization
+    if isinstance(settings, GatewayConfig):
+        keys = (*settings.api_keys, place.own_keys) if place.own_keys else settings.api_keys
+        return replace(
+            settings, store=store, model=place.model or settings.model, api_keys=keys, share_port=place.share_port
+        )
+    share = place.gpu_share or settings.engine.gpu_memory_utilization
     engine = replace(
-        told.engine,
-        model=place.model or told.engine.model,
-        device=place.device or told.engine.device,
+        settings.engine,
+        model=place.model or settings.engine.model,
+        device=place.device or settings.engine.device,
         gpu_memory_utilization=share,
     )
-    return replace(told, store=store, engine=engine, place=place.worker, busy_page=place.busy_page)
+    return replace(settings, store=store, engine=engine, place=place.worker, busy_page=place.busy_page)
 
 
-def command(service: Service, place: Place) -> tuple[str, ...]:
-    """Writes the command line of one process of a service."""
-    assert service.told is not None, "a Redis or Valkey server is started by whoever has one"
-    return (*place.python, "-m", service.module, *words(placed(service.told, place)))
+def command(service: Service, place: Locations) -> tuple[str, ...]:
+    """Returns the command line of one process of a service other than Redis."""
+    assert service.settings is not None, "the target starts Redis"
+    return (*place.python, "-m", service.module, *words(placed(service.settings, place)))

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from contracts.errors import ConfigError
-from launcher.deployment import ENVIRONMENT, STARTS, module_of
+from launcher.deployment import SERVICE_ENVIRONMENT, START_ORDER, module_of
 from launcher.host.redis_server import server_binary
 
 HELP = """\
@@ -28,7 +28,7 @@ def run_service(arguments: Sequence[str]) -> int:
         print(HELP, end="")
         return 0
     name, *options = arguments
-    roles = {role: role for group in STARTS for role in group}
+    roles = {role: role for group in START_ORDER for role in group}
     if name not in roles:
         print(f"error: {name!r} is no service of baton; there are: {', '.join(roles)}", file=sys.stderr)
         return BAD_INPUT
@@ -40,4 +40,4 @@ def run_service(arguments: Sequence[str]) -> int:
         except ConfigError as error:
             print(f"error: {error}", file=sys.stderr)
             return BAD_INPUT
-    os.execve(command[0], command, {**ENVIRONMENT, **os.environ})
+    os.execve(command[0], command, {**SERVICE_ENVIRONMENT, **os.environ})

@@ -40,7 +40,7 @@ from engine.model.read_config import read_config
 from engine.start.load import load_engine
 from engine.start.sizing import step_tokens
 from infra.config.engine import EngineConfig
-from launcher.deployment import ENVIRONMENT
+from launcher.deployment import SERVICE_ENVIRONMENT
 
 
 class Bench:
@@ -127,8 +127,8 @@ def fitting(workloads: tuple[Workload, ...], longest: int) -> list[Workload]:
 def main() -> int:
     """Prints tables; returns 2, and prints one sentence, where the model or a setting is wrong."""
     given = options()
-    if not ENVIRONMENT.keys() <= os.environ.keys():  # as workers are started: OpenMP reads it before Python runs
-        os.execve(sys.executable, [*sys.orig_argv], {**ENVIRONMENT, **os.environ})
+    if not SERVICE_ENVIRONMENT.keys() <= os.environ.keys():  # OpenMP reads it before Python runs
+        os.execve(sys.executable, [*sys.orig_argv], {**SERVICE_ENVIRONMENT, **os.environ})
     torch.set_num_threads(given.threads)
     native = NativeTime()
     try:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.processes.children import child, last_line
 from contracts.errors import BatonError, ConfigError
-from launcher.deployment import ENVIRONMENT
+from launcher.deployment import SERVICE_ENVIRONMENT
 from launcher.installing.requirements import base_name, pins
 from launcher.installing.torch_source import choose, pip_versions
 from launcher.options import ROOT
@@ -32,7 +32,7 @@ class PeerError(BatonError):
 
 def openmp_settings(environment: Path, threads: int) -> Mapping[str, str]:
     """Sets GNU's OpenMP as our workers do: threads that wait soon sleep, or one busy neighbour costs all of them."""
-    return {"OMP_NUM_THREADS": str(threads), "GOMP_SPINCOUNT": ENVIRONMENT["GOMP_SPINCOUNT"]}
+    return {"OMP_NUM_THREADS": str(threads), "GOMP_SPINCOUNT": SERVICE_ENVIRONMENT["GOMP_SPINCOUNT"]}
 
 
 def vllm_settings(environment: Path, threads: int) -> Mapping[str, str]:

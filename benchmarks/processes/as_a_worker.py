@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from contracts.errors import BatonError
-from launcher.deployment import ENVIRONMENT
+from launcher.deployment import SERVICE_ENVIRONMENT
 
 
 def run(measure: Callable[[], None], threads: int) -> int:
@@ -15,8 +15,8 @@ def run(measure: Callable[[], None], threads: int) -> int:
 
     A process that was started otherwise begins again first: OpenMP reads its environment before Python runs.
     """
-    if not ENVIRONMENT.keys() <= os.environ.keys():
-        os.execve(sys.executable, [*sys.orig_argv], {**ENVIRONMENT, **os.environ})
+    if not SERVICE_ENVIRONMENT.keys() <= os.environ.keys():
+        os.execve(sys.executable, [*sys.orig_argv], {**SERVICE_ENVIRONMENT, **os.environ})
     torch.set_num_threads(threads)
     try:
         measure()

@@ -11,7 +11,7 @@ from contracts.ids import new_epoch
 from infra.config.engine import EngineOptions
 from infra.config.gateway import GatewayConfig
 from infra.network.listening import http_url
-from launcher.deployment import ENVIRONMENT, WORKERS, Deployment, Place, Service, command, describe
+from launcher.deployment import SERVICE_ENVIRONMENT, WORKERS, Deployment, Locations, Service, command, describe
 from launcher.host.gpus import placements
 from launcher.host.process import Process, watch_both, watch_http, watch_status_file
 from launcher.options import UpConfig
@@ -25,7 +25,7 @@ def environment(inherited: Mapping[str, str], root: Path, run: Path) -> dict[str
 
     Their temporary files go into the run directory and with it: torch leaves some, and a killed process all of its.
     """
-    return {**ENVIRONMENT, **inherited, "PYTHONPATH": str(root), "TMPDIR": str(run)}
+    return {**SERVICE_ENVIRONMENT, **inherited, "PYTHONPATH": str(root), "TMPDIR": str(run)}
 
 
 def described(config: UpConfig) -> Deployment:
@@ -60,7 +60,7 @@ class Processes:
         self._run = run
         self._url = http_url(config.host, config.port, bool(config.tls_cert))
         self._deployment = described(config)
-        self._place = Place(redis=redis, model=model, secret_file=str(secret))
+        self._place = Locations(redis=redis, model=model, secret_file=str(secret))
 
     def workers(self) -> list[Process]:
         """Makes all prefill and decode workers, each with a GPU, or with a share of one."""
@@ -85,10 +85,10 @@ class Processes:
         place = replace(self._place, gateway=self._url, own_key=own_key)
         return [self._process(service, service.role, place) for service in self._deployment.of("dashboard")]
 
-    def _process(self, service: Service, name: str, place: Place) -> Process:
+    def _process(self, service: Service, name: str, place: Locations) -> Process:
         status = self._run / f"{name}.status"
         watch = watch_status_file(status)
-        if isinstance(service.told, GatewayConfig):
+        if isinstance(service.settings, GatewayConfig):
             watch = watch_both(watch, watch_http(f"{self._url}{service.probes.ready}", "waiting for the workers"))
         words = command(service, replace(place, status_file=str(status)))
         return Process(name, words, watch, status_file=status, beats=service.beats, grace=service.grace)

@@ -1,8 +1,8 @@
-"""Makes the workers' HorizontalPodAutoscalers, and the rules by which prometheus-adapter gives them their figures.
+"""Makes the workers' HorizontalPodAutoscalers, and prometheus-adapter's rules for the metrics that they use.
 
-Gateways report how the workers of each role stand (`/metrics`), each as it sees them; the rules make one figure of
-that for the gateways' Service. An autoscaler takes the figure that asks for most pods. It adds and removes one pod in a
-period, and a pod that goes is told to stop first: that is its drain.
+Each gateway reports the state of the workers that it sees (`/metrics`); a rule combines the gateways' values into one
+metric of their Service. An autoscaler follows the metric that asks for most pods, adds or removes one pod in a period,
+and stops a pod by SIGTERM, on which the worker drains.
 """
 
 from msgspec import Struct
@@ -15,73 +15,72 @@ from launcher.kubernetes.options import ManifestsConfig
 from launcher.kubernetes.quantities import decimal
 from launcher.yaml_text import Value, as_yaml
 
-SHARE = 0.5
-"""Of the objective: the predicted time at which one more worker is started, so that it is there before it is missed."""
-BLOCKS = 0.8
-"""Share of the KV blocks in use at which one more decode worker is started; less than a fifth is free then."""
+OBJECTIVE_SHARE = 0.5
+"""A worker is added when the predicted latency exceeds this share of the objective: it starts before a miss."""
+USED_BLOCKS_SHARE = 0.8
+"""A decode worker is added when more than this share of the KV blocks is in use."""
 BUSY_SHARE = 0.8
-"""Share of its time that a prefill worker may compute; prompts that are refused count, which no other figure sees."""
-UP_SECONDS, DOWN_SECONDS = 60, 120
-"""Periods in which at most one pod is added, or removed."""
-CALM_SECONDS = 600
-"""For so long every figure has to have asked for fewer pods before one is removed."""
-MOST = 3600
-"""What an infinite prediction counts as, in seconds: Kubernetes' quantities have no infinity."""
+"""A prefill worker is added when workers compute for more than this share of the time; rejected prompts count."""
+ADD_PERIOD_S, REMOVE_PERIOD_S = 60, 120
+"""At most one pod is added, or removed, in such a period."""
+REMOVE_STABILIZATION_S = 600
+"""A pod is removed after every metric has asked for fewer pods for this time."""
+MAX_PREDICTION_S = 3600
+"""Stands for an infinite prediction: quantities of Kubernetes have no infinity."""
 
 
-class Figure(Struct, frozen=True):
-    """Describes a figure that an autoscaler goes by."""
+class ScalingMetric(Struct, frozen=True):
+    """A metric of the gateways that an autoscaler follows."""
 
-    series: str  # as gateways call it
+    series: str  # name in the gateways' /metrics
     role: Role
-    each: bool = False  # it is divided among the pods
-    added: bool = False  # it is what comes to one gateway, so that those of all are added up
+    each: bool = False  # divided by the number of pods
+    added: bool = False  # each gateway counts its own requests, so the sum is meant; else the maximum
 
     @property
     def name(self) -> str:
-        """Returns what the custom metrics API calls it."""
+        """Name in the custom metrics API."""
         return f"{self.series.replace(':', '_')}_{self.role}"
 
 
-TTFT = Figure("baton:predicted_ttft_seconds", "prefill")
-QUEUED = Figure("baton:queued_prefill_tokens", "prefill", each=True)
-BUSY = Figure("baton:prompt_busy_workers", "prefill", each=True, added=True)
-TPOT = Figure("baton:predicted_tpot_seconds", "decode")
-USED = Figure("baton:used_blocks_ratio", "decode")
-FIGURES = (TTFT, QUEUED, BUSY, TPOT, USED)
+PREDICTED_TTFT = ScalingMetric("baton:predicted_ttft_seconds", "prefill")
+QUEUED_TOKENS = ScalingMetric("baton:queued_prefill_tokens", "prefill", each=True)
+BUSY_WORKERS = ScalingMetric("baton:prompt_busy_workers", "prefill", each=True, added=True)
+PREDICTED_TPOT = ScalingMetric("baton:predicted_tpot_seconds", "decode")
+USED_BLOCKS = ScalingMetric("baton:used_blocks_ratio", "decode")
+SCALING_METRICS = (PREDICTED_TTFT, QUEUED_TOKENS, BUSY_WORKERS, PREDICTED_TPOT, USED_BLOCKS)
 
 
 def scales(config: ManifestsConfig, service: Service) -> bool:
-    """Tells whether an autoscaler decides how many pods a service has."""
-    return service.role in WORKERS and bool(_most(config, service.role))
+    """Returns whether an autoscaler sets the number of pods of a service."""
+    return service.role in WORKERS and bool(_max_pods(config, service.role))
 
 
-def _most(config: ManifestsConfig, role: Role) -> int:
+def _max_pods(config: ManifestsConfig, role: Role) -> int:
     return config.max_prefill if role == "prefill" else config.max_decode
 
 
-def targets(config: ManifestsConfig) -> dict[Figure, float]:
-    """Returns the value of each figure from which on one more worker is wanted."""
-    asked = parse_objective(config.slo)
+def targets(config: ManifestsConfig) -> dict[ScalingMetric, float]:
+    """Returns the value of each metric above which a worker is added."""
+    objective = parse_objective(config.slo)
     usual = GatewayConfig(model=config.model)
     return {
-        TTFT: SHARE * (asked.ttft_ms or usual.slo_ttft_ms) / 1000,
-        QUEUED: config.queued_tokens,
-        BUSY: BUSY_SHARE,
-        TPOT: SHARE * (asked.tpot_ms or usual.slo_tpot_ms) / 1000,
-        USED: BLOCKS,
+        PREDICTED_TTFT: OBJECTIVE_SHARE * (objective.ttft_ms or usual.slo_ttft_ms) / 1000,
+        QUEUED_TOKENS: config.queued_tokens,
+        BUSY_WORKERS: BUSY_SHARE,
+        PREDICTED_TPOT: OBJECTIVE_SHARE * (objective.tpot_ms or usual.slo_tpot_ms) / 1000,
+        USED_BLOCKS: USED_BLOCKS_SHARE,
     }
 
 
 def autoscaler(config: ManifestsConfig, service: Service) -> Value:
-    """Makes the autoscaler of one role's workers."""
     gateways = {"apiVersion": "v1", "kind": "Service", "name": name_of(config, "gateway")}
     metrics = []
-    for figure, target in targets(config).items():
-        if figure.role == service.role:
-            kind, key = ("AverageValue", "averageValue") if figure.each else ("Value", "value")
+    for metric, target in targets(config).items():
+        if metric.role == service.role:
+            kind, key = ("AverageValue", "averageValue") if metric.each else ("Value", "value")
             wanted = {"type": kind, key: decimal(target)}
-            asked = {"metric": {"name": figure.name}, "describedObject": gateways, "target": wanted}
+            asked = {"metric": {"name": metric.name}, "describedObject": gateways, "target": wanted}
             metrics.append({"type": "Object", "object": asked})
     return {
         "apiVersion": "autoscaling/v2",
@@ -90,27 +89,27 @@ def autoscaler(config: ManifestsConfig, service: Service) -> Value:
         "spec": {
             "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name_of(config, service.role)},
             "minReplicas": service.replicas,
-            "maxReplicas": _most(config, service.role),
+            "maxReplicas": _max_pods(config, service.role),
             "metrics": metrics,
             "behavior": {
-                "scaleUp": _one_pod(UP_SECONDS, calm=0),
-                "scaleDown": _one_pod(DOWN_SECONDS, calm=CALM_SECONDS),
+                "scaleUp": _one_pod(ADD_PERIOD_S, stabilization=0),
+                "scaleDown": _one_pod(REMOVE_PERIOD_S, stabilization=REMOVE_STABILIZATION_S),
             },
         },
     }
 
 
-def _one_pod(period: int, calm: int) -> Value:
+def _one_pod(period: int, stabilization: int) -> Value:
     return {
-        "stabilizationWindowSeconds": calm,
+        "stabilizationWindowSeconds": stabilization,
         "selectPolicy": "Min",
         "policies": [{"type": "Pods", "value": 1, "periodSeconds": period}],
     }
 
 
 def adapter_rules(config: ManifestsConfig) -> Value:
-    """Makes the ConfigMap with prometheus-adapter's rules: its chart takes it by name (`rules.existing`)."""
-    rules = [_rule(figure) for figure in FIGURES]
+    """Makes the ConfigMap with prometheus-adapter's rules; the chart's value `rules.existing` names it."""
+    rules = [_rule(metric) for metric in SCALING_METRICS]
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -119,17 +118,17 @@ def adapter_rules(config: ManifestsConfig) -> Value:
     }
 
 
-def _rule(figure: Figure) -> Value:
-    """Makes one rule: of what the gateways of a Service say, the largest, for what one does not see it cannot say.
+def _rule(metric: ScalingMetric) -> Value:
+    """Makes the rule of one metric: the sum or the maximum over the gateways of a Service.
 
-    What comes to each of them alone is added up.
+    The maximum, because a gateway that does not see a worker reports too little.
     """
-    role = f'role="{figure.role}"'
+    role = f'role="{metric.role}"'
     series = f"<<.Series>>{{<<.LabelMatchers>>,{role}}}"
-    together = f"{'sum' if figure.added else 'max'}({series}) by (<<.GroupBy>>)"
+    combined = f"{'sum' if metric.added else 'max'}({series}) by (<<.GroupBy>>)"
     return {
-        "seriesQuery": f'{figure.series}{{{role},namespace!="",service!=""}}',
+        "seriesQuery": f'{metric.series}{{{role},namespace!="",service!=""}}',
         "resources": {"overrides": {"namespace": {"resource": "namespace"}, "service": {"resource": "service"}}},
-        "name": {"matches": "^.*$", "as": figure.name},
-        "metricsQuery": together if figure.each else f"clamp_max({together}, {MOST})",
+        "name": {"matches": "^.*$", "as": metric.name},
+        "metricsQuery": combined if metric.each else f"clamp_max({combined}, {MAX_PREDICTION_S})",
     }

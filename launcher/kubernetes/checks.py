@@ -1,4 +1,4 @@
-"""Refuses what cannot work before a line is written."""
+"""Refuses options that cannot work before a manifest is printed."""
 
 import re
 from pathlib import Path
@@ -12,14 +12,14 @@ from infra.config.speculation import proposing
 from infra.keys.key_ring import KeyRing
 from infra.network.tls import certificate
 from infra.redis.clients import connect_blocking, redacted
-from launcher.container import MODELS
+from launcher.container import MODELS_DIRECTORY
 from launcher.kubernetes.options import ManifestsConfig
 from launcher.options import DEMO_MODEL
 
-DIGEST = "@sha256:"
-URL = re.compile(r"https?://[A-Za-z0-9.-]+(:\d{1,5})?(/\S*)?")
+IMAGE_DIGEST_MARK = "@sha256:"
+URL_PATTERN = re.compile(r"https?://[A-Za-z0-9.-]+(:\d{1,5})?(/\S*)?")
 _NAME = r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
-LABEL = re.compile(rf"([a-z0-9.-]{{1,253}}/)?{_NAME}=({_NAME})?")
+LABEL_PATTERN = re.compile(rf"([a-z0-9.-]{{1,253}}/)?{_NAME}=({_NAME})?")
 
 
 def check(config: ManifestsConfig) -> None:
@@ -33,22 +33,22 @@ def check(config: ManifestsConfig) -> None:
             _check_model(option, place)
     for source in parse_sources(engine.lora):
         _check_model("--lora", source.path)
-    for option, most, option_least, least in (
+    for option, maximum, minimum_option, minimum in (
         ("--max-prefill", config.max_prefill, "--prefill", 1 if config.prefill is None else config.prefill),
         ("--max-decode", config.max_decode, "--decode", config.decode),
     ):
-        if most and most < least:
-            raise ConfigError(option, most, f"is less than {option_least} {least}; 0 writes no autoscaler")
+        if maximum and maximum < minimum:
+            raise ConfigError(option, maximum, f"is less than {minimum_option} {minimum}; 0 writes no autoscaler")
     if config.dashboard_port == config.port:
         raise ConfigError("--dashboard-port", config.dashboard_port, "is the same as --port")
     if config.existing_secret and config.secret_file:
         raise ConfigError("--secret-file", config.secret_file, "the secret is in --existing-secret already")
     if engine.host_kv_directory:
         raise ConfigError("--host-kv-directory", engine.host_kv_directory, "pods have no disk of their own for it")
-    if config.hf_endpoint and not URL.fullmatch(config.hf_endpoint):
+    if config.hf_endpoint and not URL_PATTERN.fullmatch(config.hf_endpoint):
         raise ConfigError("--hf-endpoint", config.hf_endpoint, "is no URL, such as https://hub.example")
     for label in config.monitor_label:
-        if not LABEL.fullmatch(label):
+        if not LABEL_PATTERN.fullmatch(label):
             raise ConfigError("--monitor-label", label, "expected NAME=VALUE, such as release=prometheus")
         if not config.service_monitor:
             raise ConfigError("--monitor-label", label, "it goes with --service-monitor")
@@ -61,7 +61,7 @@ def check(config: ManifestsConfig) -> None:
 
 
 def _check_redis(url: str) -> None:
-    """Refuses an address of another kind, and one that only this host has."""
+    """Refuses an address that is no Redis URL, and a socket of this host."""
     if not url:
         return
     connect_blocking(url).close()
@@ -70,8 +70,8 @@ def _check_redis(url: str) -> None:
 
 
 def _check_image(image: str) -> None:
-    """Refuses an image that another one may stand for tomorrow."""
-    if DIGEST in image:
+    """Refuses an image tag that may name another image tomorrow."""
+    if IMAGE_DIGEST_MARK in image:
         return
     _, colon, tag = image.rpartition("/")[2].partition(":")
     if not colon or not tag:
@@ -81,10 +81,10 @@ def _check_image(image: str) -> None:
 
 
 def _check_model(option: str, place: str, demo: str = "") -> None:
-    """Refuses what a pod cannot read: it has the hub, and the volume with models."""
+    """Refuses a model that pods cannot read; pods have the hub and the volume with models."""
     if demo and place == DEMO_MODEL:
         return
-    if place.startswith(f"{MODELS}/") or (HUB_ID.fullmatch(place) and not Path(place).exists()):
+    if place.startswith(f"{MODELS_DIRECTORY}/") or (HUB_ID.fullmatch(place) and not Path(place).exists()):
         return
-    why = f"no pod can read it: name a hub id, or a directory below {MODELS}, where the volume with models is"
+    why = f"no pod can read it: name a hub id, or a directory below {MODELS_DIRECTORY}, where the volume with models is"
     raise ConfigError(option, place, why)

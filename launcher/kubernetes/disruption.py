@@ -1,4 +1,4 @@
-"""Makes the PodDisruptionBudgets: of pods of one kind, a drained node takes one at a time, so that others can go on."""
+"""Makes the PodDisruptionBudgets: draining nodes removes at most one pod of each service at a time."""
 
 from launcher.deployment import Service
 from launcher.kubernetes.names import metadata, selector
@@ -7,7 +7,6 @@ from launcher.yaml_text import Value
 
 
 def disruption_budget(config: ManifestsConfig, service: Service) -> Value:
-    """Makes the budget of a service's pods."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",

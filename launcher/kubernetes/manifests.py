@@ -1,4 +1,4 @@
-"""Puts all manifests of a deployment together, in the order in which they are best applied."""
+"""Collects all manifests of a deployment, in the order in which they should be applied."""
 
 from launcher.deployment import WORKERS
 from launcher.kubernetes.autoscaling import adapter_rules, autoscaler, scales
@@ -16,7 +16,6 @@ from launcher.yaml_text import Value
 
 
 def manifests(config: ManifestsConfig, held: Secrets) -> list[Value]:
-    """Returns the manifests."""
     services = described(config).services
     made = [*secrets(config, held), config_map(config)]
     if needs_models(config) and not config.models_claim:

@@ -2,7 +2,7 @@
 
 from urllib.parse import urlsplit
 
-from launcher.container import MODELS
+from launcher.container import MODELS_DIRECTORY
 from launcher.deployment import Role, Service
 from launcher.kubernetes.names import metadata, selector
 from launcher.kubernetes.options import ManifestsConfig
@@ -25,7 +25,7 @@ ALLOWED_SERVERS: dict[Role, tuple[Role, ...]] = {
 }
 """Services to which each service may connect."""
 
-DNS: Value = {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}
+DNS_PORTS: Value = {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}
 HTTPS_PORT = 443
 REDIS_PORT = 6379
 
@@ -62,7 +62,7 @@ def _egress(config: ManifestsConfig, service: Service) -> list[Value]:
         return []
     if config.redis.partition("://")[0] not in ("", "redis", "rediss"):
         return [{}]  # a cluster's nodes may have any address and port
-    allowed: list[Value] = [DNS, {"to": [_pods(config, role) for role in ALLOWED_SERVERS[service.role]]}]
+    allowed: list[Value] = [DNS_PORTS, {"to": [_pods(config, role) for role in ALLOWED_SERVERS[service.role]]}]
     if config.redis:
         allowed.append({"ports": [{"port": urlsplit(config.redis).port or REDIS_PORT, "protocol": "TCP"}]})
     return allowed if service.role == "dashboard" else [*allowed, *_hub(config)]
@@ -70,7 +70,7 @@ def _egress(config: ManifestsConfig, service: Service) -> list[Value]:
 
 def _hub(config: ManifestsConfig) -> list[Value]:
     """Allows connections to the hub, for a model that is downloaded."""
-    if not needs_models(config) or config.model.startswith(f"{MODELS}/"):
+    if not needs_models(config) or config.model.startswith(f"{MODELS_DIRECTORY}/"):
         return []
     endpoint = urlsplit(config.hf_endpoint)
     port = endpoint.port or (80 if endpoint.scheme == "http" else HTTPS_PORT)

@@ -1,32 +1,42 @@
-"""Makes the pod of a service: its container, what is mounted, what it may do, and where it may stand."""
+"""Makes the pod of a service: container, volumes, privileges and placement."""
 
 from math import ceil
 
-from launcher.container import MODELS, USER
+from launcher.container import MODELS_DIRECTORY, USER_ID
 from launcher.deployment import WORKERS, Role, Service, command
 from launcher.kubernetes.names import labels, name_of, selector
 from launcher.kubernetes.options import ManifestsConfig
-from launcher.kubernetes.place import KEYS, OWN_KEY, REDIS_URL, SECRET, TLS, WRITABLE, hub_token, needs_models, place_of
+from launcher.kubernetes.place import (
+    KEYS_DIRECTORY,
+    OWN_KEY_DIRECTORY,
+    REDIS_URL,
+    SECRET_DIRECTORY,
+    TLS_DIRECTORY,
+    WRITABLE_DIRECTORIES,
+    hub_token,
+    locations,
+    needs_models,
+)
 from launcher.kubernetes.probes import probes
 from launcher.kubernetes.quantities import cores, size
 from launcher.kubernetes.secrets import digest, secret_name
 from launcher.yaml_text import Value
 
-LEAVING_SECONDS = 5
-"""From when a gateway is to end until it is told so: for so long others may still send it new connections."""
+PRE_STOP_S = 5
+"""Seconds from the removal of a gateway pod until its SIGTERM; proxies may still send new connections during them."""
 FRONT_CPUS, FRONT_MEMORY = 1.0, 2 << 30
-"""What a gateway's process or the dashboard asks for, and may take of memory."""
+"""Cores and bytes of memory for each gateway process, and for the dashboard."""
 
-LOCKED_DOWN: Value = {
+RESTRICTED_CONTEXT: Value = {
     "allowPrivilegeEscalation": False,
     "readOnlyRootFilesystem": True,
     "capabilities": {"drop": ["ALL"]},
 }
-"""What a container may do: nothing but compute, and write where something is mounted for that."""
+"""securityContext of every container: no privileges, and writes only to mounted volumes."""
 
 
-def user(number: int) -> Value:
-    """Returns what makes a pod run as a user without privileges, to whom its volumes belong."""
+def run_as(number: int) -> Value:
+    """Returns the securityContext of a pod that runs as an unprivileged user, who owns the pod's volumes."""
     return {
         "runAsNonRoot": True,
         "runAsUser": number,
@@ -38,8 +48,7 @@ def user(number: int) -> Value:
 
 
 def pod_template(config: ManifestsConfig, service: Service) -> Value:
-    """Returns the template of a service's pods."""
-    words = command(service, place_of(config, service))
+    words = command(service, locations(config, service))
     container: Value = {
         "name": service.role,
         "image": config.image,
@@ -51,17 +60,17 @@ def pod_template(config: ManifestsConfig, service: Service) -> Value:
         "ports": [{"name": port.name, "containerPort": port.number, "protocol": "TCP"} for port in service.ports],
         "resources": _resources(config, service),
         **probes(config, service),
-        "securityContext": LOCKED_DOWN,
+        "securityContext": RESTRICTED_CONTEXT,
         "volumeMounts": _mounts(config, service),
     }
-    leaving = LEAVING_SECONDS if service.role == "gateway" else 0
-    if leaving:
-        container["lifecycle"] = {"preStop": {"exec": {"command": ["sleep", str(leaving)]}}}
+    pre_stop = PRE_STOP_S if service.role == "gateway" else 0
+    if pre_stop:
+        container["lifecycle"] = {"preStop": {"exec": {"command": ["sleep", str(pre_stop)]}}}
     spec: Value = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": leaving + ceil(service.grace),
-        "securityContext": user(USER),
+        "terminationGracePeriodSeconds": pre_stop + ceil(service.grace),
+        "securityContext": run_as(USER_ID),
         "affinity": _affinity(config, service),
         "containers": [container],
         "volumes": _volumes(config, service),
@@ -92,23 +101,23 @@ def _resources(config: ManifestsConfig, service: Service) -> Value:
         processes = config.gateways if service.role == "gateway" else 1
         cpus, memory = FRONT_CPUS * processes, FRONT_MEMORY * processes
     gpus: Value = {config.gpu_resource: service.gpus} if service.gpus else {}
-    # No limit of cores: one that is reached stops all threads of a step for the rest of 100 ms.
-    most = {"memory": size(memory), **gpus}
-    return {"requests": {"cpu": cores(cpus), **most}, "limits": most}
+    # No limit on cores: reaching a limit would stop all threads of a step for the rest of a 100 ms period.
+    limits = {"memory": size(memory), **gpus}
+    return {"requests": {"cpu": cores(cpus), **limits}, "limits": limits}
 
 
 def _held(config: ManifestsConfig, service: Service) -> dict[str, tuple[str, str]]:
-    """Returns the Secrets that a service reads, by the name of their volume: the Secret, and where it is mounted."""
+    """Returns the Secrets that a service reads: volume name → (name of the Secret, mount path)."""
     held = {}
     if service.role != "dashboard":
-        held["secret"] = (secret_name(config), SECRET)
+        held["secret"] = (secret_name(config), SECRET_DIRECTORY)
     if service.role not in WORKERS:
         if config.api_keys:
-            held["keys"] = (name_of(config, "keys"), KEYS)
+            held["keys"] = (name_of(config, "keys"), KEYS_DIRECTORY)
         if config.tls_cert:
-            held["tls"] = (name_of(config, "tls"), TLS)
+            held["tls"] = (name_of(config, "tls"), TLS_DIRECTORY)
     if service.role == "dashboard" and config.api_keys:
-        held["own-key"] = (name_of(config, "own-key"), OWN_KEY)
+        held["own-key"] = (name_of(config, "own-key"), OWN_KEY_DIRECTORY)
     return held
 
 
@@ -117,19 +126,25 @@ def _has_models(config: ManifestsConfig, service: Service) -> bool:
 
 
 def _mounts(config: ManifestsConfig, service: Service) -> list[Value]:
-    made: list[Value] = [{"name": name, "mountPath": path} for name, path in WRITABLE.items()]
+    made: list[Value] = [{"name": name, "mountPath": path} for name, path in WRITABLE_DIRECTORIES.items()]
     made += [
         {"name": volume, "mountPath": path, "readOnly": True} for volume, (_, path) in _held(config, service).items()
     ]
     if _has_models(config, service):
-        made.append({"name": "models", "mountPath": MODELS, "readOnly": config.model.startswith(f"{MODELS}/")})
+        made.append(
+            {
+                "name": "models",
+                "mountPath": MODELS_DIRECTORY,
+                "readOnly": config.model.startswith(f"{MODELS_DIRECTORY}/"),
+            }
+        )
     return made
 
 
 def _volumes(config: ManifestsConfig, service: Service) -> list[Value]:
-    made: list[Value] = [{"name": name, "emptyDir": {}} for name in WRITABLE]
+    made: list[Value] = [{"name": name, "emptyDir": {}} for name in WRITABLE_DIRECTORIES]
     made += [
-        # Of the files of the shared Secret, only the one that is read: the others are in the environment.
+        # Only the file `secret` of the shared Secret is mounted; its other entries are environment variables.
         {"name": volume, "secret": {"secretName": secret, "defaultMode": 0o440, **_only(volume)}}
         for volume, (secret, _) in _held(config, service).items()
     ]
@@ -144,7 +159,7 @@ def _only(volume: str) -> Value:
 
 
 def _affinity(config: ManifestsConfig, service: Service) -> Value:
-    """Keeps pods of one kind on several nodes, and workers of both kinds in one zone, where that is possible."""
+    """Prefers different nodes for pods of the same service, and the same zone for prefill and decode workers."""
     made: Value = {
         "podAntiAffinity": {
             "preferredDuringSchedulingIgnoredDuringExecution": [

@@ -1,4 +1,4 @@
-"""Makes the probes of a service: each is answered by the service itself, by its HTTP port or by its status file."""
+"""Makes the startup, readiness and liveness probes of a service, which use its HTTP port or its status file."""
 
 from infra.config.dashboard import DashboardConfig
 from infra.config.gateway import GatewayConfig
@@ -7,31 +7,30 @@ from launcher.deployment import Service
 from launcher.kubernetes.options import ManifestsConfig
 from launcher.yaml_text import Value
 
-PERIOD = 5  # s between two looks
-PATIENCE = 5  # s that an answer may take
-SILENT_SECONDS = 30  # without a sign of life, after which a worker is started again
-GATEWAY_MINUTES = 10  # that a gateway's start may take: it reads a tokenizer, which may have to be downloaded
+PROBE_PERIOD_S = 5
+PROBE_TIMEOUT_S = 5
+MAX_SILENCE_S = 30  # age of the status file at which a worker counts as hung and is restarted
+GATEWAY_START_MINUTES = 10  # a gateway may have to download a tokenizer
 
 
 def probes(config: ManifestsConfig, service: Service) -> Value:
-    """Returns the probes of a service of ours: one until it has started, one for its readiness, one for its life."""
-    asked = service.probes
-    minutes = GATEWAY_MINUTES if service.role in ("gateway", "dashboard") else config.start_minutes
-    if asked.alive:
-        started, ready, alive = (_get(service, path) for path in (asked.started, asked.ready, asked.alive))
+    paths = service.probes
+    minutes = GATEWAY_START_MINUTES if service.role in ("gateway", "dashboard") else config.start_minutes
+    if paths.alive:
+        started, ready, alive = (_get(service, path) for path in (paths.started, paths.ready, paths.alive))
     else:
         started = ready = _exec(*is_ready(STATUS_FILE))
-        alive = _exec(*is_alive(STATUS_FILE, SILENT_SECONDS))
+        alive = _exec(*is_alive(STATUS_FILE, MAX_SILENCE_S))
     return {
-        "startupProbe": _every(started, failures=minutes * 60 // PERIOD),
+        "startupProbe": _every(started, failures=minutes * 60 // PROBE_PERIOD_S),
         "readinessProbe": _every(ready, failures=2),
         "livenessProbe": _every(alive, failures=6),
     }
 
 
 def _get(service: Service, path: str) -> Value:
-    assert isinstance(service.told, GatewayConfig | DashboardConfig), "others speak no HTTP"
-    scheme = "HTTPS" if service.told.tls_cert else "HTTP"
+    assert isinstance(service.settings, GatewayConfig | DashboardConfig), "workers and Redis have no HTTP port"
+    scheme = "HTTPS" if service.settings.tls_cert else "HTTP"
     return {"httpGet": {"path": path, "port": service.ports[0].name, "scheme": scheme}}
 
 
@@ -40,4 +39,4 @@ def _exec(*words: str) -> Value:
 
 
 def _every(probe: Value, failures: int) -> Value:
-    return {**probe, "periodSeconds": PERIOD, "timeoutSeconds": PATIENCE, "failureThreshold": failures}
+    return {**probe, "periodSeconds": PROBE_PERIOD_S, "timeoutSeconds": PROBE_TIMEOUT_S, "failureThreshold": failures}

@@ -1,4 +1,4 @@
-"""Makes the Secrets and the ConfigMap, and what they hold: the shared secret, Redis's password, keys, certificates."""
+"""Makes the Secrets (shared secret, Redis password, API keys, certificates) and the ConfigMap (environment)."""
 
 import hashlib
 import time
@@ -17,20 +17,20 @@ from launcher.yaml_text import Value
 
 
 class Secrets(Struct, frozen=True):
-    """Holds what nobody else may read, as files by name."""
+    """The contents of each Secret: file name → text."""
 
-    shared: dict[str, str]  # of gateways and workers; empty: the Secret is there already
-    keys: dict[str, str]  # of clients, hashed; empty: nobody is asked for one
-    own_key: dict[str, str]  # the deployment's own operator's, which its dashboard and Prometheus ask with
+    shared: dict[str, str]  # for gateways and workers; empty: the Secret exists already
+    keys: dict[str, str]  # hashed API keys of clients; empty: clients need no key
+    own_key: dict[str, str]  # operator key with which the dashboard and Prometheus ask the gateways
     tls: dict[str, str]
 
 
 def read_secrets(config: ManifestsConfig) -> Secrets:
-    """Reads the files that the options name, and makes what they do not. Raises `ConfigError`."""
+    """Reads the secrets that the options name, and generates the others. Raises `ConfigError`."""
     shared: dict[str, str] = {}
     if not config.existing_secret:
         secret = load_secret(config.secret_file) if config.secret_file else new_secret().encode()
-        # The same for the same secret, so that manifests which are written anew do not lock Redis's clients out.
+        # Derived from the secret: manifests that are written again keep the password of the running Redis.
         password = derive_key(secret, "Redis password").hex()
         url = config.redis or f"redis://:{password}@{name_of(config, 'redis')}:6379"
         shared = {"secret": secret.decode(), "redis-url": url}
@@ -54,7 +54,6 @@ def secret_name(config: ManifestsConfig) -> str:
 
 
 def secrets(config: ManifestsConfig, held: Secrets) -> list[Value]:
-    """Makes the Secrets."""
     parts = (("secret", "Opaque", held.shared), ("keys", "Opaque", held.keys), ("own-key", "Opaque", held.own_key))
     return [
         {"apiVersion": "v1", "kind": "Secret", "metadata": metadata(config, part), "type": kind, "stringData": files}
@@ -64,10 +63,10 @@ def secrets(config: ManifestsConfig, held: Secrets) -> list[Value]:
 
 
 def config_map(config: ManifestsConfig) -> Value:
-    """Makes the ConfigMap, whose entries are in the environment of every service."""
+    """Makes the ConfigMap with the environment of every service."""
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata(config, "settings"), "data": settings(config)}
 
 
 def digest(config: ManifestsConfig) -> str:
-    """Returns what changes with the ConfigMap: in a pod's annotations, it has pods replaced that have the old one."""
+    """Returns a digest of the ConfigMap: as a pod annotation it makes Kubernetes replace pods with older settings."""
     return hashlib.sha256(msgspec.json.encode(settings(config))).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Makes the Services: names for Redis, gateways and the dashboard, and headless ones that list the workers' pods."""
+"""Makes the Services of Redis, gateways and dashboard, and headless Services that list the workers' pods."""
 
 from launcher.deployment import WORKERS, Service
 from launcher.kubernetes.names import metadata, selector
@@ -7,7 +7,7 @@ from launcher.yaml_text import Value
 
 
 def service_of(config: ManifestsConfig, service: Service) -> Value:
-    """Makes the Service. Workers announce their own addresses: theirs is for those who look, and balances nothing."""
+    """Makes the Service. Workers advertise their own addresses in Redis: their headless Service only lists them."""
     headless = service.role in (*WORKERS, "redis")
     made = metadata(config, service.role, service.role)
     if service.role == "gateway":

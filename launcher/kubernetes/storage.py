@@ -1,4 +1,4 @@
-"""Makes the claim of the volume that keeps models between starts, for all pods that read them."""
+"""Makes the PersistentVolumeClaim for models, which all workers and gateways share and which outlives pods."""
 
 from launcher.kubernetes.names import metadata
 from launcher.kubernetes.options import ManifestsConfig
@@ -7,7 +7,6 @@ from launcher.yaml_text import Value
 
 
 def models_claim(config: ManifestsConfig) -> Value:
-    """Makes the claim."""
     spec: Value = {
         "accessModes": [config.models_access],
         "resources": {"requests": {"storage": size(config.models_size)}},

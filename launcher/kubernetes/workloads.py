@@ -1,4 +1,4 @@
-"""Makes the Deployments of our own services."""
+"""Makes the Deployments of gateways, workers and dashboard."""
 
 from launcher.deployment import Service
 from launcher.kubernetes.autoscaling import scales
@@ -7,11 +7,11 @@ from launcher.kubernetes.options import ManifestsConfig
 from launcher.kubernetes.pods import pod_template
 from launcher.yaml_text import Value
 
-OLD_VERSIONS = 3  # that `kubectl rollout undo` finds
+OLD_REVISIONS = 3  # for `kubectl rollout undo`
 
 
 def deployment(config: ManifestsConfig, service: Service) -> Value:
-    """Makes a Deployment. Where an autoscaler decides how many pods there are, it does not say so itself."""
+    """Makes a Deployment, without a number of replicas where an autoscaler sets it."""
     spec: Value = {} if scales(config, service) else {"replicas": service.replicas}
     return {
         "apiVersion": "apps/v1",
@@ -19,7 +19,7 @@ def deployment(config: ManifestsConfig, service: Service) -> Value:
         "metadata": metadata(config, service.role, service.role),
         "spec": {
             **spec,
-            "revisionHistoryLimit": OLD_VERSIONS,
+            "revisionHistoryLimit": OLD_REVISIONS,
             "selector": {"matchLabels": selector(config, service.role)},
             "strategy": {"type": "RollingUpdate", "rollingUpdate": _rolling(service)},
             "template": pod_template(config, service),
@@ -28,5 +28,5 @@ def deployment(config: ManifestsConfig, service: Service) -> Value:
 
 
 def _rolling(service: Service) -> Value:
-    """Replaces gateways by such as are there already; a worker's GPU may be the last one, so it goes first."""
+    """Starts the new pod first, except with GPUs: the cluster may have no free GPU until the old pod has ended."""
     return {"maxSurge": 0, "maxUnavailable": 1} if service.gpus else {"maxSurge": 1, "maxUnavailable": 0}

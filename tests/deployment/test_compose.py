@@ -96,11 +96,11 @@ def test_the_committed_file_is_what_is_written(capsys: pytest.CaptureFixture[str
 def test_services_are_told_what_the_description_says(composed: Any) -> None:
     """With every variable at its default; a file of keys without a name is none."""
     for service in described("cuda").services:
-        if service.told is None:
+        if service.settings is None:
             continue
         python, flag, module, *words = composed["services"][service.role]["command"]
         assert (python, flag, module) == ("python", "-m", service.module)
-        told = placed(service.told, place_of(service))
+        told = placed(service.settings, place_of(service))
         if isinstance(told, DashboardConfig):
             told = structs.replace(told, gateway="http://gateway:8000")
         if not isinstance(told, WorkerConfig):

@@ -10,7 +10,7 @@ from infra.config.dashboard import DashboardConfig
 from infra.config.gateway import GatewayConfig
 from infra.config.place import PlaceOptions
 from infra.config.worker import WorkerConfig
-from launcher.deployment import CLOSE_SECONDS, STARTS, STOPS, Deployment, Place, command, describe
+from launcher.deployment import CLOSE_S, START_ORDER, STOP_ORDER, Deployment, Locations, command, describe
 from launcher.options import DeploymentOptions
 
 
@@ -23,7 +23,7 @@ def described(**options: object) -> Deployment:
 def test_every_service_starts_once_and_stops_once() -> None:
     roles = [service.role for service in described().services]
     assert roles == ["redis", "prefill", "decode", "gateway", "dashboard"]
-    for order in (STARTS, STOPS):
+    for order in (START_ORDER, STOP_ORDER):
         assert sorted(role for group in order for role in group) == sorted(roles)
     assert described().stop_order() == [
         ["gateway"],
@@ -47,13 +47,13 @@ def test_only_workers_take_gpus_and_only_where_there_are_any() -> None:
 
 def test_the_grace_is_longer_than_the_drain() -> None:
     for service in described(drain_seconds=33.0).services:
-        drains = isinstance(service.told, WorkerConfig | GatewayConfig)
-        assert service.grace == (33.0 if drains else 0.0) + CLOSE_SECONDS
+        drains = isinstance(service.settings, WorkerConfig | GatewayConfig)
+        assert service.grace == (33.0 if drains else 0.0) + CLOSE_S
 
 
 def test_a_command_says_where_things_are_and_what_is_not_the_default() -> None:
     there = PlaceOptions(host="10.0.0.7", announce="seven", ports="20000-20002")
-    place = Place(redis="redis://r", model="/there", secret_file="/s", status_file="/f", worker=there)
+    place = Locations(redis="redis://r", model="/there", secret_file="/s", status_file="/f", worker=there)
     (worker,) = described().of("decode")
     words = command(worker, replace(place, device="cuda:1", gpu_share=0.45))
     assert words[:4] == (sys.executable, "-P", "-m", "decode_service")
@@ -65,7 +65,7 @@ def test_a_command_says_where_things_are_and_what_is_not_the_default() -> None:
 
 
 def test_a_deployments_own_key_is_known_to_the_gateway_and_used_by_the_dashboard() -> None:
-    place = Place(redis="redis://r", gateway="http://g:1", own_keys="/own", own_key="/key")
+    place = Locations(redis="redis://r", gateway="http://g:1", own_keys="/own", own_key="/key")
     asked = described(api_keys=("/theirs",))
     (gateway,), (dashboard,) = asked.of("gateway"), asked.of("dashboard")
     assert parse(GatewayConfig, command(gateway, place)[4:], "gateway").api_keys == ("/theirs", "/own")

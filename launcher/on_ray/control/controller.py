@@ -10,7 +10,7 @@ import time
 from ray.exceptions import RayError
 
 from contracts.errors import BatonError
-from launcher.deployment import STARTS, WORKERS, Role
+from launcher.deployment import START_ORDER, WORKERS, Role
 from launcher.on_ray.control.fleet import Fleet
 from launcher.on_ray.control.member import Member
 from launcher.on_ray.control.scaling import Scaling
@@ -130,7 +130,7 @@ class Controller:
 
     def _start(self) -> None:
         """Starts everything, group by group. Raises `BatonError` where a service cannot start or has no room."""
-        for roles in STARTS:
+        for roles in START_ORDER:
             with self._lock:
                 self._fleet.start(roles)
             while not all(member.ready for member in self._fleet.members.values()):

@@ -10,7 +10,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from contracts.errors import BatonError
-from launcher.deployment import CLOSE_SECONDS, STOPS, WORKERS, Role
+from launcher.deployment import CLOSE_S, STOP_ORDER, WORKERS, Role
 from launcher.on_ray.control.member import Member
 from launcher.on_ray.node.process import shared_directory
 from launcher.on_ray.node.service_actor import ServiceActor
@@ -73,7 +73,7 @@ class Fleet:
 
     def take_down(self) -> None:
         """Ends everything, in the order in which services stop, and leaves nothing in the cluster."""
-        for roles in STOPS:
+        for roles in STOP_ORDER:
             self._end([member for member in self.members.values() if member.role in roles])
         for group in self._groups.values():
             remove_placement_group(group)
@@ -143,7 +143,7 @@ class Fleet:
         asked = [call for member in members if (call := member.ask_to_stop()) is not None]
         if asked:
             longest = max(self._plan.orders[member.role].service.grace for member in members)
-            ray.wait(asked, num_returns=len(asked), timeout=longest + CLOSE_SECONDS)
+            ray.wait(asked, num_returns=len(asked), timeout=longest + CLOSE_S)
         for member in members:
             member.kill()
             del self.members[member.name]

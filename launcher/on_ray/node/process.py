@@ -16,7 +16,7 @@ from infra.config.place import PlaceOptions
 from infra.network.bind_address import bracketed
 from infra.network.listening import ANY_ADDRESS, http_url
 from infra.process.status import Status, read_status
-from launcher.deployment import WORKERS, Place, command
+from launcher.deployment import WORKERS, Locations, command
 from launcher.host.held_file import is_held
 from launcher.host.process import READY, Process, Watch, watch_http, watch_status_file
 from launcher.host.processes import OWN_KEY, OWN_KEYS, environment
@@ -81,7 +81,7 @@ def make_process(order: Order, run: Path, address: str) -> Process:
     if order.server is not None:
         return redis_process(order.server, run, order.service.max_memory)
     status = run / "status"
-    place = Place(
+    place = Locations(
         redis=order.redis,
         secret_file=str(run / SECRET),
         status_file=str(status),
@@ -94,7 +94,7 @@ def make_process(order: Order, run: Path, address: str) -> Process:
         python=(sys.executable, "-P"),
     )
     watch = watch_status_file(status)
-    if isinstance(order.service.told, GatewayConfig):
+    if isinstance(order.service.settings, GatewayConfig):
         watch = _watch_gateway(status, order.service.probes.ready)
     words = command(order.service, place)
     return Process(order.name, words, watch, status_file=status, beats=order.service.beats, grace=order.service.grace)
@@ -116,7 +116,7 @@ def announced(order: Order, status: Status | None, address: str) -> str:
     """Returns where others reach the process, which may listen on all addresses of its node; empty: it says nothing."""
     if order.server is not None:
         return f"{bracketed(order.server.address)}:{order.server.port}"
-    told = order.service.told
+    told = order.service.settings
     if status is None or not status.address or not isinstance(told, GatewayConfig) or told.host not in ANY_ADDRESS:
         return "" if status is None else status.address
     return http_url(address, int(status.address.rpartition(":")[2]), bool(told.tls_cert))

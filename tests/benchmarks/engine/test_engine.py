@@ -12,7 +12,7 @@ from engine.backends import choice
 from engine.executor import Executor
 from engine.start.load import load_engine
 from infra.config.engine import EngineConfig
-from launcher.deployment import ENVIRONMENT
+from launcher.deployment import SERVICE_ENVIRONMENT
 from launcher.options import DEMO_MODEL
 
 
@@ -49,7 +49,7 @@ def test_what_does_not_fit_is_named(capsys: pytest.CaptureFixture[str]) -> None:
 def test_bad_input_is_one_sentence(
     options: list[str], error: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name, value in ENVIRONMENT.items():  # else it starts itself again, with these
+    for name, value in SERVICE_ENVIRONMENT.items():  # else it starts itself again, with these
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "argv", ["benchmarks.engine", *options])
     assert main() == 2

@@ -17,7 +17,7 @@ from benchmarks.models.random_weights import RandomWeights
 from benchmarks.models.shapes import SHAPES, write_config
 from contracts.errors import ConfigError
 from engine.model.read_config import read_config
-from launcher.deployment import ENVIRONMENT
+from launcher.deployment import SERVICE_ENVIRONMENT
 
 CPU = torch.device("cpu")
 NAMESPACE = "{http://www.w3.org/2000/svg}"
@@ -31,7 +31,7 @@ def engine() -> Shaped:
 def test_tables_json_and_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name, value in ENVIRONMENT.items():  # else it starts itself again, with these
+    for name, value in SERVICE_ENVIRONMENT.items():  # else it starts itself again, with these
         monkeypatch.setenv(name, value)
     place, picture = tmp_path / "found.json", tmp_path / "found.svg"
     files = ["--json", str(place), "--plot", str(picture)]

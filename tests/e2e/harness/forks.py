@@ -26,7 +26,7 @@ from typing import IO, NoReturn
 import msgspec
 
 from benchmarks.processes.python_path import python_path
-from launcher.deployment import ENVIRONMENT
+from launcher.deployment import SERVICE_ENVIRONMENT
 from tests.e2e.harness.host import Host
 
 ROOT = Path(__file__).parents[3]
@@ -92,7 +92,7 @@ def _server() -> socket.socket:
     """What starts services when it is told to, from the first one until these tests end."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command = [sys.executable, "-m", __name__, str(theirs.fileno())]
-    environment = {**ENVIRONMENT, **os.environ, "PYTHONPATH": python_path()}
+    environment = {**SERVICE_ENVIRONMENT, **os.environ, "PYTHONPATH": python_path()}
     with theirs:
         server = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]

@@ -22,7 +22,7 @@ from infra.process.status import read_status
 from infra.redis.clients import connect_blocking
 from infra.redis.records import FinishedRecord, StatsSample, WorkerRecord
 from infra.redis.registry import FINISHED_KEY, STATS_KEY, index_key, read_unchecked, record_key
-from launcher.deployment import ENVIRONMENT
+from launcher.deployment import SERVICE_ENVIRONMENT
 from launcher.host.redis_server import redis_service
 from tests.e2e.harness.forks import ROOT, Forked
 from tests.e2e.harness.host import THIS_HOST, Host
@@ -67,7 +67,7 @@ class System:
         self._modules = {"prefill": "prefill_service", "decode": decode_module}
         self._options = {"prefill": list(worker), "decode": [*worker, *decode_only]}
         self._gateway, self._dashboard = ["--handoff", handoff, *gateway], dashboard
-        self._environment = {**ENVIRONMENT, **os.environ, **(environment or {}), "PYTHONPATH": python_path()}
+        self._environment = {**SERVICE_ENVIRONMENT, **os.environ, **(environment or {}), "PYTHONPATH": python_path()}
         self._processes: list[subprocess.Popen[bytes] | Forked] = []
         self._log = (directory / "log").open("ab")
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.network.tls import own_probe
-from launcher.container import APP
+from launcher.container import APP_DIRECTORY
 from launcher.options import ROOT
 from tests.e2e.harness.host import Host, namespace
 
@@ -127,7 +127,12 @@ class Pod:
         hosts = "".join(f"{address} {name}\\n" for name, address in self.node.addresses.items())
         lines = [f"mount -t tmpfs none {home}", f"cd {home}", "mkdir upper work root"]
         lines += [f"mount -t overlay none -o lowerdir=/,upperdir={home}/upper,workdir={home}/work {root}"]
-        for source, target in ((ROOT, APP), (Path(sys.prefix), sys.prefix), ("/proc", "/proc"), ("/dev", "/dev")):
+        for source, target in (
+            (ROOT, APP_DIRECTORY),
+            (Path(sys.prefix), sys.prefix),
+            ("/proc", "/proc"),
+            ("/dev", "/dev"),
+        ):
             lines += [f"mkdir -p {root}{target}", f"mount --rbind {source} {root}{target}"]
         # Python may be below a home that only its owner enters, and this checkout too; in an image they are not.
         above = {parent for place in (sys.base_prefix, sys.prefix) for parent in Path(place).parents} - {Path("/")}
@@ -169,14 +174,14 @@ class Pod:
         user = self._user
         image: Mapping[str, str] = {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "PYTHONPATH": APP,
+            "PYTHONPATH": APP_DIRECTORY,
             **self._environment,
         }
         settings = " ".join(shlex.quote(f"{name}={value}") for name, value in image.items())
         confined = "--no-new-privs --bounding-set=-all --inh-caps=-all"
         return (
             f"setpriv --reuid {user['runAsUser']} --regid {user['runAsGroup']} --clear-groups {confined}"
-            f" env -i -C {APP} {settings} {shlex.join(command)}"
+            f" env -i -C {APP_DIRECTORY} {settings} {shlex.join(command)}"
         )
 
 

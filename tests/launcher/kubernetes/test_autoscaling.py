@@ -5,7 +5,7 @@ from pathlib import Path
 import yaml
 
 from gateway.reports.role_metrics import RoleMetrics
-from launcher.kubernetes.autoscaling import FIGURES, USED, targets
+from launcher.kubernetes.autoscaling import SCALING_METRICS, USED_BLOCKS, targets
 from launcher.kubernetes.options import ManifestsConfig
 from pricing.standing import RoleStanding, Standing, WorkerStanding
 from tests.launcher.kubernetes.written import Manifest, of_kind, written
@@ -64,10 +64,10 @@ def test_the_figures_are_ones_that_gateways_report() -> None:
     reported.standing = Standing(*[RoleStanding((worker,), usual_tokens=10.0)] * 2)
     collected = [*reported.own.collect(), *reported.of_workers.collect()]
     families = {family.name: family for family in collected}
-    for figure in FIGURES:
+    for figure in SCALING_METRICS:
         samples = {sample.labels["role"]: sample.value for sample in families[figure.series].samples}
         assert figure.role in samples
-    assert {sample.value for sample in families[USED.series].samples} == {0.9}
+    assert {sample.value for sample in families[USED_BLOCKS.series].samples} == {0.9}
 
 
 def test_the_objective_decides_when_one_more_is_wanted() -> None:

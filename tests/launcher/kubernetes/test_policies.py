@@ -10,9 +10,9 @@ from infra.config.gateway import GatewayConfig
 from infra.config.worker import WorkerConfig
 from infra.keys.key_ring import KeyRing
 from infra.network.ports import parse_ports
-from launcher.deployment import CLOSE_SECONDS, placed
+from launcher.deployment import CLOSE_S, placed
 from launcher.kubernetes.options import ManifestsConfig
-from launcher.kubernetes.place import described, place_of
+from launcher.kubernetes.place import described, locations
 from tests.launcher.kubernetes.written import VARIANTS, Manifest, of_kind, options, pod_specs, variants, written
 
 REACHED_BY = {
@@ -86,12 +86,12 @@ def test_services_are_told_what_the_description_says(variant: str, tmp_path: Pat
     config = options(variant, tmp_path)
     made = {name: spec["containers"][0] for name, spec in pod_specs(written(variant, tmp_path))}
     for service in described(config).services:
-        if service.told is None:
+        if service.settings is None:
             continue
         container = made[f"{config.name}-{service.role}"]
         assert container["command"] == ["python", "-m", service.module]
-        told = parse(type(service.told), container["args"], service.role)
-        assert told == placed(service.told, place_of(config, service))
+        told = parse(type(service.settings), container["args"], service.role)
+        assert told == placed(service.settings, locations(config, service))
         ports = [port["containerPort"] for port in container["ports"]]
         if isinstance(told, WorkerConfig):
             assert list(parse_ports(told.place.ports)) == ports
@@ -108,7 +108,7 @@ def test_the_grace_is_longer_than_what_drains_in_it(variant: str, tmp_path: Path
             assert container["lifecycle"]["preStop"]["exec"]["command"] == ["sleep", str(leaving)]
         drain = next((float(word.split("=")[1]) for word in container["args"] if word.startswith("--drain")), 0.0)
         assert drain or name.endswith(("-redis", "-dashboard"))
-        assert spec["terminationGracePeriodSeconds"] >= leaving + ceil(drain + CLOSE_SECONDS)
+        assert spec["terminationGracePeriodSeconds"] >= leaving + ceil(drain + CLOSE_S)
 
 
 @variants
