@@ -22,26 +22,21 @@ import torch
 if importlib.util.find_spec("triton") is None:
     sys.exit("error: Triton is not installed here: pip install -c constraints.txt triton")
 
-from benchmarks.kernels.block_copy import Encode
 from benchmarks.kernels.case import Size
-from benchmarks.kernels.quantized.row_product import RowProduct
-from benchmarks.kernels.rows import MODULES, Wanted, rows
+from benchmarks.kernels.rows import KERNELS, Wanted, rows
 from benchmarks.simulated.compile_only import SHARED, VERSION, CompileOnly, compiling
-from kernels.block_copy import unsupported
 from kernels.device import assumed
 
 INTERPRET = "TRITON_INTERPRET"
 META = torch.device("meta")
-OTHERS = (torch.float16, torch.float32)
-
-
+OTHER_DTYPES = (torch.float16, torch.float32)
 SIZES: tuple[Size, Size] = ("full", "compiled")
-FEW_SPILLED = 16
-"""Bytes: some registers that are put aside once, where the assembler has reached a bound of its own; no loop's."""
+MAX_SPILLED_BYTES = 16
+"""Registers that are put aside once, outside of loops, where the assembler reaches a bound of its own."""
 
 
 class Launch(NamedTuple):
-    """Holds a row, the format that it is launched in, and the compute capability that it is compiled for."""
+    """A row, its format, and the compute capability that it is compiled for."""
 
     wanted: Wanted
     dtype: torch.dtype
@@ -54,15 +49,9 @@ def name_of(dtype: torch.dtype) -> str:
 
 
 def launched_on(sm: int, wanted: Wanted) -> bool:
-    """Tells whether a model launches this row on such a GPU: where there is no fp8, PyTorch's operators encode it.
-
-    Nor are rows quantized for a product that the device does not do, or slowly.
-    """
-    shape = wanted.shape
+    """Tells whether a model launches this row on a GPU of compute capability `sm`."""
     with assumed(*divmod(sm, 10)):
-        if isinstance(shape, RowProduct):
-            return shape.runs_on(META)
-        return not isinstance(shape, Encode) or not unsupported(shape.block, shape.heads.dim, shape.code, META)
+        return KERNELS[wanted.kernel].launched(**wanted.shape.arguments)
 
 
 def launches(kernels: list[str], sm: int, quick: bool) -> Iterator[Launch]:
@@ -72,7 +61,7 @@ def launches(kernels: list[str], sm: int, quick: bool) -> Iterator[Launch]:
         for wanted in full[:1] if quick else full + more:
             yield Launch(wanted, torch.bfloat16, sm)
         for wanted in [] if quick else full[:1] + more[:1]:
-            yield from (Launch(wanted, dtype, sm) for dtype in OTHERS)
+            yield from (Launch(wanted, dtype, sm) for dtype in OTHER_DTYPES)
 
 
 def compile_all(found: Iterable[Launch], driver: CompileOnly) -> tuple[int, int]:
@@ -87,7 +76,7 @@ def compile_all(found: Iterable[Launch], driver: CompileOnly) -> tuple[int, int]
         wanted, dtype, driver.sm = launch
         compiled, error = driver.launch(lambda: wanted.shape.case(META, dtype).run(None))  # noqa: B023 - it is run here
         for each in compiled:
-            spilled = f"**{each.spilled}**" if each.spilled > FEW_SPILLED else str(each.spilled)
+            spilled = f"**{each.spilled}**" if each.spilled > MAX_SPILLED_BYTES else str(each.spilled)
             shared = str(each.shared) if each.fits else f"**{each.shared}**"
             what = (f"{wanted.kernel}.{each.name}", f"{wanted.shape}, {name_of(dtype)}", each.sm, each.warps)
             print("|", *(f"{cell} |" for cell in (*what, each.registers, spilled, each.stack, shared, SHARED[each.sm])))
@@ -96,7 +85,7 @@ def compile_all(found: Iterable[Launch], driver: CompileOnly) -> tuple[int, int]
         if failed:
             print(f"| {wanted.kernel} | {wanted.shape}, {name_of(dtype)} | {launch.sm} | **failed**: {error} ||||||")
         count += len(compiled) + failed
-        bad += sum(each.spilled > FEW_SPILLED or not each.fits for each in compiled) + failed
+        bad += sum(each.spilled > MAX_SPILLED_BYTES or not each.fits for each in compiled) + failed
     return count, bad
 
 
@@ -105,7 +94,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.compile_kernels", description=__doc__.partition("\n")[0]
     )
-    parser.add_argument("--kernel", action="append", choices=list(MODULES), help="only this; may be given again")
+    parser.add_argument("--kernel", action="append", choices=list(KERNELS), help="only this; may be given again")
     parser.add_argument("--sm", action="append", type=int, choices=list(SHARED), help="only this; may be given again")
     parser.add_argument("--quick", action="store_true", help="one row of each kernel")
     given = parser.parse_args()
@@ -113,7 +102,7 @@ def main() -> int:
         own = {name: value for name, value in os.environ.items() if name != INTERPRET}
         os.execve(sys.executable, [*sys.orig_argv], own)
     print(f"triton {VERSION}\n")
-    kernels = given.kernel or list(MODULES)
+    kernels = given.kernel or list(KERNELS)
     with compiling() as driver:
         wanted = chain.from_iterable(launches(kernels, sm, given.quick) for sm in given.sm or SHARED)
         count, bad = compile_all(wanted, driver)

@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from benchmarks.kernels.measure import measure
-from benchmarks.kernels.rows import MODULES, rows
+from benchmarks.kernels.rows import KERNELS, rows
 
 FOUND = 3
 SANITIZER = ("compute-sanitizer", "--tool", "memcheck", "--error-exitcode", str(FOUND), "--print-limit", "20")
@@ -33,7 +33,7 @@ DTYPES = {"cuda": (torch.bfloat16, torch.float32), "cpu": (torch.float16,)}
 def main() -> int:
     """Prints a line for each row; returns 1 if one is wrong, and what the checker returns where that is more."""
     given = options()
-    kernels = given.kernel or list(MODULES)
+    kernels = given.kernel or list(KERNELS)
     print(HEAD, flush=True)
     if given.memcheck:
         return memcheck(kernels, ["--seconds", str(given.seconds), "--device", given.device])
@@ -44,8 +44,7 @@ def main() -> int:
             if time.monotonic() < end:
                 said = "right"
                 try:
-                    case = wanted.shape.case(device, dtype)
-                    measure(wanted.kernel, str(wanted.shape), wanted.limit, None, case, device, None)
+                    measure(wanted, wanted.shape.case(device, dtype), device, None)
                 except Exception as error:  # Triton's own classes among them; the next row is still of interest
                     said = f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
                     wrong += 1
@@ -77,7 +76,7 @@ def options() -> argparse.Namespace:
         prog="python -m benchmarks.gpu_hour.small_kernels", description=__doc__.partition("\n")[0]
     )
     parser.add_argument("--memcheck", action="store_true", help="under compute-sanitizer")
-    parser.add_argument("--kernel", action="append", choices=list(MODULES), help="only this; may be given again")
+    parser.add_argument("--kernel", action="append", choices=list(KERNELS), help="only this; may be given again")
     parser.add_argument("--seconds", type=float, default=60.0, help="rows after so many are left out")
     parser.add_argument("--device", default="cuda", choices=list(DTYPES), help="cpu: in Triton's interpreter")
     return parser.parse_args()

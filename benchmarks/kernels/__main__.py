@@ -14,16 +14,14 @@ import argparse
 import os
 import sys
 import time
-from itertools import zip_longest
 from pathlib import Path
 from typing import get_args
 
 import torch
 
 from benchmarks.kernels.case import Size
-from benchmarks.kernels.measure import Row, measure
-from benchmarks.kernels.rows import MODULES, Wanted, rows
-from benchmarks.kernels.table import HEAD, limits_line, line, versions, write_json
+from benchmarks.kernels.measure import HEAD, Row, limits_line, line, measure, versions, write_json
+from benchmarks.kernels.rows import KERNELS, Wanted, in_turns, rows
 from benchmarks.kernels.tune import Tuner
 from benchmarks.limits.device_time import Limits, limits_of
 
@@ -42,7 +40,7 @@ def main() -> int:
         settings = {name: value for name, value in os.environ.items() if name != INTERPRET}
         os.execve(sys.executable, [*sys.orig_argv], settings | ({INTERPRET: "1"} if tiny else {}))
     device = torch.device("cpu" if tiny else "cuda")
-    wanted = list(rows(given.size, given.kernel or list(MODULES)))
+    wanted = list(rows(given.size, given.kernel or list(KERNELS)))
     print(versions(device))
     if given.tune:
         return tune(in_turns(wanted), device, given.seconds)
@@ -60,49 +58,41 @@ def main() -> int:
     return int(any(row.error for row in measured))
 
 
-def in_turns(wanted: list[Wanted]) -> list[Wanted]:
-    """Orders the rows: the first of each kernel, then the second of each: where time runs out, all have some."""
-    kernels = [[each for each in wanted if each.kernel == kernel] for kernel in MODULES]
-    return [each for turn in zip_longest(*kernels) for each in turn if each is not None]
-
-
 def tune(wanted: list[Wanted], device: torch.device, seconds: float) -> int:
-    """Measures candidates until the time is over. The best are kept after every row: the next may not end."""
-    tuner, end, kept = Tuner(device), time.monotonic() + seconds, list[str]()
+    """Measures candidates until the time is over. The best are written after every row, as the next may not end."""
+    tuner, end, written = Tuner(device), time.monotonic() + seconds, list[str]()
     for number, each in enumerate(wanted):
         if time.monotonic() > end:
             print(f"time is over: {len(wanted) - number} of {len(wanted)} rows were not measured")
             break
         print(f"{each.kernel}: {each.shape}", flush=True)
-        tuner.add(each.kernel, each.shape.case(device, torch.bfloat16), MODULES[each.kernel].CANDIDATES)
-        kept = tuner.keep()
-    print("\n".join(kept))
+        tuner.add(each.kernel, each.shape.case(device, torch.bfloat16), KERNELS[each.kernel].candidates)
+        written = tuner.keep()
+    print("\n".join(written))
     return 0
 
 
 def _row(wanted: Wanted, device: torch.device, dtype: torch.dtype, limits: Limits | None, end: float) -> Row:
-    """Measures a row. What breaks is a row as well: the others are still of interest."""
-    shape = str(wanted.shape)
+    """Measures a row. An error becomes a row too, as the next rows are still of interest."""
     if time.monotonic() > end:
-        return Row(wanted.kernel, shape, wanted.limit, error="not measured, time is over")
-    try:
-        case = wanted.shape.case(device, dtype)
-        return measure(wanted.kernel, shape, wanted.limit, wanted.shape.target, case, device, limits)
-    except Exception as error:  # Triton's own classes among them
-        said = " ".join(str(error).split())[:200]
-        return Row(wanted.kernel, shape, wanted.limit, error=f"{type(error).__name__}: {said}")
+        error = "not measured, time is over"
+    else:
+        try:
+            return measure(wanted, wanted.shape.case(device, dtype), device, limits)
+        except Exception as failed:  # Triton's own classes among them
+            error = f"{type(failed).__name__}: {' '.join(str(failed).split())[:200]}"
+    return Row(wanted.kernel, str(wanted.shape), wanted.limit, error=error)
 
 
 def options() -> argparse.Namespace:
-    """Makes the parser of the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.kernels", description=__doc__.partition("\n")[0])
     sizes = [size for size in get_args(Size) if size != "compiled"]
     parser.add_argument("--size", default="full", choices=sizes, help="tiny: in Triton's interpreter, on a CPU")
-    parser.add_argument("--kernel", action="append", choices=list(MODULES), help="only this; may be given again")
+    parser.add_argument("--kernel", action="append", choices=list(KERNELS), help="only this; may be given again")
     parser.add_argument("--dtype", default="bf16", choices=list(DTYPES))
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write what was measured there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows there")
     parser.add_argument("--tune", action="store_true", help="measure each kernel's candidates, and keep the best")
-    parser.add_argument("--seconds", type=float, default=600.0, help="rows after so many are left out")
+    parser.add_argument("--seconds", type=float, default=600.0, help="time after which rows are left out")
     return parser.parse_args()
 
 

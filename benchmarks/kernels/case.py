@@ -1,8 +1,12 @@
-"""Defines a row of the kernels' benchmark: a kernel on inputs of one shape, its work, and who else can do it."""
+"""One row of the kernels' benchmark: a kernel on inputs of one shape, its reference, its work and PyTorch's peers.
+
+A kernel is described by a `Kernel`: a function that makes a `Case` of a row's arguments, and the arguments of all rows.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol
+from itertools import product
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -10,17 +14,20 @@ from torch import Tensor
 from kernels.tuning import Config
 
 Size = Literal["full", "tiny", "compiled"]
-"""`full` is measured on a GPU, `tiny` is interpreted; `compiled` has what else a model may make of a kernel."""
+"""`full` is measured on a GPU, `tiny` runs in Triton's interpreter; `compiled` has further variants that models use."""
 Limit = Literal["copy", "multiply"]
+Arguments = Mapping[str, Any]
+Work = Callable[[], object]
 
-ROUNDINGS = 4
-"""Half units in the last place that a result may be away from the reference, in the norm: the format is rounded to
-where an operator hands over to the next (attention's weights, normed values before their weight, the output), three
-times at most, and everything else is fp32."""
+MAX_ROUNDINGS = 4
+"""Bound of a result's relative error, in half units in the last place. The format is rounded to where an operator hands
+over to the next (attention's weights, normed values before their weight, the output), three times at most; all other
+arithmetic is fp32."""
 
 
-class Target(NamedTuple):
-    """Says what is wanted of a row: a share of the limit or, where `share` is 0, to be no slower than the best peer."""
+@dataclass(frozen=True)
+class Target:
+    """Wanted share of the limit; 0: no slower than the best peer."""
 
     share: float = 0.0
 
@@ -30,60 +37,141 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True)
 class Case:
-    """Holds one row's work. Inputs are on the device already."""
+    """A row's kernel with its inputs on the device."""
 
     run: Callable[[Config | None], object]
-    """The kernel, with a config of its candidates or its own choice."""
+    """Launches the kernel with a candidate config, or with its own choice."""
     check: Callable[[Config | None], None]
-    """Raises AssertionError where the kernel's result is not that of its reference."""
+    """Raises AssertionError where the kernel's result differs from its reference."""
     bytes: int
-    """The least that has to be read and written."""
+    """Least number of bytes to read and write."""
     operations: int = 0
-    peers: Mapping[str, Callable[[], object]] = field(default_factory=dict)
+    peers: Mapping[str, Work] = field(default_factory=dict)
     """The same work by PyTorch."""
 
 
-class Shape(Protocol):
-    """Describes the shape of one row; its text is the row's name."""
+@dataclass(frozen=True)
+class Inputs:
+    """Makes random inputs in a row's format on its device. Tensors on `meta` have no memory and are not compared."""
+
+    device: torch.device
+    dtype: torch.dtype
+
+    def normal(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        """Draws standard normal values: zeros hide errors and are faster to multiply."""
+        return torch.empty(shape, dtype=dtype or self.dtype, device=self.device).normal_()
+
+    def words(self, *shape: int) -> Tensor:
+        """Draws random 32-bit words."""
+        whole = torch.iinfo(torch.int32)
+        return torch.randint(whole.min, whole.max, shape, dtype=torch.int32, device=self.device)
+
+    def up_to(self, end: int, *shape: int) -> Tensor:
+        """Draws integers below `end`."""
+        return torch.randint(end, shape, device=self.device)
 
     @property
-    def target(self) -> Target | None:
-        """Returns what is wanted of the row, if anything."""
-        ...
+    def real(self) -> bool:
+        """Whether tensors have memory."""
+        return self.device.type != "meta"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A row. Its text, the row's name, lists its arguments."""
+
+    make: Callable[..., Case]
+    arguments: Arguments
+    target: Target | None = None
+
+    def __str__(self) -> str:
+        named = ((name.replace("_", " "), value) for name, value in self.arguments.items() if value is not False)
+        return ", ".join(name if value is True else f"{name} {value}" for name, value in named)
 
     def case(self, device: torch.device, dtype: torch.dtype) -> Case:
-        """Makes fresh random inputs on a device. On `meta` there are none, and only `run` may be called."""
-        ...
+        """Makes the row's inputs."""
+        return self.make(Inputs(device, dtype), **self.arguments)
 
 
-class Rows(Protocol):
-    """Says what a module of this package, named as its kernel, offers."""
+@dataclass(frozen=True)
+class Kernel:
+    """Rows of one kernel: `make` takes `Inputs` and a row's arguments."""
 
-    @property
-    def LIMIT(self) -> Limit:
-        """Says what the kernel is bound by."""
-        ...
+    limit: Limit
+    """Bound of the kernel: memory bandwidth or multiplications."""
+    candidates: Sequence[Config]
+    make: Callable[..., Case]
+    full: Sequence[Arguments]
+    tiny: Sequence[Arguments]
+    compiled: Sequence[Arguments] = ()
+    launched: Callable[..., bool] = lambda **_: True
+    """Whether a model launches a row, given its arguments, on the assumed device."""
 
-    @property
-    def SHAPES(self) -> Mapping[Size, Sequence[Shape]]:
-        """Lists its rows."""
-        ...
+    def shape(self, *, target: Target | None = None, **arguments: Any) -> Shape:
+        """Makes one row."""
+        return Shape(self.make, arguments, target)
 
-    @property
-    def CANDIDATES(self) -> Sequence[Config]:
-        """Returns the kernel's own candidates."""
-        ...
+    def shapes(self, size: Size) -> list[Shape]:
+        """Lists the rows of a size; rows with a target come first, as time may run out."""
+        listed: Mapping[Size, Sequence[Arguments]] = {
+            "full": self.full,
+            "tiny": self.tiny,
+            "compiled": self.compiled,
+        }
+        return sorted((self.shape(**each) for each in listed[size]), key=lambda shape: shape.target is None)
+
+
+def grid(**arguments: Any) -> list[Arguments]:
+    """Lists all combinations of arguments; those given as a list are axes."""
+    axes = [each if isinstance(each, list) else [each] for each in arguments.values()]
+    return [dict(zip(arguments, values, strict=True)) for values in product(*axes)]
+
+
+def returning(
+    run: Callable[[Config | None], Any],
+    expected: Callable[[], Any],
+    same: Callable[[Any, Any], None] | None = None,
+    **work: Any,
+) -> Case:
+    """Makes the case of a kernel that returns its result; `work` are fields of `Case`."""
+    return Case(run, lambda config: (same or close)(run(config), expected()), **work)
+
+
+def changing(
+    change: Callable[..., object],
+    reference: Callable[..., object],
+    *tensors: Tensor,
+    same: Callable[[Tensor, Tensor], None] | None = None,
+    **work: Any,
+) -> Case:
+    """Makes the case of a kernel that changes `tensors`; both functions take them, `change` a config too.
+
+    Changed tensors, and returned ones, are compared on copies. The reference is the peer unless `peers` is given.
+    """
+
+    def check(config: Config | None) -> None:
+        ours, theirs = ([each.clone() for each in tensors] for _ in range(2))
+        found, expected = change(*ours, config=config), reference(*theirs)
+        for one, other in zip([*ours, found], [*theirs, expected], strict=True):
+            if isinstance(one, Tensor) and isinstance(other, Tensor):
+                (same or close)(one, other)
+
+    def run(config: Config | None) -> None:
+        change(*tensors, config=config)  # no result is returned: values change from run to run
+
+    work.setdefault("peers", {"operators": lambda: reference(*tensors)})
+    return Case(run, check, **work)
 
 
 def close(found: Tensor, expected: Tensor) -> None:
-    """Raises AssertionError unless |found - expected| <= ROUNDINGS u |expected|, u being half the format's epsilon."""
+    """Raises AssertionError unless |found - expected| <= MAX_ROUNDINGS u |expected|, u half the format's epsilon."""
     assert found.shape == expected.shape, f"shape {list(found.shape)}, expected {list(expected.shape)}"
     exact = expected.double()
     error = float((found.double() - exact).norm() / exact.norm())
-    bound = ROUNDINGS * torch.finfo(found.dtype).eps / 2
-    assert error <= bound, f"relative error {error:.1e}, bound {bound:.1e}"  # NaN is not below it
+    bound = MAX_ROUNDINGS * torch.finfo(found.dtype).eps / 2
+    assert error <= bound, f"relative error {error:.1e}, bound {bound:.1e}"  # NaN is not below the bound
 
 
-def random(shape: Sequence[int], device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Draws standard normal numbers: zeros hide errors, and are faster to multiply."""
-    return torch.empty(tuple(shape), dtype=dtype, device=device).normal_()
+def equal(found: Tensor, expected: Tensor) -> None:
+    """Raises AssertionError unless tensors have the same bytes."""
+    assert torch.equal(found.view(torch.uint8), expected.view(torch.uint8)), "other values"

@@ -1,20 +1,30 @@
-"""Measures one row: right first, then fast, then beside PyTorch."""
+"""Measures one row, first its correctness, then its time, then PyTorch's; writes rows as Markdown and JSON."""
 
+import json
+import platform
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 
 import torch
+import triton
 from torch import Tensor
 
-from benchmarks.kernels.case import Case, Limit, Target, close
+from benchmarks.kernels.case import Case, Limit, close
+from benchmarks.kernels.rows import Wanted
 from benchmarks.limits.device_time import Limits, seconds_of
+
+HEAD = (
+    "| kernel | shape | µs | rate | % of limit | best of PyTorch | x faster | target |\n"
+    "| --- | --- | --- | --- | --- | --- | --- | --- |"
+)
 
 
 @dataclass(frozen=True)
 class Row:
-    """Holds a line of the table. Seconds are None in the interpreter, whose time says nothing."""
+    """A line of the table. Seconds are None in the interpreter, whose time means nothing."""
 
     kernel: str
     shape: str
@@ -23,9 +33,9 @@ class Row:
     rate: float | None = None
     """Bytes or floating-point operations per second."""
     share: float | None = None
-    """Of what the device copies or multiplies at most."""
+    """Share of the rate at which the device copies or multiplies."""
     peers: dict[str, float | None] = field(default_factory=dict)
-    """Seconds; None where it cannot do this."""
+    """Seconds; None where the peer does not support the shape."""
     target: str = ""
     met: bool | None = None
     error: str = ""
@@ -37,37 +47,30 @@ class Row:
         return min(found)[::-1] if found else None
 
 
-def measure(
-    kernel: str,
-    shape: str,
-    limit: Limit,
-    target: Target | None,
-    case: Case,
-    device: torch.device,
-    limits: Limits | None,
-) -> Row:
+def measure(wanted: Wanted, case: Case, device: torch.device, limits: Limits | None) -> Row:
     """Measures a row; without `limits` nothing is timed. Raises AssertionError for a wrong result."""
-    wanted = str(target) if target else ""
+    target, shape = wanted.shape.target, str(wanted.shape)
+    text = str(target) if target else ""
     with torch.inference_mode():
         case.check(None)
         ours = case.run(None)
         if limits is None:
             for name, peer in case.peers.items():
                 _agrees(name, peer(), ours)
-            return Row(kernel, shape, limit, target=wanted)
+            return Row(wanted.kernel, shape, wanted.limit, target=text)
         seconds = seconds_of(lambda: case.run(None), device)
         peers = {name: _peer(case, name, ours, device) for name in case.peers}
-    work, most = (case.bytes, limits.copy) if limit == "copy" else (case.operations, limits.multiply)
-    row = Row(kernel, shape, limit, seconds, work / seconds, work / seconds / most, peers, wanted)
-    if target is None or row.share is None:
+    work, limit = (case.bytes, limits.copy) if wanted.limit == "copy" else (case.operations, limits.multiply)
+    rate = work / seconds
+    row = Row(wanted.kernel, shape, wanted.limit, seconds, rate, rate / limit, peers, text)
+    if target is None:
         return row
     best = row.best_peer
-    met = row.share >= target.share if target.share else best is not None and seconds <= best[1]
-    return Row(kernel, shape, limit, seconds, row.rate, row.share, peers, wanted, met)
+    return replace(row, met=rate / limit >= target.share if target.share else best is not None and seconds <= best[1])
 
 
 def _peer(case: Case, name: str, ours: object, device: torch.device) -> float | None:
-    """Returns a peer's seconds; None where the shape is not for it, or too large for the device's memory by its way."""
+    """Returns a peer's seconds; None where it does not support the shape or runs out of memory."""
     with quiet():
         try:
             _agrees(name, case.peers[name](), ours)
@@ -78,7 +81,7 @@ def _peer(case: Case, name: str, ours: object, device: torch.device) -> float | 
 
 
 def _agrees(name: str, theirs: object, ours: object) -> None:
-    """Tells whether a peer does the same work; otherwise it would be no measure."""
+    """Raises RuntimeError where a peer gives another result."""
     if isinstance(theirs, Tensor) and isinstance(ours, Tensor):
         try:
             close(theirs, ours)
@@ -88,7 +91,45 @@ def _agrees(name: str, theirs: object, ours: object) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silences backends that do not take a shape, and warn of it in several sentences each."""
+    """Silences the warnings of backends that do not support a shape."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
+
+
+def versions(device: torch.device) -> str:
+    """Names the device and the versions."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "Triton's interpreter"
+    return f"{name}; Python {platform.python_version()}, torch {torch.__version__}, triton {triton.__version__}"
+
+
+def limits_line(limits: Limits) -> str:
+    """Names the device's limits, measured by the same clock."""
+    return f"copy {limits.copy / 1e9:.0f} GB/s, matrix product {limits.multiply / 1e12:.0f} TFLOP/s"
+
+
+def line(row: Row) -> str:
+    """Returns one line of the table."""
+    if row.error:
+        cells = ["", "", "", "", "", f"**failed**: {row.error}"]
+    elif row.seconds is None or row.rate is None or row.share is None:
+        cells = ["interpreter", "", "", "", "", row.target]
+    else:
+        unit, name = (1e9, "GB/s") if row.limit == "copy" else (1e12, "TFLOP/s")
+        best = row.best_peer
+        theirs = [f"{best[0]} {1e6 * best[1]:.1f}", f"{best[1] / row.seconds:.2f}"] if best else ["", ""]
+        missed = " **missed**" if row.met is False else ""
+        cells = [f"{1e6 * row.seconds:.1f}", f"{row.rate / unit:.0f} {name}", f"{100 * row.share:.0f}", *theirs]
+        cells.append(row.target + missed)
+    return f"| {row.kernel} | {row.shape} | {' | '.join(cells)} |"
+
+
+def write_json(path: Path, device: torch.device, dtype: str, limits: Limits | None, rows: Sequence[Row]) -> None:
+    """Writes all rows, in seconds, bytes and operations."""
+    found = {
+        "versions": versions(device),
+        "dtype": dtype,
+        "limits": asdict(limits) if limits else None,
+        "rows": [asdict(row) for row in rows],
+    }
+    path.write_text(json.dumps(found, indent=1) + "\n")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.kernels.rows import MODULES
+from benchmarks.kernels.rows import KERNELS
 from launcher.options import ROOT
 
-PATIENCE = 110  # s
+TIMEOUT_S = 110
 PARTS = 3
 """Of all kernels: each is compiled within a test's time, on a busy machine too."""
 
@@ -18,14 +18,14 @@ HARDEST = """
 import sys, torch
 from benchmarks.compile_kernels import Launch, compile_all, launched_on
 from benchmarks.simulated.compile_only import compiling
-from benchmarks.kernels.block_copy import Encode
-from benchmarks.kernels.attention.paging import Heads
-from benchmarks.kernels.attention.prefill_attention import Prefill
-from benchmarks.kernels.rows import Wanted
+from benchmarks.kernels.kv import Heads
+from benchmarks.kernels.rows import KERNELS, Wanted
 
-WIDE = Heads(8, 2, 256)
-ROWS = [Wanted("prefill_attention", Prefill(512, 512, WIDE), "multiply")]
-ENCODED = [Wanted("block_copy", Encode(code, 4, Heads(4, 2, 80)), "copy") for code in ("int8", "fp8")]
+def row(name, **arguments):
+    return Wanted(name, KERNELS[name].shape(**arguments), KERNELS[name].limit)
+
+ROWS = [row("prefill_attention", tokens=512, context=512, heads=Heads(8, 2, 256))]
+ENCODED = [row("block_copy", what=code, blocks=4, layers=1, heads=Heads(4, 2, 80)) for code in ("int8", "fp8")]
 with compiling() as driver:
     found = [Launch(wanted, torch.bfloat16, sm) for sm in (86, 100) for wanted in ROWS]
     found += [Launch(wanted, torch.bfloat16, sm) for sm in (86, 89) for wanted in ENCODED if launched_on(sm, wanted)]
@@ -63,14 +63,14 @@ with compiling() as driver:
 
 def run(*command: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, *command], cwd=ROOT, env=dict(os.environ), capture_output=True, text=True, timeout=PATIENCE
+        [sys.executable, *command], cwd=ROOT, env=dict(os.environ), capture_output=True, text=True, timeout=TIMEOUT_S
     )
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_kernel_compiles_without_spilling(part: int) -> None:
     """Though these tests' environment asks for the interpreter."""
-    kernels = list(MODULES)[part::PARTS]
+    kernels = list(KERNELS)[part::PARTS]
     chosen = [word for kernel in kernels for word in ("--kernel", kernel)]
     result = run("-m", "benchmarks.compile_kernels", "--quick", "--sm", "90", *chosen)
     assert result.returncode == 0, result.stdout + result.stderr
@@ -108,7 +108,7 @@ def compiled_by(code: str, directory: Path) -> "subprocess.CompletedProcess[str]
         env={**environment, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT_S,
     )
 
 

@@ -241,9 +241,9 @@ def test_small_kernels_run_in_the_interpreter_and_under_a_checker(
     monkeypatch.setattr(sys, "argv", ["small_kernels", "--device", "cpu", "--kernel", "gate"])
     assert small_kernels.main() == 0
     assert capsys.readouterr().out.splitlines()[2:] == [
-        "| gate | 3 x 40 | float16 | right |",
-        "| gate | 2 x 24, gelu_tanh | float16 | right |",
-        "| gate | 2 x 24, clamped_swiglu | float16 | right |",
+        "| gate | rows 3, width 40 | float16 | right |",
+        "| gate | rows 2, width 24, activation gelu_tanh | float16 | right |",
+        "| gate | rows 2, width 24, activation clamped_swiglu | float16 | right |",
     ]
     checker = tmp_path / "compute-sanitizer"
     checker.write_text(STAND_IN)

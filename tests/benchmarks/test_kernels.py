@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.kernels.__main__ import in_turns, main, tune
-from benchmarks.kernels.case import Case, Target, close
-from benchmarks.kernels.measure import Row, measure
-from benchmarks.kernels.rows import MODULES, rows
-from benchmarks.kernels.table import line
+from benchmarks.kernels.__main__ import main, tune
+from benchmarks.kernels.case import Case, Shape, Target, close
+from benchmarks.kernels.measure import Row, line, measure
+from benchmarks.kernels.rows import KERNELS, Wanted, in_turns, rows
 from benchmarks.kernels.tune import Tuner
 from benchmarks.limits.device_time import Limits
 from kernels import tuning
@@ -22,7 +21,7 @@ from launcher.options import ROOT
 
 CPU = torch.device("cpu")
 LIMITS = Limits(copy=100e9, multiply=1e12)
-PATIENCE = 100  # s
+TIMEOUT_S = 100
 
 
 def test_every_row_runs_in_the_interpreter(tmp_path: Path) -> None:
@@ -34,12 +33,12 @@ def test_every_row_runs_in_the_interpreter(tmp_path: Path) -> None:
         env={name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"},
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT_S,
     )
     assert result.returncode == 0, result.stdout + result.stderr
     found = json.loads(place.read_text())
     assert [(row["kernel"], row["shape"]) for row in found["rows"]] == [
-        (wanted.kernel, str(wanted.shape)) for wanted in rows("tiny", list(MODULES))
+        (each.kernel, str(each.shape)) for each in rows("tiny", list(KERNELS))
     ]
     files = [path for path in (ROOT / "kernels").rglob("*.py") if "\nCANDIDATES" in path.read_text()]
     tuned_ones = {"quantized_" * (path.parent.name == "quantized") + path.stem for path in files}
@@ -59,6 +58,10 @@ def test_without_a_gpu_full_size_is_refused(
     assert main() == 2
     said = "error: --size full: PyTorch finds no usable NVIDIA GPU here; --size tiny needs none\n"
     assert capsys.readouterr().err == said
+
+
+def wanted(target: Target | None = None) -> Wanted:
+    return Wanted("doubled", Shape(doubled, {"size": 1000}, target), "copy")
 
 
 def doubled(wrong: float = 0.0, peer_wrong: float = 0.0) -> Case:
@@ -84,14 +87,14 @@ def broken() -> torch.Tensor:
 
 def test_a_wrong_kernel_is_not_timed() -> None:
     with pytest.raises(AssertionError, match=r"relative error .*, bound"):
-        measure("doubled", "1000", "copy", None, doubled(wrong=1e-3), CPU, LIMITS)
+        measure(wanted(), doubled(wrong=1e-3), CPU, LIMITS)
 
 
 def test_peers_that_do_something_else_or_nothing_are_no_measure() -> None:
-    row = measure("doubled", "1000", "copy", None, doubled(), CPU, LIMITS)
+    row = measure(wanted(), doubled(), CPU, LIMITS)
     assert row.best_peer is not None and row.best_peer[0] == "sum" and row.peers["broken"] is None
     assert row.seconds and row.rate == 8000 / row.seconds and row.share == row.rate / LIMITS.copy
-    assert measure("doubled", "1000", "copy", None, doubled(peer_wrong=0.1), CPU, LIMITS).best_peer is None
+    assert measure(wanted(), doubled(peer_wrong=0.1), CPU, LIMITS).best_peer is None
 
 
 @pytest.mark.parametrize(
@@ -110,7 +113,7 @@ def test_a_target_is_met_or_missed(
     """A share of the limit, or as fast as the best peer."""
     seconds = iter([ours, theirs])
     monkeypatch.setattr("benchmarks.kernels.measure.seconds_of", lambda work, device: next(seconds))
-    row = measure("doubled", "1000", "copy", target, doubled(), CPU, Limits(copy=1000.0, multiply=1.0))
+    row = measure(wanted(target), doubled(), CPU, Limits(copy=1000.0, multiply=1.0))
     assert row.met is met and ("**missed**" in line(row)) == (met is False)
 
 
@@ -151,7 +154,7 @@ def test_what_was_measured_is_kept_before_the_next_row(tmp_path: Path, monkeypat
 
 
 def test_every_kernel_has_its_turn_before_one_has_a_second() -> None:
-    wanted = list(rows("full", ["sample", "rms_norm", "gate"]))
-    ordered = in_turns(wanted)
+    listed = list(rows("full", ["sample", "rms_norm", "gate"]))
+    ordered = in_turns(listed)
     assert [each.kernel for each in ordered[:4]] == ["rms_norm", "gate", "sample", "rms_norm"]
-    assert len(ordered) == len(wanted) and {str(each) for each in ordered} == {str(each) for each in wanted}
+    assert len(ordered) == len(listed) and {str(each) for each in ordered} == {str(each) for each in listed}

@@ -1,0 +1,138 @@
+"""Random KV pools, plain and quantized, for kernels that store KV or read it."""
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.kernels.case import Inputs, close
+from kernels.attention.decode_pieces import Pieces, cut, may_be_cut, pieces_of, room_for_pieces
+from kernels.quantized.kv_bytes import FORMS, reference_numbers, reference_packed
+
+KVFormat = Literal["plain", "int8", "fp8"]
+QUANTIZED: list[KVFormat] = ["int8", "fp8"]
+BLOCK = 16
+H200_PROCESSORS = 132
+"""Splits for a device that is absent are chosen as for this one."""
+
+
+class Heads(NamedTuple):
+    """Query heads, KV heads and head size."""
+
+    queries: int
+    keys: int
+    dim: int
+
+    def __str__(self) -> str:
+        return f"{self.queries}/{self.keys} x {self.dim}"
+
+
+LLAMA, QWEN = Heads(32, 8, 128), Heads(16, 8, 128)  # Llama-3.1-8B, Qwen3-0.6B
+GEMMA, GEMMA_2, GPT_OSS = Heads(16, 8, 256), Heads(8, 4, 256), Heads(64, 8, 64)  # Gemma-3-12B, Gemma-2-2B, gpt-oss-20b
+OLMO, PHI = Heads(32, 32, 128), Heads(24, 8, 128)  # OLMo-2-7B, Phi-4-mini
+
+
+class Vectors(NamedTuple):
+    """Query heads, and the sizes of the latent vector and the rotated key that they share."""
+
+    heads: int
+    latent: int
+    rope: int
+
+    @property
+    def parts(self) -> tuple[int, int]:
+        """Values that share a scale in a quantized pool."""
+        return self.latent, self.rope
+
+    @property
+    def scale(self) -> float:
+        """About the factor by which models scale scores."""
+        return float((self.latent // 4 + self.rope) ** -0.5)
+
+    def __str__(self) -> str:
+        return f"{self.heads} heads x ({self.latent} + {self.rope})"
+
+
+DEEPSEEK, KIMI, DEEPSEEK_LITE = Vectors(128, 512, 64), Vectors(64, 512, 64), Vectors(16, 512, 64)
+
+
+class PagedKV(NamedTuple):
+    """KV of sequences of equal length, in blocks in random order."""
+
+    pool: Tensor  # [blocks, *vectors, block, width], or [blocks, *vectors, bytes]; block 0 is the null block
+    tables: Tensor  # [sequences, blocks of each] int32
+    lengths: Tensor  # [sequences] int32
+
+    def contiguous(self) -> tuple[Tensor, Tensor]:
+        """Returns keys and values, each `[sequences, kv_heads, tokens, dim]`, of a plain pool of heads."""
+        sequences, width = self.tables.shape
+        _, heads, _, block, dim = self.pool.shape
+        found = self.pool[self.tables.long().flatten()].view(sequences, width, heads, 2, block, dim)
+        keys, values = found.permute(3, 0, 2, 1, 4, 5).reshape(2, sequences, heads, width * block, dim).unbind()
+        tokens = int(self.lengths[0])
+        return keys[:, :, :tokens], values[:, :, :tokens]
+
+    def exact(self, sequences: int, *parts: int) -> "PagedKV":
+        """Returns the first sequences in fp64, for a reference: all of them may not fit into memory."""
+        tables = self.tables[:sequences]
+        own = torch.arange(tables.numel(), dtype=torch.int32, device=tables.device).view(tables.shape)
+        return PagedKV(exact(self.pool[tables.long().flatten()], *parts), own, self.lengths[:sequences])
+
+
+def paged(
+    inputs: Inputs, sequences: int, tokens: int, block: int, vectors: tuple[int, ...], kv: KVFormat, *parts: int
+) -> PagedKV:
+    """Draws random KV: `vectors` of `sum(parts)` values for each token."""
+    width = -(-tokens // block)
+    pool = inputs.normal(1 + sequences * width, *vectors, block, sum(parts))
+    pool[0] = 0
+    tables = torch.randperm(sequences * width, device=inputs.device).add_(1).int().view(sequences, width)
+    lengths = torch.full((sequences,), tokens, dtype=torch.int32, device=inputs.device)
+    return PagedKV(in_format(pool, kv, *parts), tables, lengths)
+
+
+def in_format(pool: Tensor, kv: KVFormat, *parts: int) -> Tensor:
+    """Returns a layer `[…, block, width]` as it is, or as bytes `[…, bytes]` with a scale for each part of a vector."""
+    dtypes = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
+    return pool if kv == "plain" else reference_packed(pool, dtypes[kv], *parts)
+
+
+def exact(pool: Tensor, *parts: int) -> Tensor:
+    """Dequantizes a layer of either kind, to fp64 `[…, block, width]`."""
+    return (reference_numbers(pool, *parts) if pool.dtype in FORMS else pool).double()
+
+
+def vector_bytes(kv: KVFormat, dtype: torch.dtype, *parts: int) -> int:
+    """Returns the bytes of a vector with its scales."""
+    return sum(parts) * dtype.itemsize if kv == "plain" else sum(parts) + 2 * len(parts)
+
+
+def close_in_format(found: Tensor, expected: Tensor, *parts: int) -> None:
+    """Compares layers of one kind; raises AssertionError.
+
+    Quantized bytes may differ by one step, in few places: values were rounded to 16 bits in two ways before.
+    """
+    if found.dtype not in FORMS:
+        close(found, expected)
+        return
+    one, other = exact(found, *parts), exact(expected, *parts)
+    step = 1 / 127 if found.dtype == torch.int8 else 1 / 14
+    for ours, theirs in zip(one.split(parts, -1), other.split(parts, -1), strict=True):
+        assert ((ours - theirs).abs() <= theirs.abs().amax(-1, keepdim=True) * 1.01 * step).all(), "bytes are far apart"
+    apart = float((found.view(torch.uint8) != expected.view(torch.uint8)).float().mean())
+    assert apart < 0.05, f"{apart:.1%} of the bytes differ"
+
+
+def processors(device: torch.device) -> int:
+    """Returns the number of processors of a GPU, or of an H200 where there is none."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else H200_PROCESSORS
+
+
+def split_kv(inputs: Inputs, sequences: int, context: int, programs: int, window: int = 0) -> Pieces | None:
+    """Plans split-KV as the engine does; None for a context that is not split."""
+    if not may_be_cut(context, window):
+        return None
+    room = room_for_pieces(processors(inputs.device), programs)
+    planned = torch.from_numpy(cut(np.full(sequences, context), room, window)).to(inputs.device)
+    return pieces_of(planned, sequences, room)

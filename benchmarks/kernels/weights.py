@@ -1,0 +1,62 @@
+"""Random packed weights: codes of all values, without a checkpoint."""
+
+from typing import NamedTuple
+
+import torch
+
+from kernels.quantized.packed import RUN, Kind, Packed
+from kernels.sizes import tile_count
+
+CODE_SPREAD = {"int4": 4.6, "fp4": 3.0, "int8": 74.0, "fp8": 80.0}
+"""Approximate spread of the values that random codes stand for."""
+FP8_WITHOUT_NAN = 0xF7
+"""Mask that leaves no code of a NaN."""
+
+
+class Groups(NamedTuple):
+    """How weights are quantized: `size` inputs in a group, 0 for one scale for each output."""
+
+    kind: Kind
+    size: int
+    offsets: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.kind}/{self.size or 'output'}" + ("+offsets" if self.offsets else "")
+
+
+AWQ, INT4, MXFP4 = Groups("int4", 128, offsets=True), Groups("int4", 32), Groups("fp4", 32)
+INT8, FP8, FP8_BLOCKS = Groups("int8", 0), Groups("fp8", 0), Groups("fp8", 128)
+Q6_K, Q4_K = Groups("int8", 16), Groups("int4", 32, offsets=True)
+
+
+class Sizes(NamedTuple):
+    """Outputs and inputs of a linear layer."""
+
+    outputs: int
+    inputs: int
+
+    def __str__(self) -> str:
+        return f"{self.inputs} -> {self.outputs}"
+
+
+QKV, OUTPUT, GATE_UP, DOWN = Sizes(6144, 4096), Sizes(4096, 4096), Sizes(28672, 4096), Sizes(4096, 14336)
+"""Layers of Llama-3.1-8B."""
+
+
+def packed_weights(groups: Groups, sizes: Sizes, device: torch.device, experts: tuple[int, ...] = ()) -> Packed:
+    """Draws weights about as large as `inputs ** -0.5`, with 16-bit scales."""
+    outputs, inputs = sizes
+    run = RUN * (2 if groups.kind in ("int4", "fp4") else 1)
+    codes = torch.randint(0, 256, (*experts, tile_count(inputs, run), outputs, RUN), dtype=torch.uint8, device=device)
+    if groups.kind == "fp8":
+        codes &= FP8_WITHOUT_NAN
+    group = groups.size or inputs
+    scale = inputs**-0.5 / CODE_SPREAD[groups.kind]
+    scales = torch.empty((*experts, tile_count(inputs, group), outputs), dtype=torch.float16, device=device)
+    scales.uniform_(scale / 2, 1.5 * scale)
+    return Packed(groups.kind, codes, scales, scales * 0.5 if groups.offsets else None, inputs, group)
+
+
+def weight_bytes(weight: Packed) -> int:
+    """Returns the bytes of codes, scales and offsets."""
+    return sum(tensor.numel() * tensor.itemsize for tensor in weight.tensors())
