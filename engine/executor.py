@@ -2,9 +2,9 @@
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,16 +21,24 @@ from engine.backends.sampler import Draw
 from engine.constraints import Constraints
 from engine.device import device_errors, to_device
 from engine.kv.pool import KVPool
-from engine.kv.token_moves import Strays
+from engine.kv.token_moves import TreeKVMoves
 from engine.model.attention import Attention
 from engine.model.batch import Batch, Sampled, block_tables, build_batch
 from engine.model.config import TextModel
 from engine.model.model import Model
 from engine.plan import BlockMove, Plan, StepResult, Work
 from engine.scoring import Scoring
-from engine.speculation.proposer import Follower, ModelProposer
-from engine.typical import followed, likely, may_be_typical
-from engine.verification import NONE_LEFT, NOT_FINITE, drawn, row_count, strays, with_rows
+from engine.speculation.proposers.model_proposer import Follower, ModelProposer
+from engine.speculation.verify.typical import followed, likely, may_be_typical
+from engine.speculation.verify.verification import (
+    NONE_LEFT,
+    NOT_FINITE,
+    accepted_drafts,
+    kv_moves,
+    row_count,
+    verified_rows,
+    works_by_row,
+)
 
 
 @dataclass(frozen=True)
@@ -49,7 +57,7 @@ class Engine:
 
 
 @dataclass(frozen=True)
-class Launched:
+class LaunchedStep:
     """A step whose result is on its way to the host."""
 
     plan: Plan
@@ -60,6 +68,15 @@ class Launched:
     hidden: Tensor | None  # [rows, hidden] on the device, of its rows of logits, for a proposer; None: there is none
     states: Tensor | None  # [works, hidden] fp32 on the host, of works that tell theirs; None: none does
     done: torch.cuda.Event | None  # None: it is there
+
+
+class _Draws(NamedTuple):
+    """A step's draws, by the index of their work."""
+
+    tokens: list[list[int]]  # of every work, those that are valid; none where the work has failed
+    rows: dict[int, list[int]]  # of works with draft tokens, the rows whose draws are valid
+    failed: list[int]  # works with logits that are not finite
+    none_left: list[int]  # works of which every token is forbidden
 
 
 class Executor:
@@ -80,7 +97,7 @@ class Executor:
         It is called on the engine's thread; on CUDA the store is enqueued, ordered before what `KVPool.read` copies.
         `constraints` computes the masks of grammars beside the forward pass; None: no work has one. `logprobs_mode` is
         about log-probabilities of drawn tokens: see `EngineOptions`. `proposer` guesses what follows a step's tokens.
-        `typical`: guesses that are likely enough are accepted, so that answers change: see `engine.typical`.
+        `typical`: accepts draft tokens that are likely enough, which changes answers: see `verify/typical.py`.
         """
         self.engine = engine
         self._on_layer = on_layer
@@ -92,7 +109,7 @@ class Executor:
         spec = engine.pool.spec
         self._block_size = spec.groups[0].block_tokens
         self._groups = spec.groups_of_layers()
-        self._launched: deque[Launched] = deque()
+        self._launched: deque[LaunchedStep] = deque()
         self._before: Sampled | None = None
         self._tables = block_tables(len(spec.groups))
         after_filters = logprobs_mode == "processed_logprobs"
@@ -116,64 +133,89 @@ class Executor:
             self._launched.append(self._run(plan))
 
     def collect(self) -> StepResult:
-        """Waits for the oldest launched step, and returns its result. Raises `DeviceError` as `move` does."""
+        """Waits for the oldest launched step and returns its result. Raises `DeviceError` as `move` does."""
         step = self._launched.popleft()
         if step.done is not None:
             with device_errors():
                 step.done.synchronize()
+        works = step.plan.works
+        draws = self._verify(step)
+        refused = self._constraints.settle(step.plan, draws.tokens) if self._constraints is not None else {}
+        accepted = {index: accepted_drafts(works[index], draws.tokens[index]) for index in draws.rows}
+        self._move_tree_kv(works, draws.tokens, accepted)
+        prompt_scores, not_finite = self._prompt_scores(step)
+        result = StepResult(
+            step=step.plan.step,
+            tokens=draws.tokens,
+            accepted=accepted,
+            failed=draws.failed + [index for index in not_finite if index not in draws.failed],
+            none_left=draws.none_left,
+            refused=refused,
+            scores={} if step.scores is None else self._scoring.of_draws(step.scores.numpy(), works, draws.rows),
+            prompt_scores=prompt_scores,
+            states=self._states_by_work(step),
+        )
+        return self._with_proposals(step, result)
+
+    def _verify(self, step: LaunchedStep) -> _Draws:
+        """Sorts a step's draws by work, and keeps of works with draft tokens the draws of valid rows."""
         found, outcomes, *liked = step.answer.tolist()
         works = step.plan.works
-        tokens: list[list[int]] = [[] for _ in works]
-        failed, none_left = [], []
-        rows: dict[int, list[int]] = {}  # whose draws count, of works with guesses
+        draws = _Draws([[] for _ in works], {}, [], [])
         begin = 0
         for index in step.sampled_works:
             work = works[index]
             end = begin + len(work.samples) + len(work.proposed)
-            of_work, tokens_of_work = outcomes[begin:end], found[begin:end]
+            of_work, tokens = outcomes[begin:end], found[begin:end]
             if liked and may_be_typical(work):
-                tokens_of_work = followed(work, tokens_of_work, liked[0][begin:end])
+                tokens = followed(work, tokens, liked[0][begin:end])
             if work.proposed:
-                rows[index], outcome = drawn(work, tokens_of_work, of_work)
-                tokens_of_work, of_work = [tokens_of_work[row] for row in rows[index]], [outcome]
+                rows, outcome = verified_rows(work, tokens, of_work)
+                draws.rows[index], tokens, of_work = rows, [tokens[row] for row in rows], [outcome]
             if NOT_FINITE in of_work:
-                failed.append(index)
+                draws.failed.append(index)
             elif NONE_LEFT in of_work:
-                none_left.append(index)
+                draws.none_left.append(index)
             else:
-                tokens[index] = tokens_of_work
+                draws.tokens[index] = tokens
             begin = end
-        refused = self._constraints.settle(step.plan, tokens) if self._constraints is not None else {}
-        self._move_strays(works, tokens)
-        scores = {} if step.scores is None else self._scoring.told(step.scores.numpy(), works, rows)
-        prompt_scores: dict[int, Scores] = {}
-        if step.prompt_scores is not None:
-            prompt_scores, bad = self._scoring.told_of_prompts(step.prompt_scores.numpy(), works)
-            failed += [work for work in bad if work not in failed]
-        result = StepResult(step.plan.step, tokens, failed, none_left, refused, scores, prompt_scores)
-        if step.states is not None:
-            telling = [index for index, work in enumerate(works) if work.tells_state]
-            told = {index: state.tobytes() for index, state in zip(telling, step.states.numpy(), strict=True)}
-            result = structs.replace(result, states=told)
+        return draws
+
+    def _move_tree_kv(
+        self, works: Sequence[Work], tokens: Sequence[list[int]], accepted: Mapping[int, Sequence[int]]
+    ) -> None:
+        """Moves KV of accepted tree tokens to where their sequences' next steps look for it."""
+        moves = [
+            TreeKVMoves(works[index].blocks, places)
+            for index, right in accepted.items()
+            if (places := kv_moves(works[index], right, len(tokens[index])))
+        ]
+        if moves:
+            with torch.inference_mode(), device_errors():
+                self.engine.pool.move_tokens(moves)
+
+    def _prompt_scores(self, step: LaunchedStep) -> tuple[dict[int, Scores], list[int]]:
+        """Returns the scores of prompts' tokens by work, and the works whose logits are not finite."""
+        if step.prompt_scores is None:
+            return {}, []
+        return self._scoring.of_prompts(step.prompt_scores.numpy(), step.plan.works)
+
+    def _states_by_work(self, step: LaunchedStep) -> dict[int, bytes]:
+        if step.states is None:
+            return {}
+        telling = [index for index, work in enumerate(step.plan.works) if work.tells_state]
+        return {index: state.tobytes() for index, state in zip(telling, step.states.numpy(), strict=True)}
+
+    def _with_proposals(self, step: LaunchedStep, result: StepResult) -> StepResult:
+        """Has the proposer draft what follows the step's tokens."""
         if self._proposer is None or step.hidden is None:
             return result
-        if self._follower is None and not any([work.propose for work in works]):
-            return result  # one that follows all tokens is told of those too that nobody asks for guesses behind
+        if self._follower is None and not any([work.propose for work in step.plan.works]):
+            return result  # a proposer with KV of its own sees every step, also those that ask for no draft tokens
         with torch.inference_mode(), device_errors():
             began = time.perf_counter()
             proposed = self._proposer.propose(step.plan, result, step.hidden)
             return structs.replace(result, proposed=proposed, proposing=time.perf_counter() - began)
-
-    def _move_strays(self, works: Sequence[Work], tokens: Sequence[list[int]]) -> None:
-        """Moves KV of guesses that came and had branched to where their sequences' next steps look for it."""
-        found = [
-            Strays(work.blocks, places)
-            for work, of_work in zip(works, tokens, strict=True)
-            if work.parents and (places := strays(work, of_work))
-        ]
-        if found:
-            with torch.inference_mode(), device_errors():
-                self.engine.pool.move_tokens(found)
 
     def logits(self, token_ids: Sequence[int], start: int = 0) -> Tensor:
         """Returns `[tokens - start, vocab]` fp32, of every position of one text from `start` on; for measuring.
@@ -192,20 +234,20 @@ class Executor:
             hidden = engine.model.forward(batch, engine.attention.begin(batch), engine.pool.written)
             return engine.model.logits(hidden).float()
 
-    def _run(self, plan: Plan) -> Launched:
+    def _run(self, plan: Plan) -> LaunchedStep:
         self.engine.pool.begin_step(plan.works, is_read=self._on_layer is not None)
         if self._constraints is not None:
             self._constraints.begin(plan)
         sampled = tuple(index for index, work in enumerate(plan.works) if work.sampling is not None)
         drawn_works = [plan.works[index] for index in sampled]
-        works = with_rows(drawn_works)
+        works = works_by_row(drawn_works)
         states_of_rows, logits, prompt_scores = self._logits(plan)
         states = self._told_states(plan, states_of_rows)
         hidden = states_of_rows if self._proposer is not None else None
         if not works:
             self._before = Sampled(torch.empty(0, dtype=torch.int64, device=self._device), [])
             nothing = torch.empty((2, 0), dtype=torch.int64)
-            return Launched(plan, (), nothing, None, prompt_scores, hidden, states, self._event())
+            return LaunchedStep(plan, (), nothing, None, prompt_scores, hidden, states, self._event())
         asked = self._scoring.ask(logits, works)
         adjusted = self._adjusted(logits, works)
         draws = [Draw(work.sampling, work.samples, work.output_index) for work in works if work.sampling is not None]
@@ -216,7 +258,7 @@ class Executor:
         liked = [likely(logits, drawn_works, tokens)] if self._typical else []
         answer = self._to_host(torch.stack((tokens, outcomes, *liked)))
         scores = None if asked is None else self._to_host(self._scoring.drawn(asked, logits, works, tokens))
-        return Launched(plan, sampled, answer, scores, prompt_scores, hidden, states, self._event())
+        return LaunchedStep(plan, sampled, answer, scores, prompt_scores, hidden, states, self._event())
 
     def _told_states(self, plan: Plan, hidden: Tensor) -> Tensor | None:
         """Returns the states of works that tell theirs, on their way to the host; those are sampled from once."""

@@ -106,6 +106,8 @@ class StepResult(Struct, frozen=True, array_like=True):
     refused: dict[int, Refusal] = {}  # by index of a work that its grammar does not let go on
     scores: dict[int, list[Scores]] = {}  # by index of a work that wants them, of its draws: one for each sample
     prompt_scores: dict[int, Scores] = {}  # by index of a work that wants them, of the tokens behind each of its own
-    proposed: dict[int, Proposal] = {}  # by index of a work, guesses of what follows its tokens; see `Work.propose`
+    accepted: dict[int, list[int]] = {}
+    """By index of a work with draft tokens: the indices of those that were accepted, each the parent of the next."""
+    proposed: dict[int, Proposal] = {}  # by index of a work, draft tokens behind its tokens; see `Work.propose`
     states: dict[int, bytes] = {}  # by index of a work that tells it, the hidden state of its last token, fp32
     proposing: float = 0.0  # s that the engine's proposer took

@@ -19,7 +19,7 @@ from engine.backends.reference.processed import processed
 from engine.backends.scorer import Scorer, finite, scores_of
 from engine.device import to_device
 from engine.plan import PromptRows, Work
-from engine.verification import row_count
+from engine.speculation.verify.verification import row_count
 
 AT_ONCE = 64
 """Rows of logits that are in memory at once beside those of a step."""
@@ -101,7 +101,7 @@ class Scoring:
 
     # on the host ------------------------------------------------------------------------------------------------------
 
-    def told(self, words: Words, works: Sequence[Work], rows: Mapping[int, list[int]]) -> dict[int, list[Scores]]:
+    def of_draws(self, words: Words, works: Sequence[Work], rows: Mapping[int, list[int]]) -> dict[int, list[Scores]]:
         """Returns the scores of drawn tokens, by the index of their work: one for each of its samples.
 
         Those of a work with guesses are of the `rows` whose draws count.
@@ -116,7 +116,7 @@ class Scoring:
                 scores[index] = [scores_of(part, min(top, self._vocab)) for part in parts]
         return scores
 
-    def told_of_prompts(self, words: Words, works: Sequence[Work]) -> tuple[dict[int, Scores], list[int]]:
+    def of_prompts(self, words: Words, works: Sequence[Work]) -> tuple[dict[int, Scores], list[int]]:
         """Returns the scores of prompts' tokens, by the index of their work, and works whose logits are not finite."""
         scores, failed, at = {}, [], 0
         for index, work in enumerate(works):

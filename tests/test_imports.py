@@ -71,19 +71,17 @@ ROOMS: dict[str, dict[str, set[str]]] = {
     },
     "engine": {
         "plan": set(),
-        "verification": {"plan"},
         "constraints": {"plan"},
-        "grammars": {"plan", "constraints", "verification"},
         "device": set(),
         "blocks": {"plan"},
-        "schedule": {"plan", "blocks", "verification"},
         "model": {"plan", "device"},
         "adapters": {"plan", "device", "model"},
         "kv": {"plan", "device", "model"},
         "backends": {"plan", "constraints", "device", "model", "kv"},
-        "scoring": {"plan", "device", "backends", "verification"},
-        "typical": {"plan", "device", "backends", "verification"},
-        "speculation": {"plan", "device", "model", "kv", "backends", "verification"},
+        "speculation": {"plan", "device", "model", "kv", "backends"},
+        "grammars": {"plan", "constraints", "speculation"},
+        "schedule": {"plan", "blocks", "speculation"},
+        "scoring": {"plan", "device", "backends", "speculation"},
         "executor": {
             "plan",
             "constraints",
@@ -94,8 +92,6 @@ ROOMS: dict[str, dict[str, set[str]]] = {
             "backends",
             "scoring",
             "speculation",
-            "typical",
-            "verification",
         },
         "wrapped": {"plan", "device", "model", "executor"},
         "start": {"plan", "device", "model", "adapters", "kv", "backends", "speculation", "executor", "wrapped"},
@@ -111,6 +107,11 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "native": {"gumbel", "adjuster", "adjusting", "sampler", "scorer", "base", "reference"},
         "triton": {"adjuster", "adjusting", "sampler", "scorer", "base", "reference"},
         "choice": {"base", "reference", "native", "triton"},
+    },
+    "engine.speculation": {
+        "verify": set(),
+        "control": {"verify"},
+        "proposers": {"verify"},
     },
     "kernels": {
         "device": set(),
@@ -311,7 +312,16 @@ WITH_SOCKETS = {
     "infra.network.curve_keys",
     "infra.network.addresses",
 }
-PURE = ("contracts", "pricing", "infra", "checkpoints", "engine/schedule", "engine/blocks", "kvtransfer/protocol")
+PURE = (
+    "contracts",
+    "pricing",
+    "infra",
+    "checkpoints",
+    "engine/schedule",
+    "engine/blocks",
+    "engine/speculation/control",
+    "kvtransfer/protocol",
+)
 HEAVY = ("torch", "zmq", "transformers")
 
 

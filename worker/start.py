@@ -34,12 +34,12 @@ from engine.grammars.preparation import Preparation
 from engine.schedule.chunking import Chunking
 from engine.schedule.idle_steps import IdleSteps
 from engine.schedule.scheduler import Scheduler
-from engine.schedule.speculation.controller import Controller
-from engine.schedule.speculation.earlier import EarlierAnswers
-from engine.schedule.speculation.ngram import NGram
-from engine.schedule.speculation.proposing import EngineProposer
-from engine.schedule.speculation.speculation import Speculation
+from engine.schedule.speculation import Speculation
 from engine.schedule.turns import SHORTER
+from engine.speculation.control.controller import Controller
+from engine.speculation.proposers.earlier_answers import EarlierAnswers
+from engine.speculation.proposers.ngram import NGram
+from engine.speculation.proposers.proposer import EngineProposer
 from engine.start.load import LoadedEngine, load_engine
 from infra.config.engine import EngineConfig
 from infra.config.place import PlaceOptions

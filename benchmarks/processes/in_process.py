@@ -11,7 +11,7 @@ from engine.blocks.manager import BlockManager
 from engine.executor import Executor
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
-from engine.schedule.speculation.speculation import Speculation
+from engine.schedule.speculation import Speculation
 from engine.start.sizing import step_tokens
 from infra.config.engine import EngineConfig
 from pricing.fit import StepFit

@@ -33,10 +33,9 @@ from engine.executor import Executor
 from engine.plan import Plan, StepResult
 from engine.schedule import sequence as sequences
 from engine.schedule.scheduler import Scheduler
-from engine.schedule.speculation.proposing import EngineProposer
-from engine.schedule.speculation.speculation import Speculation
+from engine.schedule.speculation import Speculation
+from engine.speculation.proposers.proposer import EngineProposer
 from engine.start.load import LoadedEngine, load_engine
-from engine.verification import accepted
 from infra.config.engine import EngineConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -181,8 +180,7 @@ def served(engine: LoadedEngine, prompts: list[list[int]], guesses: int, tempera
 
 def counted(plan: Plan, result: StepResult) -> list[int]:
     """Counts works with guesses, first guesses that came true, guesses, and those that came."""
-    pairs = zip(plan.works, result.tokens, strict=True)
-    right = [(len(work.proposed), len(accepted(work, tokens))) for work, tokens in pairs if work.proposed]
+    right = [(len(plan.works[index].proposed), len(accepted)) for index, accepted in result.accepted.items()]
     return [len(right), sum(came > 0 for _, came in right), sum(n for n, _ in right), sum(came for _, came in right)]
 
 

@@ -1,10 +1,10 @@
 """Makes what guesses tokens in these benchmarks: as a decode worker does."""
 
 from engine.blocks.manager import BlockManager
-from engine.schedule.speculation.controller import Controller
-from engine.schedule.speculation.ngram import NGram
-from engine.schedule.speculation.proposing import EngineProposer
-from engine.schedule.speculation.speculation import Speculation
+from engine.schedule.speculation import Speculation
+from engine.speculation.control.controller import Controller
+from engine.speculation.proposers.ngram import NGram
+from engine.speculation.proposers.proposer import EngineProposer
 from pricing.fit import StepFit
 
 MOST_GUESSES = {"ngram": 16, "medusa": 4, "draft": 8}

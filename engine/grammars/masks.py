@@ -18,7 +18,7 @@ from contracts.errors import ModelError
 from engine.constraints import Masks
 from engine.grammars.preparation import STACK, Preparation
 from engine.plan import Plan, Refusal, Work
-from engine.verification import parents_of, row_count
+from engine.speculation.verify.verification import parents_of, row_count
 
 SECONDS = 10.0  # s that a step waits for its masks; then its sequences with grammars fail, and the others go on
 log = logging.getLogger("baton.worker")

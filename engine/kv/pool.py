@@ -31,7 +31,7 @@ from engine.kv.mover import BlockMover
 from engine.kv.moves import batches
 from engine.kv.pages_ahead import AHEAD, PagesAhead
 from engine.kv.payload import Payload, size_of
-from engine.kv.token_moves import Slots, Strays, move_tokens
+from engine.kv.token_moves import TokenSlots, TreeKVMoves, move_tokens
 from engine.model.kv_layout import FORMS
 from engine.plan import NULL_BLOCK, BlockMove, Work
 
@@ -153,18 +153,18 @@ class KVPool:
             self._move(batch[0].kind, batch[0].group, [move.source for move in batch], [move.target for move in batch])
         self._bytes.moved(targets)
 
-    def move_tokens(self, strays: Sequence[Strays]) -> None:
+    def move_tokens(self, moves: Sequence[TreeKVMoves]) -> None:
         """Copies tokens' KV within their sequences, in all layers, all at once. Otherwise it is as `move`."""
-        ways = [self._ways(group, strays) for group in range(len(self.counts))]
+        ways = [self._ways(group, moves) for group in range(len(self.counts))]
         self._bytes.begin_moves([[*sources.blocks, *targets.blocks] for sources, targets in ways])
         for tensor, group, (sources, targets) in zip(self._tensors, self.spec.groups, ways, strict=True):
             move_tokens(tensor, group, *self._index([*sources.slots, *targets.slots]).chunk(2))
         self._bytes.moved([targets.blocks for _, targets in ways])
 
-    def _ways(self, group: int, strays: Sequence[Strays]) -> tuple[Slots, Slots]:
+    def _ways(self, group: int, moves: Sequence[TreeKVMoves]) -> tuple[TokenSlots, TokenSlots]:
         block = self.spec.groups[group].block_tokens
-        sources = Slots.of([(each.blocks[group], source) for each in strays for source, _ in each.places], block)
-        targets = Slots.of([(each.blocks[group], target) for each in strays for _, target in each.places], block)
+        sources = TokenSlots.of([(each.blocks[group], source) for each in moves for source, _ in each.places], block)
+        targets = TokenSlots.of([(each.blocks[group], target) for each in moves for _, target in each.places], block)
         self._check(group, [*sources.blocks, *targets.blocks])
         assert NULL_BLOCK not in targets.blocks, "the null block is never written"
         return sources, targets

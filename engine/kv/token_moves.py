@@ -13,25 +13,25 @@ from torch import Tensor
 from contracts.kv.spec import POOL_SCALE_BYTES, KVGroup
 
 
-class Strays(NamedTuple):
-    """Says where KV of one sequence lies, and where it belongs."""
+class TreeKVMoves(NamedTuple):
+    """Moves of one sequence's accepted tree KV, out of the order of the tree into that of the text."""
 
     blocks: tuple[list[int], ...]  # of each KV group its block table
     places: Sequence[tuple[int, int]]  # (from, to), of its tokens
 
 
-class Slots(NamedTuple):
+class TokenSlots(NamedTuple):
     """Holds where tokens' KV is in one group."""
 
     slots: list[int]  # block x block size + offset
     blocks: list[int]
 
     @staticmethod
-    def of(places: Sequence[tuple[list[int], int]], block_tokens: int) -> "Slots":
+    def of(places: Sequence[tuple[list[int], int]], block_tokens: int) -> "TokenSlots":
         """Finds `places`, each of a block table."""
         blocks = [table[place // block_tokens] for table, place in places]
         offsets = [place % block_tokens for _, place in places]
-        return Slots([block * block_tokens + at for block, at in zip(blocks, offsets, strict=True)], blocks)
+        return TokenSlots([block * block_tokens + at for block, at in zip(blocks, offsets, strict=True)], blocks)
 
 
 def move_tokens(pool: Tensor, group: KVGroup, sources: Tensor, targets: Tensor) -> None:

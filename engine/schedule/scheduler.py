@@ -31,11 +31,10 @@ from engine.schedule.lifecycle import Lifecycle, released
 from engine.schedule.progress import CONSTRAINTS, GRAMMAR, NON_FINITE, NONE_LEFT, Progress
 from engine.schedule.readiness import Readiness
 from engine.schedule.sequence import Sequence, SequenceState
-from engine.schedule.speculation.controller import Decoding
-from engine.schedule.speculation.speculation import Speculation
+from engine.schedule.speculation import Speculation
 from engine.schedule.turns import SHORTER, Turns
 from engine.schedule.works import Works
-from engine.verification import accepted
+from engine.speculation.control.controller import Decoding
 from infra.redis.records import STEP_SIZES, SpeculationCounts, StepTokens, WorkerLoad
 from pricing.backlog import Ahead, Backlog, owner_of, shares_of
 from pricing.fit import StepFit
@@ -315,7 +314,8 @@ class Scheduler:
             if index in failed:
                 progress += self._acceptance.fail(sequence, failed[index])
                 continue
-            sequence.computed += len(work.token_ids) - len(work.proposed) + len(accepted(work, tokens))
+            accepted = result.accepted.get(index, ())
+            sequence.computed += len(work.token_ids) - len(work.proposed) + len(accepted)
             if work.prompt_rows is not None:
                 sequence.keep_prompt_scores(result.prompt_scores[index])
             if work.sampling is not None:
@@ -326,7 +326,7 @@ class Scheduler:
                 progress += taken
             if self._speculation is not None:
                 if work.proposed or work.propose:
-                    self._speculation.judge(sequence, work, tokens, result.proposed.get(index))
+                    self._speculation.judge(sequence, work, accepted, result.proposed.get(index))
                 if sequence.is_over:
                     self._speculation.ended(sequence)
         prompt, output = self._prompt_tokens - prompt, self._acceptance.output_tokens - output

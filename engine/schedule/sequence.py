@@ -11,8 +11,8 @@ from contracts.messages.sampling import Finish, Limits, Sampling
 from contracts.scores import Scores
 from engine.blocks.manager import Chains, Tables
 from engine.plan import NOTHING, PromptRows, Proposal
-from engine.schedule.speculation.agreement import Trust
-from engine.schedule.speculation.suffixes import Suffixes
+from engine.speculation.control.acceptance_rates import Trust
+from engine.speculation.proposers.suffixes import Suffixes
 
 
 class SequenceState(Enum):

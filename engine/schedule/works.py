@@ -4,7 +4,7 @@ from engine.plan import NOTHING, PENDING, Proposal, Work
 from engine.schedule.lifecycle import Lifecycle
 from engine.schedule.readiness import Readiness
 from engine.schedule.sequence import Sequence
-from engine.schedule.speculation.speculation import Speculation
+from engine.schedule.speculation import Speculation
 from engine.schedule.turns import Turns
 
 

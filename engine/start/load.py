@@ -16,7 +16,7 @@ from engine.model.config import TextModel
 from engine.model.formats.registry import open_checkpoint
 from engine.model.quantized import Form
 from engine.model.weights import Checkpoint
-from engine.speculation.proposer import ModelProposer
+from engine.speculation.proposers.model_proposer import ModelProposer
 from engine.start.block_counts import Counts, Texts, bytes_of_counts, longest_in, sequences_in, tokens_in
 from engine.start.load_draft import load_draft
 from engine.start.load_medusa import load_medusa

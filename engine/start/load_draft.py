@@ -15,7 +15,7 @@ from engine.device import device_errors
 from engine.model.config import TextModel
 from engine.model.weights import Checkpoint
 from engine.plan import Plan, StepResult, Work
-from engine.speculation.draft import DraftModel, DraftProposer, own_blocks
+from engine.speculation.proposers.draft import DraftModel, DraftProposer, own_blocks
 from engine.start.block_counts import Counts
 from engine.start.load_model import load_model
 from engine.start.loaded_model import LoadedModel

@@ -23,9 +23,9 @@ from engine.model.config import ModelConfig
 from engine.model.config_files import read_json
 from engine.model.linear import Linear
 from engine.model.weights import Checkpoint
-from engine.speculation.choices import MOST as MOST_CHOICES
-from engine.speculation.choices import Choice, Tree, likeliest, problem
-from engine.speculation.medusa import MedusaHeads, MedusaProposer
+from engine.speculation.proposers.choices import MOST as MOST_CHOICES
+from engine.speculation.proposers.choices import Choice, Tree, likeliest, problem
+from engine.speculation.proposers.medusa import MedusaHeads, MedusaProposer
 from engine.start.loaded_model import LoadedModel
 from infra.process.status import Progress
 

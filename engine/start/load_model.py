@@ -23,7 +23,7 @@ from engine.model.linear import LinearFactory
 from engine.model.read_config import read_config
 from engine.model.transformer import Transformer
 from engine.model.weights import Checkpoint
-from engine.speculation.eagle_weights import load_head, load_own_head, own_head_config, read_head_config
+from engine.speculation.proposers.eagle_weights import load_head, load_own_head, own_head_config, read_head_config
 from engine.start.loaded_model import LoadedModel
 from engine.start.sizing import (
     refuse_impossible,

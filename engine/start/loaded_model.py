@@ -13,8 +13,8 @@ from engine.kv.pool import KVPool
 from engine.model.config import TextModel
 from engine.model.model import Model
 from engine.model.quantized import Form
-from engine.speculation.eagle import EagleProposer
-from engine.speculation.eagle_head import EagleHead
+from engine.speculation.proposers.eagle import EagleProposer
+from engine.speculation.proposers.eagle_head import EagleHead
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,10 @@ from engine.schedule import sequence as sequences
 from engine.schedule.progress import Progress
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import SequenceState
-from engine.schedule.speculation.proposing import EngineProposer
-from engine.schedule.speculation.speculation import Speculation
+from engine.schedule.speculation import Speculation
+from engine.speculation.proposers.proposer import EngineProposer
+from engine.speculation.verify.verification import kv_moves
 from engine.start.load import LoadedEngine
-from engine.verification import accepted, strays
 from gateway.grammar.texts import of_choices, of_json_schema, of_regex
 from tests.engine.grammars.answering import CLOSING, ENDS, VOCABULARY, masks_of
 from tests.engine.speculation.prompting import Prompting
@@ -178,10 +178,11 @@ class Node:
             return []
         self._flying -= 1
         result: StepResult = self._executor.collect()
-        for work, tokens in zip(self._plans.popleft().works, result.tokens, strict=True):
+        for index, work in enumerate(self._plans.popleft().works):
+            accepted = result.accepted.get(index, [])
             self.guesses += len(work.proposed)
-            self.right += len(accepted(work, tokens))
-            self.moved += len(strays(work, tokens))
+            self.right += len(accepted)
+            self.moved += len(kv_moves(work, accepted, len(result.tokens[index])))
         return self.scheduler.apply(result, 0.0)
 
     @property

@@ -14,7 +14,7 @@ from contracts.kv.spec import KVSpec
 from contracts.messages.sampling import Sampling
 from contracts.scores import Scores
 from engine.plan import NULL_BLOCK, PENDING, BlockMove, Plan, Refusal, StepResult, Work
-from engine.verification import DRAWN, drawn, strays, ways
+from engine.speculation.verify.verification import DRAWN, accepted_drafts, draft_paths, kv_moves, verified_rows
 from tests.scores import scores_of
 
 VOCABULARY = 11
@@ -156,7 +156,9 @@ class StrictExecutor:
             values = fingerprints(context, self.salts[work.sequence])
             if work.parents:
                 own = context[: -len(work.proposed)]
-                values[len(own) :] = [fingerprints([*own, *way], self.salts[work.sequence])[-1] for way in ways(work)]
+                values[len(own) :] = [
+                    fingerprints([*own, *way], self.salts[work.sequence])[-1] for way in draft_paths(work)
+                ]
             for position, value in list(enumerate(values))[work.start :]:
                 for group in range(len(self._groups)):
                     self._kv[self._place(group, blocks, position)] = value
@@ -164,6 +166,7 @@ class StrictExecutor:
         draws: list[list[int]] = []
         failed: list[int] = []
         refused: dict[int, Refusal] = {}
+        accepted: dict[int, list[int]] = {}
         sampled: dict[int, int] = {}
         for number, (work, blocks, context) in enumerate(zip(plan.works, tables, contexts, strict=True)):
             text = context[: -len(work.proposed)] if work.parents else context
@@ -173,10 +176,11 @@ class StrictExecutor:
             if work.sampling is not None:
                 tokens = draws[-1] = self._draws(work, context, work.sampling)
                 if work.proposed:
-                    rows, outcome = drawn(work, tokens, [DRAWN] * len(tokens))
+                    rows, outcome = verified_rows(work, tokens, [DRAWN] * len(tokens))
                     assert outcome == DRAWN
                     tokens = draws[-1] = [tokens[row] for row in rows]
-                    for source, target in strays(work, tokens):
+                    right = accepted[number] = accepted_drafts(work, tokens)
+                    for source, target in kv_moves(work, right, len(tokens)):
                         for group in range(len(self._groups)):
                             value = self._kv[self._place(group, blocks, source)]
                             self._kv[self._place(group, blocks, target)] = value
@@ -189,7 +193,7 @@ class StrictExecutor:
                 else:
                     answers[-1] += tokens
         self._sampled = sampled
-        result = StepResult(plan.step, answers, failed, [], refused, {}, {})
+        result = StepResult(plan.step, answers, failed, [], refused, {}, {}, accepted)
         for number, work in enumerate(plan.works):
             score(number, work, draws[number], result)
         self._results.append(result)
@@ -201,7 +205,7 @@ class StrictExecutor:
             return [next_token(context, sampling, sample, index) for sample in work.samples]
         (sample,) = work.samples
         assert tuple(context[own:]) == work.proposed, "guesses are the last of a work's tokens"
-        every = [(), *ways(work)]
+        every = [(), *draft_paths(work)]
         return [next_token([*context[:own], *way], sampling, sample, index + len(way)) for way in every]
 
     def _before(self, work: Work) -> list[int]:

@@ -15,9 +15,9 @@ from contracts.messages.sampling import Limits, Sampling  # noqa: E402
 from engine.blocks.manager import BlockManager  # noqa: E402
 from engine.executor import Executor  # noqa: E402
 from engine.schedule.sequence import Sequence  # noqa: E402
-from engine.schedule.speculation.controller import Controller  # noqa: E402
-from engine.schedule.speculation.ngram import NGram  # noqa: E402
-from engine.schedule.speculation.speculation import Speculation  # noqa: E402
+from engine.schedule.speculation import Speculation  # noqa: E402
+from engine.speculation.control.controller import Controller  # noqa: E402
+from engine.speculation.proposers.ngram import NGram  # noqa: E402
 from engine.start.load import load_engine  # noqa: E402
 from infra.config.engine import EngineConfig  # noqa: E402
 from pricing.fit import StepFit  # noqa: E402

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.models.widened import Larger, widen, widen_heads
-from engine.speculation.medusa import MedusaProposer
+from engine.speculation.proposers.medusa import MedusaProposer
 from tests.engine.grammars.answering import DEMO
 from tests.engine.test_golden import make_engine, make_executor
 

@@ -15,7 +15,7 @@ from engine.backends.adjuster import FORBIDDEN
 from engine.constraints import Masks
 from engine.model.batch import Sampled
 from engine.plan import PENDING, Work
-from engine.verification import ways, with_rows
+from engine.speculation.verify.verification import draft_paths, works_by_row
 from tests.engine.backends.adjusters import ADJUSTERS
 
 STEPS = 16
@@ -215,11 +215,11 @@ def test_rows_of_guesses_are_those_of_texts_with_them(name: str) -> None:
             ids = [text.known[-1], *guesses]
             work = Work(text.number, 9, ids, ([1],), text.sampling, (0,), index, known, len(text.prompt))
             works.append(structs.replace(work, proposed=guesses, parents=parents))
-            for way in ((), *ways(works[-1])):
+            for way in ((), *draft_paths(works[-1])):
                 rows.append(Text(text.number, text.sampling, text.prompt))
                 rows[-1].drawn = [*text.known[len(text.prompt) :], *way]
         logits = torch.randn((len(rows), vocab), generator=torch.Generator().manual_seed(draw.getrandbits(30)))
         expected = torch.stack([judged(row, text, (), None) for row, text in zip(logits, rows, strict=True)])
-        assert torch.equal(adjuster.adjust(logits.clone(), with_rows(works), None, None), expected)
+        assert torch.equal(adjuster.adjust(logits.clone(), works_by_row(works), None, None), expected)
         for text in texts:
             text.known += draw.choices(range(6), k=draw.randint(1, 4))

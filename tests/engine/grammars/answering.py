@@ -21,7 +21,7 @@ from engine.grammars.masks import GrammarMasks
 from engine.grammars.preparation import Preparation
 from engine.schedule import sequence as sequences
 from engine.schedule.scheduler import Scheduler
-from engine.schedule.speculation.speculation import Speculation
+from engine.schedule.speculation import Speculation
 from tests.reference import build_model
 from tests.variants import SIZES
 

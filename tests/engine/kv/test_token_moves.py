@@ -6,7 +6,7 @@ from contracts.kv.spec import KVGroup, KVSpec
 from engine.backends.reference.codec import ReferenceCodec
 from engine.backends.reference.mover import ReferenceMover
 from engine.kv.pool import KVPool
-from engine.kv.token_moves import Strays
+from engine.kv.token_moves import TreeKVMoves
 from engine.model.kv_layout import QuantizedLayer
 
 BLOCK, WIDTH, LAYERS = 8, 6, (0, 2)
@@ -29,7 +29,7 @@ def test_tokens_of_two_sequences_move_in_all_layers_of_all_groups() -> None:
     before = [layer.clone() for layer in pool.layers]
     tables = ([3, 5, 1], [2, 4, 8]), ([6, 7], [0, 5])
     places = [(9, 7), (11, 8), (17, 9)], [(13, 12)]
-    pool.move_tokens([Strays(*each) for each in zip(tables, places, strict=True)])
+    pool.move_tokens([TreeKVMoves(*each) for each in zip(tables, places, strict=True)])
     for group, of_group in enumerate(groups):
         for number in of_group.layers:
             expected = before[number].clone()
@@ -48,7 +48,7 @@ def test_quantized_tokens_take_their_scales_along() -> None:
     for layer in pool.layers:
         layer[1:] = torch.randint(-128, 127, layer[1:].shape, dtype=torch.int8)
     before = [layer.clone() for layer in pool.layers]
-    pool.move_tokens([Strays(([3, 5],), [(9, 7), (10, 8)])])
+    pool.move_tokens([TreeKVMoves(([3, 5],), [(9, 7), (10, 8)])])
     for layer, old in zip(pool.layers, before, strict=True):
         now, was = (QuantizedLayer("int8", each.view(torch.uint8), BLOCK, parts) for each in (layer, old))
         for (block, at), (there, offset) in {(3, 7): (5, 1), (5, 0): (5, 2)}.items():

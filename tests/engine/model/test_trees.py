@@ -5,16 +5,15 @@ from msgspec import structs
 from contracts.messages.sampling import Sampling
 from engine.model.batch import build_batch
 from engine.plan import Plan, Work
-from engine.verification import (
+from engine.speculation.verify.verification import (
     DRAWN,
     NONE_LEFT,
     NOT_FINITE,
-    accepted,
-    drawn,
-    judged,
-    rows_that_count,
-    strays,
-    with_rows,
+    accepted_drafts,
+    judged_drafts,
+    kv_moves,
+    verified_rows,
+    works_by_row,
 )
 from tests.engine.backends.test_attention import CPU
 
@@ -38,7 +37,7 @@ def test_positions_are_of_depths_and_slots_of_places() -> None:
 
 
 def test_a_row_is_drawn_from_as_if_the_way_to_it_had_been_drawn() -> None:
-    rows = with_rows([WORK])
+    rows = works_by_row([WORK])
     assert [row.output_index for row in rows] == [5, 6, 6, 7, 7, 7, 8]
     assert [row.proposed for row in rows] == [(), (10,), (11,), (10, 12), (11, 13), (11, 14), (11, 14, 15)]
     assert all(row.tokens is WORK.tokens and not row.parents for row in rows)
@@ -53,30 +52,36 @@ def test_draws_count_along_the_guesses_that_come() -> None:
         ([77, 12, 14, 0, 0, 15, 99], [0], [77]),
         ([14, 14, 14, 14, 14, 14, 14], [0], [14]),  # a guess deeper down, of another row
     ):
-        assert rows_that_count(WORK, tokens) == rows
-        assert drawn(WORK, tokens, fine) == (rows, DRAWN)
+        assert verified_rows(WORK, tokens, fine) == (rows, DRAWN)
         assert [tokens[row] for row in rows] == kept
-        assert list(accepted(WORK, kept)) == [row - 1 for row in rows[1:]]
+        assert accepted_drafts(WORK, kept) == [row - 1 for row in rows[1:]]
 
 
 def test_guesses_are_judged_whose_parent_came_and_no_sibling_before() -> None:
-    assert judged(WORK, [11, 14, 15, 99]) == [(0, False), (1, True), (3, False), (4, True), (5, True)]
-    assert judged(WORK, [10, 50]) == [(0, True), (2, False)]
-    assert judged(WORK, [77]) == [(0, False), (1, False)]
+    assert judged_drafts(WORK, [1, 4, 5]) == [
+        (0, False),
+        (1, True),
+        (3, False),
+        (4, True),
+        (5, True),
+    ]
+    assert judged_drafts(WORK, [0]) == [(0, True), (2, False)]
+    assert judged_drafts(WORK, []) == [(0, False), (1, False)]
     chain = structs.replace(WORK, parents=())
-    assert judged(chain, [10, 11, 50]) == [(0, True), (1, True), (2, False)]
+    assert judged_drafts(chain, [0, 1]) == [(0, True), (1, True), (2, False)]
 
 
 def test_only_rows_that_count_can_fail() -> None:
     tokens = [11, 0, 14, 0, 0, 15, 99]
-    assert drawn(WORK, tokens, [1, NOT_FINITE, 1, NOT_FINITE, NONE_LEFT, 1, 1])[0] == [0, 2, 5, 6]
-    assert drawn(WORK, tokens, [1, 1, 1, 1, 1, NOT_FINITE, 1]) == ([], NOT_FINITE)
-    assert drawn(WORK, tokens, [1, 1, 1, 1, 1, NONE_LEFT, 1]) == ([0, 2], DRAWN)
-    assert drawn(WORK, tokens, [NONE_LEFT, *[1] * 6]) == ([], NONE_LEFT)
+    assert verified_rows(WORK, tokens, [1, NOT_FINITE, 1, NOT_FINITE, NONE_LEFT, 1, 1])[0] == [0, 2, 5, 6]
+    assert verified_rows(WORK, tokens, [1, 1, 1, 1, 1, NOT_FINITE, 1]) == ([], NOT_FINITE)
+    assert verified_rows(WORK, tokens, [1, 1, 1, 1, 1, NONE_LEFT, 1]) == ([0, 2], DRAWN)
+    assert verified_rows(WORK, tokens, [NONE_LEFT, *[1] * 6]) == ([], NONE_LEFT)
 
 
 def test_what_came_moves_to_where_it_belongs() -> None:
     """Guesses begin at place 8 of the sequence; the last token has no KV yet."""
-    assert strays(WORK, [11, 14, 15, 99]) == [(9, 8), (12, 9), (13, 10)]
-    assert strays(WORK, [10, 12, 50]) == [(10, 9)]
-    assert strays(WORK, [10, 50]) == strays(WORK, [77]) == strays(WORK, []) == []
+    assert kv_moves(WORK, [1, 4, 5], 4) == [(9, 8), (12, 9), (13, 10)]
+    assert kv_moves(WORK, [1, 4, 5], 3) == [(9, 8), (12, 9)]
+    assert kv_moves(WORK, [0, 2], 3) == [(10, 9)]
+    assert kv_moves(WORK, [0], 2) == kv_moves(WORK, [], 1) == kv_moves(WORK, [], 0) == []

@@ -19,7 +19,7 @@ from engine.schedule.chunking import Chunking
 from engine.schedule.progress import NON_FINITE, NONE_LEFT, Progress
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence, SequenceState
-from engine.schedule.speculation.speculation import Speculation
+from engine.schedule.speculation import Speculation
 from tests.engine.blocks.test_blocks import spec
 
 GREEDY = Sampling(seed=1, temperature=0.0)
@@ -711,7 +711,7 @@ def test_guesses_behind_the_end_are_no_part_of_what_the_cache_learns() -> None:
     plan = planned(of)
     (work,) = plan.works
     assert work.proposed == (stop, 5, 5, 5)
-    (progress,) = of.apply(StepResult(plan.step, [[stop, 5, 5, 5, 1]]), 2.0)
+    (progress,) = of.apply(StepResult(plan.step, [[stop, 5, 5, 5, 1]], accepted={0: [0, 1, 2, 3]}), 2.0)
     assert (progress.tokens, progress.finish) == ([stop], "stop")
     assert sequence.computed == len(sequence.tokens) - 1
     of.check_invariants()

@@ -18,7 +18,7 @@ from engine.plan import Proposal
 from engine.schedule.progress import Progress
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence, SequenceState
-from engine.schedule.speculation.speculation import Speculation
+from engine.schedule.speculation import Speculation
 from tests.engine.blocks.test_blocks import spec
 from tests.engine.strict_executor import STOP, VOCABULARY, StrictExecutor, placed, reference
 

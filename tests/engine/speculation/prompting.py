@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from engine.plan import Plan, Proposal, StepResult
-from engine.speculation.proposer import ModelProposer
+from engine.speculation.proposers.model_proposer import ModelProposer
 
 WAYS = [(), (0,), (0, 1), (0, 1, 2), (3,), (3, 6), (0, 5)]
-"""Guesses of the tree that is assumed (`engine.speculation.choices`), of which each goes on from the one before."""
+"""Draft tokens of the assumed tree (`proposers/choices.py`), each behind the one before it."""
 
 
 class Prompting:

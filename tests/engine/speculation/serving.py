@@ -12,11 +12,10 @@ from engine.executor import Executor
 from engine.plan import Plan, StepResult
 from engine.schedule import sequence as sequences
 from engine.schedule.scheduler import Scheduler
-from engine.schedule.speculation.proposing import EngineProposer
-from engine.schedule.speculation.speculation import Speculation
-from engine.speculation.proposer import ModelProposer
+from engine.schedule.speculation import Speculation
+from engine.speculation.proposers.model_proposer import ModelProposer
+from engine.speculation.proposers.proposer import EngineProposer
 from engine.start.load import LoadedEngine
-from engine.verification import accepted
 
 REQUESTS = count()
 
@@ -35,12 +34,12 @@ class Guesses:
 
     def count(self, plan: Plan, result: StepResult) -> None:
         self.steps += 1
-        for work, tokens in zip(plan.works, result.tokens, strict=True):
+        for index, work in enumerate(plan.works):
             own = len(work.token_ids) - len(work.proposed)
             self.decodes += work.sampling is not None and own == 1
             self.guessed += bool(work.proposed)
             self.tokens += len(work.proposed)
-            right = len(accepted(work, tokens))
+            right = len(result.accepted.get(index, []))
             self.foreseen += right
             if right < len(work.proposed):
                 self.cut.append((work.output_index, right))

@@ -6,7 +6,7 @@ import pytest
 from transformers import MistralConfig
 
 from contracts.errors import ConfigError, ModelError
-from engine.speculation.draft import own_blocks
+from engine.speculation.proposers.draft import own_blocks
 from tests.engine.grammars.answering import DEMO, VOCABULARY, random_model
 from tests.engine.test_golden import make_engine
 from tests.reference import build_model

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from contracts.errors import ConfigError, ModelError
-from engine.speculation.medusa import MedusaProposer
+from engine.speculation.proposers.medusa import MedusaProposer
 from tests.engine.grammars.answering import random_model
 from tests.engine.speculation.medusa_heads import Naming, build_heads
 from tests.engine.test_golden import make_engine

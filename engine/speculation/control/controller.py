@@ -14,8 +14,8 @@ shyly: a text that begins to repeat itself is found by looks only, and they cost
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from engine.schedule.speculation.agreement import MOST_EVIDENCE, Agreement, Judged, Trust, likely
-from engine.schedule.speculation.trial import Trial, Tried
+from engine.speculation.control.acceptance_rates import MOST_EVIDENCE, Agreement, Judged, Trust, likely
+from engine.speculation.control.trial import Trial, Tried
 from pricing.fit import StepFit
 
 STAY, BEGIN = 1.03, 1.08

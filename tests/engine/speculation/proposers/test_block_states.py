@@ -2,7 +2,7 @@
 
 import torch
 
-from engine.speculation.block_states import BlockEnd, BlockStates
+from engine.speculation.proposers.block_states import BlockEnd, BlockStates
 
 CPU = torch.device("cpu")
 

@@ -33,9 +33,9 @@ from engine.model.attention import Attention, AttentionStep
 from engine.model.batch import Batch, Ints, Sampled, build_batch
 from engine.model.model import Stored
 from engine.plan import PENDING, Plan, Proposal, StepResult, Work
-from engine.speculation.block_states import BlockEnd, BlockStates
-from engine.speculation.eagle_head import EagleHead
-from engine.speculation.kept_states import KeptStates
+from engine.speculation.proposers.block_states import BlockEnd, BlockStates
+from engine.speculation.proposers.eagle_head import EagleHead
+from engine.speculation.proposers.kept_states import KeptStates
 
 STATES_BYTES = 32 << 20
 """Memory for the states of blocks' last tokens, at most: with 4,096 values of bf16 those of 65,536 tokens."""
@@ -51,7 +51,7 @@ class _Followed:
 
 
 class EagleProposer:
-    """See `engine.speculation.proposer.ModelProposer`. The executor has it follow each step."""
+    """See `engine.speculation.proposers.model_proposer.ModelProposer`. The executor has it follow each step."""
 
     def __init__(
         self, head: EagleHead[Any], backend: Backend[Any, Any], pool: KVPool, attention: Attention[Any], most: int
@@ -127,7 +127,8 @@ class EagleProposer:
                 continue
             own = len(work.token_ids) - len(work.proposed)
             first, row = work.start + own, begin + own - 1  # of the first token that came; of the state before it
-            known = min(len(tokens), len(work.proposed) + 1)  # tokens before which the states are known
+            # tokens before which the states are known
+            known = min(len(tokens), len(result.accepted.get(index, ())) + 1)
             most = min(work.propose, self._capacity(work) - (first + known - 1)) if known == len(tokens) else 0
             count = known if most > 0 else known - 1
             kept.append((work.sequence, first + known - 2, first + count - 1, row + known - 1))

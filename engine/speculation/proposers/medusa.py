@@ -24,8 +24,8 @@ from engine.device import to_device
 from engine.model.linear import Linear
 from engine.model.model import Model
 from engine.plan import Plan, Proposal, StepResult
-from engine.speculation.choices import Tree
-from engine.verification import accepted, row_count
+from engine.speculation.proposers.choices import Tree
+from engine.speculation.verify.verification import row_count
 
 BEST = Draw(Sampling(seed=0, temperature=0.0), (0,), 0)
 """Draws the likeliest token."""
@@ -71,7 +71,7 @@ class _Asked(NamedTuple):
 
 
 class MedusaProposer:
-    """See `engine.speculation.proposer.ModelProposer`."""
+    """See `engine.speculation.proposers.model_proposer.ModelProposer`."""
 
     def __init__(self, heads: MedusaHeads, model: Model[Any], backend: Backend[Any, Any], tree: Tree) -> None:
         """Guesses what stands in `tree`, whose choices have no more ranks than the model has tokens."""
@@ -116,7 +116,7 @@ class MedusaProposer:
             if work.sampling is None:
                 continue
             if work.propose and came and len(work.samples) == 1:
-                right = accepted(work, came)
+                right = result.accepted.get(number, [])
                 draws = min(len(right) + 1, len(came))
                 last = right[draws - 2] + 1 if draws > 1 else 0
                 # Those who came behind the last draw, forced by a grammar, were the first heads' to guess.

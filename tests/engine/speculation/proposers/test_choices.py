@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from engine.speculation.choices import MOST, Tree, assumed, likeliest, problem
+from engine.speculation.proposers.choices import MOST, Tree, assumed, likeliest, problem
 
 
 def chance(choice: tuple[int, ...]) -> float:

@@ -27,7 +27,7 @@ from engine.model.linear import LinearFactory
 from engine.model.read_config import read_config
 from engine.model.transformer import Transformer
 from engine.model.weights import Checkpoint
-from engine.speculation.eagle_head import EagleHead, HeadNorms
+from engine.speculation.proposers.eagle_head import EagleHead, HeadNorms
 
 COPIES = ("embed_tokens.", "lm_head.")
 

@@ -8,10 +8,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from engine.blocks.manager import BlockManager
 from engine.schedule.scheduler import Scheduler
-from engine.schedule.speculation.earlier import BEFORE, SALTS, EarlierAnswers
-from engine.schedule.speculation.ngram import NGram
-from engine.schedule.speculation.speculation import Speculation
-from engine.schedule.speculation.suffixes import ENOUGH
+from engine.schedule.speculation import Speculation
+from engine.speculation.proposers.earlier_answers import BEFORE, SALTS, EarlierAnswers
+from engine.speculation.proposers.ngram import NGram
+from engine.speculation.proposers.suffixes import ENOUGH
 from tests.engine.blocks.test_blocks import spec
 from tests.engine.schedule.test_prompt_scores import run
 from tests.engine.schedule.test_scheduler import GREEDY, job

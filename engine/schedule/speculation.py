@@ -1,18 +1,18 @@
-"""Speculates: has what follows a sequence's tokens guessed, and judges what became of the guesses.
+"""Plans draft tokens for sequences, and keeps account of how many of them are accepted.
 
-A step verifies guesses beside the next token (`engine/verification.py`); the tokens are those that would come without
-any (after Leviathan et al. and Chen et al., 2023, but with a draw that the guesses have no part in). So how many are
-made, and by whom, is a question of time alone.
+A step verifies draft tokens beside the next token (`engine/speculation/verify`), and the output is the one of a step
+without any (after Leviathan et al. and Chen et al., 2023, but with draws that the draft tokens have no part in). So
+how many are drafted, and by which proposer, is a question of time alone.
 """
 
-from collections.abc import Sequence as Tokens
+from collections.abc import Sequence as Indices
 
 from engine.blocks.manager import BlockManager
 from engine.plan import NOTHING, Proposal, Work
 from engine.schedule.sequence import Sequence, SequenceState
-from engine.schedule.speculation.controller import Controller, Decoding
-from engine.schedule.speculation.proposing import Proposer
-from engine.verification import judged
+from engine.speculation.control.controller import Controller, Decoding
+from engine.speculation.proposers.proposer import Proposer
+from engine.speculation.verify.verification import judged_drafts
 from infra.redis.records import SpeculationCounts
 
 LOOK_STEPS = 8
@@ -140,7 +140,7 @@ class Speculation:
         self._guessing += 1
         return proposal.first(self._fitting(sequence, count, batch))
 
-    def judge(self, sequence: Sequence, work: Work, tokens: Tokens[int], proposed: Proposal | None) -> None:
+    def judge(self, sequence: Sequence, work: Work, accepted: Indices[int], proposed: Proposal | None) -> None:
         """Takes what came of a step: `tokens` for its guesses, and the engine's guesses for the next step.
 
         What the step computed beyond the sequence's tokens is forgotten: the next steps write over it.
@@ -150,7 +150,7 @@ class Speculation:
             sequence.guessed = 0
             if sequence.state is SequenceState.RUNNING:
                 sequence.planned = sequence.computed
-            self._learn(sequence, work, tokens)
+            self._learn(sequence, work, accepted)
 
     def ended(self, sequence: Sequence) -> None:
         """Takes note that a sequence's answer is whole."""
@@ -170,15 +170,15 @@ class Speculation:
         """Counts guesses since the start."""
         return SpeculationCounts(self._works, self._guessed, self._proposed, tuple(self._accepted), self._seconds)
 
-    def _learn(self, sequence: Sequence, work: Work, tokens: Tokens[int]) -> None:
-        guesses = judged(work, tokens)
+    def _learn(self, sequence: Sequence, work: Work, accepted: Indices[int]) -> None:
+        judged = judged_drafts(work, accepted)
         self._guessed += 1
         self._proposed += len(work.proposed)
-        for depth in range(sum([right for _, right in guesses])):
+        for depth in range(len(accepted)):
             self._accepted[depth] += 1
         if self._controller is not None:
-            self._seconds += self._controller.learn(sequence.trust, sequence.evidence, len(work.proposed), guesses)
-        if any([right for _, right in guesses]):
+            self._seconds += self._controller.learn(sequence.trust, sequence.evidence, len(work.proposed), judged)
+        if accepted:
             sequence.trust.succeeds()
             self._awake = self.step + AWAKE
         elif not self.in_engine:

@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Sequence
 
 from engine.plan import NOTHING, Proposal
-from engine.schedule.speculation.suffixes import NO_MATCH, Suffixes
+from engine.speculation.proposers.suffixes import NO_MATCH, Suffixes
 
 SALTS = 64
 """Salts whose answers are kept: those that were asked for last."""

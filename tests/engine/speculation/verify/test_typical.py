@@ -8,7 +8,7 @@ from demo_model.corpus import conversations
 from demo_model.evaluate import prompt
 from engine.backends.adjuster import FORBIDDEN
 from engine.plan import Work
-from engine.typical import DELTA, EPSILON, followed, likely, may_be_typical
+from engine.speculation.verify.typical import DELTA, EPSILON, followed, likely, may_be_typical
 from tests.engine.drive import GREEDY
 from tests.engine.grammars.answering import DEMO
 from tests.engine.speculation.serving import Asked, Serving

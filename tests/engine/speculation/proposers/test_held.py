@@ -1,6 +1,6 @@
 """Of which tokens a draft's KV is there: by the marks that it leaves in blocks, whatever becomes of their numbers."""
 
-from engine.speculation.held import HeldKV
+from engine.speculation.proposers.held import HeldKV
 
 TEXT = list(range(100, 120))
 

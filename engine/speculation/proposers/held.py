@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from contracts.kv.spec import blocks_for
 from engine.backends.adjusting.recent import Recent
-from engine.verification import foreseen
+from engine.speculation.verify.verification import common_prefix
 
 
 @dataclass
@@ -53,7 +53,7 @@ class HeldKV:
             text.keys.append(hash((text.keys[-1] if first else 0, *tokens[first : first + size])))
         whole = self._whole(text, table)
         held = whole * size
-        written = text.held + foreseen(text.ahead, [*tokens[text.held :], *came])
+        written = text.held + common_prefix(text.ahead, [*tokens[text.held :], *came])
         for at, (block, before) in enumerate(zip(table[whole:], text.blocks[whole:], strict=False), whole):
             if written <= held or block != before or self._marks.get(block) != ~sequence:
                 break

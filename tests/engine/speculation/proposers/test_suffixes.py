@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.schedule.speculation.suffixes import AT_ONCE, ENOUGH, LAG, NO_MATCH, WINDOW, Suffixes, continued
+from engine.speculation.proposers.suffixes import AT_ONCE, ENOUGH, LAG, NO_MATCH, WINDOW, Suffixes, continued
 
 TEXTS = st.lists(st.integers(0, 3), min_size=1, max_size=120) | st.lists(st.integers(0, 2**31), max_size=60)
 

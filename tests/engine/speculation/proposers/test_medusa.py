@@ -12,15 +12,15 @@ from contracts.messages.sampling import Sampling
 from demo_model.corpus import conversations
 from demo_model.evaluate import prompt
 from engine.plan import Plan, Proposal, StepResult, Work
-from engine.speculation.choices import MOST, Tree, likeliest
-from engine.speculation.proposer import ModelProposer
+from engine.speculation.proposers.choices import MOST, Tree, likeliest
+from engine.speculation.proposers.model_proposer import ModelProposer
 from engine.start.load import LoadedEngine
 from tests.engine.drive import GREEDY
 from tests.engine.grammars.answering import DEMO, VOCABULARY, random_model
 from tests.engine.speculation.medusa_heads import ReferenceHeads, build_heads, states
 from tests.engine.speculation.prompting import Prompting
+from tests.engine.speculation.proposers.test_draft import SAMPLINGS
 from tests.engine.speculation.serving import Asked, Serving
-from tests.engine.speculation.test_draft import SAMPLINGS
 from tests.engine.test_golden import make_engine
 from tests.reference import make_prompts
 
@@ -116,11 +116,15 @@ def test_tokens_that_a_grammar_gave_take_the_first_heads_guesses_place(
     of_text = states(model, [*text, 7, 8])
 
     with torch.inference_mode():
-        found = engine.proposer.propose(Plan(0, [work]), StepResult(0, [[7, 9, 1, 2, 3]]), of_text[11:14])
-        all_past = engine.proposer.propose(Plan(0, [work]), StepResult(0, [[7, 9, 1, 2, 3, 4]]), of_text[11:14])
+        found = engine.proposer.propose(
+            Plan(0, [work]), StepResult(0, [[7, 9, 1, 2, 3]], accepted={0: [0]}), of_text[11:14]
+        )
+        all_past = engine.proposer.propose(
+            Plan(0, [work]), StepResult(0, [[7, 9, 1, 2, 3, 4]], accepted={0: [0]}), of_text[11:14]
+        )
         few = structs.replace(work, token_ids=[text[-1]], proposed=(), propose=2)
         other = structs.replace(work, parents=(-1, -1))
-        of_other = engine.proposer.propose(Plan(0, [other]), StepResult(0, [[8, 9]]), of_text[11:14])
+        of_other = engine.proposer.propose(Plan(0, [other]), StepResult(0, [[8, 9]], accepted={0: [1]}), of_text[11:14])
         of_few = engine.proposer.propose(Plan(0, [few]), StepResult(0, [[7]]), of_text[11:12])
     assert found == {0: Proposal(best(heads, of_text[12], 1, behind=3).tokens)}
     assert all_past == {}

@@ -5,9 +5,9 @@ Saxena, 2023). It needs no model and microseconds, and finds nothing in a text t
 """
 
 from engine.plan import NOTHING, Proposal
-from engine.schedule.sequence import Sequence
-from engine.schedule.speculation.earlier import EarlierAnswers
-from engine.schedule.speculation.suffixes import ENOUGH, Suffixes, continued
+from engine.speculation.proposers.earlier_answers import EarlierAnswers
+from engine.speculation.proposers.proposer import DraftedSequence
+from engine.speculation.proposers.suffixes import ENOUGH, Suffixes, continued
 
 
 class NGram:
@@ -19,7 +19,7 @@ class NGram:
         """Guesses from `earlier` answers too; None: from none."""
         self._earlier = earlier
 
-    def propose(self, sequence: Sequence, most: int) -> Proposal:
+    def propose(self, sequence: DraftedSequence, most: int) -> Proposal:
         """See `Proposer`. The index of a text is kept with its sequence, and goes with it."""
         if sequence.suffixes is None:
             sequence.suffixes = Suffixes(sequence.plan_length)
@@ -31,7 +31,7 @@ class NGram:
                 return guesses
         return Proposal(continued(tokens, match.place, most), match.length) if match.length else NOTHING
 
-    def ended(self, sequence: Sequence) -> None:
+    def ended(self, sequence: DraftedSequence) -> None:
         """See `Proposer`."""
         if self._earlier is not None:
             self._earlier.keep(sequence.prompt.salt, sequence.tokens, sequence.prompt_tokens)

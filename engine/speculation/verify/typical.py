@@ -19,7 +19,7 @@ from torch import Tensor
 from engine.backends.reference.processed import processed
 from engine.device import to_device
 from engine.plan import Work
-from engine.verification import parents_of, row_count
+from engine.speculation.verify.verification import parents_of, row_count
 
 EPSILON, DELTA = 0.09, 0.3
 """The published heads' own, of FasterDecoding/Medusa."""

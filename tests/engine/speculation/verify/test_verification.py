@@ -14,9 +14,16 @@ from engine.blocks.manager import BlockManager
 from engine.executor import Executor
 from engine.plan import Proposal, Work
 from engine.schedule.sequence import Sequence as EngineSequence
-from engine.schedule.speculation.speculation import Speculation
+from engine.schedule.speculation import Speculation
+from engine.speculation.verify.verification import (
+    DRAWN,
+    NONE_LEFT,
+    NOT_FINITE,
+    accepted_drafts,
+    judged_drafts,
+    verified_rows,
+)
 from engine.start.load import LoadedEngine
-from engine.verification import DRAWN, NONE_LEFT, NOT_FINITE, accepted, drawn, judged, rows_that_count
 from gateway.grammar.texts import of_json_schema, of_regex
 from tests.engine.grammars.answering import ENDS, PROMPT, Answer, Batch, grammar_sampling, masks_of, random_model
 from tests.engine.grammars.schemas import SCHEMAS
@@ -132,13 +139,13 @@ def test_what_is_drawn_is_what_is_drawn_without_guesses(model: Path, backend: st
 def test_draws_count_up_to_the_first_that_was_not_guessed() -> None:
     work = Work(1, 4, [9, 5, 6, 7], ([1],), Sampling(seed=0), proposed=(5, 6, 7))
     fine = [DRAWN] * 4
-    assert drawn(work, [5, 6, 7, 8], fine) == ([0, 1, 2, 3], DRAWN)
-    assert drawn(work, [5, 1, 7, 8], fine) == ([0, 1], DRAWN)
-    assert drawn(work, [1, 6, 7, 8], fine) == ([0], DRAWN)
-    assert drawn(work, [1, 6, 7, 8], [DRAWN, NOT_FINITE, NOT_FINITE, NONE_LEFT]) == ([0], DRAWN)
-    assert drawn(work, [5, 6, 7, 8], [DRAWN, DRAWN, NOT_FINITE, DRAWN]) == ([], NOT_FINITE)
-    assert drawn(work, [5, 6, 7, 8], [DRAWN, DRAWN, NONE_LEFT, DRAWN]) == ([0, 1], DRAWN)
-    assert drawn(work, [5, 6, 7, 8], [NONE_LEFT, *fine[1:]]) == ([], NONE_LEFT)
+    assert verified_rows(work, [5, 6, 7, 8], fine) == ([0, 1, 2, 3], DRAWN)
+    assert verified_rows(work, [5, 1, 7, 8], fine) == ([0, 1], DRAWN)
+    assert verified_rows(work, [1, 6, 7, 8], fine) == ([0], DRAWN)
+    assert verified_rows(work, [1, 6, 7, 8], [DRAWN, NOT_FINITE, NOT_FINITE, NONE_LEFT]) == ([0], DRAWN)
+    assert verified_rows(work, [5, 6, 7, 8], [DRAWN, DRAWN, NOT_FINITE, DRAWN]) == ([], NOT_FINITE)
+    assert verified_rows(work, [5, 6, 7, 8], [DRAWN, DRAWN, NONE_LEFT, DRAWN]) == ([0, 1], DRAWN)
+    assert verified_rows(work, [5, 6, 7, 8], [NONE_LEFT, *fine[1:]]) == ([], NONE_LEFT)
 
 
 def on_the_way(parents: Sequence[int], proposed: Sequence[int], drawn_at: Callable[[int, int], int]) -> list[int]:
@@ -178,9 +185,9 @@ def test_no_guess_behind_a_rejected_branch_comes(work: Work, tokens: list[int]) 
     """Siblings 7 and 9, with 7 drawn first and 9 behind it: the guess 9 stands behind another text than the draw 9."""
     tokens = tokens[: 1 + len(work.proposed)]  # one drawn from each row
     way = on_the_way(work.parents, work.proposed, lambda guess, _: tokens[guess + 1])
-    assert rows_that_count(work, tokens) == [0, *(guess + 1 for guess in way)]
-    came = [tokens[row] for row in rows_that_count(work, tokens)]
-    assert list(accepted(work, came)) == way
+    rows, _ = verified_rows(work, tokens, [DRAWN] * len(tokens))
+    assert rows == [0, *(guess + 1 for guess in way)]
+    assert accepted_drafts(work, [tokens[row] for row in rows]) == way
 
 
 @given(trees(), st.lists(st.integers(0, 8), max_size=9))
@@ -188,9 +195,9 @@ def test_no_guess_behind_a_rejected_branch_comes(work: Work, tokens: list[int]) 
 def test_the_guesses_that_came_true_are_followed_through_the_text(work: Work, came: list[int]) -> None:
     """What came may be longer or shorter than what was guessed; a guess is judged behind its own text only."""
     way = on_the_way(work.parents, work.proposed, lambda _, place: came[place] if place < len(came) else -1)
-    assert list(accepted(work, came)) == way
-    assert [guess for guess, right in judged(work, came) if right] == way
+    assert accepted_drafts(work, came) == way
+    assert [guess for guess, right in judged_drafts(work, way) if right] == way
     told = {-1, *way}
-    assert {guess for guess, _ in judged(work, came)} <= {
+    assert {guess for guess, _ in judged_drafts(work, way)} <= {
         guess for guess, parent in enumerate(work.parents) if parent in told
     }

@@ -29,7 +29,7 @@ SURE = 0.99
 
 
 Judged = Sequence[tuple[int, bool]]
-"""Holds guesses that were judged, by their place, and whether they came true: see `engine.verification.judged`."""
+"""Draft tokens that a step has tested, by index, and whether each was accepted: see `judged_drafts`."""
 
 
 class Trust:

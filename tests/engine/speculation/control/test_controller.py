@@ -5,8 +5,8 @@ from collections import Counter, deque
 
 import pytest
 
-from engine.schedule.speculation.agreement import LONGEST_REST, LONGEST_SHY_REST, Agreement, Trust
-from engine.schedule.speculation.controller import PROBE, PROBE_STEPS, Controller
+from engine.speculation.control.acceptance_rates import LONGEST_REST, LONGEST_SHY_REST, Agreement, Trust
+from engine.speculation.control.controller import PROBE, PROBE_STEPS, Controller
 from pricing.fit import StepFit
 from pricing.steps import StepCosts, StepWork
 

@@ -27,7 +27,7 @@ from engine.model.batch import Batch, BlockTables, GroupTables, Ints, block_tabl
 from engine.model.config import TextModel
 from engine.model.model import Model
 from engine.plan import Plan, Proposal, StepResult, Work
-from engine.speculation.held import HeldKV
+from engine.speculation.proposers.held import HeldKV
 
 AT_ONCE = 64
 """Sequences that are guessed for in one step."""
@@ -72,7 +72,7 @@ def own_blocks(most: int, block_tokens: int) -> int:
 
 
 class DraftProposer:
-    """See `engine.speculation.proposer.ModelProposer`."""
+    """See `engine.speculation.proposers.model_proposer.ModelProposer`."""
 
     def __init__(self, draft: DraftModel, vocab: int, most: int, chunk: int) -> None:
         """Guesses up to `most` tokens of the target's `vocab` for a sequence, and computes up to `chunk` in a step."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from engine.schedule.speculation.trial import BUDGET, Trial
+from engine.speculation.control.trial import BUDGET, Trial
 
 COUNTS = (0, 1, 2, 4)
 Step = Callable[[int], tuple[float, float]]
