@@ -1,10 +1,8 @@
 """Lists the formats that are known: of tools, and of thinking. Where several fit a template, the first is taken."""
 
-from gateway.output.formats.deepseek import DEEPSEEK_V3, DEEPSEEK_V31
 from gateway.output.formats.family import Family
-from gateway.output.formats.functionary import FUNCTIONARY_V31, FUNCTIONARY_V32
+from gateway.output.formats.functionary_v32 import FUNCTIONARY_V32
 from gateway.output.formats.gemma4 import GEMMA4
-from gateway.output.formats.glm45 import GLM45
 from gateway.output.formats.harmony import CHANNELS, HARMONY
 from gateway.output.formats.json_calls import (
     APERTUS,
@@ -18,14 +16,14 @@ from gateway.output.formats.json_calls import (
     MINIMAX,
     NEMOTRON,
 )
-from gateway.output.formats.kimi_k2 import KIMI_K2
 from gateway.output.formats.llama3_json import LLAMA3_JSON
 from gateway.output.formats.mistral import MISTRAL, MISTRAL_NAMED
+from gateway.output.formats.named_calls import DEEPSEEK_V3, DEEPSEEK_V31, FUNCTIONARY_V31, KIMI_K2, SOLAR_OPEN
 from gateway.output.formats.pythonic import LFM2, PYTHONIC
-from gateway.output.formats.solar_open import SOLAR_OPEN
 from gateway.output.formats.tagged_calls import (
     DEEPSEEK_V4,
     DEEPSEEK_V32,
+    GLM45,
     HUNYUAN,
     MINICPM5,
     MINIMAX_M2,

@@ -1,17 +1,18 @@
-"""Reads and constrains calls that are a name and a JSON object between markers, several perhaps in a section.
+"""Reads and constrains calls that are a name and a JSON object between markers. Some formats group calls in a section.
 
     <|tool_calls_section_begin|><|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}<|tool_call_end|>…
 
-Before the name there may be another word, such as an id or the kind of the tool.
+Another word may stand before the name, such as the call's id or the tool's kind. At the end are the formats.
 """
 
 import re
 from collections.abc import Callable
 from typing import NamedTuple
 
+from gateway.grammar.texts import literal
 from gateway.output.formats.call_object import Found, arguments_value
 from gateway.output.formats.family import Family
-from gateway.output.lark import HEAD, TokenId, either, mark, start
+from gateway.output.lark import HEAD, TokenId, arguments, either, mark, start
 from gateway.output.reader import Marks, Reader, Steps, kept, told
 from gateway.output.tools import Tool, ToolUse
 
@@ -120,3 +121,80 @@ def _grammar(form: NamedCalls, use: ToolUse, token_id: TokenId) -> str:
         + start(use, form.section, token_id, again=False)
         + f"body: call{more} {marked(form.section_end)}\ncall: {marked(form.call)} {calls}"
     )
+
+
+# formats --------------------------------------------------------------------------------------------------------------
+
+# <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f
+# ```json
+# {"a": 1}
+# ```<｜tool▁call▁end｜><｜tool▁calls▁end｜>
+# This is V3 and R1. V3.1 writes f<｜tool▁sep｜>{"a": 1} between the inner markers. Both are read, whichever of them the
+# chat template has; answers are constrained to the template's.
+_DEEPSEEK_SEPARATOR = "<｜tool▁sep｜>"
+
+
+def _fenced(tool: Tool, mark: Mark) -> str:
+    named, end = literal(f"{tool.name}\n{FENCE}json\n"), literal(f"\n{FENCE}")
+    return f"{literal('function')} {mark(_DEEPSEEK_SEPARATOR)} {named} {arguments(tool)} {end}"
+
+
+_DEEPSEEK = NamedCalls(
+    section="<｜tool▁calls▁begin｜>",
+    section_end="<｜tool▁calls▁end｜>",
+    call="<｜tool▁call▁begin｜>",
+    separators=(_DEEPSEEK_SEPARATOR,),
+    call_end="<｜tool▁call▁end｜>",
+    rule=lambda tool, mark: f"{literal(tool.name)} {mark(_DEEPSEEK_SEPARATOR)} {arguments(tool)}",
+)
+DEEPSEEK_V3 = named_family("deepseek_v3", _DEEPSEEK._replace(rule=_fenced, between="SPACE?"), f"{FENCE}json")
+DEEPSEEK_V31 = named_family("deepseek_v31", _DEEPSEEK)
+
+# <|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"a": 1}<|tool_call_end|>…:
+# names are ids that count the calls.
+_KIMI_SEPARATOR = "<|tool_call_argument_begin|>"
+KIMI_K2 = named_family(
+    "kimi_k2",
+    NamedCalls(
+        section="<|tool_calls_section_begin|>",
+        section_end="<|tool_calls_section_end|>",
+        call="<|tool_call_begin|>",
+        separators=(_KIMI_SEPARATOR,),
+        call_end="<|tool_call_end|>",
+        rule=lambda tool, mark: (
+            f"{literal(f'functions.{tool.name}:')} /[0-9]{{1,3}}/ {mark(_KIMI_SEPARATOR)} {arguments(tool)}"
+        ),
+        named=re.compile(r"(?:functions\.)?(\S+?)(?::\d+)?"),
+    ),
+)
+
+# <|tool_calls|><|tool_call:begin|>id<|tool_call:name|>f<|tool_call:args|>{"a": 1}<|tool_call:end|><|calls|>
+_SOLAR_NAME, _SOLAR_ARGUMENTS = "<|tool_call:name|>", "<|tool_call:args|>"
+SOLAR_OPEN = named_family(
+    "solar_open",
+    NamedCalls(
+        section="<|tool_calls|>",
+        section_end="<|calls|>",
+        call="<|tool_call:begin|>",
+        separators=(_SOLAR_NAME, _SOLAR_ARGUMENTS),
+        call_end="<|tool_call:end|>",
+        rule=lambda tool, mark: (
+            f"/[A-Za-z0-9_-]{{1,40}}/ {mark(_SOLAR_NAME)} {literal(tool.name)} {mark(_SOLAR_ARGUMENTS)} "
+            f"{arguments(tool)}"
+        ),
+    ),
+)
+
+# <function=f>{"a": 1}</function>
+FUNCTIONARY_V31 = named_family(
+    "functionary_v31",
+    NamedCalls(
+        section="",
+        section_end="",
+        call="<function=",
+        separators=(">",),
+        call_end="</function>",
+        rule=lambda tool, mark: f"{literal(f'{tool.name}>')} {arguments(tool)}",
+        tokens=False,
+    ),
+)

@@ -1,4 +1,4 @@
-"""Describes calls whose arguments stand between tags, several perhaps in a section: all such formats but GLM's.
+"""Reads and constrains calls whose arguments stand between tags. Some formats group calls in a section.
 
 <tool_call>
 <function=weather>
@@ -25,15 +25,17 @@ class TaggedCalls(NamedTuple):
     section: str  # before the first call; "": nothing
     section_end: str
     call: str
-    name_end: str
+    name_end: str  # "": the name is one word, which a line break or a tag ends
     tags: Tags
-    several: bool = True  # calls may stand in a section
-    tokens: tuple[str, ...] | None = None  # special tokens in its markers; None: those of sections are
+    several: bool = True  # a section may have several calls
+    tokens: tuple[str, ...] | None = None  # special tokens in its markers; None: the section's markers
+    words: tuple[str, ...] = ()  # that tell its chat templates from those of other formats; (): the first marker
 
 
 def tagged_family(name: str, form: TaggedCalls) -> Family:
     """Returns the family of a format."""
-    opening, name_end = Marks(*filter(None, (form.section, form.call))), Marks(form.name_end)
+    opening = Marks(*filter(None, (form.section, form.call)))
+    name_end = Marks(form.name_end) if form.name_end else Marks("\n", form.tags.key, form.tags.end, form.call)
 
     def read(reader: Reader, use: ToolUse, prompt: str) -> Steps[None]:
         return _read(reader, use, form, opening, name_end)
@@ -43,7 +45,7 @@ def tagged_family(name: str, form: TaggedCalls) -> Family:
 
     markers = tuple(filter(None, (form.section, form.section_end))) if form.tokens is None else form.tokens
     own = tuple(filter(None, (form.section, form.call)))
-    return Family(name, markers, read, grammar, words=own, written=own)
+    return Family(name, markers, read, grammar, words=form.words or own, written=() if form.words else own)
 
 
 # reading --------------------------------------------------------------------------------------------------------------
@@ -64,9 +66,13 @@ def _call(reader: Reader, use: ToolUse, form: TaggedCalls, found: str, name_end:
         yield from reader.space()
         if not (yield from reader.skip(form.call)):
             return False
+    yield from reader.space()
     words: list[str] = []
     named = yield from kept(reader.until(name_end), words)
     name = "".join(words).strip()
+    if not form.name_end:
+        reader.unread(named)
+        name = name if len(name.split()) == 1 else ""
     return bool(named and name) and (yield from read_arguments(reader, use, name, form.tags))
 
 
@@ -75,13 +81,14 @@ def _call(reader: Reader, use: ToolUse, form: TaggedCalls, found: str, name_end:
 
 def _grammar(form: TaggedCalls, use: ToolUse, token_id: TokenId) -> str:
     """Returns the grammar of an answer."""
-    name_end, end = mark(form.name_end, token_id), mark(form.tags.end, token_id)
+    name_end = mark(form.name_end, token_id) if form.name_end else ""
+    end = mark(form.tags.end, token_id)
     calls = either(
         f"{literal(tool.name)} {name_end} SPACE? tool_{number} {end}" for number, tool in enumerate(use.tools)
     )
     rules = f"named: {calls}\n" + argument_rules(use.tools, form.tags, token_id)
     if not form.section:
-        return HEAD + start(use, form.call, token_id) + f"body: named\n{rules}"
+        return HEAD + start(use, form.call, token_id) + f"body: {'' if form.name_end else 'SPACE? '}named\n{rules}"
     more = " (SPACE? call)*" if form.several and use.parallel else ""
     body = f"body: SPACE? call{more} SPACE? {mark(form.section_end, token_id)}\n"
     call = f"call: {mark(form.call, token_id)} named\n"
@@ -99,6 +106,15 @@ _LINES = Tags("<parameter=", ">", "", "</parameter>", "</function>", lines=True)
 # <tool_call><function=f><parameter=a>1</parameter></function></tool_call>, all in lines
 QWEN3_CODER = tagged_family(
     "qwen3_coder", TaggedCalls("<tool_call>", "</tool_call>", FUNCTION, ">", _LINES, several=False)
+)
+# <tool_call>f
+# <arg_key>a</arg_key>
+# <arg_value>1</arg_value>
+# </tool_call>
+_GLM = Tags("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "</tool_call>")
+GLM45 = tagged_family(
+    "glm45",
+    TaggedCalls("", "", "<tool_call>", "", _GLM, tokens=("<tool_call>", *_GLM[:5]), words=(_GLM.key,)),
 )
 # <seed:tool_call><function=f><parameter=a>1</parameter></function></seed:tool_call>
 SEED_OSS = tagged_family(

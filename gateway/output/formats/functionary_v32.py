@@ -1,27 +1,20 @@
-"""Describes the formats of Functionary: that of v3.1, with tags, and that of v3.2, with recipients.
-
-    <function=weather>{"place": "Oslo"}</function>
+"""Reads and constrains answers in the format of Functionary v3.2, in which every message names its recipient.
 
     >>>weather
     {"place": "Oslo"}
 
-In v3.2 all of an answer is addressed: the prompt ends with the first `>>>`, and what is said is for `all`.
+The prompt ends with the first `>>>`. Content is addressed to `all`.
 """
 
 from gateway.grammar.texts import literal
 from gateway.output.formats.call_object import Found, arguments_value
 from gateway.output.formats.family import Family
-from gateway.output.formats.named_calls import Mark, NamedCalls, named_family
 from gateway.output.lark import HEAD, TokenId, arguments, either, up_to
 from gateway.output.reader import Marks, Reader, Steps, kept, told
 from gateway.output.tools import Tool, ToolUse
 
 TO, ALL = ">>>", "all"
 _TO, _NAME_ENDS = Marks(TO), Marks("\n", TO)
-
-
-def _tagged(tool: Tool, mark: Mark) -> str:
-    return f"{literal(f'{tool.name}>')} {arguments(tool)}"
 
 
 def _read(reader: Reader, use: ToolUse, prompt: str) -> Steps[None]:
@@ -70,7 +63,4 @@ def _call(tool: Tool) -> str:
     return f"{named} {arguments(tool)} SPACE?"
 
 
-FUNCTIONARY_V31 = named_family(
-    "functionary_v31", NamedCalls("", "", "<function=", (">",), "</function>", rule=_tagged, tokens=False)
-)
 FUNCTIONARY_V32 = Family("functionary_v32", (), _read, _grammar, words=(f"{TO}${{recipient}}",))
