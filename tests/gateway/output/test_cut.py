@@ -7,9 +7,9 @@ import pytest
 
 from gateway.output.parts import OutputParser
 from gateway.output.tools import ToolUse
-from tests.gateway.output.composed import FAMILIES, USE, format_of, outputs, plain
+from tests.gateway.output.composed import EACH_READER, USE, format_of, outputs, plain
 
-families = pytest.mark.parametrize("family", FAMILIES)
+families = pytest.mark.parametrize("family", EACH_READER)
 
 
 def cut(parser: OutputParser, pieces: Iterable[str]) -> list[dict[str, Any]]:

@@ -12,13 +12,27 @@ from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
 from gateway.output.answer_format import AnswerFormat
 from gateway.output.tools import Tool, ToolUse
-from tests.gateway.output.composed import FAMILIES, ONE_CALL, TOOLS, USE, Output, format_of, outputs, parsed, refused
+from tests.gateway.output.composed import (
+    EACH_READER,
+    FAMILIES,
+    ONE_CALL,
+    TOOLS,
+    USE,
+    Output,
+    format_of,
+    outputs,
+    parsed,
+    refused,
+)
 from tests.gateway.output.grammars import Kind, Vocabulary
 
 PREAMBLES = ("harmony",)  # families that may say something before a call that has to come
-KINDS: tuple[Kind, ...] = ("special", "added", "spelled")
+OTHER_KINDS: tuple[Kind, ...] = ("added", "spelled")
 families = pytest.mark.parametrize("family", FAMILIES)
-kinds = pytest.mark.parametrize("kind", KINDS)
+vocabularies = pytest.mark.parametrize(
+    ("family", "kind"),
+    [(family, "special") for family in FAMILIES] + [(family, kind) for family in EACH_READER for kind in OTHER_KINDS],
+)
 
 
 @functools.cache
@@ -44,16 +58,14 @@ def only_calls(output: Output) -> bool:
     return bool(calls(output)) and not any("content" in part for part in output.parts)
 
 
-@families
-@kinds
+@vocabularies
 def test_a_composed_output_is_one_that_may_be_written(family: str, kind: Kind) -> None:
     known, words, found = in_grammar(family, kind)
     for output in found:
         assert words.accepted(known.grammar(output.prompt, USE), output.text) == output.text
 
 
-@families
-@kinds
+@vocabularies
 def test_where_a_call_has_to_come_calls_are_all_that_may_be_written(family: str, kind: Kind) -> None:
     known, words, found = in_grammar(family, kind)
     for output in found:
@@ -62,8 +74,7 @@ def test_where_a_call_has_to_come_calls_are_all_that_may_be_written(family: str,
         assert may == (only_calls(output) or preamble), output.text
 
 
-@families
-@kinds
+@vocabularies
 def test_a_second_call_is_refused_where_one_is_allowed(family: str, kind: Kind) -> None:
     known, words, found = in_grammar(family, kind)
     several = [output for output in found if calls(output) > 1]
@@ -78,8 +89,7 @@ def test_a_second_call_is_refused_where_one_is_allowed(family: str, kind: Kind) 
                 assert may, output.text
 
 
-@families
-@kinds
+@vocabularies
 def test_a_call_that_breaks_the_schema_is_refused(family: str, kind: Kind) -> None:
     known, words, _ = in_grammar(family, kind)
     assert refused(family)
@@ -107,7 +117,7 @@ def test_a_named_tool_is_the_only_one(family: str) -> None:
         ("gigachat3", 'So:<|message_sep|>\n\nfunction call<|role_sep|>\n{"name": "now", "arguments": {}}'),
     ],
 )
-@kinds
+@pytest.mark.parametrize("kind", ["special", "spelled"])
 def test_special_tokens_may_stand_around_what_is_said(family: str, text: str, kind: Kind) -> None:
     tokens = ("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|message_sep|>")
     words = Vocabulary((*format_of(family).markers(USE), *tokens), kind)
@@ -117,8 +127,7 @@ def test_special_tokens_may_stand_around_what_is_said(family: str, text: str, ki
 FORM = 'start: %json {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}'
 
 
-@families
-@kinds
+@vocabularies
 def test_an_answer_has_its_form_or_is_a_call(family: str, kind: Kind) -> None:
     known, words, found = in_grammar(family, kind)
     either, formed = known.grammar("", USE, FORM), known.grammar("", None, FORM)
@@ -134,8 +143,7 @@ def test_an_answer_has_its_form_or_is_a_call(family: str, kind: Kind) -> None:
             assert words.accepted(formed, output.text) != output.text
 
 
-@families
-@kinds
+@vocabularies
 def test_thinking_is_free_before_an_answer_that_has_a_form(family: str, kind: Kind) -> None:
     known, words, _ = in_grammar(family, kind)
     thinking = known.thinking
@@ -192,8 +200,7 @@ def written(words: Vocabulary, grammar: str, seed: int, most: int = 600) -> str 
     return None
 
 
-@families
-@kinds
+@vocabularies
 def test_what_a_grammar_lets_pass_is_read_as_calls_that_keep_to_the_schema(family: str, kind: Kind) -> None:
     use = ToolUse(CHOICES, must=True)
     words = Vocabulary(tuple(format_of(family).markers(use)), kind)
@@ -212,7 +219,7 @@ def test_what_a_grammar_lets_pass_is_read_as_calls_that_keep_to_the_schema(famil
             jsonschema.validate(json.loads(call["arguments"]), schemas[call["call"]])
 
 
-BROKEN = (
+BROKEN: tuple[dict[str, Any], ...] = (
     {"required": 5, "properties": {"a": {"enum": 5}, "b": {"type": "string", "const": 1}}},
     {"required": [["a"], {}], "properties": {"a": {"type": ["array", []], "minItems": "x", "maxItems": {}}}},
     {"properties": {"a": {"type": "array", "minItems": None}, "b": {"items": 5, "enum": None}}, "$defs": 5},
@@ -220,8 +227,8 @@ BROKEN = (
 )
 
 
-@families
-@pytest.mark.parametrize("schema", BROKEN)
-def test_a_tools_schema_that_is_none_is_left_to_the_check(family: str, schema: dict[str, Any]) -> None:
-    use = ToolUse((Tool("f", schema),), must=True)
-    assert "start:" in format_of(family, vocabulary(family, "added").token_id).grammar("", use)
+@pytest.mark.parametrize("family", EACH_READER)
+def test_a_tools_schema_that_is_none_is_left_to_the_check(family: str) -> None:
+    for schema in BROKEN:
+        use = ToolUse((Tool("f", schema),), must=True)
+        assert "start:" in format_of(family, vocabulary(family, "added").token_id).grammar("", use)

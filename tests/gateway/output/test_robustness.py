@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from gateway.output.answer_format import AnswerFormat
 from gateway.output.formats.family import Family
 from gateway.output.reader import Reader, ReadingParser
-from tests.gateway.output.composed import FAMILIES, USE, format_of, parsed, plain, written
+from tests.gateway.output.composed import EACH_READER, USE, format_of, parsed, plain, written
 
 MB = 1 << 20
-families = pytest.mark.parametrize("family", FAMILIES)
+families = pytest.mark.parametrize("family", EACH_READER)
 
 
 def calls(family: str, texts: list[str]) -> str:

@@ -46,15 +46,11 @@ async def check(running: Running, status: int, code: str | None, param: str | No
 RAW = {
     "empty": (b"", 400, "invalid_json"),
     "malformed": (b'{"messages": [', 400, "invalid_json"),
-    "trailing": (b'{"prompt": "a"} x', 400, "invalid_json"),
     "not an object": (b"[1]", 400, "invalid_json"),
-    "a bare word": (b"hello", 400, "invalid_json"),
     "not UTF-8": (b'{"prompt": "\xff\xfe"}', 400, "invalid_encoding"),
-    "Latin-1": ('{"prompt": "é"}'.encode("latin-1"), 400, "invalid_encoding"),
     "UTF-16": ('{"prompt": "a"}'.encode("utf-16"), 400, "invalid_encoding"),
     "a byte order mark": (b'\xef\xbb\xbf{"prompt": "a"}', 400, "invalid_json"),
     "NaN": (b'{"prompt": "a", "temperature": NaN}', 400, "invalid_json"),
-    "Infinity": (b'{"prompt": "a", "temperature": Infinity}', 400, "invalid_json"),
     "-Infinity": (b'{"prompt": "a", "top_p": -Infinity}', 400, "invalid_json"),
     "an overflow": (b'{"prompt": "a", "temperature": 1e999}', 400, "invalid_value"),
     "half a surrogate": (b'{"prompt": "\\ud800"}', 400, "invalid_json"),
@@ -66,11 +62,10 @@ RAW = {
 }
 
 
-@pytest.mark.parametrize("path", [CHAT, COMPLETION])
 @pytest.mark.parametrize("row", RAW)
-async def test_bodies(shared: Running, row: str, path: str) -> None:
+async def test_bodies(shared: Running, row: str) -> None:
     body, status, code = RAW[row]
-    await check(shared, status, code, None, url=path, content=body)
+    await check(shared, status, code, None, url=COMPLETION, content=body)
 
 
 async def test_a_body_without_a_length_is_bounded_too(shared: Running) -> None:
@@ -88,13 +83,13 @@ async def test_a_byte_order_mark_is_named(shared: Running) -> None:
     assert answer.json()["error"]["message"] == "the body is not JSON: it begins with a byte order mark"
 
 
-@pytest.mark.parametrize("kind", ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
+@pytest.mark.parametrize("kind", ["", "text/plain"])
 async def test_content_types(shared: Running, kind: str) -> None:
     body = json.dumps({"messages": MESSAGES}).encode()
     await check(shared, 415, "wrong_content_type", None, url=CHAT, content=body, headers={"content-type": kind})
 
 
-@pytest.mark.parametrize("charset", ["latin-1", "UTF-16", "windows-1252", "nonsense"])
+@pytest.mark.parametrize("charset", ["latin-1", "nonsense"])
 async def test_charsets(shared: Running, charset: str) -> None:
     kind = {"content-type": f"application/json; charset={charset}"}
     await check(shared, 415, "wrong_charset", None, url=CHAT, json={"messages": MESSAGES}, headers=kind)
@@ -107,7 +102,7 @@ async def test_utf8_may_be_named(shared: Running, kind: str) -> None:
     )
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "gzip, identity"])
+@pytest.mark.parametrize("encoding", ["gzip", "gzip, identity"])
 async def test_encodings(shared: Running, encoding: str) -> None:
     body = gzip.compress(json.dumps({"messages": MESSAGES}).encode())
     encoded = {"content-encoding": encoding}
@@ -146,11 +141,9 @@ BOTH: dict[str, tuple[dict[str, Any], str, str]] = {
     "max_tokens 0": ({"max_tokens": 0}, "conflicting_parameters", "max_tokens"),
     "max_tokens -1": ({"max_tokens": -1}, "invalid_value", "max_tokens"),
     "max_tokens text": ({"max_tokens": "5"}, "invalid_type", "max_tokens"),
-    "max_tokens float": ({"max_tokens": 1.5}, "invalid_type", "max_tokens"),
     "max_tokens true": ({"max_tokens": True}, "invalid_type", "max_tokens"),
     "max_tokens too large": ({"max_tokens": CONTEXT}, "context_length_exceeded", "max_tokens"),
     "max_tokens huge": ({"max_tokens": 10**30}, "context_length_exceeded", "max_tokens"),
-    "max_completion_tokens 0": ({"max_completion_tokens": 0}, "invalid_value", "max_completion_tokens"),
     "max_completion_tokens too large": (
         {"max_completion_tokens": CONTEXT},
         "context_length_exceeded",
@@ -161,31 +154,21 @@ BOTH: dict[str, tuple[dict[str, Any], str, str]] = {
         "conflicting_parameters",
         "max_completion_tokens",
     ),
-    "temperature -0.1": ({"temperature": -0.1}, "invalid_value", "temperature"),
     "temperature 2.1": ({"temperature": 2.1}, "invalid_value", "temperature"),
     "temperature text": ({"temperature": "NaN"}, "invalid_type", "temperature"),
     "top_p 0": ({"top_p": 0}, "invalid_value", "top_p"),
     "top_p 1.1": ({"top_p": 1.1}, "invalid_value", "top_p"),
     "top_k -2": ({"top_k": -2}, "invalid_value", "top_k"),
-    "top_k float": ({"top_k": 0.5}, "invalid_type", "top_k"),
-    "min_p 1.5": ({"min_p": 1.5}, "invalid_value", "min_p"),
-    "seed float": ({"seed": 1.5}, "invalid_type", "seed"),
     "seed huge": ({"seed": 1 << 70}, "invalid_value", "seed"),
     "stop number": ({"stop": 3}, "invalid_type", "stop"),
     "stop empty": ({"stop": ""}, "invalid_value", "stop"),
     "stop with an empty one": ({"stop": ["a", ""]}, "invalid_value", "stop[1]"),
-    "stop with a number": ({"stop": [1]}, "invalid_type", "stop[0]"),
     "too many stops": ({"stop": ["a"] * 17}, "invalid_value", "stop"),
     "stream text": ({"stream": "yes"}, "invalid_type", "stream"),
     "stream_options alone": ({"stream_options": {"include_usage": True}}, "conflicting_parameters", "stream_options"),
     "stream_options unknown": ({"stream": True, "stream_options": {"x": 1}}, "unknown_parameter", "stream_options.x"),
-    "user number": ({"user": 5}, "invalid_type", "user"),
-    "metadata text": ({"metadata": "x"}, "invalid_type", "metadata"),
     "metadata with a number": ({"metadata": {"x": 1}}, "invalid_type", "metadata[...]"),
-    "ignore_eos number": ({"ignore_eos": 1}, "invalid_type", "ignore_eos"),
-    "model number": ({"model": 1}, "invalid_type", "model"),
     "unknown": ({"temprature": 1}, "unknown_parameter", "temprature"),
-    "unknown and null": ({"temprature": None}, "unknown_parameter", "temprature"),
     **{
         f"{name} {value}": ({name: value}, "unsupported_parameter", name)
         for name, value in {
@@ -198,13 +181,11 @@ BOTH: dict[str, tuple[dict[str, Any], str, str]] = {
             "guided_decoding_backend": "mine",
         }.items()
     },
-    "presence_penalty 3": ({"presence_penalty": 3}, "invalid_value", "presence_penalty"),
     "frequency_penalty -3": ({"frequency_penalty": -3}, "invalid_value", "frequency_penalty"),
     "repetition_penalty 0": ({"repetition_penalty": 0}, "invalid_value", "repetition_penalty"),
     "logit_bias of a word": ({"logit_bias": {"cat": 1}}, "invalid_token_id", "logit_bias"),
     "logit_bias of another model's token": ({"logit_bias": {"50256": 1}}, "invalid_token_id", "logit_bias"),
     "logit_bias 101": ({"logit_bias": {"5": 101}}, "invalid_value", "logit_bias[...]"),
-    "logit_bias list": ({"logit_bias": [5]}, "invalid_type", "logit_bias"),
     "allowed_token_ids none": ({"allowed_token_ids": []}, "invalid_value", "allowed_token_ids"),
     "allowed_token_ids unknown": ({"allowed_token_ids": [5, 443]}, "invalid_token_id", "allowed_token_ids"),
     "stop_token_ids negative": ({"stop_token_ids": [-1]}, "invalid_token_id", "stop_token_ids"),
@@ -212,7 +193,6 @@ BOTH: dict[str, tuple[dict[str, Any], str, str]] = {
     "min_tokens above max_tokens": ({"min_tokens": 5, "max_tokens": 4}, "conflicting_parameters", "min_tokens"),
     "bad_words empty": ({"bad_words": [""]}, "invalid_value", "bad_words[0]"),
     "prompt_logprobs 21": ({"prompt_logprobs": 21}, "invalid_value", "prompt_logprobs"),
-    "prompt_logprobs -1": ({"prompt_logprobs": -1}, "invalid_value", "prompt_logprobs"),
     "prompt_logprobs in a stream": (
         {"prompt_logprobs": 1, "stream": True},
         "conflicting_parameters",
@@ -236,31 +216,22 @@ BOTH: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "guided_choice empty": ({"guided_choice": []}, "invalid_value", "guided_choice"),
     "n 0": ({"n": 0}, "invalid_value", "n"),
-    "n -1": ({"n": -1}, "invalid_value", "n"),
-    "n true": ({"n": True}, "invalid_type", "n"),
-    "n float": ({"n": 2.5}, "invalid_type", "n"),
-    "n text": ({"n": "2"}, "invalid_type", "n"),
     "n too large": ({"n": 17}, "invalid_value", "n"),
-    "n huge": ({"n": 10**30}, "invalid_value", "n"),
     "best_of less than n": ({"n": 4, "best_of": 2}, "conflicting_parameters", "best_of"),
     "best_of in a stream": ({"best_of": 2, "stream": True}, "conflicting_parameters", "best_of"),
     "best_of too large": ({"best_of": 17}, "invalid_value", "best_of"),
-    "best_of text": ({"best_of": "1"}, "invalid_type", "best_of"),
     "priority text": ({"priority": "high"}, "invalid_type", "priority"),
-    "priority float": ({"priority": 0.5}, "invalid_type", "priority"),
-    "priority too low": ({"priority": -(1 << 31) - 1}, "invalid_value", "priority"),
     "priority too high": ({"priority": 1 << 31}, "invalid_value", "priority"),
     "cache_salt empty": ({"cache_salt": ""}, "invalid_value", "cache_salt"),
-    "cache_salt number": ({"cache_salt": 5}, "invalid_type", "cache_salt"),
     "cache_salt too long": ({"cache_salt": "s" * 257}, "invalid_value", "cache_salt"),
 }
 
 
 @pytest.mark.parametrize("row", BOTH)
-@pytest.mark.parametrize("path", [CHAT, COMPLETION])
-async def test_parameters(shared: Running, row: str, path: str) -> None:
+async def test_parameters(shared: Running, row: str) -> None:
+    """Both paths share one type for these fields: a chat has every third row, a completion the others."""
     fields, code, param = BOTH[row]
-    own = {"messages": MESSAGES} if path == CHAT else {"prompt": "Hi!"}
+    path, own = (COMPLETION, {"prompt": "Hi!"}) if list(BOTH).index(row) % 3 else (CHAT, {"messages": MESSAGES})
     await check(shared, 400, code, param, url=path, json=own | fields)
 
 
@@ -268,13 +239,11 @@ ONLY_CHAT: dict[str, tuple[dict[str, Any], str, str]] = {
     "no messages": ({}, "missing_required_parameter", "messages"),
     "empty messages": ({"messages": []}, "invalid_value", "messages"),
     "too many messages": ({"messages": MESSAGES * (MOST_MESSAGES + 1)}, "invalid_value", "messages"),
-    "messages text": ({"messages": "Hi!"}, "invalid_type", "messages"),
     "message text": ({"messages": ["Hi!"]}, "invalid_type", "messages[0]"),
     "no role": ({"messages": [{"content": "a"}]}, "missing_required_parameter", "messages[0].role"),
     "unknown role": ({"messages": [{"role": "king", "content": "a"}]}, "invalid_value", "messages[0].role"),
     "no content": ({"messages": [{"role": "user"}]}, "missing_required_parameter", "messages[0].content"),
     "content null": ({"messages": [{"role": "user", "content": None}]}, "invalid_type", "messages[0].content"),
-    "content number": ({"messages": [{"role": "user", "content": 5}]}, "invalid_type", "messages[0].content"),
     "an image": (
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
         "invalid_value",
@@ -300,7 +269,6 @@ ONLY_CHAT: dict[str, tuple[dict[str, Any], str, str]] = {
         "no_tool_template",
         "tools",
     ),
-    "functions": ({"messages": MESSAGES, "functions": [{"name": "f"}]}, "no_tool_template", "functions"),
     "a tool without a function": (
         {"messages": MESSAGES, "tools": [{"type": "function"}]},
         "missing_required_parameter",
@@ -339,7 +307,6 @@ ONLY_CHAT: dict[str, tuple[dict[str, Any], str, str]] = {
         "continue_final_message",
     ),
     "chat_template": ({"messages": MESSAGES, "chat_template": "{{ 1 }}"}, "unsupported_parameter", "chat_template"),
-    "prompt": ({"messages": MESSAGES, "prompt": "a"}, "unknown_parameter", "prompt"),
 }
 
 
@@ -352,12 +319,10 @@ async def test_chats(shared: Running, row: str) -> None:
 ONLY_COMPLETION: dict[str, tuple[dict[str, Any], str, str]] = {
     "no prompt": ({}, "missing_required_parameter", "prompt"),
     "prompt number": ({"prompt": 5}, "invalid_type", "prompt"),
-    "prompt null": ({"prompt": None}, "invalid_type", "prompt"),
     "empty text": ({"prompt": ""}, "empty_prompt", "prompt"),
     "empty list": ({"prompt": []}, "invalid_value", "prompt"),
     "an empty list of ids": ({"prompt": [[]]}, "empty_prompt", "prompt"),
     "a mixture": ({"prompt": ["a", 1]}, "invalid_value", "prompt"),
-    "a float": ({"prompt": [1.5]}, "invalid_type", "prompt[0]"),
     "a negative id": ({"prompt": [5, -1]}, "invalid_token_id", "prompt"),
     "an id behind the vocabulary": ({"prompt": [443]}, "invalid_token_id", "prompt"),
     "a huge id": ({"prompt": [[1 << 80]]}, "invalid_token_id", "prompt"),
@@ -366,9 +331,7 @@ ONLY_COMPLETION: dict[str, tuple[dict[str, Any], str, str]] = {
     "too many prompts": ({"prompt": ["a"] * 129}, "invalid_value", "prompt"),
     "too many answers": ({"prompt": ["a"] * 128, "n": 9}, "conflicting_parameters", "n"),
     "logprobs": ({"prompt": "a", "logprobs": 21}, "invalid_value", "logprobs"),
-    "logprobs true": ({"prompt": "a", "logprobs": True}, "invalid_type", "logprobs"),
     "suffix": ({"prompt": "a", "suffix": "b"}, "no_infill_tokens", "suffix"),
-    "messages": ({"prompt": "a", "messages": MESSAGES}, "unknown_parameter", "messages"),
 }
 
 
