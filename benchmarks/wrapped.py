@@ -24,7 +24,7 @@ from benchmarks.processes import in_process
 from benchmarks.processes.children import exit_status
 from benchmarks.random_model import make
 from contracts.kinds import ModelImpl, Positive
-from engine.device import DTYPES
+from engine.device import DTYPES_BY_NAME
 from engine.executor import Executor
 from engine.start.load import load_engine
 from infra.cli import parse_or_exit
@@ -90,7 +90,7 @@ def compare(given: WrappedBenchmark, stages: Stages) -> None:
             make(directory, "135m")
         stages.show("model", "loading")
         vocabulary = int(transformers.AutoConfig.from_pretrained(directory).vocab_size)
-        systems = {"generate": generate_by_transformers(directory, DTYPES[given.dtype])}
+        systems = {"generate": generate_by_transformers(directory, DTYPES_BY_NAME[given.dtype])}
         for way in WAYS if given.native else WAYS[:1]:
             systems[way] = generate_by_engine(directory, given, way)
     workloads = [Workload(int(batch), given.prompt, given.output) for batch in given.batches.split(",")]

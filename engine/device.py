@@ -20,21 +20,21 @@ from contracts.errors import ConfigError, DeviceError, DeviceMemoryError
 
 LOG = logging.getLogger(__name__)
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-AMPERE = (8, 0)
+DTYPES_BY_NAME = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+AMPERE_CAPABILITY = (8, 0)
 """The compute capability from which on GPUs multiply bf16. PyTorch says that older ones support it: it emulates it."""
-ROOM = "a lower --gpu-memory-utilization or --max-batch-tokens leaves more to steps"
+MEMORY_HINT = "a lower --gpu-memory-utilization or --max-batch-tokens leaves more to steps"
 TENSOR_FORMATS = {
     np.dtype(np.int32): torch.int32,
     np.dtype(np.int64): torch.int64,
     np.dtype(np.float32): torch.float32,
 }
-ALIGNED = 16
+ALIGNED_BYTES = 16
 """Bytes. Triton compiles a kernel for each alignment of its arguments, maybe while a request waits."""
-MULTIPLIED = "the processor multiplies bf16"
-WIDENED = "the processor has no products of bf16, but native operators widen it as fast as they read it"
-EMULATED = "the processor has no products of bf16, and would emulate them"
-ERRORS = ("CUDA", "Triton Error", "cuBLAS", "CUBLAS")
+BF16_MULTIPLIED = "the processor multiplies bf16"
+BF16_WIDENED = "the processor has no products of bf16, but native operators widen it as fast as they read it"
+BF16_EMULATED = "the processor has no products of bf16, and would emulate them"
+DEVICE_ERROR_PREFIXES = ("CUDA", "Triton Error", "cuBLAS", "CUBLAS")
 """What errors of libraries below PyTorch begin with."""
 
 
@@ -75,7 +75,7 @@ def device_label(device: torch.device, environment: Mapping[str, str] = os.envir
 
 def older_than_ampere(device: torch.device) -> str:
     """Names a GPU that multiplies no bf16, and whose registers our kernels do not fit into; empty: it is none."""
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) >= AMPERE:
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) >= AMPERE_CAPABILITY:
         return ""
     major, minor = torch.cuda.get_device_capability(device)
     return f"{device} ({torch.cuda.get_device_name(device)}, sm_{major}{minor})"
@@ -92,13 +92,13 @@ def choose_dtype(wanted: str, device: torch.device, widened: bool = False) -> to
     if wanted == "bf16" and old:
         raise ConfigError("dtype", wanted, f"{old} has no bf16; use fp16, fp32 or auto")
     if wanted != "auto":
-        return DTYPES[wanted]
+        return DTYPES_BY_NAME[wanted]
     if device.type == "cuda":
         return torch.float16 if old else torch.bfloat16
     multiplied = cpu_multiplies_bf16()
     # Products of 135M with AVX2, in turns: bf16, half the bytes, is 1.8 times as fast for a row, 1.2 for 8, 1 for 256.
     found = torch.bfloat16 if multiplied or (widened and cpu_has_avx2()) else torch.float32
-    how = MULTIPLIED if multiplied else WIDENED if found == torch.bfloat16 else EMULATED
+    how = BF16_MULTIPLIED if multiplied else BF16_WIDENED if found == torch.bfloat16 else BF16_EMULATED
     LOG.info("%s is the faster format here: %s", dtype_name(found), how)
     return found
 
@@ -118,7 +118,7 @@ def cpu_multiplies_bf16() -> bool:
 
 def dtype_name(dtype: torch.dtype) -> str:
     """Returns the configuration's word for a number format."""
-    return next(name for name, value in DTYPES.items() if value == dtype)
+    return next(name for name, value in DTYPES_BY_NAME.items() if value == dtype)
 
 
 def to_device(array: NDArray[np.generic], device: torch.device) -> Tensor:
@@ -132,11 +132,11 @@ def to_device(array: NDArray[np.generic], device: torch.device) -> Tensor:
 
 
 def to_device_together(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tensor]:
-    """Copies arrays of any formats in one transfer; each begins at a multiple of `ALIGNED` bytes there.
+    """Copies arrays of any formats in one transfer; each begins at a multiple of `ALIGNED_BYTES` bytes there.
 
     Nothing is copied where all are empty.
     """
-    ends = list(accumulate(-(-array.nbytes // ALIGNED) * ALIGNED for array in arrays))
+    ends = list(accumulate(-(-array.nbytes // ALIGNED_BYTES) * ALIGNED_BYTES for array in arrays))
     packed: Any = np.empty(ends[-1], np.uint8)
     begins = [0, *ends]
     for array, begin in zip(arrays, begins, strict=False):
@@ -162,13 +162,13 @@ def device_errors() -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:
-        raise DeviceMemoryError(f"{_first_line(error)}; {ROOM}") from error
+        raise DeviceMemoryError(f"{_first_line(error)}; {MEMORY_HINT}") from error
     except torch.AcceleratorError as error:
         raise DeviceError(_first_line(error)) from error
     except subprocess.CalledProcessError as error:
         raise DeviceError(f"Triton cannot launch: {compiler_problem(error)}") from error
     except RuntimeError as error:
-        if not str(error).startswith(ERRORS):
+        if not str(error).startswith(DEVICE_ERROR_PREFIXES):
             raise
         raise DeviceError(_first_line(error)) from error
     except Exception as error:

@@ -15,7 +15,7 @@ from contracts.kinds import LogprobsMode
 from contracts.kv.spec import blocks_for
 from contracts.scores import Scores
 from engine.adapters.slots import AdapterSlots
-from engine.backends.adjuster import FORBIDDEN, is_adjusted
+from engine.backends.adjuster import FORBIDDEN_LOGIT, is_adjusted
 from engine.backends.base import Backend, DecodeSteps, OnLayer
 from engine.backends.sampler import Draw
 from engine.constraints import Constraints
@@ -344,5 +344,5 @@ class Executor:
 def _outcomes(logits: Tensor, works: Sequence[Work], tokens: Tensor, finite: Tensor) -> Tensor:
     """Returns what came of each sample, int64 `[samples]`: a forbidden token is drawn where there is no other."""
     rows = to_device(np.repeat(np.arange(len(works)), [len(work.samples) for work in works]), logits.device)
-    forbidden = logits[rows, tokens] <= FORBIDDEN
+    forbidden = logits[rows, tokens] <= FORBIDDEN_LOGIT
     return torch.where(finite & forbidden, NONE_LEFT, finite.long())

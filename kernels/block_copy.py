@@ -28,7 +28,7 @@ from kernels.device import converts_fp8
 from kernels.sizes import power_of_two, tile_count
 from kernels.tuning import Config, tuned
 
-CANDIDATES = (
+CANDIDATE_CONFIGS = (
     Config({"TILE": 512}, warps=4),
     Config({"TILE": 1024}, warps=4),
     Config({"TILE": 1024}, warps=8),
@@ -36,22 +36,22 @@ CANDIDATES = (
 )
 """The first is the default. `TILE` is in words; `encode` takes the tokens of a vector at once, and has no tile."""
 
-Code = Literal["fp8", "int8"]
-FORMATS = {"fp8": (torch.float8_e4m3fn, 448.0), "int8": (torch.int8, 127.0)}
-WORD = torch.int64
-MOST = 1 << 14
+CodecName = Literal["fp8", "int8"]
+CODEC_FORMATS = {"fp8": (torch.float8_e4m3fn, 448.0), "int8": (torch.int8, 127.0)}
+WORD_DTYPE = torch.int64
+MAX_VECTOR_VALUES = 1 << 14
 """Values of one vector in a block that the registers of four warps hold."""
-LEAST = tl.constexpr(2.0**-126)
-ROUND = tl.constexpr(1.5 * 2.0**23)
+MIN_SCALE = tl.constexpr(2.0**-126)
+ROUND_TO_INTEGER = tl.constexpr(1.5 * 2.0**23)
 """Added to a number below 2^22 and taken away again, it leaves the nearest integer, and the even one of two."""
 
 
-def unsupported(block: int, dim: int, code: Code, device: torch.device) -> str:
+def unsupported(block: int, dim: int, code: CodecName, device: torch.device) -> str:
     """Says in one sentence why blocks of so many tokens and values cannot be encoded on a device; empty: they can."""
     if code == "fp8" and not converts_fp8(device):
         return "block_copy converts to fp8 on GPUs that have instructions for it, from sm_89 on"
-    if block * dim > MOST:
-        return f"block_copy converts vectors of up to {MOST} values per block, not {block} tokens of {dim}"
+    if block * dim > MAX_VECTOR_VALUES:
+        return f"block_copy converts vectors of up to {MAX_VECTOR_VALUES} values per block, not {block} tokens of {dim}"
     return ""
 
 
@@ -95,7 +95,7 @@ def copy(pool: Tensor, sources: Tensor, targets: Tensor, *, config: Config | Non
 
 
 def encode(
-    layer: Tensor, blocks: Tensor, code: Code, parts: Sequence[int] = (), *, config: Config | None = None
+    layer: Tensor, blocks: Tensor, code: CodecName, parts: Sequence[int] = (), *, config: Config | None = None
 ) -> tuple[Tensor, Tensor]:
     """Encodes blocks of one layer of a pool with a scale for each block, vector and part of it.
 
@@ -113,7 +113,7 @@ def encode(
     _check(layer, blocks)
     widths = tuple(parts) or (dim,)
     assert sum(widths) == dim and not unsupported(block, max(widths), code, layer.device)
-    dtype, largest = FORMATS[code]
+    dtype, largest = CODEC_FORMATS[code]
     values = torch.empty((len(blocks), *layer.shape[1:]), dtype=dtype, device=layer.device)
     scales = torch.empty((*values.shape[:-2], len(widths)), dtype=torch.float32, device=layer.device)
     config = config or _measured(code, layer[None])
@@ -147,12 +147,12 @@ def _words(pool: Tensor, blocks: Tensor) -> Tensor:
     """Views the pool as `[layers, blocks, words]`."""
     assert pool.dim() in (4, 5)  # a quantized pool's vectors are bytes
     _check(pool, blocks)
-    return pool.flatten(2).view(WORD)
+    return pool.flatten(2).view(WORD_DTYPE)
 
 
 def _measured(form: str, pool: Tensor) -> Config:
-    words = pool[0, 0].numel() * pool.element_size() // WORD.itemsize  # of a block of one layer
-    return tuned("block_copy", f"{form},words={words}", pool.device, CANDIDATES[0])
+    words = pool[0, 0].numel() * pool.element_size() // WORD_DTYPE.itemsize  # of a block of one layer
+    return tuned("block_copy", f"{form},words={words}", pool.device, CANDIDATE_CONFIGS[0])
 
 
 def _move_words(pool: Tensor, blocks: Tensor, staging: Tensor, config: Config | None, *, into_pool: bool) -> None:
@@ -161,7 +161,7 @@ def _move_words(pool: Tensor, blocks: Tensor, staging: Tensor, config: Config | 
     _move[(len(blocks), len(words), tile_count(words.shape[2], options["TILE"]))](
         words,
         blocks,
-        staging.flatten().view(WORD),
+        staging.flatten().view(WORD_DTYPE),
         words.shape[1],
         WORDS=words.shape[2],
         INTO_POOL=into_pool,
@@ -235,7 +235,7 @@ def _encode(
         element = element // WIDTH * DIM + FIRST + element % WIDTH
     found = tl.load(layer + place * (BLOCK * DIM) + element, mask=inside, other=0.0).to(tl.float32)
     found = tl.where(tl.abs(found) < float("inf"), found, 0.0)
-    scale = tl.maximum(tl.div_rn(tl.max(tl.abs(found), 0), LARGEST), LEAST)
+    scale = tl.maximum(tl.div_rn(tl.max(tl.abs(found), 0), LARGEST), MIN_SCALE)
     rounded = _rounded(found * tl.div_rn(1.0, scale), LARGEST)
     tl.store(values + target * (BLOCK * DIM) + element, rounded.to(values.dtype.element_ty), mask=inside)
     tl.store(scales + target * PARTS + PART, scale)
@@ -250,9 +250,9 @@ def _rounded(scaled: tl.tensor, LARGEST: tl.constexpr) -> tl.tensor:
     bit, which is taken to be 2^-6 at least.
     """
     if LARGEST == 127.0:
-        return (scaled + ROUND) - ROUND
+        return (scaled + ROUND_TO_INTEGER) - ROUND_TO_INTEGER
     power = tl.maximum(scaled.to(tl.int32, bitcast=True) & 0x7F800000, 0x3C800000).to(tl.float32, bitcast=True)
-    raised = power * (ROUND / 8)
+    raised = power * (ROUND_TO_INTEGER / 8)
     return (scaled + raised) - raised
 
 
@@ -261,15 +261,17 @@ def reference(pool: Tensor, blocks: Tensor) -> Tensor:
     return pool[:, blocks].transpose(0, 1).contiguous()
 
 
-def reference_encode(layer: Tensor, blocks: Tensor, code: Code, parts: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
+def reference_encode(
+    layer: Tensor, blocks: Tensor, code: CodecName, parts: Sequence[int] = ()
+) -> tuple[Tensor, Tensor]:
     """Computes what `encode` gives, by torch's operators."""
     split = layer[blocks].split(list(parts) or layer.shape[-1], -1)
     values, scales = zip(*(_reference_part(part, code) for part in split), strict=True)
     return torch.cat(values, -1), torch.stack(scales, -1)
 
 
-def _reference_part(part: Tensor, code: Code) -> tuple[Tensor, Tensor]:
-    dtype, largest = FORMATS[code]
+def _reference_part(part: Tensor, code: CodecName) -> tuple[Tensor, Tensor]:
+    dtype, largest = CODEC_FORMATS[code]
     found = part.float()
     found = torch.where(found.isfinite(), found, 0.0)
     highest = found.abs().amax((-1, -2))

@@ -6,7 +6,7 @@ from functools import cache
 
 import torch
 
-INTERPRETED = 4
+INTERPRETER_PROCESSORS = 4
 """Processors that Triton's interpreter is said to have, so that it splits work as a device does."""
 
 
@@ -14,33 +14,33 @@ INTERPRETED = 4
 def processors(device: torch.device) -> int:
     """Counts the device's processors: streaming multiprocessors, in NVIDIA's words."""
     if device.type != "cuda":
-        return INTERPRETED
+        return INTERPRETER_PROCESSORS
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-GROUPS = (9, 10, 11)
+WARP_GROUP_MAJORS = (9, 10, 11)
 """Major compute capabilities whose tensor cores take operands from shared memory: Hopper's products of warp groups, and
 those of Blackwell in data centers. That leaves registers to larger tiles; other devices keep operands there."""
-FIRST_FP8 = (8, 9)
-HOPPER = 9
-USUAL = (9, 0)
-_assumed: list[tuple[int, int]] = [USUAL]
+FP8_CAPABILITY = (8, 9)
+HOPPER_MAJOR = 9
+DEFAULT_CAPABILITY = (9, 0)
+_assumed: list[tuple[int, int]] = [DEFAULT_CAPABILITY]
 """What devices without a compute capability, the interpreter among them, are taken for; the innermost is last."""
 
 
 def multiplies_by_groups(device: torch.device) -> bool:
-    """Tells whether the device's products leave registers to larger tiles: see `GROUPS`."""
-    return _capability(device)[0] in GROUPS
+    """Tells whether the device's products leave registers to larger tiles: see `WARP_GROUP_MAJORS`."""
+    return _capability(device)[0] in WARP_GROUP_MAJORS
 
 
 def is_hopper(device: torch.device) -> bool:
     """Tells whether products of warp groups keep their sums in registers, as on Hopper alone."""
-    return _capability(device)[0] == HOPPER
+    return _capability(device)[0] == HOPPER_MAJOR
 
 
 def converts_fp8(device: torch.device) -> bool:
     """Tells whether the device has instructions for e4m3, as GPUs from Ada and Hopper on (sm_89) do."""
-    return _capability(device) >= FIRST_FP8
+    return _capability(device) >= FP8_CAPABILITY
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from torch.nn import functional
 from kernels.sizes import tile_count
 from kernels.tuning import Config, tuned
 
-CANDIDATES = (
+CANDIDATE_CONFIGS = (
     Config({"TILE": 1024}, warps=4),
     Config({"TILE": 512}, warps=2),
     Config({"TILE": 2048}, warps=4),
@@ -44,7 +44,7 @@ def gate(gate_up: Tensor, activation: Activation, *, config: Config | None = Non
     assert gate_up.shape == (rows, 2 * width) and gate_up.is_contiguous()
     gated = gate_up.new_empty((rows, width))
     shape = f"{str(gate_up.dtype).removeprefix('torch.')},width={width}"
-    config = config or tuned("gate", shape, gate_up.device, CANDIDATES[0])
+    config = config or tuned("gate", shape, gate_up.device, CANDIDATE_CONFIGS[0])
     options = config.options()
     grid = (rows, tile_count(width, options["TILE"]))
     _gate[grid](gate_up, gated, WIDTH=width, ACTIVATION=activation, **options)

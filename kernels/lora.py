@@ -17,13 +17,13 @@ from torch import Tensor
 from kernels.sizes import tile_count
 from kernels.tuning import Config, tuned
 
-CANDIDATES = (
+CANDIDATE_CONFIGS = (
     Config({"RANKS": 16, "DEPTH": 128, "OUTPUTS": 128}, warps=4),
     Config({"RANKS": 16, "DEPTH": 256, "OUTPUTS": 128}, warps=4),
     Config({"RANKS": 16, "DEPTH": 512, "OUTPUTS": 256}, warps=8),
 )
 """The first is the default. Sizes of tiles: of ranks and inputs that shrink, and of outputs."""
-WORDS = 5
+WORDS_PER_MATRIX = 5
 """Of a matrix in a table: its address, first rank, ranks, first output and outputs; all 0 where there is none."""
 
 
@@ -39,9 +39,9 @@ def adapt(x: Tensor, y: Tensor, slots: Tensor, table: Tensor, widest: int, *, co
     rows, inputs = x.shape
     parts = table.shape[1] - 1
     assert x.is_contiguous() and y.is_contiguous() and len(y) == len(slots) == rows and slots.dtype == torch.int64
-    assert table.shape[2] == WORDS and table.is_contiguous()
+    assert table.shape[2] == WORDS_PER_MATRIX and table.is_contiguous()
     name = f"{str(x.dtype).removeprefix('torch.')},inputs={inputs},outputs={y.shape[1]}"
-    options = (config or tuned("lora", name, x.device, CANDIDATES[0])).options()
+    options = (config or tuned("lora", name, x.device, CANDIDATE_CONFIGS[0])).options()
     outputs, depth, ranks = (options.pop(size) for size in ("OUTPUTS", "DEPTH", "RANKS"))
     shrunk = torch.empty((rows, widest), dtype=torch.float32, device=x.device)
     _shrink[rows, tile_count(widest, ranks)](
@@ -51,8 +51,8 @@ def adapt(x: Tensor, y: Tensor, slots: Tensor, table: Tensor, widest: int, *, co
         shrunk,
         inputs,
         widest,
-        ENTRY=(1 + parts) * WORDS,
-        WORDS=WORDS,
+        ENTRY=(1 + parts) * WORDS_PER_MATRIX,
+        WORDS=WORDS_PER_MATRIX,
         RANKS=ranks,
         DEPTH=depth,
         **options,
@@ -64,8 +64,8 @@ def adapt(x: Tensor, y: Tensor, slots: Tensor, table: Tensor, widest: int, *, co
         shrunk,
         y.shape[1],
         widest,
-        ENTRY=(1 + parts) * WORDS,
-        WORDS=WORDS,
+        ENTRY=(1 + parts) * WORDS_PER_MATRIX,
+        WORDS=WORDS_PER_MATRIX,
         OUTPUTS=outputs,
         **options,
     )

@@ -16,16 +16,16 @@ from torch import Tensor
 from kernels.sizes import power_of_two
 from kernels.tuning import Config, tuned
 
-CANDIDATES = (Config({}, warps=8), Config({}, warps=4), Config({}, warps=16))
+CANDIDATE_CONFIGS = (Config({}, warps=8), Config({}, warps=4), Config({}, warps=16))
 """The first is the default."""
 
-WIDEST = 1 << 14
+MAX_WIDTH = 1 << 14
 """Values of a row that the registers of eight warps hold beside their weights."""
 
 
 def unsupported(width: int) -> str:
     """Says in one sentence why rows of so many values cannot be normed; empty: they can."""
-    return f"rms_norm supports rows of up to {WIDEST} values, not {width}" if width > WIDEST else ""
+    return f"rms_norm supports rows of up to {MAX_WIDTH} values, not {width}" if width > MAX_WIDTH else ""
 
 
 def rms_norm(hidden: Tensor, weight: Tensor, eps: float, *, config: Config | None = None) -> Tensor:
@@ -58,7 +58,7 @@ def _normed(hidden: Tensor, change: Tensor | None, weight: Tensor, eps: float, c
     assert weight.shape == (width,) and weight.is_contiguous()
     normed = torch.empty_like(hidden)
     shape = f"{str(hidden.dtype).removeprefix('torch.')},width={width}"
-    config = config or tuned("rms_norm", shape, hidden.device, CANDIDATES[0])
+    config = config or tuned("rms_norm", shape, hidden.device, CANDIDATE_CONFIGS[0])
     _rms_norm[(rows,)](
         hidden,
         hidden if change is None else change,

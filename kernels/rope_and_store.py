@@ -23,11 +23,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.quantized.kv_bytes import FORMS, block_of, bytes_of, largest_of, scale_of, views_of
+from kernels.quantized.kv_bytes import KV_FORMATS, block_of, largest_of, quantized, scale_of, views_of
 from kernels.sizes import power_of_two, tile_count
 from kernels.tuning import Config, tuned
 
-CANDIDATES = (
+CANDIDATE_CONFIGS = (
     Config({"HEADS": 16}, warps=4),
     Config({"HEADS": 4}, warps=1),
     Config({"HEADS": 8}, warps=2),
@@ -36,9 +36,9 @@ CANDIDATES = (
 )
 """The first is the default."""
 
-LARGEST = 512
+MAX_HEAD_DIM = 512
 """Values of a head."""
-WIDEST = 1 << 14
+MAX_NORMED_VALUES = 1 << 14
 """Values of all heads that are normed as one, which the registers of a program hold."""
 ALL_WARPS = 16
 
@@ -48,10 +48,10 @@ def unsupported(dim: int, all_heads: int = 0) -> str:
 
     `all_heads` counts queries, keys and values where all are normed as one; 0: each is alone.
     """
-    if dim % 2 or not 2 <= dim <= LARGEST:
-        return f"rope_and_store supports even head sizes up to {LARGEST}, not {dim}"
-    if power_of_two(max(all_heads, 1)) * power_of_two(dim) > WIDEST:
-        return f"rope_and_store norms up to {WIDEST} values as one, not those of {all_heads} heads of {dim}"
+    if dim % 2 or not 2 <= dim <= MAX_HEAD_DIM:
+        return f"rope_and_store supports even head sizes up to {MAX_HEAD_DIM}, not {dim}"
+    if power_of_two(max(all_heads, 1)) * power_of_two(dim) > MAX_NORMED_VALUES:
+        return f"rope_and_store norms up to {MAX_NORMED_VALUES} values as one, not those of {all_heads} heads of {dim}"
     return ""
 
 
@@ -88,7 +88,7 @@ def rope_and_store(
     """
     tokens, count, dim = heads.shape
     kv_heads, sides = pool.shape[1:3]
-    form = FORMS.get(pool.dtype, 0)
+    form = KV_FORMATS.get(pool.dtype, 0)
     block = block_of(pool, dim) if form else pool.shape[3]
     assert count == query_heads + 2 * kv_heads and sides == 2 and not unsupported(dim)
     assert form or (pool.shape[4] == dim and pool.dtype == heads.dtype)
@@ -102,7 +102,7 @@ def rope_and_store(
     if norm_weight is not None:
         assert norm_weight.shape == (query_heads + kv_heads, dim) and norm_weight.is_contiguous()
     shape = f"{str(heads.dtype).removeprefix('torch.')},heads={count},dim={dim}"
-    config = config or tuned("rope_and_store", shape, heads.device, CANDIDATES[0])
+    config = config or tuned("rope_and_store", shape, heads.device, CANDIDATE_CONFIGS[0])
     options = config.options()
     if as_one:
         assert norm_weight is not None and not unsupported(dim, count)
@@ -229,9 +229,9 @@ def _rope_and_store(
             highest = tl.maximum(highest, largest_of(rest.to(tl.float32), 1))
         scale = scale_of(highest, FORM)[:, None]
         tl.store(scales + (vector + BLOCK * DIM) // 2 + offset, scale, mask=kept & there)
-        stored_first, stored_second = bytes_of(numbers_first, scale, FORM), bytes_of(numbers_second, scale, FORM)
+        stored_first, stored_second = quantized(numbers_first, scale, FORM), quantized(numbers_second, scale, FORM)
         if TURNED < DIM:
-            rest = bytes_of(rest.to(tl.float32), scale, FORM)
+            rest = quantized(rest.to(tl.float32), scale, FORM)
     tl.store(place + pair, stored_first, mask=inside & kept)
     tl.store(place + HALF + pair, stored_second, mask=inside & kept)
     if TURNED < DIM:

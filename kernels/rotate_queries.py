@@ -14,7 +14,7 @@ from torch import Tensor
 from kernels.sizes import power_of_two, tile_count
 from kernels.tuning import Config, tuned
 
-CANDIDATES = (Config({"HEADS": 32}, warps=4), Config({"HEADS": 16}, warps=2), Config({"HEADS": 128}, warps=8))
+CANDIDATE_CONFIGS = (Config({"HEADS": 32}, warps=4), Config({"HEADS": 16}, warps=2), Config({"HEADS": 128}, warps=8))
 """The first is the default."""
 
 
@@ -36,7 +36,7 @@ def rotate_queries(queries: Tensor, positions: Tensor, cos_sin: Tensor, *, confi
     if not tokens:
         return
     shape = f"{str(queries.dtype).removeprefix('torch.')},heads={heads},rope={rope}"
-    config = config or tuned("rotate_queries", shape, queries.device, CANDIDATES[0])
+    config = config or tuned("rotate_queries", shape, queries.device, CANDIDATE_CONFIGS[0])
     options = config.options()
     _rotate_queries[(tokens, tile_count(heads, options["HEADS"]))](
         queries,

@@ -13,20 +13,24 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.quantized.kv_bytes import FORMS, block_of, bytes_of, largest_of, scale_of, views_of
+from kernels.quantized.kv_bytes import KV_FORMATS, block_of, largest_of, quantized, scale_of, views_of
 from kernels.sizes import power_of_two
 from kernels.tuning import Config, tuned
 
-CANDIDATES = (Config({}, warps=4), Config({}, warps=2), Config({}, warps=8))
+CANDIDATE_CONFIGS = (Config({}, warps=4), Config({}, warps=2), Config({}, warps=8))
 """The first is the default."""
-WIDEST = 1 << 13
+MAX_WIDTH = 1 << 13
 """Numbers of a vector that the registers of a program hold."""
 
 
 def unsupported(latent: int, query_rank: int) -> str:
     """Says in one sentence why such latent vectors cannot be normed; empty: they can."""
     widest = max(latent, query_rank)
-    return f"store_latents supports latent vectors of up to {WIDEST} numbers, not {widest}" if widest > WIDEST else ""
+    return (
+        f"store_latents supports latent vectors of up to {MAX_WIDTH} numbers, not {widest}"
+        if widest > MAX_WIDTH
+        else ""
+    )
 
 
 def store_latents(
@@ -62,7 +66,7 @@ def store_latents(
     tokens, width = down.shape
     latent, rope = len(weight), cos_sin.shape[1]
     first = width - latent - rope
-    form = FORMS.get(pool.dtype, 0)
+    form = KV_FORMATS.get(pool.dtype, 0)
     block = block_of(pool, latent, rope) if form else pool.shape[2]
     assert pool.shape[1] == 1 and first >= 0 and rope % 2 == 0
     assert form or (pool.shape[3] == latent + rope and pool.dtype == down.dtype)
@@ -75,7 +79,7 @@ def store_latents(
         queries = down.new_empty((tokens, first))
     if tokens:
         shape = f"{str(down.dtype).removeprefix('torch.')},latent={latent},first={first}"
-        config = config or tuned("store_latents", shape, down.device, CANDIDATES[0])
+        config = config or tuned("store_latents", shape, down.device, CANDIDATE_CONFIGS[0])
         options = config.options()
         if form:
             options["enable_fp_fusion"] = False  # as in rope_and_store.py
@@ -160,8 +164,8 @@ def _store_latents(
         own = scales + (block + BLOCK * WIDTH) // 2 + offset
         tl.store(own, scale)
         tl.store(own + BLOCK, key_scale)
-        normed = bytes_of(numbers, scale, FORM)
-        first, second = bytes_of(numbers_first, key_scale, FORM), bytes_of(numbers_second, key_scale, FORM)
+        normed = quantized(numbers, scale, FORM)
+        first, second = quantized(numbers_first, key_scale, FORM), quantized(numbers_second, key_scale, FORM)
     tl.store(place + number, normed, mask=number < LATENT)
     target = place + LATENT + pair
     tl.store(target, first, mask=inside)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-TUNED = Path(__file__).with_name("tuned.json")
+TUNED_FILE = Path(__file__).with_name("tuned.json")
 _watching: list[list[tuple[str, str]]] = []
 """What each `asked` that is open has seen; the innermost is last."""
 
@@ -55,7 +55,7 @@ def record(name: str, kernel: str, shape: str, config: Config) -> None:
     """Keeps what was measured on a device of this name."""
     table = _table()
     table.setdefault(name, {}).setdefault(kernel, {})[shape] = asdict(config)
-    TUNED.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n")
+    TUNED_FILE.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n")
     _of_device.cache_clear()
 
 
@@ -71,4 +71,4 @@ def _of_device(name: str) -> dict[tuple[str, str], Config]:
 
 
 def _table() -> dict[str, Any]:
-    return json.loads(TUNED.read_text()) if TUNED.exists() else {}
+    return json.loads(TUNED_FILE.read_text()) if TUNED_FILE.exists() else {}

@@ -29,7 +29,7 @@ class NativeTime:
 
         def load() -> ctypes.CDLL:
             loaded = original()
-            for name in library.ARGUMENTS:
+            for name in library.ARGUMENT_TYPES:
                 setattr(loaded, name, self._timed(getattr(loaded, name)))
             return loaded
 

@@ -31,9 +31,9 @@ from kernels.attention import (
     paged_decode_attention,
     prefill_attention,
 )
-from kernels.attention.attention_tiles import PLAIN, Scoring
-from kernels.attention.few_rows import FewRows
+from kernels.attention.attention_tiles import PLAIN_SCORES, ScoreParams
 from kernels.attention.latent_tiles import programs_of
+from kernels.attention.multi_query import MultiQuery
 from kernels.tuning import Config
 
 CHECKED_DECODES, CHECKED_LATENT_DECODES = 4, 2
@@ -64,7 +64,7 @@ def decode(
     """
     stored = paged(inputs, batch, context, block, (heads.keys, 2), kv, heads.dim)
     rows = inputs.normal(batch * queries, heads.queries, heads.dim)
-    scoring = Scoring(window=window, softcap=softcap)
+    scoring = ScoreParams(window=window, softcap=softcap)
     sink_scores = inputs.normal(heads.queries, dtype=torch.float32) if sinks else None
     few = draft_rows(inputs.device, batch, context, queries, branching) if queries > 1 else None
     pieces = split_kv(inputs, batch, context, heads.keys, window)
@@ -85,7 +85,7 @@ def decode(
         )
         close(run(config)[: len(expected)], expected)
 
-    comparable = scoring == PLAIN and queries == 1 and kv == "plain" and not sinks and inputs.real
+    comparable = scoring == PLAIN_SCORES and queries == 1 and kv == "plain" and not sinks and inputs.real
     seen = min(context, window or context)
     stored_bytes = batch * seen * heads.keys * vector_bytes(kv, inputs.dtype, heads.dim)
     return Case(
@@ -97,7 +97,7 @@ def decode(
     )
 
 
-def draft_rows(device: torch.device, batch: int, context: int, queries: int, branching: bool) -> FewRows:
+def draft_rows(device: torch.device, batch: int, context: int, queries: int, branching: bool) -> MultiQuery:
     """Makes the rows of multi-query decode; branching draft tokens are two chains from the newest token on."""
     first = context - queries
     starts = torch.arange(batch, dtype=torch.int32) * queries
@@ -108,7 +108,7 @@ def draft_rows(device: torch.device, batch: int, context: int, queries: int, bra
             chain = sum(1 << other for other in range(draft % 2, draft + 1, 2))
             rows.append((first + 1 + draft // 2, first, chain))
         masks = torch.tensor(rows * batch).T.contiguous().to(device)
-    return FewRows(starts.to(device), torch.full_like(starts, queries).to(device), queries, masks)
+    return MultiQuery(starts.to(device), torch.full_like(starts, queries).to(device), queries, masks)
 
 
 def prefill(
@@ -130,7 +130,7 @@ def prefill(
     # A slice of the fused projection: a row's queries stand before its keys and values.
     queries = inputs.normal(rows, heads.queries + 2 * heads.keys, heads.dim)[:, : heads.queries]
     starts = torch.arange(0, rows + 1, tokens, dtype=torch.int32, device=inputs.device)
-    scoring = Scoring(window=window, softcap=softcap)
+    scoring = ScoreParams(window=window, softcap=softcap)
     sink_scores = inputs.normal(heads.queries, dtype=torch.float32) if sinks else None
 
     def run(config: Config | None) -> Tensor:
@@ -158,7 +158,7 @@ def prefill(
             )
             close(found[own], expected)
 
-    comparable = sequences == 1 and scoring == PLAIN and kv == "plain" and not sinks and inputs.real
+    comparable = sequences == 1 and scoring == PLAIN_SCORES and kv == "plain" and not sinks and inputs.real
     pairs = sum(min(seen, window or seen) for seen in range(context - tokens + 1, context + 1))
     vectors = 2 * sequences * context * heads.keys
     return Case(
@@ -258,7 +258,7 @@ CHUNK, SHORT = 2048, 64
 KERNELS = {
     "paged_decode_attention": Kernel(
         "copy",
-        paged_decode_attention.CANDIDATES,
+        paged_decode_attention.CANDIDATE_CONFIGS,
         decode,
         full=[
             *_decode_rows(),
@@ -296,7 +296,7 @@ KERNELS = {
     ),
     "prefill_attention": Kernel(
         "multiply",
-        prefill_attention.CANDIDATES,
+        prefill_attention.CANDIDATE_CONFIGS,
         prefill,
         full=[
             *grid(tokens=8192, context=8192, heads=LLAMA, flex=True, target=Target()),
@@ -331,7 +331,7 @@ KERNELS = {
     ),
     "latent_decode_attention": Kernel(
         "copy",
-        latent_decode_attention.CANDIDATES,
+        latent_decode_attention.CANDIDATE_CONFIGS,
         latent_decode,
         full=[
             *grid(batch=[1, 8, 32, 128], context=2048, vectors=[DEEPSEEK, DEEPSEEK_LITE]),
@@ -352,7 +352,7 @@ KERNELS = {
     ),
     "latent_prefill_attention": Kernel(
         "multiply",
-        latent_prefill_attention.CANDIDATES,
+        latent_prefill_attention.CANDIDATE_CONFIGS,
         latent_prefill,
         full=[
             *(

@@ -10,9 +10,9 @@ from benchmarks.kernels.weights import FP8, FP8_BLOCKS, INT4, INT8, MXFP4, Group
 from kernels.gate import Activation
 from kernels.moe import experts, route, sort_by_expert
 from kernels.moe.expert_products import rows_for
-from kernels.moe.packed_products import CONFIGS, PackedExpert
+from kernels.moe.packed_products import CANDIDATE_CONFIGS, PackedExpert
 from kernels.moe.route import Routing
-from kernels.moe.sort_by_expert import NOBODY, Tiles
+from kernels.moe.sort_by_expert import NO_PAIR, Tiles
 from kernels.quantized.packed import one_of
 from kernels.quantized.packed import reference as unpacked
 from kernels.tuning import Config
@@ -133,7 +133,7 @@ def sorting(inputs: Inputs, tokens: int, used: int, experts: int) -> Case:
 
     def same(found: Tiles, expected: Tiles) -> None:
         assert found.owners.equal(expected.owners), "tiles of other experts"
-        needed = int((found.owners != NOBODY).sum()) * rows
+        needed = int((found.owners != NO_PAIR).sum()) * rows
         assert found.pairs[:needed].equal(expected.pairs[:needed]), "other pairs"
 
     return returning(
@@ -152,7 +152,7 @@ QWEN_BIASED = QWEN_MOE._replace(bias=True)
 KERNELS = {
     "route": Kernel(
         "copy",
-        route.CANDIDATES,
+        route.CANDIDATE_CONFIGS,
         routing,
         full=[
             *grid(tokens=[1, 32, 8192], experts=128, routing=Routing(8, normalized=True)),  # Qwen3-30B-A3B
@@ -171,7 +171,7 @@ KERNELS = {
     ),
     "sort_by_expert": Kernel(
         "copy",
-        sort_by_expert.CANDIDATES,
+        sort_by_expert.CANDIDATE_CONFIGS,
         sorting,
         full=[*grid(tokens=[1, 32, 8192], used=8, experts=[128, 256]), *grid(tokens=[1, 32, 8192], used=2, experts=8)],
         tiny=grid(tokens=5, used=2, experts=4),
@@ -179,7 +179,7 @@ KERNELS = {
     ),
     "experts": Kernel(
         "copy",
-        experts.CANDIDATES,
+        experts.CANDIDATE_CONFIGS,
         mixture,
         full=[
             *grid(tokens=[1, 8, 32, 128], layer=QWEN_MOE),
@@ -191,7 +191,7 @@ KERNELS = {
     ),
     "experts_prefill": Kernel(
         "multiply",
-        experts.CANDIDATES,
+        experts.CANDIDATE_CONFIGS,
         mixture,
         full=[
             *grid(tokens=8192, layer=[QWEN_MOE, MIXTRAL, GPT_OSS, DEEPSEEK_LITE, DEEPSEEK]),
@@ -202,7 +202,7 @@ KERNELS = {
     ),
     "quantized_experts": Kernel(
         "copy",
-        CONFIGS,
+        CANDIDATE_CONFIGS,
         mixture,
         full=[
             *grid(tokens=[1, 8, 32], layer=GPT_OSS, groups=MXFP4),
@@ -215,7 +215,7 @@ KERNELS = {
     ),
     "quantized_experts_prefill": Kernel(
         "multiply",
-        CONFIGS,
+        CANDIDATE_CONFIGS,
         mixture,
         full=[
             *grid(tokens=8192, layer=GPT_OSS, groups=MXFP4),

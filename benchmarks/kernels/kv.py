@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.kernels.case import Inputs, close
-from kernels.attention.decode_pieces import Pieces, cut, may_be_cut, pieces_of, room_for_pieces
-from kernels.quantized.kv_bytes import FORMS, reference_numbers, reference_packed
+from kernels.attention.split_kv import SplitPlan, max_parts, may_split, plan_splits, split_plan_of
+from kernels.quantized.kv_bytes import KV_FORMATS, reference_dequantized, reference_packed
 
 KVFormat = Literal["plain", "int8", "fp8"]
 QUANTIZED: list[KVFormat] = ["int8", "fp8"]
@@ -100,7 +100,7 @@ def in_format(pool: Tensor, kv: KVFormat, *parts: int) -> Tensor:
 
 def exact(pool: Tensor, *parts: int) -> Tensor:
     """Dequantizes a layer of either kind, to fp64 `[…, block, width]`."""
-    return (reference_numbers(pool, *parts) if pool.dtype in FORMS else pool).double()
+    return (reference_dequantized(pool, *parts) if pool.dtype in KV_FORMATS else pool).double()
 
 
 def vector_bytes(kv: KVFormat, dtype: torch.dtype, *parts: int) -> int:
@@ -113,7 +113,7 @@ def close_in_format(found: Tensor, expected: Tensor, *parts: int) -> None:
 
     Quantized bytes may differ by one step, in few places: values were rounded to 16 bits in two ways before.
     """
-    if found.dtype not in FORMS:
+    if found.dtype not in KV_FORMATS:
         close(found, expected)
         return
     one, other = exact(found, *parts), exact(expected, *parts)
@@ -129,10 +129,10 @@ def processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else H200_PROCESSORS
 
 
-def split_kv(inputs: Inputs, sequences: int, context: int, programs: int, window: int = 0) -> Pieces | None:
+def split_kv(inputs: Inputs, sequences: int, context: int, programs: int, window: int = 0) -> SplitPlan | None:
     """Plans split-KV as the engine does; None for a context that is not split."""
-    if not may_be_cut(context, window):
+    if not may_split(context, window):
         return None
-    room = room_for_pieces(processors(inputs.device), programs)
-    planned = torch.from_numpy(cut(np.full(sequences, context), room, window)).to(inputs.device)
-    return pieces_of(planned, sequences, room)
+    room = max_parts(processors(inputs.device), programs)
+    planned = torch.from_numpy(plan_splits(np.full(sequences, context), room, window)).to(inputs.device)
+    return split_plan_of(planned, sequences, room)

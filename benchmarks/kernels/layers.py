@@ -23,7 +23,7 @@ from benchmarks.kernels.kv import (
     vector_bytes,
 )
 from kernels import block_copy, gate, lora, rms_norm, rope_and_store, rotate_queries, store_latents
-from kernels.block_copy import Code
+from kernels.block_copy import CodecName
 from kernels.gate import Activation
 from kernels.tuning import Config
 
@@ -181,7 +181,7 @@ def adapted(inputs: Inputs, rows: int, adapters: int, rank: int, inputs_width: i
     ranks, outputs = rank * len(parts), sum(parts)
     x, y = inputs.normal(rows, inputs_width), inputs.normal(rows, outputs)
     slots = torch.arange(rows, device=inputs.device) % adapters + 1
-    words = torch.zeros((adapters + 1, 1 + len(parts), lora.WORDS), dtype=torch.int64)
+    words = torch.zeros((adapters + 1, 1 + len(parts), lora.WORDS_PER_MATRIX), dtype=torch.int64)
     weights: dict[int, tuple[Tensor, list[tuple[int, int, Tensor]]]] = {}
     for slot in range(1, adapters + 1):
         a = inputs.normal(ranks, inputs_width) * inputs_width**-0.5
@@ -257,7 +257,7 @@ def block_work(
     return encoding(inputs, what, pool[0], sources, parts)
 
 
-def encoding(inputs: Inputs, code: Code, layer: Tensor, blocks: Tensor, parts: tuple[int, ...]) -> Case:
+def encoding(inputs: Inputs, code: CodecName, layer: Tensor, blocks: Tensor, parts: tuple[int, ...]) -> Case:
     """Encodes blocks of one layer, as they leave on a slow link."""
 
     def expected() -> tuple[Tensor, Tensor]:
@@ -289,7 +289,7 @@ QKV, GATE_UP = (4096, 1024, 1024), (14336, 14336)
 KERNELS = {
     "store_latents": Kernel(
         "copy",
-        store_latents.CANDIDATES,
+        store_latents.CANDIDATE_CONFIGS,
         latent_store,
         full=[
             *grid(tokens=ROWS, query_rank=[1536, 0], latent=512, rope=64),
@@ -307,7 +307,7 @@ KERNELS = {
     ),
     "rotate_queries": Kernel(
         "copy",
-        rotate_queries.CANDIDATES,
+        rotate_queries.CANDIDATE_CONFIGS,
         query_rotation,
         full=grid(tokens=ROWS, heads=[128, 16], dim=192, rope=64),
         tiny=grid(tokens=5, heads=3, dim=24, rope=8),
@@ -315,7 +315,7 @@ KERNELS = {
     ),
     "rms_norm": Kernel(
         "copy",
-        rms_norm.CANDIDATES,
+        rms_norm.CANDIDATE_CONFIGS,
         norm,
         full=[*grid(rows=ROWS, width=[4096, 1024]), *grid(rows=8192, width=4096, added=False)],
         tiny=[*grid(rows=3, width=40), *grid(rows=2, width=24, added=False)],
@@ -323,7 +323,7 @@ KERNELS = {
     ),
     "rope_and_store": Kernel(
         "copy",
-        rope_and_store.CANDIDATES,
+        rope_and_store.CANDIDATE_CONFIGS,
         rotation,
         full=[
             *grid(tokens=ROWS, heads=LLAMA),
@@ -350,7 +350,7 @@ KERNELS = {
     ),
     "gate": Kernel(
         "copy",
-        gate.CANDIDATES,
+        gate.CANDIDATE_CONFIGS,
         gated,
         full=[
             *grid(rows=ROWS, width=[14336, 3072]),  # Llama-3.1-8B, Qwen3-0.6B
@@ -361,7 +361,7 @@ KERNELS = {
     ),
     "lora": Kernel(
         "copy",
-        lora.CANDIDATES,
+        lora.CANDIDATE_CONFIGS,
         adapted,
         full=[
             *grid(rows=1, adapters=1, rank=16, inputs_width=4096, parts=[QKV, GATE_UP]),
@@ -374,7 +374,7 @@ KERNELS = {
     ),
     "block_copy": Kernel(
         "copy",
-        block_copy.CANDIDATES,
+        block_copy.CANDIDATE_CONFIGS,
         block_work,
         full=[
             *grid(what=["gather", "scatter"], blocks=256, layers=32, heads=LLAMA),

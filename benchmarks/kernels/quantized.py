@@ -26,15 +26,15 @@ from benchmarks.kernels.weights import (
     weight_bytes,
 )
 from kernels.gate import Activation
-from kernels.quantized import gate_rows, norm_rows, numbers, product, row_product, rows
-from kernels.quantized.rows import RowForm, Rows
+from kernels.quantized import dequantize, gate_rows, norm_rows, product, row_product, rows
+from kernels.quantized.rows import QuantizedRows, RowFormat
 from kernels.tuning import Config
 
 NORM_EPS = 1e-6
 CHECKED_ROWS = 64
 """Rows of a product of quantized rows that are compared: the reference multiplies in fp64."""
 WHOLE_ROW = 1 << 30
-ROWS_INT8, ROWS_FP8, ROWS_BLOCKS = RowForm("int8", WHOLE_ROW), RowForm("fp8", WHOLE_ROW), RowForm("fp8", 128)
+ROWS_INT8, ROWS_FP8, ROWS_BLOCKS = RowFormat("int8", WHOLE_ROW), RowFormat("fp8", WHOLE_ROW), RowFormat("fp8", 128)
 ROW_FORMATS = [ROWS_INT8, ROWS_FP8, ROWS_BLOCKS]
 
 
@@ -44,7 +44,7 @@ def weight_product(
     """Multiplies rows by packed weights. The peer multiplies by the dequantized weights."""
     weight, x = packed_weights(groups, sizes, inputs.device), inputs.normal(rows, sizes.inputs)
     added = inputs.normal(sizes.outputs) if bias else None
-    whole = numbers.numbers(weight, inputs.dtype) if inputs.real else None
+    whole = dequantize.dequantize(weight, inputs.dtype) if inputs.real else None
     return returning(
         lambda config: product.product(x, weight, added, config=config, parts=parts),
         lambda: product.reference(x, weight, added),
@@ -58,8 +58,8 @@ def dequantizing(inputs: Inputs, sizes: Sizes, groups: Groups) -> Case:
     """Dequantizes a weight: bound by writing it."""
     weight = packed_weights(groups, sizes, inputs.device)
     return returning(
-        lambda config: numbers.numbers(weight, inputs.dtype, config=config),
-        lambda: numbers.reference(weight, inputs.dtype),
+        lambda config: dequantize.dequantize(weight, inputs.dtype, config=config),
+        lambda: dequantize.reference(weight, inputs.dtype),
         bytes=weight_bytes(weight) + sizes.outputs * sizes.inputs * inputs.dtype.itemsize,
     )
 
@@ -68,7 +68,7 @@ def quantized_row_product(inputs: Inputs, rows: int, sizes: Sizes, groups: Group
     """Multiplies quantized rows by weights of 8 bits: twice as fast as 16-bit values. Peers take dequantized rows."""
     weight, x = packed_weights(groups, sizes, inputs.device), inputs.normal(rows, sizes.inputs)
     added = inputs.normal(sizes.outputs) if bias else None
-    form = row_product.row_form(weight, inputs.device)
+    form = row_product.row_format(weight, inputs.device)
     assert form is not None, "not launched on such a device"
     quantized = quantize(inputs, x, form)
     y = x.new_empty((rows, sizes.outputs))
@@ -77,12 +77,14 @@ def quantized_row_product(inputs: Inputs, rows: int, sizes: Sizes, groups: Group
         return row_product.row_product(quantized, weight, added, y, config=config)
 
     def check(config: Config | None) -> None:
-        few = Rows(quantized.values[:CHECKED_ROWS], quantized.scales[:, :CHECKED_ROWS], quantized.form, sizes.inputs)
+        few = QuantizedRows(
+            quantized.values[:CHECKED_ROWS], quantized.scales[:, :CHECKED_ROWS], quantized.form, sizes.inputs
+        )
         close(run(config)[:CHECKED_ROWS], row_product.reference(few, weight, added, inputs.dtype))
 
     peers = {}
     if inputs.real:
-        own, whole = dequantized(quantized).to(inputs.dtype), numbers.numbers(weight, inputs.dtype)
+        own, whole = dequantized(quantized).to(inputs.dtype), dequantize.dequantize(weight, inputs.dtype)
         peers["cuBLAS, dequantized"] = lambda: functional.linear(own, whole, added)
         peers["rows of 16 bits"] = lambda: product.product(own, weight, added)
     return Case(
@@ -94,12 +96,12 @@ def quantized_row_product(inputs: Inputs, rows: int, sizes: Sizes, groups: Group
     )
 
 
-def quantize(inputs: Inputs, x: Tensor, form: RowForm) -> Rows:
+def quantize(inputs: Inputs, x: Tensor, form: RowFormat) -> QuantizedRows:
     """Quantizes rows; on `meta` returns the room for them."""
-    return rows.quantize_rows(x, form) if inputs.real else rows.room(len(x), x.shape[1], form, inputs.device)
+    return rows.quantize_rows(x, form) if inputs.real else rows.empty_rows(len(x), x.shape[1], form, inputs.device)
 
 
-def dequantized(quantized: Rows) -> Tensor:
+def dequantized(quantized: QuantizedRows) -> Tensor:
     """Dequantizes rows."""
     return rows.dequantized(quantized)
 
@@ -107,10 +109,10 @@ def dequantized(quantized: Rows) -> Tensor:
 def has_row_product(sizes: Sizes, groups: Groups, **_: object) -> bool:
     """Whether rows are quantized for such weights on the assumed device."""
     meta = torch.device("meta")
-    return row_product.row_form(packed_weights(groups, sizes, meta), meta) is not None
+    return row_product.row_format(packed_weights(groups, sizes, meta), meta) is not None
 
 
-def alike(found: Rows, expected: Rows) -> None:
+def alike(found: QuantizedRows, expected: QuantizedRows) -> None:
     """Raises AssertionError where one value differs by more than rounding, or more than one in 1,000 at all."""
     torch.testing.assert_close(found.scales, expected.scales, rtol=1e-5, atol=0)
     ours, theirs = dequantized(found), dequantized(expected)
@@ -120,12 +122,12 @@ def alike(found: Rows, expected: Rows) -> None:
     assert (error > step * 1e-3).double().mean() < 1e-3, "values round otherwise"
 
 
-def row_bytes(count: int, width: int, form: RowForm) -> int:
+def row_bytes(count: int, width: int, form: RowFormat) -> int:
     """Returns the bytes of quantized rows."""
     return count * (-(-width // 32) * 32 + 4 * form.groups(width))
 
 
-def row_quantizing(inputs: Inputs, count: int, width: int, form: RowForm) -> Case:
+def row_quantizing(inputs: Inputs, count: int, width: int, form: RowFormat) -> Case:
     """Quantizes rows."""
     x = inputs.normal(count, width)
     return returning(
@@ -136,7 +138,7 @@ def row_quantizing(inputs: Inputs, count: int, width: int, form: RowForm) -> Cas
     )
 
 
-def normed_rows(inputs: Inputs, count: int, width: int, form: RowForm) -> Case:
+def normed_rows(inputs: Inputs, count: int, width: int, form: RowFormat) -> Case:
     """Adds a change to hidden states, norms and quantizes them in one launch; the peer is two launches."""
     hidden, change = inputs.normal(count, width), inputs.normal(count, width)
     weight = inputs.normal(width, dtype=torch.float32)
@@ -156,11 +158,11 @@ def normed_rows(inputs: Inputs, count: int, width: int, form: RowForm) -> Case:
     )
 
 
-def gated_rows(inputs: Inputs, count: int, width: int, form: RowForm, activation: Activation = "silu") -> Case:
+def gated_rows(inputs: Inputs, count: int, width: int, form: RowFormat, activation: Activation = "silu") -> Case:
     """Computes the gate of an MLP and quantizes it in one launch; the peer is two launches."""
     gate_up = inputs.normal(count, 2 * width)
 
-    def two() -> Rows:
+    def two() -> QuantizedRows:
         return gate_rows.reference(gate_up, activation, form)
 
     return returning(
@@ -176,7 +178,7 @@ TINY_LAYER, ODD_LAYER = Sizes(40, 96), Sizes(1000, 2880)
 KERNELS = {
     "quantized_product": Kernel(
         "copy",
-        product.CANDIDATES,
+        product.CANDIDATE_CONFIGS,
         weight_product,
         full=[
             *grid(rows=[1, 8, 32, 64], sizes=GATE_UP, groups=INT4),
@@ -200,7 +202,7 @@ KERNELS = {
     ),
     "quantized_product_prefill": Kernel(
         "multiply",
-        product.CANDIDATES,
+        product.CANDIDATE_CONFIGS,
         weight_product,
         full=[
             *grid(rows=[256, 1023], sizes=GATE_UP, groups=[INT4, AWQ, INT8, FP8]),
@@ -211,7 +213,7 @@ KERNELS = {
     ),
     "quantized_numbers": Kernel(
         "copy",
-        numbers.CANDIDATES,
+        dequantize.CANDIDATE_CONFIGS,
         dequantizing,
         full=[*grid(sizes=GATE_UP, groups=[INT4, AWQ, FP8]), *grid(sizes=DOWN, groups=INT4)],
         tiny=[*grid(sizes=TINY_LAYER, groups=INT4), *grid(sizes=Sizes(40, 100), groups=Q6_K)],
@@ -219,7 +221,7 @@ KERNELS = {
     ),
     "quantized_row_product": Kernel(
         "multiply",
-        row_product.CANDIDATES,
+        row_product.CANDIDATE_CONFIGS,
         quantized_row_product,
         full=[
             *grid(rows=[256, 2048, 8192], sizes=GATE_UP, groups=[INT8, FP8, FP8_BLOCKS]),
@@ -239,7 +241,7 @@ KERNELS = {
     ),
     "quantized_rows": Kernel(
         "copy",
-        rows.CANDIDATES,
+        rows.CANDIDATE_CONFIGS,
         row_quantizing,
         full=grid(count=[256, 8192], width=4096, form=ROW_FORMATS),
         tiny=[*grid(count=3, width=40, form=ROWS_INT8), *grid(count=3, width=200, form=ROWS_BLOCKS)],
@@ -247,7 +249,7 @@ KERNELS = {
     ),
     "quantized_norm_rows": Kernel(
         "copy",
-        norm_rows.CANDIDATES,
+        norm_rows.CANDIDATE_CONFIGS,
         normed_rows,
         full=grid(count=[256, 8192], width=4096, form=[ROWS_INT8, ROWS_BLOCKS]),
         tiny=[*grid(count=3, width=40, form=ROWS_INT8), *grid(count=2, width=200, form=ROWS_BLOCKS)],
@@ -255,7 +257,7 @@ KERNELS = {
     ),
     "quantized_gate_rows": Kernel(
         "copy",
-        gate_rows.CANDIDATES,
+        gate_rows.CANDIDATE_CONFIGS,
         gated_rows,
         full=grid(count=[256, 8192], width=14336, form=[ROWS_INT8, ROWS_BLOCKS]),
         tiny=[

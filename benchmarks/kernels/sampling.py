@@ -192,7 +192,7 @@ BATCHES = [1, 32, 256]
 KERNELS = {
     "sample": Kernel(
         "copy",
-        sample.CANDIDATES,
+        sample.CANDIDATE_CONFIGS,
         draw,
         full=[
             *grid(rows=BATCHES, vocabulary=[LLAMA, QWEN]),
@@ -211,7 +211,7 @@ KERNELS = {
     ),
     "score_floor": Kernel(
         "copy",
-        score_floor.CANDIDATES,
+        score_floor.CANDIDATE_CONFIGS,
         floor,
         full=[
             *grid(rows=BATCHES, vocabulary=QWEN, filters=FILTERED),
@@ -222,7 +222,7 @@ KERNELS = {
     ),
     "penalize": Kernel(
         "copy",
-        penalize.CANDIDATES,
+        penalize.CANDIDATE_CONFIGS,
         penalized,
         full=grid(rows=BATCHES, vocabulary=[LLAMA, QWEN]),
         tiny=grid(rows=3, vocabulary=1100),
@@ -230,7 +230,7 @@ KERNELS = {
     ),
     "token_mask": Kernel(
         "copy",
-        token_mask.CANDIDATES,
+        token_mask.CANDIDATE_CONFIGS,
         masked,
         full=grid(rows=BATCHES, vocabulary=[LLAMA, QWEN]),
         tiny=grid(rows=3, vocabulary=1100),
@@ -238,7 +238,7 @@ KERNELS = {
     ),
     "forbid_tokens": Kernel(
         "copy",
-        forbid_tokens.CANDIDATES,
+        forbid_tokens.CANDIDATE_CONFIGS,
         forbidden,
         full=grid(tokens=[2, 100]),
         tiny=grid(tokens=3),
@@ -246,7 +246,7 @@ KERNELS = {
     ),
     "token_scores": Kernel(
         "copy",
-        token_scores.CANDIDATES,
+        token_scores.CANDIDATE_CONFIGS,
         scored,
         full=[
             *grid(rows=BATCHES, vocabulary=[LLAMA, QWEN], top=5),

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import torch
 
-from kernels.quantized.packed import RUN, Kind, Packed
+from kernels.quantized.packed import RUN_BYTES, CodeKind, PackedWeight
 from kernels.sizes import tile_count
 
 CODE_SPREAD = {"int4": 4.6, "fp4": 3.0, "int8": 74.0, "fp8": 80.0}
@@ -16,7 +16,7 @@ FP8_WITHOUT_NAN = 0xF7
 class Groups(NamedTuple):
     """How weights are quantized: `size` inputs in a group, 0 for one scale for each output."""
 
-    kind: Kind
+    kind: CodeKind
     size: int
     offsets: bool = False
 
@@ -43,20 +43,22 @@ QKV, OUTPUT, GATE_UP, DOWN = Sizes(6144, 4096), Sizes(4096, 4096), Sizes(28672, 
 """Layers of Llama-3.1-8B."""
 
 
-def packed_weights(groups: Groups, sizes: Sizes, device: torch.device, experts: tuple[int, ...] = ()) -> Packed:
+def packed_weights(groups: Groups, sizes: Sizes, device: torch.device, experts: tuple[int, ...] = ()) -> PackedWeight:
     """Draws weights about as large as `inputs ** -0.5`, with 16-bit scales."""
     outputs, inputs = sizes
-    run = RUN * (2 if groups.kind in ("int4", "fp4") else 1)
-    codes = torch.randint(0, 256, (*experts, tile_count(inputs, run), outputs, RUN), dtype=torch.uint8, device=device)
+    run = RUN_BYTES * (2 if groups.kind in ("int4", "fp4") else 1)
+    codes = torch.randint(
+        0, 256, (*experts, tile_count(inputs, run), outputs, RUN_BYTES), dtype=torch.uint8, device=device
+    )
     if groups.kind == "fp8":
         codes &= FP8_WITHOUT_NAN
     group = groups.size or inputs
     scale = inputs**-0.5 / CODE_SPREAD[groups.kind]
     scales = torch.empty((*experts, tile_count(inputs, group), outputs), dtype=torch.float16, device=device)
     scales.uniform_(scale / 2, 1.5 * scale)
-    return Packed(groups.kind, codes, scales, scales * 0.5 if groups.offsets else None, inputs, group)
+    return PackedWeight(groups.kind, codes, scales, scales * 0.5 if groups.offsets else None, inputs, group)
 
 
-def weight_bytes(weight: Packed) -> int:
+def weight_bytes(weight: PackedWeight) -> int:
     """Returns the bytes of codes, scales and offsets."""
     return sum(tensor.numel() * tensor.itemsize for tensor in weight.tensors())

@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Barrier
 
 from contracts.errors import NativeError
-from engine.backends.native.build import SECONDS, chosen_target, compiler
+from engine.backends.native.build import COMPILE_TIMEOUT_S, chosen_target, compiler
 
 FLAGS = ("-std=gnu11", "-O3", "-fPIC", "-shared", "-ffp-contract=fast", "-Wno-psabi")
 MULTIPLICATIONS = 1_000_000
@@ -31,7 +31,7 @@ def fused_rate(threads: int) -> float:
 
     def measured(_: int) -> float:
         result = ctypes.c_float()
-        together.wait(SECONDS)
+        together.wait(COMPILE_TIMEOUT_S)
         begin = time.perf_counter()
         operations = library.multiply_and_add(MULTIPLICATIONS, FACTOR, ctypes.byref(result))
         return float(operations / (time.perf_counter() - begin))
@@ -47,7 +47,7 @@ def _library() -> ctypes.CDLL | None:
         library = Path(scratch) / "fused_rate.so"
         try:
             command = [*compiler(), *FLAGS, *chosen_target(), str(source), "-o", str(library)]
-            subprocess.run(command, check=True, capture_output=True, timeout=SECONDS)
+            subprocess.run(command, check=True, capture_output=True, timeout=COMPILE_TIMEOUT_S)
         except (NativeError, OSError, subprocess.SubprocessError):
             return None
         loaded = ctypes.CDLL(str(library))

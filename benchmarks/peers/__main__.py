@@ -28,15 +28,15 @@ from benchmarks.peers.table import Measured, table
 from benchmarks.processes.children import exit_status
 from contracts.errors import ConfigError
 from contracts.kinds import Positive, Quantization
-from engine.backends.native.build import SETTING
-from engine.device import DTYPES
+from engine.backends.native.build import TARGET_VARIABLE
+from engine.device import DTYPES_BY_NAME
 from engine.model.config import ExpertsMLP
 from engine.model.read_config import read_config
 from infra.cli import parse_or_exit
 from launcher.stages import Stages
 
 AVX2_ONLY = {
-    SETTING: "-march=x86-64-v3",  # AVX2, FMA, F16C and BMI2: what Haswell and Zen, and all later ones have
+    TARGET_VARIABLE: "-march=x86-64-v3",  # AVX2, FMA, F16C and BMI2: what Haswell and Zen, and all later ones have
     "ATEN_CPU_CAPABILITY": "avx2",
     "ONEDNN_MAX_CPU_ISA": "AVX2",
     "MKL_ENABLE_INSTRUCTIONS": "AVX2",
@@ -109,13 +109,13 @@ def compare(config: PeersConfig, stages: Stages) -> None:
     model = Model(
         path, config.dtype, shape.vocab_size, max(each.longest for each in workloads), config.quantization
     ).with_files(directory, peers, stages)
-    work = work_of(shape, DTYPES[config.dtype], config.quantization)
+    work = work_of(shape, DTYPES_BY_NAME[config.dtype], config.quantization)
     machines: list[Machine] = []
     torch.set_num_threads(threads)
 
     def between(what: str, percent: int) -> None:
         stages.show("measuring", what, percent)
-        machine = measure(torch.device("cpu"), DTYPES[config.dtype], work.bytes)
+        machine = measure(torch.device("cpu"), DTYPES_BY_NAME[config.dtype], work.bytes)
         if config.quantization != "none":  # who multiplies bytes may be faster than that
             machine = replace(machine, multiply=max(machine.multiply, int8_rate()))
         machines.append(machine)

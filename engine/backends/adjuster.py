@@ -23,7 +23,7 @@ from engine.constraints import Masks
 from engine.model.batch import Sampled
 from engine.plan import Work
 
-FORBIDDEN = -(2.0**98)
+FORBIDDEN_LOGIT = -(2.0**98)
 """The logit of a token that must not be drawn: finite at every temperature, and below all that is not forbidden."""
 
 

@@ -18,7 +18,7 @@ from engine.kv.mover import BlockMover
 from engine.model.attention import Attention, Step
 from engine.model.batch import Sampled
 from engine.model.config import ModelConfig, TextModel
-from engine.model.layer import Layer
+from engine.model.layer import LayerWeights
 from engine.model.linear import Linear, Linears
 from engine.model.model import Model
 from engine.model.transformer import Layers
@@ -77,7 +77,7 @@ class Backend(ABC, Generic[OwnLinear, Step]):
 
     @abstractmethod
     def layers(
-        self, config: ModelConfig, layers: Sequence[Layer[OwnLinear]], norm: Tensor | None, first: int = 0
+        self, config: ModelConfig, layers: Sequence[LayerWeights[OwnLinear]], norm: Tensor | None, first: int = 0
     ) -> Layers[Step]:
         """Makes the layers out of their weights, and that of the norm behind them, `[hidden]`; None: there is none.
 

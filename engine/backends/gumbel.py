@@ -14,14 +14,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-MASK64 = (1 << 64) - 1
+UINT64_MASK = (1 << 64) - 1
 
 
 def keys(seeds: Sequence[int], samples: Sequence[int], output_indices: Sequence[int]) -> NDArray[np.int32]:
     """Mixes the counters of each draw into two words, `[draws, 2]`."""
     mixed = np.zeros(len(seeds), dtype=np.uint64)
     for counters in (seeds, samples, output_indices):
-        mixed = _split_mix(mixed ^ np.array([counter & MASK64 for counter in counters], dtype=np.uint64))
+        mixed = _split_mix(mixed ^ np.array([counter & UINT64_MASK for counter in counters], dtype=np.uint64))
     mixed = _split_mix(mixed)  # a fourth counter, which is 0
     return mixed.view(np.int32).reshape(-1, 2)  # the low word first, on every machine that we run on
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from contracts.scores import Scores
 
-LEAST = -9999.0
+MIN_LOGPROB = -9999.0
 """No log-probability is told that is lower: OpenAI's clients know this number, and JSON knows no infinity."""
 
 

@@ -12,7 +12,7 @@ from contracts.kv.spec import KVSpec, PayloadConversion, blocks_for
 from engine.device import to_device
 from engine.kv.codec import BlockCodec, landing_of
 from engine.kv.landing_order import LandingOrder
-from engine.kv.mover import WORD, BlockMover, words_of
+from engine.kv.mover import WORD_DTYPE, BlockMover, words_of
 from engine.kv.payload import Payload, scatter, size_of, view_of
 from engine.kv.write_order import WriteOrder
 from engine.plan import Work
@@ -100,7 +100,7 @@ class DeviceBytes:
 
     def write(self, group: int, layer: int, blocks: Sequence[int], payload: Payload) -> None:
         pool = self._layers[layer][None]
-        staging = torch.empty((len(blocks), 1, words_of(pool).shape[2]), dtype=WORD, pin_memory=True)
+        staging = torch.empty((len(blocks), 1, words_of(pool).shape[2]), dtype=WORD_DTYPE, pin_memory=True)
         scatter([view_of(staging)], payload)
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             self._stream.wait_event(self._moved)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from contracts.errors import ConfigError
 from contracts.kv.spec import KVGroup
-from engine.kv.mover import WORD
+from engine.kv.mover import WORD_DTYPE
 from engine.kv.moves import runs
 
 
@@ -29,12 +29,14 @@ class HostTier:
 
         Raises `ConfigError` where the memory cannot be had or the directory not be written.
         """
-        assert slots > 0 and group.block_bytes % WORD.itemsize == 0
+        assert slots > 0 and group.block_bytes % WORD_DTYPE.itemsize == 0
         self.slots = slots
         self.bytes = slots * group.layers_bytes()
         self._device = device
         memory = _file(directory, self.bytes) if directory else _anonymous(self.bytes)
-        self._memory = torch.frombuffer(memory, dtype=WORD).view(slots, len(group.layers), -1)  # [slots, layers, words]
+        self._memory = torch.frombuffer(memory, dtype=WORD_DTYPE).view(
+            slots, len(group.layers), -1
+        )  # [slots, layers, words]
         self._pinned = device.type == "cuda" and not directory  # pinning a file would keep all of it in memory
         if self._pinned:
             _pin(self._memory)
@@ -47,7 +49,7 @@ class HostTier:
         """
         assert all(0 <= slot < self.slots for slot in slots), f"slots beyond the tier's {self.slots}"
         if self._device.type == "cuda" and not self._pinned:
-            staging = torch.empty(blocks.shape, dtype=WORD, pin_memory=True)
+            staging = torch.empty(blocks.shape, dtype=WORD_DTYPE, pin_memory=True)
             blocks = staging.copy_(blocks, non_blocking=True)
             torch.cuda.current_stream(self._device).synchronize()
         begin = 0
@@ -61,7 +63,7 @@ class HostTier:
         assert all(0 <= slot < self.slots for slot in slots), f"slots beyond the tier's {self.slots}"
         shape = (len(slots), *self._memory.shape[1:])
         staged = self._device.type == "cuda" and not self._pinned
-        blocks = torch.empty(shape, dtype=WORD, pin_memory=True) if staged else self._empty(shape)
+        blocks = torch.empty(shape, dtype=WORD_DTYPE, pin_memory=True) if staged else self._empty(shape)
         begin = 0
         for first, last in runs(slots):
             end = begin + last + 1 - first
@@ -70,7 +72,7 @@ class HostTier:
         return blocks.to(self._device, non_blocking=True)
 
     def _empty(self, shape: tuple[int, ...]) -> Tensor:
-        return torch.empty(shape, dtype=WORD, device=self._device)
+        return torch.empty(shape, dtype=WORD_DTYPE, device=self._device)
 
 
 def _anonymous(size: int) -> mmap.mmap:

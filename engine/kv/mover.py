@@ -5,7 +5,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-WORD = torch.int64
+WORD_DTYPE = torch.int64
 """Blocks are moved as words: their bytes are a multiple of eight, and an index per byte would cost eight times more."""
 
 
@@ -30,4 +30,4 @@ class BlockMover(Protocol):
 
 def words_of(pool: Tensor) -> Tensor:
     """Returns `[layers, blocks, words]`, a view of the pool."""
-    return pool.flatten(2).view(WORD)
+    return pool.flatten(2).view(WORD_DTYPE)

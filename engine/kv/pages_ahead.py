@@ -18,11 +18,11 @@ import mmap
 import threading
 import time
 
-AHEAD = 512 << 20
+AHEAD_BYTES = 512 << 20
 """Bytes of all layers of all groups that get pages beyond the highest block in use."""
-STRETCH = 256 << 10
+STRETCH_BYTES = 256 << 10
 """Bytes of a layer that one call asks for: the kernel keeps the mapping locked for so long."""
-REST = 3.0
+REST_FACTOR = 3.0
 """Times what a call has taken, that the thread rests behind it: it has a quarter of a processor at most."""
 POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, which Python has no name for
 _madvise = ctypes.CDLL(None).madvise  # `mmap.madvise` would hold Python's lock meanwhile
@@ -31,14 +31,14 @@ _madvise = ctypes.CDLL(None).madvise  # `mmap.madvise` would hold Python's lock 
 class PagesAhead:
     """Makes pages in a mapping of `layers` arrays of `blocks` blocks of `block_bytes`, from their beginnings on."""
 
-    def __init__(self, memory: mmap.mmap, layers: int, blocks: int, block_bytes: int, ahead: int = AHEAD) -> None:
+    def __init__(self, memory: mmap.mmap, layers: int, blocks: int, block_bytes: int, ahead: int = AHEAD_BYTES) -> None:
         self._memory = memory  # kept as long as a thread is at work on it
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         self._layers = layers
         self._blocks = blocks
         self._block_bytes = block_bytes
         self._ahead = ahead // (layers * block_bytes)
-        self._stretch = max(1, STRETCH // block_bytes)
+        self._stretch = max(1, STRETCH_BYTES // block_bytes)
         self._goal = 0  # blocks that are to have pages
         self._done = 0  # blocks that have pages in all layers
         self._lock = threading.Lock()
@@ -67,7 +67,7 @@ class PagesAhead:
                 if self._done >= last:
                     self._worker = None
                     return
-            self._make(last, REST)
+            self._make(last, REST_FACTOR)
 
     def _make(self, last: int, rest: float) -> None:
         """Makes the pages of the next blocks of all layers, up to `last` - 1."""

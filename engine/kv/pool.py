@@ -22,22 +22,22 @@ from torch import Tensor
 from contracts.errors import MessageError
 from contracts.kinds import Codec
 from contracts.kv.spec import VALUE_BYTES, KVGroup, KVSpec, PayloadConversion
-from engine.device import DTYPES, to_device
+from engine.device import DTYPES_BY_NAME, to_device
 from engine.kv.codec import BlockCodec, bytes_of
 from engine.kv.device_bytes import DeviceBytes
 from engine.kv.host_bytes import HostBytes
 from engine.kv.host_tier import HostTier
 from engine.kv.mover import BlockMover
 from engine.kv.moves import batches
-from engine.kv.pages_ahead import AHEAD, PagesAhead
+from engine.kv.pages_ahead import AHEAD_BYTES, PagesAhead
 from engine.kv.payload import Payload, size_of
 from engine.kv.token_moves import TokenSlots, TreeKVMoves, move_tokens
 from engine.model.kv_layout import FORMS
 from engine.plan import NULL_BLOCK, BlockMove, Work
 
-STORED: dict[str, torch.dtype] = {**DTYPES, **{str(name): dtype for dtype, name in FORMS.items()}}
+STORED_DTYPES: dict[str, torch.dtype] = {**DTYPES_BY_NAME, **{str(name): dtype for dtype, name in FORMS.items()}}
 """Number formats of a pool's tensors, by their names."""
-STAGED = 32 << 20
+STAGED_BYTES = 32 << 20
 """Bytes that one batch of moves gathers before it scatters them."""
 
 
@@ -112,7 +112,7 @@ class KVPool:
         self._device = device
         self.spec = spec
         self.counts = tuple(counts)
-        dtype = STORED[spec.dtype]
+        dtype = STORED_DTYPES[spec.dtype]
         shapes = [
             (len(group.layers), count, group.vectors, *_shape_of(group, spec))
             for group, count in zip(spec.groups, counts, strict=True)
@@ -128,7 +128,7 @@ class KVPool:
                 for memory, shape in zip(mappings, shapes, strict=True)
             ]
             aheads = [
-                PagesAhead(memory, len(group.layers), count, group.block_bytes, AHEAD // len(mappings))
+                PagesAhead(memory, len(group.layers), count, group.block_bytes, AHEAD_BYTES // len(mappings))
                 for memory, group, count in zip(mappings, spec.groups, counts, strict=True)
             ]
             self._bytes = HostBytes(self._tensors, spec, aheads, codec)
@@ -149,7 +149,7 @@ class KVPool:
         targets = [[move.target for move in moves if move.kind != "out" and move.group == group] for group in groups]
         sources = [[move.source for move in moves if move.kind != "in" and move.group == group] for group in groups]
         self._bytes.begin_moves([[*into, *out_of] for into, out_of in zip(targets, sources, strict=True)])
-        for batch in batches(moves, max(1, STAGED // max(group.layers_bytes() for group in self.spec.groups))):
+        for batch in batches(moves, max(1, STAGED_BYTES // max(group.layers_bytes() for group in self.spec.groups))):
             self._move(batch[0].kind, batch[0].group, [move.source for move in batch], [move.target for move in batch])
         self._bytes.moved(targets)
 

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-KEPT = 8
+MAX_EVENTS_PER_LAYER = 8
 """Events of each layer that are remembered: two steps are under way, and each may have moves before it."""
 
 Event = TypeVar("Event")
@@ -39,7 +39,7 @@ class WriteOrder(Generic[Event]):
     def recorded(self, layers: Sequence[int], event: Event) -> None:
         """Takes note of an `event` that comes behind all that the newest mark writes in these layers."""
         for layer in layers:
-            self._events[layer] = (*self._events[layer][1 - KEPT :], (self._newest, event))
+            self._events[layer] = (*self._events[layer][1 - MAX_EVENTS_PER_LAYER :], (self._newest, event))
 
     def before(self, group: int, layer: int, blocks: Sequence[int]) -> Event | None:
         """Returns the earliest event known that comes behind all that was recorded for these blocks, if there is one.

@@ -31,7 +31,7 @@ class HeadWeights(Generic[AnyLinear]):
 
 
 @dataclass(frozen=True, slots=True)
-class Layer(Generic[AnyLinear]):
+class LayerWeights(Generic[AnyLinear]):
     """Holds one layer's weights, and what they mean. Norms are fp32 `[hidden]`, or None where there is none."""
 
     config: LayerConfig
@@ -48,7 +48,9 @@ class Layer(Generic[AnyLinear]):
         return [*(norm for norm in norms if norm is not None), *self.attention.held(), *self.mlp.held()]
 
 
-def load_layer(config: ModelConfig, make: LinearFactory[AnyLinear], names: LayerNames, index: int) -> Layer[AnyLinear]:
+def load_layer(
+    config: ModelConfig, make: LinearFactory[AnyLinear], names: LayerNames, index: int
+) -> LayerWeights[AnyLinear]:
     """Loads the weights of layer `index`, whose tensors are called `names`, with the layer's prefix.
 
     Raises `ModelError` where the checkpoint lacks a tensor or has another shape.
@@ -58,7 +60,7 @@ def load_layer(config: ModelConfig, make: LinearFactory[AnyLinear], names: Layer
     def norm(name: str | None) -> Tensor | None:
         return None if name is None else make.norm(name, config.hidden_size, config.norm_offset)
 
-    return Layer(
+    return LayerWeights(
         config=layer,
         attention_norm=norm(names.attention_norm),
         attention=_attention(config, layer.attention, make, names),

@@ -19,7 +19,7 @@ from engine.model.elementwise import Angles, Elementwise
 from engine.model.experts import ExpertsWeights
 from engine.model.families.family import Names
 from engine.model.latent import LatentWeights
-from engine.model.layer import HeadWeights, Layer, load_layer
+from engine.model.layer import HeadWeights, LayerWeights, load_layer
 from engine.model.linear import AnyLinear, Linear, LinearFactory
 from engine.model.model import Stored
 from infra.process.status import Progress
@@ -36,7 +36,7 @@ class Layers(Protocol[TakenStep]):
         ...
 
 
-Arrange = Callable[[ModelConfig, Sequence[Layer[AnyLinear]], Tensor | None], Layers[Step]]
+Arrange = Callable[[ModelConfig, Sequence[LayerWeights[AnyLinear]], Tensor | None], Layers[Step]]
 """Makes the layers out of a model's config, their weights, and the weight `[hidden]` of the norm behind them."""
 
 
@@ -109,7 +109,7 @@ class OperatorLayers(Generic[Step]):
     def __init__(
         self,
         config: ModelConfig,
-        layers: Sequence[Layer[Linear]],
+        layers: Sequence[LayerWeights[Linear]],
         norm: Tensor | None,
         between: Elementwise[Step],
         first: int = 0,
@@ -144,7 +144,7 @@ class OperatorLayers(Generic[Step]):
             change = self._post(change, layer.mlp_post_norm)
         return between.add_norm(hidden, change, self._norm)[1]
 
-    def _mlp(self, layer: Layer[Linear], hidden: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
+    def _mlp(self, layer: LayerWeights[Linear], hidden: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
         """Returns `hidden + change`, and what the MLP makes of its norm."""
         mlp, weights, between = layer.config.mlp, layer.mlp, self._between
         if isinstance(weights, DenseWeights):
@@ -166,7 +166,9 @@ class OperatorLayers(Generic[Step]):
             shared = shared * torch.sigmoid(functional.linear(exact, weights.shared_gate)).to(x.dtype)
         return change + shared
 
-    def _store(self, layer: Layer[Linear], index: int, product: Tensor, angles: Angles | None, step: Step) -> Tensor:
+    def _store(
+        self, layer: LayerWeights[Linear], index: int, product: Tensor, angles: Angles | None, step: Step
+    ) -> Tensor:
         """Stores a layer's KV, of its first `product`. Returns its queries, or what latent attention makes them of."""
         weights, attention = layer.attention, layer.config.attention
         if isinstance(weights, LatentWeights):
@@ -177,7 +179,9 @@ class OperatorLayers(Generic[Step]):
         heads = product.view(len(product), -1, attention.head_dim)
         return self._between.rotate_and_store(heads, angles, weights.query_key_norm, step, index, attention)
 
-    def _attend(self, layer: Layer[Linear], index: int, queries: Tensor, angles: Angles | None, step: Step) -> Tensor:
+    def _attend(
+        self, layer: LayerWeights[Linear], index: int, queries: Tensor, angles: Angles | None, step: Step
+    ) -> Tensor:
         weights, attention = layer.attention, layer.config.attention
         if isinstance(weights, LatentWeights):
             assert isinstance(attention, LatentAttention) and angles is not None

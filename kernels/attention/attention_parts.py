@@ -11,13 +11,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.attention.attention_tiles import LOWEST
-from kernels.attention.few_rows import FewRows
+from kernels.attention.attention_tiles import LOWEST_SCORE
+from kernels.attention.multi_query import MultiQuery
 from kernels.sizes import power_of_two
 
 MAX_SPLITS, FEW_SPLITS = 64, 8
 """The kernel that joins parts is compiled twice, for up to so many."""
-SHORTEST_PART = 512
+MIN_PART_TOKENS = 512
 """Positions. With fewer, the start of a part's program and its result are no longer small beside its keys."""
 
 
@@ -26,7 +26,7 @@ def split_count(programs: int, room: int, longest: int) -> int:
 
     Sequences have up to `longest` tokens.
     """
-    return max(1, min(room // programs, longest // SHORTEST_PART, MAX_SPLITS))
+    return max(1, min(room // programs, longest // MIN_PART_TOKENS, MAX_SPLITS))
 
 
 def parts_of(output: Tensor, splits: int) -> tuple[Tensor, Tensor]:
@@ -121,14 +121,14 @@ def _store_joined(
     """Joins parts of one row, and stores it."""
     dims = tl.arange(0, PADDED)
     summed = tl.load(sums + place, mask=kept, other=float("-inf"))
-    shares = tl.exp2(summed - tl.maximum(tl.max(summed, 0), LOWEST))
+    shares = tl.exp2(summed - tl.maximum(tl.max(summed, 0), LOWEST_SCORE))
     inside = (shares > 0.0)[:, None] & (dims < DIM)[None, :]
     found = tl.load(parts + place[:, None] * DIM + dims[None, :], mask=inside, other=0.0)
     joined = tl.sum(found * shares[:, None], 0) / tl.maximum(tl.sum(shares, 0), 1.0)
     tl.store(target + dims, joined.to(target.dtype.element_ty), mask=dims < DIM)
 
 
-def join_pieces(parts: Tensor, sums: Tensor, starts: Tensor, output: Tensor, few: FewRows | None = None) -> None:
+def join_splits(parts: Tensor, sums: Tensor, starts: Tensor, output: Tensor, few: MultiQuery | None = None) -> None:
     """Joins the pieces of those sequences that were cut into several; the others' results are in `output` already.
 
     Args:

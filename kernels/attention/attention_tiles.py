@@ -26,16 +26,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.attention.few_rows import visible_guesses
-from kernels.quantized.kv_bytes import FORMS, block_of, numbers_of, scales_at
+from kernels.attention.multi_query import visible_in_tree
+from kernels.quantized.kv_bytes import KV_FORMATS, block_of, dequantized, scales_at
 from kernels.sizes import power_of_two
 from kernels.tuning import Config, tuned
 
 LOG2_E = 1.4426950408889634
 TO_BASE_2 = tl.constexpr(LOG2_E)
-LOWEST = tl.constexpr(-1e30)
+LOWEST_SCORE = tl.constexpr(-1e30)
 """Where `highest` begins: finite, so that a row that sees nothing of a tile never computes inf - inf."""
-MAX_DIM, MAX_SHARED = 256, 16
+MAX_DIM, MAX_HEADS_PER_KV_HEAD = 256, 16
 
 
 def unsupported(dtype: torch.dtype, dim: int, block: int, shared: int) -> str:
@@ -50,12 +50,12 @@ def unsupported(dtype: torch.dtype, dim: int, block: int, shared: int) -> str:
         return f"attention supports head sizes that are multiples of 16 up to {MAX_DIM}, not {dim}"
     if block < 8 or block % 8:
         return f"attention supports block sizes that are multiples of 8, not {block}"
-    if not 1 <= shared <= MAX_SHARED:
-        return f"attention supports 1 to {MAX_SHARED} query heads to one KV head, not {shared}"
+    if not 1 <= shared <= MAX_HEADS_PER_KV_HEAD:
+        return f"attention supports 1 to {MAX_HEADS_PER_KV_HEAD} query heads to one KV head, not {shared}"
     return ""
 
 
-class Scoring(NamedTuple):
+class ScoreParams(NamedTuple):
     """Says how a layer scores keys, and which."""
 
     scale: float | None = None  # of products; None: 1 / sqrt(dim)
@@ -63,10 +63,10 @@ class Scoring(NamedTuple):
     softcap: float = 0.0  # 0: scores are not capped
 
 
-PLAIN = Scoring()
+PLAIN_SCORES = ScoreParams()
 
 
-class Defaults(NamedTuple):
+class DefaultConfigs(NamedTuple):
     """Holds the configs that a kernel is launched with where nothing was measured."""
 
     usual: Config  # for heads of up to 128 values in 16 bits
@@ -80,7 +80,7 @@ class Defaults(NamedTuple):
         return self.wide if dim > 128 else self.usual
 
 
-class Shape(NamedTuple):
+class HeadShape(NamedTuple):
     """Holds what a layer of the pool and its queries decide of a launch."""
 
     dtype: torch.dtype  # of queries, and of keys and values as they are multiplied
@@ -90,12 +90,12 @@ class Shape(NamedTuple):
     block: int  # tokens of a block
     form: int = 0  # of the pool's bytes; 0: it has numbers in `dtype`
 
-    def config(self, kernel: str, device: torch.device, defaults: Defaults) -> Config:
+    def config(self, kernel: str, device: torch.device, defaults: DefaultConfigs) -> Config:
         """Returns the config that was measured for this shape on the device, or a default."""
         name = f"{str(self.dtype).removeprefix('torch.')},dim={self.dim},shared={self.shared}"
         return tuned(kernel, name, device, defaults.of(self.dtype, self.dim))
 
-    def options(self, config: Config, scoring: Scoring, *, sinks: bool, split: bool) -> dict[str, float]:
+    def options(self, config: Config, scoring: ScoreParams, *, sinks: bool, split: bool) -> dict[str, float]:
         """Returns the keyword arguments that every attention kernel is launched with."""
         scale = self.dim**-0.5 if scoring.scale is None else scoring.scale
         return {
@@ -114,14 +114,14 @@ class Shape(NamedTuple):
         }
 
 
-def checked(queries: Tensor, pool: Tensor, block_tables: Tensor, kv_lengths: Tensor, sinks: Tensor | None) -> Shape:
+def checked(queries: Tensor, pool: Tensor, block_tables: Tensor, kv_lengths: Tensor, sinks: Tensor | None) -> HeadShape:
     """Checks the arguments that both kernels take, as their wrappers describe them, and returns their shape."""
     _, heads, dim = queries.shape
     if sinks is not None:
         assert sinks.shape == (heads,) and sinks.dtype == torch.float32 and sinks.is_contiguous()
     kv_heads, sides = pool.shape[1:3]
     shared, rest = divmod(heads, kv_heads)
-    form = FORMS.get(pool.dtype, 0)
+    form = KV_FORMATS.get(pool.dtype, 0)
     block = block_of(pool, dim) if form else pool.shape[3]
     assert sides == 2 and not rest and pool.is_contiguous()
     assert form or (pool.shape[4] == dim and pool.dtype == queries.dtype)
@@ -129,7 +129,7 @@ def checked(queries: Tensor, pool: Tensor, block_tables: Tensor, kv_lengths: Ten
     assert queries.stride()[1:] == (dim, 1)
     assert block_tables.stride(1) == 1 and len(block_tables) == len(kv_lengths) and kv_lengths.is_contiguous()
     assert block_tables.dtype == kv_lengths.dtype == torch.int32
-    return Shape(queries.dtype, kv_heads, shared, dim, block, form)
+    return HeadShape(queries.dtype, kv_heads, shared, dim, block, form)
 
 
 def result_of(queries: Tensor, output: Tensor | None) -> Tensor:
@@ -151,7 +151,7 @@ def begin_rows(
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
     """Returns (weighted, highest, total) before any key was seen."""
     ROWS: tl.constexpr = own.shape[0]
-    highest = tl.full([ROWS], LOWEST, tl.float32)
+    highest = tl.full([ROWS], LOWEST_SCORE, tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     if SINKS:
         mine = kept & first
@@ -169,7 +169,7 @@ def attend_tiles(
     first: tl.tensor,  # the first position, a multiple of TILE
     end: tl.tensor,  # one past the last; a multiple of TILE too, unless MASKED
     at: tl.tensor,  # [ROWS] positions of the queries, which see up to there
-    lasts: tl.tensor,  # [ROWS] see few_rows.py; read where guesses branch
+    lasts: tl.tensor,  # [ROWS] see multi_query.py; read where guesses branch
     bits: tl.tensor,
     window: tl.tensor,
     pool: tl.tensor,  # where the KV head's keys are in block 0
@@ -214,7 +214,7 @@ def attend_tiles(
             place = scales + blocks.to(tl.int64) * (block_stride // 2) + positions.to(tl.uint32) % BLOCK
             key_scales = scales_at(place, positions < end, FORM)
             value_scales = scales_at(place + SIDE // 2, positions < end, FORM)
-            keys, values = numbers_of(keys, queries, FORM), numbers_of(values, queries, FORM)
+            keys, values = dequantized(keys, queries, FORM), dequantized(values, queries, FORM)
         ahead = positions + TILE
         blocks = tl.load(table + ahead.to(tl.uint32) // BLOCK, mask=ahead < end, other=0)
 
@@ -227,7 +227,7 @@ def attend_tiles(
         if SOFTCAP > 0.0:
             scores = SOFTCAP - 2.0 * SOFTCAP / (1.0 + tl.exp2(scores * (2.0 * SCALE / SOFTCAP * TO_BASE_2)))
         if MASKED:
-            visible = visible_guesses(positions, lasts, bits) if TREES else positions[None, :] <= at[:, None]
+            visible = visible_in_tree(positions, lasts, bits) if TREES else positions[None, :] <= at[:, None]
             if WINDOWED:
                 visible &= positions[None, :] > at[:, None] - window
             scores = tl.where(visible, scores, float("-inf"))

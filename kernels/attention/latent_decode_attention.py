@@ -2,12 +2,12 @@
 
     softmax(scale q [c | k]^T) c
 
-for all heads (the steps are in latent_tiles.py). Heads, of all queries (few_rows.py), are the rows of a tile, so that
-what a sequence has stored is read once for as many of them as a tile has, and then multiplied on tensor cores: with 128
-heads and vectors of 512 + 64 numbers there are some 240 operations to each byte, about what a device does while it
-reads one.
+for all heads (the steps are in latent_tiles.py). The rows of a tile are the heads of all queries of a sequence
+(multi_query.py): the tile reads the sequence's KV once for all of them, and multiplies it on tensor cores. With 128
+heads and vectors of 512 + 64 values there are some 240 operations to each byte, about as many as a device computes
+while it reads one.
 
-Sequences are cut into pieces (decode_pieces.py), which a second kernel joins (attention_parts.py).
+The KV of long sequences is split (split_kv.py); a second kernel joins the parts (attention_parts.py).
 """
 
 import torch
@@ -16,18 +16,16 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.attention import latent_prefill_attention
-from kernels.attention.attention_parts import join_pieces, store_part
-from kernels.attention.attention_tiles import LOWEST
-from kernels.attention.decode_pieces import Pieces
-from kernels.attention.few_rows import ANYWHERE, FewRows, starts_of
-from kernels.attention.latent_tiles import CONFIGS, attend_latents, checked, load_queries
+from kernels.attention.attention_parts import join_splits, store_part
+from kernels.attention.attention_tiles import LOWEST_SCORE
+from kernels.attention.latent_tiles import CANDIDATE_CONFIGS, attend_latents, checked, load_queries
+from kernels.attention.multi_query import UNALIGNED_ARGUMENTS, MultiQuery, starts_of
+from kernels.attention.split_kv import SplitPlan
 from kernels.quantized.kv_bytes import views_of
 from kernels.sizes import tile_count
 from kernels.tuning import Config
 
-__all__ = ["CANDIDATES", "latent_decode_attention", "reference"]
-
-CANDIDATES = CONFIGS
+__all__ = ["CANDIDATE_CONFIGS", "latent_decode_attention", "reference"]
 
 
 def latent_decode_attention(
@@ -38,8 +36,8 @@ def latent_decode_attention(
     *,
     latent: int,
     scale: float,
-    few: FewRows | None = None,
-    pieces: Pieces | None = None,
+    few: MultiQuery | None = None,
+    pieces: SplitPlan | None = None,
     output: Tensor | None = None,
     config: Config | None = None,
 ) -> Tensor:
@@ -110,14 +108,14 @@ def latent_decode_attention(
         **shape.options(config, scale, split=pieces is not None),
     )
     if pieces is not None:
-        join_pieces(parts, sums, starts, output, few)
+        join_splits(parts, sums, starts, output, few)
     return output
 
 
 # What changes from batch to batch is not specialized on: that would compile another kernel while a request waits.
 @triton.jit(
     do_not_specialize=["table_stride", "sight_stride", "most"],
-    do_not_specialize_on_alignment=ANYWHERE,
+    do_not_specialize_on_alignment=UNALIGNED_ARGUMENTS,
 )
 def _attend_piece(
     queries: tl.tensor,
@@ -185,7 +183,7 @@ def _attend_piece(
         first_part,
         second_part,
         tl.zeros([ROWS, LATENT_TILE], tl.float32),
-        tl.full([ROWS], LOWEST, tl.float32),
+        tl.full([ROWS], LOWEST_SCORE, tl.float32),
         tl.zeros([ROWS], tl.float32),
         first,
         end,
@@ -219,7 +217,7 @@ def reference(
     *,
     latent: int,
     scale: float,
-    few: FewRows | None = None,
+    few: MultiQuery | None = None,
 ) -> Tensor:
     """Computes the same by torch's operators: prefill's, with one query in each work, or rows that have no gaps."""
     starts, sights = starts_of(few, len(kv_lengths), queries)

@@ -14,17 +14,15 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.attention.attention_parts import MAX_SPLITS, join_parts, parts_of, split_count, store_part
-from kernels.attention.attention_tiles import LOWEST
-from kernels.attention.few_rows import hidden_guesses
-from kernels.attention.latent_tiles import CONFIGS, attend_latents, checked, load_queries
+from kernels.attention.attention_tiles import LOWEST_SCORE
+from kernels.attention.latent_tiles import CANDIDATE_CONFIGS, attend_latents, checked, load_queries
+from kernels.attention.multi_query import hidden_in_tree
 from kernels.attention.prefill_attention import work_of
 from kernels.device import processors
 from kernels.quantized.kv_bytes import views_of
 from kernels.tuning import Config
 
-__all__ = ["CANDIDATES", "latent_prefill_attention", "reference", "result_of"]
-
-CANDIDATES = CONFIGS
+__all__ = ["CANDIDATE_CONFIGS", "latent_prefill_attention", "reference", "result_of"]
 
 
 def latent_prefill_attention(
@@ -165,7 +163,7 @@ def _attend_latents(
         first_part,
         second_part,
         tl.zeros([ROWS, LATENT_TILE], tl.float32),
-        tl.full([ROWS], LOWEST, tl.float32),
+        tl.full([ROWS], LOWEST_SCORE, tl.float32),
         tl.zeros([ROWS], tl.float32),
         left,
         end,
@@ -215,7 +213,7 @@ def reference(
         scores = torch.einsum("qhd,kd->hqk", queries[first:end], stored) * scale
         at = torch.arange(length - (end - first), length, device=queries.device)[:, None]
         key = torch.arange(length, device=queries.device)
-        hidden = key > at if sights is None else hidden_guesses(key, sights[:, first:end])
+        hidden = key > at if sights is None else hidden_in_tree(key, sights[:, first:end])
         shares = scores.masked_fill(hidden, float("-inf")).softmax(-1)
         output[first:end] = torch.einsum("hqk,kd->qhd", shares, stored[:, :latent])
     return output

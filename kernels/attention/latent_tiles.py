@@ -20,28 +20,28 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.attention.attention_tiles import LOG2_E
-from kernels.attention.few_rows import visible_guesses
+from kernels.attention.multi_query import visible_in_tree
 from kernels.device import is_hopper
-from kernels.quantized.kv_bytes import FORMS, block_of, numbers_of, scales_at
+from kernels.quantized.kv_bytes import KV_FORMATS, block_of, dequantized, scales_at
 from kernels.sizes import power_of_two, tile_count
 from kernels.tuning import Config, tuned
 
-LEAST, MOST_LATENT, MOST_ROPE = 16, 512, 128
+MIN_TILE_VALUES, MAX_LATENT, MAX_ROPE = 16, 512, 128
 """Numbers of either part of a tile: the tensor cores take no fewer, and registers hold no more sums of many rows."""
-GROUPED = Config({"ROWS": 64, "TILE": 32}, warps=8, stages=2)
-WITHOUT_GROUPS = Config({"ROWS": 16, "TILE": 32}, warps=4, stages=2)
-QUANTIZED = Config({"ROWS": 16, "TILE": 32}, warps=8, stages=2)
-SINGLE = Config({"ROWS": 16, "TILE": 16}, warps=8, stages=1)
+WARP_GROUP_CONFIG = Config({"ROWS": 64, "TILE": 32}, warps=8, stages=2)
+REGISTER_CONFIG = Config({"ROWS": 16, "TILE": 32}, warps=4, stages=2)
+QUANTIZED_CONFIG = Config({"ROWS": 16, "TILE": 32}, warps=8, stages=2)
+FP32_CONFIG = Config({"ROWS": 16, "TILE": 16}, warps=8, stages=1)
 """The defaults: on Hopper, elsewhere or where heads are few, for vectors that are made of bytes, which takes registers,
 and for fp32. Blackwell's larger tiles spill registers."""
-CONFIGS = (
-    GROUPED,
+CANDIDATE_CONFIGS = (
+    WARP_GROUP_CONFIG,
     Config({"ROWS": 64, "TILE": 64}, warps=8, stages=2),
     Config({"ROWS": 32, "TILE": 32}, warps=8, stages=2),
     Config({"ROWS": 16, "TILE": 64}, warps=4, stages=2),
-    WITHOUT_GROUPS,
-    QUANTIZED,
-    SINGLE,
+    REGISTER_CONFIG,
+    QUANTIZED_CONFIG,
+    FP32_CONFIG,
 )
 
 
@@ -49,8 +49,8 @@ def unsupported(dtype: torch.dtype, latent: int, rope: int, block: int) -> str:
     """Says in one sentence why vectors of so many numbers cannot be attended to; empty: they can."""
     if dtype not in (torch.float32, torch.float16, torch.bfloat16):
         return f"latent attention supports fp32, fp16 and bf16, not {str(dtype).removeprefix('torch.')}"
-    if latent > MOST_LATENT or rope > MOST_ROPE:
-        return f"latent attention supports up to {MOST_LATENT} + {MOST_ROPE} numbers, not {latent} + {rope}"
+    if latent > MAX_LATENT or rope > MAX_ROPE:
+        return f"latent attention supports up to {MAX_LATENT} + {MAX_ROPE} numbers, not {latent} + {rope}"
     if block < 8 or block % 8:
         return f"attention supports block sizes that are multiples of 8, not {block}"
     return ""
@@ -58,10 +58,10 @@ def unsupported(dtype: torch.dtype, latent: int, rope: int, block: int) -> str:
 
 def programs_of(heads: int) -> int:
     """Returns for how many programs one piece of a sequence counts: each fills a processor by half, or more."""
-    return 2 * tile_count(heads, GROUPED.tiles["ROWS"])
+    return 2 * tile_count(heads, WARP_GROUP_CONFIG.tiles["ROWS"])
 
 
-class Shape(NamedTuple):
+class LatentShape(NamedTuple):
     """Holds what a layer of the pool and its queries decide of a launch."""
 
     dtype: torch.dtype  # of queries, and of vectors as they are multiplied
@@ -73,10 +73,12 @@ class Shape(NamedTuple):
 
     def config(self, kernel: str, device: torch.device) -> Config:
         """Returns the config that was measured for this shape on the device, or a default."""
-        default = GROUPED if is_hopper(device) and self.heads > WITHOUT_GROUPS.tiles["ROWS"] else WITHOUT_GROUPS
-        default = QUANTIZED if self.form else default
+        default = (
+            WARP_GROUP_CONFIG if is_hopper(device) and self.heads > REGISTER_CONFIG.tiles["ROWS"] else REGISTER_CONFIG
+        )
+        default = QUANTIZED_CONFIG if self.form else default
         name = f"{str(self.dtype).removeprefix('torch.')},heads={self.heads},latent={self.latent}"
-        return tuned(kernel, name, device, SINGLE if self.dtype == torch.float32 else default)
+        return tuned(kernel, name, device, FP32_CONFIG if self.dtype == torch.float32 else default)
 
     def options(self, config: Config, scale: float, *, split: bool) -> dict[str, float]:
         """Returns the keyword arguments that either kernel is launched with."""
@@ -85,8 +87,8 @@ class Shape(NamedTuple):
             "HEADS": self.heads,
             "LATENT": self.latent,
             "ROPE": self.rope,
-            "LATENT_TILE": max(LEAST, power_of_two(self.latent)),
-            "ROPE_TILE": max(LEAST, power_of_two(self.rope)),
+            "LATENT_TILE": max(MIN_TILE_VALUES, power_of_two(self.latent)),
+            "ROPE_TILE": max(MIN_TILE_VALUES, power_of_two(self.rope)),
             "BLOCK": self.block,
             "FORM": self.form,
             "SPLIT": split,
@@ -95,10 +97,10 @@ class Shape(NamedTuple):
         }
 
 
-def checked(queries: Tensor, pool: Tensor, block_tables: Tensor, kv_lengths: Tensor, latent: int) -> Shape:
+def checked(queries: Tensor, pool: Tensor, block_tables: Tensor, kv_lengths: Tensor, latent: int) -> LatentShape:
     """Checks the arguments that both kernels take, as their wrappers describe them, and returns their shape."""
     _, heads, width = queries.shape
-    form = FORMS.get(pool.dtype, 0)
+    form = KV_FORMATS.get(pool.dtype, 0)
     block = block_of(pool, latent, width - latent) if form else pool.shape[2]
     assert pool.shape[1] == 1 and pool.is_contiguous()
     assert form or (pool.shape[3] == width and pool.dtype == queries.dtype)
@@ -106,7 +108,7 @@ def checked(queries: Tensor, pool: Tensor, block_tables: Tensor, kv_lengths: Ten
     assert queries.is_contiguous()
     assert block_tables.stride(1) == 1 and len(block_tables) == len(kv_lengths) and kv_lengths.is_contiguous()
     assert block_tables.dtype == kv_lengths.dtype == torch.int32
-    return Shape(queries.dtype, heads, latent, width - latent, block, form)
+    return LatentShape(queries.dtype, heads, latent, width - latent, block, form)
 
 
 @triton.jit
@@ -138,7 +140,7 @@ def attend_latents(
     first: tl.tensor,  # the first position, a multiple of TILE
     end: tl.tensor,  # one past the last
     at: tl.tensor,  # [ROWS] positions of the queries, which see up to there
-    lasts: tl.tensor,  # [ROWS] see few_rows.py; read where guesses branch
+    lasts: tl.tensor,  # [ROWS] see multi_query.py; read where guesses branch
     bits: tl.tensor,
     pool: tl.tensor,
     scales: tl.tensor,
@@ -173,7 +175,7 @@ def attend_latents(
             place = scales + blocks.to(tl.int64) * (block_stride // 2) + positions.to(tl.uint32) % BLOCK
             vector_scales = scales_at(place + BLOCK * (LATENT + ROPE) // 2, positions < end, FORM)
             key_scales = scales_at(place + BLOCK * (LATENT + ROPE) // 2 + BLOCK, positions < end, FORM)
-            vectors, keys = numbers_of(vectors, first_part, FORM), numbers_of(keys, first_part, FORM)
+            vectors, keys = dequantized(vectors, first_part, FORM), dequantized(keys, first_part, FORM)
         ahead = positions + TILE
         blocks = tl.load(table + ahead.to(tl.uint32) // BLOCK, mask=ahead < end, other=0)
 
@@ -183,7 +185,7 @@ def attend_latents(
             scores += tl.dot(second_part, tl.trans(keys), input_precision="ieee") * key_scales[None, :]
         else:
             scores = tl.dot(second_part, tl.trans(keys), scores, input_precision="ieee")
-        visible = visible_guesses(positions, lasts, bits) if TREES else positions[None, :] <= at[:, None]
+        visible = visible_in_tree(positions, lasts, bits) if TREES else positions[None, :] <= at[:, None]
         scores = tl.where(visible, scores, float("-inf"))
 
         risen = tl.maximum(highest, tl.max(scores, 1) * SCALE)

@@ -7,11 +7,11 @@ steps are in attention_tiles.py). Its rows are padded to the 16 of the tensor co
 32 KiB of 64 positions of 128 values take one of its processors some 1,500 cycles to arrive, their products with 16 rows
 200 to 300. With up to four rows, multiplying and summing on the ordinary cores (`TENSOR_CORES: 0`) may be as good.
 
-Of a sequence with guesses, the queries of all are rows of the tile as well (few_rows.py): they read what it has stored
-once, up to 64 rows of it.
+A sequence with draft tokens has several queries, and all of them are rows of the tile (multi_query.py): up to 64 rows
+read the sequence's KV once.
 
-Sequences are cut into pieces, so that a long one fills the device too, alone or among short ones (decode_pieces.py),
-and a second kernel joins them (attention_parts.py).
+The KV of long sequences is split, so that a long sequence fills the device too, alone or among short ones
+(split_kv.py), and a second kernel joins the parts (attention_parts.py).
 """
 
 import torch
@@ -20,30 +20,38 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.attention import prefill_attention
-from kernels.attention.attention_parts import join_pieces, store_part
-from kernels.attention.attention_tiles import PLAIN, Defaults, Scoring, attend_tiles, begin_rows, checked, result_of
-from kernels.attention.decode_pieces import Pieces
-from kernels.attention.few_rows import ANYWHERE, WIDE_TILE, WIDE_WARPS, FewRows, starts_of
+from kernels.attention.attention_parts import join_splits, store_part
+from kernels.attention.attention_tiles import (
+    PLAIN_SCORES,
+    DefaultConfigs,
+    ScoreParams,
+    attend_tiles,
+    begin_rows,
+    checked,
+    result_of,
+)
+from kernels.attention.multi_query import UNALIGNED_ARGUMENTS, WIDE_TILE, WIDE_WARPS, MultiQuery, starts_of
+from kernels.attention.split_kv import SplitPlan
 from kernels.quantized.kv_bytes import views_of
 from kernels.sizes import power_of_two
 from kernels.tuning import Config
 
-DEFAULTS = Defaults(
+DEFAULT_CONFIGS = DefaultConfigs(
     usual=Config({"TILE": 64, "TENSOR_CORES": 1}, warps=4, stages=3),
     wide=Config({"TILE": 32, "TENSOR_CORES": 1}, warps=4, stages=3),
     single=Config({"TILE": 16, "TENSOR_CORES": 1}, warps=8, stages=2),
 )
-CANDIDATES = (
-    DEFAULTS.usual,
+CANDIDATE_CONFIGS = (
+    DEFAULT_CONFIGS.usual,
     Config({"TILE": 128, "TENSOR_CORES": 1}, warps=4, stages=2),
     Config({"TILE": 64, "TENSOR_CORES": 1}, warps=2, stages=3),
     Config({"TILE": 32, "TENSOR_CORES": 1}, warps=1, stages=4),
     Config({"TILE": 32, "TENSOR_CORES": 0}, warps=4, stages=3),
-    DEFAULTS.wide,
-    DEFAULTS.single,
+    DEFAULT_CONFIGS.wide,
+    DEFAULT_CONFIGS.single,
 )
 
-FEW_ROWS = 4
+MAX_ROWS_WITHOUT_TENSOR_CORES = 4
 """Up to which a config without tensor cores holds: products of more would not fit into the registers."""
 
 
@@ -53,9 +61,9 @@ def paged_decode_attention(
     block_tables: Tensor,
     kv_lengths: Tensor,
     *,
-    few: FewRows | None = None,
-    pieces: Pieces | None = None,
-    scoring: Scoring = PLAIN,
+    few: MultiQuery | None = None,
+    pieces: SplitPlan | None = None,
+    scoring: ScoreParams = PLAIN_SCORES,
     sinks: Tensor | None = None,
     output: Tensor | None = None,
     config: Config | None = None,
@@ -88,11 +96,11 @@ def paged_decode_attention(
     if not works:
         return output
 
-    config = config or shape.config("paged_decode_attention", queries.device, DEFAULTS)
+    config = config or shape.config("paged_decode_attention", queries.device, DEFAULT_CONFIGS)
     rows, tiles, most = power_of_two(shape.shared), 1, 1
     if few is not None:
         (rows, tiles), most = few.tiles(shape.shared), few.most
-    tensor_cores = bool(config.tiles["TENSOR_CORES"]) or rows > FEW_ROWS
+    tensor_cores = bool(config.tiles["TENSOR_CORES"]) or rows > MAX_ROWS_WITHOUT_TENSOR_CORES
     options = shape.options(config, scoring, sinks=sinks is not None, split=pieces is not None)
     options["TENSOR_CORES"] = tensor_cores
     if rows * shape.dim >= WIDE_TILE:
@@ -140,14 +148,14 @@ def paged_decode_attention(
         **options,
     )
     if pieces is not None:
-        join_pieces(parts, sums, starts, output, few)
+        join_splits(parts, sums, starts, output, few)
     return output
 
 
 # What changes from batch to batch is not specialized on: that would compile another kernel while a request waits.
 @triton.jit(
     do_not_specialize=["table_stride", "sight_stride", "most", "window"],
-    do_not_specialize_on_alignment=ANYWHERE,
+    do_not_specialize_on_alignment=UNALIGNED_ARGUMENTS,
 )
 def _attend_part(
     queries: tl.tensor,
@@ -274,8 +282,8 @@ def reference(
     block_tables: Tensor,
     kv_lengths: Tensor,
     *,
-    few: FewRows | None = None,
-    scoring: Scoring = PLAIN,
+    few: MultiQuery | None = None,
+    scoring: ScoreParams = PLAIN_SCORES,
     sinks: Tensor | None = None,
 ) -> Tensor:
     """Computes the same by torch's operators: prefill's, with one query in each work, or rows that have no gaps."""

@@ -19,41 +19,49 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.attention.attention_parts import MAX_SPLITS, join_parts, parts_of, split_count, store_part
-from kernels.attention.attention_tiles import PLAIN, Defaults, Scoring, attend_tiles, begin_rows, checked, result_of
-from kernels.attention.few_rows import hidden_guesses
+from kernels.attention.attention_tiles import (
+    PLAIN_SCORES,
+    DefaultConfigs,
+    ScoreParams,
+    attend_tiles,
+    begin_rows,
+    checked,
+    result_of,
+)
+from kernels.attention.multi_query import hidden_in_tree
 from kernels.device import multiplies_by_groups, processors
 from kernels.quantized.kv_bytes import views_of
 from kernels.sizes import power_of_two
 from kernels.tuning import Config
 
-DEFAULTS = Defaults(
+DEFAULT_CONFIGS = DefaultConfigs(
     usual=Config({"ROWS": 128, "TILE": 64}, warps=8, stages=3),
     wide=Config({"ROWS": 128, "TILE": 32}, warps=8, stages=3),
     single=Config({"ROWS": 32, "TILE": 16}, warps=8, stages=2),
 )
-WITHOUT_GROUPS = Defaults(
+REGISTER_CONFIGS = DefaultConfigs(
     usual=Config({"ROWS": 128, "TILE": 32}, warps=8, stages=3),
     wide=Config({"ROWS": 64, "TILE": 32}, warps=8, stages=2),
-    single=DEFAULTS.single,
+    single=DEFAULT_CONFIGS.single,
 )
 """On devices whose products take their operands from registers: larger tiles would spill them, and those of wide heads
 need more than the 99 KiB of shared memory that sm_86, 89 and 120 have."""
-QUANTIZED = Config({"ROWS": 64, "TILE": 16}, warps=8, stages=2)
+QUANTIZED_CONFIG = Config({"ROWS": 64, "TILE": 16}, warps=8, stages=2)
 """For wide heads whose numbers are made of bytes: that takes registers, everywhere."""
-CANDIDATES = (
-    DEFAULTS.usual,
+CANDIDATE_CONFIGS = (
+    DEFAULT_CONFIGS.usual,
     Config({"ROWS": 128, "TILE": 128}, warps=8, stages=2),
     Config({"ROWS": 64, "TILE": 64}, warps=4, stages=3),
     Config({"ROWS": 64, "TILE": 128}, warps=4, stages=2),
-    DEFAULTS.wide,
-    WITHOUT_GROUPS.wide,
-    QUANTIZED,
-    DEFAULTS.single,
+    DEFAULT_CONFIGS.wide,
+    REGISTER_CONFIGS.wide,
+    QUANTIZED_CONFIG,
+    DEFAULT_CONFIGS.single,
 )
 
-SEARCHED = tl.constexpr(256)
+SEARCH_WIDTH = tl.constexpr(256)
 """Works that a program looks through at once."""
-FULL = 64
+FULL_RATE_ROWS = 64
 """Rows that the tensor cores multiply at their full rate; four warps do."""
 
 
@@ -65,7 +73,7 @@ def prefill_attention(
     kv_lengths: Tensor,
     *,
     longest: int,
-    scoring: Scoring = PLAIN,
+    scoring: ScoreParams = PLAIN_SCORES,
     sinks: Tensor | None = None,
     splits: int | None = None,
     output: Tensor | None = None,
@@ -101,12 +109,12 @@ def prefill_attention(
     if not tokens:
         return output
 
-    defaults = DEFAULTS if multiplies_by_groups(queries.device) else WITHOUT_GROUPS
+    defaults = DEFAULT_CONFIGS if multiplies_by_groups(queries.device) else REGISTER_CONFIGS
     if shape.form:
-        usual = defaults.usual if defaults is DEFAULTS else WITHOUT_GROUPS.wide  # sm_120 would spill
-        defaults = defaults._replace(usual=usual, wide=QUANTIZED)
+        usual = defaults.usual if defaults is DEFAULT_CONFIGS else REGISTER_CONFIGS.wide  # sm_120 would spill
+        defaults = defaults._replace(usual=usual, wide=QUANTIZED_CONFIG)
     config = config or shape.config("prefill_attention", queries.device, defaults)
-    rows = min(config.tiles["ROWS"], max(FULL, power_of_two(longest * shape.shared)))
+    rows = min(config.tiles["ROWS"], max(FULL_RATE_ROWS, power_of_two(longest * shape.shared)))
     warps = max(4, config.warps * rows // config.tiles["ROWS"])
     tile = rows // shape.shared
     tiles = tokens // tile + works
@@ -265,8 +273,8 @@ def work_of(
 ) -> tl.tensor:
     """Finds the work that a tile of so many rows belongs to, each query being `EACH`: see the head of this file."""
     found = 0
-    for first in range(0, works, SEARCHED):
-        work = first + tl.arange(0, SEARCHED)
+    for first in range(0, works, SEARCH_WIDTH):
+        work = first + tl.arange(0, SEARCH_WIDTH)
         first_tile = tl.load(query_start + work, mask=work < works, other=0) * EACH // ROWS + work
         found += tl.sum(((work < works) & (first_tile <= tile)).to(tl.int32))
     return found - 1
@@ -279,7 +287,7 @@ def reference(
     query_start: Tensor,
     kv_lengths: Tensor,
     *,
-    scoring: Scoring = PLAIN,
+    scoring: ScoreParams = PLAIN_SCORES,
     sinks: Tensor | None = None,
     sights: Tensor | None = None,
 ) -> Tensor:
@@ -308,7 +316,7 @@ def reference(
         if sights is None:
             hidden = key > at
         else:
-            at, hidden = sights[0, first:end, None], hidden_guesses(key, sights[:, first:end])
+            at, hidden = sights[0, first:end, None], hidden_in_tree(key, sights[:, first:end])
         if window:
             hidden = hidden | (key <= at - window)
         scores = scores.masked_fill(hidden, float("-inf"))

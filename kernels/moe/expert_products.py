@@ -26,10 +26,10 @@ from kernels.moe.sort_by_expert import Tiles
 from kernels.sizes import tile_count
 from kernels.tuning import Config, tuned
 
-FEW, SOME, MANY = 16, 64, 128
+FEW_ROWS, SOME_ROWS, MANY_ROWS = 16, 64, 128
 """Rows of a tile: as few as tensor cores take, as few as they multiply at their full rate, and more."""
 
-CONFIGS = (
+CANDIDATE_CONFIGS = (
     Config({"TILE": 32, "DEPTH": 128, "GROUP": 1}, warps=4, stages=4),
     Config({"TILE": 64, "DEPTH": 64, "GROUP": 8}, warps=4, stages=3),
     Config({"TILE": 64, "DEPTH": 64, "GROUP": 8}, warps=8, stages=3),
@@ -59,14 +59,14 @@ def unsupported(dtype: torch.dtype) -> str:
 
 def rows_for(pairs: int, experts: int, dtype: torch.dtype) -> int:
     """Returns how many rows a tile should have: about as many as an expert gets."""
-    if pairs <= FEW // 2 * experts:
-        return FEW
-    return SOME if pairs <= SOME * experts or dtype == torch.float32 else MANY
+    if pairs <= FEW_ROWS // 2 * experts:
+        return FEW_ROWS
+    return SOME_ROWS if pairs <= SOME_ROWS * experts or dtype == torch.float32 else MANY_ROWS
 
 
 def row_counts(dtype: torch.dtype) -> tuple[int, ...]:
     """Lists what `rows_for` may return."""
-    return (FEW, SOME) if dtype == torch.float32 else (FEW, SOME, MANY)
+    return (FEW_ROWS, SOME_ROWS) if dtype == torch.float32 else (FEW_ROWS, SOME_ROWS, MANY_ROWS)
 
 
 def gate_up(
@@ -132,7 +132,7 @@ def _launch(
     assert not unsupported(x.dtype)
     width = output.shape[1]
     name = f"{str(x.dtype).removeprefix('torch.')},rows={tiles.rows},inputs={inputs},outputs={outputs}"
-    kernel = "experts" if tiles.rows == FEW else "experts_prefill"
+    kernel = "experts" if tiles.rows == FEW_ROWS else "experts_prefill"
     config = config or tuned(kernel, name, x.device, _default(x.dtype, tiles.rows, gated=shares is None))
     options = config.options()
     count = len(tiles.owners)
@@ -159,8 +159,8 @@ def _launch(
 
 def _default(dtype: torch.dtype, rows: int, *, gated: bool) -> Config:
     if dtype == torch.float32:
-        return CONFIGS[-1]
-    return CONFIGS[(FEW, SOME, MANY).index(rows) if gated or rows < MANY else -2]
+        return CANDIDATE_CONFIGS[-1]
+    return CANDIDATE_CONFIGS[(FEW_ROWS, SOME_ROWS, MANY_ROWS).index(rows) if gated or rows < MANY_ROWS else -2]
 
 
 @triton.jit

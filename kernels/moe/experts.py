@@ -12,14 +12,12 @@ from torch import Tensor
 from kernels.gate import Activation
 from kernels.gate import reference as gated
 from kernels.moe import packed_products
-from kernels.moe.expert_products import CONFIGS, Expert, down, gate_up, rows_for, summed, unsupported
+from kernels.moe.expert_products import CANDIDATE_CONFIGS, Expert, down, gate_up, rows_for, summed, unsupported
 from kernels.moe.packed_products import PackedExpert
 from kernels.moe.sort_by_expert import sort_by_expert
 from kernels.tuning import Config
 
-__all__ = ["CANDIDATES", "Expert", "experts", "reference", "unsupported"]
-
-CANDIDATES = CONFIGS
+__all__ = ["CANDIDATE_CONFIGS", "Expert", "experts", "reference", "unsupported"]
 
 
 def experts(

@@ -15,14 +15,14 @@ from kernels.device import is_hopper
 from kernels.gate import Activation
 from kernels.moe.pair_tiles import place_of, store_pairs
 from kernels.moe.sort_by_expert import Tiles
-from kernels.quantized.packed import Packed
+from kernels.quantized.packed import PackedWeight
 from kernels.quantized.product import unsupported
 from kernels.quantized.steps import add_step, in_step, load_codes, load_inputs, load_terms
 from kernels.sizes import tile_count
 from kernels.tuning import Config, tuned
 
-FEW = 16
-CONFIGS = (
+FEW_ROWS = 16
+CANDIDATE_CONFIGS = (
     Config({"TILE": 64, "RUNS": 2, "GROUP": 1}, warps=4, stages=4),
     Config({"TILE": 64, "RUNS": 2, "GROUP": 8}, warps=8, stages=3),
     Config({"TILE": 64, "RUNS": 4, "GROUP": 1}, warps=4, stages=3),
@@ -31,7 +31,7 @@ CONFIGS = (
     Config({"TILE": 32, "RUNS": 1, "GROUP": 4}, warps=8, stages=2),
 )
 """The first two are the defaults of few rows of a tile and of more, the last is that of fp32."""
-ON_HOPPER = CONFIGS[4]
+HOPPER_CONFIG = CANDIDATE_CONFIGS[4]
 """The default of more rows there: the registers of 8 warps hold no operand of 64 rows in the layout that Hopper's
 products want: an operand passes through shared memory in slices, with 33 to 65 barriers a step; of 128 rows with 9."""
 
@@ -39,7 +39,7 @@ products want: an operand passes through shared memory in slices, with 33 to 65 
 class PackedExpert(NamedTuple):
     """Holds one product of all experts of a layer."""
 
-    weight: Packed  # codes [experts, runs, out, 32], scales [experts, groups, out]
+    weight: PackedWeight  # codes [experts, runs, out, 32], scales [experts, groups, out]
     bias: Tensor | None  # [experts, out]
 
 
@@ -69,10 +69,10 @@ def down(gated: Tensor, product: PackedExpert, tiles: Tiles, shares: Tensor, *, 
 def _default(x: Tensor, rows: int) -> Config:
     """Returns how tiles of `rows` rows are multiplied where nothing was measured."""
     if x.dtype == torch.float32:
-        return CONFIGS[-1]
-    if rows <= FEW:
-        return CONFIGS[0]
-    return ON_HOPPER if is_hopper(x.device) else CONFIGS[1]
+        return CANDIDATE_CONFIGS[-1]
+    if rows <= FEW_ROWS:
+        return CANDIDATE_CONFIGS[0]
+    return HOPPER_CONFIG if is_hopper(x.device) else CANDIDATE_CONFIGS[1]
 
 
 def _launch(
@@ -90,7 +90,7 @@ def _launch(
     assert bias is None or (bias.shape == (len(weight.codes), weight.outputs) and bias.is_contiguous())
     shape = f"{str(x.dtype).removeprefix('torch.')},{weight.name},rows={tiles.rows}"
     shape += f",inputs={weight.inputs},outputs={weight.outputs}"
-    kernel = "quantized_experts" if tiles.rows == FEW else "quantized_experts_prefill"
+    kernel = "quantized_experts" if tiles.rows == FEW_ROWS else "quantized_experts_prefill"
     options = (config or tuned(kernel, shape, x.device, _default(x, tiles.rows))).options()
     count, width = len(tiles.owners), output.shape[1]
     if not count:

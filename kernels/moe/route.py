@@ -23,15 +23,15 @@ from kernels.gate import sigmoid
 from kernels.sizes import power_of_two
 from kernels.tuning import Config, tuned
 
-CANDIDATES = (Config({}, warps=1), Config({}, warps=2), Config({}, warps=4))
+CANDIDATE_CONFIGS = (Config({}, warps=1), Config({}, warps=2), Config({}, warps=4))
 """The first is the default."""
 
-MOST_EXPERTS = 1024
-LEAST_SUM = tl.constexpr(1e-20)
+MAX_EXPERTS = 1024
+MIN_SHARE_SUM = tl.constexpr(1e-20)
 """Is added to the sum of shares before they are divided by it: sigmoids may all be 0."""
-UNLIKELY = tl.constexpr(-1e30)
+NAN_LOGIT = tl.constexpr(-1e30)
 """Stands for logits that are NaN."""
-BEHIND = tl.constexpr(1 << 30)
+NO_EXPERT = tl.constexpr(1 << 30)
 """Is larger than every expert's number."""
 
 
@@ -49,7 +49,7 @@ class Routing(NamedTuple):
 
 def unsupported(experts: int) -> str:
     """Says in one sentence why a choice among so many experts cannot be made; empty: it can."""
-    return f"route supports up to {MOST_EXPERTS} experts, not {experts}" if experts > MOST_EXPERTS else ""
+    return f"route supports up to {MAX_EXPERTS} experts, not {experts}" if experts > MAX_EXPERTS else ""
 
 
 def route(
@@ -75,7 +75,7 @@ def route(
     shares = logits.new_empty(chosen.shape)
     if not tokens:
         return chosen, shares
-    config = config or tuned("route", f"experts={experts},used={routing.used}", logits.device, CANDIDATES[0])
+    config = config or tuned("route", f"experts={experts},used={routing.used}", logits.device, CANDIDATE_CONFIGS[0])
     each = experts // routing.groups
     _route[(tokens,)](
         logits,
@@ -128,7 +128,7 @@ def _route(
     lowest = float("-inf")
     scores = tl.load(logits + token * EXPERTS + expert, mask=there, other=lowest)
     broken = scores != scores
-    scores = tl.where(broken, UNLIKELY, scores)
+    scores = tl.where(broken, NAN_LOGIT, scores)
     if SCORES == "softmax":
         powers = tl.exp(scores - tl.max(scores))
         scores = powers / tl.sum(powers)
@@ -145,7 +145,7 @@ def _route(
             best += tl.max(tl.where(within[None, :] == first[:, None], lowest, wanted), 1)
         left = group < GROUPS
         for _ in range(GROUPS_USED):
-            place = tl.min(tl.where(left & (best == tl.max(tl.where(left, best, lowest))), group, BEHIND))
+            place = tl.min(tl.where(left & (best == tl.max(tl.where(left, best, lowest))), group, NO_EXPERT))
             left &= group != place
         out = left[:, None]
         wanted = tl.where(out, lowest, wanted)
@@ -156,7 +156,7 @@ def _route(
     left_experts = there
     for turn in range(USED):
         most = tl.max(tl.where(left_experts, wanted, lowest))
-        place = tl.min(tl.where(left_experts & (wanted == most), expert, BEHIND))
+        place = tl.min(tl.where(left_experts & (wanted == most), expert, NO_EXPERT))
         score = tl.sum(tl.where(expert == place, tl.where(there, scores, 0.0), 0.0))
         places = tl.where(lane == turn, place, places)
         found = tl.where(lane == turn, score, found)
@@ -167,7 +167,7 @@ def _route(
         powers = tl.where(kept, tl.exp(found - tl.max(found)), 0.0)
         found = powers / tl.sum(powers)
     if NORMALIZED:
-        found = found / (tl.sum(tl.where(kept, found, 0.0)) + LEAST_SUM)
+        found = found / (tl.sum(tl.where(kept, found, 0.0)) + MIN_SHARE_SUM)
     found = tl.where(tl.max(broken.to(tl.int32)) > 0, float("nan"), found)
     tl.store(chosen + token * USED + lane, places, mask=kept)
     tl.store(shares + token * USED + lane, found * scale, mask=kept)

@@ -22,10 +22,14 @@ from torch import Tensor
 from kernels.sizes import power_of_two, tile_count
 from kernels.tuning import Config, tuned
 
-CANDIDATES = (Config({"CHUNK": 1024}, warps=4), Config({"CHUNK": 2048}, warps=8), Config({"CHUNK": 512}, warps=2))
+CANDIDATE_CONFIGS = (
+    Config({"CHUNK": 1024}, warps=4),
+    Config({"CHUNK": 2048}, warps=8),
+    Config({"CHUNK": 512}, warps=2),
+)
 """The first is the default."""
 
-NOBODY = -1
+NO_PAIR = -1
 """The pair of a row that fills a tile up, and the expert of a tile that is not needed."""
 
 
@@ -33,8 +37,8 @@ NOBODY = -1
 class Tiles:
     """Holds the pairs as tiles of `rows` rows; pair t * used + i is of token t's i-th expert."""
 
-    pairs: Tensor  # [tiles x rows] int32, `NOBODY` behind an expert's last one; undefined in tiles of nobody
-    owners: Tensor  # [tiles] int32, the expert of each tile, `NOBODY` behind the last
+    pairs: Tensor  # [tiles x rows] int32, `NO_PAIR` behind an expert's last one; undefined in tiles of nobody
+    owners: Tensor  # [tiles] int32, the expert of each tile, `NO_PAIR` behind the last
     rows: int
 
 
@@ -58,7 +62,7 @@ def sort_by_expert(chosen: Tensor, experts: int, rows: int, *, config: Config | 
     count = most_tiles(chosen.numel(), experts, rows)
     pairs, owners = chosen.new_empty(count * rows), chosen.new_empty(count)
     if count:
-        config = config or tuned("sort_by_expert", f"experts={experts}", chosen.device, CANDIDATES[0])
+        config = config or tuned("sort_by_expert", f"experts={experts}", chosen.device, CANDIDATE_CONFIGS[0])
         _sort[(experts,)](
             chosen,
             pairs,
@@ -114,9 +118,9 @@ def _sort(
 
 
 def reference(chosen: Tensor, experts: int, rows: int) -> Tiles:
-    """Computes the same by torch's operators; pairs of tiles of nobody are `NOBODY`."""
+    """Computes the same by torch's operators; pairs of tiles of nobody are `NO_PAIR`."""
     count = most_tiles(chosen.numel(), experts, rows)
-    pairs, owners = chosen.new_full((count * rows,), NOBODY), chosen.new_full((count,), NOBODY)
+    pairs, owners = chosen.new_full((count * rows,), NO_PAIR), chosen.new_full((count,), NO_PAIR)
     tile = 0
     for expert in range(experts):
         own = (chosen.flatten() == expert).nonzero().flatten().int()

@@ -12,14 +12,25 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.gate import Activation, activate, gate
-from kernels.quantized.rows import CANDIDATES as OF_ROWS
-from kernels.quantized.rows import RowForm, Rows, config_for, quantize_rows, room, store_row, tile_of, unsupported
+from kernels.quantized.rows import CANDIDATE_CONFIGS as OF_ROWS
+from kernels.quantized.rows import (
+    QuantizedRows,
+    RowFormat,
+    config_for,
+    empty_rows,
+    quantize_rows,
+    store_row,
+    tile_of,
+    unsupported,
+)
 from kernels.tuning import Config
 
-CANDIDATES = OF_ROWS
+CANDIDATE_CONFIGS = OF_ROWS
 
 
-def gate_rows(gate_up: Tensor, activation: Activation, form: RowForm, *, config: Config | None = None) -> Rows:
+def gate_rows(
+    gate_up: Tensor, activation: Activation, form: RowFormat, *, config: Config | None = None
+) -> QuantizedRows:
     """Multiplies the activation of the first half of each row by its second half, and quantizes the product.
 
     Takes `gate_up` `[rows, 2 x width]` in fp32, bf16 or fp16, contiguous.
@@ -28,7 +39,7 @@ def gate_rows(gate_up: Tensor, activation: Activation, form: RowForm, *, config:
     """
     rows, width = gate_up.shape[0], gate_up.shape[1] // 2
     assert gate_up.shape == (rows, 2 * width) and gate_up.is_contiguous() and not unsupported(width)
-    found = room(rows, width, form, gate_up.device)
+    found = empty_rows(rows, width, form, gate_up.device)
     options = config_for("quantized_gate_rows", gate_up, form, width, config).options()
     _gate_rows[(rows,)](
         gate_up,
@@ -67,6 +78,6 @@ def _gate_rows(
     store_row(found, values, scales, row, rows, WIDTH, TILE, GROUP, KIND)
 
 
-def reference(gate_up: Tensor, activation: Activation, form: RowForm) -> Rows:
+def reference(gate_up: Tensor, activation: Activation, form: RowFormat) -> QuantizedRows:
     """Computes the same by two launches."""
     return quantize_rows(gate(gate_up, activation), form)

@@ -15,14 +15,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-FORMS = {torch.int8: 1, torch.float8_e4m3fn: 2}
+KV_FORMATS = {torch.int8: 1, torch.float8_e4m3fn: 2}
 """Numbers of the forms, by the format of a layer; 0 is a pool that is not quantized."""
-INT8 = tl.constexpr(1)
+INT8_FORMAT = tl.constexpr(1)
 SCALE_BYTES = 2
-ROUND = tl.constexpr(1.5 * 2.0**23)
+ROUND_TO_INTEGER = tl.constexpr(1.5 * 2.0**23)
 """Added to a number below 2^22 and taken away again, it leaves the nearest integer, and the even one of two."""
-LEAST = tl.constexpr(2.0**-126)
-INFINITE = tl.constexpr(float("inf"))
+MIN_SCALE = tl.constexpr(2.0**-126)
+INFINITE_VALUE = tl.constexpr(float("inf"))
 
 
 def block_of(pool: Tensor, *parts: int) -> int:
@@ -34,13 +34,13 @@ def block_of(pool: Tensor, *parts: int) -> int:
 
 def views_of(pool: Tensor) -> tuple[Tensor, Tensor]:
     """Returns a layer as bytes, and as scales, as kernels take it; itself twice if it is not quantized."""
-    return (pool.view(torch.uint8), pool.view(torch.bfloat16)) if pool.dtype in FORMS else (pool, pool)
+    return (pool.view(torch.uint8), pool.view(torch.bfloat16)) if pool.dtype in KV_FORMATS else (pool, pool)
 
 
 @triton.jit
-def numbers_of(found: tl.tensor, like: tl.tensor, FORM: tl.constexpr) -> tl.tensor:
+def dequantized(found: tl.tensor, like: tl.tensor, FORM: tl.constexpr) -> tl.tensor:
     """Returns what uint8 `found` mean, without scale and unit, in the format of `like`: all have them exactly."""
-    if FORM == INT8:
+    if FORM == INT8_FORMAT:
         return found.to(tl.int8, bitcast=True).to(tl.float32).to(like.dtype)
     wide = found.to(tl.uint16)
     half = ((wide & 0x80) << 8) | ((wide & 0x7F) << 7)
@@ -50,28 +50,28 @@ def numbers_of(found: tl.tensor, like: tl.tensor, FORM: tl.constexpr) -> tl.tens
 @triton.jit
 def scales_at(place: tl.tensor, there: tl.tensor, FORM: tl.constexpr) -> tl.tensor:
     """Returns scales with the form's unit, fp32; 0 where nothing is `there`."""
-    UNIT: tl.constexpr = 1.0 if FORM == INT8 else 256.0
+    UNIT: tl.constexpr = 1.0 if FORM == INT8_FORMAT else 256.0
     return tl.load(place, mask=there, other=0.0).to(tl.float32) * UNIT
 
 
 @triton.jit
 def scale_of(highest: tl.tensor, FORM: tl.constexpr) -> tl.tensor:
     """Returns the bf16 scale of vectors whose largest magnitudes are `highest`, fp32; NaN where that is not finite."""
-    LARGEST: tl.constexpr = 127.0 if FORM == INT8 else 448.0
-    scale = tl.maximum(tl.div_rn(highest, LARGEST), LEAST)
+    LARGEST: tl.constexpr = 127.0 if FORM == INT8_FORMAT else 448.0
+    scale = tl.maximum(tl.div_rn(highest, LARGEST), MIN_SCALE)
     bits = scale.to(tl.uint32, bitcast=True)
     rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).to(tl.float32, bitcast=True)
     # Not by a global: it would equal itself never, and Triton refuses globals that have changed since it compiled.
-    return tl.where(highest < INFINITE, rounded, float("nan")).to(tl.bfloat16)
+    return tl.where(highest < INFINITE_VALUE, rounded, float("nan")).to(tl.bfloat16)
 
 
 @triton.jit
-def bytes_of(numbers: tl.tensor, scale: tl.tensor, FORM: tl.constexpr) -> tl.tensor:
+def quantized(numbers: tl.tensor, scale: tl.tensor, FORM: tl.constexpr) -> tl.tensor:
     """Returns uint8 of fp32 `numbers`, each divided by its `scale`, as `scale_of` gave it."""
     scaled = numbers * tl.div_rn(1.0, scale.to(tl.float32))
-    scaled = tl.where(tl.abs(scaled) < INFINITE, scaled, 0.0)  # NaN is not less
-    if FORM == INT8:
-        return ((scaled + ROUND) - ROUND).to(tl.int32).to(tl.uint8)
+    scaled = tl.where(tl.abs(scaled) < INFINITE_VALUE, scaled, 0.0)  # NaN is not less
+    if FORM == INT8_FORMAT:
+        return ((scaled + ROUND_TO_INTEGER) - ROUND_TO_INTEGER).to(tl.int32).to(tl.uint8)
     return e4m3(scaled)
 
 
@@ -91,7 +91,7 @@ def e4m3(numbers: tl.tensor) -> tl.tensor:
 def largest_of(numbers: tl.tensor, AXIS: tl.constexpr) -> tl.tensor:
     """Returns the largest magnitudes; infinite where a number is not finite: a maximum may pass over NaN."""
     sizes = tl.abs(numbers)
-    return tl.max(tl.where(sizes < INFINITE, sizes, INFINITE), AXIS)
+    return tl.max(tl.where(sizes < INFINITE_VALUE, sizes, INFINITE_VALUE), AXIS)
 
 
 def reference_packed(pool: Tensor, form: torch.dtype, *parts: int) -> Tensor:
@@ -112,7 +112,7 @@ def reference_packed(pool: Tensor, form: torch.dtype, *parts: int) -> Tensor:
     return torch.cat((torch.cat(values, -1).flatten(-2), behind.flatten(-2)), -1).view(form)
 
 
-def reference_numbers(layer: Tensor, *parts: int) -> Tensor:
+def reference_dequantized(layer: Tensor, *parts: int) -> Tensor:
     """Returns what a layer of bytes means, fp32 `[…, block, width]`, by torch's operators."""
     block, width = block_of(layer, *parts), sum(parts)
     scales = layer.view(torch.uint8)[..., block * width :].contiguous().view(torch.bfloat16).float()

@@ -11,17 +11,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.quantized.rows import CANDIDATES as OF_ROWS
-from kernels.quantized.rows import RowForm, Rows, config_for, quantize_rows, room, store_row, tile_of
-from kernels.rms_norm import WIDEST, norm_row, rms_norm
+from kernels.quantized.rows import CANDIDATE_CONFIGS as OF_ROWS
+from kernels.quantized.rows import QuantizedRows, RowFormat, config_for, empty_rows, quantize_rows, store_row, tile_of
+from kernels.rms_norm import MAX_WIDTH, norm_row, rms_norm
 from kernels.tuning import Config
 
-CANDIDATES = OF_ROWS
+CANDIDATE_CONFIGS = OF_ROWS
 
 
 def norm_rows(
-    hidden: Tensor, change: Tensor | None, weight: Tensor, eps: float, form: RowForm, *, config: Config | None = None
-) -> Rows:
+    hidden: Tensor, change: Tensor | None, weight: Tensor, eps: float, form: RowFormat, *, config: Config | None = None
+) -> QuantizedRows:
     """Norms each row of `hidden`, behind the addition of a `change` in place, if any, and quantizes it.
 
     `hidden` and `change` are `[rows, width]` in fp32, bf16 or fp16, contiguous; the weight is `[width]`.
@@ -29,9 +29,9 @@ def norm_rows(
     Example: hidden and change `[256, 4096]`, weight `[4096]`, int8: values `[256, 4096]`, scales `[1, 256]`.
     """
     rows, width = hidden.shape
-    assert hidden.is_contiguous() and width <= WIDEST and weight.shape == (width,) and weight.is_contiguous()
+    assert hidden.is_contiguous() and width <= MAX_WIDTH and weight.shape == (width,) and weight.is_contiguous()
     assert change is None or (change.shape == hidden.shape and change.dtype == hidden.dtype and change.is_contiguous())
-    found = room(rows, width, form, hidden.device)
+    found = empty_rows(rows, width, form, hidden.device)
     options = config_for("quantized_norm_rows", hidden, form, width, config).options()
     _norm_rows[(rows,)](
         hidden,
@@ -71,7 +71,7 @@ def _norm_rows(
     store_row(found, values, scales, row, rows, WIDTH, TILE, GROUP, KIND)
 
 
-def reference(hidden: Tensor, change: Tensor | None, weight: Tensor, eps: float, form: RowForm) -> Rows:
+def reference(hidden: Tensor, change: Tensor | None, weight: Tensor, eps: float, form: RowFormat) -> QuantizedRows:
     """Computes the same by two launches."""
     if change is not None:
         hidden += change

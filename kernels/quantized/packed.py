@@ -19,21 +19,21 @@ from torch.nn import functional
 
 from kernels.sizes import tile_count
 
-Kind = Literal["int4", "fp4", "int8", "fp8"]
-RUN = 32
+CodeKind = Literal["int4", "fp4", "int8", "fp8"]
+RUN_BYTES = 32
 """Bytes of a run; groups begin at multiples of half a run or, where codes have 4 bits, of half of its inputs."""
-FEWEST = {"int4": 32, "fp4": 32, "int8": 16, "fp8": 16}
-E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-FP4 = (*E2M1, *(-value for value in E2M1))
+MIN_GROUP_INPUTS = {"int4": 32, "fp4": 32, "int8": 16, "fp8": 16}
+E2M1_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+FP4_VALUES = (*E2M1_VALUES, *(-value for value in E2M1_VALUES))
 """What the codes of fp4 stand for: the highest bit is the sign (OCP Microscaling Formats 1.0, section 5.3.3)."""
-LOWEST = 8
+INT4_ZERO_CODE = 8
 """The code of int4 that stands for 0."""
-ONE_GROUP = 1 << 30
-NAN = 0x7F
+SINGLE_GROUP_INPUTS = 1 << 30
+FP8_NAN_CODE = 0x7F
 """The code of fp8 that is no number, but for its sign."""
 
 
-class Coded(NamedTuple):
+class WeightCodes(NamedTuple):
     """Holds a weight as a checkpoint's reader gives it: w = scales * v + offsets for each group of inputs."""
 
     values: Tensor  # [out, in]: uint8 codes 0 … 15, int8 or float8_e4m3fn
@@ -43,18 +43,18 @@ class Coded(NamedTuple):
     table: tuple[float, ...] = ()  # of 4-bit codes; empty: a code stands for itself
 
     @property
-    def kind(self) -> Kind | None:
+    def kind(self) -> CodeKind | None:
         """Returns what its codes are to the kernels; None: they do not know them."""
         if self.values.dtype == torch.uint8:
-            return {(): "int4", FP4: "fp4"}.get(self.table)  # type: ignore[return-value]
+            return {(): "int4", FP4_VALUES: "fp4"}.get(self.table)  # type: ignore[return-value]
         return "int8" if self.values.dtype == torch.int8 else "fp8"
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedWeight:
     """Holds a weight, or those of several experts, as the kernels of this room take it."""
 
-    kind: Kind
+    kind: CodeKind
     codes: Tensor  # uint8 [runs, out, 32], or of experts [experts, runs, out, 32]
     scales: Tensor  # [groups, out], fp32, or 16 bits where they lose nothing
     offsets: Tensor | None  # the same
@@ -69,7 +69,7 @@ class Packed:
     @property
     def in_run(self) -> int:
         """Returns how many inputs a run has."""
-        return RUN * (2 if self.kind in ("int4", "fp4") else 1)
+        return RUN_BYTES * (2 if self.kind in ("int4", "fp4") else 1)
 
     @property
     def by_output(self) -> bool:
@@ -85,7 +85,7 @@ class Packed:
     @property
     def even_group(self) -> int:
         """Returns the inputs of a group as the kernels count them: no step has more where there is but one group."""
-        return self.group if self.scales.shape[-2] > 1 else ONE_GROUP
+        return self.group if self.scales.shape[-2] > 1 else SINGLE_GROUP_INPUTS
 
     def runs_of_step(self, most: int) -> int:
         """Returns how many runs a step has, `most`, a power of two, or fewer: its inputs are of one group."""
@@ -99,17 +99,17 @@ class Packed:
         return [self.codes, self.scales, *([] if self.offsets is None else [self.offsets])]
 
 
-def unsupported(weight: Coded) -> str:
+def unsupported(weight: WeightCodes) -> str:
     """Says in one sentence why the kernels do not take such a weight; empty: they do."""
     if weight.kind is None:
         return "codes of 4 bits stand for themselves or for MXFP4's numbers in the kernels, not for another table's"
-    fewest = FEWEST[weight.kind]
+    fewest = MIN_GROUP_INPUTS[weight.kind]
     if weight.group % fewest and weight.group < weight.values.shape[1]:
         return f"groups of {weight.kind} weights have a multiple of {fewest} inputs in the kernels, not {weight.group}"
     return ""
 
 
-def pack(weights: Sequence[Coded], device: torch.device) -> Packed:
+def pack(weights: Sequence[WeightCodes], device: torch.device) -> PackedWeight:
     """Packs weights of one kind and group, with as many inputs each, into one whose outputs lie side by side.
 
     Example: three int4 weights `[4096, 4096]`, `[1024, 4096]`, `[1024, 4096]` in groups of 32 become codes
@@ -124,17 +124,17 @@ def pack(weights: Sequence[Coded], device: torch.device) -> Packed:
     if kind == "int4" or any(each.offsets is not None for each in weights):
         offsets = torch.cat([_offsets(each) for each in weights]).t()
         offsets = offsets if needed(offsets) else None
-    return Packed(
+    return PackedWeight(
         kind,
         codes.contiguous(),
         narrowed(scales).to(device).contiguous(),
         None if offsets is None else narrowed(offsets).to(device).contiguous(),
         inputs,
-        min(group, tile_count(inputs, RUN) * RUN),
+        min(group, tile_count(inputs, RUN_BYTES) * RUN_BYTES),
     )
 
 
-def one_of(weight: Packed, expert: int) -> Packed:
+def one_of(weight: PackedWeight, expert: int) -> PackedWeight:
     """Returns the weight of one of several experts."""
     offsets = None if weight.offsets is None else weight.offsets[expert]
     return replace(weight, codes=weight.codes[expert], scales=weight.scales[expert], offsets=offsets)
@@ -154,23 +154,23 @@ def needed(offsets: Tensor) -> bool:
     return bool(offsets.any())
 
 
-def _codes(values: Tensor, kind: Kind) -> Tensor:
+def _codes(values: Tensor, kind: CodeKind) -> Tensor:
     """Returns bytes `[runs, out, 32]`; inputs behind the last have any code, as x is 0 there."""
     outputs, inputs = values.shape
-    per_run = RUN * (2 if kind in ("int4", "fp4") else 1)
+    per_run = RUN_BYTES * (2 if kind in ("int4", "fp4") else 1)
     runs = tile_count(inputs, per_run)
     codes = functional.pad(values.view(torch.uint8), (0, runs * per_run - inputs))
-    if per_run > RUN:
-        halves = codes.view(outputs, runs, 2, RUN)
+    if per_run > RUN_BYTES:
+        halves = codes.view(outputs, runs, 2, RUN_BYTES)
         codes = halves[:, :, 0] | halves[:, :, 1] << 4
-    return codes.view(outputs, runs, RUN).transpose(0, 1)
+    return codes.view(outputs, runs, RUN_BYTES).transpose(0, 1)
 
 
-def _without_nan(weight: Coded) -> Tensor:
+def _without_nan(weight: WeightCodes) -> Tensor:
     """Returns the scales `[out, groups]`, NaN where one of a group's codes is: so the kernels need not look for it."""
     if weight.kind != "fp8":
         return weight.scales
-    wrong = weight.values.view(torch.uint8) & NAN == NAN
+    wrong = weight.values.view(torch.uint8) & FP8_NAN_CODE == FP8_NAN_CODE
     if not wrong.any():
         return weight.scales
     groups = weight.scales.shape[1]
@@ -178,23 +178,23 @@ def _without_nan(weight: Coded) -> Tensor:
     return weight.scales.masked_fill(filled.view(len(wrong), groups, -1).any(2), torch.nan)
 
 
-def _offsets(weight: Coded) -> Tensor:
+def _offsets(weight: WeightCodes) -> Tensor:
     """Returns the offsets `[out, groups]` to a code that stands for 0, which is 8 in int4."""
     offsets = torch.zeros_like(weight.scales) if weight.offsets is None else weight.offsets
-    return offsets + weight.scales * LOWEST if weight.kind == "int4" else offsets
+    return offsets + weight.scales * INT4_ZERO_CODE if weight.kind == "int4" else offsets
 
 
-def reference(packed: Packed) -> Tensor:
+def reference(packed: PackedWeight) -> Tensor:
     """Returns the weight `[out, in]` in fp64 that a packed one stands for, by torch's operators."""
     codes = packed.codes.transpose(0, 1)  # [out, runs, 32]
-    if packed.in_run > RUN:
+    if packed.in_run > RUN_BYTES:
         codes = torch.stack((codes & 15, codes >> 4), 2)
     codes = codes.flatten(1)[:, : packed.inputs]
     match packed.kind:
         case "int4":
-            values = codes.double() - LOWEST
+            values = codes.double() - INT4_ZERO_CODE
         case "fp4":
-            values = torch.tensor(FP4, dtype=torch.float64, device=codes.device)[codes.int()]
+            values = torch.tensor(FP4_VALUES, dtype=torch.float64, device=codes.device)[codes.int()]
         case "int8":
             values = codes.contiguous().view(torch.int8).double()
         case "fp8":

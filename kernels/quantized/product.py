@@ -15,36 +15,36 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.device import processors
-from kernels.quantized.packed import Packed
+from kernels.quantized.packed import PackedWeight
 from kernels.quantized.packed import reference as dequantized
 from kernels.quantized.steps import add_step, in_step, load_codes, load_inputs, load_terms
 from kernels.sizes import tile_count
 from kernels.tuning import Config, tuned
 
-ROWS = (16, 32, 64, 128)
+ROW_TILES = (16, 32, 64, 128)
 """Of a tile: as few as tensor cores take, and as many as are worth a tile that reads the weights once."""
-CUT = ROWS[-1]
+MAX_SPLIT_K_ROWS = ROW_TILES[-1]
 """Rows up to which there is one tile of them, whose sums are cut."""
-FEW = Config({"TILE": 64, "RUNS": 4}, warps=4, stages=4)
-SOME = Config({"TILE": 128, "RUNS": 2}, warps=8, stages=3)
-SINGLE = Config({"TILE": 32, "RUNS": 1}, warps=8, stages=2)
-CANDIDATES = (
-    FEW,
-    SOME,
+FEW_ROWS_CONFIG = Config({"TILE": 64, "RUNS": 4}, warps=4, stages=4)
+SOME_ROWS_CONFIG = Config({"TILE": 128, "RUNS": 2}, warps=8, stages=3)
+FP32_CONFIG = Config({"TILE": 32, "RUNS": 1}, warps=8, stages=2)
+CANDIDATE_CONFIGS = (
+    FEW_ROWS_CONFIG,
+    SOME_ROWS_CONFIG,
     Config({"TILE": 64, "RUNS": 2}, warps=4, stages=5),
     Config({"TILE": 128, "RUNS": 1}, warps=4, stages=4),
     Config({"TILE": 128, "RUNS": 4}, warps=8, stages=3),
     Config({"TILE": 32, "RUNS": 4}, warps=2, stages=4),
-    SINGLE,
+    FP32_CONFIG,
 )
 """The first two are the defaults of up to 32 rows and of more, the last is that of fp32."""
-WAVES = 4
+PROGRAMS_PER_PROCESSOR = 4
 """Programs that a processor should have at least, so that one reads while another one waits."""
-LEAST_STEPS, MOST_PARTS = 4, 16
+MIN_STEPS_PER_PART, MAX_PARTS = 4, 16
 """Steps of a part at least: fewer are over before their loads have come. Parts of a sum at most."""
-AT_ONCE = 8
+NEIGHBOUR_ROW_TILES = 8
 """Tiles of rows whose programs are neighbours for each tile of outputs: the weights then come from the cache."""
-JOINED = 512
+JOIN_TILE = 512
 
 
 def unsupported(dtype: torch.dtype) -> str:
@@ -56,12 +56,12 @@ def unsupported(dtype: torch.dtype) -> str:
 
 def rows_for(rows: int) -> int:
     """Returns how many rows a tile has where there are so many."""
-    return next((tile for tile in ROWS if rows <= tile), ROWS[-1])
+    return next((tile for tile in ROW_TILES if rows <= tile), ROW_TILES[-1])
 
 
 def product(
     x: Tensor,
-    weight: Packed,
+    weight: PackedWeight,
     bias: Tensor | None = None,
     output: Tensor | None = None,
     *,
@@ -91,11 +91,11 @@ def product(
     if not rows:
         return y
     tile = rows_for(rows)
-    options = (config or _config(x, weight, tile, rows > CUT)).options()
+    options = (config or _config(x, weight, tile, rows > MAX_SPLIT_K_ROWS)).options()
     runs = len(weight.codes)
     in_runs = weight.runs_of_step(options.pop("RUNS"))
     steps, tiles = tile_count(runs, in_runs), tile_count(outputs, options["TILE"])
-    cut = parts or (parts_of(steps, tiles, x.device) if rows <= CUT else 1)
+    cut = parts or (parts_of(steps, tiles, x.device) if rows <= MAX_SPLIT_K_ROWS else 1)
     length = tile_count(steps, cut)
     cut = tile_count(steps, length)
     sums = y if cut == 1 else x.new_empty((cut, rows, outputs), dtype=torch.float32)
@@ -123,11 +123,11 @@ def product(
         CUT=cut > 1,
         ROWS=tile,
         RUNS=in_runs,
-        AT_ONCE=AT_ONCE,
+        AT_ONCE=NEIGHBOUR_ROW_TILES,
         **options,
     )
     if cut > 1:
-        _join[rows, tile_count(outputs, JOINED)](
+        _join[rows, tile_count(outputs, JOIN_TILE)](
             sums,
             weight.scales,
             x if bias is None else bias,
@@ -138,18 +138,20 @@ def product(
             cut,
             SCALED=whole,
             BIAS=bias is not None,
-            TILE=JOINED,
+            TILE=JOIN_TILE,
         )
     return y
 
 
 def parts_of(steps: int, tiles: int, device: torch.device) -> int:
     """Returns into how many parts a sum of so many steps is cut, where that many tiles of outputs are to be made."""
-    return max(1, min(WAVES * processors(device) // tiles, steps // LEAST_STEPS, MOST_PARTS))
+    return max(1, min(PROGRAMS_PER_PROCESSOR * processors(device) // tiles, steps // MIN_STEPS_PER_PART, MAX_PARTS))
 
 
-def _config(x: Tensor, weight: Packed, tile: int, many: bool) -> Config:
-    default = SINGLE if x.dtype == torch.float32 else FEW if tile <= 2 * ROWS[0] else SOME
+def _config(x: Tensor, weight: PackedWeight, tile: int, many: bool) -> Config:
+    default = (
+        FP32_CONFIG if x.dtype == torch.float32 else FEW_ROWS_CONFIG if tile <= 2 * ROW_TILES[0] else SOME_ROWS_CONFIG
+    )
     shape = f"{str(x.dtype).removeprefix('torch.')},{weight.name},rows={'many' if many else tile}"
     shape += f",inputs={weight.inputs},outputs={weight.outputs}"
     return tuned("quantized_product_prefill" if many else "quantized_product", shape, x.device, default)
@@ -248,7 +250,7 @@ def _join(
     tl.store(y + row * stride + output, total.to(y.dtype.element_ty), mask=inside)
 
 
-def reference(x: Tensor, weight: Packed, bias: Tensor | None = None) -> Tensor:
+def reference(x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> Tensor:
     """Computes the same by torch's operators, in fp64."""
     y = x.double() @ dequantized(weight).t()
     return (y if bias is None else y + bias.double()).to(x.dtype)

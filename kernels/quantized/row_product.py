@@ -16,17 +16,17 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.device import converts_fp8, is_hopper, multiplies_by_groups
-from kernels.quantized.packed import Packed
+from kernels.quantized.packed import PackedWeight
 from kernels.quantized.packed import reference as unpacked
-from kernels.quantized.product import AT_ONCE
+from kernels.quantized.product import NEIGHBOUR_ROW_TILES
 from kernels.quantized.product import unsupported as unsupported_format
-from kernels.quantized.rows import DTYPES, RowForm, Rows, dequantized
+from kernels.quantized.rows import ROW_DTYPES, QuantizedRows, RowFormat, dequantized
 from kernels.quantized.rows import unsupported as unsupported_width
-from kernels.quantized.steps import RUN
+from kernels.quantized.steps import RUN_BYTES
 from kernels.sizes import tile_count
 from kernels.tuning import Config, tuned
 
-CANDIDATES = (
+CANDIDATE_CONFIGS = (
     Config({"ROWS": 128, "TILE": 128, "RUNS": 4}, warps=8, stages=4),
     Config({"ROWS": 128, "TILE": 128, "RUNS": 2}, warps=8, stages=4),
     Config({"ROWS": 128, "TILE": 256, "RUNS": 4}, warps=8, stages=3),
@@ -35,25 +35,30 @@ CANDIDATES = (
 )
 """The first is the default of devices whose products take operands from shared memory, the second that of others. The
 last is that of groups on Blackwell in data centers: their sums leave a memory of their own after each step."""
-FEWEST = 32
+MIN_GROUP_INPUTS = 32
 """Inputs of a group at least: a product of bytes takes so many."""
 
 
-def row_form(weight: Packed, device: torch.device) -> RowForm | None:
+def row_format(weight: PackedWeight, device: torch.device) -> RowFormat | None:
     """Returns how rows have to be quantized for a weight; None: they are not, by the weight or by the device."""
     kind, group = weight.kind, weight.even_group
     if kind != "int8" and kind != "fp8":
         return None
     if not (converts_fp8(device) if kind == "fp8" else is_hopper(device) or not multiplies_by_groups(device)):
         return None
-    if weight.offsets is not None or group < FEWEST or group & (group - 1) or unsupported_width(weight.inputs):
+    if (
+        weight.offsets is not None
+        or group < MIN_GROUP_INPUTS
+        or group & (group - 1)
+        or unsupported_width(weight.inputs)
+    ):
         return None
-    return RowForm(kind, group)
+    return RowFormat(kind, group)
 
 
 def row_product(
-    rows: Rows,
-    weight: Packed,
+    rows: QuantizedRows,
+    weight: PackedWeight,
     bias: Tensor | None,
     output: Tensor,
     *,
@@ -62,7 +67,7 @@ def row_product(
     """Multiplies quantized rows by a packed weight.
 
     Args:
-        rows: `[rows, in]`, quantized as `row_form` says.
+        rows: `[rows, in]`, quantized as `row_format` says.
         weight: packed, `[out, in]`.
         bias: `[out]`, contiguous, in fp32, bf16 or fp16.
         output: `[rows, out]` in one of these, to write to, whose rows are contiguous.
@@ -74,7 +79,7 @@ def row_product(
     """
     count, outputs = len(rows.values), weight.outputs
     assert rows.inputs == weight.inputs and rows.values.is_contiguous() and rows.scales.is_contiguous()
-    assert rows.form == row_form(weight, rows.values.device) and weight.codes.dim() == 3
+    assert rows.form == row_format(weight, rows.values.device) and weight.codes.dim() == 3
     assert output.shape == (count, outputs) and output.stride(1) == 1 and not unsupported_format(output.dtype)
     assert bias is None or (bias.shape == (outputs,) and bias.is_contiguous())
     if not count:
@@ -85,7 +90,7 @@ def row_product(
     _multiply[(tile_count(outputs, options["TILE"]) * tile_count(count, options["ROWS"]),)](
         rows.values,
         rows.scales,
-        weight.codes.view(DTYPES[rows.form.kind]),
+        weight.codes.view(ROW_DTYPES[rows.form.kind]),
         weight.scales,
         rows.scales if bias is None else bias,
         output,
@@ -99,16 +104,16 @@ def row_product(
         EVEN=runs % in_runs == 0,
         BIAS=bias is not None,
         RUNS=in_runs,
-        AT_ONCE=AT_ONCE,
+        AT_ONCE=NEIGHBOUR_ROW_TILES,
         **options,
     )
     return output
 
 
-def _config(weight: Packed, output: Tensor) -> Config:
-    default = CANDIDATES[0 if multiplies_by_groups(output.device) else 1]
+def _config(weight: PackedWeight, output: Tensor) -> Config:
+    default = CANDIDATE_CONFIGS[0 if multiplies_by_groups(output.device) else 1]
     if not weight.by_output and multiplies_by_groups(output.device) and not is_hopper(output.device):
-        default = CANDIDATES[-1]
+        default = CANDIDATE_CONFIGS[-1]
     shape = f"{str(output.dtype).removeprefix('torch.')},{weight.name},inputs={weight.inputs},outputs={weight.outputs}"
     return tuned("quantized_row_product", shape, output.device, default)
 
@@ -135,7 +140,7 @@ def _multiply(
     RUNS: tl.constexpr,
     AT_ONCE: tl.constexpr,
 ) -> None:
-    STEP: tl.constexpr = RUNS * RUN
+    STEP: tl.constexpr = RUNS * RUN_BYTES
     SUM: tl.constexpr = tl.int32 if KIND == "int8" and not GROUPED else tl.float32
     columns = tl.cdiv(outputs, TILE)
     width = tl.zeros([], tl.int64) + outputs
@@ -152,15 +157,15 @@ def _multiply(
     own, mine = tl.where(kept, row, 0), tl.where(inside, output, 0)
 
     byte = tl.arange(0, STEP)
-    values = x + (own.to(tl.int64) * (runs * RUN))[:, None] + byte[None, :]
-    begin = codes + (byte // RUN * (width * RUN) + byte % RUN)[:, None] + (mine * RUN)[None, :]
+    values = x + (own.to(tl.int64) * (runs * RUN_BYTES))[:, None] + byte[None, :]
+    begin = codes + (byte // RUN_BYTES * (width * RUN_BYTES) + byte % RUN_BYTES)[:, None] + (mine * RUN_BYTES)[None, :]
     total = tl.zeros([ROWS, TILE], SUM)
     for step in range(tl.cdiv(runs, RUNS)):
-        here = begin + step * RUNS * (width * RUN)
+        here = begin + step * RUNS * (width * RUN_BYTES)
         if EVEN:
             left, right = tl.load(values + step * STEP), tl.load(here)
         else:
-            there = step * RUNS + byte // RUN < runs
+            there = step * RUNS + byte // RUN_BYTES < runs
             left = tl.load(values + step * STEP, mask=there[None, :], other=0.0)
             right = tl.load(here, mask=there[:, None], other=0.0)
         if GROUPED:
@@ -182,7 +187,7 @@ def _multiply(
     tl.store(target, found.to(y.dtype.element_ty), mask=kept[:, None] & inside[None, :])
 
 
-def reference(rows: Rows, weight: Packed, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+def reference(rows: QuantizedRows, weight: PackedWeight, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Computes the same by torch's operators, in fp64."""
     y = dequantized(rows) @ unpacked(weight).t()
     return (y if bias is None else y + bias.double()).to(dtype)

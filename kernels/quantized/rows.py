@@ -20,26 +20,30 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional
 
-from kernels.quantized.kv_bytes import ROUND, e4m3
-from kernels.quantized.packed import RUN
-from kernels.quantized.steps import RUN as SPAN
+from kernels.quantized.kv_bytes import ROUND_TO_INTEGER, e4m3
+from kernels.quantized.packed import RUN_BYTES
+from kernels.quantized.steps import RUN_BYTES as SPAN
 from kernels.sizes import power_of_two, tile_count
 from kernels.tuning import Config, tuned
 
 RowKind = Literal["int8", "fp8"]
-DTYPES: dict[RowKind, torch.dtype] = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
-MOST: dict[RowKind, float] = {"int8": 127.0, "fp8": 448.0}
-WIDEST = 1 << 15
+ROW_DTYPES: dict[RowKind, torch.dtype] = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
+LARGEST_VALUES: dict[RowKind, float] = {"int8": 127.0, "fp8": 448.0}
+MAX_WIDTH = 1 << 15
 """Values of a row that the registers of 16 warps hold."""
-LEAST = 2.0**-100
-CANDIDATES = (Config({}, warps=8), Config({}, warps=4), Config({}, warps=16))
-"""The first is the default of rows of up to `NARROW` values, the last that of longer ones."""
-NARROW = 8192
-LEAST_BITS, INFINITE, MAGNITUDE = tl.constexpr(0x0D800000), tl.constexpr(0x7F800000), tl.constexpr(0x7FFFFFFF)
+MIN_MAGNITUDE = 2.0**-100
+CANDIDATE_CONFIGS = (Config({}, warps=8), Config({}, warps=4), Config({}, warps=16))
+"""The first is the default of rows of up to `MAX_NARROW_WIDTH` values, the last that of longer ones."""
+MAX_NARROW_WIDTH = 8192
+MIN_MAGNITUDE_BITS, INFINITY_BITS, MAGNITUDE_BITS = (
+    tl.constexpr(0x0D800000),
+    tl.constexpr(0x7F800000),
+    tl.constexpr(0x7FFFFFFF),
+)
 """The bits of 2^-100 and of infinity in fp32, and those that are not the sign."""
 
 
-class RowForm(NamedTuple):
+class RowFormat(NamedTuple):
     """Says how rows are quantized."""
 
     kind: RowKind
@@ -52,47 +56,47 @@ class RowForm(NamedTuple):
     @property
     def name(self) -> str:
         """Returns what configs are measured for."""
-        return f"{self.kind},group={self.group if self.group <= WIDEST else 'all'}"
+        return f"{self.kind},group={self.group if self.group <= MAX_WIDTH else 'all'}"
 
 
-class Rows(NamedTuple):
+class QuantizedRows(NamedTuple):
     """Holds quantized rows."""
 
     values: Tensor  # [rows, in up to a multiple of 32], int8 or float8_e4m3fn
     scales: Tensor  # fp32 [groups, rows]
-    form: RowForm
+    form: RowFormat
     inputs: int
 
 
 def unsupported(width: int) -> str:
     """Says in one sentence why rows of so many values cannot be quantized; empty: they can."""
-    return f"rows of up to {WIDEST} values are quantized, not of {width}" if width > WIDEST else ""
+    return f"rows of up to {MAX_WIDTH} values are quantized, not of {width}" if width > MAX_WIDTH else ""
 
 
-def room(rows: int, width: int, form: RowForm, device: torch.device) -> Rows:
+def empty_rows(rows: int, width: int, form: RowFormat, device: torch.device) -> QuantizedRows:
     """Makes room for quantized rows."""
-    values = torch.empty((rows, tile_count(width, RUN) * RUN), dtype=DTYPES[form.kind], device=device)
-    return Rows(values, torch.empty((form.groups(width), rows), device=device), form, width)
+    values = torch.empty((rows, tile_count(width, RUN_BYTES) * RUN_BYTES), dtype=ROW_DTYPES[form.kind], device=device)
+    return QuantizedRows(values, torch.empty((form.groups(width), rows), device=device), form, width)
 
 
 def tile_of(width: int) -> int:
     """Returns of how many values the tile of a row is."""
-    return max(RUN, power_of_two(width))
+    return max(RUN_BYTES, power_of_two(width))
 
 
-def config_for(kernel: str, x: Tensor, form: RowForm, width: int, config: Config | None) -> Config:
+def config_for(kernel: str, x: Tensor, form: RowFormat, width: int, config: Config | None) -> Config:
     """Returns how a kernel that quantizes rows of so many values is launched."""
     shape = f"{str(x.dtype).removeprefix('torch.')},{form.name},width={width}"
-    return config or tuned(kernel, shape, x.device, CANDIDATES[0 if width <= NARROW else -1])
+    return config or tuned(kernel, shape, x.device, CANDIDATE_CONFIGS[0 if width <= MAX_NARROW_WIDTH else -1])
 
 
-def quantize_rows(x: Tensor, form: RowForm, *, config: Config | None = None) -> Rows:
+def quantize_rows(x: Tensor, form: RowFormat, *, config: Config | None = None) -> QuantizedRows:
     """Quantizes rows `[rows, in]`, contiguous, of fp32, bf16 or fp16.
 
     Example: x `[256, 1000]` in groups of 128 gives values `[256, 1024]` and scales `[8, 256]`.
     """
     rows, width = x.shape
-    found = room(rows, width, form, x.device)
+    found = empty_rows(rows, width, form, x.device)
     assert x.is_contiguous() and not unsupported(width)
     options = config_for("quantized_rows", x, form, width, config).options()
     _quantize[(rows,)](
@@ -141,7 +145,7 @@ def store_row(
 ) -> None:
     """Quantizes and stores a row `[TILE]` of fp32 that is 0 behind its `WIDTH` values; `row` is its number, int64.
 
-    `values` are bytes. The lowest byte of what `ROUND` was added to is that of an integer.
+    `values` are bytes. The lowest byte of what `ROUND_TO_INTEGER` was added to is that of an integer.
     """
     IN_GROUP: tl.constexpr = TILE if GROUP > TILE else GROUP
     GROUPS: tl.constexpr = TILE // IN_GROUP
@@ -149,34 +153,36 @@ def store_row(
     MOST: tl.constexpr = 127.0 if KIND == "int8" else 448.0
     parts = tl.reshape(x, [GROUPS, IN_GROUP])
     # Bits of magnitudes have their order, and those of what is no number come last.
-    bits = tl.max(parts.to(tl.int32, bitcast=True) & MAGNITUDE, 1)
-    largest = tl.maximum(bits, LEAST_BITS).to(tl.float32, bitcast=True)
+    bits = tl.max(parts.to(tl.int32, bitcast=True) & MAGNITUDE_BITS, 1)
+    largest = tl.maximum(bits, MIN_MAGNITUDE_BITS).to(tl.float32, bitcast=True)
     # IEEE's division, as the reference divides: a product by an inverse is rounded twice, and a compiler may fuse it
     # with the sum behind it, so that a number in the middle of two would become the other one.
     scale = tl.div_rn(largest, MOST)
-    parts = tl.div_rn(tl.where((bits < INFINITE)[:, None], parts, 0.0), tl.broadcast_to(scale[:, None], parts.shape))
-    found = (parts + ROUND).to(tl.int32, bitcast=True).to(tl.uint8) if KIND == "int8" else e4m3(parts)
+    parts = tl.div_rn(
+        tl.where((bits < INFINITY_BITS)[:, None], parts, 0.0), tl.broadcast_to(scale[:, None], parts.shape)
+    )
+    found = (parts + ROUND_TO_INTEGER).to(tl.int32, bitcast=True).to(tl.uint8) if KIND == "int8" else e4m3(parts)
     group, inside = tl.arange(0, GROUPS), tl.arange(0, IN_GROUP)
     column = group[:, None] * IN_GROUP + inside[None, :]
     tl.store(values + row * ALL + column, found, mask=column < ALL)
     tl.store(scales + group * rows.to(tl.int64) + row, scale, mask=group * IN_GROUP < WIDTH)
 
 
-def reference(x: Tensor, form: RowForm) -> Rows:
+def reference(x: Tensor, form: RowFormat) -> QuantizedRows:
     """Computes the same by torch's operators, in fp32 or what is wider; of finite rows."""
     rows, width = x.shape
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     groups = form.groups(width)
     size = min(form.group, width)
     parts = functional.pad(wide, (0, groups * size - width)).view(rows, groups, size)
-    scales = parts.abs().amax(2).clamp(min=LEAST) / MOST[form.kind]
+    scales = parts.abs().amax(2).clamp(min=MIN_MAGNITUDE) / LARGEST_VALUES[form.kind]
     scaled = (parts / scales[:, :, None]).flatten(1)[:, :width]
     values = scaled.round() if form.kind == "int8" else scaled
-    padded = functional.pad(values, (0, -width % RUN))
-    return Rows(padded.to(DTYPES[form.kind]), scales.t().contiguous(), form, width)
+    padded = functional.pad(values, (0, -width % RUN_BYTES))
+    return QuantizedRows(padded.to(ROW_DTYPES[form.kind]), scales.t().contiguous(), form, width)
 
 
-def dequantized(rows: Rows) -> Tensor:
+def dequantized(rows: QuantizedRows) -> Tensor:
     """Returns the fp64 numbers `[rows, in]` that quantized rows stand for."""
     size, width = min(rows.form.group, rows.inputs), rows.inputs
     scales = rows.scales.t().double().repeat_interleave(size, 1)

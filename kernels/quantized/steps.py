@@ -12,10 +12,10 @@ registers, and few rows as the second one.
 import triton
 import triton.language as tl
 
-RUN = tl.constexpr(32)
-INT4, INT8 = tl.constexpr(8388608.0 + 8), tl.constexpr(8388608.0 + 128)
+RUN_BYTES = tl.constexpr(32)
+INT4_OFFSET, INT8_OFFSET = tl.constexpr(8388608.0 + 8), tl.constexpr(8388608.0 + 128)
 """2^23, whose last digit is 1, and the code of 0: of int8, once its sign is turned around."""
-FP8, FP4 = tl.constexpr(2.0**120), tl.constexpr(2.0**126)
+FP8_FACTOR, FP4_FACTOR = tl.constexpr(2.0**120), tl.constexpr(2.0**126)
 """Powers between the exponents of fp32 and those of a format with a smaller range."""
 
 
@@ -26,18 +26,18 @@ def in_step(KIND: tl.constexpr, RUNS: tl.constexpr) -> tl.constexpr:
 
 
 @triton.jit
-def numbers(codes: tl.tensor, KIND: tl.constexpr) -> tl.tensor:
+def dequantized(codes: tl.tensor, KIND: tl.constexpr) -> tl.tensor:
     """Makes fp32 of codes, exactly: by bits, since GPUs convert few numbers at a time, and some know no fp8."""
     bits = codes.to(tl.int32)
     if KIND == "int4":
-        return (bits | 0x4B000000).to(tl.float32, bitcast=True) - INT4
+        return (bits | 0x4B000000).to(tl.float32, bitcast=True) - INT4_OFFSET
     elif KIND == "int8":
-        return (bits ^ 0x4B000080).to(tl.float32, bitcast=True) - INT8
+        return (bits ^ 0x4B000080).to(tl.float32, bitcast=True) - INT8_OFFSET
     elif KIND == "fp8":  # sign, 4 bits of exponent, 3 of mantissa: the shift copies the sign into the exponent's head
-        return (((bits << 24) >> 4) & -0x78000001).to(tl.float32, bitcast=True) * FP8
+        return (((bits << 24) >> 4) & -0x78000001).to(tl.float32, bitcast=True) * FP8_FACTOR
     else:  # sign, 2 bits of exponent, 1 of mantissa
         tl.static_assert(KIND == "fp4")
-        return (((bits << 28) >> 6) & -0x7E000001).to(tl.float32, bitcast=True) * FP4
+        return (((bits << 28) >> 6) & -0x7E000001).to(tl.float32, bitcast=True) * FP4_FACTOR
 
 
 @triton.jit
@@ -99,10 +99,10 @@ def load_codes(
     RUNS: tl.constexpr,
 ) -> tl.tensor:
     """Loads the codes `[TILE, 32 RUNS]` of the step whose first run is `run`."""
-    byte = tl.arange(0, RUNS * RUN)
-    own = byte // RUN
-    begin = codes + run * (outputs * RUN)
-    here = begin + (own * (outputs * RUN) + byte % RUN)[None, :] + (output * RUN)[:, None]
+    byte = tl.arange(0, RUNS * RUN_BYTES)
+    own = byte // RUN_BYTES
+    begin = codes + run * (outputs * RUN_BYTES)
+    here = begin + (own * (outputs * RUN_BYTES) + byte % RUN_BYTES)[None, :] + (output * RUN_BYTES)[:, None]
     if EVEN:
         return tl.load(here)
     else:
@@ -117,15 +117,15 @@ def load_inputs(
 
     `x` `[ROWS]` points to the first input of rows.
     """
-    byte = tl.arange(0, RUNS * RUN)
+    byte = tl.arange(0, RUNS * RUN_BYTES)
     if KIND == "int4" or KIND == "fp4":
-        place = first + byte // RUN * (2 * RUN) + byte % RUN
+        place = first + byte // RUN_BYTES * (2 * RUN_BYTES) + byte % RUN_BYTES
         here = x[None, :] + place[:, None]
         if EVEN:
-            return tl.load(here), tl.load(here + RUN)
+            return tl.load(here), tl.load(here + RUN_BYTES)
         else:
             lower = tl.load(here, mask=(place < inputs)[:, None], other=0.0)
-            return lower, tl.load(here + RUN, mask=(place + RUN < inputs)[:, None], other=0.0)
+            return lower, tl.load(here + RUN_BYTES, mask=(place + RUN_BYTES < inputs)[:, None], other=0.0)
     else:
         place = first + byte
         here = x[None, :] + place[:, None]
@@ -143,7 +143,7 @@ def scaled(
     OFFSETS: tl.constexpr,
 ) -> tl.tensor:
     """Makes fp32 weights of codes; scale and offset are `[TILE, 1]`, or as large as the codes."""
-    found = numbers(codes, KIND)
+    found = dequantized(codes, KIND)
     if SCALED:
         found *= scale
     if OFFSETS:
@@ -177,7 +177,7 @@ def add_step(
         weight = scaled(codes, scale[:, None], offset[:, None], KIND, SCALED, OFFSETS)
         return tl.dot(weight.to(lower.dtype), lower, total, input_precision="ieee")
     else:
-        first = (tl.arange(0, RUNS * RUN) < RUN // 2)[None, :]
+        first = (tl.arange(0, RUNS * RUN_BYTES) < RUN_BYTES // 2)[None, :]
         both = tl.where(first, scale[:, None], other_scale[:, None])
         weight = scaled(codes, both, tl.where(first, offset[:, None], other_offset[:, None]), KIND, SCALED, OFFSETS)
         return tl.dot(weight.to(lower.dtype), lower, total, input_precision="ieee")

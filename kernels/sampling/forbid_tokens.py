@@ -13,7 +13,7 @@ from torch import Tensor
 from kernels.sizes import tile_count
 from kernels.tuning import Config, tuned
 
-CANDIDATES = (Config({"TILE": 128}, warps=4),)
+CANDIDATE_CONFIGS = (Config({"TILE": 128}, warps=4),)
 """There is little to choose: the work is a launch."""
 
 
@@ -36,7 +36,7 @@ def forbid_tokens(
     assert logits.dtype == torch.float32 and logits.is_contiguous()
     assert entries.shape == (4, count) and entries.dtype == torch.int32 and entries.is_contiguous()
     assert sampled.dtype == torch.int64
-    config = config or tuned("forbid_tokens", "", logits.device, CANDIDATES[0])
+    config = config or tuned("forbid_tokens", "", logits.device, CANDIDATE_CONFIGS[0])
     options = config.options()
     grid = (tile_count(count, options["TILE"]),)
     _forbid_tokens[grid](logits, vocab, entries, count, sampled, forbidden, **options)

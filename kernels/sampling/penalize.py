@@ -17,7 +17,7 @@ from torch import Tensor
 from kernels.sizes import tile_count
 from kernels.tuning import Config, tuned
 
-CANDIDATES = (
+CANDIDATE_CONFIGS = (
     Config({"TILE": 1024}, warps=4),
     Config({"TILE": 2048}, warps=4),
     Config({"TILE": 2048}, warps=8),
@@ -53,7 +53,7 @@ def penalize(
     assert counts.shape[1] == vocab and counts.dtype == torch.int32 and counts.is_contiguous()
     assert texts.shape == penalties.shape == (3, count) and texts.is_contiguous() and penalties.is_contiguous()
     assert texts.dtype == torch.int32 and penalties.dtype == torch.float32 and sampled.dtype == torch.int64
-    config = config or tuned("penalize", "", logits.device, CANDIDATES[0])
+    config = config or tuned("penalize", "", logits.device, CANDIDATE_CONFIGS[0])
     options = config.options()
     grid = (count, tile_count(vocab, options["TILE"]))
     _penalize[grid](logits, counts, vocab, texts, penalties, count, sampled, enable_fp_fusion=False, **options)

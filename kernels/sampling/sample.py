@@ -22,7 +22,7 @@ from kernels.sampling.sample_settings import SampleSettings, part_of_row
 from kernels.sampling.score_floor import MAX_PARTS, MAX_VOCAB, score_floor
 from kernels.tuning import Config, tuned
 
-CANDIDATES = (
+CANDIDATE_CONFIGS = (
     Config({"TILE": 1024}, warps=4),
     Config({"TILE": 512}, warps=4),
     Config({"TILE": 1024}, warps=8),
@@ -30,28 +30,28 @@ CANDIDATES = (
 )
 """The first is the default."""
 
-LEAST_PART = 1024
+MIN_PART_LOGITS = 1024
 """Logits that are worth a program."""
 
-PROGRAMS = 8
+PROGRAMS_PER_PROCESSOR = 8
 """Programs for each processor, so that those which end early have more to do."""
 
-FORMATS = (torch.float32, torch.bfloat16, torch.float16)
+LOGIT_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
-PARTS: tl.constexpr = tl.constexpr(MAX_PARTS)
+PARTS_TILE: tl.constexpr = tl.constexpr(MAX_PARTS)
 
 
 def unsupported(dtype: torch.dtype, vocab: int) -> str:
     """Says in one sentence why logits of this kind cannot be sampled from; empty: they can."""
-    if dtype not in FORMATS:
-        return f"sample supports logits in {', '.join(map(str, FORMATS))}, not {dtype}"
+    if dtype not in LOGIT_DTYPES:
+        return f"sample supports logits in {', '.join(map(str, LOGIT_DTYPES))}, not {dtype}"
     return f"sample supports vocabularies of up to {MAX_VOCAB} tokens, not {vocab}" if vocab > MAX_VOCAB else ""
 
 
 def part_count(samples: int, vocab: int, processors: int) -> int:
     """Returns how many programs share one row: enough to keep the processors busy, each with enough to do."""
-    wanted = -(-PROGRAMS * processors // samples)
-    return max(1, min(wanted, -(-vocab // LEAST_PART), MAX_PARTS))
+    wanted = -(-PROGRAMS_PER_PROCESSOR * processors // samples)
+    return max(1, min(wanted, -(-vocab // MIN_PART_LOGITS), MAX_PARTS))
 
 
 def sample(
@@ -90,7 +90,7 @@ def sample(
     assert keys.dtype == torch.int32 and keys.is_contiguous()
     parts = parts or part_count(samples, vocab, processors(device))
     floors = score_floor(logits, settings, parts=parts) if filtered else None
-    config = config or tuned("sample", str(logits.dtype).removeprefix("torch."), device, CANDIDATES[0])
+    config = config or tuned("sample", str(logits.dtype).removeprefix("torch."), device, CANDIDATE_CONFIGS[0])
     best = torch.empty((samples, parts), dtype=torch.float32, device=device)
     ids = torch.empty((samples, parts), dtype=torch.int32, device=device)  # -1: not finite
     tokens = torch.empty(samples, dtype=torch.int64, device=device)
@@ -166,7 +166,7 @@ def _draw(
 
 @triton.jit(do_not_specialize=["parts"])
 def _best(scores: tl.tensor, ids: tl.tensor, parts: tl.tensor, tokens: tl.tensor, finite: tl.tensor) -> None:
-    sample, part = tl.program_id(0).to(tl.int64), tl.arange(0, PARTS)
+    sample, part = tl.program_id(0).to(tl.int64), tl.arange(0, PARTS_TILE)
     score = tl.load(scores + sample * parts + part, mask=part < parts, other=-float("inf"))
     token = tl.load(ids + sample * parts + part, mask=part < parts, other=0)
     good = tl.min(token, 0) >= 0

@@ -30,7 +30,7 @@ from torch import Tensor
 from kernels.sampling.sample_settings import SampleSettings, part_of_row
 from kernels.tuning import Config, tuned
 
-CANDIDATES = (
+CANDIDATE_CONFIGS = (
     Config({"TILE": 512}, warps=4),
     Config({"TILE": 256}, warps=4),
     Config({"TILE": 512}, warps=8),
@@ -45,10 +45,10 @@ MAX_VOCAB = 1 << 18
 """With shares of at most 2^44, a sum stays within 63 bits."""
 
 DIGIT_BITS: tl.constexpr = tl.constexpr(4)
-DIGITS: tl.constexpr = tl.constexpr(16)
+DIGIT_VALUES: tl.constexpr = tl.constexpr(16)
 SHARE_UNITS: tl.constexpr = tl.constexpr(float(1 << 44))
-LARGEST: tl.constexpr = tl.constexpr(torch.finfo(torch.float32).max)
-PARTS: tl.constexpr = tl.constexpr(MAX_PARTS)
+LARGEST_FP32: tl.constexpr = tl.constexpr(torch.finfo(torch.float32).max)
+PARTS_TILE: tl.constexpr = tl.constexpr(MAX_PARTS)
 
 
 def score_floor(logits: Tensor, settings: SampleSettings, *, parts: int, config: Config | None = None) -> Tensor:
@@ -67,12 +67,12 @@ def score_floor(logits: Tensor, settings: SampleSettings, *, parts: int, config:
     rows, temperature, top_k, top_p, min_p_reach = settings
     samples, vocab, device = len(rows), logits.shape[1], logits.device
     assert logits.stride(1) == 1 and vocab <= MAX_VOCAB and parts <= MAX_PARTS
-    config = config or tuned("score_floor", str(logits.dtype).removeprefix("torch."), device, CANDIDATES[0])
+    config = config or tuned("score_floor", str(logits.dtype).removeprefix("torch."), device, CANDIDATE_CONFIGS[0])
     shifts = range(0, 8 * logits.element_size(), DIGIT_BITS.value)[::-1]
     tops = torch.empty((samples, parts), dtype=torch.float32, device=device)
     floors = torch.empty(samples, dtype=torch.float32, device=device)
     # What each round has summed, by digit; what it began with: the digits before, and the sum of what is larger.
-    sums = torch.empty((2, len(shifts), samples, DIGITS.value), dtype=torch.int64, device=device)
+    sums = torch.empty((2, len(shifts), samples, DIGIT_VALUES.value), dtype=torch.int64, device=device)
     states = torch.empty((2, len(shifts), samples, 2), dtype=torch.int64, device=device)
     counts, masses = sums.unbind(0)
     counted, weighed = states.unbind(0)
@@ -126,10 +126,10 @@ def _share(logits: tl.tensor, temperature: tl.tensor, top: tl.tensor) -> tl.tens
 @triton.jit
 def _top(tops: tl.tensor, temperature: tl.tensor, parts: tl.tensor, sample: tl.tensor) -> tl.tensor:
     """Returns the largest score of a sample; a finite one also where the row is not."""
-    part = tl.arange(0, PARTS)
+    part = tl.arange(0, PARTS_TILE)
     found = tl.load(tops + sample * parts + part, mask=part < parts, other=-float("inf"))
     top = tl.div_rn(tl.max(found, 0), temperature)
-    return tl.maximum(tl.minimum(top, LARGEST), -LARGEST)
+    return tl.maximum(tl.minimum(top, LARGEST_FP32), -LARGEST_FP32)
 
 
 @triton.jit
@@ -137,10 +137,10 @@ def _next(states: tl.tensor, sums: tl.tensor, limit: tl.tensor, shift: tl.tensor
     """Goes one digit on, to the least whose larger ones stay below the limit; returns (order, the sum of those)."""
     order = tl.load(states + sample * 2)
     above = tl.load(states + sample * 2 + 1)
-    own = tl.load(sums + sample * DIGITS + tl.arange(0, DIGITS))
+    own = tl.load(sums + sample * DIGIT_VALUES + tl.arange(0, DIGIT_VALUES))
     larger = above + tl.sum(own, 0) - tl.cumsum(own, 0)
     passes = larger.to(tl.float64) < limit
-    digit = DIGITS - tl.sum(passes.to(tl.int64), 0)
+    digit = DIGIT_VALUES - tl.sum(passes.to(tl.int64), 0)
     return order + (digit << shift), tl.max(tl.where(passes, larger, above), 0)
 
 
@@ -175,7 +175,7 @@ def _mass_limit(
     FORMAT: tl.constexpr,
 ) -> tl.tensor:
     """Computes top_p of the mass that top_k left, in which equal scores count until there are k; at least one unit."""
-    whole = tl.sum(tl.load(mass_sums + sample * DIGITS + tl.arange(0, DIGITS)), 0)
+    whole = tl.sum(tl.load(mass_sums + sample * DIGIT_VALUES + tl.arange(0, DIGIT_VALUES)), 0)
     if order > 0:
         whole += (top_k - above) * _share(_logit(order, FORMAT), temperature, top)
     return tl.maximum(top_p.to(tl.float64) * whole.to(tl.float64), 1.0)
@@ -211,21 +211,21 @@ def _tops(
         tl.store(tops + sample * parts + part, tl.max(top, 0))
         if part == 0:
             for index in range(ROUNDS):
-                own = sums + (index * tl.num_programs(0) + sample) * DIGITS
-                tl.store(own + tl.arange(0, DIGITS), tl.zeros([DIGITS], tl.int64))
+                own = sums + (index * tl.num_programs(0) + sample) * DIGIT_VALUES
+                tl.store(own + tl.arange(0, DIGIT_VALUES), tl.zeros([DIGIT_VALUES], tl.int64))
 
 
 @triton.jit
 def _digits(logits: tl.tensor, there: tl.tensor, order: tl.tensor, shift: tl.tensor) -> tl.tensor:
     """Returns, in int32, the digit at `shift` of logits whose higher digits are those of `order`; DIGITS for others."""
     found = (_order(logits) ^ order.to(tl.uint32)) >> shift
-    return tl.where(there & (found < DIGITS), found, DIGITS).to(tl.int32)
+    return tl.where(there & (found < DIGIT_VALUES), found, DIGIT_VALUES).to(tl.int32)
 
 
 @triton.jit
 def _counts(digits: tl.tensor) -> tl.tensor:
     """Counts how many there are of each digit, int32 `[DIGITS]`."""
-    mine = digits[:, None] == tl.arange(0, DIGITS)[None, :]
+    mine = digits[:, None] == tl.arange(0, DIGIT_VALUES)[None, :]
     return tl.sum(mine.to(tl.int32), 0)
 
 
@@ -238,13 +238,13 @@ def _masses(digits: tl.tensor, shares: tl.tensor) -> tl.tensor:
     """
     packed = shares * 32 + digits.to(tl.int64)
     packed = packed[:, None]
-    mine = (packed & 31) == tl.arange(0, DIGITS)[None, :]
+    mine = (packed & 31) == tl.arange(0, DIGIT_VALUES)[None, :]
     return tl.sum(tl.where(mine, packed >> 5, 0), 0)
 
 
 @triton.jit
 def _add(sums: tl.tensor, own: tl.tensor, sample: tl.tensor) -> None:
-    tl.atomic_add(sums + sample * DIGITS + tl.arange(0, DIGITS), own, mask=own > 0, sem="relaxed")
+    tl.atomic_add(sums + sample * DIGIT_VALUES + tl.arange(0, DIGIT_VALUES), own, mask=own > 0, sem="relaxed")
 
 
 @triton.jit(do_not_specialize=["shift"])
@@ -271,12 +271,12 @@ def _count(
             order, above = _next(states_before, sums_before, top_k, shift + DIGIT_BITS, sample)
         _keep(states, order, above, sample)
         row, first, end = part_of_row(logits, stride, vocab, rows, sample)
-        counts = tl.zeros([DIGITS], tl.int32)
+        counts = tl.zeros([DIGIT_VALUES], tl.int32)
         for begin in range(first, end, TILE):
             ids = begin + tl.arange(0, TILE)
             own = tl.load(row + ids, mask=ids < end, other=0.0)
             digits = _digits(own, ids < end, order, shift)
-            if tl.min(digits, 0) < DIGITS:
+            if tl.min(digits, 0) < DIGIT_VALUES:
                 counts += _counts(digits)
         _add(sums, counts.to(tl.int64), sample)
 
@@ -318,12 +318,12 @@ def _weigh(
             order, above = _next(states_before, sums_before, limit, shift + DIGIT_BITS, sample)
         _keep(states, order, above, sample)
         row, first, end = part_of_row(logits, stride, vocab, rows, sample)
-        masses = tl.zeros([DIGITS], tl.int64)
+        masses = tl.zeros([DIGIT_VALUES], tl.int64)
         for begin in range(first, end, TILE):
             ids = begin + tl.arange(0, TILE)
             own = tl.load(row + ids, mask=ids < end, other=0.0)
             digits = _digits(own, (ids < end) & (_order(own) > kth.to(tl.uint32)), order, shift)
-            if tl.min(digits, 0) < DIGITS:
+            if tl.min(digits, 0) < DIGIT_VALUES:
                 masses += _masses(digits, _share(own.to(tl.float32), temperature, top))
         _add(sums, masses, sample)
 

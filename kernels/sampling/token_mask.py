@@ -14,14 +14,14 @@ from torch import Tensor
 from kernels.sizes import tile_count
 from kernels.tuning import Config, tuned
 
-CANDIDATES = (
+CANDIDATE_CONFIGS = (
     Config({"WORDS": 64}, warps=4),
     Config({"WORDS": 32}, warps=4),
     Config({"WORDS": 128}, warps=8),
 )
 """The first is the default."""
 
-WORD: tl.constexpr = tl.constexpr(32)
+TOKENS_PER_WORD: tl.constexpr = tl.constexpr(32)
 
 
 def token_mask(logits: Tensor, rows: Tensor, bits: Tensor, forbidden: float, *, config: Config | None = None) -> None:
@@ -40,7 +40,7 @@ def token_mask(logits: Tensor, rows: Tensor, bits: Tensor, forbidden: float, *, 
     assert logits.dtype == torch.float32 and logits.is_contiguous()
     assert rows.shape == (count,) and rows.dtype == torch.int32 and rows.is_contiguous()
     assert bits.shape == (count, words) and bits.dtype == torch.int32 and bits.is_contiguous()
-    config = config or tuned("token_mask", "", logits.device, CANDIDATES[0])
+    config = config or tuned("token_mask", "", logits.device, CANDIDATE_CONFIGS[0])
     options = config.options()
     _token_mask[(count, tile_count(words, options["WORDS"]))](logits, vocab, rows, bits, words, forbidden, **options)
 
@@ -58,8 +58,8 @@ def _token_mask(
     place = tl.program_id(0).to(tl.int64)
     word = tl.program_id(1) * WORDS + tl.arange(0, WORDS)
     own = tl.load(bits + place * words + word, mask=word < words, other=-1)
-    ids = word[:, None] * WORD + tl.arange(0, WORD)[None, :]
-    left_out = (((own[:, None] >> tl.arange(0, WORD)[None, :]) & 1) == 0) & (ids < vocab)
+    ids = word[:, None] * TOKENS_PER_WORD + tl.arange(0, TOKENS_PER_WORD)[None, :]
+    left_out = (((own[:, None] >> tl.arange(0, TOKENS_PER_WORD)[None, :]) & 1) == 0) & (ids < vocab)
     row = logits + tl.load(rows + place).to(tl.int64) * vocab
     x = tl.load(row + ids, mask=left_out, other=0.0)
     tl.store(row + ids, tl.zeros_like(x) + forbidden, mask=left_out & (tl.abs(x) < float("inf")))

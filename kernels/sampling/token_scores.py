@@ -17,7 +17,7 @@ from torch import Tensor
 from kernels.sizes import power_of_two, tile_count
 from kernels.tuning import Config, tuned
 
-CANDIDATES = (
+CANDIDATE_CONFIGS = (
     Config({"TILE": 2048}, warps=4),
     Config({"TILE": 1024}, warps=4),
     Config({"TILE": 4096}, warps=8),
@@ -34,7 +34,7 @@ LEAST_LOGPROB: tl.constexpr = tl.constexpr(-9999.0)
 NO_LOGIT: tl.constexpr = tl.constexpr(torch.finfo(torch.float32).min)
 """Stands behind the end of a row, and for what is not finite: no logit is less, and differences of two are finite."""
 
-BAD: tl.constexpr = tl.constexpr(0x7FC00000)
+NAN_BITS: tl.constexpr = tl.constexpr(0x7FC00000)
 """The bits of NaN: the log-probability of a token in a row that is not finite."""
 
 NO_KEY: tl.constexpr = tl.constexpr(-(1 << 63))
@@ -59,7 +59,7 @@ def token_scores(logits: Tensor, rows: Tensor, tokens: Tensor, top: int, *, conf
     assert logits.stride(1) == 1 and 0 <= top <= min(MOST_TOP.value, vocab)
     assert rows.dtype == tokens.dtype == torch.int64 and rows.is_contiguous() and tokens.is_contiguous()
     device = logits.device
-    config = config or tuned("token_scores", str(logits.dtype).removeprefix("torch."), device, CANDIDATES[0])
+    config = config or tuned("token_scores", str(logits.dtype).removeprefix("torch."), device, CANDIDATE_CONFIGS[0])
     parts = tile_count(vocab, config.tiles["TILE"])
     largest, sums = (torch.empty((count, parts), dtype=torch.float32, device=device) for _ in range(2))
     above = torch.empty((count, parts), dtype=torch.int32, device=device)
@@ -146,7 +146,7 @@ def _join(
     words += token * (2 + 2 * top)
     above = tl.load(aboves + at, mask=there, other=0)
     bad = tl.min(above, 0) < 0
-    tl.store(words, tl.where(bad, BAD, _bits(tl.where(bad, 0.0, own), largest, log_sum)))
+    tl.store(words, tl.where(bad, NAN_BITS, _bits(tl.where(bad, 0.0, own), largest, log_sum)))
     tl.store(words + 1, tl.sum(above, 0) + 1)
     key = tl.load(keys + token * MOST_TOP * parts + place, mask=place < top * parts, other=NO_KEY)
     for rank in range(top):

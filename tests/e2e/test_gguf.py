@@ -30,7 +30,7 @@ def test_a_file_gives_the_tokens_of_its_dequantized_twin(tmp_path: Path) -> None
     runs = references(dequantized(original, tmp_path / "numbers", kind_of), LENGTHS, new_tokens=6)
     (tmp_path / "cache" / "baton").mkdir(parents=True)
     operators = Path(shutil.copy2(compiling.build((TARGET,)), tmp_path / "cache" / "baton"))  # else each start compiles
-    environment = {"XDG_CACHE_HOME": str(tmp_path / "cache"), compiling.SETTING: TARGET}
+    environment = {"XDG_CACHE_HOME": str(tmp_path / "cache"), compiling.TARGET_VARIABLE: TARGET}
     with System(tmp_path, file, worker=WORKER, environment=environment) as system:
         answers = complete_all(system.gateway_url, runs)
         wait_until(lambda: len(system.finished()) == len(runs), "the requests' records")

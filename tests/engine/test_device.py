@@ -11,7 +11,7 @@ from triton.runtime.errors import OutOfResources
 
 from contracts.errors import ConfigError, DeviceError, ModelError
 from engine.backends.choice import choose
-from engine.device import ALIGNED, choose_dtype, device_errors, device_label, to_device_together
+from engine.device import ALIGNED_BYTES, choose_dtype, device_errors, device_label, to_device_together
 from engine.start.load import load_engine
 from infra.config.engine import EngineConfig
 from tests.engine.kv.test_kv_pool import CONFIG
@@ -126,5 +126,5 @@ def test_arrays_that_travel_together_come_out_as_they_went_in() -> None:
     arrays: list[NDArray[Any]] = [one, two, empty, last]
     for there, array in zip(to_device_together(arrays, torch.device("cpu")), arrays, strict=True):
         assert there.shape == array.shape and np.array_equal(there.numpy(), array) and there.is_contiguous()
-        assert there.data_ptr() % ALIGNED == 0
+        assert there.data_ptr() % ALIGNED_BYTES == 0
     assert to_device_together([empty], torch.device("cpu"))[0].shape == (4, 0)

@@ -13,7 +13,7 @@ from torch import Tensor
 from contracts.messages.sampling import Sampling
 from contracts.scores import Scores
 from engine import scoring
-from engine.backends.scorer import LEAST
+from engine.backends.scorer import MIN_LOGPROB
 from engine.executor import Executor
 from engine.plan import PENDING, Plan, PromptRows, StepResult, Work
 from tests.engine.drive import GREEDY
@@ -120,7 +120,7 @@ def test_prompts_have_transformers_log_probabilities_in_any_chunks(executor: Exe
     matches(result.scores[1][0], rows[-1:], result.tokens[1], 2)
 
 
-def test_few_rows_of_logits_are_in_memory_at_once(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_multi_query_of_logits_are_in_memory_at_once(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scoring, "AT_ONCE", 4)
     executor = make_executor(model)
     counts: list[int] = []
@@ -170,7 +170,7 @@ def test_processed_log_probabilities_are_those_of_the_draw(backend: str, model: 
         if kind.temperature:
             row = filtered(row[0] / kind.temperature, kind)[None]
         for scores, token in zip(result.scores[index], result.tokens[index], strict=True):
-            matches(scores, row.log_softmax(-1).clamp(min=LEAST), [token], kind.logprobs or 0)
+            matches(scores, row.log_softmax(-1).clamp(min=MIN_LOGPROB), [token], kind.logprobs or 0)
 
 
 def filtered(scaled: Tensor, kind: Sampling) -> Tensor:

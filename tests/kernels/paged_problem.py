@@ -7,7 +7,7 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from kernels.attention.attention_tiles import PLAIN, Scoring
+from kernels.attention.attention_tiles import PLAIN_SCORES, ScoreParams
 
 WALK = 4.0
 """n rounding errors add up to WALK * sqrt(n) at most, but for a chance of 2 exp(-WALK^2 / 2) (Higham and Mary, "A new
@@ -57,7 +57,7 @@ def assert_attends(
     found: Tensor,
     problem: Paged,
     reference: Callable[..., Tensor],
-    scoring: Scoring = PLAIN,
+    scoring: ScoreParams = PLAIN_SCORES,
     sinks: Tensor | None = None,
 ) -> None:
     """Compares with the exact result, element by element.

@@ -9,9 +9,9 @@ from torch import Tensor
 from engine.kv.moves import batches
 from engine.plan import BlockMove
 from kernels.block_copy import (
-    CANDIDATES,
-    FORMATS,
-    Code,
+    CANDIDATE_CONFIGS,
+    CODEC_FORMATS,
+    CodecName,
     copy,
     encode,
     gather,
@@ -25,7 +25,7 @@ from kernels.tuning import Config
 from tests.kernels.poison import poisoned
 
 CPU = torch.device("cpu")
-CODES: tuple[Code, ...] = ("fp8", "int8")
+CODES: tuple[CodecName, ...] = ("fp8", "int8")
 POOLS = [(3, 5, 4, 8, 16), (2, 4, 3, 16, 22), (1, 7, 1, 24, 20)]
 """With layers, with an odd width and number of vectors, and with one layer alone."""
 
@@ -73,7 +73,7 @@ def test_blocks_arrive_as_they_were(shape: tuple[int, ...], device: torch.device
     assert torch.equal(bits(target), bits(only_blocks(target, there))), "another block was written"
 
 
-@pytest.mark.parametrize("config", CANDIDATES, ids=str)
+@pytest.mark.parametrize("config", CANDIDATE_CONFIGS, ids=str)
 def test_every_candidate_moves_the_same(config: Config, device: torch.device) -> None:
     pool = made_pool((2, 4, 8, 16, 22), device, torch.float32)
     blocks = numbers(2, 3, device=device)
@@ -98,7 +98,7 @@ def test_no_blocks_are_no_work(device: torch.device, dtype: torch.dtype) -> None
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("shape", POOLS, ids=str)
 def test_codes_are_the_references_to_the_bit(
-    shape: tuple[int, ...], code: Code, device: torch.device, dtype: torch.dtype
+    shape: tuple[int, ...], code: CodecName, device: torch.device, dtype: torch.dtype
 ) -> None:
     pool = made_pool(shape, device, dtype)
     pool[..., 0] *= -1e-6  # of those there are zeros
@@ -107,14 +107,14 @@ def test_codes_are_the_references_to_the_bit(
         expected, expected_scales = reference_encode(layer, blocks, code)
         with poisoned():
             values, scales = encode(fenced, blocks, code)
-        assert torch.equal(scales, expected_scales) and values.dtype == FORMATS[code][0]
+        assert torch.equal(scales, expected_scales) and values.dtype == CODEC_FORMATS[code][0]
         assert torch.equal(bits(values), bits(expected))
 
 
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("parts", [(21, 6), (64, 16), (5, 7, 1)], ids=str)
 def test_parts_have_a_scale_each_and_keep_their_places(
-    parts: tuple[int, ...], code: Code, device: torch.device, dtype: torch.dtype
+    parts: tuple[int, ...], code: CodecName, device: torch.device, dtype: torch.dtype
 ) -> None:
     """Each part is what it would be as a vector of its own, though what stands behind is 16 times as large."""
     layer = made_pool((5, 3, 16, sum(parts)), device, dtype)
@@ -131,7 +131,7 @@ def test_parts_have_a_scale_each_and_keep_their_places(
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_values_come_back_within_half_a_step(code: Code, device: torch.device, dtype: torch.dtype) -> None:
+def test_values_come_back_within_half_a_step(code: CodecName, device: torch.device, dtype: torch.dtype) -> None:
     """Half a step of int8 is scale / 2; of fp8 |x| / 16, or scale / 1024 where its steps are even. Scale and quotient
     are rounded in fp32 (unit u: 4 u of the quotient, at most 448), what comes back to the pool's format."""
     layer = made_pool(POOLS[0], device, dtype)[0]
@@ -161,7 +161,7 @@ def test_e4m3_is_torchs_own_cast(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_zeros_stay_zeros(code: Code, device: torch.device, dtype: torch.dtype) -> None:
+def test_zeros_stay_zeros(code: CodecName, device: torch.device, dtype: torch.dtype) -> None:
     layer = torch.zeros(POOLS[0][1:], device=device, dtype=dtype)
     values, scales = encode(layer, numbers(1, 2, device=device), code)
     assert not values.float().any() and scales.isfinite().all()
@@ -169,7 +169,7 @@ def test_zeros_stay_zeros(code: Code, device: torch.device, dtype: torch.dtype) 
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_what_a_block_held_before_spoils_nothing(code: Code, device: torch.device, dtype: torch.dtype) -> None:
+def test_what_a_block_held_before_spoils_nothing(code: CodecName, device: torch.device, dtype: torch.dtype) -> None:
     layer = made_pool(POOLS[0], device, dtype)[0]
     clean = layer.clone()
     for offset, stale in enumerate((float("nan"), float("inf"), float("-inf"))):
@@ -180,7 +180,7 @@ def test_what_a_block_held_before_spoils_nothing(code: Code, device: torch.devic
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_extremes_stay_finite(code: Code, device: torch.device, dtype: torch.dtype) -> None:
+def test_extremes_stay_finite(code: CodecName, device: torch.device, dtype: torch.dtype) -> None:
     limits = torch.finfo(dtype)
     layer = torch.zeros(POOLS[0][1:], device=device, dtype=dtype)
     layer[1, :, 0] = limits.max
@@ -189,7 +189,7 @@ def test_extremes_stay_finite(code: Code, device: torch.device, dtype: torch.dty
     layer[3] = limits.smallest_normal * limits.eps
     values, scales = encode(layer, numbers(1, 2, 3, device=device), code)
     assert values.float().isfinite().all() and scales.isfinite().all()
-    assert values.float().abs().max() == FORMATS[code][1]
+    assert values.float().abs().max() == CODEC_FORMATS[code][1]
 
 
 @pytest.mark.parametrize("layers", [1, 3])

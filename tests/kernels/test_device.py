@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kernels.attention import prefill_attention
-from kernels.attention.attention_tiles import Defaults
+from kernels.attention.attention_tiles import DefaultConfigs
 from kernels.device import assumed, multiplies_by_groups
 from kernels.tuning import Config
 
@@ -26,17 +26,17 @@ def test_only_some_gpus_multiply_by_groups(
 
 
 def test_other_gpus_have_smaller_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[Defaults] = []
-    own = Defaults.of
+    taken: list[DefaultConfigs] = []
+    own = DefaultConfigs.of
 
-    def of(self: Defaults, dtype: torch.dtype, dim: int) -> Config:
+    def of(self: DefaultConfigs, dtype: torch.dtype, dim: int) -> Config:
         taken.append(self)
         return own(self, dtype, dim)
 
-    monkeypatch.setattr(Defaults, "of", of)
+    monkeypatch.setattr(DefaultConfigs, "of", of)
     pool, queries = torch.zeros(2, 1, 2, 16, 16), torch.zeros(1, 1, 16)
     table, starts, lengths = torch.ones((1, 1)).int(), torch.arange(2).int(), torch.ones(1).int()
     for capability in ((9, 0), (8, 6)):
         with assumed(*capability):
             prefill_attention.prefill_attention(queries, pool, table, starts, lengths, longest=1)
-    assert taken == [prefill_attention.DEFAULTS, prefill_attention.WITHOUT_GROUPS]
+    assert taken == [prefill_attention.DEFAULT_CONFIGS, prefill_attention.REGISTER_CONFIGS]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.gate import CANDIDATES, Activation, gate, reference
+from kernels.gate import CANDIDATE_CONFIGS, Activation, gate, reference
 from kernels.tuning import Config
 from tests.kernels.poison import poisoned
 
@@ -45,7 +45,7 @@ def test_the_gate_is_that_of_float64(
     assert_gated(found, gate_up, activation)
 
 
-@pytest.mark.parametrize("config", CANDIDATES, ids=str)
+@pytest.mark.parametrize("config", CANDIDATE_CONFIGS, ids=str)
 def test_every_candidate_computes_the_same(config: Config, device: torch.device) -> None:
     gate_up = torch.randn(2, 2 * 1100, device=device)
     assert_gated(gate(gate_up, "silu", config=config), gate_up, "silu")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.lora import WORDS, adapt, reference
+from kernels.lora import WORDS_PER_MATRIX, adapt, reference
 
 SHAPES = [(1, [(0, 1, 1)]), (33, [(0, 33, 5)]), (130, [(0, 60, 3), (60, 20, 16), (80, 150, 20)]), (256, [(7, 128, 17)])]
 """Inputs, and of each part its first output, its outputs and its rank."""
@@ -17,7 +17,7 @@ def test_it_equals_the_reference(
 ) -> None:
     """Slot 3 leaves this layer as it is, and slot 2 its first part. Sums are fp32; the result is rounded once."""
     outputs = max(first + size for first, size, _ in parts) + 3
-    words = torch.zeros((4, 1 + len(parts), WORDS), dtype=torch.int64)
+    words = torch.zeros((4, 1 + len(parts), WORDS_PER_MATRIX), dtype=torch.int64)
     adapters = {}
     for slot in (1, 2):
         taken = list(enumerate(parts))[slot - 1 if len(parts) > 1 else 0 :]

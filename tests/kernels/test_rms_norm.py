@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.rms_norm import CANDIDATES, WIDEST, add_rms_norm, reference, rms_norm, unsupported
+from kernels.rms_norm import CANDIDATE_CONFIGS, MAX_WIDTH, add_rms_norm, reference, rms_norm, unsupported
 from kernels.tuning import Config
 from tests.kernels.poison import poisoned
 
@@ -47,7 +47,7 @@ def test_the_sum_is_rounded_then_normed(shape: tuple[int, int], device: torch.de
     assert_normed(found, total, weight)
 
 
-@pytest.mark.parametrize("config", CANDIDATES, ids=str)
+@pytest.mark.parametrize("config", CANDIDATE_CONFIGS, ids=str)
 def test_every_candidate_computes_the_same(config: Config, device: torch.device) -> None:
     hidden, weight = (tensor(*size, device=device, dtype=torch.float32) for size in ((2, 200), (200,)))
     assert_normed(rms_norm(hidden, weight, EPS, config=config), hidden, weight)
@@ -67,5 +67,5 @@ def test_no_rows_give_no_rows(device: torch.device, dtype: torch.dtype) -> None:
 
 
 def test_what_is_too_wide_is_refused_by_name() -> None:
-    assert unsupported(WIDEST) == ""
-    assert unsupported(WIDEST + 1) == "rms_norm supports rows of up to 16384 values, not 16385"
+    assert unsupported(MAX_WIDTH) == ""
+    assert unsupported(MAX_WIDTH + 1) == "rms_norm supports rows of up to 16384 values, not 16385"

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.rope_and_store import CANDIDATES, reference, rope_and_store, unsupported
+from kernels.rope_and_store import CANDIDATE_CONFIGS, reference, rope_and_store, unsupported
 from kernels.tuning import Config
 
 EPS = 1e-6
@@ -131,7 +131,7 @@ def test_a_step_is_that_of_float64(shape: Shape, norm: str, device: torch.device
     step.check(*step.run())
 
 
-@pytest.mark.parametrize("config", CANDIDATES, ids=str)
+@pytest.mark.parametrize("config", CANDIDATE_CONFIGS, ids=str)
 def test_every_candidate_computes_the_same(config: Config, device: torch.device) -> None:
     step = Step(Shape(3, 14, 2, 64), device, torch.float32, norm=True)
     step.check(*step.run(config))

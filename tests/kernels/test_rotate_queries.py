@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.rotate_queries import CANDIDATES, reference, rotate_queries
+from kernels.rotate_queries import CANDIDATE_CONFIGS, reference, rotate_queries
 from kernels.tuning import Config
 
 
@@ -33,6 +33,6 @@ def test_rotation(tokens: int, heads: int, dim: int, rope: int, device: torch.de
     check(tokens, heads, dim, rope, device, dtype)
 
 
-@pytest.mark.parametrize("config", CANDIDATES, ids=str)
+@pytest.mark.parametrize("config", CANDIDATE_CONFIGS, ids=str)
 def test_every_candidate_computes_the_same(config: Config, device: torch.device) -> None:
     check(3, 33, 24, 16, device, torch.float32, config)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.store_latents import CANDIDATES, reference, store_latents, unsupported
+from kernels.store_latents import CANDIDATE_CONFIGS, reference, store_latents, unsupported
 from kernels.tuning import Config
 from tests.kernels.poison import poisoned
 
@@ -94,7 +94,7 @@ def test_a_step_is_that_of_float64(shape: Shape, queries: bool, device: torch.de
     Step(shape, device, dtype, queries=queries and shape.first > 0).check()
 
 
-@pytest.mark.parametrize("config", CANDIDATES, ids=str)
+@pytest.mark.parametrize("config", CANDIDATE_CONFIGS, ids=str)
 def test_every_candidate_computes_the_same(config: Config, device: torch.device) -> None:
     Step(Shape(3, 70, 48, 16), device, torch.float32, queries=True).check(config)
 

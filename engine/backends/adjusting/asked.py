@@ -6,11 +6,11 @@ from numpy.typing import NDArray
 from contracts.messages.sampling import Sampling
 from engine.backends.adjusting.bad_words import BadWords
 
-WORD = 32
+TOKENS_PER_WORD = 32
 """Tokens whose bits are in one word of a mask."""
 
 
-class Asked:
+class LogitChanges:
     """Holds a sampling's wishes over one vocabulary. Ids that the vocabulary does not have change nothing."""
 
     def __init__(self, sampling: Sampling, vocab: int) -> None:
@@ -32,6 +32,6 @@ class Asked:
 
 def bits_of(tokens: list[int], vocab: int) -> NDArray[np.int32]:
     """Packs the ids of tokens into words, `[ceil(vocab / 32)]`: their bits are set."""
-    flags = np.zeros(-(-vocab // WORD) * WORD, np.uint8)
+    flags = np.zeros(-(-vocab // TOKENS_PER_WORD) * TOKENS_PER_WORD, np.uint8)
     flags[tokens] = 1
     return np.packbits(flags, bitorder="little").view("<i4").astype(np.int32)

@@ -18,7 +18,7 @@ from engine.device import to_device_together
 from engine.model.batch import Sampled
 from engine.plan import Work
 
-KNOWN = -1
+NOT_PENDING = -1
 """As a place among the tokens of the step before: the host knows the token, or it does not matter."""
 
 
@@ -34,7 +34,7 @@ class Operators(Protocol):
         Args:
             counts: int32 `[counted texts, vocab]`, as `DeviceCounts` has them.
             texts: int32 `[3, texts]`: the row of logits, the row of `counts`, and the place among `sampled` of the
-                token to be added; `KNOWN`: none is.
+                token to be added; `NOT_PENDING`: none is.
             penalties: fp32 `[3, texts]`: repetition, frequency, presence.
             sampled: int64 `[samples]`.
         """
@@ -47,7 +47,7 @@ class Operators(Protocol):
     def forbid(self, logits: Tensor, entries: Tensor, sampled: Tensor) -> None:
         """Forbids single tokens: int32 `[4, n]`, of each its row, its id, a place among `sampled`, and the token there.
 
-        If the place is not `KNOWN`, the entry counts only where that token is there.
+        If the place is not `NOT_PENDING`, the entry counts only where that token is there.
         """
         ...
 
@@ -127,7 +127,7 @@ def _biases(changes: Sequence[RowChange], vocab: int) -> tuple[NDArray[np.int64]
 
 
 def _texts(changes: Sequence[RowChange], rows: NDArray[np.int32]) -> NDArray[np.int32]:
-    newest = [KNOWN if change.pending is None else change.pending for change in changes]
+    newest = [NOT_PENDING if change.pending is None else change.pending for change in changes]
     return np.stack((np.array([change.row for change in changes]), rows, np.array(newest))).astype(np.int32)
 
 
@@ -138,7 +138,7 @@ def _penalties(changes: Sequence[RowChange]) -> NDArray[np.float32]:
 
 
 def _entries(changes: Sequence[RowChange]) -> NDArray[np.int32]:
-    entries = [(change.row, token, KNOWN, 0) for change in changes for token in change.forbidden]
+    entries = [(change.row, token, NOT_PENDING, 0) for change in changes for token in change.forbidden]
     found = np.array(entries, np.int32).reshape(-1, 4).T if entries else NO_ENTRIES
     depending = [change for change in changes if len(change.depending)]
     if not depending:

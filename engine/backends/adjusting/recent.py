@@ -4,14 +4,14 @@ from typing import Generic, TypeVar
 
 Kept = TypeVar("Kept")
 
-ROOM = 256
+MAX_ABSENT_SEQUENCES = 256
 """Sequences that something is kept for although they are not in the step: some wait, most are gone."""
 
 
 class Recent(Generic[Kept]):
     """Maps sequences to what is kept for them; forgets those that were not used for longest."""
 
-    def __init__(self, room: int = ROOM) -> None:
+    def __init__(self, room: int = MAX_ABSENT_SEQUENCES) -> None:
         self._room = room
         self._kept: dict[int, Kept] = {}  # in the order in which they were used
 

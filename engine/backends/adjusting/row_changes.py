@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.adjuster import is_adjusted
-from engine.backends.adjusting.asked import WORD, Asked
+from engine.backends.adjusting.asked import TOKENS_PER_WORD, LogitChanges
 from engine.backends.adjusting.recent import Recent
 from engine.constraints import Masks
 from engine.model.batch import Sampled, place_of_samples
@@ -21,7 +21,7 @@ class RowChange(NamedTuple):
 
     row: int
     work: Work
-    asked: Asked
+    asked: LogitChanges
     pending: int | None  # place of the text's last token among those of the step before; None: the host knows it
     forbidden: list[int]  # tokens, beside those that `bits` leaves out
     depending: NDArray[np.int32]  # [n, 2] tokens, each forbidden too if the pending one is the other of the pair
@@ -32,7 +32,7 @@ class RowChanges:
     """Prepares what samplings ask, and keeps it for the next step of their sequences."""
 
     def __init__(self) -> None:
-        self._asked: Recent[Asked] = Recent()
+        self._asked: Recent[LogitChanges] = Recent()
 
     def of(self, works: Sequence[Work], vocab: int, before: Sampled | None, masks: Masks | None) -> list[RowChange]:
         """Lists the rows that change, in order; arguments are those of `Adjuster.adjust`."""
@@ -53,18 +53,18 @@ class RowChanges:
             bits = asked.allowed
             if grammar is not None:
                 bits = grammar if bits is None else grammar & bits
-                assert len(bits) == -(-vocab // WORD), "a mask of another vocabulary"
+                assert len(bits) == -(-vocab // TOKENS_PER_WORD), "a mask of another vocabulary"
             if work.banned and (grammar is None or bits is None or leaves_others(bits, work.banned)):
                 forbidden = forbidden + [token for token in work.banned if token < vocab]
             changes.append(RowChange(row, work, asked, pending, forbidden, depending, bits))
         self._asked.forget(len(works))
         return changes
 
-    def _asked_by(self, work: Work, vocab: int) -> Asked:
+    def _asked_by(self, work: Work, vocab: int) -> LogitChanges:
         assert work.sampling is not None
         asked = self._asked.use(work.sequence)
         if asked is None or asked.sampling is not work.sampling:
-            asked = Asked(work.sampling, vocab)
+            asked = LogitChanges(work.sampling, vocab)
             self._asked.keep(work.sequence, asked)
         return asked
 
@@ -76,7 +76,7 @@ def is_pending(work: Work) -> bool:
     return work.output_index > len(work.tokens) + len(work.proposed) - work.prompt_tokens
 
 
-def _bad_words(asked: Asked, work: Work, pending: int | None) -> tuple[list[int], NDArray[np.int32]]:
+def _bad_words(asked: LogitChanges, work: Work, pending: int | None) -> tuple[list[int], NDArray[np.int32]]:
     """Returns the tokens that would complete a bad word, and those that would do so behind some pending one."""
     words, tokens = asked.bad_words, work.tokens
     if words is None or tokens is None:
@@ -91,6 +91,6 @@ def leaves_others(bits: NDArray[np.int32], banned: Sequence[int]) -> bool:
     """Tells whether a mask leaves any token that is not banned."""
     left = bits.view(np.uint32).copy()
     for token in banned:
-        if token < WORD * len(left):
-            left[token // WORD] &= ~np.uint32(1 << token % WORD)
+        if token < TOKENS_PER_WORD * len(left):
+            left[token // TOKENS_PER_WORD] &= ~np.uint32(1 << token % TOKENS_PER_WORD)
     return bool(left.any())

@@ -12,15 +12,15 @@ from torch.nn import functional
 from engine.backends.native.library import (
     AdaptedRowsArguments,
     AdaptersArguments,
-    ChangeArguments,
-    ExpansionArguments,
+    LoraArguments,
+    LoraExpansionArguments,
 )
 from engine.backends.native.linear import NativeLinear
-from engine.backends.native.parts import CPU
+from engine.backends.native.parts import CPU_DEVICE
 from engine.model.adapted import AdapterRows, Adapting, Ints, LowRank, StepAdapters
 from engine.model.quantized import Weight
 
-VECTOR = 16
+COLUMN_MULTIPLE = 16
 """Columns of a packed matrix are a multiple of this, and so of the processor's vectors."""
 
 
@@ -38,7 +38,7 @@ class NativeAdapted(NativeLinear):
         """See `NativeLinear`."""
         super().__init__(native, weights, bias, dtype)
         self.adapting = adapting
-        self._table = (POINTER(ChangeArguments) * (adapting.slots + 1))()
+        self._table = (POINTER(LoraArguments) * (adapting.slots + 1))()
         self._alive: dict[int, list[object]] = {}  # by slot, what the table points to
         self.arguments.changes = ctypes.addressof(self._table)
         self._add = native.baton_adapt
@@ -56,7 +56,7 @@ class NativeAdapted(NativeLinear):
     def put(self, slot: int, change: LowRank | None) -> None:
         """Packs an adapter's matrices, as lora.h says."""
         if change is None:
-            self._table[slot] = POINTER(ChangeArguments)()
+            self._table[slot] = POINTER(LoraArguments)()
             self._alive.pop(slot, None)
             return
         wide = self._dtype == torch.bfloat16
@@ -70,13 +70,13 @@ class NativeAdapted(NativeLinear):
             rank_first += len(blocks[-1])
         a = packed(torch.cat(blocks).t())
         bs = [packed(functional.pad(part.b, (0, 0, 0, wide and len(part.b) % 2))) for part in change.parts]
-        expansions = (ExpansionArguments * len(bs))(
+        expansions = (LoraExpansionArguments * len(bs))(
             *(
-                ExpansionArguments(part.first, part.b.shape[1], first, len(block), columns_of(b), b.data_ptr())
+                LoraExpansionArguments(part.first, part.b.shape[1], first, len(block), columns_of(b), b.data_ptr())
                 for part, first, block, b in zip(change.parts, firsts, blocks, bs, strict=True)
             )
         )
-        arguments = ChangeArguments(columns_of(a), a.data_ptr(), len(bs), expansions)
+        arguments = LoraArguments(columns_of(a), a.data_ptr(), len(bs), expansions)
         self._alive[slot] = [a, *bs, expansions, arguments]
         self._table[slot] = ctypes.pointer(arguments)
 
@@ -85,7 +85,7 @@ class AdapterRoom:
     """Tells the operator of a step's adapters, and keeps the room that it needs from step to step."""
 
     def __init__(self, adapting: Adapting, dtype: torch.dtype) -> None:
-        self._columns = -(-adapting.widest // VECTOR) * VECTOR
+        self._columns = -(-adapting.widest // COLUMN_MULTIPLE) * COLUMN_MULTIPLE
         self._shrunk = torch.empty((0, self._columns), dtype=dtype)
         self._alive: list[Ints] = []
 
@@ -108,7 +108,11 @@ def packed(matrix: Tensor) -> Tensor:
     """Packs `[depth, columns]` for lora.c: fp32 as it is, bf16 in pairs of the depth; columns to whole vectors."""
     depth, columns = matrix.shape
     pairs = 2 if matrix.dtype == torch.bfloat16 else 1
-    room = torch.zeros((-(-depth // pairs) * pairs, -(-columns // VECTOR) * VECTOR), dtype=matrix.dtype, device=CPU)
+    room = torch.zeros(
+        (-(-depth // pairs) * pairs, -(-columns // COLUMN_MULTIPLE) * COLUMN_MULTIPLE),
+        dtype=matrix.dtype,
+        device=CPU_DEVICE,
+    )
     room[:depth, :columns] = matrix
     return room.view(len(room) // pairs, pairs, -1).transpose(1, 2).contiguous()
 

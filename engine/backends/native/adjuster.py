@@ -20,11 +20,11 @@ from engine.constraints import Masks
 from engine.model.batch import Sampled
 from engine.plan import Work
 
-_CHANGE = struct.Struct("=qqqqQQQQQQddd")
+_ROW_CHANGE_STRUCT = struct.Struct("=qqqqQQQQQQddd")
 """Mirrors `struct row_change` in adjust.c."""
 
 
-class Counted(NamedTuple):
+class CountedText(NamedTuple):
     """Says how much of a text its counts hold."""
 
     text: list[int]  # the sequence's own list: another one is another text
@@ -38,7 +38,7 @@ class NativeAdjuster:
     def __init__(self, native: ctypes.CDLL) -> None:
         self._native = native
         self._changes = RowChanges()
-        self._counted: Recent[Counted] = Recent()
+        self._counted: Recent[CountedText] = Recent()
 
     def adjust(self, logits: Tensor, works: Sequence[Work], before: Sampled | None, masks: Masks | None) -> Tensor:
         logits = logits.float()
@@ -67,7 +67,7 @@ class NativeAdjuster:
         if asked.penalizes:
             listed = self._counts(change, pending)
             alive += listed
-        return _CHANGE.pack(
+        return _ROW_CHANGE_STRUCT.pack(
             change.row,
             len(asked.bias_ids),
             len(listed.ids) if listed is not None else 0,
@@ -97,9 +97,9 @@ class NativeAdjuster:
             return found.counts.behind(work.proposed)
         if found is None or found.text is not text or found.tokens > len(text):
             prompt = text[: work.prompt_tokens] if change.asked.counts_prompt else ()
-            found = Counted(text, work.prompt_tokens, TokenCounts(prompt))
+            found = CountedText(text, work.prompt_tokens, TokenCounts(prompt))
         found.counts.add(text[found.tokens :])
         if pending is not None:
             found.counts.add([pending])
-        self._counted.keep(work.sequence, Counted(text, len(text) + (pending is not None), found.counts))
+        self._counted.keep(work.sequence, CountedText(text, len(text) + (pending is not None), found.counts))
         return found.counts.listed()

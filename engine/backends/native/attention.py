@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.backends.native.experts import MOST_EXPERTS
-from engine.backends.native.library import FORMATS, KV_FORMATS, AttentionArguments, Manner
+from engine.backends.native.experts import MAX_EXPERTS
+from engine.backends.native.library import DTYPE_CODES, KV_DTYPE_CODES, AttentionArguments, AttentionParams
 from engine.device import dtype_name
 from engine.model.attention import AttentionStep
 from engine.model.batch import Batch, GroupTables, Ints
@@ -20,15 +20,15 @@ from engine.model.config import AttentionLayer, ExpertsMLP, HeadAttention, Laten
 from engine.model.kv_layout import AnyAttention, groups_of_layers, layout_of, quantized_layer
 
 MAX_HEAD_DIM, MAX_BLOCK = 576, 64
-TILE = 128
+SOFTMAX_TILE = 128
 """Positions of one softmax."""
-UNIT = 8
+UNIT_WORDS = 8
 """Numbers of a `struct unit`. The library is asked whether these constants are attention_step.h's."""
 
 
 def unsupported(config: TextModel, dtype: torch.dtype, block: int) -> str:
     """Says why the native operators cannot serve such a model, in a few words; empty: they can."""
-    if dtype not in FORMATS:
+    if dtype not in DTYPE_CODES:
         return f"fp32 and bf16 are supported, not {dtype_name(dtype)}"
     if MAX_BLOCK % block:
         return f"block sizes that divide {MAX_BLOCK} are supported, not {block}"
@@ -42,8 +42,8 @@ def _missing(layer: AttentionLayer) -> str:
     if width > MAX_HEAD_DIM or width % 2:
         what = "head sizes" if isinstance(attention, HeadAttention) else "latent vectors with their keys"
         return f"even {what} up to {MAX_HEAD_DIM} are supported, not {width}"
-    if isinstance(layer, LayerConfig) and isinstance(layer.mlp, ExpertsMLP) and layer.mlp.experts > MOST_EXPERTS:
-        return f"up to {MOST_EXPERTS} experts are supported, not {layer.mlp.experts}"
+    if isinstance(layer, LayerConfig) and isinstance(layer.mlp, ExpertsMLP) and layer.mlp.experts > MAX_EXPERTS:
+        return f"up to {MAX_EXPERTS} experts are supported, not {layer.mlp.experts}"
     return ""
 
 
@@ -54,11 +54,11 @@ def _sizes(attention: AnyAttention) -> tuple[int, int, int]:
     return attention.kv_heads, 2, attention.head_dim
 
 
-def manner_of(attention: AnyAttention, sinks: Tensor | None) -> Manner:
+def attention_params(attention: AnyAttention, sinks: Tensor | None) -> AttentionParams:
     """Returns what the operator is told of one layer; the `sinks` have to outlive it."""
     where = None if sinks is None else sinks.data_ptr()
     softcap = attention.softcap if isinstance(attention, HeadAttention) else 0.0
-    return Manner(scale=attention.scale, softcap=softcap, sinks=where)
+    return AttentionParams(scale=attention.scale, softcap=softcap, sinks=where)
 
 
 class NativeAttention:
@@ -78,7 +78,7 @@ class NativeAttention:
         assert all(layer.is_contiguous() for layer in layers)
         limits = (ctypes.c_int64 * 4)()
         native.baton_attention_limits(limits)
-        assert tuple(limits) == (MAX_HEAD_DIM, MAX_BLOCK, TILE, UNIT), "other constants than the sources'"
+        assert tuple(limits) == (MAX_HEAD_DIM, MAX_BLOCK, SOFTMAX_TILE, UNIT_WORDS), "other constants than the sources'"
         self.native = native
         self.layers = layers
         self.dtype = dtype or layers[0].dtype
@@ -118,7 +118,7 @@ class NativeAttentionStep(AttentionStep):
         output = queries.new_empty((tokens, heads, group.arguments.value_dim))
         source, stride = queries.data_ptr(), queries.stride(0)
         attention, place, target = self.attention.attentions[layer], self.attention.pools[layer], output.data_ptr()
-        manner = manner_of(attention, sinks)
+        manner = attention_params(attention, sinks)
         self.attention.native.baton_attend(group.prepared(attention), manner, source, stride, place, target)
         return output
 
@@ -146,8 +146,8 @@ class NativeGroupStep:
             assert not places.numel() or (int(places.min()) >= 0 and int(places.max()) < end), "beyond the pool"
         assert tables.slots.is_contiguous() and tables.fresh_blocks.is_contiguous()
         self.arguments = AttentionArguments(
-            format=FORMATS[attention.dtype],
-            kv=KV_FORMATS[pool.dtype],
+            format=DTYPE_CODES[attention.dtype],
+            kv=KV_DTYPE_CODES[pool.dtype],
             kv_heads=kv_heads,
             vectors=vectors,
             dim=dim,
@@ -192,6 +192,6 @@ def plan(
     floats = ctypes.c_int64()
     works = queries.ctypes.data, lengths.ctypes.data, len(queries), threads
     count = native.baton_plan(arguments, *works, None, ctypes.byref(floats))
-    units = np.empty((count, UNIT), np.int64)
+    units = np.empty((count, UNIT_WORDS), np.int64)
     native.baton_plan(arguments, *works, units.ctypes.data, ctypes.byref(floats))
     return units, torch.empty(floats.value)

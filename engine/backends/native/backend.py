@@ -13,12 +13,12 @@ from engine.backends.native.codec import NativeCodec
 from engine.backends.native.layers import NativeLayers
 from engine.backends.native.linear import NativeLinear
 from engine.backends.native.linears import NativeLinears
-from engine.backends.native.parts import CPU
+from engine.backends.native.parts import CPU_DEVICE
 from engine.backends.native.sampler import NativeSampler
 from engine.backends.native.scorer import NativeScorer
 from engine.backends.reference.mover import ReferenceMover
 from engine.model.config import ModelConfig, TextModel
-from engine.model.layer import Layer
+from engine.model.layer import LayerWeights
 
 
 class NativeBackend(Backend[NativeLinear, NativeAttentionStep]):
@@ -27,7 +27,7 @@ class NativeBackend(Backend[NativeLinear, NativeAttentionStep]):
     name = "native"
 
     def __init__(self, native: ctypes.CDLL, dtype: torch.dtype) -> None:
-        super().__init__(CPU, dtype)
+        super().__init__(CPU_DEVICE, dtype)
         self._native = native
         self.linears = NativeLinears(native, dtype)
         self.adjuster = NativeAdjuster(native)
@@ -37,7 +37,7 @@ class NativeBackend(Backend[NativeLinear, NativeAttentionStep]):
         self.codec = NativeCodec(native)
 
     def layers(
-        self, config: ModelConfig, layers: Sequence[Layer[NativeLinear]], norm: Tensor | None, first: int = 0
+        self, config: ModelConfig, layers: Sequence[LayerWeights[NativeLinear]], norm: Tensor | None, first: int = 0
     ) -> NativeLayers:
         return NativeLayers(self._native, config, layers, norm, self.dtype, first)
 

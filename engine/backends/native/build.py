@@ -17,14 +17,14 @@ from pathlib import Path
 
 from contracts.errors import NativeError
 
-COMPILERS = ("cc", "gcc", "clang")
+COMPILER_NAMES = ("cc", "gcc", "clang")
 # -ffp-contract=off: the source says where a product and a sum are rounded once; nothing may reorder a sum.
-FLAGS = ("-std=gnu11", "-O3", "-fopenmp", "-fPIC", "-fvisibility=hidden", "-Wno-psabi", "-ffp-contract=off")
-NATIVE = ("-march=native",)
-SETTING = "BATON_NATIVE_TARGET"
+COMPILER_FLAGS = ("-std=gnu11", "-O3", "-fopenmp", "-fPIC", "-fvisibility=hidden", "-Wno-psabi", "-ffp-contract=off")
+NATIVE_TARGET = ("-march=native",)
+TARGET_VARIABLE = "BATON_NATIVE_TARGET"
 """The environment variable that names other instructions, as the compiler's options do: `-march=x86-64-v3` is AVX2."""
-LIBRARIES = ("-lm",)
-SECONDS = 60.0
+LINKED_LIBRARIES = ("-lm",)
+COMPILE_TIMEOUT_S = 60.0
 """A compiler that takes longer is stuck."""
 
 
@@ -37,19 +37,24 @@ def build(target: Sequence[str] = ()) -> Path:
     command, target = compiler(), target or chosen_target()
     files = sorted(path for path in (Path(__file__).parent / "csrc").iterdir() if path.suffix in (".c", ".h"))
     key = hashlib.sha256()
-    for part in (version(command), shlex.join(command), shlex.join((*FLAGS, *target, *LIBRARIES)), processor()):
+    for part in (
+        version(command),
+        shlex.join(command),
+        shlex.join((*COMPILER_FLAGS, *target, *LINKED_LIBRARIES)),
+        processor(),
+    ):
         key.update(part.encode() + b"\0")
     for path in files:
         key.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     library = cache() / f"operators-{key.hexdigest()[:32]}.so"
     if not library.exists():
-        _make([*command, *FLAGS, *target], [path for path in files if path.suffix == ".c"], library)
+        _make([*command, *COMPILER_FLAGS, *target], [path for path in files if path.suffix == ".c"], library)
     return library
 
 
 def chosen_target() -> tuple[str, ...]:
-    """Returns the options that `SETTING` has, or those for all that this processor can."""
-    return tuple(shlex.split(os.environ.get(SETTING, ""))) or NATIVE
+    """Returns the options that `TARGET_VARIABLE` has, or those for all that this processor can."""
+    return tuple(shlex.split(os.environ.get(TARGET_VARIABLE, ""))) or NATIVE_TARGET
 
 
 def cache() -> Path:
@@ -67,12 +72,12 @@ def cache() -> Path:
 
 
 def compiler() -> list[str]:
-    """Finds `$CC`, or the first of `COMPILERS` on the PATH. Raises `NativeError` where there is none."""
+    """Finds `$CC`, or the first of `COMPILER_NAMES` on the PATH. Raises `NativeError` where there is none."""
     given = shlex.split(os.environ.get("CC", ""))
-    for command in [given] if given else [[name] for name in COMPILERS]:
+    for command in [given] if given else [[name] for name in COMPILER_NAMES]:
         if shutil.which(command[0]) is not None:
             return command
-    looked = shlex.join(given) if given else ", ".join(COMPILERS)
+    looked = shlex.join(given) if given else ", ".join(COMPILER_NAMES)
     raise NativeError(f"there is no C compiler on the PATH (looked for {looked})")
 
 
@@ -105,7 +110,7 @@ def _make(command: list[str], sources: list[Path], library: Path) -> None:
                 ]
                 for each in compiled:
                     each.result()
-            _succeed([*command, "-shared", *objects, "-o", str(beside), *LIBRARIES])
+            _succeed([*command, "-shared", *objects, "-o", str(beside), *LINKED_LIBRARIES])
             beside.rename(library)
     except OSError as error:
         raise NativeError(f"the native operators cannot be written to {library.parent}: {error}") from error
@@ -119,7 +124,7 @@ def _succeed(command: list[str]) -> None:
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=SECONDS)
+        return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=COMPILE_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NativeError(f"{command[0]} cannot be run: {error}") from error
 

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from engine.backends.native.library import (
-    ACTIVATIONS,
-    FORMATS,
+    ACTIVATION_CODES,
+    DTYPE_CODES,
     ExpertsArguments,
-    ExpertsRoomArguments,
+    ExpertsBufferArguments,
     LinearArguments,
     RouterArguments,
 )
@@ -18,9 +18,9 @@ from engine.backends.native.linear import NativeLinear
 from engine.model.config import ExpertsMLP
 from engine.model.experts import ExpertsWeights
 
-MOST_EXPERTS = 1024
+MAX_EXPERTS = 1024
 """The same constant is in experts.h."""
-SCORES = ("softmax", "softmax_of_used", "sigmoid")
+SCORE_KINDS = ("softmax", "softmax_of_used", "sigmoid")
 """`enum scores` in experts.h."""
 
 
@@ -45,16 +45,16 @@ class NativeExperts:
         self._down = products(*(down.arguments for _, down in experts))
         self.arguments = ExpertsArguments(
             router=router_arguments(mlp),
-            format=FORMATS[dtype],
+            format=DTYPE_CODES[dtype],
             hidden=hidden,
-            activation=ACTIVATIONS[mlp.activation],
+            activation=ACTIVATION_CODES[mlp.activation],
             gate_up=ctypes.addressof(self._gate_up),
             down=ctypes.addressof(self._down),
         )
 
     def __call__(self, x: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
         assert x.is_contiguous() and chosen.is_contiguous() and shares.is_contiguous() and x.dtype == self._dtype
-        room = ExpertsRoom(len(x), [self._mlp], x.shape[1], self._dtype)
+        room = ExpertsBuffers(len(x), [self._mlp], x.shape[1], self._dtype)
         room.arguments.chosen, room.arguments.shares = chosen.data_ptr(), shares.data_ptr()
         change = torch.empty_like(x)
         self._native.baton_mix(self.arguments, room.arguments, x.data_ptr(), len(x), change.data_ptr())
@@ -65,7 +65,7 @@ class NativeExperts:
         return [tensor for expert in self._experts for linear in expert for tensor in linear.held()]
 
 
-class ExpertsRoom:
+class ExpertsBuffers:
     """Holds what passes between the operators of a mixture, for up to `tokens` tokens of layers like `mlps`."""
 
     def __init__(self, tokens: int, mlps: Sequence[ExpertsMLP], hidden: int, dtype: torch.dtype) -> None:
@@ -85,7 +85,7 @@ class ExpertsRoom:
             "shared_gated": torch.empty(tokens * shared, dtype=dtype),
             "shared_y": torch.empty(tokens * hidden if shared else 0, dtype=dtype),
         }
-        self.arguments = ExpertsRoomArguments(**{name: tensor.data_ptr() for name, tensor in self._tensors.items()})
+        self.arguments = ExpertsBufferArguments(**{name: tensor.data_ptr() for name, tensor in self._tensors.items()})
 
 
 def router_arguments(mlp: ExpertsMLP) -> RouterArguments:
@@ -93,7 +93,7 @@ def router_arguments(mlp: ExpertsMLP) -> RouterArguments:
     return RouterArguments(
         experts=mlp.experts,
         used=mlp.used,
-        scores=SCORES.index(mlp.scores),
+        scores=SCORE_KINDS.index(mlp.scores),
         normalized=mlp.normalized,
         groups=mlp.groups,
         groups_used=mlp.groups_used,

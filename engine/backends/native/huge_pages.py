@@ -10,9 +10,9 @@ from threading import Lock
 import torch
 from torch import Tensor
 
-MAPPING = 32 << 20
+MAPPING_BYTES = 32 << 20
 """Bytes that are mapped at once; what is larger than half of it has a mapping of its own."""
-LINE = 64
+CACHE_LINE_BYTES = 64
 """Weights begin at a line of the caches."""
 
 
@@ -26,12 +26,12 @@ class HugePages:
 
     def empty(self, size: int) -> Tensor:
         """Returns `[size]` uint8 that nothing else uses; it begins at a line, and costs no memory before it is used."""
-        if size > MAPPING // 2:
+        if size > MAPPING_BYTES // 2:
             return _tensor(_map(size), 0, size)
         with self._lock:
-            if self._mapping is None or self._taken + size > MAPPING:
-                self._mapping, self._taken = _map(MAPPING), 0
-            begin, self._taken = self._taken, self._taken + -(-size // LINE) * LINE
+            if self._mapping is None or self._taken + size > MAPPING_BYTES:
+                self._mapping, self._taken = _map(MAPPING_BYTES), 0
+            begin, self._taken = self._taken, self._taken + -(-size // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
             return _tensor(self._mapping, begin, size)
 
 

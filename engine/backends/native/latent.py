@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from engine.backends.native.latent_forms import LatentForms, built_numbers
-from engine.backends.native.library import FORMATS, LatentArguments, LatentRoomArguments, LinearArguments
+from engine.backends.native.library import DTYPE_CODES, LatentArguments, LatentBufferArguments, LinearArguments
 from engine.backends.native.linear import NativeLinear
 from engine.model.config import LatentAttention
 from engine.model.latent import LatentWeights
@@ -47,7 +47,7 @@ class NativeLatentProducts:
         return [tensor for linear in (*self._keys, *self._values, *self._building) for tensor in linear.held()]
 
 
-class LatentRoom:
+class LatentBuffers:
     """Holds what passes between the operators of latent attention, for up to `tokens` tokens of layers like these."""
 
     def __init__(self, tokens: int, attentions: Sequence[LatentAttention], dtype: torch.dtype) -> None:
@@ -60,7 +60,7 @@ class LatentRoom:
             "sums": most(*(each.heads * each.latent_rank for each in attentions)),
         }
         self._dtype = dtype
-        self.arguments = LatentRoomArguments(**{name: tensor.data_ptr() for name, tensor in self._tensors.items()})
+        self.arguments = LatentBufferArguments(**{name: tensor.data_ptr() for name, tensor in self._tensors.items()})
 
     def take(self, forms: LatentForms, attention: LatentAttention) -> None:
         """Says how the works of a step attend, and makes room for what is built for them."""
@@ -84,7 +84,7 @@ def latent_arguments(
     """Describes a layer's latent attention; the weights have to outlive it."""
     assert isinstance(weights.products, NativeLatentProducts)
     return LatentArguments(
-        format=FORMATS[dtype],
+        format=DTYPE_CODES[dtype],
         heads=attention.heads,
         query_rank=attention.query_rank,
         latent_rank=attention.latent_rank,

@@ -9,14 +9,14 @@ import numpy as np
 import torch
 
 from engine.backends.native.attention import MAX_BLOCK, MAX_HEAD_DIM, NativeGroupStep, plan
-from engine.backends.native.library import FORMATS, KV_FORMATS, AttentionArguments, ExpandedWork, Rows
+from engine.backends.native.library import DTYPE_CODES, KV_DTYPE_CODES, AttentionArguments, ExpandedSequence, RowRange
 from engine.model.batch import Batch
 from engine.model.config import LatentAttention
 from engine.model.latent import expands
 
-BUILT = 256 << 20
+MAX_EXPANDED_BYTES = 256 << 20
 """Bytes of keys and values that one work may have built."""
-ABSORBED_ONLY = frozenset({torch.float32})
+ABSORBED_ONLY_DTYPES = frozenset({torch.float32})
 """Formats in which no work is expanded."""
 
 
@@ -35,9 +35,9 @@ class LatentForms:
             if work not in branching and _expands(attention, dtype, queries, keys)
         )
         self.longest = max((works[work][1] for work in self.expanding), default=0)
-        self._built = [Built(native, attention, dtype, *works[work]) for work in self.expanding]
+        self._built = [ExpandedAttention(native, attention, dtype, *works[work]) for work in self.expanding]
         starts = np.cumsum(batch.query_lengths) - batch.query_lengths
-        absorbing: list[Rows] = []
+        absorbing: list[RowRange] = []
         for work, (queries, _) in enumerate(works):
             if work in self.expanding:
                 continue
@@ -45,17 +45,19 @@ class LatentForms:
             if absorbing and absorbing[-1].first + absorbing[-1].count == first:
                 absorbing[-1].count += queries
             else:
-                absorbing.append(Rows(first, queries))
-        self.absorbing = (Rows * len(absorbing))(*absorbing)
+                absorbing.append(RowRange(first, queries))
+        self.absorbing = (RowRange * len(absorbing))(*absorbing)
         table, stride = group.arguments.tables, group.arguments.table_stride * 8
         expanded = [
-            ExpandedWork(Rows(int(starts[work]), works[work][0]), works[work][1], table + work * stride, built.told)
+            ExpandedSequence(
+                RowRange(int(starts[work]), works[work][0]), works[work][1], table + work * stride, built.told
+            )
             for work, built in zip(self.expanding, self._built, strict=True)
         ]
-        self.expansions = (ExpandedWork * len(expanded))(*expanded)
+        self.expansions = (ExpandedSequence * len(expanded))(*expanded)
 
 
-class Built:
+class ExpandedAttention:
     """Holds what attention over the built keys and values of one work is told."""
 
     def __init__(
@@ -63,8 +65,8 @@ class Built:
     ) -> None:
         self._table = torch.arange(-(-keys // MAX_BLOCK))
         told = AttentionArguments(
-            format=FORMATS[dtype],
-            kv=KV_FORMATS[dtype],
+            format=DTYPE_CODES[dtype],
+            kv=KV_DTYPE_CODES[dtype],
             kv_heads=attention.heads,
             vectors=2,
             shared=1,
@@ -88,11 +90,11 @@ def built_numbers(attention: LatentAttention, keys: int) -> int:
 
 def expands_in(dtype: torch.dtype) -> bool:
     """Tells whether works may be expanded in this format: if not, nothing that builds keys has to be held."""
-    return dtype not in ABSORBED_ONLY
+    return dtype not in ABSORBED_ONLY_DTYPES
 
 
 def _expands(attention: LatentAttention, dtype: torch.dtype, queries: int, keys: int) -> bool:
     dim = attention.nope_dim + attention.rope_dim
     fits = dim <= MAX_HEAD_DIM and dim % 2 == 0 and attention.value_dim <= dim
-    small = built_numbers(attention, keys) * dtype.itemsize <= BUILT
+    small = built_numbers(attention, keys) * dtype.itemsize <= MAX_EXPANDED_BYTES
     return expands_in(dtype) and fits and small and expands(attention, queries, keys)

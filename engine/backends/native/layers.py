@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from engine.backends.native.adapted import AdapterRoom, NativeAdapted
-from engine.backends.native.attention import NativeAttentionStep, NativeGroupStep, manner_of
-from engine.backends.native.experts import ExpertsRoom, layer_arguments
-from engine.backends.native.latent import LatentRoom, latent_arguments
+from engine.backends.native.attention import NativeAttentionStep, NativeGroupStep, attention_params
+from engine.backends.native.experts import ExpertsBuffers, layer_arguments
+from engine.backends.native.latent import LatentBuffers, latent_arguments
 from engine.backends.native.latent_forms import LatentForms
 from engine.backends.native.library import (
-    ACTIVATIONS,
-    FORMATS,
-    NORMS,
+    ACTIVATION_CODES,
+    DTYPE_CODES,
+    NORM_CODES,
     ExpertsArguments,
     LatentArguments,
     LayerArguments,
@@ -30,7 +30,7 @@ from engine.model.dense import DenseWeights
 from engine.model.experts import ExpertsWeights
 from engine.model.kv_layout import AnyAttention
 from engine.model.latent import LatentWeights
-from engine.model.layer import HeadWeights, Layer
+from engine.model.layer import HeadWeights, LayerWeights
 from engine.model.model import Stored
 from engine.model.rope import Rope, inverse_frequencies
 
@@ -42,7 +42,7 @@ class NativeLayers:
         self,
         native: ctypes.CDLL,
         config: ModelConfig,
-        layers: Sequence[Layer[NativeLinear]],
+        layers: Sequence[LayerWeights[NativeLinear]],
         norm: Tensor | None,
         dtype: torch.dtype,
         first: int = 0,
@@ -60,7 +60,7 @@ class NativeLayers:
         self._rotations = (Rotation * len(config.ropes))(*(Rotation(dim=rope.dim) for rope in config.ropes))
         self._adapters = _adapter_room(layers, dtype)
         self._room: dict[str, Tensor] = {}
-        self._step = StepArguments(FORMATS[dtype], eps=config.norm_eps, rotations=self._rotations)
+        self._step = StepArguments(DTYPE_CODES[dtype], eps=config.norm_eps, rotations=self._rotations)
         self._reserve(1)
 
     def forward(self, hidden: Tensor, batch: Batch, step: NativeAttentionStep, stored: Stored) -> Tensor:
@@ -81,7 +81,7 @@ class NativeLayers:
             native.baton_layer_attend(layer, arguments, index == last, pool)
         rows, width = len(batch.logit_rows), hidden.shape[1]
         normed = hidden.new_empty((rows, width))
-        kind, eps = FORMATS[self._dtype], self._config.norm_eps
+        kind, eps = DTYPE_CODES[self._dtype], self._config.norm_eps
         weight = None if self._norm is None else self._norm.data_ptr()
         native.baton_add_norm(kind, arguments.hidden, arguments.change, weight, rows, width, eps, normed.data_ptr())
         return normed
@@ -138,15 +138,15 @@ class NativeLayers:
                 setattr(angles, name, turns.data_ptr())
         mixtures = [layer.mlp for layer in self._config.layers if isinstance(layer.mlp, ExpertsMLP)]
         if mixtures:
-            self._experts_room = ExpertsRoom(rows, mixtures, self._config.hidden_size, self._dtype)
+            self._experts_room = ExpertsBuffers(rows, mixtures, self._config.hidden_size, self._dtype)
             self._step.experts_room = ctypes.pointer(self._experts_room.arguments)
         latents = [layer.attention for layer in self._config.layers if isinstance(layer.attention, LatentAttention)]
         if latents:
-            self._latent_room = LatentRoom(rows, latents, self._dtype)
+            self._latent_room = LatentBuffers(rows, latents, self._dtype)
             self._step.latent_room = ctypes.pointer(self._latent_room.arguments)
 
 
-def _adapter_room(layers: Sequence[Layer[NativeLinear]], dtype: torch.dtype) -> AdapterRoom | None:
+def _adapter_room(layers: Sequence[LayerWeights[NativeLinear]], dtype: torch.dtype) -> AdapterRoom | None:
     """Makes room for adapters, if they can change a layer's products."""
     products = [layer.attention.query_key_value for layer in layers if isinstance(layer.attention, HeadWeights)]
     products += [layer.mlp.gate_up for layer in layers if isinstance(layer.mlp, DenseWeights)]
@@ -167,7 +167,7 @@ def _widths(layer: LayerConfig) -> dict[str, int]:
     return {"heads": first, "attended": attended, "gate_up": 2 * dense, "gated": dense}
 
 
-def _arguments(layer: Layer[NativeLinear], ropes: Sequence[Rope], dtype: torch.dtype) -> LayerArguments:
+def _arguments(layer: LayerWeights[NativeLinear], ropes: Sequence[Rope], dtype: torch.dtype) -> LayerArguments:
     weights, mlp, attention = layer.attention, layer.mlp, layer.config.attention
     norms = {
         "attention_norm": layer.attention_norm,
@@ -179,12 +179,12 @@ def _arguments(layer: Layer[NativeLinear], ropes: Sequence[Rope], dtype: torch.d
         **{name: norm.data_ptr() for name, norm in norms.items() if norm is not None},
         attention_output=weights.output.arguments,
         rotation=-1 if attention.rope is None else ropes.index(attention.rope),
-        activation=ACTIVATIONS[layer.config.mlp.activation],
+        activation=ACTIVATION_CODES[layer.config.mlp.activation],
     )
     if isinstance(weights, LatentWeights):
         assert isinstance(attention, LatentAttention)
         arguments.query_key_value = weights.down.arguments
-        arguments.manner = manner_of(attention, None)
+        arguments.manner = attention_params(attention, None)
         arguments.latent = ctypes.pointer(latent_arguments(weights, attention, dtype))
     else:
         _describe_heads(arguments, weights, heads_of(layer.config))
@@ -198,9 +198,9 @@ def _arguments(layer: Layer[NativeLinear], ropes: Sequence[Rope], dtype: torch.d
 def _describe_heads(arguments: LayerArguments, weights: HeadWeights[NativeLinear], attention: HeadAttention) -> None:
     arguments.query_key_value = weights.query_key_value.arguments
     arguments.query_key_norm = None if weights.query_key_norm is None else weights.query_key_norm.data_ptr()
-    arguments.manner = manner_of(attention, weights.sinks)
+    arguments.manner = attention_params(attention, weights.sinks)
     arguments.queries, arguments.keys, arguments.dim = attention.heads, attention.kv_heads, attention.head_dim
-    arguments.norm = NORMS[attention.norm]
+    arguments.norm = NORM_CODES[attention.norm]
 
 
 Products = LinearArguments | ExpertsArguments | LatentArguments

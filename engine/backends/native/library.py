@@ -14,13 +14,13 @@ from contracts.errors import NativeError
 from engine.backends.native.build import build
 from engine.model.quantized import Form
 
-FORMATS = {torch.float32: 0, torch.bfloat16: 1}
+DTYPE_CODES = {torch.float32: 0, torch.bfloat16: 1}
 """`enum format` in vector.h."""
-QUANTIZED_FORMATS: dict[Form, int] = {"int8": 2, "int4": 3, "fp8": 4}
+QUANTIZED_CODES: dict[Form, int] = {"int8": 2, "int4": 3, "fp8": 4}
 """Formats of weights only, in linear.h: forms that it has operators for."""
-KV_FORMATS = {**FORMATS, torch.int8: 3, torch.float8_e4m3fn: 4}
+KV_DTYPE_CODES = {**DTYPE_CODES, torch.int8: 3, torch.float8_e4m3fn: 4}
 """Formats of pools, as attention_step.h has them."""
-CODEC_FORMATS = {"fp32": 0, "bf16": 1, "fp16": 2, "int8": 3, "fp8": 4}
+CODEC_DTYPE_CODES = {"fp32": 0, "bf16": 1, "fp16": 2, "int8": 3, "fp8": 4}
 """Formats that codec.c knows: those of pools, and the codecs' on the wire."""
 
 
@@ -39,7 +39,7 @@ class AttentionArguments(Structure):
     )
 
 
-class Manner(Structure):
+class AttentionParams(Structure):
     """Mirrors `struct manner` in attention_step.h: what one layer's attention does in its own way."""
 
     _fields_ = (("scale", c_double), ("softcap", c_double), ("sinks", c_void_p))
@@ -103,7 +103,7 @@ class ExpertsArguments(Structure):
     )
 
 
-class ExpertsRoomArguments(Structure):
+class ExpertsBufferArguments(Structure):
     """Mirrors `struct experts_room` in experts.h: what passes between the operators of a mixture."""
 
     _fields_ = (
@@ -123,26 +123,26 @@ class LatentArguments(Structure):
     )
 
 
-class Rows(Structure):
+class RowRange(Structure):
     """Mirrors `struct rows` in latent.h: some of a step's tokens."""
 
     _fields_ = (("first", c_int64), ("count", c_int64))
 
 
-class ExpandedWork(Structure):
+class ExpandedSequence(Structure):
     """Mirrors `struct expanded_work` in latent.h: a work whose keys and values are built."""
 
-    _fields_ = (("rows", Rows), ("keys", c_int64), ("table", c_void_p), ("attention", POINTER(AttentionArguments)))
+    _fields_ = (("rows", RowRange), ("keys", c_int64), ("table", c_void_p), ("attention", POINTER(AttentionArguments)))
 
 
-class LatentRoomArguments(Structure):
+class LatentBufferArguments(Structure):
     """Mirrors `struct latent_room` in latent.h: what passes between the operators of latent attention."""
 
     _fields_ = (
         *((name, c_void_p) for name in ("queries", "absorbed", "sums", "vectors", "built")),
-        ("absorbing", POINTER(Rows)),
+        ("absorbing", POINTER(RowRange)),
         ("absorbing_count", c_int64),
-        ("expansions", POINTER(ExpandedWork)),
+        ("expansions", POINTER(ExpandedSequence)),
         ("expansion_count", c_int64),
     )
 
@@ -154,14 +154,14 @@ class LayerArguments(Structure):
         *((name, c_void_p) for name in ("attention_norm", "attention_post_norm", "query_key_norm")),
         *((name, c_void_p) for name in ("mlp_norm", "mlp_post_norm")),
         *((name, LinearArguments) for name in ("query_key_value", "attention_output", "gate_up", "down")),
-        ("manner", Manner),
+        ("manner", AttentionParams),
         *((name, c_int64) for name in ("queries", "keys", "dim", "norm", "rotation", "activation")),
         ("experts", POINTER(ExpertsArguments)),
         ("latent", POINTER(LatentArguments)),
     )
 
 
-class ExpansionArguments(Structure):
+class LoraExpansionArguments(Structure):
     """Mirrors `struct expansion` in lora.h: a part of what an adapter adds to a layer."""
 
     _fields_ = (
@@ -170,10 +170,15 @@ class ExpansionArguments(Structure):
     )
 
 
-class ChangeArguments(Structure):
+class LoraArguments(Structure):
     """Mirrors `struct change` in lora.h: what an adapter adds to a layer."""
 
-    _fields_ = (("columns", c_int64), ("a", c_void_p), ("parts", c_int64), ("expansions", POINTER(ExpansionArguments)))
+    _fields_ = (
+        ("columns", c_int64),
+        ("a", c_void_p),
+        ("parts", c_int64),
+        ("expansions", POINTER(LoraExpansionArguments)),
+    )
 
 
 class AdaptedRowsArguments(Structure):
@@ -204,18 +209,18 @@ class StepArguments(Structure):
         ("rotations", POINTER(Rotation)),
         ("eps", c_double),
         *((name, c_void_p) for name in ("hidden", "change", "normed", "heads", "attended", "gate_up", "gated")),
-        ("experts_room", POINTER(ExpertsRoomArguments)),
-        ("latent_room", POINTER(LatentRoomArguments)),
+        ("experts_room", POINTER(ExpertsBufferArguments)),
+        ("latent_room", POINTER(LatentBufferArguments)),
         ("adapters", POINTER(AdaptersArguments)),
     )
 
 
-NORMS = {"none": 0, "head": 1, "all": 2}
+NORM_CODES = {"none": 0, "head": 1, "all": 2}
 """`enum norm` in elementwise.h, of what `HeadAttention.norm` says."""
-ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "clamped_swiglu": 2}
+ACTIVATION_CODES = {"silu": 0, "gelu_tanh": 1, "clamped_swiglu": 2}
 """`enum activation` in elementwise.h."""
 
-ARGUMENTS: dict[str, tuple[type, ...]] = {
+ARGUMENT_TYPES: dict[str, tuple[type, ...]] = {
     "baton_pack": (POINTER(LinearArguments), *(c_void_p,) * 4),
     "baton_linear": (POINTER(LinearArguments), c_void_p, c_long, c_long, c_void_p),
     "baton_adapt": (
@@ -227,7 +232,7 @@ ARGUMENTS: dict[str, tuple[type, ...]] = {
         c_void_p,
     ),
     "baton_attention_limits": (c_void_p,),
-    "baton_attend": (POINTER(AttentionArguments), POINTER(Manner), c_void_p, c_long, c_void_p, c_void_p),
+    "baton_attend": (POINTER(AttentionArguments), POINTER(AttentionParams), c_void_p, c_long, c_void_p, c_void_p),
     "baton_store": (POINTER(AttentionArguments), c_void_p, c_long, c_void_p, c_long, c_void_p, c_long, c_void_p),
     "baton_add_norm": (c_int, c_void_p, c_void_p, c_void_p, c_long, c_long, c_double, c_void_p),
     "baton_angles": (c_void_p, c_long, c_void_p, c_long, c_double, c_void_p, c_void_p),
@@ -238,8 +243,8 @@ ARGUMENTS: dict[str, tuple[type, ...]] = {
     "baton_codec_decode": (POINTER(CodecPool), c_void_p, c_int, c_long, c_void_p, c_long, c_long, c_long),
     "baton_gate": (c_int, c_int, c_void_p, c_long, c_long, c_void_p),
     "baton_route": (POINTER(RouterArguments), c_void_p, c_long, c_void_p, c_void_p),
-    "baton_experts": (POINTER(ExpertsArguments), POINTER(ExpertsRoomArguments), c_void_p, c_long, c_void_p),
-    "baton_mix": (POINTER(ExpertsArguments), POINTER(ExpertsRoomArguments), c_void_p, c_long, c_void_p),
+    "baton_experts": (POINTER(ExpertsArguments), POINTER(ExpertsBufferArguments), c_void_p, c_long, c_void_p),
+    "baton_mix": (POINTER(ExpertsArguments), POINTER(ExpertsBufferArguments), c_void_p, c_long, c_void_p),
     "baton_adjust": (c_void_p, c_long, c_char_p, c_long),
     "baton_score": (c_int, c_void_p, c_long, c_void_p, c_void_p, c_long, c_long, c_void_p),
     "baton_sample": (c_int, c_void_p, c_long, c_char_p, c_long, *[c_void_p] * 5),
@@ -254,7 +259,7 @@ def load(target: Sequence[str] = ()) -> ctypes.CDLL:
         library = ctypes.CDLL(str(path))
     except OSError as error:
         raise NativeError(f"the native operators cannot be loaded: {error}") from error
-    for name, arguments in ARGUMENTS.items():
+    for name, arguments in ARGUMENT_TYPES.items():
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, None
     library.baton_packed_bytes.argtypes, library.baton_packed_bytes.restype = (POINTER(LinearArguments),), c_long

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from contracts.errors import NativeError
-from engine.backends.native.library import FORMATS, LinearArguments
+from engine.backends.native.library import DTYPE_CODES, LinearArguments
 from engine.backends.native.parts import joined, packed
 from engine.model.quantized import Form, Quantized, Weight, dequantized
 
@@ -41,7 +41,7 @@ class NativeLinear:
         if len(self._parts) == 1:
             self.arguments = self._parts[0].arguments
         else:
-            self.arguments = LinearArguments(FORMATS[dtype], outputs=self._outputs, inputs=self._inputs)
+            self.arguments = LinearArguments(DTYPE_CODES[dtype], outputs=self._outputs, inputs=self._inputs)
             self._described = (LinearArguments * len(self._parts))(*(part.arguments for part in self._parts))
             self.arguments.part_count, self.arguments.parts = len(self._parts), ctypes.addressof(self._described)
         self._multiply = native.baton_linear
@@ -66,7 +66,7 @@ def prove(native: ctypes.CDLL) -> None:
     rows, outputs, inputs = 39, 70, 227  # whole tiles, and rests of every kind
     x = (torch.arange(rows * inputs) % 7 - 3).view(rows, inputs).float()
     x[:, ::16] = 127  # what is the largest of its unit in int8 keeps the others whole
-    for dtype in FORMATS:
+    for dtype in DTYPE_CODES:
         plain = (torch.arange(outputs * inputs) % 5 - 2).view(outputs, inputs).to(dtype)
         weights: list[Weight] = [plain, *_whole_weights(outputs, inputs)]
         for weight in weights:

@@ -11,7 +11,7 @@ from engine.backends.native.adapted import NativeAdapted
 from engine.backends.native.experts import NativeExperts
 from engine.backends.native.latent import NativeLatentProducts
 from engine.backends.native.latent_forms import expands_in
-from engine.backends.native.library import QUANTIZED_FORMATS
+from engine.backends.native.library import QUANTIZED_CODES
 from engine.backends.native.linear import NativeLinear
 from engine.backends.native.parts import without_operator
 from engine.model.adapted import Adapting
@@ -25,7 +25,7 @@ LOG = logging.getLogger(__name__)
 class NativeLinears:
     """See `engine.model.linear.Linears`."""
 
-    forms: frozenset[Form] = frozenset(QUANTIZED_FORMATS)
+    forms: frozenset[Form] = frozenset(QUANTIZED_CODES)
 
     def __init__(self, native: ctypes.CDLL, dtype: torch.dtype) -> None:
         self._native = native

@@ -8,27 +8,27 @@ import torch
 from torch import Tensor
 
 from engine.backends.native.huge_pages import HugePages
-from engine.backends.native.library import FORMATS, QUANTIZED_FORMATS, LinearArguments
+from engine.backends.native.library import DTYPE_CODES, QUANTIZED_CODES, LinearArguments
 from engine.model.linear import stacked
 from engine.model.quantized import Quantized, Weight, dequantized
 
-CPU = torch.device("cpu")
-STEP = 16
+CPU_DEVICE = torch.device("cpu")
+GROUP_MULTIPLE = 16
 """Groups are multiples of it."""
-UNIT = 32
+PANEL_UNIT_INPUTS = 32
 """See quantized_panel.h."""
-UNITS = tuple(2.0**-power for power in range(8))
+TABLE_UNITS = tuple(2.0**-power for power in range(8))
 """Numbers of a table are whole in one of these."""
-SPAN = 32
+MAX_TABLE_SPAN = 32
 """Whole numbers of a table are at most so far apart: 16 bits hold eight products of them with int8."""
-MIDDLE = 8
+INT4_ZERO_CODE = 8
 """The code of int4 that stands for zero where a checkpoint's numbers lie around it."""
 
-_PAGES = HugePages()
+_HUGE_PAGES = HugePages()
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PackedPart:
     """Holds packed weights, and the tensors that `arguments` point to."""
 
     arguments: LinearArguments
@@ -39,9 +39,9 @@ def without_operator(weight: Weight) -> str | None:
     """Says what of a weight the operator does not know, if there is something."""
     if not isinstance(weight, Quantized):
         return None
-    if weight.form not in QUANTIZED_FORMATS:
+    if weight.form not in QUANTIZED_CODES:
         return weight.form
-    if weight.group % STEP and weight.group < weight.shape[1]:
+    if weight.group % GROUP_MULTIPLE and weight.group < weight.shape[1]:
         return f"{weight.form} in groups of {weight.group}"
     if weight.table and whole_table(weight.table) is None:
         return f"{weight.form} with a table that is not of whole numbers"
@@ -75,14 +75,14 @@ def _alike(a: Weight, b: Weight) -> bool:
 def _kind_of_offsets(weight: Quantized) -> str:
     if weight.offsets is None:
         return "none"
-    return "middle" if torch.equal(weight.offsets, weight.scales * -MIDDLE) else "own"
+    return "middle" if torch.equal(weight.offsets, weight.scales * -INT4_ZERO_CODE) else "own"
 
 
 def _together(run: list[Weight], dtype: torch.dtype) -> Weight:
     first, given = run[0], [weight for weight in run if isinstance(weight, Quantized)]
     if isinstance(first, Tensor):
         ready = len(run) == 1 and first.dtype == dtype and first.is_contiguous()
-        return first if ready else stacked(run, CPU, dtype)
+        return first if ready else stacked(run, CPU_DEVICE, dtype)
     offsets = [weight.offsets for weight in given if weight.offsets is not None]
     return replace(
         first,
@@ -92,15 +92,15 @@ def _together(run: list[Weight], dtype: torch.dtype) -> Weight:
     )
 
 
-def packed(native: ctypes.CDLL, weight: Weight, bias: Tensor | None, dtype: torch.dtype) -> Part:
+def packed(native: ctypes.CDLL, weight: Weight, bias: Tensor | None, dtype: torch.dtype) -> PackedPart:
     """Packs what `joined` made, for an `x` in `dtype`; `bias` `[out]` is in it, too."""
     outputs, inputs = weight.shape
-    arguments = LinearArguments(FORMATS[dtype], outputs=outputs, inputs=inputs)
+    arguments = LinearArguments(DTYPE_CODES[dtype], outputs=outputs, inputs=inputs)
     if isinstance(weight, Quantized):
         part = _pack_quantized(native, weight, arguments, dtype)
     else:
-        arguments.weights = FORMATS[dtype]
-        part = Part(arguments, [_pack(native, arguments, weight, None, None)])
+        arguments.weights = DTYPE_CODES[dtype]
+        part = PackedPart(arguments, [_pack(native, arguments, weight, None, None)])
     if bias is not None:
         assert bias.is_contiguous()
         arguments.bias = bias.data_ptr()
@@ -108,13 +108,15 @@ def packed(native: ctypes.CDLL, weight: Weight, bias: Tensor | None, dtype: torc
     return part
 
 
-def _pack_quantized(native: ctypes.CDLL, weight: Quantized, arguments: LinearArguments, dtype: torch.dtype) -> Part:
+def _pack_quantized(
+    native: ctypes.CDLL, weight: Quantized, arguments: LinearArguments, dtype: torch.dtype
+) -> PackedPart:
     tensors = []
     inputs = weight.shape[1]
     scales, offsets = weight.scales, weight.offsets
-    arguments.weights = QUANTIZED_FORMATS[weight.form]
+    arguments.weights = QUANTIZED_CODES[weight.form]
     if _kind_of_offsets(weight) == "middle":
-        arguments.zero, offsets = MIDDLE, None
+        arguments.zero, offsets = INT4_ZERO_CODE, None
     if weight.table:
         table = torch.tensor(weight.table)
         if dtype == torch.bfloat16:
@@ -130,8 +132,8 @@ def _pack_quantized(native: ctypes.CDLL, weight: Quantized, arguments: LinearArg
     if weight.group >= inputs and offsets is None:
         tensors += [scales.contiguous(), _pack(native, arguments, weight.values, None, None)]
         arguments.scales = tensors[-2].data_ptr()
-        return Part(arguments, tensors)
-    arguments.group = weight.group if weight.group < inputs else -(-inputs // UNIT) * UNIT
+        return PackedPart(arguments, tensors)
+    arguments.group = weight.group if weight.group < inputs else -(-inputs // PANEL_UNIT_INPUTS) * PANEL_UNIT_INPUTS
     arguments.offsets = offsets is not None
     if dtype == torch.bfloat16 and weight.form != "fp8":
         largest = powers_above(scales, offsets)
@@ -139,7 +141,7 @@ def _pack_quantized(native: ctypes.CDLL, weight: Quantized, arguments: LinearArg
         tensors.append(largest)
         arguments.scales = largest.data_ptr()
     tensors.append(_pack(native, arguments, weight.values, scales, offsets))
-    return Part(arguments, tensors)
+    return PackedPart(arguments, tensors)
 
 
 def powers_above(scales: Tensor, offsets: Tensor | None) -> Tensor:
@@ -154,9 +156,9 @@ def powers_above(scales: Tensor, offsets: Tensor | None) -> Tensor:
 
 def whole_table(table: Sequence[float]) -> tuple[float, Tensor, int] | None:
     """Returns a unit, small whole numbers `[16]`, and one of them: the table is unit x (number - that one)."""
-    for unit in UNITS:
+    for unit in TABLE_UNITS:
         numbers = [value / unit for value in table]
-        if all(number.is_integer() for number in numbers) and max(numbers) - min(numbers) <= SPAN:
+        if all(number.is_integer() for number in numbers) and max(numbers) - min(numbers) <= MAX_TABLE_SPAN:
             return unit, torch.tensor(numbers) - min(numbers), -int(min(numbers))
     return None
 
@@ -165,7 +167,7 @@ def _pack(
     native: ctypes.CDLL, arguments: LinearArguments, values: Tensor, scales: Tensor | None, offsets: Tensor | None
 ) -> Tensor:
     values = values.contiguous()
-    room = _PAGES.empty(native.baton_packed_bytes(arguments))
+    room = _HUGE_PAGES.empty(native.baton_packed_bytes(arguments))
     groups = [None if each is None else each.contiguous() for each in (scales, offsets)]
     pointers = [None if each is None else each.data_ptr() for each in groups]
     native.baton_pack(arguments, values.data_ptr(), *pointers, room.data_ptr())

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from contracts.messages.sampling import Sampling
-from engine.backends.gumbel import MASK64
-from engine.backends.native.library import FORMATS
+from engine.backends.gumbel import UINT64_MASK
+from engine.backends.native.library import DTYPE_CODES
 from engine.backends.sampler import Draw, is_cut, min_p_reach
 
-_DRAW = struct.Struct("=qQqqqddd")
+_DRAW_STRUCT = struct.Struct("=qQqqqddd")
 """Mirrors `struct draw` in sampling.c."""
 
 
@@ -41,11 +41,11 @@ class NativeSampler:
         tokens, finite = torch.empty(len(packed), dtype=torch.int64), torch.empty(len(packed), dtype=torch.bool)
         places = [each.data_ptr() for each in (room, floors, scores, tokens, finite)]
         self._native.baton_sample(
-            FORMATS[logits.dtype], logits.data_ptr(), vocab, b"".join(packed), len(packed), *places
+            DTYPE_CODES[logits.dtype], logits.data_ptr(), vocab, b"".join(packed), len(packed), *places
         )
         return tokens, finite
 
 
 def _packed(row: int, sampling: Sampling, sample: int, index: int) -> bytes:
-    seed, reach = sampling.seed & MASK64, min_p_reach(sampling)
-    return _DRAW.pack(row, seed, sample, index, sampling.top_k, sampling.temperature, sampling.top_p, reach)
+    seed, reach = sampling.seed & UINT64_MASK, min_p_reach(sampling)
+    return _DRAW_STRUCT.pack(row, seed, sample, index, sampling.top_k, sampling.temperature, sampling.top_p, reach)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from contracts.scores import MAX_TOP_LOGPROBS
-from engine.backends.native.library import FORMATS
+from engine.backends.native.library import DTYPE_CODES
 from engine.backends.scorer import width
 
 
@@ -25,6 +25,6 @@ class NativeScorer:
         words = torch.empty((count, width(top)), dtype=torch.int32)
         places = None if rows is None else rows.contiguous().data_ptr()
         self._native.baton_score(
-            FORMATS[logits.dtype], logits.data_ptr(), vocab, places, tokens.data_ptr(), count, top, words.data_ptr()
+            DTYPE_CODES[logits.dtype], logits.data_ptr(), vocab, places, tokens.data_ptr(), count, top, words.data_ptr()
         )
         return words

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-FEWEST = 64
+MIN_LIST_CAPACITY = 64
 """Places that a list has at least, so that it seldom grows."""
 
 
@@ -24,7 +24,7 @@ class TokenCounts:
         """Begins with the tokens of a prompt, which count as 0."""
         tokens = dict.fromkeys(prompt)
         self._places = dict(zip(tokens, range(len(tokens)), strict=True))
-        self.ids: NDArray[np.int32] = np.zeros(max(FEWEST, 2 * len(tokens)), np.int32)
+        self.ids: NDArray[np.int32] = np.zeros(max(MIN_LIST_CAPACITY, 2 * len(tokens)), np.int32)
         self.counts: NDArray[np.int32] = np.zeros_like(self.ids)
         self.ids[: len(tokens)] = np.fromiter(tokens, np.int32)
 

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from engine.backends.adjuster import FORBIDDEN
-from engine.backends.adjusting.asked import WORD
+from engine.backends.adjuster import FORBIDDEN_LOGIT
+from engine.backends.adjusting.asked import TOKENS_PER_WORD
 from engine.backends.adjusting.device_counts import IN_OUTPUT
-from engine.backends.adjusting.on_device import KNOWN, DeviceAdjuster
+from engine.backends.adjusting.on_device import NOT_PENDING, DeviceAdjuster
 
 
 class ReferenceOperators:
@@ -15,7 +15,7 @@ class ReferenceOperators:
     def penalize(self, logits: Tensor, counts: Tensor, texts: Tensor, penalties: Tensor, sampled: Tensor) -> None:
         rows, own, newest = texts.long()
         places = own * counts.shape[1] + sampled[newest.clamp(min=0)]
-        counts.view(-1).index_add_(0, places, IN_OUTPUT * (newest != KNOWN).int())
+        counts.view(-1).index_add_(0, places, IN_OUTPUT * (newest != NOT_PENDING).int())
         seen = counts[own]
         in_output = seen // IN_OUTPUT
         repetition, frequency, presence = penalties[:, :, None]
@@ -26,13 +26,13 @@ class ReferenceOperators:
 
     def mask(self, logits: Tensor, rows: Tensor, bits: Tensor) -> None:
         x = logits[rows]
-        shifts = torch.arange(WORD, dtype=torch.int32, device=bits.device)
+        shifts = torch.arange(TOKENS_PER_WORD, dtype=torch.int32, device=bits.device)
         allowed = ((bits[:, :, None] >> shifts) & 1).flatten(1)[:, : logits.shape[1]]
         logits[rows] = torch.where(allowed == 1, x, _forbidden(x))
 
     def forbid(self, logits: Tensor, entries: Tensor, sampled: Tensor) -> None:
         rows, tokens, newest, wanted = entries.long()
-        there = (newest == KNOWN) | (sampled[newest.clamp(min=0)] == wanted)
+        there = (newest == NOT_PENDING) | (sampled[newest.clamp(min=0)] == wanted)
         flat, places = logits.view(-1), rows * logits.shape[1] + tokens
         x = flat[places]
         # One entry may count where another of the same place does not: the lesser value is that of the one that counts.
@@ -48,4 +48,4 @@ class ReferenceAdjuster(DeviceAdjuster):
 
 def _forbidden(x: Tensor) -> Tensor:
     """Returns what forbidden logits become: what is not finite stays so."""
-    return torch.where(x.isfinite(), FORBIDDEN, x)
+    return torch.where(x.isfinite(), FORBIDDEN_LOGIT, x)

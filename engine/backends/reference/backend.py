@@ -17,7 +17,7 @@ from engine.backends.reference.sampler import ReferenceSampler
 from engine.backends.reference.scorer import ReferenceScorer
 from engine.model.attention import AttentionStep
 from engine.model.config import ModelConfig, TextModel
-from engine.model.layer import Layer
+from engine.model.layer import LayerWeights
 from engine.model.linear import Linear
 from engine.model.transformer import OperatorLayers
 
@@ -37,7 +37,7 @@ class ReferenceBackend(Backend[Linear, AttentionStep]):
         self.codec = ReferenceCodec() if device.type == "cpu" else DeviceCodec()
 
     def layers(
-        self, config: ModelConfig, layers: Sequence[Layer[Linear]], norm: Tensor | None, first: int = 0
+        self, config: ModelConfig, layers: Sequence[LayerWeights[Linear]], norm: Tensor | None, first: int = 0
     ) -> OperatorLayers[AttentionStep]:
         between = ReferenceElementwise(config.ropes, config.norm_eps, self.device, self.dtype)
         return OperatorLayers(config, layers, norm, between, first)

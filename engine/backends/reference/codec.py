@@ -12,14 +12,14 @@ from torch import Tensor
 
 from contracts.kinds import Codec
 from contracts.kv.spec import SCALE_BYTES
-from engine.device import DTYPES
+from engine.device import DTYPES_BY_NAME
 from engine.kv.codec import Landing
 
-CODECS = {"fp8": (torch.float8_e4m3fn, 448.0), "int8": (torch.int8, 127.0)}
+CODEC_FORMATS = {"fp8": (torch.float8_e4m3fn, 448.0), "int8": (torch.int8, 127.0)}
 """What values become, and its largest number."""
-ALONE = (1 << 15) - 1
+MAX_SERIAL_ELEMENTS = (1 << 15) - 1
 """Elements that are not shared out: fewer than `at::internal::GRAIN_SIZE` in PyTorch's sources."""
-ROUND = 1.5 * 2.0**23
+ROUND_TO_INTEGER = 1.5 * 2.0**23
 """Added to a number below 2^22 and taken away again, it leaves the nearest integer, and the even one of two."""
 
 
@@ -62,19 +62,19 @@ def encoded(found: Tensor, codec: Codec, parts: Sequence[int]) -> tuple[Tensor, 
     """
     pairs = [_encoded_part(part, codec) for part in found.split(list(parts) or found.shape[-1], -1)]
     values = torch.cat([values.view(torch.uint8) for _, values in pairs], -1)
-    return torch.stack([scale for scale, _ in pairs], -1), values.view(CODECS[codec][0])
+    return torch.stack([scale for scale, _ in pairs], -1), values.view(CODEC_FORMATS[codec][0])
 
 
 def _encoded_part(found: Tensor, codec: Codec) -> tuple[Tensor, Tensor]:
     """Encodes `[…, tokens, values]` with one scale, fp32 `[…]`."""
-    dtype, largest = CODECS[codec]
+    dtype, largest = CODEC_FORMATS[codec]
     found = found.float()
     found = torch.where(found.isfinite(), found, 0.0)
     highest = found.abs().flatten(-2).amax(-1)
     # By a tensor: on a GPU torch divides by a number by multiplying with its inverse.
     scales = (highest / torch.full_like(highest, largest)).clamp(min=torch.finfo(torch.float32).tiny)
     quotients = found * (1 / scales)[..., None, None]
-    converted = ((quotients + ROUND) - ROUND if dtype == torch.int8 else quotients).to(dtype)
+    converted = ((quotients + ROUND_TO_INTEGER) - ROUND_TO_INTEGER if dtype == torch.int8 else quotients).to(dtype)
     return scales, torch.where(converted.float() == 0, 0.0, converted.float()).to(dtype)  # zeros have no sign
 
 
@@ -97,7 +97,7 @@ def taken_apart(payload: Tensor, landing: Landing, vectors: int, parts: Sequence
 def dtype_of(landing: Landing) -> torch.dtype:
     """Returns the format of a payload's values."""
     form = landing.form
-    return DTYPES[form.dtype] if form.codec == "none" else CODECS[form.codec][0]
+    return DTYPES_BY_NAME[form.dtype] if form.codec == "none" else CODEC_FORMATS[form.codec][0]
 
 
 def _runs(landing: Landing, block_tokens: int) -> Iterator[tuple[int, int]]:
@@ -110,5 +110,5 @@ def _runs(landing: Landing, block_tokens: int) -> Iterator[tuple[int, int]]:
 
 
 def _some_vectors(vectors: int, size: int) -> Iterator[slice]:
-    step = max(1, ALONE // size)
+    step = max(1, MAX_SERIAL_ELEMENTS // size)
     return (slice(begin, begin + step) for begin in range(0, vectors, step))

@@ -15,7 +15,7 @@ from engine.backends.reference.rectangles import Rectangle, rectangles
 from engine.model.batch import Batch
 from engine.model.config import HeadAttention
 
-GATHERED = 256 << 20
+MAX_GATHERED_BYTES = 256 << 20
 """Bytes of keys and values that one rectangle copies out of the pool, unless a single work has more. The pool is no
 bound: what many sequences share is there once, but each of them gathers it."""
 
@@ -30,7 +30,7 @@ class HeadAttentionStep:
         self._dtype = layer.dtype
         self._products_win = self._tables.slots.device.type == "cpu" and layer.dtype == torch.bfloat16
         self._store_rows = self._slot_rows(self._tables.slots)
-        most = GATHERED // (2 * self._kv_heads * self._dim * layer.dtype.itemsize)
+        most = MAX_GATHERED_BYTES // (2 * self._kv_heads * self._dim * layer.dtype.itemsize)
         self.rectangles = list(rectangles(batch, group, self._block, window, most, layer.dtype))
         self._gathered = [self._gather_rows(each.tables) for each in self.rectangles]
         self._spread = [self._per_head(each) for each in self.rectangles]

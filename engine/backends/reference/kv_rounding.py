@@ -10,8 +10,8 @@ from torch import Tensor
 
 from engine.model.kv_layout import KVForm
 
-LARGEST = {"int8": 127.0, "fp8": 448.0}
-DTYPES = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
+LARGEST_VALUES = {"int8": 127.0, "fp8": 448.0}
+KV_DTYPES = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
 
 
 def quantize(vectors: Tensor, form: KVForm, parts: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -19,19 +19,21 @@ def quantize(vectors: Tensor, form: KVForm, parts: Sequence[int]) -> tuple[Tenso
     values, scales = [], []
     for part in vectors.float().split(list(parts), -1):
         highest = part.abs().amax(-1)
-        scale = highest / torch.full_like(highest, LARGEST[form])  # a number would be multiplied by as its inverse
+        scale = highest / torch.full_like(
+            highest, LARGEST_VALUES[form]
+        )  # a number would be multiplied by as its inverse
         scale = scale.clamp(min=torch.finfo(torch.float32).tiny).bfloat16()
         scales.append(torch.where(highest.isfinite(), scale, torch.nan))
         scaled = part * (1 / scales[-1].float())[..., None]
         scaled = torch.where(scaled.isfinite(), scaled, 0.0)
         rounded = scaled.round() if form == "int8" else scaled
-        values.append(rounded.to(DTYPES[form]).view(torch.uint8))
+        values.append(rounded.to(KV_DTYPES[form]).view(torch.uint8))
     return torch.cat(values, -1), torch.stack(scales, -1)
 
 
 def dequantize(values: Tensor, scales: Tensor, form: KVForm, parts: Sequence[int], dtype: torch.dtype) -> Tensor:
     """Returns the numbers `[…, width]`, rounded once to `dtype`, that values and scales as above stand for."""
-    numbers = values.view(DTYPES[form]).split(list(parts), -1)
+    numbers = values.view(KV_DTYPES[form]).split(list(parts), -1)
     found = [
         (part.float() * scale[..., None].float()).to(dtype)
         for part, scale in zip(numbers, scales.unbind(-1), strict=True)

@@ -15,9 +15,9 @@ from engine.model.config import LatentAttention
 from engine.model.latent import expands
 from engine.model.linear import LatentProducts
 
-GATHERED = 256 << 20
+MAX_GATHERED_BYTES = 256 << 20
 """Bytes of vectors that one rectangle copies out of the pool, unless a single work has more."""
-EXPANDED = 256 << 20
+MAX_EXPANDED_BYTES = 256 << 20
 """Bytes of keys and values that are built at once, unless a single head has more."""
 
 
@@ -28,7 +28,7 @@ class LatentAttentionStep:
         """Takes any layer of the group."""
         self._tables = batch.groups[group]
         self._width = layer.width
-        most = GATHERED // (self._width * layer.dtype.itemsize)
+        most = MAX_GATHERED_BYTES // (self._width * layer.dtype.itemsize)
         self.rectangles = list(rectangles(batch, group, layer.block, 0, most, layer.dtype))
 
     def store(self, pool: KVRows, vectors: Tensor) -> None:
@@ -84,7 +84,7 @@ def _expanded(
     """Returns `[works, queries, heads, value]` for queries `[works, queries, heads, nope + rope]`."""
     works, keys, _ = vectors.shape
     of_head = vectors.element_size() * works * keys * (queries.shape[3] + attention.value_dim)
-    together = max(1, EXPANDED // of_head)
+    together = max(1, MAX_EXPANDED_BYTES // of_head)
     found = []
     for head in range(0, attention.heads, together):
         heads = slice(head, min(head + together, attention.heads))

@@ -40,7 +40,7 @@ class PlainLinear:
         return [self._weight] if self._bias is None else [self._weight, self._bias]
 
 
-class PackedLinear:
+class OneDnnLinear:
     """Multiplies by weights in the blocked layout of oneDNN, which belongs to the CPU that packed it."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -102,7 +102,7 @@ class ReferenceLinears:
         self._device = device
         self._dtype = dtype
         packs = device.type == "cpu" and dtype == torch.bfloat16 and can_pack()
-        self._make = PackedLinear if packs else PlainLinear
+        self._make = OneDnnLinear if packs else PlainLinear
 
     def fused(self, weights: Sequence[Weight], bias: Tensor | None, adapting: Adapting | None = None) -> Linear:
         linear = self._make(stacked(weights, self._device, self._dtype), bias)

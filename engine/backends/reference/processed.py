@@ -7,7 +7,7 @@ from msgspec import structs
 from torch import Tensor
 
 from contracts.messages.sampling import Sampling
-from engine.backends.adjuster import FORBIDDEN
+from engine.backends.adjuster import FORBIDDEN_LOGIT
 from engine.backends.reference.sampler import floor_of
 from engine.device import to_device
 
@@ -25,4 +25,4 @@ def processed(logits: Tensor, samplings: Sequence[Sampling], tokens: Tensor) -> 
     if floor is None:
         return scaled
     own = scaled.gather(1, tokens[:, None])
-    return scaled.masked_fill_(scaled < floor[:, None], FORBIDDEN).scatter_(1, tokens[:, None], own)
+    return scaled.masked_fill_(scaled < floor[:, None], FORBIDDEN_LOGIT).scatter_(1, tokens[:, None], own)

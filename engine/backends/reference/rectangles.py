@@ -14,9 +14,9 @@ from torch import Tensor
 from engine.model.batch import Batch, Ints
 from engine.model.trees import MOST_GUESSES
 
-WASTE = 1.25
+MAX_WASTE_FACTOR = 1.25
 """A rectangle may compute this much more than its works need …"""
-FREE = 8192
+FREE_WASTED_PAIRS = 8192
 """… or this many query-key pairs more: about what another rectangle's operator calls cost."""
 
 
@@ -107,7 +107,7 @@ def _mask(batch: Batch, rows: Tensor, first: Tensor, keys: int, window: int, dty
 
 
 def _similar(query_lengths: Ints, key_lengths: Ints, most: int) -> Iterator[list[int]]:
-    """Groups works that are neighbours in (queries, keys), as large as `WASTE` and `FREE` allow."""
+    """Groups neighbours in (queries, keys) as long as `MAX_WASTE_FACTOR` and `FREE_WASTED_PAIRS` allow."""
     shapes = [(int(q), int(k), work) for work, (q, k) in enumerate(zip(query_lengths, key_lengths, strict=True))]
     members: list[int] = []
     needed = longest = 0
@@ -116,7 +116,7 @@ def _similar(query_lengths: Ints, key_lengths: Ints, most: int) -> Iterator[list
         longest = max(longest, keys)
         single = bool(members) and query_lengths[members[0]] == 1
         keys_of_all = longest * (len(members) + 1)
-        too_wide = queries * keys_of_all > needed * WASTE + FREE or keys_of_all > most
+        too_wide = queries * keys_of_all > needed * MAX_WASTE_FACTOR + FREE_WASTED_PAIRS or keys_of_all > most
         if members and (too_wide or single != (queries == 1)):
             yield sorted(members)
             members, needed, longest = [], queries * keys, keys

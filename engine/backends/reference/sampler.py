@@ -11,7 +11,7 @@ from engine.backends.gumbel import gumbel_noise
 from engine.backends.sampler import Draw, is_cut, keys_of, min_p_reach
 from engine.device import to_device
 
-CANDIDATES = 1024
+CANDIDATE_TOKENS = 1024
 """Largest scores that top_p looks at before it sorts the whole vocabulary."""
 
 
@@ -82,9 +82,9 @@ def _sorted_floor(logits: Tensor, settings: list[Sampling]) -> Tensor:
     kept = [each.top_k if 0 < each.top_k < vocab else vocab for each in settings]
     top_k = _there(kept, np.int64, logits.device)
     top_p = _there([each.top_p for each in settings], np.float64, logits.device)
-    if logits.is_cuda or vocab <= CANDIDATES:
+    if logits.is_cuda or vocab <= CANDIDATE_TOKENS:
         return _cut(logits, vocab, top_k, top_p)[0]
-    floor, decided = _cut(logits, CANDIDATES, top_k, top_p)
+    floor, decided = _cut(logits, CANDIDATE_TOKENS, top_k, top_p)
     rest = (~decided).nonzero().squeeze(1)
     if rest.numel():
         floor[rest] = _cut(logits[rest], vocab, top_k[rest], top_p[rest])[0]

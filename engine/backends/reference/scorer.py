@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor
 
-from engine.backends.scorer import LEAST, width
+from engine.backends.scorer import MIN_LOGPROB, width
 
 AT_ONCE = 64
 """Rows that are looked at together: sorting takes several times their memory."""
-WORD = 0xFFFFFFFF
+UINT32_MASK = 0xFFFFFFFF
 
 
 class ReferenceScorer:
@@ -28,7 +28,7 @@ def _score(x: Tensor, tokens: Tensor, top: int, words: Tensor) -> None:
     log_sum += 0 * x.sum(-1, keepdim=True)  # NaN where the row is not finite: infinities and NaN survive a sum
     ids = _likeliest(x, top)
     values = torch.cat((own, x.gather(1, ids)), 1)
-    logprobs = ((values.double() - largest.double()) - log_sum).clamp_(min=LEAST).float().view(torch.int32)
+    logprobs = ((values.double() - largest.double()) - log_sum).clamp_(min=MIN_LOGPROB).float().view(torch.int32)
     words[:, 0] = logprobs[:, 0]
     words[:, 1] = (x > own).sum(-1) + 1
     words[:, 2 : 2 + top] = ids
@@ -44,4 +44,4 @@ def _likeliest(x: Tensor, top: int) -> Tensor:
     bits = (x + 0.0).view(torch.int32)
     rising = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).long()
     ids = torch.arange(x.shape[1], device=x.device)
-    return WORD - (((rising << 32) | (WORD - ids)).topk(top).values & WORD)
+    return UINT32_MASK - (((rising << 32) | (UINT32_MASK - ids)).topk(top).values & UINT32_MASK)

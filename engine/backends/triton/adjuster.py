@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from engine.backends.adjuster import FORBIDDEN
+from engine.backends.adjuster import FORBIDDEN_LOGIT
 from engine.backends.adjusting.on_device import DeviceAdjuster
 from kernels.sampling.forbid_tokens import forbid_tokens
 from kernels.sampling.penalize import penalize
@@ -16,10 +16,10 @@ class TritonOperators:
         penalize(logits, counts, texts, penalties, sampled)
 
     def mask(self, logits: Tensor, rows: Tensor, bits: Tensor) -> None:
-        token_mask(logits, rows, bits, FORBIDDEN)
+        token_mask(logits, rows, bits, FORBIDDEN_LOGIT)
 
     def forbid(self, logits: Tensor, entries: Tensor, sampled: Tensor) -> None:
-        forbid_tokens(logits, entries, sampled, FORBIDDEN)
+        forbid_tokens(logits, entries, sampled, FORBIDDEN_LOGIT)
 
 
 class TritonAdjuster(DeviceAdjuster):

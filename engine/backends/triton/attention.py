@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.backends.reference.kv_rows import rows_of
-from engine.backends.triton.latent_chunks import Sizes, all_expand, attend_expanded
+from engine.backends.triton.latent_chunks import ChunkSizes, all_expand, attend_expanded
 from engine.device import to_device
 from engine.model.attention import AttentionStep
 from engine.model.batch import Batch, Ints
@@ -22,24 +22,24 @@ from engine.model.config import HeadAttention, LatentAttention
 from engine.model.kv_layout import FORMS, AnyAttention, groups_of_layers, quantized_layer
 from engine.model.linear import LatentProducts
 from kernels.attention.attention_parts import FEW_SPLITS, MAX_SPLITS
-from kernels.attention.attention_tiles import Scoring
-from kernels.attention.decode_pieces import Pieces, cut, may_be_cut, pieces_of, room_for_pieces, words_of_pieces
-from kernels.attention.few_rows import FewRows
+from kernels.attention.attention_tiles import ScoreParams
 from kernels.attention.latent_decode_attention import latent_decode_attention
 from kernels.attention.latent_prefill_attention import latent_prefill_attention
 from kernels.attention.latent_tiles import programs_of
+from kernels.attention.multi_query import MultiQuery
 from kernels.attention.paged_decode_attention import paged_decode_attention
 from kernels.attention.prefill_attention import prefill_attention
+from kernels.attention.split_kv import SplitPlan, max_parts, may_split, plan_splits, split_plan_of, split_plan_words
 from kernels.device import processors
 
-FEW = 17
+MAX_DECODE_QUERIES = 17
 """Queries of a work that decode attention takes, unless they branch: those of as many guesses as there ever are."""
-MANY = 1024
+WARM_UP_QUERIES = 1024
 """Queries of a work that fill the largest tile."""
 
 
 @dataclass(frozen=True)
-class Tables:
+class SequenceTables:
     """Says where works find their KV, as the kernels take it."""
 
     blocks: Tensor  # [works, width] int32
@@ -47,33 +47,33 @@ class Tables:
 
 
 @dataclass(frozen=True)
-class Decodes:
+class DecodeSequences:
     """Holds the works of one query each, or of a few."""
 
-    tables: Tables
-    pieces: Pieces | None  # how their sequences are cut; None: they are whole
+    tables: SequenceTables
+    pieces: SplitPlan | None  # how their sequences are cut; None: they are whole
     rows: int  # of all
-    few: FewRows | None = None  # None: each has one
+    few: MultiQuery | None = None  # None: each has one
     padded: bool = False  # whether there are rows that are nobody's
 
 
 @dataclass(frozen=True)
-class Chunks:
+class PrefillChunks:
     """Holds the works behind the decodes."""
 
-    tables: Tables
+    tables: SequenceTables
     query_start: Tensor  # [works + 1] int32, from the first chunk's first row
     longest: int  # queries of one work
-    works: Sequence[Sizes]  # of each
+    works: Sequence[ChunkSizes]  # of each
 
 
 @dataclass(frozen=True)
-class GroupStep:
+class KVGroupStep:
     """Holds a step's works with their places in one KV group."""
 
     slots: Tensor  # [tokens] int64, as a batch has them
-    decodes: Decodes
-    chunks: Chunks | None
+    decodes: DecodeSequences
+    chunks: PrefillChunks | None
 
 
 class TritonAttention:
@@ -99,7 +99,7 @@ class TritonAttention:
         self.device, self.block = layers[0].device, layers[0].shape[2] if quantized is None else quantized.block
         self._dtype = dtype or layers[0].dtype
         programs = [_programs(attentions[first]) for first in self._firsts]
-        self._rooms = [room_for_pieces(processors(self.device), each) for each in programs]
+        self._rooms = [max_parts(processors(self.device), each) for each in programs]
 
     def begin(self, batch: Batch) -> "TritonAttentionStep":
         """Brings lengths and tables into the kernels' format."""
@@ -113,22 +113,22 @@ class TritonAttention:
         parts = batch.kv_lengths, starts, own.cumsum() - own, own, self.plan(batch.kv_lengths[:decodes], cuts)
         packed = to_device(np.concatenate(parts).astype(np.int32), self.device)
         kv_lengths, starts_there, firsts, counts, planned = packed.split([len(part) for part in parts])
-        few = FewRows(firsts, counts, most, self._sights(batch, rows)) if most > 1 or batch.trees else None
+        few = MultiQuery(firsts, counts, most, self._sights(batch, rows)) if most > 1 or batch.trees else None
         pieces = self.pieces(planned, decodes, cuts)
         steps = []
         for group, places in enumerate(batch.groups):
             blocks, chunks = places.block_tables.int(), None
             if decodes < works:
-                rest = Tables(blocks[decodes:], kv_lengths[decodes:])
+                rest = SequenceTables(blocks[decodes:], kv_lengths[decodes:])
                 sizes = list(zip(lengths[decodes:].tolist(), batch.kv_lengths[decodes:].tolist(), strict=True))
-                chunks = Chunks(rest, starts_there, int(lengths[decodes:].max()), sizes)
-            first = Tables(blocks[:decodes], kv_lengths[:decodes])
-            steps.append(GroupStep(places.slots, Decodes(first, pieces.get(group), rows, few), chunks))
+                chunks = PrefillChunks(rest, starts_there, int(lengths[decodes:].max()), sizes)
+            first = SequenceTables(blocks[:decodes], kv_lengths[:decodes])
+            steps.append(KVGroupStep(places.slots, DecodeSequences(first, pieces.get(group), rows, few), chunks))
         return self.step(steps)
 
     def _decodes(self, batch: Batch) -> int:
         """Counts the works of few queries that a step begins with."""
-        many = batch.query_lengths > FEW
+        many = batch.query_lengths > MAX_DECODE_QUERIES
         if batch.trees is not None:
             many[list(batch.trees.works)] = False
         count = int(many.argmax()) if many.any() else len(many)
@@ -145,22 +145,24 @@ class TritonAttention:
 
     def groups_that_cut(self, longest: int) -> list[int]:
         """Lists the groups where sequences of up to `longest` tokens may be cut into pieces."""
-        return [group for group, window in enumerate(self.windows) if may_be_cut(longest, window)]
+        return [group for group, window in enumerate(self.windows) if may_split(longest, window)]
 
     def words_of_plan(self, works: int, groups: Sequence[int]) -> int:
         """Returns how many numbers the `plan` of so many decodes has."""
-        return sum(words_of_pieces(works, self._rooms[group]) for group in groups)
+        return sum(split_plan_words(works, self._rooms[group]) for group in groups)
 
     def plan(self, lengths: Ints, groups: Sequence[int]) -> NDArray[np.int32]:
         """Cuts sequences of these `lengths`, few queries each, into pieces, for one of the groups after the other."""
-        plans = (cut(lengths, self._rooms[group], self.windows[group]) for group in groups)
+        plans = (plan_splits(lengths, self._rooms[group], self.windows[group]) for group in groups)
         return np.concatenate([np.empty(0, np.int32), *plans])
 
-    def pieces(self, plan: Tensor, works: int, groups: Sequence[int]) -> dict[int, Pieces]:
+    def pieces(self, plan: Tensor, works: int, groups: Sequence[int]) -> dict[int, SplitPlan]:
         """Takes apart on the device, by group, what `plan` gave."""
-        sizes = [words_of_pieces(works, self._rooms[group]) for group in groups]
+        sizes = [split_plan_words(works, self._rooms[group]) for group in groups]
         parts = plan[: sum(sizes)].split(sizes)
-        return {group: pieces_of(part, works, self._rooms[group]) for group, part in zip(groups, parts, strict=True)}
+        return {
+            group: split_plan_of(part, works, self._rooms[group]) for group, part in zip(groups, parts, strict=True)
+        }
 
     def warm_up(self) -> None:
         """Launches each variant of the kernels once, with one query that sees the null block."""
@@ -175,32 +177,32 @@ class TritonAttention:
             pool = self._layers[layer]
             ways = None, pieces[self._group_of_layer[layer]]
             if isinstance(attention, LatentAttention):
-                self._warm_up_latents(attention, pool, Tables(table, lengths), starts, ways)
+                self._warm_up_latents(attention, pool, SequenceTables(table, lengths), starts, ways)
                 continue
             queries = torch.zeros((1, attention.heads, attention.head_dim), dtype=self._dtype, device=self.device)
-            decode = partial(paged_decode_attention, queries, pool, table, lengths, scoring=scoring_of(attention))
-            prefill = partial(prefill_attention, queries, pool, table, starts, lengths, scoring=scoring_of(attention))
+            decode = partial(paged_decode_attention, queries, pool, table, lengths, scoring=score_params(attention))
+            prefill = partial(prefill_attention, queries, pool, table, starts, lengths, scoring=score_params(attention))
             sinks = torch.zeros(attention.heads, device=self.device) if attention.sinks else None
             for cuts in ways:
                 for few in self._one_row():
                     decode(sinks=sinks, few=few, pieces=cuts)
             for splits in (1, FEW_SPLITS, MAX_SPLITS):
-                for longest in (1, MANY):
+                for longest in (1, WARM_UP_QUERIES):
                     prefill(sinks=sinks, longest=longest, splits=splits)
 
-    def _one_row(self) -> tuple[FewRows | None, ...]:
+    def _one_row(self) -> tuple[MultiQuery | None, ...]:
         """Says in each way that there is one row: by default, as one of few, and as one of guesses that branch."""
         start, count = torch.tensor([[0], [1]], dtype=torch.int32, device=self.device)
         sights = torch.zeros((3, 1), dtype=torch.int64, device=self.device)
-        return None, FewRows(start, count, 1), FewRows(start, count, 1, sights)
+        return None, MultiQuery(start, count, 1), MultiQuery(start, count, 1, sights)
 
     def _warm_up_latents(
         self,
         attention: LatentAttention,
         pool: Tensor,
-        tables: Tables,
+        tables: SequenceTables,
         starts: Tensor,
-        ways: Sequence[Pieces | None],
+        ways: Sequence[SplitPlan | None],
     ) -> None:
         width = attention.latent_rank + attention.rope_dim
         queries = torch.zeros((1, attention.heads, width), dtype=self._dtype, device=self.device)
@@ -213,7 +215,7 @@ class TritonAttention:
         for splits in (1, FEW_SPLITS, MAX_SPLITS):
             prefill(latent=latent, scale=scale, splits=splits)
 
-    def step(self, groups: Sequence[GroupStep]) -> "TritonAttentionStep":
+    def step(self, groups: Sequence[KVGroupStep]) -> "TritonAttentionStep":
         """Makes a step whose first rows are those of the decodes."""
         return TritonAttentionStep(self._layers, self._attentions, [groups[each] for each in self._group_of_layer])
 
@@ -222,7 +224,7 @@ class TritonAttentionStep(AttentionStep):
     """See `engine.model.attention.AttentionStep`."""
 
     def __init__(
-        self, layers: Sequence[Tensor], attentions: Sequence[AnyAttention], steps: Sequence[GroupStep]
+        self, layers: Sequence[Tensor], attentions: Sequence[AnyAttention], steps: Sequence[KVGroupStep]
     ) -> None:
         """Takes of each layer its KV, its attention and its group's places."""
         self._layers = layers
@@ -254,7 +256,7 @@ class TritonAttentionStep(AttentionStep):
         pool, attention, step = self._layers[layer], self._attentions[layer], self._steps[layer]
         if isinstance(attention, LatentAttention):
             return _attend_latents(pool, attention, queries, step.decodes, step.chunks)
-        scoring = scoring_of(attention)
+        scoring = score_params(attention)
         decodes, chunks, count = step.decodes, step.chunks, step.decodes.rows
         output = _room(queries, queries.shape, decodes)  # of both kernels: a place for each would be copied
         if count:
@@ -299,7 +301,7 @@ class TritonAttentionStep(AttentionStep):
 
 
 def _attend_latents(
-    pool: Tensor, attention: LatentAttention, queries: Tensor, decodes: Decodes, chunks: Chunks | None
+    pool: Tensor, attention: LatentAttention, queries: Tensor, decodes: DecodeSequences, chunks: PrefillChunks | None
 ) -> Tensor:
     """Attends from absorbed `queries` `[tokens, heads, latent + rope]`; returns `[tokens, heads, latent]`."""
     count = decodes.rows
@@ -330,7 +332,7 @@ def _attend_latents(
     return output
 
 
-def _room(queries: Tensor, shape: Sequence[int], decodes: Decodes) -> Tensor:
+def _room(queries: Tensor, shape: Sequence[int], decodes: DecodeSequences) -> Tensor:
     """Allocates a result; what is nobody's is zero, for it goes on to the next layers."""
     return queries.new_zeros(shape) if decodes.padded else queries.new_empty(shape)
 
@@ -340,6 +342,6 @@ def _programs(attention: AnyAttention) -> int:
     return attention.kv_heads if isinstance(attention, HeadAttention) else programs_of(attention.heads)
 
 
-def scoring_of(attention: HeadAttention) -> Scoring:
+def score_params(attention: HeadAttention) -> ScoreParams:
     """Returns how a layer scores keys, as the kernels take it."""
-    return Scoring(attention.scale, attention.window, attention.softcap)
+    return ScoreParams(attention.scale, attention.window, attention.softcap)

@@ -23,7 +23,7 @@ from engine.backends.triton.mover import TritonMover
 from engine.backends.triton.sampler import TritonSampler
 from engine.backends.triton.scorer import TritonScorer
 from engine.model.config import AttentionLayer, ExpertsMLP, LatentAttention, LayerConfig, ModelConfig, TextModel
-from engine.model.layer import Layer
+from engine.model.layer import LayerWeights
 from engine.model.linear import Linear
 from engine.model.model import Model
 from engine.model.rope import angle_table
@@ -50,7 +50,7 @@ class TritonBackend(Backend[Linear, TritonAttentionStep]):
         self.codec = TritonCodec()
 
     def layers(
-        self, config: ModelConfig, layers: Sequence[Layer[Linear]], norm: Tensor | None, first: int = 0
+        self, config: ModelConfig, layers: Sequence[LayerWeights[Linear]], norm: Tensor | None, first: int = 0
     ) -> OperatorLayers[TritonAttentionStep]:
         tables = {rope: angle_table(rope, config.max_model_len, self.device) for rope in config.ropes}
         return OperatorLayers(config, layers, norm, TritonElementwise(tables, config.norm_eps), first)

@@ -16,15 +16,21 @@ import torch
 from torch import Tensor
 
 from engine.backends.triton.adapted import recorded
-from engine.backends.triton.attention import Decodes, GroupStep, Tables, TritonAttention, TritonAttentionStep
+from engine.backends.triton.attention import (
+    DecodeSequences,
+    KVGroupStep,
+    SequenceTables,
+    TritonAttention,
+    TritonAttentionStep,
+)
 from engine.backends.triton.decode_inputs import DecodeInputs
 from engine.model.batch import Batch, GroupTables, Sampled
 from engine.model.model import Model
 from engine.plan import Plan, Work
 from infra.process.status import Progress
-from kernels.attention.few_rows import FewRows
+from kernels.attention.multi_query import MultiQuery
 
-VERIFIED = 256
+MAX_VERIFIED_ROWS = 256
 """Rows of a recorded step with guesses: with more a device has so much to compute that guesses no longer pay."""
 Replay = Callable[[], Tensor]
 """Runs a recorded step; returns its hidden states, which the next run of the same record overwrites."""
@@ -41,7 +47,7 @@ def ladder(most: int) -> list[int]:
 
 def most_with(each: int, most: int) -> int:
     """Returns how many of `most` sequences a recorded step has at most, if each has room for so many tokens."""
-    return most if each == 1 else max(1, min(most, VERIFIED // each))
+    return most if each == 1 else max(1, min(most, MAX_VERIFIED_ROWS // each))
 
 
 class DecodeGraphs:
@@ -105,12 +111,12 @@ class DecodeGraphs:
         few = None
         if each > 1:
             firsts = torch.arange(0, rows, each, dtype=torch.int32, device=kv_lengths.device)
-            few = FewRows(firsts, inputs.counts(sequences), each)
+            few = MultiQuery(firsts, inputs.counts(sequences), each)
         steps = []
         for group in groups:
-            tables = Tables(inputs.block_tables(sequences, group), kv_lengths)
-            decodes = Decodes(tables, pieces.get(group), rows, few, padded=each > 1)
-            steps.append(GroupStep(inputs.slots(rows, group), decodes, None))
+            tables = SequenceTables(inputs.block_tables(sequences, group), kv_lengths)
+            decodes = DecodeSequences(tables, pieces.get(group), rows, few, padded=each > 1)
+            steps.append(KVGroupStep(inputs.slots(rows, group), decodes, None))
         every = torch.arange(rows, device=kv_lengths.device)
         batch = Batch(
             token_ids=inputs.token_ids(rows),

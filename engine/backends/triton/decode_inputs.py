@@ -20,12 +20,12 @@ from engine.model.batch import Ints, Sampled, first_difference, place_of_samples
 from engine.plan import PENDING, Work
 
 TOKEN, POSITION, KV_LENGTH, COUNT, SOURCE, ORDER, ADAPTER, SLOT = range(8)
-KNOWN = -1
+NOT_PENDING = -1
 """As a source: the token is known on the host, and not one that the step before has sampled."""
-NOWHERE = -1
-WORDS = 2
+PADDING_SLOT = -1
+PLAN_WORDS_PER_INT64 = 2
 """Of a plan, to one number of the rest, with which they travel."""
-NOTHING = -1
+IDLE_PLAN_WORD = -1
 """Stands all over a plan in which nobody does anything."""
 Words = NDArray[np.int32]
 
@@ -57,11 +57,11 @@ class DecodeInputs:
         self._plan = plan
         self._rows = DecodeRows()
         self._tables = DeviceTables(groups, rows, width, device)
-        self._null_sequence = np.array([[0], [0], [0], [0], [KNOWN], [0], [0], *[[NOWHERE]] * groups])
+        self._null_sequence = np.array([[0], [0], [0], [0], [NOT_PENDING], [0], [0], *[[PADDING_SLOT]] * groups])
         self._previous = torch.zeros(rows, dtype=torch.int64, device=device)  # what the step before has sampled
         fields = self._null_sequence.size * rows * each
-        size = fields + -(-len(plan(np.zeros(rows, np.int64))) // WORDS)
-        first = torch.full((size,), NOTHING, dtype=torch.int64)
+        size = fields + -(-len(plan(np.zeros(rows, np.int64))) // PLAN_WORDS_PER_INT64)
+        first = torch.full((size,), IDLE_PLAN_WORD, dtype=torch.int64)
         first[:fields] = torch.from_numpy(self._null_sequence).repeat(1, rows * each).flatten()
         self._sent = first.to(device)
         self._fields = self._sent[:fields].view(-1, rows * each)
@@ -107,7 +107,7 @@ class DecodeInputs:
         Of a work, only its first may be: guesses are known.
         """
         tokens = np.array([token for work in works for token in work.token_ids])
-        sources = np.full_like(tokens, KNOWN)
+        sources = np.full_like(tokens, NOT_PENDING)
         pending = np.flatnonzero(tokens == PENDING)
         if len(pending):
             assert before is not None, "a pending token, but no step before it"
@@ -122,14 +122,14 @@ class DecodeInputs:
     def token_ids(self, rows: int) -> Tensor:
         """Returns `[rows]` int64, computed on the device, which alone knows some of them."""
         sources = self._fields[SOURCE, :rows]
-        return torch.where(sources == KNOWN, self._fields[TOKEN, :rows], self._previous[sources.clamp(min=0)])
+        return torch.where(sources == NOT_PENDING, self._fields[TOKEN, :rows], self._previous[sources.clamp(min=0)])
 
     def positions(self, rows: int) -> Tensor:
         """Returns `[rows]` int64."""
         return self._fields[POSITION, :rows]
 
     def slots(self, rows: int, group: int) -> Tensor:
-        """Returns `[rows]` int64, `NOWHERE` for null sequences."""
+        """Returns `[rows]` int64, `PADDING_SLOT` for null sequences."""
         return self._fields[SLOT + group, :rows]
 
     def kv_lengths(self, sequences: int) -> Tensor:
@@ -141,7 +141,7 @@ class DecodeInputs:
         return self._fields[COUNT, :sequences].int()
 
     def planned(self, words: int) -> Tensor:
-        """Returns `[words]` int32, what `plan` gave; before the first step, `NOTHING`."""
+        """Returns `[words]` int32, what `plan` gave; before the first step, `IDLE_PLAN_WORD`."""
         return self._planned[:words]
 
     def order(self, rows: int) -> Tensor:

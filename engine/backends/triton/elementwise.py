@@ -16,7 +16,7 @@ from torch import Tensor
 from engine.backends.triton.adapted import TritonAdapted
 from engine.backends.triton.attention import TritonAttentionStep
 from engine.backends.triton.experts import routing_of
-from engine.backends.triton.quantized import PackedLinear
+from engine.backends.triton.quantized import QuantizedLinear
 from engine.model.config import Activation, ExpertsMLP, HeadAttention, LatentAttention
 from engine.model.elementwise import Angles, Elementwise
 from engine.model.linear import Linear
@@ -25,7 +25,7 @@ from kernels.gate import gate
 from kernels.moe.route import route
 from kernels.quantized.gate_rows import gate_rows
 from kernels.quantized.norm_rows import norm_rows
-from kernels.quantized.rows import RowForm
+from kernels.quantized.rows import RowFormat
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope_and_store import rope_and_store
 from kernels.rotate_queries import rotate_queries
@@ -115,8 +115,8 @@ class TritonElementwise(Elementwise[TritonAttentionStep]):
         return route(logits, routing_of(mlp), correction)
 
 
-def _quantizing(linear: Linear, rows: int) -> tuple[PackedLinear | None, RowForm | None]:
+def _quantizing(linear: Linear, rows: int) -> tuple[QuantizedLinear | None, RowFormat | None]:
     """Returns the layer, and to what so many rows are quantized for it, if they are."""
     if isinstance(linear, TritonAdapted):
         linear = linear.current
-    return (linear, linear.form_of(rows)) if isinstance(linear, PackedLinear) else (None, None)
+    return (linear, linear.form_of(rows)) if isinstance(linear, QuantizedLinear) else (None, None)

@@ -11,7 +11,7 @@ from engine.model.families.expert_tensors import ExpertTensors
 from kernels.moe.expert_products import row_counts
 from kernels.moe.experts import experts
 from kernels.moe.route import Routing
-from kernels.quantized.packed import Packed
+from kernels.quantized.packed import PackedWeight
 
 
 class TritonExperts:
@@ -43,7 +43,7 @@ class TritonExperts:
         """Returns what the kernels are compiled for, beside the layer's kind: how its weights are quantized."""
         products = (self._gate_up.weight, self._down.weight)
         return tuple(
-            (each.name, *(tensor.dtype for tensor in each.tensors())) if isinstance(each, Packed) else ()
+            (each.name, *(tensor.dtype for tensor in each.tensors())) if isinstance(each, PackedWeight) else ()
             for each in products
         )
 
@@ -58,7 +58,7 @@ class TritonExperts:
         """Returns the weights and biases of all experts."""
         held: list[Tensor] = []
         for weight, bias in (self._gate_up, self._down):
-            held += weight.tensors() if isinstance(weight, Packed) else [weight]
+            held += weight.tensors() if isinstance(weight, PackedWeight) else [weight]
             held += [] if bias is None else [bias]
         return held
 

@@ -16,25 +16,25 @@ from engine.model.config import LatentAttention
 from engine.model.latent import expands
 from engine.model.linear import LatentProducts
 
-LEAST = 64
+MIN_EXPANDED_QUERIES = 64
 """Queries of a chunk: with fewer, operators of its own take longer than the form saves."""
-BUILT = 256 << 20
+MAX_EXPANDED_BYTES = 256 << 20
 """Bytes of keys and values that are built at once, unless a single head has more."""
 
-Sizes = tuple[int, int]
+ChunkSizes = tuple[int, int]
 """Queries of a work, and its keys, those of the queries among them."""
 
 
-def all_expand(attention: LatentAttention, works: Sequence[Sizes]) -> bool:
+def all_expand(attention: LatentAttention, works: Sequence[ChunkSizes]) -> bool:
     """Tells whether every one of a step's chunks is better attended to in the expanded form."""
-    return all(queries >= LEAST and expands(attention, queries, keys) for queries, keys in works)
+    return all(queries >= MIN_EXPANDED_QUERIES and expands(attention, queries, keys) for queries, keys in works)
 
 
 def attend_expanded(
     pool: Tensor,
     queries: Tensor,
     block_tables: Tensor,
-    works: Sequence[Sizes],
+    works: Sequence[ChunkSizes],
     attention: LatentAttention,
     products: LatentProducts,
     output: Tensor,
@@ -53,7 +53,9 @@ def attend_expanded(
         if keys > count:
             at = torch.arange(keys - count, keys, device=pool.device)
             mask = torch.arange(keys, device=pool.device) <= at[:, None]
-        together = max(1, BUILT // (keys * queries.element_size() * (queries.shape[2] + attention.value_dim)))
+        together = max(
+            1, MAX_EXPANDED_BYTES // (keys * queries.element_size() * (queries.shape[2] + attention.value_dim))
+        )
         for head in range(0, attention.heads, together):
             heads = slice(head, min(head + together, attention.heads))
             own, values = products.expanded(vectors, heads)  # [heads, keys, …]

@@ -13,7 +13,7 @@ from contracts.kinds import Activations
 from engine.backends.reference.linear import ReferenceLinears
 from engine.backends.triton.adapted import TritonAdapted
 from engine.backends.triton.experts import TritonExperts
-from engine.backends.triton.quantized import PackedLinear, SideBySide, make_linear, packs, warm_up
+from engine.backends.triton.quantized import QuantizedLinear, SideBySide, make_linear, packs, warm_up
 from engine.model.adapted import Adapting
 from engine.model.config import ExpertsMLP
 from engine.model.families.expert_tensors import ExpertTensors
@@ -31,7 +31,7 @@ class TritonLinears(ReferenceLinears):
         self._activations = activations
         self.adapts = False  # whether adapters can change a layer
         self._mixtures: dict[tuple[object, ...], TritonExperts] = {}  # one of each kind
-        self._packed: dict[tuple[object, ...], PackedLinear | SideBySide] = {}  # the same
+        self._packed: dict[tuple[object, ...], QuantizedLinear | SideBySide] = {}  # the same
 
     def fused(self, weights: Sequence[Weight], bias: Tensor | None, adapting: Adapting | None = None) -> Linear:
         """Makes layers that recorded steps adapt by kernels of ours, and others by products of each adapter's rows.

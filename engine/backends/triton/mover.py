@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from engine.kv.mover import WORD
+from engine.kv.mover import WORD_DTYPE
 from kernels import block_copy
 
 
@@ -10,7 +10,7 @@ class TritonMover:
     """See `engine.kv.mover.BlockMover`."""
 
     def gather(self, pool: Tensor, blocks: Tensor) -> Tensor:
-        return block_copy.gather(pool, blocks).flatten(2).view(WORD)
+        return block_copy.gather(pool, blocks).flatten(2).view(WORD_DTYPE)
 
     def scatter(self, words: Tensor, pool: Tensor, blocks: Tensor) -> None:
         staging = words.contiguous().view(pool.dtype).view(len(blocks), len(pool), *pool.shape[2:])

@@ -10,8 +10,8 @@ from engine.backends.triton.quantized import coded, packs
 from engine.model.quantized import Weight, dequantized
 from kernels.moe.expert_products import Expert
 from kernels.moe.packed_products import PackedExpert
-from kernels.quantized.numbers import numbers
-from kernels.quantized.packed import Packed, one_of, pack
+from kernels.quantized.dequantize import dequantize
+from kernels.quantized.packed import PackedWeight, one_of, pack
 
 
 class Gathering:
@@ -25,7 +25,7 @@ class Gathering:
     ) -> None:
         """`sizes` are an expert's outputs and inputs."""
         self._experts, self._sizes, self._device, self._dtype = experts, sizes, device, dtype
-        self._packed: Packed | None = None
+        self._packed: PackedWeight | None = None
         self._numbers: Tensor | None = None
         self._bias = torch.empty((experts, sizes[0]), dtype=dtype, device=device) if bias else None
 
@@ -55,7 +55,7 @@ class Gathering:
         assert self._numbers is not None
         return Expert(self._numbers, self._bias)
 
-    def _pack(self, parts: Sequence[Weight]) -> Packed | None:
+    def _pack(self, parts: Sequence[Weight]) -> PackedWeight | None:
         """Packs an expert's parts; None where one is no packed weight, or is another kind of one."""
         if not all(map(packs, parts)):
             return None
@@ -69,15 +69,15 @@ class Gathering:
         found = torch.empty((self._experts, *self._sizes), dtype=self._dtype, device=self._device)
         for expert in range(taken):
             assert self._packed is not None
-            found[expert] = numbers(one_of(self._packed, expert), self._dtype)
+            found[expert] = dequantize(one_of(self._packed, expert), self._dtype)
         return found
 
 
-def _alike(one: Packed, all_of_them: Packed) -> bool:
+def _alike(one: PackedWeight, all_of_them: PackedWeight) -> bool:
     return (one.kind, one.group, one.inputs) == (all_of_them.kind, all_of_them.group, all_of_them.inputs)
 
 
-def _room(packed: Packed, experts: int) -> Packed:
+def _room(packed: PackedWeight, experts: int) -> PackedWeight:
     """Allocates room for as many weights like this one."""
 
     def of_all(tensor: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ def _room(packed: Packed, experts: int) -> Packed:
     return replace(packed, codes=of_all(packed.codes), scales=of_all(packed.scales), offsets=offsets)
 
 
-def _with_room_for(whole: Packed, packed: Packed) -> Packed:
+def _with_room_for(whole: PackedWeight, packed: PackedWeight) -> PackedWeight:
     """Returns the same, with offsets if one weight has some, and with fp32 scales if one's are not in 16 bits alike."""
     offsets = whole.offsets
     if offsets is None and packed.offsets is not None:
@@ -98,7 +98,7 @@ def _with_room_for(whole: Packed, packed: Packed) -> Packed:
     return replace(whole, scales=scales, offsets=offsets)
 
 
-def _put(whole: Packed, expert: int, packed: Packed) -> None:
+def _put(whole: PackedWeight, expert: int, packed: PackedWeight) -> None:
     whole.codes[expert], whole.scales[expert] = packed.codes, packed.scales
     if whole.offsets is not None and packed.offsets is not None:
         whole.offsets[expert] = packed.offsets

@@ -17,23 +17,25 @@ from torch.nn import functional
 from contracts.kinds import Activations
 from engine.model.linear import stacked
 from engine.model.quantized import Quantized, Weight
-from kernels.quantized.numbers import numbers
-from kernels.quantized.packed import Coded, Packed, pack, unsupported
-from kernels.quantized.product import CUT, ROWS, product
-from kernels.quantized.row_product import row_form, row_product
-from kernels.quantized.rows import RowForm, Rows, quantize_rows
+from kernels.quantized.dequantize import dequantize
+from kernels.quantized.packed import PackedWeight, WeightCodes, pack, unsupported
+from kernels.quantized.product import MAX_SPLIT_K_ROWS, ROW_TILES, product
+from kernels.quantized.row_product import row_format, row_product
+from kernels.quantized.rows import QuantizedRows, RowFormat, quantize_rows
 
 LOG = logging.getLogger(__name__)
-MANY = 1024
+MIN_DEQUANTIZED_ROWS = 1024
 """Rows from which a weight's numbers are made first, for cuBLAS to multiply by. By an H100's data sheet, to write and
 read them takes a quarter of the product's time then, and less of more rows'."""
 _told: set[str] = set()
 
 
-class PackedLinear:
+class QuantizedLinear:
     """Multiplies by packed weights of one kind."""
 
-    def __init__(self, weight: Packed, order: Tensor | None, bias: Tensor | None, form: RowForm | None = None) -> None:
+    def __init__(
+        self, weight: PackedWeight, order: Tensor | None, bias: Tensor | None, form: RowFormat | None = None
+    ) -> None:
         """With a `form`, many rows are quantized to it."""
         self._weight, self._order, self._bias, self._form = weight, order, bias, form
         self.outputs = weight.outputs
@@ -45,16 +47,16 @@ class PackedLinear:
         if form is not None:
             y = x.new_empty((len(x), self.outputs)) if output is None else output
             return self.multiply(quantize_rows(x, form), y)
-        if len(x) < MANY:
+        if len(x) < MIN_DEQUANTIZED_ROWS:
             return product(x, self._weight, self._bias, output)
-        y = functional.linear(x, numbers(self._weight, x.dtype), self._bias)
+        y = functional.linear(x, dequantize(self._weight, x.dtype), self._bias)
         return y if output is None else output.copy_(y)
 
-    def form_of(self, rows: int) -> RowForm | None:
+    def form_of(self, rows: int) -> RowFormat | None:
         """Returns to what so many rows are quantized; None: they are not."""
-        return self._form if rows > CUT else None
+        return self._form if rows > MAX_SPLIT_K_ROWS else None
 
-    def multiply(self, rows: Rows, output: Tensor) -> Tensor:
+    def multiply(self, rows: QuantizedRows, output: Tensor) -> Tensor:
         """Writes `[rows, out]` of rows that are quantized already to `output`, and returns it."""
         return row_product(rows, self._weight, self._bias, output)
 
@@ -100,7 +102,7 @@ class NumbersLinear:
 class SideBySide:
     """Multiplies by weights of several kinds, one after the other; their outputs lie side by side."""
 
-    def __init__(self, parts: Sequence[PackedLinear | NumbersLinear]) -> None:
+    def __init__(self, parts: Sequence[QuantizedLinear | NumbersLinear]) -> None:
         self._parts = parts
         self._outputs = sum(part.outputs for part in parts)
         self.inputs = parts[0].inputs
@@ -122,9 +124,9 @@ class SideBySide:
         return [tensor for part in self._parts for tensor in part.held()]
 
 
-def warm_up(linear: PackedLinear | SideBySide, device: torch.device, dtype: torch.dtype) -> None:
+def warm_up(linear: QuantizedLinear | SideBySide, device: torch.device, dtype: torch.dtype) -> None:
     """Launches each variant of a layer's kernels once, for x in `dtype`."""
-    for rows in (*ROWS, ROWS[-1] + 1, MANY):
+    for rows in (*ROW_TILES, ROW_TILES[-1] + 1, MIN_DEQUANTIZED_ROWS):
         linear(torch.zeros((rows, linear.inputs), dtype=dtype, device=device))
 
 
@@ -134,14 +136,14 @@ def make_linear(
     device: torch.device,
     dtype: torch.dtype,
     activations: Activations = "auto",
-) -> PackedLinear | SideBySide:
+) -> QuantizedLinear | SideBySide:
     """Makes one layer of weights `[out, in]`, at least one of which the kernels take.
 
     Neighbours of one kind, one group and one order of inputs are packed together. Those that no kernel takes, and those
     of numbers, are numbers in `dtype`. As `activations` says, many rows are quantized for the others; by `auto` they
     are where the checkpoint was made for it, and never in fp32, in which a model gives what its numbers give.
     """
-    parts: list[PackedLinear | NumbersLinear] = []
+    parts: list[QuantizedLinear | NumbersLinear] = []
     begin = 0
     for _, stretch in groupby(weights, _fusing):
         together = list(stretch)
@@ -154,21 +156,21 @@ def make_linear(
             assert isinstance(first, Quantized)
             packed, order = pack(codes, device), None if first.order is None else first.order.to(device)
             asked = activations == "8bit" or (activations == "auto" and first.meets_bytes and dtype != torch.float32)
-            form = row_form(packed, device) if asked and order is None else None
+            form = row_format(packed, device) if asked and order is None else None
             if asked:
                 met = "as they are" if form is None else f"as {form.kind}, with scales of their own"
-                _tell(f"more than {CUT} tokens at once meet {packed.kind} weights {met}")
-            parts.append(PackedLinear(packed, order, own, form))
+                _tell(f"more than {MAX_SPLIT_K_ROWS} tokens at once meet {packed.kind} weights {met}")
+            parts.append(QuantizedLinear(packed, order, own, form))
         else:
             parts.append(NumbersLinear(stacked(together, device, dtype), own))
     only = parts[0]
-    return only if len(parts) == 1 and isinstance(only, PackedLinear) else SideBySide(parts)
+    return only if len(parts) == 1 and isinstance(only, QuantizedLinear) else SideBySide(parts)
 
 
-def coded(weight: Weight) -> Coded:
+def coded(weight: Weight) -> WeightCodes:
     """Returns a quantized weight as the kernels' packing takes it."""
     assert isinstance(weight, Quantized)
-    return Coded(weight.values, weight.scales, min(weight.group, weight.shape[1]), weight.offsets, weight.table)
+    return WeightCodes(weight.values, weight.scales, min(weight.group, weight.shape[1]), weight.offsets, weight.table)
 
 
 def packs(weight: Weight) -> bool:

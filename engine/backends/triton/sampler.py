@@ -17,9 +17,9 @@ from engine.device import to_device
 from kernels.sampling.sample import sample
 from kernels.sampling.sample_settings import SampleSettings
 
-WORDS = 8
+SETTINGS_WORDS = 8
 """32-bit words that one sample's settings take."""
-ALIGNED = 4
+ALIGNED_WORDS = 4
 """Words of 16 bytes: Triton compiles a kernel for each alignment of its arguments, maybe while a request waits."""
 
 
@@ -40,9 +40,9 @@ def is_filtered(draws: Sequence[Draw], vocab: int) -> bool:
 def sent(draws: Sequence[Draw], device: torch.device) -> tuple[SampleSettings, Tensor]:
     """Sends the settings of all samples, and the words that key their noise, int32 `[samples, 2]`."""
     owners = np.repeat(np.arange(len(draws)), [len(draw.samples) for draw in draws])
-    count, room = len(owners), -(-len(owners) // ALIGNED) * ALIGNED
+    count, room = len(owners), -(-len(owners) // ALIGNED_WORDS) * ALIGNED_WORDS
     kinds = [draw.sampling for draw in draws]
-    packed: Any = np.zeros(WORDS * room, dtype=np.int32)
+    packed: Any = np.zeros(SETTINGS_WORDS * room, dtype=np.int32)
     places = np.cumsum([2, 2, 1, 1, 1]) * room
     top_p, keys, rows, top_k, temperature, reach = np.split(packed, places)
     top_p.view(np.float64)[:count] = np.array([each.top_p for each in kinds])[owners]

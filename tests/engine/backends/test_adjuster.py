@@ -12,7 +12,7 @@ from transformers import (
 )
 
 from contracts.messages.sampling import Sampling
-from engine.backends.adjuster import FORBIDDEN
+from engine.backends.adjuster import FORBIDDEN_LOGIT
 from engine.constraints import Masks
 from engine.plan import Work
 from tests.engine.backends.adjusters import ADJUSTERS
@@ -82,8 +82,8 @@ def test_what_transformers_makes_impossible_is_forbidden(
     logits = logits_of(1)
     expected = judge(torch.tensor([PROMPT + OUTPUT]), logits.clone())
     found = adjusted(name, logits, work_of(sampling, banned))
-    assert (found == FORBIDDEN).any()
-    assert torch.equal(found, expected.masked_fill(expected == -torch.inf, FORBIDDEN))
+    assert (found == FORBIDDEN_LOGIT).any()
+    assert torch.equal(found, expected.masked_fill(expected == -torch.inf, FORBIDDEN_LOGIT))
 
 
 def test_only_allowed_tokens_and_those_of_a_mask_are_left(name: str) -> None:
@@ -94,5 +94,5 @@ def test_only_allowed_tokens_and_those_of_a_mask_are_left(name: str) -> None:
     works = [work_of(Sampling(0)), work_of(Sampling(0, allowed_token_ids=(5, 6, 130)))]
     found = adjusted(name, logits, *works, masks=Masks([1], bits.view(np.int32)))
     assert torch.equal(found[0], logits[0])
-    assert (found[1] != FORBIDDEN).nonzero().flatten().tolist() == [5, 130]
+    assert (found[1] != FORBIDDEN_LOGIT).nonzero().flatten().tolist() == [5, 130]
     assert torch.equal(found[1, [5, 130]], logits[1, [5, 130]])

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from contracts.messages.sampling import Sampling
-from engine.backends.adjuster import FORBIDDEN
+from engine.backends.adjuster import FORBIDDEN_LOGIT
 from engine.constraints import Masks
 from engine.model.batch import Sampled
 from engine.plan import PENDING, Work
@@ -84,7 +84,7 @@ def judged(row: Tensor, text: Text, banned: tuple[int, ...], allowed: set[int] |
         if text.drawn[len(text.drawn) - len(before) :] == before:
             may -= {last}
     for token in {*range(len(x))} - may:
-        x[token] = FORBIDDEN if x[token].isfinite() else x[token]
+        x[token] = FORBIDDEN_LOGIT if x[token].isfinite() else x[token]
     return x
 
 

@@ -142,7 +142,7 @@ def check(
 @pytest.mark.parametrize("window", [0, 10])
 @pytest.mark.parametrize(("kv_heads", "shared", "dim"), [(1, 1, 2), (2, 3, 10), (3, 1, 64), (1, 5, 24)])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 3e-6), (torch.bfloat16, 3e-2)], ids=["fp32", "bf16"])
-@pytest.mark.parametrize("gathered", [attention_torch.GATHERED, 1], ids=["together", "alone"])
+@pytest.mark.parametrize("gathered", [attention_torch.MAX_GATHERED_BYTES, 1], ids=["together", "alone"])
 def test_paged_equals_dense(
     shape: str,
     window: int,
@@ -154,7 +154,7 @@ def test_paged_equals_dense(
     gathered: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(attention_torch, "GATHERED", gathered)
+    monkeypatch.setattr(attention_torch, "MAX_GATHERED_BYTES", gathered)
     check(ReferenceAttention, SHAPES[shape], window, kv_heads, shared, dim, dtype, tolerance)
 
 
@@ -193,7 +193,7 @@ def test_rectangles_are_few_and_waste_little() -> None:
 
 def test_what_a_rectangle_gathers_is_bounded_however_many_share_a_long_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pool holds a shared prompt once, but each of its sequences gathers it."""
-    monkeypatch.setattr(attention_torch, "GATHERED", 1 << 20)
+    monkeypatch.setattr(attention_torch, "MAX_GATHERED_BYTES", 1 << 20)
     prompt = list(range(1, 65))
     works = [Work(number, 1024, [0], ([*prompt, 65 + number],), Sampling(seed=0)) for number in range(100)]
     layers = list(torch.zeros(1, 200, 4, 16, 8))

@@ -143,7 +143,7 @@ def test_pytorchs_operators_equal_the_definition(
     shape: str, sizes: str, bounded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if bounded:
-        monkeypatch.setattr(latent_attention, "GATHERED", 1)
+        monkeypatch.setattr(latent_attention, "MAX_GATHERED_BYTES", 1)
     works, attention = {**SHAPES, **LONG}[shape], attention_of(sizes)
     step, contents, _ = begun(ReferenceAttention, attention, works, 8, torch.float32)
     queries = random_queries(works, attention, attention.latent_rank + attention.rope_dim, torch.float32)
@@ -158,7 +158,7 @@ def test_both_forms_equal_the_definition(
 ) -> None:
     """Keys and values are built in fp64; works are such that each form is the cheaper one for some."""
     if bounded:
-        monkeypatch.setattr(latent_attention, "EXPANDED", 1)
+        monkeypatch.setattr(latent_attention, "MAX_EXPANDED_BYTES", 1)
     works, attention, generator = LONG["whole and parts"], attention_of(sizes), torch.Generator().manual_seed(2)
     assert {expands(attention, count, start + count) for start, count in works} == {False, True}
     reference, packed = ReferenceLinears(CPU, torch.float32), NativeLinears(native, torch.float32)

@@ -102,8 +102,8 @@ def test_tokens_equal_those_of_the_dequantized_model(tmp_path: Path, monkeypatch
     """Runs gpt-oss in int4: prompts beside decodes, and recorded steps."""
     if DEVICE.type == "cpu":
         wide = {"TILE": 512, "RUNS": 4}  # the interpreter takes its time for each tile, whatever its size
-        monkeypatch.setattr("kernels.quantized.product.SINGLE", Config(wide))
-        monkeypatch.setattr("kernels.moe.packed_products.CONFIGS", [Config({**wide, "GROUP": 1})] * 3)
+        monkeypatch.setattr("kernels.quantized.product.FP32_CONFIG", Config(wide))
+        monkeypatch.setattr("kernels.moe.packed_products.CANDIDATE_CONFIGS", [Config({**wide, "GROUP": 1})] * 3)
     config = VARIANTS["gpt-oss"]()
     config.num_hidden_layers, config.layer_types = 1, config.layer_types[:1]
     directory = build_model(tmp_path / "model", config)

@@ -15,14 +15,14 @@ from engine.backends.reference.linear import ReferenceLinears
 from engine.backends.triton import quantized
 from engine.backends.triton.elementwise import TritonElementwise
 from engine.backends.triton.linear import TritonLinears
-from engine.backends.triton.quantized import PackedLinear
+from engine.backends.triton.quantized import QuantizedLinear
 from engine.model.adapted import Adapting, StepAdapters
 from engine.model.linear import Linear
 from engine.model.quantization import to_fp8, to_int4, to_int8
 from engine.model.quantized import Quantized, Weight, dequantized
 from kernels.quantized import rows as kernel
-from kernels.quantized.product import CUT
-from kernels.quantized.rows import RowForm, RowKind
+from kernels.quantized.product import MAX_SPLIT_K_ROWS
+from kernels.quantized.rows import RowFormat, RowKind
 from kernels.tuning import Config
 from launcher.host.gpus import visible_gpus
 from tests.engine.specializations import specializations
@@ -31,7 +31,7 @@ from tests.reference import build_model, make_prompts
 from tests.variants import VARIANTS
 
 DEVICE = torch.device("cuda" if visible_gpus() else "cpu")
-INPUTS, OUTPUTS, MANY = 64, 48, CUT + 7
+INPUTS, OUTPUTS, MANY = 64, 48, MAX_SPLIT_K_ROWS + 7
 EPS = 1e-5
 ALL = 1 << 30
 
@@ -44,7 +44,7 @@ def weight_of(form: RowKind, group: int = INPUTS) -> Quantized:
     return Quantized(form, torch.cat([part.values for part in parts], 1), scales, group, meets_bytes=True)
 
 
-def rounded(x: Tensor, form: RowForm) -> Tensor:
+def rounded(x: Tensor, form: RowFormat) -> Tensor:
     """Returns what rows stand for once they are quantized."""
     return kernel.dequantized(kernel.reference(x, form))
 
@@ -62,9 +62,9 @@ def layer_of(
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes tiles of whole layers: the interpreter takes its time for each, whatever its size."""
     if DEVICE.type == "cpu":
-        monkeypatch.setattr("kernels.quantized.product.SINGLE", Config({"TILE": 512, "RUNS": 4}))
+        monkeypatch.setattr("kernels.quantized.product.FP32_CONFIG", Config({"TILE": 512, "RUNS": 4}))
         tiles = {"ROWS": 256, "TILE": 512, "RUNS": 4}
-        monkeypatch.setattr("kernels.quantized.row_product.CANDIDATES", [Config(tiles)] * 2)
+        monkeypatch.setattr("kernels.quantized.row_product.CANDIDATE_CONFIGS", [Config(tiles)] * 2)
 
 
 @pytest.mark.parametrize("form", ["int8", "fp8"])
@@ -74,12 +74,12 @@ def test_many_rows_are_quantized_and_few_are_not(form: RowKind, group: int) -> N
     weight = weight_of(form, group)
     x, numbers = torch.randn(MANY, INPUTS, device=DEVICE), weight.dequantized().to(DEVICE).double()
     layer, _ = layer_of([weight])
-    row_form = RowForm(form, group if group < INPUTS else ALL)
+    row_form = RowFormat(form, group if group < INPUTS else ALL)
     expected = rounded(x, row_form) @ numbers.t() + 1
     torch.testing.assert_close(layer(x).double(), expected, rtol=0, atol=1e-4)
     exactly = x.double() @ numbers.t() + 1
     assert (expected - exactly).abs().max() > 1e-2, "what is rounded shows"
-    torch.testing.assert_close(layer(x[:CUT])[:9].double(), exactly[:9], rtol=0, atol=1e-4)
+    torch.testing.assert_close(layer(x[:MAX_SPLIT_K_ROWS])[:9].double(), exactly[:9], rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize(("form", "rows"), [("int8", 5), ("int8", MANY), ("fp8", MANY)])
@@ -127,8 +127,8 @@ def test_adapters_meet_rows_that_are_not_rounded() -> None:
 def test_who_decides(activations: Activations, dtype: torch.dtype, made_for_it: bool, expected: bool) -> None:
     weight = replace(weight_of("int8"), meets_bytes=made_for_it)
     layer = TritonLinears(DEVICE, dtype, activations).fused([weight], None)
-    assert isinstance(layer, PackedLinear)
-    assert (layer.form_of(MANY) is not None) == expected and layer.form_of(CUT) is None
+    assert isinstance(layer, QuantizedLinear)
+    assert (layer.form_of(MANY) is not None) == expected and layer.form_of(MAX_SPLIT_K_ROWS) is None
 
 
 def test_the_log_says_it_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -147,10 +147,10 @@ class Emulated:
     """Rounds many rows as the kernels do, and multiplies by the numbers that weights stand for."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, form: RowKind) -> None:
-        self._weight, self._bias, self._form = weight, bias, RowForm(form, ALL)
+        self._weight, self._bias, self._form = weight, bias, RowFormat(form, ALL)
 
     def __call__(self, x: Tensor) -> Tensor:
-        x = rounded(x, self._form).float() if len(x) > CUT else x
+        x = rounded(x, self._form).float() if len(x) > MAX_SPLIT_K_ROWS else x
         return torch.nn.functional.linear(x, self._weight, self._bias)
 
     def held(self) -> list[Tensor]:

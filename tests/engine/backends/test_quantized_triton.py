@@ -13,7 +13,7 @@ from engine.backends.reference.linear import ReferenceLinears
 from engine.backends.triton import quantized
 from engine.backends.triton.adapted import TritonAdapted, recorded
 from engine.backends.triton.linear import TritonLinears
-from engine.backends.triton.quantized import PackedLinear, SideBySide
+from engine.backends.triton.quantized import QuantizedLinear, SideBySide
 from engine.model.adapted import Adapting, Expansion, LowRank
 from engine.model.quantization import to_fp8, to_int4, to_int8
 from engine.model.quantized import Quantized, Weight
@@ -35,7 +35,7 @@ WIDE = Config({"TILE": 512, "RUNS": 4})
 @pytest.fixture(autouse=True)
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     if DEVICE == "cpu":
-        monkeypatch.setattr("kernels.quantized.product.SINGLE", WIDE)
+        monkeypatch.setattr("kernels.quantized.product.FP32_CONFIG", WIDE)
 
 
 @pytest.mark.parametrize("quantization", ["int4", "int8", "fp8"])
@@ -73,7 +73,7 @@ def grouped(weight: Tensor, group: int) -> Quantized:
 def test_parts_of_one_kind_are_one_launch() -> None:
     weights: list[Weight] = [to_int4(torch.randn(outputs, INPUTS)) for outputs in (7, 4, 5)]
     found, expected, layer = both(weights, torch.randn(16, device=DEVICE))
-    assert isinstance(layer, PackedLinear)
+    assert isinstance(layer, QuantizedLinear)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -99,12 +99,12 @@ def test_inputs_are_gathered_in_the_order_of_a_checkpoint() -> None:
     order = torch.randperm(INPUTS)
     weights: list[Weight] = [replace(to_int4(torch.randn(outputs, INPUTS)), order=order) for outputs in (4, 5)]
     found, expected, layer = both(weights)
-    assert isinstance(layer, PackedLinear), "both have the same order"
+    assert isinstance(layer, QuantizedLinear), "both have the same order"
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_many_rows_are_multiplied_by_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quantized, "MANY", 4)
+    monkeypatch.setattr(quantized, "MIN_DEQUANTIZED_ROWS", 4)
     monkeypatch.setattr(quantized, "product", None)
     weights: list[Weight] = [to_int4(torch.randn(7, INPUTS)), to_fp8(torch.randn(5, INPUTS))]
     found, expected, _ = both(weights, torch.randn(12, device=DEVICE), rows=4)

@@ -11,7 +11,7 @@ from torch import Tensor
 from engine.backends.native.library import load
 from engine.backends.native.scorer import NativeScorer
 from engine.backends.reference.scorer import AT_ONCE, ReferenceScorer
-from engine.backends.scorer import LEAST, Scorer, finite, scores_of, width
+from engine.backends.scorer import MIN_LOGPROB, Scorer, finite, scores_of, width
 from engine.backends.triton.scorer import TritonScorer
 from launcher.host.gpus import visible_gpus
 
@@ -89,7 +89,7 @@ def test_forbidden_logits_have_a_number_that_json_knows(scorer: Scorer) -> None:
     logits = torch.full((1, 40), -(2.0**98))
     logits[0, 7] = 3.0
     (told,) = scores_of(scorer.score(logits, None, torch.tensor([2]), 2).numpy(), 2)
-    assert told == (LEAST, 2, [(7, 0.0), (0, LEAST)])
+    assert told == (MIN_LOGPROB, 2, [(7, 0.0), (0, MIN_LOGPROB)])
 
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])

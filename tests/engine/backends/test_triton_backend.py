@@ -17,7 +17,7 @@ from triton.runtime.errors import OutOfResources
 from contracts.errors import ConfigError, DeviceError
 from engine.backends.choice import choose
 from engine.backends.triton.decode_graphs import DecodeGraphs, ladder
-from engine.backends.triton.decode_inputs import KNOWN, NOWHERE, DecodeInputs, DeviceTables
+from engine.backends.triton.decode_inputs import NOT_PENDING, PADDING_SLOT, DecodeInputs, DeviceTables
 from engine.device import device_errors
 from engine.executor import Executor
 from engine.model.batch import Sampled
@@ -55,8 +55,8 @@ def test_tokens_equal_the_references(
     Sequences of more than 8 tokens are cut into pieces, shorter ones in the same step are not. Of latent
     attention the first step is in the expanded form, the second one absorbed.
     """
-    monkeypatch.setattr("kernels.attention.decode_pieces.SHORTEST_PART", 8)
-    monkeypatch.setattr("engine.backends.triton.latent_chunks.LEAST", 2)
+    monkeypatch.setattr("kernels.attention.split_kv.MIN_PART_TOKENS", 8)
+    monkeypatch.setattr("engine.backends.triton.latent_chunks.MIN_EXPANDED_QUERIES", 2)
     config = VARIANTS[variant]()
     config.num_hidden_layers, config.layer_types = 2, (getattr(config, "layer_types", None) or [])[:2] or None
     directory = build_model(tmp_path / variant, config)
@@ -175,7 +175,7 @@ def test_a_sequence_that_ends_has_one_other_sent_again() -> None:
     inputs.fill([works[0], works[2], works[3]], 4, None)  # the second has ended: the last one takes its row
     assert inputs.block_tables(4, 0)[:, :2].tolist() == [[SEEN, SEEN], [4, 14], [SEEN, SEEN], [SEEN, SEEN]]
     assert inputs.token_ids(4).tolist() == [1, 4, 3, 0]
-    assert inputs.slots(4, 0).tolist() == [11 * 16 + 4, 14 * 16 + 4, 13 * 16 + 4, NOWHERE]
+    assert inputs.slots(4, 0).tolist() == [11 * 16 + 4, 14 * 16 + 4, 13 * 16 + 4, PADDING_SLOT]
     assert inputs.order(3).tolist() == [0, 2, 1]
     late = Work(5, 20, [PENDING], ([5, 15],), GREEDY)
     inputs.fill([works[2], works[3], late], 4, Sampled(torch.tensor([70]), [late]))  # the first: a new one does
@@ -186,7 +186,7 @@ def test_a_sequence_that_ends_has_one_other_sent_again() -> None:
 @pytest.mark.parametrize("variant", ["gpt-oss", "deepseek-v2"])
 def test_guesses_change_no_token(variant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A recorded step has room for three of each sequence; some have fewer, others branch, and are not recorded."""
-    monkeypatch.setattr("kernels.attention.decode_pieces.SHORTEST_PART", 8)
+    monkeypatch.setattr("kernels.attention.split_kv.MIN_PART_TOKENS", 8)
     config = VARIANTS[variant]()
     config.num_hidden_layers, config.layer_types = 2, (getattr(config, "layer_types", None) or [])[:2] or None
     directory = build_model(tmp_path / variant, config)
@@ -285,16 +285,16 @@ def test_null_sequences_fill_the_rows_behind_the_last() -> None:
     inputs.fill([Work(1, 40, [7], ([1, 2, 3],), GREEDY), Work(2, 3, [8], ([4],), GREEDY)], 4, None)
     assert inputs.token_ids(4).tolist() == [7, 8, 0, 0]
     assert inputs.positions(4).tolist() == [40, 3, 0, 0]
-    assert inputs.slots(4, 0).tolist() == [3 * 16 + 8, 4 * 16 + 3, NOWHERE, NOWHERE]
+    assert inputs.slots(4, 0).tolist() == [3 * 16 + 8, 4 * 16 + 3, PADDING_SLOT, PADDING_SLOT]
     assert inputs.kv_lengths(4).tolist() == [41, 4, 0, 0]
     inputs.fill([Work(2, 4, [9], ([4],), GREEDY)], 2, None)
-    assert inputs.slots(2, 0).tolist() == [4 * 16 + 4, NOWHERE] and inputs.kv_lengths(2).tolist() == [5, 0]
+    assert inputs.slots(2, 0).tolist() == [4 * 16 + 4, PADDING_SLOT] and inputs.kv_lengths(2).tolist() == [5, 0]
 
 
 def test_before_the_first_step_all_rows_are_null_sequences() -> None:
     """A record runs once before it has inputs: it must not store anything."""
     inputs = DecodeInputs(3, 8, 16, CPU, 2, 1)
-    assert inputs.slots(3, 0).tolist() == [NOWHERE] * 3 and inputs.kv_lengths(3).tolist() == [0] * 3
+    assert inputs.slots(3, 0).tolist() == [PADDING_SLOT] * 3 and inputs.kv_lengths(3).tolist() == [0] * 3
     assert inputs.order(3).tolist() == [0] * 3
 
 
@@ -324,7 +324,7 @@ def test_sequences_have_room_for_their_guesses() -> None:
     inputs.fill([pending, guessing], 3, Sampled(torch.tensor([70]), [pending]))
     assert inputs.token_ids(9).tolist() == [70, 0, 0, 8, 5, 6, 0, 0, 0]
     assert inputs.positions(9).tolist() == [40, 0, 0, 14, 15, 16, 0, 0, 0]
-    assert inputs.slots(9, 0).tolist() == [56, *[NOWHERE] * 2, 78, 79, 112, *[NOWHERE] * 3]
+    assert inputs.slots(9, 0).tolist() == [56, *[PADDING_SLOT] * 2, 78, 79, 112, *[PADDING_SLOT] * 3]
     assert inputs.kv_lengths(3).tolist() == [41, 17, 0] and inputs.counts(3).tolist() == [1, 3, 0]
     assert inputs.order(9).tolist()[:4] == [0, 3, 4, 5]
 
@@ -335,4 +335,4 @@ def test_pending_tokens_are_those_of_the_step_before() -> None:
     several = Work(3, 0, [1], ([5],), GREEDY, (0, 1))
     inputs.fill(works, 2, Sampled(torch.tensor([70, 71, 72]), [several, Work(1, 39, [6], ([1, 2, 3],), GREEDY)]))
     assert inputs.token_ids(2).tolist() == [72, 8]
-    assert KNOWN == -1  # no place of a sample
+    assert NOT_PENDING == -1  # no place of a sample

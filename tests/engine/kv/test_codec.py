@@ -21,14 +21,14 @@ from engine.backends.reference.codec import ReferenceCodec
 from engine.backends.reference.device_codec import DeviceCodec
 from engine.backends.reference.mover import ReferenceMover
 from engine.backends.triton.codec import TritonCodec
-from engine.device import DTYPES, dtype_name
+from engine.device import DTYPES_BY_NAME, dtype_name
 from engine.kv.codec import BlockCodec, Landing, bytes_of
 from engine.kv.payload import tensor_over
 from engine.kv.pool import KVPool
 from engine.kv.spec import make_spec
 from engine.plan import NULL_BLOCK
 from kernels import block_copy
-from kernels.block_copy import Code, reference_encode
+from kernels.block_copy import CodecName, reference_encode
 from kernels.device import assumed
 from tests.engine.configs import dense
 
@@ -45,7 +45,7 @@ BLOCK_CODECS: dict[str, BlockCodec] = {
 DECODERS = ("native", "torch", "device")
 SIZES = (8, 16, 32, 64)
 POISON = -12345.0
-CODECS: tuple[Code, ...] = ("fp8", "int8")
+CODECS: tuple[CodecName, ...] = ("fp8", "int8")
 
 
 def bits(tensor: Tensor) -> Tensor:
@@ -91,14 +91,14 @@ def test_fp8_goes_pytorchs_way_on_gpus_without_it(monkeypatch: pytest.MonkeyPatc
 ENCODERS = {
     f"{name}-{kind}": (block_codec, dtype)
     for name, block_codec in BLOCK_CODECS.items()
-    for kind, dtype in DTYPES.items()
+    for kind, dtype in DTYPES_BY_NAME.items()
     if not (isinstance(block_codec, TritonCodec) and dtype == torch.bfloat16)
 }
 
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("encoder", ENCODERS)
-def test_a_codec_makes_what_the_kernels_reference_makes(encoder: str, codec: Code) -> None:
+def test_a_codec_makes_what_the_kernels_reference_makes(encoder: str, codec: CodecName) -> None:
     """To the bit: scales, and then the values of all vectors; also of blocks that are zero or partly unwritten."""
     block_codec, dtype = ENCODERS[encoder]
     layer = random_values((9, VECTORS, 16, WIDTH), dtype)
@@ -118,7 +118,7 @@ def test_a_codec_makes_what_the_kernels_reference_makes(encoder: str, codec: Cod
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("block_codec", BLOCK_CODECS.values(), ids=BLOCK_CODECS)
-def test_no_blocks_are_no_bytes(block_codec: BlockCodec, codec: Code) -> None:
+def test_no_blocks_are_no_bytes(block_codec: BlockCodec, codec: CodecName) -> None:
     assert block_codec.encode(torch.zeros(2, 2, 8, WIDTH), torch.empty(0, dtype=torch.int64), codec).numel() == 0
 
 
@@ -132,33 +132,33 @@ EVERY = {  # every bit pattern of the short formats; of fp32 what is near a tie,
 }
 
 
-@pytest.mark.parametrize("source", DTYPES)
-@pytest.mark.parametrize("target", DTYPES)
+@pytest.mark.parametrize("source", DTYPES_BY_NAME)
+@pytest.mark.parametrize("target", DTYPES_BY_NAME)
 def test_every_number_is_converted_as_pytorch_does(source: str, target: str) -> None:
     """And what is in the pool's format already keeps its bits, those of NaN as well."""
     values = EVERY[source]
-    layer = torch.zeros((2, 2, 8, values.numel() // 16), dtype=DTYPES[target])
+    layer = torch.zeros((2, 2, 8, values.numel() // 16), dtype=DTYPES_BY_NAME[target])
     landing = Landing(WireForm(source, 8), [1], 0, 0, 8)
     for block_codec in (BLOCK_CODECS[name] for name in DECODERS):
         layer.zero_()
         block_codec.decode(values.view(torch.uint8).view(1, -1), landing, layer)
         found = layer[1].flatten()
-        assert same(found, values.to(DTYPES[target]))
+        assert same(found, values.to(DTYPES_BY_NAME[target]))
         assert not layer[0].any()
         if source == target:
             assert torch.equal(bits(found), bits(values))
 
 
 @pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("target", DTYPES)
-def test_every_byte_is_decoded_as_pytorch_does(codec: Code, target: str) -> None:
+@pytest.mark.parametrize("target", DTYPES_BY_NAME)
+def test_every_byte_is_decoded_as_pytorch_does(codec: CodecName, target: str) -> None:
     scales = torch.tensor([2.0**-126, 0.001, 3.7, 1e36])
     values = torch.arange(256, dtype=torch.int32).to(torch.uint8).expand(4, 256)
     payload = torch.cat((scales.view(torch.uint8), values.flatten()))[None].contiguous()
     kind = torch.int8 if codec == "int8" else torch.float8_e4m3fn
-    expected = (values.contiguous().view(kind).float() * scales[:, None]).to(DTYPES[target])
+    expected = (values.contiguous().view(kind).float() * scales[:, None]).to(DTYPES_BY_NAME[target])
     for block_codec in (BLOCK_CODECS[name] for name in DECODERS):
-        layer = torch.zeros((2, 4, 8, 32), dtype=DTYPES[target])
+        layer = torch.zeros((2, 4, 8, 32), dtype=DTYPES_BY_NAME[target])
         block_codec.decode(payload, Landing(WireForm("bf16", 8, codec), [1], 0, 0, 8), layer)
         assert same(layer[1].view(4, 256), expected)
 
@@ -181,7 +181,7 @@ class Arrival:
 
 @st.composite
 def arrivals(draw: st.DrawFn) -> Arrival:
-    number = st.sampled_from(sorted(DTYPES))
+    number = st.sampled_from(sorted(DTYPES_BY_NAME))
     codecs: tuple[Codec, ...] = ("none", "fp8", "int8")
     numbers = st.permutations(range(1, 12))
     table = draw(numbers)[: draw(st.integers(1, 11))]
@@ -220,10 +220,10 @@ def test_tokens_land_in_their_places_and_nowhere_else(block_codec: str, device: 
 
 def send_and_land(block_codec: BlockCodec, device: torch.device, case: Arrival) -> None:
     """Converts one payload, and compares every value of both layers. On a GPU transfers have a stream of their own."""
-    dtype = DTYPES[case.source]
+    dtype = DTYPES_BY_NAME[case.source]
     sender = make_pool(dtype, case.source_block, block_codec, device)
     sender.layers[1][1:] = random_values(tuple(sender.layers[1][1:].shape), dtype, 1).to(device)
-    receiver = make_pool(DTYPES[case.target], case.target_block, block_codec, device)
+    receiver = make_pool(DTYPES_BY_NAME[case.target], case.target_block, block_codec, device)
     if device.type == "cuda":
         torch.cuda.synchronize(device)  # what was written here is there for transfers
     first = case.first_block * case.source_block
@@ -244,7 +244,7 @@ def send_and_land(block_codec: BlockCodec, device: torch.device, case: Arrival) 
     assert not receiver.layers[0][1:].ne(POISON_AS[case.target]).any(), "another layer was written"
 
 
-POISON_AS = {name: torch.tensor(POISON).to(dtype).item() for name, dtype in DTYPES.items()}
+POISON_AS = {name: torch.tensor(POISON).to(dtype).item() for name, dtype in DTYPES_BY_NAME.items()}
 
 
 def decoded(layer: Tensor, case: Arrival) -> Tensor:
@@ -258,9 +258,9 @@ def decoded(layer: Tensor, case: Arrival) -> Tensor:
 
 
 @pytest.mark.parametrize("block_codec", DECODERS)
-@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES_BY_NAME.values(), ids=DTYPES_BY_NAME)
 @pytest.mark.parametrize("codec", CODECS)
-def test_what_a_codec_costs_is_bounded(codec: Code, dtype: torch.dtype, block_codec: str) -> None:
+def test_what_a_codec_costs_is_bounded(codec: CodecName, dtype: torch.dtype, block_codec: str) -> None:
     """int8: half a scale. fp8: |x| / 16, half of the last of e4m3's three bits, or below its normal numbers half of
     2^-9 scales. Then the pool's own rounding of the result x', half of its last bit: |x'| eps / 2; and fp32's, once in
     1 / scale, once in each product: 3 |x| 2^-24, 4 with the scale's own."""

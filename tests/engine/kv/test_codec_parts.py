@@ -7,12 +7,12 @@ from torch import Tensor
 
 from contracts.kv.spec import SCALE_BYTES, PayloadConversion, WireForm
 from engine.backends.reference.mover import ReferenceMover
-from engine.device import DTYPES, dtype_name
+from engine.device import DTYPES_BY_NAME, dtype_name
 from engine.kv.pool import KVPool
 from engine.kv.spec import make_spec
 from engine.model.config import LatentAttention, LayerConfig
 from engine.model.rope import Rope
-from kernels.block_copy import Code, reference_encode
+from kernels.block_copy import CodecName, reference_encode
 from tests.engine.configs import dense
 from tests.engine.kv.test_codec import BLOCK_CODECS, CODECS, CPU, DECODERS, ENCODERS, bits
 
@@ -42,7 +42,7 @@ def made_pool(dtype: torch.dtype, block: int, block_codec: str) -> KVPool:
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("encoder", ENCODERS)
-def test_a_codec_makes_of_parts_what_the_kernels_reference_makes(encoder: str, codec: Code) -> None:
+def test_a_codec_makes_of_parts_what_the_kernels_reference_makes(encoder: str, codec: CodecName) -> None:
     """To the bit: the scales of a vector's parts, and the values in their places."""
     block_codec, dtype = ENCODERS[encoder]
     layer, blocks = drawn(5, 16, dtype), torch.tensor([4, 0, 2])
@@ -56,9 +56,9 @@ def test_a_codec_makes_of_parts_what_the_kernels_reference_makes(encoder: str, c
 
 
 @pytest.mark.parametrize("block_codec", DECODERS)
-@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES_BY_NAME.values(), ids=DTYPES_BY_NAME)
 @pytest.mark.parametrize("codec", CODECS)
-def test_what_a_codec_costs_is_bounded_by_each_part(codec: Code, dtype: torch.dtype, block_codec: str) -> None:
+def test_what_a_codec_costs_is_bounded_by_each_part(codec: CodecName, dtype: torch.dtype, block_codec: str) -> None:
     """The bounds are `test_codec.test_what_a_codec_costs_is_bounded`'s, with the largest number of the part alone."""
     here, there = made_pool(dtype, 16, block_codec), made_pool(dtype, 16, block_codec)
     there.layers[0][1:] = 0
@@ -78,7 +78,7 @@ def test_what_a_codec_costs_is_bounded_by_each_part(codec: Code, dtype: torch.dt
 @pytest.mark.parametrize("block_codec", DECODERS)
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize(("source", "target"), [(16, 8), (8, 32)])
-def test_parts_land_in_blocks_of_another_size(source: int, target: int, codec: Code, block_codec: str) -> None:
+def test_parts_land_in_blocks_of_another_size(source: int, target: int, codec: CodecName, block_codec: str) -> None:
     """Runs of tokens begin and end within blocks of both; every other byte stays."""
     sender, receiver = made_pool(torch.bfloat16, source, block_codec), made_pool(torch.float32, target, block_codec)
     sent, first, held = [7, 2, 9], source, source + 5

@@ -13,7 +13,7 @@ from engine.backends.reference.device_codec import DeviceCodec
 from engine.backends.reference.mover import ReferenceMover
 from engine.backends.triton.mover import TritonMover
 from engine.kv.host_tier import HostTier
-from engine.kv.mover import WORD, BlockMover
+from engine.kv.mover import WORD_DTYPE, BlockMover
 from engine.kv.moves import batches, runs
 from engine.kv.pool import KVPool
 from engine.kv.spec import make_spec
@@ -87,8 +87,8 @@ def filled(device: torch.device, directory: str, mover: BlockMover) -> tuple[KVP
     for number, layer in enumerate(pool.layers):
         for block in range(BLOCKS):
             layer[block] = 10 * block + number
-    words = spec.groups[0].block_bytes // WORD.itemsize
-    blocks = torch.arange(SLOTS * len(CONFIG.layers) * words, dtype=WORD).view(SLOTS, len(CONFIG.layers), words)
+    words = spec.groups[0].block_bytes // WORD_DTYPE.itemsize
+    blocks = torch.arange(SLOTS * len(CONFIG.layers) * words, dtype=WORD_DTYPE).view(SLOTS, len(CONFIG.layers), words)
     tier.put(range(SLOTS), blocks.to(device))
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -119,7 +119,7 @@ def test_pool_and_tier_end_as_after_one_move_after_the_other(
 ) -> None:
     """In all layers, and nowhere else; batches gather at most `staged` blocks."""
     block = make_spec(CONFIG, torch.bfloat16, 8, "w").block_bytes()
-    monkeypatch.setattr("engine.kv.pool.STAGED", staged * block)
+    monkeypatch.setattr("engine.kv.pool.STAGED_BYTES", staged * block)
 
     @settings(max_examples=40, deadline=None)
     @given(moves())

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.kv.write_order import KEPT, WriteOrder
+from engine.kv.write_order import MAX_EVENTS_PER_LAYER, WriteOrder
 
 BLOCKS = 6
 
@@ -39,7 +39,7 @@ def test_a_number_means_another_block_in_each_group() -> None:
 
 
 Written = st.tuples(*[st.lists(st.integers(0, BLOCKS - 1), max_size=3)] * 2)
-Steps = st.lists(st.tuples(st.none() | Written, st.integers(0, 1)), max_size=3 * KEPT)
+Steps = st.lists(st.tuples(st.none() | Written, st.integers(0, 1)), max_size=3 * MAX_EVENTS_PER_LAYER)
 
 
 @given(Steps, st.lists(st.integers(0, BLOCKS - 1), min_size=1, max_size=3))
@@ -62,4 +62,6 @@ def test_whatever_came_before_is_covered(
         found = order.before(layer, layer, blocks)
         if theirs:
             assert found is not None and found >= theirs[-1], "read before it was written"
-            assert found == theirs[-1] or found <= recorded[-KEPT:][0] or layer == 1, "waits for a later step"
+            assert found == theirs[-1] or found <= recorded[-MAX_EVENTS_PER_LAYER:][0] or layer == 1, (
+                "waits for a later step"
+            )

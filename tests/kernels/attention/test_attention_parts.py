@@ -8,9 +8,9 @@ import torch
 from kernels.attention.attention_parts import (
     FEW_SPLITS,
     MAX_SPLITS,
-    SHORTEST_PART,
+    MIN_PART_TOKENS,
     join_parts,
-    join_pieces,
+    join_splits,
     parts_of,
     split_count,
 )
@@ -49,7 +49,7 @@ def test_pieces_of_one_sequence_are_joined_and_whole_ones_stay(dtype: torch.dtyp
         parts[begin:end] = torch.rand((end - begin, 2, 80), device=device) + 1
         sums[begin:end] = torch.rand((end - begin, 2), device=device) * 4 + 100
     sums[MAX_SPLITS + 3] = float("-inf")
-    join_pieces(parts, sums, starts, output)
+    join_splits(parts, sums, starts, output)
     assert (output[1] == 7.0).all()
     for work, begin, end in ((0, 0, MAX_SPLITS), (2, MAX_SPLITS + 1, MAX_SPLITS + 3)):
         shares = (sums[begin:end].double() * log(2)).softmax(0)
@@ -72,5 +72,5 @@ def test_programs_become_as_many_as_there_is_room_for() -> None:
 
 
 def test_parts_do_not_get_too_short() -> None:
-    assert split_count(1, 1000, 3 * SHORTEST_PART + 1) == 3
+    assert split_count(1, 1000, 3 * MIN_PART_TOKENS + 1) == 3
     assert split_count(1, 1000, 10) == 1

@@ -3,7 +3,7 @@
 import torch
 
 from kernels.attention import paged_decode_attention, prefill_attention
-from kernels.attention.attention_tiles import Shape, unsupported
+from kernels.attention.attention_tiles import HeadShape, unsupported
 from kernels.tuning import asked
 
 
@@ -23,15 +23,18 @@ def test_what_is_unsupported_is_named() -> None:
 
 
 def test_a_shape_has_a_name() -> None:
-    shape = Shape(torch.bfloat16, kv_heads=8, shared=4, dim=128, block=16)
+    shape = HeadShape(torch.bfloat16, kv_heads=8, shared=4, dim=128, block=16)
     with asked() as found:
-        shape.config("prefill_attention", torch.device("cpu"), prefill_attention.DEFAULTS)
+        shape.config("prefill_attention", torch.device("cpu"), prefill_attention.DEFAULT_CONFIGS)
     assert found == [("prefill_attention", "bfloat16,dim=128,shared=4")]
 
 
 def test_what_was_not_measured_has_a_default_by_format_and_head_size() -> None:
     for kernel in (paged_decode_attention, prefill_attention):
-        usual, wide, single = kernel.DEFAULTS
-        assert [kernel.DEFAULTS.of(torch.bfloat16, dim) for dim in (64, 128, 256)] == [usual, usual, wide]
-        assert [kernel.DEFAULTS.of(torch.float32, dim) for dim in (64, 256)] == [single, single]
-        assert all(each in kernel.CANDIDATES for each in kernel.DEFAULTS) and kernel.CANDIDATES[0] is usual
+        usual, wide, single = kernel.DEFAULT_CONFIGS
+        assert [kernel.DEFAULT_CONFIGS.of(torch.bfloat16, dim) for dim in (64, 128, 256)] == [usual, usual, wide]
+        assert [kernel.DEFAULT_CONFIGS.of(torch.float32, dim) for dim in (64, 256)] == [single, single]
+        assert (
+            all(each in kernel.CANDIDATE_CONFIGS for each in kernel.DEFAULT_CONFIGS)
+            and kernel.CANDIDATE_CONFIGS[0] is usual
+        )

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.attention.decode_pieces import NOBODY, Pieces
-from kernels.attention.latent_decode_attention import CANDIDATES, latent_decode_attention, reference
+from kernels.attention.latent_decode_attention import CANDIDATE_CONFIGS, latent_decode_attention, reference
 from kernels.attention.latent_prefill_attention import reference as prefill_reference
 from kernels.attention.latent_tiles import unsupported
+from kernels.attention.split_kv import NO_SEQUENCE, SplitPlan
 from kernels.tuning import Config
 from tests.kernels.latent_problem import Latents, assert_attends, latent_problem
 from tests.kernels.poison import poisoned
@@ -27,9 +27,9 @@ def _poisoned() -> Iterator[None]:
 def attend(problem: Latents, splits: int = 1, config: Config | None = SMALL) -> Tensor:
     works, pieces = len(problem.kv_lengths), None
     if splits > 1:
-        owners = [work for work in range(works) for _ in range(splits)] + [NOBODY, NOBODY]
+        owners = [work for work in range(works) for _ in range(splits)] + [NO_SEQUENCE, NO_SEQUENCE]
         numbers = (owners, range(0, works * splits + 1, splits))
-        pieces = Pieces(*(torch.tensor([*n], dtype=torch.int32, device=problem.pool.device) for n in numbers))
+        pieces = SplitPlan(*(torch.tensor([*n], dtype=torch.int32, device=problem.pool.device) for n in numbers))
     return latent_decode_attention(
         problem.queries,
         problem.pool,
@@ -66,7 +66,7 @@ def test_block_sizes_other_than_the_tile(dtype: torch.dtype, device: torch.devic
     check(latent_problem([(1, 50), (1, 70)], dtype, device, block=block))
 
 
-@pytest.mark.parametrize("config", [None, *CANDIDATES], ids=str)
+@pytest.mark.parametrize("config", [None, *CANDIDATE_CONFIGS], ids=str)
 def test_every_candidate_computes_the_same(config: Config | None, device: torch.device) -> None:
     check(latent_problem([(1, 70), (1, 3)], torch.float32, device, heads=20), 2, config)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.attention.latent_prefill_attention import CANDIDATES, latent_prefill_attention
+from kernels.attention.latent_prefill_attention import CANDIDATE_CONFIGS, latent_prefill_attention
 from kernels.tuning import Config
 from tests.kernels.latent_problem import Latents, assert_attends, latent_problem
 from tests.kernels.poison import poisoned
@@ -54,7 +54,7 @@ def test_sizes_of_vectors(dtype: torch.dtype, device: torch.device, latent: int,
     assert_attends(attend(problem), problem)
 
 
-@pytest.mark.parametrize("config", [None, *CANDIDATES], ids=str)
+@pytest.mark.parametrize("config", [None, *CANDIDATE_CONFIGS], ids=str)
 def test_every_candidate_computes_the_same(config: Config | None, device: torch.device) -> None:
     problem = latent_problem([(9, 70), (2, 3)], torch.float32, device, heads=6)
     assert_attends(attend(problem, None, config), problem)

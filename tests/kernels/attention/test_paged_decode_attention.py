@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.attention.attention_tiles import PLAIN, Scoring
-from kernels.attention.decode_pieces import NOBODY, Pieces, cut, pieces_of
+from kernels.attention.attention_tiles import PLAIN_SCORES, ScoreParams
 from kernels.attention.paged_decode_attention import paged_decode_attention
 from kernels.attention.paged_decode_attention import reference as decode_reference
 from kernels.attention.prefill_attention import reference
+from kernels.attention.split_kv import NO_SEQUENCE, SplitPlan, plan_splits, split_plan_of
 from kernels.tuning import Config
 from tests.kernels.paged_problem import Paged, assert_attends, paged_problem
 from tests.kernels.poison import poisoned
@@ -19,7 +19,11 @@ from tests.kernels.poison import poisoned
 SMALL = Config({"TILE": 16, "TENSOR_CORES": 1}, warps=4, stages=2)
 WITHOUT_TENSOR_CORES = Config({"TILE": 16, "TENSOR_CORES": 0}, warps=4, stages=2)
 SINKS = [0.5, -3.0, 4.0, 0.0, 90.0, -90.0]
-SCORINGS = [(Scoring(scale=0.9, softcap=2.0), None, 1), (PLAIN, SINKS, 1), (Scoring(window=20, softcap=30.0), SINKS, 3)]
+SCORINGS = [
+    (ScoreParams(scale=0.9, softcap=2.0), None, 1),
+    (PLAIN_SCORES, SINKS, 1),
+    (ScoreParams(window=20, softcap=30.0), SINKS, 3),
+]
 RAGGED = [(1, 37), (1, 1), (1, 0), (1, 70)]
 
 
@@ -29,19 +33,19 @@ def _poisoned() -> Iterator[None]:
         yield
 
 
-def evenly(works: int, splits: int, device: torch.device) -> Pieces | None:
+def evenly(works: int, splits: int, device: torch.device) -> SplitPlan | None:
     """Every sequence in as many pieces, whatever its length; behind them programs that nobody needs."""
     if splits == 1:
         return None
-    owners = [work for work in range(works) for _ in range(splits)] + [NOBODY, NOBODY]
+    owners = [work for work in range(works) for _ in range(splits)] + [NO_SEQUENCE, NO_SEQUENCE]
     starts = range(0, works * splits + 1, splits)
-    return Pieces(*(torch.tensor([*each], dtype=torch.int32, device=device) for each in (owners, starts)))
+    return SplitPlan(*(torch.tensor([*each], dtype=torch.int32, device=device) for each in (owners, starts)))
 
 
 def attend(
     problem: Paged,
     splits: int = 1,
-    scoring: Scoring = PLAIN,
+    scoring: ScoreParams = PLAIN_SCORES,
     sinks: Tensor | None = None,
     config: Config | None = SMALL,
 ) -> Tensor:
@@ -50,9 +54,9 @@ def attend(
 
 
 def attend_in(
-    pieces: Pieces | None,
+    pieces: SplitPlan | None,
     problem: Paged,
-    scoring: Scoring,
+    scoring: ScoreParams,
     sinks: Tensor | None = None,
     config: Config | None = SMALL,
 ) -> Tensor:
@@ -69,7 +73,7 @@ def attend_in(
 
 
 def check(problem: Paged, splits: int = 1, window: int = 0, config: Config | None = SMALL) -> None:
-    scoring = Scoring(window=window)
+    scoring = ScoreParams(window=window)
     assert_attends(attend(problem, splits, scoring, config=config), problem, reference, scoring)
 
 
@@ -79,14 +83,16 @@ def test_ragged_sequences(dtype: torch.dtype, device: torch.device, splits: int,
 
 
 @pytest.mark.parametrize("shared", [1, 4])
-def test_few_rows_without_tensor_cores(dtype: torch.dtype, device: torch.device, shared: int) -> None:
+def test_multi_query_without_tensor_cores(dtype: torch.dtype, device: torch.device, shared: int) -> None:
     problem = paged_problem([(1, 37), (1, 0)], dtype, device, heads=shared)
     check(problem, splits=2, window=20, config=WITHOUT_TENSOR_CORES)
 
 
 @pytest.mark.parametrize("config", [SMALL, WITHOUT_TENSOR_CORES], ids=["tensor cores", "without"])
 @pytest.mark.parametrize(("scoring", "sinks", "splits"), SCORINGS, ids=str)
-def test_scores(scoring: Scoring, sinks: list[float] | None, splits: int, config: Config, device: torch.device) -> None:
+def test_scores(
+    scoring: ScoreParams, sinks: list[float] | None, splits: int, config: Config, device: torch.device
+) -> None:
     problem = paged_problem([(1, 37), (1, 1), (1, 0)], torch.float32, device, heads=6, kv_heads=2)
     more = None if sinks is None else torch.tensor(sinks, device=device)
     assert_attends(attend(problem, splits, scoring, more, config), problem, reference, scoring, more)
@@ -133,17 +139,17 @@ def test_a_step_that_is_cut_by_its_lengths(
     lengths: list[int], window: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As small a piece as 32 tokens, so that there are many."""
-    monkeypatch.setattr("kernels.attention.decode_pieces.SHORTEST_PART", 32)
+    monkeypatch.setattr("kernels.attention.split_kv.MIN_PART_TOKENS", 32)
     problem = paged_problem([(1, length) for length in lengths], torch.float32, device, heads=4, kv_heads=2)
     for room in (1, 3, 50):
-        planned = torch.from_numpy(cut(np.array(lengths), room, window)).to(device)
-        scoring = Scoring(window=window)
-        found = attend_in(pieces_of(planned, len(lengths), room), problem, scoring)
+        planned = torch.from_numpy(plan_splits(np.array(lengths), room, window)).to(device)
+        scoring = ScoreParams(window=window)
+        found = attend_in(split_plan_of(planned, len(lengths), room), problem, scoring)
         assert_attends(found, problem, reference, scoring)
 
 
 def test_before_there_is_a_plan_nobody_does_anything(device: torch.device) -> None:
     """A record runs once before it has inputs: zeros come out, whatever is in memory."""
     problem = paged_problem([(1, 0), (1, 0)], torch.float32, device)
-    nothing = torch.full((2 + 5 + 3,), NOBODY, dtype=torch.int32, device=device)
-    assert not attend_in(pieces_of(nothing, 2, 5), problem, PLAIN).any()
+    nothing = torch.full((2 + 5 + 3,), NO_SEQUENCE, dtype=torch.int32, device=device)
+    assert not attend_in(split_plan_of(nothing, 2, 5), problem, PLAIN_SCORES).any()

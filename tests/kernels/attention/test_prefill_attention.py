@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.attention.attention_tiles import PLAIN, Scoring
+from kernels.attention.attention_tiles import PLAIN_SCORES, ScoreParams
 from kernels.attention.prefill_attention import prefill_attention, reference
 from kernels.tuning import Config
 from tests.kernels.paged_problem import Paged, assert_attends, paged_problem
@@ -18,7 +18,11 @@ RAGGED = [(5, 5), (1, 37), (33, 70), (0, 9), (3, 0), (17, 17)]
 
 
 SINKS = [0.5, -3.0, 4.0, 0.0, 90.0, -90.0]
-SCORINGS = [(Scoring(scale=0.9, softcap=2.0), None, 1), (PLAIN, SINKS, 1), (Scoring(window=20, softcap=30.0), SINKS, 3)]
+SCORINGS = [
+    (ScoreParams(scale=0.9, softcap=2.0), None, 1),
+    (PLAIN_SCORES, SINKS, 1),
+    (ScoreParams(window=20, softcap=30.0), SINKS, 3),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +33,7 @@ def _poisoned() -> Iterator[None]:
 
 def attend(
     problem: Paged,
-    scoring: Scoring = PLAIN,
+    scoring: ScoreParams = PLAIN_SCORES,
     sinks: Tensor | None = None,
     splits: int | None = None,
     config: Config | None = SMALL,
@@ -49,7 +53,7 @@ def attend(
 
 
 def check(problem: Paged, window: int = 0, splits: int | None = None, config: Config | None = SMALL) -> None:
-    scoring = Scoring(window=window)
+    scoring = ScoreParams(window=window)
     assert_attends(attend(problem, scoring, None, splits, config), problem, reference, scoring)
 
 
@@ -64,7 +68,7 @@ def test_split_keys(dtype: torch.dtype, device: torch.device, splits: int, windo
 
 
 @pytest.mark.parametrize(("scoring", "sinks", "splits"), SCORINGS, ids=str)
-def test_scores(scoring: Scoring, sinks: list[float] | None, splits: int, device: torch.device) -> None:
+def test_scores(scoring: ScoreParams, sinks: list[float] | None, splits: int, device: torch.device) -> None:
     problem = paged_problem([(5, 5), (1, 37), (3, 0)], torch.float32, device, heads=6, kv_heads=2)
     more = None if sinks is None else torch.tensor(sinks, device=device)
     assert_attends(attend(problem, scoring, more, splits), problem, reference, scoring, more)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from kernels.gate import Activation
 from kernels.gate import reference as gated
-from kernels.moe.expert_products import FEW, MANY, SOME, Expert, rows_for, unsupported
-from kernels.moe.experts import CANDIDATES, experts, reference
+from kernels.moe.expert_products import FEW_ROWS, MANY_ROWS, SOME_ROWS, Expert, rows_for, unsupported
+from kernels.moe.experts import CANDIDATE_CONFIGS, experts, reference
 from kernels.tuning import Config
 from tests.kernels.paged_problem import WALK
 from tests.kernels.poison import poisoned
@@ -126,7 +126,7 @@ def test_odd_sizes(hidden: int, intermediate: int, device: torch.device, dtype: 
     made.check(made.run())
 
 
-@pytest.mark.parametrize("config", [None, *CANDIDATES], ids=str)
+@pytest.mark.parametrize("config", [None, *CANDIDATE_CONFIGS], ids=str)
 def test_every_candidate_computes_the_same(config: Config | None, device: torch.device) -> None:
     made = problem(drawn(20, 2, 2), 2, device, torch.float32, hidden=130, intermediate=70)
     made.check(made.run(config))
@@ -153,13 +153,13 @@ def test_no_tokens_are_no_work(device: torch.device, dtype: torch.dtype) -> None
 
 def test_tiles_are_as_large_as_what_an_expert_gets() -> None:
     assert [rows_for(pairs, 128, torch.bfloat16) for pairs in (8, 1024, 1025, 8192, 8193)] == [
-        FEW,
-        FEW,
-        SOME,
-        SOME,
-        MANY,
+        FEW_ROWS,
+        FEW_ROWS,
+        SOME_ROWS,
+        SOME_ROWS,
+        MANY_ROWS,
     ]
-    assert rows_for(1 << 20, 8, torch.float32) == SOME
+    assert rows_for(1 << 20, 8, torch.float32) == SOME_ROWS
 
 
 def test_other_formats_are_named() -> None:

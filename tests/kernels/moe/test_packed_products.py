@@ -11,8 +11,8 @@ from kernels.device import assumed
 from kernels.gate import Activation
 from kernels.moe.expert_products import Expert
 from kernels.moe.experts import experts
-from kernels.moe.packed_products import CONFIGS, PackedExpert, _default
-from kernels.quantized.packed import Kind, pack, reference
+from kernels.moe.packed_products import CANDIDATE_CONFIGS, PackedExpert, _default
+from kernels.quantized.packed import CodeKind, pack, reference
 from kernels.tuning import Config
 from tests.kernels.moe.test_experts import Problem
 from tests.kernels.moe.test_experts import drawn as chosen_of
@@ -23,7 +23,7 @@ SMALL = Config({"TILE": 16, "RUNS": 1, "GROUP": 2}, warps=4, stages=2)
 
 
 def product(
-    kind: Kind, count: int, outputs: int, inputs: int, group: int, device: torch.device, offsets: bool, bias: bool
+    kind: CodeKind, count: int, outputs: int, inputs: int, group: int, device: torch.device, offsets: bool, bias: bool
 ) -> tuple[PackedExpert, Expert]:
     """Returns packed weights of all experts, and the numbers that they stand for in fp64."""
     each = [pack([drawn(kind, outputs, inputs, group, offsets=offsets)], device) for _ in range(count)]
@@ -40,7 +40,7 @@ def product(
 
 
 def check(
-    kind: Kind,
+    kind: CodeKind,
     device: torch.device,
     *,
     tokens: int = 5,
@@ -69,7 +69,7 @@ def check(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("offsets", [False, True])
-def test_every_kind(kind: Kind, offsets: bool, device: torch.device) -> None:
+def test_every_kind(kind: CodeKind, offsets: bool, device: torch.device) -> None:
     check(kind, device, offsets=offsets)
 
 
@@ -83,7 +83,7 @@ def test_odd_sizes_and_groups(hidden: int, intermediate: int, group: int, device
     check("int8", device, hidden=hidden, intermediate=intermediate, group=group, bias=True)
 
 
-@pytest.mark.parametrize("config", [None, *CONFIGS], ids=str)
+@pytest.mark.parametrize("config", [None, *CANDIDATE_CONFIGS], ids=str)
 def test_every_candidate_computes_the_same(config: Config | None, device: torch.device) -> None:
     check("int4", device, tokens=20, hidden=130, intermediate=70, config=config)
 
@@ -95,12 +95,12 @@ def test_on_hopper_tiles_of_many_rows_have_128_outputs() -> None:
     for sm in ((8, 0), (9, 0), (10, 0)):
         with assumed(*sm):
             tiles[sm] = [_default(x, rows).tiles["TILE"] for rows in (16, 64, 128)]
-            assert _default(x.float(), 64) is CONFIGS[-1]
+            assert _default(x.float(), 64) is CANDIDATE_CONFIGS[-1]
     assert tiles == {(8, 0): [64, 64, 64], (9, 0): [64, 128, 128], (10, 0): [64, 64, 64]}
 
 
 @pytest.mark.parametrize("kind", ["int4", "fp8"])
-def test_in_a_short_format_weights_are_rounded_to_it(kind: Kind, device: torch.device) -> None:
+def test_in_a_short_format_weights_are_rounded_to_it(kind: CodeKind, device: torch.device) -> None:
     """Shows that they are a dequantized model's, but where an output has one scale; what is between the products, and
     the outputs, are rounded too: a few units of the largest."""
     packed, numbers = product(kind, 4, 48, 40, 32, device, offsets=False, bias=False)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.moe.route import CANDIDATES, Routing, reference, route, unsupported
+from kernels.moe.route import CANDIDATE_CONFIGS, Routing, reference, route, unsupported
 from kernels.tuning import Config
 from tests.kernels.poison import poisoned
 
@@ -52,7 +52,7 @@ def test_the_choice_is_that_of_float64(
     check(logits_of(tokens, experts, device), routing, correction)
 
 
-@pytest.mark.parametrize("config", CANDIDATES, ids=str)
+@pytest.mark.parametrize("config", CANDIDATE_CONFIGS, ids=str)
 def test_every_candidate_computes_the_same(config: Config, device: torch.device) -> None:
     check(logits_of(3, 256, device), DEEPSEEK_3, torch.zeros(256, device=device), config)
 

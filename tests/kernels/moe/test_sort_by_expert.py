@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.moe.sort_by_expert import CANDIDATES, NOBODY, Tiles, most_tiles, reference, sort_by_expert
+from kernels.moe.sort_by_expert import CANDIDATE_CONFIGS, NO_PAIR, Tiles, most_tiles, reference, sort_by_expert
 from kernels.tuning import Config
 from tests.kernels.poison import poisoned
 
@@ -20,7 +20,7 @@ def check(chosen: Tensor, experts: int, rows: int, config: Config | None = None)
         found = sort_by_expert(chosen, experts, rows, config=config)
     expected = reference(chosen, experts, rows)
     assert torch.equal(found.owners, expected.owners)
-    needed = int((found.owners != NOBODY).sum()) * rows
+    needed = int((found.owners != NO_PAIR).sum()) * rows
     assert torch.equal(found.pairs[:needed], expected.pairs[:needed])
     assert expected.pairs.sort().values[-chosen.numel() or needed :].tolist() == [*range(chosen.numel())]
     return found
@@ -39,7 +39,7 @@ def test_pairs_are_in_tiles_of_their_experts(
 @pytest.mark.parametrize("expert", [0, 5, 30])
 def test_all_pairs_on_one_expert(expert: int, device: torch.device) -> None:
     found = check(torch.full((40, 1), expert, dtype=torch.int32, device=device), 31, 16)
-    assert found.owners[:3].tolist() == [expert] * 3 and (found.owners[3:] == NOBODY).all()
+    assert found.owners[:3].tolist() == [expert] * 3 and (found.owners[3:] == NO_PAIR).all()
 
 
 def test_more_tiles_than_are_written_at_once(device: torch.device) -> None:
@@ -48,7 +48,7 @@ def test_more_tiles_than_are_written_at_once(device: torch.device) -> None:
     check(torch.zeros_like(chosen), 3, 2, Config({"CHUNK": 16}, warps=1))
 
 
-@pytest.mark.parametrize("config", CANDIDATES, ids=str)
+@pytest.mark.parametrize("config", CANDIDATE_CONFIGS, ids=str)
 def test_every_candidate_computes_the_same(config: Config, device: torch.device) -> None:
     check(drawn(300, 6, 20, device), 20, 16, config)
 

@@ -7,7 +7,7 @@ import torch
 
 from kernels.gate import Activation
 from kernels.quantized.gate_rows import gate_rows, reference
-from kernels.quantized.rows import RowForm
+from kernels.quantized.rows import RowFormat
 from tests.kernels.poison import poisoned
 from tests.kernels.quantized.test_norm_rows import same
 from tests.kernels.quantized.test_rows import FORMS
@@ -16,7 +16,7 @@ from tests.kernels.quantized.test_rows import FORMS
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
 @pytest.mark.parametrize("width", [97, 300])
 def test_the_bits_are_those_of_two_launches(
-    form: RowForm, width: int, device: torch.device, dtype: torch.dtype
+    form: RowFormat, width: int, device: torch.device, dtype: torch.dtype
 ) -> None:
     gate_up = torch.randn(3, 2 * width, device=device, dtype=dtype)
     for activation in get_args(Activation):

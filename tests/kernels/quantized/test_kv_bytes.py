@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.attention.attention_tiles import PLAIN, Scoring
+from kernels.attention.attention_tiles import PLAIN_SCORES, ScoreParams
 from kernels.attention.paged_decode_attention import paged_decode_attention
 from kernels.attention.prefill_attention import prefill_attention, reference
-from kernels.quantized.kv_bytes import reference_numbers, reference_packed
+from kernels.quantized.kv_bytes import reference_dequantized, reference_packed
 from kernels.rope_and_store import rope_and_store
 from kernels.tuning import Config
 from tests.kernels.paged_problem import Paged, assert_attends, paged_problem
@@ -55,16 +55,18 @@ def test_what_is_stored_is_the_references_to_the_bit(
 def quantized(problem: Paged, form: torch.dtype) -> tuple[Paged, Paged]:
     """Returns the problem over bytes, and over the numbers that they mean."""
     packed = reference_packed(problem.pool, form)
-    meant = reference_numbers(packed, problem.queries.shape[2])
+    meant = reference_dequantized(packed, problem.queries.shape[2])
     return replace(problem, pool=packed), replace(problem, pool=meant.to(problem.queries.dtype))
 
 
 @FORMS
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["fp32", "fp16"])
 @pytest.mark.parametrize("config", [DECODE, WITHOUT_TENSOR_CORES], ids=["tensor cores", "without"])
-@pytest.mark.parametrize("scoring", [PLAIN, Scoring(window=20, softcap=30.0)], ids=["plain", "window and cap"])
+@pytest.mark.parametrize(
+    "scoring", [PLAIN_SCORES, ScoreParams(window=20, softcap=30.0)], ids=["plain", "window and cap"]
+)
 def test_decodes_attend_to_the_numbers(
-    form: torch.dtype, dtype: torch.dtype, config: Config, scoring: Scoring, device: torch.device
+    form: torch.dtype, dtype: torch.dtype, config: Config, scoring: ScoreParams, device: torch.device
 ) -> None:
     given, meant = quantized(
         paged_problem([(1, 37), (1, 1), (1, 70)], dtype, device, heads=6, kv_heads=2, dim=48, block=8), form
@@ -77,9 +79,11 @@ def test_decodes_attend_to_the_numbers(
 
 @FORMS
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["fp32", "fp16"])
-@pytest.mark.parametrize("scoring", [PLAIN, Scoring(window=20, softcap=30.0)], ids=["plain", "window and cap"])
+@pytest.mark.parametrize(
+    "scoring", [PLAIN_SCORES, ScoreParams(window=20, softcap=30.0)], ids=["plain", "window and cap"]
+)
 def test_prompts_attend_to_the_numbers(
-    form: torch.dtype, dtype: torch.dtype, scoring: Scoring, device: torch.device
+    form: torch.dtype, dtype: torch.dtype, scoring: ScoreParams, device: torch.device
 ) -> None:
     given, meant = quantized(
         paged_problem([(5, 37), (20, 20), (1, 70)], dtype, device, heads=6, kv_heads=2, dim=48, block=8), form

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels.attention.decode_pieces import Pieces
 from kernels.attention.latent_decode_attention import latent_decode_attention
 from kernels.attention.latent_prefill_attention import latent_prefill_attention
-from kernels.quantized.kv_bytes import reference_numbers, reference_packed
+from kernels.attention.split_kv import SplitPlan
+from kernels.quantized.kv_bytes import reference_dequantized, reference_packed
 from kernels.store_latents import store_latents
 from kernels.tuning import Config
 from tests.kernels.latent_problem import Latents, assert_attends, latent_problem
@@ -53,7 +53,7 @@ def test_what_is_stored_is_the_references_to_the_bit(
     assert torch.equal(*(way.nan_to_num(9) for way in ways)), "queries are the same"
     expected = reference_packed(numbers, form, LATENT, ROPE)
     assert torch.equal(pool.view(torch.uint8), expected.view(torch.uint8))
-    meant = reference_numbers(pool, LATENT, ROPE)
+    meant = reference_dequantized(pool, LATENT, ROPE)
     assert meant[1, 0, 0, :LATENT].isnan().all() and meant[1, 0, 0, LATENT:].isfinite().all()
 
 
@@ -63,7 +63,7 @@ def quantized(problem: Latents, form: torch.dtype) -> tuple[Latents, Latents]:
     In the first, keys are larger and their queries smaller, by a power of two: products are the same.
     """
     packed = reference_packed(problem.pool, form, LATENT, ROPE)
-    meant = reference_numbers(packed, LATENT, ROPE).to(problem.queries.dtype)
+    meant = reference_dequantized(packed, LATENT, ROPE).to(problem.queries.dtype)
     block = problem.pool.shape[2]
     scales = packed.view(torch.uint8)[..., -2 * block :].view(torch.bfloat16)  # of keys, which are the last
     scales *= KEYS_LARGER
@@ -80,7 +80,7 @@ def test_decodes_attend_to_the_numbers(form: torch.dtype, dtype: torch.dtype, cu
     problem = latent_problem([(1, 37), (1, 1), (1, 0), (1, 70)], dtype, device, heads=20, latent=LATENT, rope=ROPE)
     given, meant = quantized(problem, form)
     owners, starts = [0, 0, 1, 2, 3, 3, 3], [0, 2, 3, 4, 7]
-    pieces = Pieces(*(torch.tensor(numbers, dtype=torch.int32, device=device) for numbers in (owners, starts)))
+    pieces = SplitPlan(*(torch.tensor(numbers, dtype=torch.int32, device=device) for numbers in (owners, starts)))
     found = latent_decode_attention(
         given.queries,
         given.pool,

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from kernels.quantized.norm_rows import CANDIDATES, norm_rows, reference
-from kernels.quantized.rows import RowForm, Rows
+from kernels.quantized.norm_rows import CANDIDATE_CONFIGS, norm_rows, reference
+from kernels.quantized.rows import QuantizedRows, RowFormat
 from kernels.tuning import Config
 from tests.kernels.poison import poisoned
 from tests.kernels.quantized.test_rows import FORMS
@@ -12,7 +12,7 @@ from tests.kernels.quantized.test_rows import FORMS
 EPS = 1e-5
 
 
-def same(one: Rows, other: Rows) -> bool:
+def same(one: QuantizedRows, other: QuantizedRows) -> bool:
     """Compares bits."""
     return one.values.view(torch.uint8).equal(other.values.view(torch.uint8)) and one.scales.equal(other.scales)
 
@@ -20,7 +20,7 @@ def same(one: Rows, other: Rows) -> bool:
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
 @pytest.mark.parametrize("width", [97, 300])
 def test_the_bits_are_those_of_two_launches(
-    form: RowForm, width: int, device: torch.device, dtype: torch.dtype
+    form: RowFormat, width: int, device: torch.device, dtype: torch.dtype
 ) -> None:
     hidden, change = (torch.randn(3, width, device=device, dtype=dtype) for _ in range(2))
     weight = torch.randn(width, device=device)
@@ -32,7 +32,7 @@ def test_the_bits_are_those_of_two_launches(
         assert ours.equal(theirs) and (added is None or not ours.equal(hidden))
 
 
-@pytest.mark.parametrize("config", CANDIDATES, ids=str)
+@pytest.mark.parametrize("config", CANDIDATE_CONFIGS, ids=str)
 def test_every_candidate_computes_the_same(config: Config, device: torch.device) -> None:
     """A sum of squares may have another order, which moves a quotient to the other side of a middle once in a while."""
     hidden, weight = torch.randn(3, 300, device=device), torch.randn(300, device=device)

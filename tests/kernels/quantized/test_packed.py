@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.quantized.packed import Kind, pack, reference, unsupported
+from kernels.quantized.packed import CodeKind, pack, reference, unsupported
 from tests.kernels.quantized.weights import KINDS, drawn, exact
 
 CPU = torch.device("cpu")
@@ -12,7 +12,7 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("inputs", "group"), [(1, 1), (33, 32), (64, 64), (100, 32), (200, 128), (70, 70)])
 @pytest.mark.parametrize("offsets", [False, True])
-def test_a_packed_weight_stands_for_the_same(kind: Kind, inputs: int, group: int, offsets: bool) -> None:
+def test_a_packed_weight_stands_for_the_same(kind: CodeKind, inputs: int, group: int, offsets: bool) -> None:
     parts = [drawn(kind, outputs, inputs, group, offsets=offsets) for outputs in (3, 5)]
     found = reference(pack(parts, CPU))
     expected = torch.cat([exact(part) for part in parts])

@@ -6,8 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.quantized.packed import Coded, Kind, pack
-from kernels.quantized.product import CANDIDATES, CUT, ROWS, parts_of, product, rows_for, unsupported
+from kernels.quantized.packed import CodeKind, WeightCodes, pack
+from kernels.quantized.product import (
+    CANDIDATE_CONFIGS,
+    MAX_SPLIT_K_ROWS,
+    ROW_TILES,
+    parts_of,
+    product,
+    rows_for,
+    unsupported,
+)
 from kernels.tuning import Config
 from tests.kernels.paged_problem import WALK
 from tests.kernels.poison import poisoned
@@ -16,7 +24,9 @@ from tests.kernels.quantized.weights import KINDS, drawn, exact, magnitudes
 SMALL = Config({"TILE": 16, "RUNS": 2}, warps=4, stages=2)
 
 
-def check(weight: Coded, x: Tensor, bias: Tensor | None = None, config: Config | None = SMALL, parts: int = 1) -> None:
+def check(
+    weight: WeightCodes, x: Tensor, bias: Tensor | None = None, config: Config | None = SMALL, parts: int = 1
+) -> None:
     """Weights are wrong by 3 units of fp32 of their terms, and rounded to the format; a sum of n products is wrong by
     WALK sqrt(n) units of fp32 of the sum of their magnitudes (see paged_problem.py), a scale behind it and the bias by
     3, each part by one more; and the result is rounded."""
@@ -38,19 +48,21 @@ def check(weight: Coded, x: Tensor, bias: Tensor | None = None, config: Config |
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("inputs", "group"), [(31, 31), (100, 32), (128, 64), (256, 128)])
-def test_every_kind_and_group(kind: Kind, inputs: int, group: int, device: torch.device, dtype: torch.dtype) -> None:
+def test_every_kind_and_group(
+    kind: CodeKind, inputs: int, group: int, device: torch.device, dtype: torch.dtype
+) -> None:
     check(drawn(kind, 19, inputs, group), torch.randn(3, inputs, device=device, dtype=dtype))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("inputs", "group"), [(100, 32), (90, 90)])
-def test_offsets(kind: Kind, inputs: int, group: int, device: torch.device, dtype: torch.dtype) -> None:
+def test_offsets(kind: CodeKind, inputs: int, group: int, device: torch.device, dtype: torch.dtype) -> None:
     weight = drawn(kind, 19, inputs, group, offsets=True)
     check(weight, torch.randn(2, inputs, device=device, dtype=dtype), torch.randn(19, device=device, dtype=dtype))
 
 
 @pytest.mark.parametrize(("kind", "group"), [("int8", 16), ("fp8", 48)])
-def test_groups_that_end_within_a_run(kind: Kind, group: int, device: torch.device, dtype: torch.dtype) -> None:
+def test_groups_that_end_within_a_run(kind: CodeKind, group: int, device: torch.device, dtype: torch.dtype) -> None:
     for offsets in (False, True):
         weight = drawn(kind, 17, 112, group, offsets=offsets)
         check(weight, torch.randn(2, 112, device=device, dtype=dtype))
@@ -69,7 +81,7 @@ def test_sums_in_parts(parts: int, device: torch.device, dtype: torch.dtype) -> 
         check(weight, torch.randn(3, 400, device=device, dtype=dtype), bias, parts=parts)
 
 
-@pytest.mark.parametrize("config", [None, *CANDIDATES], ids=str)
+@pytest.mark.parametrize("config", [None, *CANDIDATE_CONFIGS], ids=str)
 def test_every_candidate_computes_the_same(config: Config | None, device: torch.device) -> None:
     for weight in (drawn("int4", 70, 300, 32), drawn("int4", 70, 300, 128), drawn("fp8", 70, 300, 300)):
         check(weight, torch.randn(2, 300, device=device), config=config)
@@ -131,8 +143,17 @@ def test_few_outputs_are_cut_into_parts_that_fill_the_device(monkeypatch: pytest
     cpu = torch.device("cpu")
     assert [parts_of(64, tiles, cpu) for tiles in (1, 64, 448, 2000)] == [16, 8, 1, 1]
     assert parts_of(7, 1, cpu) == 1, "a part of a few steps is over before its loads have come"
-    assert [rows_for(rows) for rows in (1, 16, 17, 64, 65, CUT, CUT + 1, 9999)] == [16, 16, 32, 64, 128, 128, 128, 128]
-    assert ROWS[-1] == CUT, "rows whose sums are cut are those of a single tile"
+    assert [rows_for(rows) for rows in (1, 16, 17, 64, 65, MAX_SPLIT_K_ROWS, MAX_SPLIT_K_ROWS + 1, 9999)] == [
+        16,
+        16,
+        32,
+        64,
+        128,
+        128,
+        128,
+        128,
+    ]
+    assert ROW_TILES[-1] == MAX_SPLIT_K_ROWS, "rows whose sums are cut are those of a single tile"
 
 
 def test_other_formats_are_named() -> None:

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from kernels.device import assumed
-from kernels.quantized.packed import Coded, pack
-from kernels.quantized.row_product import CANDIDATES, row_form, row_product
-from kernels.quantized.rows import Rows, dequantized, quantize_rows
+from kernels.quantized.packed import WeightCodes, pack
+from kernels.quantized.row_product import CANDIDATE_CONFIGS, row_format, row_product
+from kernels.quantized.rows import QuantizedRows, dequantized, quantize_rows
 from kernels.tuning import Config
 from tests.kernels.paged_problem import WALK
 from tests.kernels.poison import poisoned
@@ -20,13 +20,13 @@ KINDS = ("int8", "fp8")
 CPU = torch.device("cpu")
 
 
-def quantized(weight: Coded, x: Tensor) -> Rows:
-    form = row_form(pack([weight], x.device), x.device)
+def quantized(weight: WeightCodes, x: Tensor) -> QuantizedRows:
+    form = row_format(pack([weight], x.device), x.device)
     assert form is not None
     return quantize_rows(x, form)
 
 
-def check(weight: Coded, x: Tensor, bias: Tensor | None = None, config: Config | None = SMALL) -> None:
+def check(weight: WeightCodes, x: Tensor, bias: Tensor | None = None, config: Config | None = SMALL) -> None:
     """Rows are what they stand for. A sum of n products is wrong by WALK sqrt(n) units of fp32 of their magnitudes (see
     paged_problem.py), one of int8 by 1 unit; scales, their product and the bias are 4 more. A GPU may keep 14 digits of
     a sum of fp8 only. The result is rounded."""
@@ -54,7 +54,7 @@ def test_every_kind_and_group(kind: str, inputs: int, group: int, device: torch.
     check(weight, torch.randn(19, inputs, device=device, dtype=dtype), torch.randn(35, device=device, dtype=dtype))
 
 
-@pytest.mark.parametrize("config", CANDIDATES, ids=str)
+@pytest.mark.parametrize("config", CANDIDATE_CONFIGS, ids=str)
 def test_every_candidate_computes_the_same(config: Config, device: torch.device) -> None:
     for weight in (drawn("int8", 100, 300, 300), drawn("fp8", 100, 300, 128)):
         check(weight, torch.randn(130, 300, device=device), config=config)
@@ -63,7 +63,7 @@ def test_every_candidate_computes_the_same(config: Config, device: torch.device)
 def test_int8_is_summed_exactly(device: torch.device) -> None:
     """In fp32 each of these sums would lose the last digit."""
     inputs = 4096
-    weight = Coded(torch.full((16, inputs), 127, dtype=torch.int8), torch.ones(16, 1), inputs)
+    weight = WeightCodes(torch.full((16, inputs), 127, dtype=torch.int8), torch.ones(16, 1), inputs)
     weight.values[:, -1] = torch.arange(16, dtype=torch.int8)
     x = torch.full((16, inputs), 127.0, device=device)
     found = row_product(quantized(weight, x), pack([weight], device), None, torch.empty(16, 16, device=device))
@@ -122,7 +122,7 @@ def test_who_multiplies_bytes() -> None:
     found = {}
     for capability in ((8, 0), (8, 9), (9, 0), (10, 0), (12, 0)):
         with assumed(*capability):
-            forms = [row_form(pack([drawn(kind, 4, 64, 64)], CPU), CPU) for kind in KINDS]  # type: ignore[arg-type]
+            forms = [row_format(pack([drawn(kind, 4, 64, 64)], CPU), CPU) for kind in KINDS]  # type: ignore[arg-type]
         found[capability] = [form is not None for form in forms]
     assert found == {
         (8, 0): [True, False],
@@ -142,4 +142,4 @@ def test_weights_that_rows_are_not_quantized_for() -> None:
         drawn("fp8", 4, 192, 96),
         drawn("int8", 1, 40000, 40000),
     ]
-    assert [row_form(pack([weight], CPU), CPU) for weight in others] == [None] * len(others)
+    assert [row_format(pack([weight], CPU), CPU) for weight in others] == [None] * len(others)

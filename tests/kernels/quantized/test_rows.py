@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from kernels.quantized.rows import (
-    CANDIDATES,
-    LEAST,
-    MOST,
-    WIDEST,
-    RowForm,
+    CANDIDATE_CONFIGS,
+    LARGEST_VALUES,
+    MAX_WIDTH,
+    MIN_MAGNITUDE,
+    QuantizedRows,
+    RowFormat,
     RowKind,
-    Rows,
     dequantized,
     quantize_rows,
     reference,
@@ -25,7 +25,7 @@ from tests.benchmarks.test_compile_kernels import compiled_by
 from tests.kernels.poison import poisoned
 
 ALL = 1 << 30
-FORMS = [RowForm("int8", ALL), RowForm("int8", 32), RowForm("fp8", ALL), RowForm("fp8", 128)]
+FORMS = [RowFormat("int8", ALL), RowFormat("int8", 32), RowFormat("fp8", ALL), RowFormat("fp8", 128)]
 UNIT = 2**-24
 ROUNDING = "0f4B400000|0f46800000"
 """What is added so that the last bits are those of an integer, or of a multiple of 2^-9."""
@@ -48,12 +48,12 @@ with compiling() as driver:
 """
 
 
-def check(found: Rows, x: Tensor) -> None:
+def check(found: QuantizedRows, x: Tensor) -> None:
     """A scale is wrong by 2 units, or 4 by a GPU's division, and so is what a number is multiplied by, whose product is
     rounded once more. Then an integer is wrong by half of one, and e4m3 by a 16th of it or, below 2^-6, by 2^-10."""
     form, (rows, width) = found.form, x.shape
     groups = [part for part in x.double().split(form.group, 1)]
-    expected = torch.stack([part.abs().amax(1).clamp(min=LEAST) / MOST[form.kind] for part in groups])
+    expected = torch.stack([part.abs().amax(1).clamp(min=MIN_MAGNITUDE) / LARGEST_VALUES[form.kind] for part in groups])
     assert found.scales.shape == (form.groups(width), rows) and found.values.shape == (rows, -(-width // 32) * 32)
     assert not found.values[:, width:].float().any()
     assert ((found.scales.double() - expected).abs() <= 4 * UNIT * expected).all()
@@ -65,7 +65,7 @@ def check(found: Rows, x: Tensor) -> None:
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
 @pytest.mark.parametrize("width", [1, 31, 200])
-def test_every_number_is_the_nearest(form: RowForm, width: int, device: torch.device, dtype: torch.dtype) -> None:
+def test_every_number_is_the_nearest(form: RowFormat, width: int, device: torch.device, dtype: torch.dtype) -> None:
     sizes = torch.logspace(-3, 2, 5, device=device, dtype=dtype)
     x = torch.randn(5, width, device=device, dtype=dtype) * sizes[:, None]
     with poisoned():
@@ -74,7 +74,7 @@ def test_every_number_is_the_nearest(form: RowForm, width: int, device: torch.de
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
-def test_values_are_those_of_torchs_operators(form: RowForm, device: torch.device) -> None:
+def test_values_are_those_of_torchs_operators(form: RowFormat, device: torch.device) -> None:
     """To the bit: in bf16 many numbers are in the middle of two, such as the half of a row's largest."""
     for seed in range(20):
         generator = torch.Generator().manual_seed(seed)
@@ -97,37 +97,37 @@ def test_the_compiler_fuses_nothing_that_decides_about_a_value(sm: int, tmp_path
         assert "div.full" not in source and "fma." not in source
 
 
-@pytest.mark.parametrize("config", CANDIDATES, ids=str)
+@pytest.mark.parametrize("config", CANDIDATE_CONFIGS, ids=str)
 def test_every_candidate_computes_the_same(config: Config, device: torch.device) -> None:
     x = torch.randn(3, 700, device=device)
-    check(quantize_rows(x, RowForm("fp8", 128), config=config), x)
+    check(quantize_rows(x, RowFormat("fp8", 128), config=config), x)
 
 
-@pytest.mark.parametrize("kind", MOST)
+@pytest.mark.parametrize("kind", LARGEST_VALUES)
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
 def test_a_row_that_is_not_finite_leaves_the_others(kind: RowKind, wrong: float, device: torch.device) -> None:
     x = torch.randn(3, 40, device=device)
-    plain = quantize_rows(x, RowForm(kind, ALL))
+    plain = quantize_rows(x, RowFormat(kind, ALL))
     x[1, 7] = wrong
-    found = quantize_rows(x, RowForm(kind, ALL))
+    found = quantize_rows(x, RowFormat(kind, ALL))
     assert not found.scales[0, 1].isfinite()
     assert found.scales[:, ::2].equal(plain.scales[:, ::2])
     assert found.values[::2].float().equal(plain.values[::2].float())
 
 
-@pytest.mark.parametrize("kind", MOST)
+@pytest.mark.parametrize("kind", LARGEST_VALUES)
 def test_what_is_next_to_nothing_becomes_finite_numbers(kind: RowKind, device: torch.device) -> None:
     x = torch.stack((torch.zeros(40), torch.full((40,), 1e-38), torch.full((40,), 1e38))).to(device)
-    found = quantize_rows(x, RowForm(kind, ALL))
+    found = quantize_rows(x, RowFormat(kind, ALL))
     assert found.scales.isfinite().all()
     check(found, x)
     assert not found.values[0].float().any()
 
 
 def test_no_rows_give_no_rows(device: torch.device) -> None:
-    assert quantize_rows(torch.empty(0, 40, device=device), RowForm("int8", 32)).scales.shape == (2, 0)
+    assert quantize_rows(torch.empty(0, 40, device=device), RowFormat("int8", 32)).scales.shape == (2, 0)
 
 
 def test_what_is_too_wide_is_refused_by_name() -> None:
-    assert unsupported(WIDEST) == ""
-    assert unsupported(WIDEST + 1) == "rows of up to 32768 values are quantized, not of 32769"
+    assert unsupported(MAX_WIDTH) == ""
+    assert unsupported(MAX_WIDTH + 1) == "rows of up to 32768 values are quantized, not of 32769"

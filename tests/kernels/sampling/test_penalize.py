@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.sampling.penalize import CANDIDATES, penalize, reference
+from kernels.sampling.penalize import CANDIDATE_CONFIGS, penalize, reference
 from kernels.tuning import Config
 from tests.kernels.poison import poisoned
 
@@ -43,6 +43,6 @@ def test_penalties_are_the_references(vocab: int, device: torch.device) -> None:
     assert_same(vocab, device)
 
 
-@pytest.mark.parametrize("config", CANDIDATES, ids=str)
+@pytest.mark.parametrize("config", CANDIDATE_CONFIGS, ids=str)
 def test_every_candidate_computes_the_same(config: Config, device: torch.device) -> None:
     assert_same(4500, device, config)

@@ -7,7 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.sampling.sample import CANDIDATES, LEAST_PART, part_count, reference, reference_noise, sample, unsupported
+from kernels.sampling.sample import (
+    CANDIDATE_CONFIGS,
+    MIN_PART_LOGITS,
+    part_count,
+    reference,
+    reference_noise,
+    sample,
+    unsupported,
+)
 from kernels.sampling.score_floor import MAX_PARTS, MAX_VOCAB
 from kernels.tuning import Config
 from tests.kernels.draws import Settings, fenced, poisoned, samples_of
@@ -44,7 +52,7 @@ def test_draws_are_the_references(device: torch.device, dtype: torch.dtype, voca
 @pytest.mark.parametrize("samples", [1, 20])
 def test_draws_without_filters_are_the_references(device: torch.device, dtype: torch.dtype, samples: int) -> None:
     """Also where the settings have filters, of which nobody spoke."""
-    logits = fenced(1, 3 * LEAST_PART + 5, dtype, device, seed=samples, spread=0.5)
+    logits = fenced(1, 3 * MIN_PART_LOGITS + 5, dtype, device, seed=samples, spread=0.5)
     settings = samples_of([0] * samples, [Settings(0.8, top_k=1)] * samples, device)
     keys = random_bits(samples, 2, seed=3, device=device)
     tokens, _ = sample(logits, settings, keys, filtered=False)
@@ -52,7 +60,7 @@ def test_draws_without_filters_are_the_references(device: torch.device, dtype: t
     assert samples == 1 or len(set(tokens.tolist())) > 15, "samples of a flat row differ"
 
 
-@pytest.mark.parametrize(("config", "parts"), [*zip(CANDIDATES, (1, 2, 5, 3), strict=True)])
+@pytest.mark.parametrize(("config", "parts"), [*zip(CANDIDATE_CONFIGS, (1, 2, 5, 3), strict=True)])
 def test_of_equal_scores_the_lowest_id_is_drawn(device: torch.device, config: Config, parts: int) -> None:
     """Wherever they are: neighbours, in one lane of two tiles, in two parts."""
     ids = [(0, 1), (15, 2500), (700, 1724), (2048, 4999), (4998, 4999)]
@@ -108,7 +116,7 @@ def test_parts_fill_the_device_and_are_worth_a_program() -> None:
     counts = [part_count(samples, 128_256, 132) for samples in (1, 2, 8, 64, 256, 512, 5000)]
     assert counts[0] == 126 and counts[-1] == 1 and all(more >= fewer for more, fewer in pairwise(counts))
     assert part_count(1, MAX_VOCAB, 132) == MAX_PARTS
-    assert part_count(3, 10, 132) == part_count(1, LEAST_PART, 132) == 1
+    assert part_count(3, 10, 132) == part_count(1, MIN_PART_LOGITS, 132) == 1
 
 
 def test_what_cannot_be_sampled_is_named() -> None:

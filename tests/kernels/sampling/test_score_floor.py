@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.sampling.score_floor import CANDIDATES, reference, score_floor
+from kernels.sampling.score_floor import CANDIDATE_CONFIGS, reference, score_floor
 from tests.kernels.draws import Settings, fenced, poisoned, samples_of
 
 KINDS = [
@@ -46,7 +46,7 @@ def test_parts_and_tiles_do_not_move_a_threshold(device: torch.device) -> None:
     kinds = [Settings(top_k=17, top_p=0.8), Settings(0.4, top_p=0.99), Settings(top_k=1)]
     expected = floors(logits, kinds)
     assert torch.equal(floors(logits, kinds, parts=4), expected)
-    again = score_floor(logits, samples_of([0, 1, 2], kinds, device), parts=4, config=CANDIDATES[1])
+    again = score_floor(logits, samples_of([0, 1, 2], kinds, device), parts=4, config=CANDIDATE_CONFIGS[1])
     assert torch.equal(again, expected)
 
 

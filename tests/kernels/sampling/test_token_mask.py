@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.sampling.token_mask import CANDIDATES, reference, token_mask
+from kernels.sampling.token_mask import CANDIDATE_CONFIGS, reference, token_mask
 from kernels.tuning import Config
 from tests.kernels.poison import poisoned
 
@@ -37,6 +37,6 @@ def test_masks_are_the_references(vocab: int, device: torch.device) -> None:
     assert_same(vocab, device)
 
 
-@pytest.mark.parametrize("config", CANDIDATES, ids=str)
+@pytest.mark.parametrize("config", CANDIDATE_CONFIGS, ids=str)
 def test_every_candidate_computes_the_same(config: Config, device: torch.device) -> None:
     assert_same(4500, device, config)

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from contracts.scores import MAX_TOP_LOGPROBS
-from engine.backends.scorer import LEAST
+from engine.backends.scorer import MIN_LOGPROB
 from kernels.sampling import token_scores as kernel
-from kernels.sampling.token_scores import CANDIDATES, reference, token_scores
+from kernels.sampling.token_scores import CANDIDATE_CONFIGS, reference, token_scores
 from kernels.tuning import Config
 from tests.kernels.draws import fenced, poisoned
 
@@ -28,7 +28,7 @@ def agree(found: Tensor, expected: Tensor, top: int) -> None:
 
 
 def test_both_sides_know_the_same_limits() -> None:
-    assert (kernel.MOST_TOP.value, kernel.LEAST_LOGPROB.value) == (MAX_TOP_LOGPROBS, LEAST)
+    assert (kernel.MOST_TOP.value, kernel.LEAST_LOGPROB.value) == (MAX_TOP_LOGPROBS, MIN_LOGPROB)
 
 
 @pytest.mark.parametrize(("vocab", "top"), [(1, 1), (67, 5), (2048, 20), (5001, 20), (5001, 0)])
@@ -42,7 +42,7 @@ def test_scores_are_the_references(device: torch.device, dtype: torch.dtype, voc
     agree(found, reference(logits, rows, tokens, top), top)
 
 
-@pytest.mark.parametrize("config", CANDIDATES)
+@pytest.mark.parametrize("config", CANDIDATE_CONFIGS)
 def test_of_equal_logits_the_lower_id_comes_first(device: torch.device, config: Config) -> None:
     """In one tile, in neighbouring ones, and where one zero is negative."""
     logits = torch.full((1, 9000), -1.0, device=device)
@@ -61,7 +61,7 @@ def test_what_is_as_good_as_impossible_has_a_number(device: torch.device) -> Non
     row, token = torch.zeros(1, dtype=torch.int64, device=device), torch.tensor([1], device=device)
     found = token_scores(logits, row, token, 3)
     assert found[0, 2:5].tolist() == [2, 0, 1] and int(found[0, 1]) == 3
-    assert found[0, [0, 7]].view(torch.float32).tolist() == [LEAST, LEAST]
+    assert found[0, [0, 7]].view(torch.float32).tolist() == [MIN_LOGPROB, MIN_LOGPROB]
 
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])

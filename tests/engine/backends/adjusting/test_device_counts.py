@@ -6,14 +6,14 @@ from collections import Counter
 import torch
 
 from contracts.messages.sampling import Sampling
-from engine.backends.adjusting.asked import Asked
+from engine.backends.adjusting.asked import LogitChanges
 from engine.backends.adjusting.device_counts import FEWEST_ROWS, DeviceCounts
 from engine.backends.adjusting.row_changes import NONE_DEPENDS, RowChange
 from engine.plan import Work
 
 VOCAB, PROMPT = 19, 3
 CPU = torch.device("cpu")
-ASKED = Asked(Sampling(0, repetition_penalty=1.5), VOCAB)
+ASKED = LogitChanges(Sampling(0, repetition_penalty=1.5), VOCAB)
 
 
 def change(sequence: int, text: list[int]) -> RowChange:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from engine.backends.native.experts import router_arguments
-from engine.backends.native.library import ACTIVATIONS, FORMATS, NORMS, Heads, Rotation
+from engine.backends.native.library import ACTIVATION_CODES, DTYPE_CODES, NORM_CODES, Heads, Rotation
 from engine.model.attention import AttentionStep
 from engine.model.config import Activation, ExpertsMLP, HeadAttention, LatentAttention
 from engine.model.elementwise import Angles, Elementwise
@@ -22,7 +22,7 @@ class NativeElementwise(Elementwise[AttentionStep]):
 
     def __init__(self, native: ctypes.CDLL, ropes: Sequence[Rope], dtype: torch.dtype, eps: float) -> None:
         self._native = native
-        self._format = FORMATS[dtype]
+        self._format = DTYPE_CODES[dtype]
         self._dtype = dtype
         self._frequencies = {rope: inverse_frequencies(rope) for rope in ropes}
         self._eps = eps
@@ -81,7 +81,7 @@ class NativeElementwise(Elementwise[AttentionStep]):
             dim=dim,
             stride=heads.stride(0),
             tokens=tokens,
-            norm=NORMS[attention.norm],
+            norm=NORM_CODES[attention.norm],
             weight=None if weight is None else weight.data_ptr(),
             eps=self._eps,
         )
@@ -105,7 +105,14 @@ class NativeElementwise(Elementwise[AttentionStep]):
         parts = [(down[:, first:key], norm), *([] if query_norm is None else [(down[:, :first], query_norm)])]
         for part, weight in parts:
             heads = Heads(
-                1, 0, part.shape[1], part.stride(0), len(part), NORMS["head"], weight.data_ptr(), attention.norm_eps
+                1,
+                0,
+                part.shape[1],
+                part.stride(0),
+                len(part),
+                NORM_CODES["head"],
+                weight.data_ptr(),
+                attention.norm_eps,
             )
             self._native.baton_rotate(self._format, heads, None, part.data_ptr())
         self._turn(down[:, None, key:], angles)
@@ -120,7 +127,7 @@ class NativeElementwise(Elementwise[AttentionStep]):
         tokens, count, dim = heads.shape
         cosine, sine = angles
         rotation = Rotation(dim, cosine.data_ptr(), sine.data_ptr())
-        described = Heads(count, 0, heads.stride(1), heads.stride(0), tokens, NORMS["none"], None, 0)
+        described = Heads(count, 0, heads.stride(1), heads.stride(0), tokens, NORM_CODES["none"], None, 0)
         self._native.baton_rotate(self._format, described, rotation, heads.data_ptr())
 
     def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
@@ -128,7 +135,7 @@ class NativeElementwise(Elementwise[AttentionStep]):
         rows, width = gate_up.shape[0], gate_up.shape[1] // 2
         found = gate_up.new_empty((rows, width))
         self._native.baton_gate(
-            self._format, ACTIVATIONS[activation], gate_up.data_ptr(), rows, width, found.data_ptr()
+            self._format, ACTIVATION_CODES[activation], gate_up.data_ptr(), rows, width, found.data_ptr()
         )
         return found
 

@@ -10,8 +10,8 @@ import torch
 from msgspec import structs
 from torch import Tensor
 
-from engine.backends.native.attention import MAX_HEAD_DIM, TILE, NativeAttention, plan, unsupported
-from engine.backends.native.library import FORMATS, AttentionArguments
+from engine.backends.native.attention import MAX_HEAD_DIM, SOFTMAX_TILE, NativeAttention, plan, unsupported
+from engine.backends.native.library import DTYPE_CODES, AttentionArguments
 from engine.backends.reference.attention import ReferenceAttention
 from engine.model.batch import build_batch
 from tests.engine.backends.native.measures import random
@@ -26,7 +26,7 @@ ODD = {
 }
 HEADS = {"9/3": (3, 3), "14/2": (2, 7), "32/8": (8, 4), "4/4": (4, 1), "40/1": (1, 40)}
 """(KV heads, query heads that share one)."""
-FORMATS_TESTED = pytest.mark.parametrize("dtype", FORMATS, ids=["fp32", "bf16"])
+FORMATS_TESTED = pytest.mark.parametrize("dtype", DTYPE_CODES, ids=["fp32", "bf16"])
 LIMITS = {torch.float32: 1e-5, torch.bfloat16: 3 * 2**-9 + 2e-4}
 """The largest |found - expected| / sum of weight x |value|.
 
@@ -252,7 +252,9 @@ def test_units_cover_every_row_and_tile_once(native: ctypes.CDLL, threads_used: 
         position = shape[work][0] + row // 3
         assert sorted(tiles) == list(range(min(tiles), max(tiles) + 1)), "each tile once"
         seen = max(0, position - window + 1) if window else 0
-        assert min(tiles) * TILE <= seen and position < (max(tiles) + 1) * TILE, "as far as the row sees"
+        assert min(tiles) * SOFTMAX_TILE <= seen and position < (max(tiles) + 1) * SOFTMAX_TILE, (
+            "as far as the row sees"
+        )
     assert partials.numel() == 0 or threads_used > 1
 
 
@@ -267,7 +269,7 @@ def test_a_text_is_cut_by_what_its_window_shows_and_not_by_what_was_before(
         batch = build_batch(filled([(512 * windows - 1, 1), (700, 1)], 16, 1, 2)[1], 16, CPU, None)
         units, partials = plan(native, arguments, batch.query_lengths, batch.kv_lengths, threads_used)
         sizes = [(work, end - begin) for work, _, _, _, _, begin, end, _ in units.tolist()]
-        assert sum(size for work, size in sizes if work == 0) == 512 // TILE
+        assert sum(size for work, size in sizes if work == 0) == 512 // SOFTMAX_TILE
         cuts.append((sizes, partials.numel()))
     assert cuts[0] == cuts[1] == cuts[2]
 

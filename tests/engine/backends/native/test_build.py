@@ -17,7 +17,9 @@ from engine.backends.native.build import build
 @pytest.fixture(autouse=True)
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of each test's own. Nobody calls what is compiled here, so the compiler need not take its time."""
-    monkeypatch.setattr(module, "FLAGS", tuple("-O0" if flag == "-O3" else flag for flag in module.FLAGS))
+    monkeypatch.setattr(
+        module, "COMPILER_FLAGS", tuple("-O0" if flag == "-O3" else flag for flag in module.COMPILER_FLAGS)
+    )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
     return tmp_path / "baton"
@@ -28,7 +30,7 @@ def test_a_second_start_compiles_nothing(empty_cache: Path, monkeypatch: pytest.
     written = first.stat().st_mtime_ns
     assert build() == first and first.stat().st_mtime_ns == written
     assert list(empty_cache.iterdir()) == [first]
-    monkeypatch.setattr(module, "FLAGS", (*module.FLAGS, "-DOTHER"))
+    monkeypatch.setattr(module, "COMPILER_FLAGS", (*module.COMPILER_FLAGS, "-DOTHER"))
     assert build() != first
     monkeypatch.setattr(module, "processor", lambda: "another")
     assert len({first, build()} | set(empty_cache.iterdir())) == 3

@@ -10,7 +10,7 @@ import torch
 from msgspec import structs
 from torch import Tensor
 
-from engine.backends.native.experts import MOST_EXPERTS, ExpertsRoom, NativeExperts, layer_arguments
+from engine.backends.native.experts import MAX_EXPERTS, ExpertsBuffers, NativeExperts, layer_arguments
 from engine.backends.native.linears import NativeLinears
 from engine.backends.reference.elementwise import gated
 from engine.backends.reference.linear import ReferenceLinears
@@ -193,10 +193,10 @@ def test_what_is_not_finite_stays_in_its_row(native: ctypes.CDLL, dtype: torch.d
 
 
 def test_the_operator_has_room_for_so_many_experts(native: ctypes.CDLL) -> None:
-    mlp = ExpertsMLP(experts=MOST_EXPERTS, used=2, intermediate=2)
+    mlp = ExpertsMLP(experts=MAX_EXPERTS, used=2, intermediate=2)
     given = tensors(mlp, 3, torch.float32)
     x, (chosen, shares) = random(5, 3, seed=1), routed(5, mlp)
-    chosen[4, 1] = MOST_EXPERTS - 1
+    chosen[4, 1] = MAX_EXPERTS - 1
     found = native_experts(native, mlp, 3, torch.float32, given)(x, chosen, shares)
     assert relative_error(found, by_hand(x, chosen, shares, given, mlp.activation)) < 1e-4
 
@@ -229,6 +229,6 @@ def test_with_its_router_and_a_shared_expert(native: ctypes.CDLL, dtype: torch.d
         factor = (x.double() @ shared_gate.double().T).sigmoid() if gate else 1.0
         once = torch.zeros(tokens, 1, dtype=torch.int32), torch.ones(tokens, 1)
         expected += factor * by_hand(x, *once, [shared], mlp.activation)
-        room, found = ExpertsRoom(tokens, [mlp], hidden, dtype), torch.empty_like(x)
+        room, found = ExpertsBuffers(tokens, [mlp], hidden, dtype), torch.empty_like(x)
         native.baton_experts(arguments, room.arguments, x.data_ptr(), tokens, found.data_ptr())
         assert relative_error(found, expected) < 3 * limit, tokens

@@ -4,15 +4,15 @@ import gc
 
 import torch
 
-from engine.backends.native.huge_pages import LINE, MAPPING, HugePages
+from engine.backends.native.huge_pages import CACHE_LINE_BYTES, MAPPING_BYTES, HugePages
 
 
 def test_pieces_begin_at_a_line_and_do_not_overlap() -> None:
     pages = HugePages()
-    sizes = [1, LINE, 65, 0, MAPPING // 2, MAPPING // 2 + 1, MAPPING // 2, 100]
+    sizes = [1, CACHE_LINE_BYTES, 65, 0, MAPPING_BYTES // 2, MAPPING_BYTES // 2 + 1, MAPPING_BYTES // 2, 100]
     pieces = [pages.empty(size) for size in sizes]
     for number, piece in enumerate(pieces):
-        assert piece.numel() == sizes[number] and (not sizes[number] or piece.data_ptr() % LINE == 0)
+        assert piece.numel() == sizes[number] and (not sizes[number] or piece.data_ptr() % CACHE_LINE_BYTES == 0)
         piece.fill_(number + 1)
     for number, piece in enumerate(pieces):
         assert bool((piece == number + 1).all()), number

@@ -29,7 +29,7 @@ def test_expanded_works_give_the_references_tokens(
     """In fp32, where the engine itself expands none; whole prompts, chunks and decodes share steps."""
     directory = build_model(tmp_path / variant, VARIANTS[variant]())
     expected = golden(directory, make_prompts([1, 7, 15, 64, 65, 97, 140, 200], 320, seed=4), 8)
-    monkeypatch.setattr(latent_forms, "ABSORBED_ONLY", frozenset())
+    monkeypatch.setattr(latent_forms, "ABSORBED_ONLY_DTYPES", frozenset())
     seen: list[tuple[int, int]] = []
 
     class Watched(LatentForms):

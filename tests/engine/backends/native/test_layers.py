@@ -11,7 +11,7 @@ from engine.backends.native import latent_forms
 from engine.backends.native.attention import NativeAttentionStep
 from engine.backends.native.backend import NativeBackend
 from engine.backends.native.layers import NativeLayers
-from engine.backends.native.library import FORMATS
+from engine.backends.native.library import DTYPE_CODES
 from engine.model.batch import Batch, build_batch
 from engine.model.config import ModelConfig
 from engine.model.transformer import Layers, OperatorLayers
@@ -52,7 +52,9 @@ PLANS = {
 def test_two_calls_a_layer_equal_its_operators(
     variant: str, dtype: str, works: list[Work], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(latent_forms, "ABSORBED_ONLY", frozenset(FORMATS))  # the other form rounds other numbers
+    monkeypatch.setattr(
+        latent_forms, "ABSORBED_ONLY_DTYPES", frozenset(DTYPE_CODES)
+    )  # the other form rounds other numbers
     directory = build_model(tmp_path / variant, VARIANTS[variant]())
     engine = make_engine(directory, cpu_backend="native", dtype=dtype, kv_memory=1 << 20)
     config, backend, native = engine.model_config, engine.backend, engine.model._layers  # type: ignore[attr-defined]

@@ -11,9 +11,9 @@ from msgspec import structs
 from torch import Tensor
 
 from engine.backends.native.attention import NativeAttention
-from engine.backends.native.library import FORMATS
+from engine.backends.native.library import DTYPE_CODES
 from engine.backends.reference.attention import ReferenceAttention
-from engine.backends.reference.kv_rounding import DTYPES, rounded
+from engine.backends.reference.kv_rounding import KV_DTYPES, rounded
 from engine.model.attention import Attention, AttentionStep
 from engine.model.batch import build_batch
 from engine.model.config import HeadAttention
@@ -26,7 +26,7 @@ from tests.engine.backends.test_latent_attention import attention_of
 from tests.engine.configs import attention
 
 FORMS = pytest.mark.parametrize("form", ["int8", "fp8"])
-FORMATS_TESTED = pytest.mark.parametrize("dtype", FORMATS, ids=["fp32", "bf16"])
+FORMATS_TESTED = pytest.mark.parametrize("dtype", DTYPE_CODES, ids=["fp32", "bf16"])
 CASES: dict[str, tuple[AnyAttention, int]] = {
     "heads": (attention(6, 2, 64), 16),
     "a window": (attention(6, 2, 64, window=33), 8),
@@ -57,7 +57,7 @@ def stored(
     blocks = 1 + sum(len(work.blocks[0]) - 1 for work in plan.works)
     generator, size = torch.Generator().manual_seed(0), bytes_of_vector(layout, block)
     memory = torch.randint(256, (blocks, layout.vectors, size), generator=generator, dtype=torch.uint8)
-    backend = make([memory.view(DTYPES[form])], [attention], dtype)
+    backend = make([memory.view(KV_DTYPES[form])], [attention], dtype)
     earlier = [structs.replace(work, start=0, token_ids=[0] * work.start) for work in plan.works if work.start]
     before = [content[:start] for content, (start, _) in zip(contents, shape, strict=True) if start]
     behind = [content[start:] for content, (start, _) in zip(contents, shape, strict=True)]

@@ -75,8 +75,8 @@ def test_operators_for_avx2_give_the_tokens(
     target: str, made: Callable[[str], tuple[Path, Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Computes with operators as they are compiled for laptops, chosen as a user would: by the environment."""
-    monkeypatch.setenv(compiling.SETTING, target)
-    usual = compiling.build(compiling.NATIVE)
+    monkeypatch.setenv(compiling.TARGET_VARIABLE, target)
+    usual = compiling.build(compiling.NATIVE_TARGET)
     assert compiling.build() != usual
     for case in ("compressed-tensors", "gptq, 8 bits, experts", "fp8, blocks, latent"):
         directory, twin = made(case)

@@ -6,7 +6,7 @@ from transformers import AutoTokenizer
 from contracts.messages.sampling import Sampling
 from demo_model.corpus import conversations
 from demo_model.evaluate import prompt
-from engine.backends.adjuster import FORBIDDEN
+from engine.backends.adjuster import FORBIDDEN_LOGIT
 from engine.plan import Work
 from engine.speculation.verify.typical import DELTA, EPSILON, followed, likely, may_be_typical
 from tests.engine.drive import GREEDY
@@ -36,7 +36,7 @@ def test_likely_enough_is_what_the_papers_formula_says() -> None:
         Work(2, 4, [9], ([3],), HOT),
     ]
     logits = 3 * torch.randn(1 + 7 + 1, 40)
-    logits[1, 11] = FORBIDDEN
+    logits[1, 11] = FORBIDDEN_LOGIT
     found = likely(logits, works, torch.zeros(3 + 7 + 1, dtype=torch.int64))
     p = (logits / 0.7).softmax(-1)
     expected = [0] * 11

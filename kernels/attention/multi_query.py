@@ -14,17 +14,17 @@ from torch import Tensor
 
 from kernels.sizes import power_of_two, tile_count
 
-FEW = 8
-"""Queries of a work whose heads fill a tile, up to `MOST_ROWS` rows; of more there are several tiles."""
-LEAST_ROWS, MOST_ROWS = 16, 64
+QUERIES_PER_TILE = 8
+"""Queries of a work whose heads fill a tile, up to `MAX_TILE_ROWS` rows; of more there are several tiles."""
+MIN_TILE_ROWS, MAX_TILE_ROWS = 16, 64
 WIDE_TILE, WIDE_WARPS = 64 * 256, 8
 """Sums of a tile that so many warps hold in their registers."""
-ANYWHERE = ["block_tables", "kv_lengths", "owners", "starts", "row_starts", "row_counts", "sights"]
+UNALIGNED_ARGUMENTS = ["block_tables", "kv_lengths", "owners", "starts", "row_starts", "row_counts", "sights"]
 """Arguments of a kernel that are parts of one copy, which begin at any number of bytes."""
 
 
 @dataclass(frozen=True)
-class FewRows:
+class MultiQuery:
     """Holds each work's queries: query i of work w is row starts[w] + i, and its own key is the last but i."""
 
     starts: Tensor  # [works] int32
@@ -34,20 +34,22 @@ class FewRows:
     """Holds int64 `[3, rows]` of guesses that branch: each row's position, the place up to which it sees all, and bits:
     j is set where it sees the j-th place behind that. None: a row sees all up to its own key."""
 
-    def first(self, works: int) -> "FewRows":
+    def first(self, works: int) -> "MultiQuery":
         """Returns the rows of the first works alone, where all rows before the next work's are theirs."""
         end = int(self.starts[works]) if works < len(self.starts) else None
         sights = None if self.sights is None else self.sights[:, :end]
-        return FewRows(self.starts[:works], self.counts[:works], self.most, sights)
+        return MultiQuery(self.starts[:works], self.counts[:works], self.most, sights)
 
     def tiles(self, shared: int) -> tuple[int, int]:
         """Returns the rows of a tile, for so many heads of each query, and how many tiles a work has at most."""
-        rows = min(max(LEAST_ROWS, power_of_two(FEW * shared)), max(MOST_ROWS, power_of_two(shared)))
+        rows = min(
+            max(MIN_TILE_ROWS, power_of_two(QUERIES_PER_TILE * shared)), max(MAX_TILE_ROWS, power_of_two(shared))
+        )
         return rows, tile_count(self.most, rows // shared)
 
 
 @triton.jit
-def visible_guesses(
+def visible_in_tree(
     positions: tl.tensor,  # [TILE] places of keys
     lasts: tl.tensor,  # [ROWS] int64
     bits: tl.tensor,  # [ROWS] int64
@@ -58,14 +60,14 @@ def visible_guesses(
     return (behind < 0) | ((behind < 63) & (shown == 1))
 
 
-def hidden_guesses(keys: Tensor, sights: Tensor) -> Tensor:
+def hidden_in_tree(keys: Tensor, sights: Tensor) -> Tensor:
     """Returns by torch's operators which `keys` `[keys]` rows do not see, `[rows, keys]`, of their `sights`."""
     behind = keys - sights[1, :, None] - 1
     shown = (sights[2, :, None] >> behind.clamp(0, 62)) & 1
     return (behind >= 0) & ((behind >= 63) | (shown == 0))
 
 
-def starts_of(few: FewRows | None, works: int, queries: Tensor) -> tuple[Tensor, Tensor | None]:
+def starts_of(few: MultiQuery | None, works: int, queries: Tensor) -> tuple[Tensor, Tensor | None]:
     """Returns where the rows of works begin, and end, as prefill's reference takes it, and their sights."""
     if few is None:
         return torch.arange(works + 1, device=queries.device, dtype=torch.int32), None

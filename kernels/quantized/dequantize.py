@@ -11,13 +11,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.quantized.packed import Packed
+from kernels.quantized.packed import PackedWeight
 from kernels.quantized.packed import reference as unpacked
-from kernels.quantized.steps import RUN, in_step, load_codes, load_pair, scaled
+from kernels.quantized.steps import RUN_BYTES, in_step, load_codes, load_pair, scaled
 from kernels.sizes import tile_count
 from kernels.tuning import Config, tuned
 
-CANDIDATES = (
+CANDIDATE_CONFIGS = (
     Config({"TILE": 64, "RUNS": 4}, warps=4),
     Config({"TILE": 32, "RUNS": 4}, warps=4),
     Config({"TILE": 128, "RUNS": 2}, warps=8),
@@ -25,7 +25,7 @@ CANDIDATES = (
 """The first is the default."""
 
 
-def numbers(weight: Packed, dtype: torch.dtype, *, config: Config | None = None) -> Tensor:
+def dequantize(weight: PackedWeight, dtype: torch.dtype, *, config: Config | None = None) -> Tensor:
     """Returns the numbers `[out, in]` of a packed weight, in fp32, bf16 or fp16.
 
     Example: int4 `[28672, 4096]` in groups of 32 gives as many numbers in bf16, 235 MB.
@@ -33,7 +33,7 @@ def numbers(weight: Packed, dtype: torch.dtype, *, config: Config | None = None)
     outputs, inputs = weight.outputs, weight.inputs
     found = torch.empty((outputs, inputs), dtype=dtype, device=weight.codes.device)
     shape = f"{str(dtype).removeprefix('torch.')},{weight.name}"
-    options = (config or tuned("quantized_numbers", shape, found.device, CANDIDATES[0])).options()
+    options = (config or tuned("quantized_numbers", shape, found.device, CANDIDATE_CONFIGS[0])).options()
     runs = len(weight.codes)
     in_runs = weight.runs_of_step(options.pop("RUNS"))
     offsets = weight.offsets
@@ -85,14 +85,14 @@ def _unpack(
     if OFFSETS:
         offset, other_offset = load_pair(offsets, mine, first, width, groups, KIND, GROUP, RUNS)
     tile = load_codes(codes, mine, step * RUNS, width, runs, EVEN, RUNS)
-    byte = tl.arange(0, RUNS * RUN)
+    byte = tl.arange(0, RUNS * RUN_BYTES)
     target = found + output.to(tl.int64)[:, None] * inputs
     if KIND == "int4" or KIND == "fp4":
-        place = (first + byte // RUN * (2 * RUN) + byte % RUN)[None, :]
+        place = (first + byte // RUN_BYTES * (2 * RUN_BYTES) + byte % RUN_BYTES)[None, :]
         weight = scaled(tile & 15, scale[:, None], offset[:, None], KIND, True, OFFSETS)
         tl.store(target + place, weight.to(found.dtype.element_ty), mask=inside & (place < inputs))
         weight = scaled(tile >> 4, other_scale[:, None], other_offset[:, None], KIND, True, OFFSETS)
-        place += RUN
+        place += RUN_BYTES
         tl.store(target + place, weight.to(found.dtype.element_ty), mask=inside & (place < inputs))
     else:
         place = (first + byte)[None, :]
@@ -102,6 +102,6 @@ def _unpack(
         tl.store(target + place, weight.to(found.dtype.element_ty), mask=inside & (place < inputs))
 
 
-def reference(weight: Packed, dtype: torch.dtype) -> Tensor:
+def reference(weight: PackedWeight, dtype: torch.dtype) -> Tensor:
     """Computes the same by torch's operators, in fp64."""
     return unpacked(weight).to(dtype)

@@ -14,48 +14,48 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kernels.attention.attention_parts import MAX_SPLITS, SHORTEST_PART
+from kernels.attention.attention_parts import MAX_SPLITS, MIN_PART_TOKENS
 
-PROGRAMS = 4
+PROGRAMS_PER_PROCESSOR = 4
 """Programs to each processor: about three run there at a time, and the rest evens out pieces of unequal lengths."""
-NOBODY = -1
+NO_SEQUENCE = -1
 """The sequence of a program that has nothing to do."""
 
 
 @dataclass(frozen=True)
-class Pieces:
+class SplitPlan:
     """Says which part of which sequence each program takes, as the kernel reads it."""
 
     owners: Tensor  # [programs] int32, the sequence of each piece, in order; NOBODY behind the last
     starts: Tensor  # [works + 1] int32, the first piece of each sequence; it is cut into starts[w + 1] - starts[w]
 
 
-def room_for_pieces(processors: int, kv_heads: int) -> int:
+def max_parts(processors: int, kv_heads: int) -> int:
     """Returns how many pieces of sequences, with a program for each KV head, keep so many processors busy."""
-    return max(1, PROGRAMS * processors // kv_heads)
+    return max(1, PROGRAMS_PER_PROCESSOR * processors // kv_heads)
 
 
-def may_be_cut(longest: int, window: int) -> bool:
+def may_split(longest: int, window: int) -> bool:
     """Tells whether any sequence of up to `longest` tokens, seen through a window (0: none), is ever cut."""
-    return min(longest, window or longest) > SHORTEST_PART
+    return min(longest, window or longest) > MIN_PART_TOKENS
 
 
-def words_of_pieces(works: int, room: int) -> int:
+def split_plan_words(works: int, room: int) -> int:
     """Returns how many numbers the plan of so many sequences has: of each program, then of each sequence."""
     return works + room + works + 1
 
 
-def cut(lengths: NDArray[np.int64], room: int, window: int = 0) -> NDArray[np.int32]:
+def plan_splits(lengths: NDArray[np.int64], room: int, window: int = 0) -> NDArray[np.int32]:
     """Cuts sequences of `lengths` tokens, of which a query sees the last `window` (0: all).
 
-    Returns owners `[works + room]`, then starts `[works + 1]`, as `Pieces` has them. A sequence is at least one piece,
-    even if it is empty: somebody has to write its zeros.
+    Returns owners `[works + room]`, then starts `[works + 1]`, as `SplitPlan` has them. An empty sequence has one part
+    as well: that part's program writes its zeros.
     """
     works = len(lengths)
     seen = np.minimum(lengths, window) if window else lengths
-    longest = max(SHORTEST_PART, -(-int(seen.sum()) // room))
+    longest = max(MIN_PART_TOKENS, -(-int(seen.sum()) // room))
     counts = np.clip(-(-seen // longest), 1, MAX_SPLITS)
-    found = np.full(words_of_pieces(works, room), NOBODY, dtype=np.int32)
+    found = np.full(split_plan_words(works, room), NO_SEQUENCE, dtype=np.int32)
     starts = found[works + room :]
     starts[0] = 0
     np.cumsum(counts, out=starts[1:])
@@ -63,6 +63,6 @@ def cut(lengths: NDArray[np.int64], room: int, window: int = 0) -> NDArray[np.in
     return found
 
 
-def pieces_of(words: Tensor, works: int, room: int) -> Pieces:
-    """Takes what `cut` gave apart, on the device."""
-    return Pieces(words[: works + room], words[works + room : words_of_pieces(works, room)])
+def split_plan_of(words: Tensor, works: int, room: int) -> SplitPlan:
+    """Takes what `plan_splits` gave apart, on the device."""
+    return SplitPlan(words[: works + room], words[works + room : split_plan_words(works, room)])

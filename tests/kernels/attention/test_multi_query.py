@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.attention.attention_tiles import PLAIN, Scoring
-from kernels.attention.decode_pieces import Pieces
-from kernels.attention.few_rows import FewRows
+from kernels.attention.attention_tiles import PLAIN_SCORES, ScoreParams
 from kernels.attention.latent_decode_attention import latent_decode_attention
 from kernels.attention.latent_decode_attention import reference as latent_reference
+from kernels.attention.multi_query import MultiQuery
 from kernels.attention.paged_decode_attention import paged_decode_attention, reference
+from kernels.attention.split_kv import SplitPlan
 from kernels.tuning import Config
 from tests.kernels import latent_problem as latents
 from tests.kernels.attention.test_paged_decode_attention import evenly
@@ -34,7 +34,7 @@ def _poisoned() -> Iterator[None]:
         yield
 
 
-def few_of(works: Sequence[tuple[int, int]], device: torch.device, *, branching: bool) -> FewRows:
+def few_of(works: Sequence[tuple[int, int]], device: torch.device, *, branching: bool) -> MultiQuery:
     """The rows of works (queries, tokens stored with these)."""
     counts = [count for count, _ in works]
     starts = list(accumulate(counts, initial=0))[:-1]
@@ -52,7 +52,7 @@ def few_of(works: Sequence[tuple[int, int]], device: torch.device, *, branching:
         rows += [(text + depth, text, way) for depth, way in zip(depths, ways, strict=True)][: count - len(own)]
     numbers = [torch.tensor(each, dtype=torch.int32, device=device) for each in (starts, counts)]
     sights = torch.tensor(rows, dtype=torch.int64, device=device).T.contiguous() if branching else None
-    return FewRows(numbers[0], numbers[1], max(counts), sights)
+    return MultiQuery(numbers[0], numbers[1], max(counts), sights)
 
 
 def assert_few(
@@ -62,7 +62,7 @@ def assert_few(
     *,
     branching: bool,
     splits: int = 1,
-    scoring: Scoring = PLAIN,
+    scoring: ScoreParams = PLAIN_SCORES,
     heads: int = 4,
     kv_heads: int = 2,
     sinks: Tensor | None = None,
@@ -70,7 +70,7 @@ def assert_few(
 ) -> None:
     problem = paged_problem(works, dtype, device, heads=heads, kv_heads=kv_heads)
     few = few_of(works, device, branching=branching)
-    pieces: Pieces | None = evenly(len(works), splits, device)
+    pieces: SplitPlan | None = evenly(len(works), splits, device)
     rest = problem.block_tables, problem.kv_lengths
     found = paged_decode_attention(
         problem.queries, problem.pool, *rest, few=few, pieces=pieces, scoring=scoring, sinks=sinks, config=config
@@ -85,7 +85,7 @@ def assert_few(
 @pytest.mark.parametrize("branching", [False, True], ids=["in a row", "branching"])
 @pytest.mark.parametrize(("splits", "window"), [(1, 0), (1, 20), (3, 20)])
 def test_ragged_sequences(dtype: torch.dtype, device: torch.device, splits: int, window: int, branching: bool) -> None:
-    assert_few(RAGGED, dtype, device, branching=branching, splits=splits, scoring=Scoring(window=window))
+    assert_few(RAGGED, dtype, device, branching=branching, splits=splits, scoring=ScoreParams(window=window))
 
 
 @pytest.mark.parametrize("branching", [False, True], ids=["in a row", "branching"])
@@ -99,7 +99,7 @@ def test_heads_of_several_tiles_and_rests(
 
 def test_soft_caps_sinks_and_default_configs(dtype: torch.dtype, device: torch.device) -> None:
     sinks = torch.tensor([0.5, -3.0, 4.0, 0.0, 90.0, -90.0], device=device)
-    for scoring, splits in ((Scoring(scale=0.9, softcap=2.0), 1), (Scoring(window=20, softcap=30.0), 3)):
+    for scoring, splits in ((ScoreParams(scale=0.9, softcap=2.0), 1), (ScoreParams(window=20, softcap=30.0), 3)):
         assert_few(RAGGED, dtype, device, branching=True, splits=splits, scoring=scoring, heads=6, sinks=sinks)
     assert_few(RAGGED, dtype, device, branching=False, splits=2, config=None)
 
@@ -124,7 +124,7 @@ def test_rows_that_are_nobodys_stay_as_they_are(dtype: torch.dtype, device: torc
     rest = problem.pool, problem.block_tables, problem.kv_lengths
     for pieces in (None, evenly(2, 2, device)):
         paged_decode_attention(
-            spread, *rest, few=FewRows(numbers[0], numbers[1], 4), pieces=pieces, output=output, config=SMALL
+            spread, *rest, few=MultiQuery(numbers[0], numbers[1], 4), pieces=pieces, output=output, config=SMALL
         )
         assert (output[[3, 5, 6, 7]] == 7.0).all() and not (output[[0, 1, 2, 4]] == 7.0).all(-1).any()
 
