@@ -1,29 +1,31 @@
 """Defines what an answer consists of, before any API gives it a shape: text, reasoning, and calls of tools."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+from msgspec import Struct
 
 
-class Content(NamedTuple):
+class Content(Struct, frozen=True, gc=False):
     """Holds text of the answer itself."""
 
     text: str
 
 
-class Reasoning(NamedTuple):
+class Reasoning(Struct, frozen=True, gc=False):
     """Holds text that the model has thought before it answers."""
 
     text: str
 
 
-class CallBegins(NamedTuple):
+class CallBegins(Struct, frozen=True, gc=False):
     """Begins the call of a tool; its arguments follow."""
 
     call: int  # counts the calls of an answer from 0
     name: str
 
 
-class CallArguments(NamedTuple):
+class CallArguments(Struct, frozen=True, gc=False):
     """Holds the next piece of a call's arguments; all pieces of a call are one JSON object."""
 
     call: int

@@ -1,20 +1,10 @@
 """Takes the output tokens of one sample, each once and in order, with their scores, whichever worker sends it first."""
 
-from typing import NamedTuple
-
 from contracts.messages.gateway import Emitted
 from contracts.messages.sampling import Finish
 from contracts.scores import Scores
 
-EARLY = 256  # messages that may wait behind a gap
-
-
-class Fresh(NamedTuple):
-    """Holds tokens that nobody has seen before, and the reason of the end if they are the last."""
-
-    tokens: list[int]
-    finish: Finish | None
-    scores: Scores | None = None  # of these tokens, if the request wants them
+MAX_EARLY_MESSAGES = 256  # that wait for the tokens before theirs
 
 
 class Delivery:
@@ -30,27 +20,28 @@ class Delivery:
         """Tells whether tokens are here whose predecessors are not."""
         return bool(self._early)
 
-    def take(self, emitted: Emitted) -> Fresh:
-        """Takes what a worker has sent; returns what is new of it, and of the early messages that it lets follow."""
-        if emitted.index > len(self.tokens):
-            if len(self._early) < EARLY:
-                self._early[emitted.index] = emitted
-            return Fresh([], None)
+    def take(self, emitted: Emitted) -> Emitted:
+        """Returns the new part of a message, joined with the early messages that can follow it now.
+
+        Nearly every message has the next tokens, all of them new: it is returned as it is.
+        """
         begin = len(self.tokens)
+        if emitted.index == begin and emitted.token_ids and not self._early:
+            self.tokens += emitted.token_ids
+            if emitted.prompt_scores is not None and self.prompt_scores is None:
+                self.prompt_scores = emitted.prompt_scores
+            return emitted
+        if emitted.index > begin:
+            if len(self._early) < MAX_EARLY_MESSAGES:
+                self._early[emitted.index] = emitted
+            return Emitted(emitted.key, begin, [])
         scores: list[Scores] = []
         finish = self._append(emitted, scores)
         while finish is None and (ready := self._ready()) is not None:
             finish = self._append(self._early.pop(ready), scores)
-        return Fresh(self.tokens[begin:], finish, Scores.joined(scores) if scores else None)
-
-    def take_next(self, emitted: Emitted) -> bool:
-        """Takes what is nothing but the next tokens, as nearly everything is. Returns whether it was."""
-        if emitted.index != len(self.tokens) or self._early or not emitted.token_ids:
-            return False
-        if emitted.finish is not None or emitted.scores is not None or emitted.prompt_scores is not None:
-            return False
-        self.tokens += emitted.token_ids
-        return True
+        tokens = self.tokens[begin:]
+        scored = sum(map(len, scores)) == len(tokens)  # not where a worker left the scores of some tokens out
+        return Emitted(emitted.key, begin, tokens, finish, scores=Scores.joined(scores) if scores and scored else None)
 
     def forget_early(self) -> None:
         """Drops what waits behind a gap: its attempt is over."""

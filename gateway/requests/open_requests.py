@@ -131,16 +131,8 @@ class OpenRequests:
         now = time.monotonic()
         match news:
             case Tokens(emitted=emitted):
-                epoch = worker.epoch
-                for one in emitted:
-                    # Nearly all tokens take this branch; a `SampleKey` would cost as much as all the rest.
-                    stream = self._streams.get(one.key[:2])
-                    if stream is not None and stream.plain and stream.sample.goes_on(epoch, one, now):
-                        stream.take_next(one.token_ids, now)
-                        if stream.overrun():
-                            self._fail(stream, _too_slow())
-                    else:
-                        self._emitted(worker, stream, one, now)
+                for each in emitted:
+                    self._emitted(worker, each, now)
             case Started():
                 self._started(worker, news, now)
             case Wanted():
@@ -183,20 +175,26 @@ class OpenRequests:
         elif fate is Fate.RETRY:
             self._retry(stream, "lost after its handoff")
 
-    def _emitted(self, worker: WorkerConnection, stream: Stream | None, emitted: Emitted, now: float) -> None:
-        was = stream.sample.state if stream is not None else None
-        fresh = stream.sample.emitted(worker.epoch, emitted, now) if stream is not None else None
-        if stream is None or fresh is None:
+    def _emitted(self, worker: WorkerConnection, emitted: Emitted, now: float) -> None:
+        """Takes tokens of one sequence. Every token of an answer passes here, so it does no more than it must."""
+        stream = self._streams.get(emitted.key[:2])  # a `SampleKey` would cost as much as all the rest
+        if stream is None:
             self._stale(worker, emitted.key, ended=emitted.finish is not None)
             return
-        attempt = stream.sample.attempt
-        if fresh.tokens and attempt is not None and attempt.forecast is not None:
-            self._dispatch.first_token(self._requests[stream.sample.key.request], attempt, now)
-        if was is not State.DECODE and stream.sample.state is State.DECODE:
-            self._dispatch.handed_off(stream.sample)
-        if stream.sample.gap:
-            self._restless[stream.sample.key] = stream
-        finish, early = stream.take(fresh, now)
+        sample = stream.sample
+        was = sample.state
+        new = sample.emitted(worker.record.epoch, emitted, now)
+        if new is None:
+            self._stale(worker, emitted.key, ended=emitted.finish is not None)
+            return
+        if not new.token_ids:
+            if sample.gap:
+                self._restless[sample.key] = stream
+        elif (attempt := sample.attempt) is not None and attempt.forecast is not None:
+            self._dispatch.first_token(self._requests[sample.key.request], attempt, now)
+        if sample.state is not was and sample.state is State.DECODE:
+            self._dispatch.handed_off(sample)
+        finish, early = stream.take(new, now)
         if finish is not None:
             self._end(stream, State.FINISHED, finish, cancel=early)
         elif stream.overrun():

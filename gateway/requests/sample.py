@@ -18,7 +18,7 @@ from contracts.messages.sampling import Limits, Sampling
 from contracts.scores import Scores
 from contracts.slo import NO_OBJECTIVE, Objective
 from gateway.requests.attempt import Attempt
-from gateway.requests.delivery import Delivery, Fresh
+from gateway.requests.delivery import Delivery
 from gateway.text.stop import NO_STOPS, StopStrings
 from gateway.workers.prompt_keys import PromptKeys
 from gateway.workers.route import Route
@@ -47,6 +47,7 @@ class State(enum.Enum):
     CANCELLED = "cancelled"
 
 
+DECODE = State.DECODE  # an enum's attribute costs more than all else that is compared for a token
 _ENDS = frozenset({State.FINISHED, State.FAILED, State.CANCELLED})
 _MOVES = {
     State.QUEUED: {State.QUEUED, State.PREFILL, State.DECODE} | _ENDS,
@@ -238,35 +239,24 @@ class Sample:
         self._news(now)
         return Fate.NOTHING
 
-    def goes_on(self, sender: str, emitted: Emitted, now: float) -> bool:
-        """Takes the next tokens of a sample that is decoded, which are nothing else. Returns whether they were that.
-
-        Nearly all tokens pass here, so it does no more than it must; everything else is for `emitted`.
-        """
+    def emitted(self, sender: str, emitted: Emitted, now: float) -> Emitted | None:
+        """Takes tokens; returns the new ones, in order, or None if they belong to another attempt."""
         attempt = self.attempt
-        if self.state is not State.DECODE or attempt is None or emitted.stages is not None:
-            return False
-        if attempt.number != emitted.key.attempt or sender != attempt.route.decode:
-            return False
-        if not self._delivery.take_next(emitted):
-            return False
+        if attempt is None or attempt.number != emitted.key.attempt:
+            return None
+        if self.state is not DECODE or sender != attempt.route.decode:  # before the middle of the answer
+            if not self._current(sender, attempt.number):
+                return None
+            attempt.started = True
+            if sender == attempt.route.decode:
+                self.state = move(self.state, State.DECODE)
+            elif self.state is State.QUEUED:
+                self.state = move(self.state, State.PREFILL)
         self.heard = now
         if self.unknown:
             self.unknown.clear()
-        return True
-
-    def emitted(self, sender: str, emitted: Emitted, now: float) -> Fresh | None:
-        """Takes tokens; returns those that are new and in order, or None if they belong to another attempt."""
-        if not self._current(sender, emitted.key.attempt):
-            return None
-        assert self.attempt is not None
-        self._news(now)
         if emitted.stages is not None:
             self.stages = merged(self.stages, emitted.stages)
-        if sender == self.attempt.route.decode and self.state is not State.DECODE:
-            self.state = move(self.state, State.DECODE)
-        elif self.state is State.QUEUED:
-            self.state = move(self.state, State.PREFILL)
         return self._delivery.take(emitted)
 
     def failed(self, sender: str, failed: Failed, now: float) -> Fate:

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from contracts.messages.gateway import Emitted
 from contracts.messages.sampling import Finish
 from contracts.scores import Scores
 from contracts.slo import Timings
 from gateway.errors import APIError
 from gateway.reports.choice_metrics import ChoiceShape
 from gateway.reports.metrics import Metrics
-from gateway.requests.delivery import Fresh
 from gateway.requests.sample import Sample
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.stop import StopSearch
@@ -51,7 +51,7 @@ class Stream:
         self._stops = StopSearch(sample.admitted.stops)
         self._bounded = bounded
         self._metrics = metrics
-        self.plain = False  # it has begun, and no text ends it: each token's is passed on as it is
+        self._plain = False  # it has begun, and no text ends it: tokens are decoded when they are read
         self.goes_on = True  # it has neither ended nor failed
         self._first: float | None = None  # local time of its first token, s
         self._last = received  # local time of its last token, s
@@ -67,43 +67,44 @@ class Stream:
 
     # the workers' side ----------------------------------------------------------------------------------------------
 
-    def take_next(self, tokens: list[int], now: float) -> None:
-        """Takes new tokens of a stream that is `plain`. They become text when that is read, all at once."""
-        count = len(tokens)
-        self._metrics.gaps((now - self._last) / count, count)
-        self._last = now
-        self._undecoded += tokens
-        self._tokens += tokens
-        if not self._news:
-            self._tell()
-
-    def take(self, fresh: Fresh, now: float) -> tuple[Finish | None, bool]:
+    def take(self, new: Emitted, now: float) -> tuple[Finish | None, bool]:
         """Takes new tokens. Returns the reason if they end the answer, and whether its worker does not know that yet.
 
-        Tokens behind a stop string count as never made.
+        Tokens behind a stop string are dropped. In the middle of most answers tokens are only kept, and become text
+        when they are read, all at once.
         """
+        tokens = new.token_ids
+        if self._plain and tokens and new.finish is None and new.scores is None:
+            count = len(tokens)
+            self._metrics.gaps((now - self._last) / count, count)
+            self._last = now
+            self._undecoded += tokens
+            self._tokens += tokens
+            if not self._news:
+                self._tell()
+            return None, False
         self._decode()
-        if fresh.tokens:
-            self._clock(len(fresh.tokens), now)
-        end = self.sample.admitted.limits.stop_token_ids if fresh.finish == "stop" else ()
-        first = len(self.sample.tokens) - len(fresh.tokens)
-        for place, token in enumerate(fresh.tokens):
-            last = place == len(fresh.tokens) - 1
+        if tokens:
+            self._clock(len(tokens), now)
+        end = self.sample.admitted.limits.stop_token_ids if new.finish == "stop" else ()
+        first = len(self.sample.tokens) - len(tokens)
+        for place, token in enumerate(tokens):
+            last = place == len(tokens) - 1
             if last and token in end:
                 self._stop_reason = token if token in self.sample.admitted.stop_ids else None
                 if not self.sample.admitted.with_stop:
                     break  # it ends the answer, and is no part of its text
             if self._say(self._detokenizer.push(token), first + place):
-                self._keep(fresh, place + 1)
+                self._keep(new, place + 1)
                 del self.sample.tokens[first + place + 1 :]
-                return self._finished("stop"), not (last and fresh.finish)
-        self._keep(fresh, len(fresh.tokens))
-        if fresh.finish is None:
+                return self._finished("stop"), not (last and new.finish)
+        self._keep(new, len(tokens))
+        if new.finish is None:
             self._tell()
             return None, False
         met = self._say(self._detokenizer.flush(), len(self.sample.tokens))  # it may complete a stop string
         self._text.append(self._stops.flush())
-        return self._finished("stop" if met else fresh.finish), False
+        return self._finished("stop" if met else new.finish), False
 
     def _say(self, text: str, index: int) -> bool:
         """Adds text of the token at `index` for the client; returns whether it has met a stop string, which ends it.
@@ -121,11 +122,11 @@ class Stream:
                 self._text.append(stop)
         return bool(stop)
 
-    def _keep(self, fresh: Fresh, count: int) -> None:
+    def _keep(self, new: Emitted, count: int) -> None:
         """Keeps the first `count` of these tokens, and their scores, for the client's next read."""
-        self._tokens += fresh.tokens[:count]
-        if fresh.scores is not None:
-            self._scores.append(fresh.scores.part(0, count))
+        self._tokens += new.token_ids[:count]
+        if new.scores is not None:
+            self._scores.append(new.scores.part(0, count))
 
     def fail(self, error: APIError) -> None:
         """Ends the text with an error: what has come is not the whole answer."""
@@ -197,7 +198,7 @@ class Stream:
     def _clock(self, tokens: int, now: float) -> None:
         if self._first is None:
             self._first = self._last = now
-            self.plain = not self._stops.any
+            self._plain = not self._stops.any
             self._metrics.first_token(now - self.received)
             tokens -= 1
         if tokens:

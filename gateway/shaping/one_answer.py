@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Generic, TypeVar
 
 from contracts.messages.sampling import Finish
-from gateway.output.parts import Content, Part
+from gateway.output.parts import Part
 from gateway.requests.stream import Delta
 
 Event = TypeVar("Event")
@@ -22,23 +22,19 @@ class OneAnswerShaper(ABC, Generic[Event]):
         self._finish: Finish = "stop"
         self._stop_reason: int | str | None = None
 
-    async def chunks(self, choice: int, parts: Sequence[Part], delta: Delta, last: bool) -> AsyncIterator[bytes]:
-        """Yields the beginning before the first events."""
-        if not self._begun:
-            self._begun = True
-            yield self._joined(self._first())
-        if events := await self._shaped(parts, delta):
-            yield self._joined(events)
+    def chunks(self, choice: int, parts: Sequence[Part], delta: Delta, last: bool) -> bytes | AsyncIterator[bytes]:
+        """Returns the events of these parts, behind the beginning if they are the first."""
+        begin = b"" if self._begun else self._joined(self._first())
+        self._begun = True
         if delta.finish is not None:
             self._finish, self._stop_reason = delta.finish, delta.stop_reason
+        if self._in_turns:
+            return self._awaited(begin, parts, delta)
+        return begin + self._joined(self._next(parts, delta.token_ids))
 
-    def quick(self, choice: int, parts: Sequence[Part], token_ids: Sequence[int]) -> bytes | None:
-        """Returns the events of parts in the middle of the answer."""
-        return self._joined(self._next(parts, token_ids)) if self._begun and not self._in_turns else None
-
-    def text(self, choice: int, text: str, token_ids: Sequence[int]) -> bytes | None:
-        """Returns the events of a text in the middle of the answer."""
-        return self.quick(choice, (Content(text),) if text else (), token_ids)
+    async def _awaited(self, begin: bytes, parts: Sequence[Part], delta: Delta) -> AsyncIterator[bytes]:
+        if events := begin + self._joined(await self._shaped(parts, delta)):
+            yield events
 
     def _joined(self, events: Sequence[Event]) -> bytes:
         return b"".join(map(self._encoded, events))

@@ -1,6 +1,6 @@
 """Holds what every endpoint needs: ids, bodies, errors, and the two ways of delivering an answer."""
 
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -13,12 +13,11 @@ from gateway.keys.caller import Caller
 from gateway.openai.admission import FEW_VALUES
 from gateway.openai.admitted import Admitted
 from gateway.openai.answers.json_pieces import json_pieces
-from gateway.openai.answers.replies import Shaper, collect, events
+from gateway.openai.answers.replies import Shaper, collect, send_events
 from gateway.requests.holdings import Holdings
 from gateway.requests.request import Request as Open
 from gateway.service import Gateway
 from gateway.web.body import BodyRoom, parsed, read_body
-from gateway.web.direct import BodyWriter
 from gateway.web.disconnect import ClientGone, until_gone
 from gateway.web.pieced_answer import PiecedAnswer
 from gateway.web.sse import EventStream, openai_end
@@ -69,7 +68,13 @@ class Serving:
         streams = [stream for one in open for stream in one.streams]
         parsers = [admitted.parser() for _ in streams]
         if streaming:
-            return self.stream(request, open, partial(events, streams, parsers, shape(open)), end)
+            return EventStream(
+                partial(send_events, streams, parsers, shape(open)),
+                headers=partial(server_timing, open),
+                refuse=partial(self.refuse, request),
+                end=end,
+                broke=partial(self._report, request),
+            )
         return await self.whole(request, open, collect(streams, parsers, shape(open)))
 
     async def whole(self, request: Request, open: list[Open], answer: Coroutine[Any, Any, Any]) -> Response:
@@ -81,22 +86,6 @@ class Serving:
             return Response(status_code=GONE)
         finally:
             holdings(request).end()
-
-    def stream(
-        self,
-        request: Request,
-        open: list[Open],
-        events: Callable[[BodyWriter], AsyncGenerator[bytes, None]],
-        end: Callable[[APIError], bytes] = openai_end,
-    ) -> Response:
-        """Answers with events while they come. `end` is what a stream ends with that fails."""
-        return EventStream(
-            events,
-            headers=partial(server_timing, open),
-            refuse=partial(self.refuse, request),
-            end=end,
-            broke=partial(self._report, request),
-        )
 
     def refuse(self, request: Request, error: APIError) -> Response:
         """Answers with an error, in the shape of the API that was asked."""

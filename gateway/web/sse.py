@@ -2,18 +2,17 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Mapping
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.errors import APIError
-from gateway.openai.answers.replies import DONE, event
+from gateway.openai.answers.replies import DONE, AnswerWriter, event
 from gateway.web.direct import BodyWriter, body_writer
 from gateway.web.disconnect import ClientGone, until_gone
 
-SEND_SECONDS = 60.0  # s that a client may leave a chunk unread
+MAX_UNREAD_S = 60.0  # that a client may leave events unread
 log = logging.getLogger("baton.gateway")
 
 
@@ -33,7 +32,7 @@ class EventStream(Response):
 
     def __init__(
         self,
-        events: Callable[[BodyWriter], AsyncGenerator[bytes, None]],
+        events: Callable[[AnswerWriter], Awaitable[None]],
         headers: Callable[[], Mapping[str, str]],
         refuse: Callable[[APIError], Response],
         end: Callable[[APIError], bytes],
@@ -54,31 +53,40 @@ class EventStream(Response):
         except ClientGone:
             log.debug("a client left its stream")
         except TimeoutError:
-            self._broke(APIError(408, f"the client read nothing for {SEND_SECONDS:g} s", code="client_too_slow"))
+            self._broke(APIError(408, f"the client read nothing for {MAX_UNREAD_S:g} s", code="client_too_slow"))
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
-        writer = body_writer(scope)
-        started = False
+        async def begin() -> None:
+            self.headers.update(self._late_headers())
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+
+        writer = EventWriter(body_writer(scope), begin)
         try:
-            async with aclosing(self._events(writer)) as events:
-                async for chunk in events:
-                    if not started:
-                        started = True
-                        self.headers.update(self._late_headers())
-                        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                    if not writer.write(chunk):
-                        await _until_read(writer)
+            await self._events(writer)
         except APIError as error:
-            if not started:
+            if not writer.begun:
                 await self._refuse(error)(scope, receive, send)
                 return
             self._broke(error)
-            if not writer.write(self._end(error)):
-                await _until_read(writer)
+            await writer.send(self._end(error))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _until_read(writer: BodyWriter) -> None:
-    """Waits for a client that has much unread. Raises `TimeoutError`."""
-    async with asyncio.timeout(SEND_SECONDS):
-        await writer.read()
+class EventWriter:
+    """Writes events to one client: an `AnswerWriter`. `begin` sends the answer's head."""
+
+    def __init__(self, body: BodyWriter, begin: Callable[[], Awaitable[None]]) -> None:
+        self._body = body
+        self._begin = begin
+        self.begun = False
+        self.open = body.open
+        self.write = body.write
+
+    async def send(self, events: bytes) -> None:
+        """Begins the answer if need be, and writes. Raises `TimeoutError` where a client leaves much unread."""
+        if not self.begun:
+            self.begun = True
+            await self._begin()
+        if not self.write(events):
+            async with asyncio.timeout(MAX_UNREAD_S):
+                await self._body.read()

@@ -39,8 +39,21 @@ class ChatShape:
         self._begun: set[int] = set()
         self._called: set[int] = set()
 
-    async def chunks(self, choice: int, parts: Sequence[Part], delta: Delta, last: bool) -> AsyncIterator[bytes]:
-        """Yields the role first, then what has come, and in the end the reason of the end."""
+    def chunks(self, choice: int, parts: Sequence[Part], delta: Delta, last: bool) -> bytes | AsyncIterator[bytes]:
+        """Returns the role first, then what has come, and in the end the reason of the end."""
+        if self._all or delta.finish is not None or choice not in self._begun:
+            return self._chunks(choice, parts, delta, last)
+        text = ""
+        if parts:
+            part = parts[0]
+            if len(parts) > 1 or not isinstance(part, Content):
+                return self._chunks(choice, parts, delta, last)
+            text = part.text
+        if self._thinks:
+            self._thoughts.add(choice, (), delta.token_ids)
+        return self._texts[choice].of(text) if text else b""
+
+    async def _chunks(self, choice: int, parts: Sequence[Part], delta: Delta, last: bool) -> AsyncIterator[bytes]:
         answers = self._answers
         if choice not in self._begun:
             self._begun.add(choice)
@@ -58,21 +71,6 @@ class ChatShape:
         if delta.finish is not None:
             reason = self._reason(delta.finish, choice in self._called)
             yield answers.finish(await self._without_tokens(choice, {}), delta, reason, last)
-
-    def quick(self, choice: int, parts: Sequence[Part], token_ids: Sequence[int]) -> bytes | None:
-        """Returns the event of a text in the middle of the answer, or nothing where there is none."""
-        if not parts:
-            return self.text(choice, "", token_ids)
-        part = parts[0]
-        return self.text(choice, part.text, token_ids) if len(parts) == 1 and isinstance(part, Content) else None
-
-    def text(self, choice: int, text: str, token_ids: Sequence[int]) -> bytes | None:
-        """Returns the event of a text in the middle of the answer, or nothing where there is none."""
-        if self._all or choice not in self._begun:
-            return None
-        if self._thinks:
-            self._thoughts.add(choice, (), token_ids)
-        return self._texts[choice].of(text) if text else b""
 
     def alive(self) -> bytes:
         """Returns a comment."""

@@ -36,8 +36,14 @@ class CompletionShape:
         self._texts = [TextTemplate(partial(self._event, choice)) for choice in range(self._answers.choices)]
         self._logprobs: dict[int, CompletionLogprobs] = {}  # of choices that have begun
 
-    async def chunks(self, choice: int, parts: Sequence[Part], delta: Delta, last: bool) -> AsyncIterator[bytes]:
-        """Yields the prompt if wanted, then what has come, and in the end the reason of the end."""
+    def chunks(self, choice: int, parts: Sequence[Part], delta: Delta, last: bool) -> bytes | AsyncIterator[bytes]:
+        """Returns the prompt if wanted, then what has come, and in the end the reason of the end."""
+        if self._all or self._only_echo or delta.finish is not None or choice not in self._logprobs:
+            return self._chunks(choice, parts, delta, last)
+        text = _text(parts)
+        return self._texts[choice].of(text) if text else b""
+
+    async def _chunks(self, choice: int, parts: Sequence[Part], delta: Delta, last: bool) -> AsyncIterator[bytes]:
         answers = self._answers
         if choice not in self._logprobs:
             text, logprobs = await self._begin(choice)
@@ -55,16 +61,6 @@ class CompletionShape:
             reason = "length" if self._only_echo else delta.finish
             ended = _choice(choice, "", await self._no_scores(choice)) | answers.ids(())
             yield answers.finish(ended, delta, reason, last)
-
-    def quick(self, choice: int, parts: Sequence[Part], token_ids: Sequence[int]) -> bytes | None:
-        """Returns the event of a text in the middle of the answer, or nothing where there is none."""
-        return self.text(choice, _text(parts), token_ids)
-
-    def text(self, choice: int, text: str, token_ids: Sequence[int]) -> bytes | None:
-        """Returns the event of a text in the middle of the answer, or nothing where there is none."""
-        if self._all or self._only_echo or choice not in self._logprobs:
-            return None
-        return self._texts[choice].of(text) if text else b""
 
     def alive(self) -> bytes:
         """Returns a comment."""

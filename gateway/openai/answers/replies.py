@@ -1,6 +1,6 @@
 """Turns streams into answers: everything at once, or events while it comes. A shaper gives them the shape of an API."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple, Protocol
 
@@ -9,11 +9,10 @@ import msgspec
 from contracts.messages.sampling import Finish
 from contracts.scores import Scores
 from gateway.output.parts import CallArguments, CallBegins, Content, OutputParser, Part, Reasoning
-from gateway.output.plain import PlainText
 from gateway.requests.reader import Reader
 from gateway.requests.stream import Delta, Stream
 
-KEEP_ALIVE = 12.0  # s of silence after which a comment keeps proxies from closing the connection
+KEEP_ALIVE_S = 12.0  # silence after which a comment keeps proxies from closing the connection
 COMMENT = b": still working\n\n"
 DONE = b"data: [DONE]\n\n"
 
@@ -72,19 +71,12 @@ class Answer:
 class Shaper(Protocol):
     """Gives one request's answers the shape of an API. Choices are numbered over all prompts of the request."""
 
-    def chunks(self, choice: int, parts: Sequence[Part], delta: Delta, last: bool) -> AsyncIterator[bytes]:
-        """Yields the events for what has come of a choice, often none; `last`: nothing more comes of any choice."""
-        ...
+    def chunks(self, choice: int, parts: Sequence[Part], delta: Delta, last: bool) -> bytes | AsyncIterator[bytes]:
+        """Returns the events for what has come of a choice, often none; `last`: nothing more comes of any choice.
 
-    def quick(self, choice: int, parts: Sequence[Part], token_ids: Sequence[int]) -> bytes | None:
-        """Returns what `chunks` would yield, all of it, where that can be made at once; else None, and does nothing.
-
-        It is asked for what is not the end of a choice.
+        It returns bytes where they can be made at once, as in the middle of nearly all answers, and an iterator where
+        something has to be awaited. The choice's next chunks are asked for when the iterator has ended.
         """
-        ...
-
-    def text(self, choice: int, text: str, token_ids: Sequence[int]) -> bytes | None:
-        """Returns what `quick` would for content of this text: nearly all tokens of most answers pass here."""
         ...
 
     def alive(self) -> bytes:
@@ -100,15 +92,19 @@ class Shaper(Protocol):
         ...
 
 
-class Way(Protocol):
-    """Is a short way to the client, for what is whole and needs nobody to wait."""
+class AnswerWriter(Protocol):
+    """Writes one answer to its client."""
 
     def open(self) -> bool:
-        """Tells whether something can be written now: the answer has begun, and its client reads."""
+        """Returns whether `write` may be called: the answer has begun, and its client reads."""
         ...
 
-    def write(self, part: bytes) -> object:
-        """Writes events."""
+    def write(self, events: bytes) -> object:
+        """Writes events at once."""
+        ...
+
+    async def send(self, events: bytes) -> None:
+        """Begins the answer if need be, writes events, and waits for a client that has much unread."""
         ...
 
 
@@ -127,7 +123,7 @@ async def collect(streams: Sequence[Stream], parsers: Sequence[OutputParser], sh
     """Returns the whole answer. Raises `APIError`."""
     answers = [Answer() for _ in streams]
     open_choices = len(streams)
-    with closing(Reader(streams, KEEP_ALIVE)) as reader:
+    with closing(Reader(streams, KEEP_ALIVE_S)) as reader:
         while open_choices:
             for index in await reader.wait():
                 delta = streams[index].unread()
@@ -136,48 +132,44 @@ async def collect(streams: Sequence[Stream], parsers: Sequence[OutputParser], sh
     return await shaper.whole(answers)
 
 
-async def events(
-    streams: Sequence[Stream], parsers: Sequence[OutputParser], shaper: Shaper, way: Way
-) -> AsyncGenerator[bytes, None]:
-    """Yields the answer's events while it comes, but for those that could be written at once. Raises `APIError`."""
+async def send_events(
+    streams: Sequence[Stream], parsers: Sequence[OutputParser], shaper: Shaper, writer: AnswerWriter
+) -> None:
+    """Sends the answer's events while they come. Raises `APIError`.
+
+    What is shaped at once is written in the reader's turn of the event loop, without waking this task.
+    """
+    open_choices = len(streams)
+    awaiting: dict[int, AsyncIterator[bytes]] = {}  # events that were begun in a reader's turn, by choice
+
+    def take(index: int) -> bytes | AsyncIterator[bytes]:
+        nonlocal open_choices
+        delta = streams[index].unread()
+        open_choices -= delta.finish is not None
+        return shaper.chunks(index, parsed(parsers[index], delta), delta, open_choices == 0)
 
     def pass_on(index: int) -> bool:
-        stream = streams[index]
-        if not way.open() or not stream.goes_on:
+        if not writer.open() or not streams[index].goes_on:
             return False
-        delta = stream.unread()
-        if plain[index]:
-            made = shaper.text(index, delta.text, delta.token_ids)
-        else:
-            parts = parsers[index].push(delta.text)
-            made = shaper.quick(index, parts, delta.token_ids)
-        if made is None:
-            held[index] = (parsers[index].push(delta.text) if plain[index] else parts, delta)
+        made = take(index)
+        if not isinstance(made, bytes):
+            awaiting[index] = made
             return False
         if made:
-            way.write(made)
+            writer.write(made)
         return True
 
-    plain = [isinstance(parser, PlainText) for parser in parsers]
-    held: dict[int, tuple[Sequence[Part], Delta]] = {}  # what was read, and has to go the long way
-    open_choices = len(streams)
-    with closing(Reader(streams, KEEP_ALIVE, pass_on)) as reader:
+    with closing(Reader(streams, KEEP_ALIVE_S, pass_on)) as reader:
         while open_choices:
             ready = await reader.wait()
             if not ready:
-                yield shaper.alive()
+                await writer.send(shaper.alive())
             for index in ready:
-                if index in held:
-                    parts, delta = held.pop(index)
-                else:
-                    delta = streams[index].unread()
-                    parts = parsed(parsers[index], delta)
-                if delta.finish is None and (made := shaper.quick(index, parts, delta.token_ids)) is not None:
-                    if made:
-                        yield made
-                    continue
-                open_choices -= delta.finish is not None
-                async for chunk in shaper.chunks(index, parts, delta, last=open_choices == 0):
-                    yield chunk
+                made = awaiting.pop(index) if index in awaiting else take(index)
+                if not isinstance(made, bytes):
+                    async for chunk in made:
+                        await writer.send(chunk)
+                elif made:
+                    await writer.send(made)
     async for chunk in shaper.end():
-        yield chunk
+        await writer.send(chunk)

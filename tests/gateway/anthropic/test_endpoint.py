@@ -180,7 +180,7 @@ async def test_a_stream_that_fails_says_so(running: Running, client: anthropic.A
 async def test_a_silent_stream_pings(
     running: Running, client: anthropic.AsyncAnthropic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replies, "KEEP_ALIVE", 0.05)
+    monkeypatch.setattr(replies, "KEEP_ALIVE_S", 0.05)
     running.peer("decode").faults["step"] = 0.2
     body = {"model": model(running), "max_tokens": 3, "messages": HI, "stream": True}
     async with running.client.stream("POST", "/v1/messages", json=body) as answer:

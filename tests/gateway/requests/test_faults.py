@@ -276,7 +276,7 @@ async def test_an_end_is_acknowledged_to_both_workers(running: Running) -> None:
 
 async def test_a_client_that_does_not_read(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "UNREAD", 5)
-    monkeypatch.setattr(sse, "SEND_SECONDS", 0.2)
+    monkeypatch.setattr(sse, "MAX_UNREAD_S", 0.2)
     running = await serve("prefill", "decode")
     gateway = running.gateway
     admitted = await gateway.front().chat(_question())
@@ -317,7 +317,7 @@ async def test_a_message_for_another_life_is_dropped_and_counted(serve: Serve) -
 
 async def test_an_answer_that_has_begun_waits_for_a_worker(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nobody can go on, its client hears that it is waited for; a new request is refused."""
-    monkeypatch.setattr("gateway.openai.answers.replies.KEEP_ALIVE", 0.05)
+    monkeypatch.setattr("gateway.openai.answers.replies.KEEP_ALIVE_S", 0.05)
     running = await serve()
     decode = await running.add("decode", stalls_at=3)
     lines: list[str] = []
@@ -434,7 +434,7 @@ async def test_nothing_begins_behind_a_shutdown(serve: Serve) -> None:
 
 
 async def test_silence_is_bridged_by_comments(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.openai.answers.replies.KEEP_ALIVE", 0.1)
+    monkeypatch.setattr("gateway.openai.answers.replies.KEEP_ALIVE_S", 0.1)
     running = await serve("prefill")
     await running.add("decode", step=0.25)
     answer = await running.chat(stream=True, max_tokens=3)

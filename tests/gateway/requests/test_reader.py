@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from contracts.ids import SampleKey
+from contracts.ids import AttemptKey, SampleKey
+from contracts.messages.gateway import Emitted
 from contracts.messages.job import Prompt
 from contracts.messages.sampling import Limits, Sampling
 from gateway.errors import failed
 from gateway.reports.metrics import Metrics
-from gateway.requests.delivery import Fresh
 from gateway.requests.reader import Reader
 from gateway.requests.sample import AdmittedPrompt, Sample
 from gateway.requests.stream import Stream
@@ -22,7 +22,7 @@ def a_stream() -> Stream:
 
 
 def say(stream: Stream, text: str) -> None:
-    stream.take(Fresh([ord(sign) for sign in text], None), 1.0)
+    stream.take(Emitted(AttemptKey("r-1", 0, 1), 0, [ord(sign) for sign in text]), 1.0)
 
 
 async def test_news_of_several_streams_are_told_once_each() -> None:

@@ -19,9 +19,8 @@ from contracts.messages.gateway import (
     Way,
 )
 from contracts.messages.job import DecodeJob, PrefillJob, Prompt
-from contracts.messages.sampling import Limits, Sampling
+from contracts.messages.sampling import Finish, Limits, Sampling
 from gateway.requests.attempt import Attempt
-from gateway.requests.delivery import Fresh
 from gateway.requests.sample import (
     ASK_AFTER,
     GAP_AFTER,
@@ -61,6 +60,11 @@ def said(index: int, tokens: list[int], attempt: int = 1, finish: bool = False, 
     return Emitted(AttemptKey("r-1", 0, attempt), index, tokens, "stop" if finish else None, **more)
 
 
+def new(emitted: Emitted | None) -> tuple[list[int], Finish | None]:
+    assert emitted is not None
+    return emitted.token_ids, emitted.finish
+
+
 def refusal(reason: str, attempt: int = 1, retryable: bool = False) -> Failed:
     return Failed(sender=D, receiver="g", key=AttemptKey("r-1", 0, attempt), reason=reason, retryable=retryable)
 
@@ -84,9 +88,9 @@ def test_every_token_once_and_in_order(data: st.DataObject, length: int) -> None
         before = sample.prompt_scores
         fresh = sample.emitted(data.draw(st.sampled_from([P, D])), came, 1.0)
         assert fresh is not None
-        assert fresh.scores == (scores_of(fresh.tokens) if fresh.tokens else None)
+        assert fresh.scores == (scores_of(fresh.token_ids) if fresh.token_ids else None)
         assert sample.prompt_scores == (before or prompt) and bool(sample.prompt_scores) == bool(sample.tokens)
-        delivered += fresh.tokens
+        delivered += fresh.token_ids
         finish = fresh.finish
         assert delivered == list(range(100, 100 + len(delivered))) == sample.tokens
         assert (finish is not None) == (len(delivered) == length)
@@ -95,33 +99,33 @@ def test_every_token_once_and_in_order(data: st.DataObject, length: int) -> None
 
 def test_first_from_prefill_then_repeated_by_decode() -> None:
     sample = begun()
-    assert sample.emitted(P, said(0, [10]), 1.0) == Fresh([10], None)
+    assert new(sample.emitted(P, said(0, [10]), 1.0)) == ([10], None)
     assert state(sample) == "PREFILL"
-    assert sample.emitted(D, said(0, [10]), 1.0) == Fresh([], None)
+    assert new(sample.emitted(D, said(0, [10]), 1.0)) == ([], None)
     assert state(sample) == "DECODE"
-    assert sample.emitted(D, said(1, [11], finish=True), 1.0) == Fresh([11], "stop")
+    assert new(sample.emitted(D, said(1, [11], finish=True), 1.0)) == ([11], "stop")
 
 
 def test_the_decode_worker_may_be_first() -> None:
     sample = begun()
-    assert sample.emitted(D, said(0, [10, 11]), 1.0) == Fresh([10, 11], None)
-    assert sample.emitted(P, said(0, [10]), 1.0) == Fresh([], None)
+    assert new(sample.emitted(D, said(0, [10, 11]), 1.0)) == ([10, 11], None)
+    assert new(sample.emitted(P, said(0, [10]), 1.0)) == ([], None)
     assert state(sample) == "DECODE"
 
 
 def test_an_end_can_come_without_tokens() -> None:
     sample = begun()
     sample.emitted(D, said(0, [10]), 1.0)
-    assert sample.emitted(D, said(1, [], finish=True), 1.0) == Fresh([], "stop")
+    assert new(sample.emitted(D, said(1, [], finish=True), 1.0)) == ([], "stop")
 
 
 def test_a_gap_is_asked_for_soon() -> None:
     sample = begun()
     sample.started(P, 1, 1.0)
-    assert sample.emitted(D, said(2, [12]), 1.0) == Fresh([], None)
+    assert new(sample.emitted(D, said(2, [12]), 1.0)) == ([], None)
     assert sample.due(1.0 + GAP_AFTER) is Due.ASK
     assert sample.due(1.0 + GAP_AFTER) is None
-    assert sample.emitted(D, said(0, [10, 11]), 1.2) == Fresh([10, 11, 12], None)
+    assert new(sample.emitted(D, said(0, [10, 11]), 1.2)) == ([10, 11, 12], None)
     assert sample.due(1.3) is None
 
 
@@ -147,7 +151,7 @@ def test_the_next_attempt_goes_on_behind_the_delivered_tokens() -> None:
     assert (job.attempt, job.prompt) == (2, Prompt([5, 6, 7, 10, 11], 3))
     assert (job.decode_epoch, job.decode_address, job.receiver) == ("other", "tcp://other", P)
     assert sample.emitted(D, said(2, [99]), 3.0) is None, "the old attempt is dead"
-    assert sample.emitted(P, said(2, [12], attempt=2), 3.0) == Fresh([12], None)
+    assert new(sample.emitted(P, said(2, [12], attempt=2), 3.0)) == ([12], None)
 
 
 def test_the_short_path() -> None:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from contracts.ids import SampleKey
+from contracts.ids import AttemptKey, SampleKey
+from contracts.messages.gateway import Emitted
 from contracts.messages.job import Prompt
 from contracts.messages.sampling import Finish, Limits, Sampling
 from gateway.reports.metrics import Metrics
-from gateway.requests.delivery import Fresh
 from gateway.requests.sample import AdmittedPrompt, Sample
 from gateway.requests.stream import Delta, Stream
 from gateway.text.detokenizer import BytePieces
@@ -23,8 +23,9 @@ def stream_of(**admitted: object) -> Stream:
 
 
 def say(stream: Stream, *tokens: int, finish: Finish | None = None) -> tuple[Finish | None, bool]:
+    key, index = AttemptKey("r-1", 0, 1), len(stream.sample.tokens)
     stream.sample.tokens += tokens
-    return stream.take(Fresh(list(tokens), finish, scores_of(tokens)), 1.0)
+    return stream.take(Emitted(key, index, list(tokens), finish, scores=scores_of(tokens)), 1.0)
 
 
 def test_each_read_has_the_tokens_and_scores_since_the_last() -> None:

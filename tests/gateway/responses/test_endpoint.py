@@ -215,7 +215,7 @@ async def test_a_stream_that_fails_says_so(running: Running) -> None:
 
 
 async def test_a_silent_stream_is_kept_open(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replies, "KEEP_ALIVE", 0.05)
+    monkeypatch.setattr(replies, "KEEP_ALIVE_S", 0.05)
     running.peer("decode").faults["step"] = 0.2
     body = {"input": "Hi!", "max_output_tokens": 3, "stream": True}
     async with running.client.stream("POST", "/v1/responses", json=body) as answer:

@@ -1,4 +1,4 @@
-"""What a shaper makes at once is byte for byte what it makes the long way, in every API, for every text."""
+"""The events that a shaper makes at once are byte for byte those that it makes step by step, for every text."""
 
 import asyncio
 import json
@@ -76,34 +76,26 @@ PARTS = st.one_of(
 READS = st.lists(st.lists(PARTS, max_size=2), min_size=1, max_size=8)
 
 
-async def said(shaper: Shaper, reads: Sequence[Sequence[Part]], choice: int, quickly: bool) -> tuple[bytes, int]:
-    """Returns all events but the last ones, and how many reads were quick."""
-    events, quick = b"", 0
+async def said(shaper: Shaper, reads: Sequence[Sequence[Part]], choice: int, at_once: bool) -> tuple[bytes, int]:
+    """Returns all events but the last ones, and how many reads were shaped at once."""
+    events, count = b"", 0
     for number, parts in enumerate(reads):
         delta = Delta("", None, [number % 9])
-        made = at_once(shaper, choice, parts, delta.token_ids, number) if quickly else None
-        quick += made is not None
-        if made is None:
-            made = b"".join([chunk async for chunk in shaper.chunks(choice, parts, delta, last=False)])
-        events += made
-    return events, quick
-
-
-def at_once(shaper: Shaper, choice: int, parts: Sequence[Part], token_ids: Sequence[int], number: int) -> bytes | None:
-    """Returns what a shaper makes at once: every second time of the text, where that is all."""
-    if number % 2 and len(parts) == 1 and isinstance(parts[0], Content):
-        return shaper.text(choice, parts[0].text, token_ids)
-    return shaper.text(choice, "", token_ids) if number % 2 and not parts else shaper.quick(choice, parts, token_ids)
+        chunks = shaper.chunks if at_once else shaper._chunks  # type: ignore[attr-defined]
+        made = chunks(choice, parts, delta, last=False)
+        count += isinstance(made, bytes)
+        events += made if isinstance(made, bytes) else b"".join([chunk async for chunk in made])
+    return events, count
 
 
 def same(make: Callable[[], Shaper], reads: Sequence[Sequence[Part]], choice: int = 0) -> int:
-    """Compares both ways, at one time and with the same random ids; returns how many reads were quick."""
+    """Compares both ways, at one time and with the same random ids; returns how many reads were shaped at once."""
     with patch("time.time", lambda: 1.0), patch("secrets.token_hex", lambda size: "0" * 2 * size):
-        quickly, quick = asyncio.run(said(make(), reads, choice, True))
-        slowly, none = asyncio.run(said(make(), reads, choice, False))
-    assert quickly == slowly
+        at_once, count = asyncio.run(said(make(), reads, choice, True))
+        step_by_step, none = asyncio.run(said(make(), reads, choice, False))
+    assert at_once == step_by_step
     assert none == 0
-    return quick
+    return count
 
 
 @settings(max_examples=60, deadline=None)
@@ -119,20 +111,16 @@ def test_completions(tokenizer: ModelTokenizer, reads: list[list[Part]]) -> None
     same(partial(completion, tokenizer, echo=True), reads)
 
 
-@settings(max_examples=60, deadline=None)
-@given(READS)
-def test_responses_and_messages(reads: list[list[Part]]) -> None:
-    same(response, reads)
-    same(message, reads)
-
-
-@pytest.mark.parametrize("make", [chat, response, message])
-def test_plain_texts_are_quick_behind_the_first(make: Callable[[], Shaper]) -> None:
+def test_plain_texts_are_shaped_at_once_behind_the_first() -> None:
     texts = ["a", '"', "\\", "\n", "\x00", "é", "\u2028", "🙂", "<script>", "%s"]
-    assert same(make, [[Content(text)] for text in texts]) == len(texts) - 1
+    assert same(chat, [[Content(text)] for text in texts]) == len(texts) - 1
 
 
-def test_calls_of_tools_go_the_long_way_and_come_out_the_same() -> None:
-    reads: list[list[Part]] = [[Content("a")], [CallBegins(0, "f")], [CallArguments(0, '{"b"')], [Content("c")], []]
-    for make in (chat, response, message):
-        same(make, reads)
+@pytest.mark.parametrize("make", [response, message])
+def test_responses_and_messages_are_shaped_at_once(make: Callable[[], Shaper]) -> None:
+    reads = [[Content("a")], [Reasoning("b")], []]
+    assert asyncio.run(said(make(), reads, 0, True))[1] == len(reads)
+
+
+def test_tool_calls_are_shaped_step_by_step_with_the_same_events() -> None:
+    same(chat, [[Content("a")], [CallBegins(0, "f")], [CallArguments(0, '{"b"')], [Content("c")], []])
