@@ -3,11 +3,11 @@
 import sys
 from functools import partial
 
-from decode_service.policy import DecodePolicy
 from infra.cli import parse_or_exit
 from infra.config.worker import WorkerConfig
 from kvtransfer.decode_transfer import DecodeTransfer
 from worker.role import Role, WorkerParts
+from worker.roles.decode import DecodePolicy
 from worker.start import serve
 
 

@@ -6,8 +6,8 @@ from functools import partial
 from infra.cli import parse_or_exit
 from infra.config.worker import WorkerConfig
 from kvtransfer.prefill_transfer import PrefillTransfer
-from prefill_service.policy import PrefillPolicy
 from worker.role import Role, WorkerParts
+from worker.roles.prefill import PrefillPolicy
 from worker.start import serve
 
 

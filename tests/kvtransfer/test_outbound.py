@@ -18,7 +18,7 @@ from kvtransfer.events import Closed, CommitHandoff, LayerReady, OpenHandoff, Un
 from kvtransfer.prefill_transfer import PrefillTransfer
 from tests.kvtransfer.array_pool import ArrayPool
 from tests.network import KEYS, SECRET, guarded
-from tests.worker.roles import LIMITS, SAMPLING, SPEC
+from tests.worker.role_bench import LIMITS, SAMPLING, SPEC
 
 SALT = "0af9" * 8
 PROMPT = Prompt(list(range(10)), 8, SALT, 3)

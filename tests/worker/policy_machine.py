@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from contracts.ids import SampleKey
 from tests.engine.strict_executor import StrictExecutor
 from tests.worker.ends import Ends
-from tests.worker.roles import Bench
+from tests.worker.role_bench import Bench
 from worker.events import Emit, Fail
 
 

@@ -14,18 +14,18 @@ from msgspec import structs
 from contracts.errors import DeviceError
 from contracts.messages.job import DecodeJob, Prompt
 from contracts.messages.sampling import Limits
-from decode_service.policy import DecodePolicy
 from engine.plan import BlockMove, Plan, StepResult
 from engine.schedule.idle_steps import DECODE_STEPS, IdleSteps
 from engine.schedule.scheduler import Scheduler
 from infra.redis.store import ServerClock
 from pricing.fit import StepFit
 from pricing.steps import StepCosts
-from tests.worker.roles import SAMPLING, Bench
+from tests.worker.role_bench import SAMPLING, Bench
 from worker.engine_loop import EngineLoop
 from worker.engine_status import EngineStatus
 from worker.events import Emit, Fail, Submit
 from worker.mailbox import Inbox, MailboxFull
+from worker.roles.decode import DecodePolicy
 
 SECONDS = 20.0
 

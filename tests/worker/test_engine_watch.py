@@ -10,7 +10,7 @@ import pytest
 from engine.plan import BlockMove, Plan, StepResult
 from engine.schedule.scheduler import Scheduler
 from tests.waiting import wait_until
-from tests.worker.roles import Bench
+from tests.worker.role_bench import Bench
 from tests.worker.test_engine_loop import Sevens, job, make_loop
 from worker.engine_status import MIN_OVERDUE_S, EngineStatus
 from worker.engine_watch import HUNG_EXIT_STATUS, EngineWatch
@@ -142,7 +142,7 @@ import sys, threading
 import torch
 from dataclasses import replace
 from msgspec import structs
-from tests.worker.roles import Bench
+from tests.worker.role_bench import Bench
 from tests.worker.test_io_thread import RECORD
 from worker.io_thread import IOThread
 

@@ -24,7 +24,7 @@ from tests.infra.redis.departing import Departing
 from tests.kvtransfer.pair import until
 from tests.waiting import wait_until
 from tests.worker.gateway_end import Landings
-from tests.worker.roles import Bench
+from tests.worker.role_bench import Bench
 from worker.io_thread import IOThread
 from worker.life import Life
 from worker.mailbox import Inbox

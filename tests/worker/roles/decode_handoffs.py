@@ -10,7 +10,7 @@ from contracts.messages.sampling import Limits
 from kvtransfer.events import Landed, RoomWanted
 from kvtransfer.handoff import HandoffKey
 from tests.opens import open_of
-from tests.worker.roles import LIMITS, SAMPLING, prompted
+from tests.worker.role_bench import LIMITS, SAMPLING, prompted
 
 Branches = dict[int, list[int]] | list[Branch] | None
 """Tokens by sample, or whole branches."""

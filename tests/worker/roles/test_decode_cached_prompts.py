@@ -1,13 +1,13 @@
 """Checks that KV which is here already is neither sent nor computed again, in handoffs and on the short path."""
 
 from contracts.messages.sampling import Limits
-from decode_service.policy import DecodePolicy
 from infra.redis.records import HeldBlocks
 from kvtransfer.events import Dropped, RoomGranted
 from kvtransfer.handoff import HandoffKey
-from tests.decode_service.handoffs import landed, short_job, wanted
-from tests.worker.roles import Bench
+from tests.worker.role_bench import Bench
+from tests.worker.roles.decode_handoffs import landed, short_job, wanted
 from worker.events import Emit, Submit
+from worker.roles.decode import DecodePolicy
 
 
 def test_a_landing_prompt_is_granted_without_the_whole_blocks_that_are_here() -> None:

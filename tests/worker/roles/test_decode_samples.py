@@ -6,14 +6,14 @@ from contracts.ids import AttemptKey
 from contracts.messages.handoff import Branch
 from contracts.messages.job import AnyJob, PrefillJob
 from contracts.messages.sampling import Limits, Sampling
-from decode_service.policy import DecodePolicy
 from engine.schedule.sequence import SequenceState
 from infra.redis.records import HeldBlocks
 from kvtransfer.events import Dropped, HandoffOver, RoomGranted, RoomRefused
-from tests.decode_service.handoffs import KEY, landed, short_job, wanted
 from tests.engine.strict_executor import placed
-from tests.worker.roles import Bench, Sevens
+from tests.worker.role_bench import Bench, Sevens
+from tests.worker.roles.decode_handoffs import KEY, landed, short_job, wanted
 from worker.events import Begin, Emit, Fail, Kill, Submit
+from worker.roles.decode import DecodePolicy
 
 THREE = {0: [3], 1: [4], 2: [5]}
 

@@ -11,12 +11,12 @@ from contracts.kv.spec import KVSpec, blocks_for
 from contracts.messages.job import PrefillJob
 from contracts.messages.sampling import Limits, Sampling
 from kvtransfer.events import AbortHandoff, BlocksTaken, CommitHandoff, LayerReady, OpenHandoff, Unpinned
-from prefill_service.policy import PrefillPolicy
 from tests.engine.strict_executor import StrictExecutor
-from tests.prefill_service.jobs import closed, job, whole
 from tests.worker.policy_machine import PolicyMachine
-from tests.worker.roles import SPEC, WINDOWED, Bench
+from tests.worker.role_bench import SPEC, WINDOWED, Bench
+from tests.worker.roles.prefill_jobs import closed, job, whole
 from worker.events import Kill, Submit
+from worker.roles.prefill import PrefillPolicy
 
 STOPS = (0, 1, 2, 3)  # of 11 tokens
 COMMON = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]

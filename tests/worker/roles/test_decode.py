@@ -6,12 +6,12 @@ from contracts.ids import AttemptKey
 from contracts.messages.gateway import Stages, Way
 from contracts.messages.handoff import Branch
 from contracts.messages.sampling import Limits
-from decode_service.policy import DecodePolicy
 from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted
 from kvtransfer.handoff import HandoffKey
-from tests.decode_service.handoffs import KEY, committed, landed, opened, short_job, wanted
-from tests.worker.roles import Bench
+from tests.worker.role_bench import Bench
+from tests.worker.roles.decode_handoffs import KEY, committed, landed, opened, short_job, wanted
 from worker.events import Begin, Emit, Fail, Kill, Submit
+from worker.roles.decode import DecodePolicy
 
 
 def test_a_sequence_gets_room_lands_runs_and_ends() -> None:

@@ -10,15 +10,15 @@ from contracts.ids import AttemptKey, SampleKey
 from contracts.kv.spec import KVSpec
 from contracts.messages.handoff import Open
 from contracts.messages.sampling import Limits, Sampling
-from decode_service.policy import DecodePolicy
 from engine.blocks.manager import Tables
 from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted
 from kvtransfer.handoff import HandoffKey, handoff_blocks
-from tests.decode_service.handoffs import committed, opened, short_job
 from tests.engine.strict_executor import StrictExecutor, next_token
 from tests.worker.policy_machine import PolicyMachine
-from tests.worker.roles import SPEC, WINDOWED, Bench
+from tests.worker.role_bench import SPEC, WINDOWED, Bench
+from tests.worker.roles.decode_handoffs import committed, opened, short_job
 from worker.events import Begin, Kill, Submit
+from worker.roles.decode import DecodePolicy
 
 STOPS = (0, 1, 2)  # of 11 tokens
 COMMON = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]

@@ -1,10 +1,9 @@
-"""Decides what a decode worker does with a sequence: takes its KV blocks, then turns them into tokens with all others.
+"""The decode role: takes the KV of prompts from prefill workers, then decodes them beside short-path requests.
 
-A landing prompt waits for room in the same line as short-path jobs and preempted sequences. From its landing on, each
-of its samples is a sequence of the running batch, and its tokens go to its gateway step by step.
+A landing prompt waits for blocks in the same queue as short-path jobs and preempted sequences. After it has landed,
+each of its samples is a sequence of the running batch, and its tokens go to its gateway step by step.
 """
 
-import logging
 from typing import Any
 
 from msgspec import structs
@@ -13,56 +12,48 @@ from contracts.errors import CapacityError, MessageError
 from contracts.ids import SampleKey
 from contracts.messages.gateway import REASON_NO_ADAPTER, Emitted
 from contracts.messages.job import DecodeJob
-from engine.schedule.progress import Progress
 from engine.schedule.sequence import Sequence
 from infra.redis.records import HeldBlocks, WorkerLoad
 from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted
 from kvtransfer.handoff import HandoffKey
-from worker.answering import Answering, SequenceGroup
 from worker.events import Begin, Kill, Phase, Submit
 from worker.role import WorkerParts, check_tokens
+from worker.roles.answering import Answering
+from worker.roles.groups import SequenceGroup
 
-log = logging.getLogger("baton.decode")
 
-
-class DecodePolicy:
-    """Plays the decode role in the engine loop: see `worker.engine_loop.RolePolicy`."""
+class DecodePolicy(Answering):
+    """The decode role's `worker.engine_loop.RolePolicy`."""
 
     def __init__(self, parts: WorkerParts) -> None:
-        self._scheduler = parts.scheduler
-        self._vocab_size = parts.vocab_size
-        self._adapters = parts.life.adapters
-        self._tell_io = parts.life.outbox.post
-        self._answering = Answering(parts, "decode", self._over)
+        super().__init__(parts, "decode")
         self._by_handoff: dict[HandoffKey, SequenceGroup] = {}
         self._counts = {"handoffs": 0, "bytes": 0}  # that have landed
-
-    # receive --------------------------------------------------------------------------------------------------------
 
     def receive(self, event: Any, now: float) -> None:
         """Takes an event of the I/O thread."""
         match event:
             case Submit(job=DecodeJob() as job):
-                self._answering.submit(job)
+                self.submit(job)
             case Submit(job=job):
-                self._answering.misdirected(job)
+                self.misdirected(job)
             case Kill(key=key):
-                self._answering.kill(key)
+                self.kill(key)
             case RoomWanted():
                 self._want(event, now)
             case Landed():
                 self._land(event, now)
             case Dropped(key=key):
                 if (group := self._by_handoff.get(key)) is not None:
-                    self._answering.end(group)
+                    self._end(group)
 
     def _want(self, wanted: RoomWanted, now: float) -> None:
-        """Queues a prompt for which a prefill worker asks for room, or refuses it."""
+        """Queues a prompt for which a prefill worker asks for blocks, or refuses it."""
         opened, handoff = wanted.open, wanted.key
         keys = [key for key in opened.attempts() if key.sample in wanted.samples]
         for key in keys:
-            self._answering.kill(key)
-        keys = [key for key in keys if key.of not in self._answering.by_key]  # the others have a higher attempt here
+            self.kill(key)
+        keys = [key for key in keys if key.of not in self._by_sample]  # the others have a higher attempt here
         if not keys:
             self._tell_io(RoomRefused(handoff, "superseded", f"attempt {opened.attempt} comes too late", False))
             return
@@ -81,7 +72,7 @@ class DecodePolicy:
                 for key in keys
             ]
             group = SequenceGroup(members, handoff, now)
-            self._answering.add(group)
+            self._add(group)
             self._by_handoff[handoff] = group
         except MessageError as error:
             self._tell_io(RoomRefused(handoff, "malformed", str(error), False))
@@ -89,21 +80,21 @@ class DecodePolicy:
             self._tell_io(RoomRefused(handoff, "capacity", str(error), False))
 
     def _land(self, landed: Landed, now: float) -> None:
-        """Lets the samples of a landed prompt run from the next step on, but for those that ended or were killed."""
+        """Lets the samples of a landed prompt run from the next step on, except those that ended or were killed."""
         group = self._by_handoff.get(landed.key)
         if group is None:
             return
-        commit, stem = landed.commit, group.stem
+        commit, parent = landed.commit, group.parent
         group.landed = True
         self._counts["handoffs"] += 1
         self._counts["bytes"] += landed.bytes
-        branches = {SampleKey(stem.key.request, branch.sample): branch for branch in commit.branches}
+        branches = {SampleKey(parent.key.request, branch.sample): branch for branch in commit.branches}
         branches = {sample: branch for sample, branch in branches.items() if sample in group.living}
         if not branches:
-            self._answering.end(group)
+            self._end(group)
             return
         for sample in [sample for sample in group.living if sample not in branches]:
-            self._answering.leave(group, sample)
+            self._end_sample(group, sample, "done")
         handoff_ms = (now - group.queued_at) * 1000  # from the Open to the last byte
         stages = structs.replace(
             commit.stages,
@@ -112,77 +103,57 @@ class DecodePolicy:
             land_ms=landed.land_ms,
             exposed_ms=commit.stages.exposed_ms + landed.land_ms,
         )
-        prompt_scores = commit.prompt_scores  # one sample has them
+        prompt_scores = commit.prompt_scores  # sent with one sample
         for sample, branch in branches.items():
             key = group.living[sample].key
             emitted = Emitted(key, commit.index, branch.emitted, None, stages, branch.scores, prompt_scores)
             prompt_scores = None
-            self._tell_io(Begin(stem.gateway, stem.deadline, emitted))
+            self._tell_io(Begin(parent.gateway, parent.deadline, emitted))
             self._tell_io(Phase(key, "decode"))
         try:
             for branch in branches.values():
                 check_tokens(branch.emitted, self._vocab_size)
             tokens = {branch.sample: branch.emitted for branch in branches.values()}
-            self._scheduler.adopt(stem, tokens, commit.sampling, commit.limits, commit.state)
+            self._scheduler.adopt(parent, tokens, commit.sampling, commit.limits, commit.state)
         except MessageError as error:
-            self._answering.fail(group, branches, "malformed", str(error), retryable=False)
+            self._fail(group, branches, "malformed", str(error), retryable=False)
         except CapacityError as error:
-            self._answering.fail(group, branches, "capacity", str(error), retryable=False)
-
-    # plan -----------------------------------------------------------------------------------------------------------
+            self._fail(group, branches, "capacity", str(error), retryable=False)
 
     def admitted(self, sequences: list[Sequence], now: float) -> None:
-        """Grants room to those of these sequences whose KV is to land: all of it but what is here already."""
-        for stem in sequences:
-            handoff = self._answering.by_stem[stem.id].handoff
+        """Grants blocks to those of these prompts whose KV is to land, except for the KV that is here already."""
+        for parent in sequences:
+            handoff = self._by_parent[parent.id].handoff
             if handoff is not None:
-                blocks = tuple(list(table) for table in stem.blocks)
-                self._tell_io(RoomGranted(handoff, blocks, stem.held_blocks))
-
-    # send -----------------------------------------------------------------------------------------------------------
-
-    def progressed(self, progress: list[Progress], now: float) -> None:
-        """Sends the tokens of a step to the gateways, and lets go what has ended."""
-        self._answering.progressed(progress, now)
-
-    def expired(self, sequences: list[Sequence], now: float) -> None:
-        """Fails these sequences, whose deadline passed."""
-        self._answering.expired(sequences)
+                blocks = tuple(list(table) for table in parent.blocks)
+                self._tell_io(RoomGranted(handoff, blocks, parent.held_blocks))
 
     def leave(self, reason: str) -> None:
-        """Fails all that is here, because the worker stops; another can go on. Prefill workers report what lands."""
-        self._answering.stop(reason)
+        """Fails all samples, because the worker stops. Prefill workers report the handoffs that have not landed."""
+        super().leave(reason)
         for handoff, group in list(self._by_handoff.items()):
             self._tell_io(RoomRefused(handoff, reason, "the decode worker is leaving", True))
-            self._answering.end(group)
-
-    def busy(self) -> bool:
-        """Tells whether any sequence, or any block that KV may land in, is here."""
-        return bool(self._answering.by_stem)
+            self._end(group)
 
     def load(self) -> WorkerLoad:
-        """Counts what this worker holds and has done."""
+        """Returns the worker's load."""
         load = self._scheduler.load()
         return load.with_counts(load.waiting, self._counts["handoffs"], self._counts["bytes"], self._held())
 
     def _held(self) -> HeldBlocks:
-        """Counts blocks whose KV is on its way here: quarantined where all samples are dead, and nobody wants it."""
+        """Counts the blocks that KV is landing in: quarantined if all samples of their group are dead."""
         reserved = quarantined = 0
         for group in self._by_handoff.values():
             if group.landed:
                 continue
-            stem = group.stem
-            blocks = sum(len(table) - held for table, held in zip(stem.blocks, stem.held_blocks, strict=True))
+            parent = group.parent
+            blocks = sum(len(table) - held for table, held in zip(parent.blocks, parent.held_blocks, strict=True))
             reserved += blocks if group.living else 0
             quarantined += 0 if group.living else blocks
         return HeldBlocks(reserved=reserved, quarantined=quarantined)
 
-    def adapters(self) -> set[str]:
-        """Returns the digests of the adapters that something here uses."""
-        return self._answering.adapters()
-
-    def _over(self, group: SequenceGroup) -> None:
-        """Forgets the handoff of a group that has ended."""
+    def _end(self, group: SequenceGroup) -> None:
+        super()._end(group)
         if group.handoff is not None:
             del self._by_handoff[group.handoff]
             if group.landed:

@@ -7,11 +7,11 @@ from contracts.messages.gateway import STATE_HANDING_OFF
 from contracts.messages.handoff import Branch
 from contracts.messages.sampling import Limits, Sampling
 from kvtransfer.events import AbortHandoff, CommitHandoff, LayerReady, OpenHandoff, Unpinned
-from prefill_service.policy import PrefillPolicy
 from tests.engine.strict_executor import placed
-from tests.prefill_service.jobs import closed, job, whole
-from tests.worker.roles import Bench, Sevens
+from tests.worker.role_bench import Bench, Sevens
+from tests.worker.roles.prefill_jobs import closed, job, whole
 from worker.events import Emit, Fail, Kill, Phase, Submit
+from worker.roles.prefill import PrefillPolicy
 
 STOP = 9
 STOPPING = Limits(10, (STOP,))

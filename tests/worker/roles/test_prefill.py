@@ -6,10 +6,10 @@ from contracts.messages.handoff import Branch
 from contracts.messages.sampling import Limits
 from infra.redis.records import HeldBlocks
 from kvtransfer.events import AbortHandoff, CommitHandoff, LayerReady, OpenHandoff, Unpinned
-from prefill_service.policy import PrefillPolicy
-from tests.prefill_service.jobs import closed, job, whole
-from tests.worker.roles import Bench
+from tests.worker.role_bench import Bench
+from tests.worker.roles.prefill_jobs import closed, job, whole
 from worker.events import Emit, Fail, Kill, Phase, Submit
+from worker.roles.prefill import PrefillPolicy
 
 
 def test_a_sequence_opens_streams_commits_and_is_freed() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 from contracts.messages.job import DecodeJob, PrefillJob
 from kvtransfer.events import Closed
-from tests.worker.roles import LIMITS, SAMPLING, prompted
+from tests.worker.role_bench import LIMITS, SAMPLING, prompted
 
 
 def job(number: int, tokens: int = 10, peer: str = "decode", **changes: Any) -> PrefillJob:

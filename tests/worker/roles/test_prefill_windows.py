@@ -2,10 +2,10 @@
 
 from infra.redis.records import HeldBlocks
 from kvtransfer.events import BlocksTaken, CommitHandoff, LayerReady, OpenHandoff, Unpinned
-from prefill_service.policy import PrefillPolicy
-from tests.prefill_service.jobs import closed, job
-from tests.worker.roles import WINDOWED, Bench
+from tests.worker.role_bench import WINDOWED, Bench
+from tests.worker.roles.prefill_jobs import closed, job
 from worker.events import Submit
+from worker.roles.prefill import PrefillPolicy
 
 TEXT = 8 * 6
 SEEN = range(10, 12)
