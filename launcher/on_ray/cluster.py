@@ -1,4 +1,4 @@
-"""Connects to a Ray cluster, and turns what can go wrong there into sentences."""
+"""Connects to a Ray cluster, with an error sentence for each known failure."""
 
 import os
 import socket
@@ -11,10 +11,10 @@ from typing import Any
 import ray
 
 from contracts.errors import BatonError
-from launcher.on_ray.placement import NodeRoom
+from launcher.on_ray.placement import NodeResources
 
-REACHED_SECONDS = 5.0  # for a TCP connection to the head node
-CONNECTED_SECONDS = 25.0  # for all of Ray's own steps
+TCP_TIMEOUT_S = 5.0  # of the head node
+CONNECT_TIMEOUT_S = 25.0  # for `ray.init`
 BAD_INPUT = 2
 
 
@@ -29,7 +29,7 @@ def connected(address: str, namespace: str, runtime_env: dict[str, Any] | None =
     What the cluster's actors print comes to this process's stdout.
     """
     where = _reached(address)
-    late = threading.Timer(CONNECTED_SECONDS, _give_up, (where,))
+    late = threading.Timer(CONNECT_TIMEOUT_S, _give_up, (where,))
     late.daemon = True
     late.start()
     try:
@@ -50,11 +50,11 @@ def connected(address: str, namespace: str, runtime_env: dict[str, Any] | None =
         ray.shutdown()
 
 
-def rooms() -> dict[str, NodeRoom]:
-    """Returns what each living node has, by its id."""
+def node_resources() -> dict[str, NodeResources]:
+    """Returns node id → resources, for each living node."""
     free = ray._private.state.available_resources_per_node()
     return {
-        node["NodeID"]: NodeRoom(node["NodeManagerAddress"], node["Resources"], free.get(node["NodeID"], {}))
+        node["NodeID"]: NodeResources(node["NodeManagerAddress"], node["Resources"], free.get(node["NodeID"], {}))
         for node in ray.nodes()
         if node["Alive"]
     }
@@ -78,18 +78,18 @@ def _reached(address: str) -> str:
             ) from None
     host, _, port = where.rpartition(":")
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), REACHED_SECONDS):
+        with socket.create_connection((host.strip("[]"), int(port)), TCP_TIMEOUT_S):
             return where
     except ValueError:
         raise ClusterError(f"--ray-address: {address!r}: is neither auto nor HOST:PORT of a head node") from None
     except TimeoutError:
-        raise ClusterError(f"--ray-address: {where!r}: no answer within {REACHED_SECONDS:.0f} s") from None
+        raise ClusterError(f"--ray-address: {where!r}: no answer within {TCP_TIMEOUT_S:.0f} s") from None
     except OSError as error:
         raise ClusterError(f"--ray-address: {where!r}: {error.strerror or error}") from None
 
 
 def _sentence(where: str, error: Exception) -> str:
-    """Says in a sentence what Ray says in many lines."""
+    """Shortens Ray's error of many lines to a sentence."""
     text = str(error)
     if "Version mismatch" in text:
         found = [line.strip().replace(": ", " ") for line in text.splitlines() if line.startswith("    ")]
@@ -105,9 +105,9 @@ def _sentence(where: str, error: Exception) -> str:
 
 
 def _give_up(where: str) -> None:
-    """Ends the process, which Ray keeps in a call that nothing interrupts. Nothing has been started yet."""
+    """Ends the process: nothing interrupts this call of Ray. No service has been started yet."""
     print(
-        f"error: --ray-address: {where!r}: no Ray answers there within {CONNECTED_SECONDS:.0f} s",
+        f"error: --ray-address: {where!r}: no Ray answers there within {CONNECT_TIMEOUT_S:.0f} s",
         file=sys.__stderr__,
         flush=True,
     )

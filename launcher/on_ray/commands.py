@@ -1,4 +1,4 @@
-"""Says how the deployment on a Ray cluster is (`./baton status --on ray`), and ends it (`./baton down`)."""
+"""Shows the deployment on a Ray cluster (`./baton status --on ray`), and ends it (`./baton down`)."""
 
 import sys
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ class DownConfig(RayPlace, frozen=True, kw_only=True):
 
 
 def status(arguments: Sequence[str]) -> int:
-    """Prints how the deployment is. Returns the exit status: 0 running, 1 not, 2 there is none."""
+    """Prints the overview. Returns the exit status: 0 running, 1 not running, 2 no deployment."""
     try:
         place = parse(StatusConfig, arguments, "baton status")
         with connected(place.ray_address, place.ray_namespace):
@@ -36,7 +36,7 @@ def status(arguments: Sequence[str]) -> int:
 
 
 def down(arguments: Sequence[str]) -> int:
-    """Ends the deployment and returns the exit status: 0 nothing is left, 2 there was none."""
+    """Ends the deployment. Returns the exit status: 0 ended, 2 no deployment."""
     stages = Stages()
     try:
         place = parse(DownConfig, arguments, "baton down")

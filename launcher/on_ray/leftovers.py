@@ -1,4 +1,4 @@
-"""Finds and removes what a deployment without a controller has left in this process's namespace of Ray's."""
+"""Finds and removes actors and placement groups that a deployment without a controller has left in the namespace."""
 
 from contextlib import suppress
 
@@ -15,7 +15,7 @@ def leftovers() -> list[str]:
 def remove_leftovers() -> None:
     """Ends all actors of the namespace at once, with their processes, and removes its placement groups."""
     for name in leftovers():
-        with suppress(ValueError, RayError):  # it has just ended
+        with suppress(ValueError, RayError):  # the actor has just ended
             ray.kill(ray.get_actor(name), no_restart=True)
     for group in placement_group_table().values():
         if group["name"] and group["state"] != "REMOVED":

@@ -1,4 +1,4 @@
-"""Says what an actor on Ray runs, and what the controller keeps: the data that goes from `baton up` to the cluster."""
+"""Defines the data that `baton up` sends to the cluster: an order for each actor, and the controller's plan."""
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -7,41 +7,41 @@ from launcher.autoscale.rules import Rules
 from launcher.deployment import Role, Service
 
 
-class Server(Struct, frozen=True, kw_only=True):
-    """Says how the deployment's own Redis listens on its node, and where its append-only files are."""
+class RedisServer(Struct, frozen=True, kw_only=True):
+    """Address, password and directory of the deployment's own Redis."""
 
     address: str
     port: int
     password: str
-    directory: str = ""  # empty: in the deployment's own directory on that node, and gone with it
+    directory: str = ""  # of append-only files; empty: in the deployment's directory on the node, removed with it
 
 
 class Order(Struct, frozen=True, kw_only=True):
-    """Describes one process: everything that the node where it runs does not know by itself."""
+    """Everything about one process that its node cannot find out by itself."""
 
     name: str
-    deployment: str  # its id, which names its directory on every node
+    deployment: str  # id, which names the deployment's directory on every node
     service: Service
     silent_seconds: float
     redis: str = ""  # URL
-    files: dict[str, str] = {}  # contents by name, which only the process's user may read: secret and own keys
-    hub: dict[str, str] = {}  # variables of the hub in the environment of `baton up`
-    share_port: str = ""  # name of the gateways of one host that have one port
+    files: dict[str, str] = {}  # name → content of files that only the process's user may read: secret, operator key
+    hub: dict[str, str] = {}  # the hub's variables from the environment of `baton up`
+    share_port: str = ""  # name that gateways of one host with one port share
     gateway: str = ""  # URL, for the dashboard
-    server: Server | None = None  # where it is the Redis server
+    server: RedisServer | None = None  # of the Redis server's process only
 
     def named(self, name: str) -> "Order":
-        """Returns the order of another process of the same service."""
+        """Returns the order for another process of the same service."""
         return replace(self, name=name)
 
 
-class Plan(Struct, frozen=True, kw_only=True):
-    """Describes a deployment on Ray: what the controller starts, keeps and takes down."""
+class RayPlan(Struct, frozen=True, kw_only=True):
+    """A deployment on Ray, which the controller starts, watches and takes down."""
 
     deployment: str  # its id
-    namespace: str  # of Ray's, where its actors have their names
+    namespace: str  # Ray namespace of the actors' names
     orders: dict[Role, Order]
-    pinned: dict[Role, str]  # the node, by its id, of those services that may run on no other
-    cpus: float  # of each worker
-    rules: Rules | None  # by which the numbers of workers follow the load; None: they stay
-    attached: bool  # a driver watches; without it, it is taken down
+    pinned: dict[Role, str]  # role → id of the only node on which it may run
+    cpus: float  # CPUs of each worker
+    rules: Rules | None  # of --autoscale; None: the numbers of workers are fixed
+    attached: bool  # the deployment ends with the `baton up` that started it

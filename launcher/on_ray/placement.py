@@ -1,8 +1,8 @@
-"""Says which workers share a placement group, and whether a cluster has room for a deployment. Pure.
+"""Assigns workers to placement groups, and checks that a cluster has the resources of a deployment. Pure.
 
-A bundle of a placement group is on one node, so a worker's GPUs are. A pair is a prefill and a decode worker in one
-group, which is packed: onto one node if one has room for both. Ray places each further group on the node that has most
-left, so that pairs spread over the nodes.
+Ray places a bundle of a placement group on one node, and so all GPUs of a worker. A prefill and a decode worker share a
+packed group: they are on one node if it has the resources of both. Ray places each further group on the node with most
+free resources, so that pairs spread over the nodes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,52 +10,53 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from launcher.deployment import WORKERS, Role
-from launcher.on_ray.order import Plan
+from launcher.on_ray.order import RayPlan
 
 GATEWAY_CPUS = 1.0
 Resources = dict[str, float]  # as Ray names them: CPU, GPU
 
 
-class Group(Struct, frozen=True):
-    """Describes a placement group: a bundle for each of its workers."""
+class WorkerGroup(Struct, frozen=True):
+    """A placement group, with a bundle for each of its workers."""
 
     name: str
     members: tuple[str, ...]
 
 
-class NodeRoom(Struct, frozen=True):
-    """Describes what a node has: all of it, and what nobody has taken."""
+class NodeResources(Struct, frozen=True):
+    """Resources of a node: all, and those that no actor has reserved."""
 
     address: str
     total: Resources
     free: Resources
 
 
-def groups(prefill: int, decode: int) -> list[Group]:
-    """Returns the placement groups of so many workers: pairs first, then those without a partner."""
+def groups(prefill: int, decode: int) -> list[WorkerGroup]:
+    """Returns the placement groups of `prefill` and `decode` workers: pairs first, then workers without a partner."""
     pairs = min(prefill, decode)
-    paired = [Group(f"pair-{n}", (f"prefill-{n}", f"decode-{n}")) for n in range(pairs)]
+    paired = [WorkerGroup(f"pair-{n}", (f"prefill-{n}", f"decode-{n}")) for n in range(pairs)]
     counts: dict[Role, int] = {"prefill": prefill, "decode": decode}
     alone = [f"{role}-{n}" for role in WORKERS for n in range(pairs, counts[role])]
-    return [*paired, *(Group(name, (name,)) for name in alone)]
+    return [*paired, *(WorkerGroup(name, (name,)) for name in alone)]
 
 
-def bundle(plan: Plan, role: Role) -> Resources:
-    """Returns what a worker takes of its node."""
+def bundle(plan: RayPlan, role: Role) -> Resources:
+    """Returns the resources that a worker reserves."""
     gpus = plan.orders[role].service.gpus
     return {"CPU": plan.cpus, **({"GPU": float(gpus)} if gpus else {})}
 
 
-def wanted(plan: Plan) -> list[Resources]:
-    """Returns what each process takes that takes anything."""
+def wanted(plan: RayPlan) -> list[Resources]:
+    """Returns the resources of each process that reserves any."""
     workers = [bundle(plan, role) for role in WORKERS if role in plan.orders for _ in plan.orders[role].service.names]
     return [*workers, *({"CPU": GATEWAY_CPUS} for _ in plan.orders["gateway"].service.names)]
 
 
-def lacking(nodes: Sequence[NodeRoom], wants: Sequence[Resources]) -> str:
-    """Returns a sentence with what the cluster has too few of: what was found and what is wanted; empty: it has room.
+def lacking(nodes: Sequence[NodeResources], wants: Sequence[Resources]) -> str:
+    """Returns a sentence that names the missing resources, found and wanted; empty: the cluster suffices.
 
-    The largest are placed first, each on the node with most left: where that does not fit, nothing else is tried.
+    Processes are placed by size, the largest first, each on the node with most free resources; no other placement is
+    tried.
     """
     for kind in ("GPU", "CPU"):
         needed = sum(one.get(kind, 0.0) for one in wants)
@@ -77,7 +78,7 @@ def lacking(nodes: Sequence[NodeRoom], wants: Sequence[Resources]) -> str:
 
 
 def fits(free: Mapping[str, float], want: Mapping[str, float]) -> bool:
-    """Tells whether a node has as much free."""
+    """Returns whether free resources suffice."""
     return all(free.get(kind, 0.0) >= amount for kind, amount in want.items())
 
 
@@ -85,7 +86,7 @@ def _number(amount: float, kind: str) -> str:
     return f"{amount:g} {kind}{'' if amount == 1 else 's'}"
 
 
-def _each(nodes: Sequence[NodeRoom], *kinds: str) -> str:
+def _each(nodes: Sequence[NodeResources], *kinds: str) -> str:
     rooms = (
         f"{node.address}: " + ", ".join(_number(node.free.get(kind, 0.0), kind) for kind in kinds) for node in nodes
     )

@@ -1,4 +1,4 @@
-"""Makes the plan of a deployment on a cluster: what each service is told, and which may run on one node only."""
+"""Makes the plan of a deployment on a cluster: settings of each service, and nodes of services that need one."""
 
 import os
 from collections.abc import Mapping
@@ -15,26 +15,26 @@ from launcher.deployment import Deployment, Role, hub_settings
 from launcher.host.own_files import own_key, secret_path
 from launcher.host.processes import OWN_KEY, OWN_KEYS, described
 from launcher.on_ray.cluster import ClusterError
-from launcher.on_ray.node.process import SECRET
+from launcher.on_ray.node.process import SECRET_FILE
 from launcher.on_ray.node.redis import redis_url
-from launcher.on_ray.order import Order, Plan, Server
-from launcher.on_ray.placement import NodeRoom
+from launcher.on_ray.order import Order, RayPlan, RedisServer
+from launcher.on_ray.placement import NodeResources
 from launcher.options import UpConfig
 
-USUAL = SLO(2000.0, 100.0)
-"""What is to be kept where `--slo` does not say: a gateway's own default."""
+DEFAULT_SLO = SLO(2000.0, 100.0)
+"""The objective without `--slo`: the default of a gateway."""
 
 
-def settled(config: UpConfig, nodes: Mapping[str, NodeRoom]) -> UpConfig:
-    """Returns the options with a device and a number of prefill workers, where nobody has said them."""
+def settled(config: UpConfig, nodes: Mapping[str, NodeResources]) -> UpConfig:
+    """Returns the options with defaults for the device and the number of prefill workers."""
     gpus = sum(node.total.get("GPU", 0.0) for node in nodes.values())
     device = config.device if config.device != "auto" else "cuda" if gpus else "cpu"
     prefill = config.prefill if config.prefill is not None else 0 if device == "cuda" and gpus == 1 else 1
     return replace(config, device=device, prefill=prefill)
 
 
-def redis_node(config: UpConfig, nodes: Mapping[str, NodeRoom], here: str) -> str:
-    """Returns the id of the node that the deployment's own Redis runs on. Raises `ClusterError`."""
+def redis_node(config: UpConfig, nodes: Mapping[str, NodeResources], here: str) -> str:
+    """Returns the id of the node for the deployment's own Redis. Raises `ClusterError`."""
     if not config.ray.redis_node:
         return here
     found = [node for node, room in nodes.items() if room.address == config.ray.redis_node]
@@ -49,17 +49,19 @@ def scaling_rules(config: UpConfig) -> Rules | None:
     text = config.ray.autoscale
     if not text:
         return None
-    wanted = parse_objective(config.slo).over(Objective(USUAL.ttft_ms, USUAL.tpot_ms))
-    rules = parse_rules(text, wanted.limits(USUAL))
+    wanted = parse_objective(config.slo).over(Objective(DEFAULT_SLO.ttft_ms, DEFAULT_SLO.tpot_ms))
+    rules = parse_rules(text, wanted.limits(DEFAULT_SLO))
     if config.prefill == 0 and "prefill" in rules.bounds:
         raise ConfigError("--autoscale", text, "there is no prefill worker (--prefill 0)")
     return rules
 
 
-def make_plan(config: UpConfig, run: Path, nodes: Mapping[str, NodeRoom], here: str, server: Server | None) -> Plan:
-    """Makes the plan. `here`: this process's node; `server`: the deployment's own Redis, if it has one."""
+def make_plan(
+    config: UpConfig, run: Path, nodes: Mapping[str, NodeResources], here: str, server: RedisServer | None
+) -> RayPlan:
+    """Makes the plan. `here`: id of this process's node; `server`: the deployment's own Redis, or None for --redis."""
     own_key(config, run)
-    files = {SECRET: secret_path(config, run).read_text()}
+    files = {SECRET_FILE: secret_path(config, run).read_text()}
     names = (OWN_KEYS, OWN_KEY) if config.api_keys else ()
     keys = {name: (run / name).read_text() for name in names}
     deployment: Deployment = described(config)
@@ -83,7 +85,7 @@ def make_plan(config: UpConfig, run: Path, nodes: Mapping[str, NodeRoom], here: 
     pinned: dict[Role, str] = {} if anywhere else {"gateway": here, "dashboard": here}
     if server is not None:
         pinned["redis"] = redis_node(config, nodes, here)
-    return Plan(
+    return RayPlan(
         deployment=identity,
         namespace=config.ray.ray_namespace,
         orders=orders,

@@ -1,4 +1,4 @@
-"""Writes what Ray prints, the lines of all actors among them, to the log of `./baton up`, as a supervisor would."""
+"""Writes Ray's output, with the lines of all actors, to the log of `./baton up`."""
 
 import io
 import re
@@ -7,12 +7,12 @@ import threading
 from launcher.host.child import LONGEST_LINE
 from launcher.host.log_file import Log
 
-PREFIX = re.compile(r"^\((?:\S+ )?pid=\d+(?:, ip=\S+)?\) ")
-"""What Ray puts before an actor's line, which begins with its service's name already."""
+RAY_PREFIX = re.compile(r"^\((?:\S+ )?pid=\d+(?:, ip=\S+)?\) ")
+"""Ray's prefix of an actor's line; the line itself begins with the service's name."""
 
 
 class RayLog(io.TextIOBase):
-    """Takes the place of stdout; Ray prints from several threads."""
+    """Replaces stdout; Ray prints from several threads."""
 
     def __init__(self, log: Log) -> None:
         super().__init__()
@@ -21,15 +21,16 @@ class RayLog(io.TextIOBase):
         self._mine = threading.local()
 
     def writable(self) -> bool:
-        """Tells that it can be written to."""
         return True
 
     def write(self, text: str) -> int:
-        """Keeps a line until its end comes from the same thread, and then writes it whole."""
+        """Buffers a line until its end arrives from the same thread, and then writes the whole line."""
         *lines, rest = (getattr(self._mine, "rest", "") + text).split("\n")
         if len(rest) > LONGEST_LINE:
             lines, rest = [*lines, rest], ""
         self._mine.rest = rest
         with self._lock:
-            self._log.write("".join(PREFIX.sub("", line, count=1) + "\n" for line in lines).encode(errors="replace"))
+            self._log.write(
+                "".join(RAY_PREFIX.sub("", line, count=1) + "\n" for line in lines).encode(errors="replace")
+            )
         return len(text)

@@ -1,4 +1,4 @@
-"""Asks a deployment's controller how the deployment is, and shows it."""
+"""Asks a deployment's controller for its overview, and shows it."""
 
 import time
 from collections.abc import Callable
@@ -9,26 +9,26 @@ from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError
 
 from launcher.host.signals import Signals
 from launcher.on_ray.cluster import ClusterError
-from launcher.on_ray.control.controller import NAME
+from launcher.on_ray.control.controller import CONTROLLER_NAME
 from launcher.on_ray.leftovers import remove_leftovers
-from launcher.on_ray.look import Overview, Phase
+from launcher.on_ray.overview import Overview, Phase
 from launcher.stages import Stages
 
-ANSWER_SECONDS = 30.0  # of a controller whose node has just died, Ray makes another one
-ASK_SECONDS = 0.5  # between two questions
-TABLE = ("SERVICE", "STAGE", "NODE", "ADDRESS")
+ANSWER_TIMEOUT_S = 30.0  # Ray restarts a controller whose node has just died
+POLL_PERIOD_S = 0.5
+TABLE_HEADER = ("SERVICE", "STAGE", "NODE", "ADDRESS")
 
 
 def controller(namespace: str) -> Any:
-    """Returns the handle of the namespace's controller, None if there is none."""
+    """Returns the handle of the namespace's controller, or None."""
     try:
-        return ray.get_actor(NAME, namespace)
+        return ray.get_actor(CONTROLLER_NAME, namespace)
     except ValueError:
         return None
 
 
 class Reports:
-    """Reads the controller's reports one after the other, and shows what is new."""
+    """Reads the controller's overviews one after the other, and shows new sentences."""
 
     def __init__(self, handle: Any, stages: Stages, keeps: bool = False) -> None:
         self._handle = handle
@@ -38,13 +38,13 @@ class Reports:
         self._shown: set[str] = set()
 
     def ask(self) -> Overview:
-        """Returns how the deployment is. Raises `ClusterError` where the controller does not answer."""
-        until = time.monotonic() + ANSWER_SECONDS
+        """Returns the controller's overview. Raises `ClusterError` if the controller does not answer."""
+        until = time.monotonic() + ANSWER_TIMEOUT_S
         while (left := until - time.monotonic()) > 0:
             try:
                 overview: Overview = ray.get(self._handle.overview.remote(self._heard, self._keeps), timeout=left)
             except ActorUnavailableError:
-                time.sleep(ASK_SECONDS)  # Ray makes it anew
+                time.sleep(POLL_PERIOD_S)  # Ray restarts it
             except RayActorError:
                 raise ClusterError(
                     "the deployment's controller is gone: ./baton down removes what it has left"
@@ -54,10 +54,10 @@ class Reports:
             else:
                 self._heard = overview.said
                 return overview
-        raise ClusterError(f"the deployment's controller gives no answer in {ANSWER_SECONDS:.0f} s")
+        raise ClusterError(f"the deployment's controller gives no answer in {ANSWER_TIMEOUT_S:.0f} s")
 
     def follow(self, signals: Signals, until: Callable[[Phase], bool], show: bool) -> Overview:
-        """Asks until the deployment is in a phase, or a signal asks to stop. Raises `ClusterError`."""
+        """Asks until `until(phase)` holds or a signal arrives. Raises `ClusterError`."""
         while True:
             overview = self.ask()
             for sentence in overview.sentences:
@@ -66,18 +66,17 @@ class Reports:
                 self.show(overview)
             if until(overview.phase) or signals.asked_to_stop:
                 return overview
-            signals.wait(ASK_SECONDS)
+            signals.wait(POLL_PERIOD_S)
 
     def show(self, overview: Overview) -> None:
-        """Shows a line for each service."""
         for service in overview.services:
             note = f"on {service.address}" if service.address else ""
             self._stages.show(service.name, service.stage, service.percent, note)
 
 
 def table(overview: Overview) -> str:
-    """Writes how the deployment is: a line for each service."""
-    rows = [TABLE]
+    """Formats an overview as a table with a line for each process."""
+    rows = [TABLE_HEADER]
     for service in overview.services:
         stage = service.stage if service.percent is None else f"{service.stage} {service.percent}%"
         rows.append((service.name, stage, service.address or "-", service.endpoint or "-"))
@@ -87,17 +86,17 @@ def table(overview: Overview) -> str:
 
 
 def taken_down(handle: Any, stages: Stages, signals: Signals) -> None:
-    """Has the controller take everything down, shows how far it is, and ends the controller. Raises `ClusterError`."""
-    asked, began = signals.asked_to_stop, time.monotonic()
+    """Has the controller stop the deployment, shows progress, and ends the controller. Raises `ClusterError`."""
+    signals_before, began = signals.asked_to_stop, time.monotonic()
     handle.stop.remote()
     reports = Reports(handle, stages)
     while (overview := reports.ask()).phase not in ("stopped", "failed"):
         left = ", ".join(service.name for service in overview.services)
         stages.show("stopping", left or "the rest", note=f"({time.monotonic() - began:.0f} s)")
-        if signals.asked_to_stop > asked + 1:
-            remove_leftovers()  # whoever asks twice more does not wait for those that drain
+        if signals.asked_to_stop > signals_before + 1:
+            remove_leftovers()  # two further signals: do not wait for draining services
             break
-        signals.wait(ASK_SECONDS)
+        signals.wait(POLL_PERIOD_S)
     ray.kill(handle, no_restart=True)
     stages.show("stopping", "done")
     stages.settle()

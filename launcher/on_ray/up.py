@@ -1,4 +1,4 @@
-"""Spreads a deployment over a Ray cluster (`./baton up --on ray`), and keeps it until a signal asks to stop."""
+"""Starts a deployment on a Ray cluster (`./baton up --on ray`), and stops it at a signal."""
 
 import os
 import secrets
@@ -22,28 +22,28 @@ from launcher.host.processes import OWN_KEY
 from launcher.host.run_directory import run_directory
 from launcher.host.signals import Signals
 from launcher.host.state_directory import new_log
-from launcher.on_ray.cluster import BAD_INPUT, ClusterError, connected, rooms
+from launcher.on_ray.cluster import BAD_INPUT, ClusterError, connected, node_resources
 from launcher.on_ray.code import runtime_env
-from launcher.on_ray.control.controller import NAME, Controller
+from launcher.on_ray.control.controller import CONTROLLER_NAME, DeploymentController
 from launcher.on_ray.leftovers import leftovers
-from launcher.on_ray.look import Overview
 from launcher.on_ray.node.check import check_nodes
 from launcher.on_ray.node.redis import free_port
-from launcher.on_ray.order import Plan, Server
-from launcher.on_ray.placement import NodeRoom, lacking, wanted
+from launcher.on_ray.order import RayPlan, RedisServer
+from launcher.on_ray.overview import Overview
+from launcher.on_ray.placement import NodeResources, lacking, wanted
 from launcher.on_ray.planning import make_plan, redis_node, scaling_rules, settled
 from launcher.on_ray.ray_log import RayLog
 from launcher.on_ray.reports import Reports, taken_down
 from launcher.options import ROOT, UpConfig
 from launcher.stages import Stages
 
-CALLS = 16  # of the controller at a time
-TASK_SECONDS = 30.0
-DETACHED = "It goes on without this process: ./baton status --on ray says how it is, ./baton down ends it."
+CONCURRENT_CALLS = 16  # of the controller
+TASK_TIMEOUT_S = 30.0
+DETACHED_NOTE = "It goes on without this process: ./baton status --on ray says how it is, ./baton down ends it."
 
 
 def up(arguments: Sequence[str]) -> int:
-    """Runs a deployment and returns the exit status: 0 stopped as asked or left running, 1 failed, 2 bad input."""
+    """Runs a deployment. Returns the exit status: 0 stopped by a signal or detached, 1 failed, 2 bad input."""
     stages = Stages(sys.stdout)
     try:
         asked = parse(UpConfig, arguments, "baton up")
@@ -59,8 +59,8 @@ def up(arguments: Sequence[str]) -> int:
         stages.say(open_to_all)
     try:
         with log, run_directory() as run:
-            told = RayLog(log)
-            with redirect_stdout(told), redirect_stderr(told):
+            ray_log = RayLog(log)
+            with redirect_stdout(ray_log), redirect_stderr(ray_log):
                 Up(config, directory, run, log.path, stages).run()
     except BatonError as error:
         stages.settle()
@@ -70,7 +70,7 @@ def up(arguments: Sequence[str]) -> int:
 
 
 class Up:
-    """Holds what one run of the command needs."""
+    """One run of the command."""
 
     def __init__(self, config: UpConfig, directory: Path | None, run: Path, log: Path, stages: Stages) -> None:
         self._config = config
@@ -81,7 +81,7 @@ class Up:
         self._began = time.monotonic()
 
     def run(self) -> None:
-        """Connects, checks, starts, watches and takes down. Raises `BatonError`."""
+        """Connects, checks, starts, watches and stops. Raises `BatonError`."""
         place = self._config.ray
         self._stages.show("log", str(self._log))
         self._stages.show("cluster", "connecting", note=place.ray_address)
@@ -89,15 +89,15 @@ class Up:
         with Signals().installed() as signals, connected(place.ray_address, place.ray_namespace, env):
             self._serve(self._checked_plan(), signals)
 
-    def _checked_plan(self) -> Plan:
-        """Refuses what cannot work on this cluster. Raises `ClusterError`."""
+    def _checked_plan(self) -> RayPlan:
+        """Makes the plan, or raises `ClusterError` if it cannot work on this cluster."""
         namespace = self._config.ray.ray_namespace
         if found := leftovers():
             raise ClusterError(
                 f"--ray-namespace: {namespace!r}: has actors already ({', '.join(found[:8])}): ./baton down ends them,"
                 " another namespace lets both run"
             )
-        nodes = rooms()
+        nodes = node_resources()
         here = ray.get_runtime_context().get_node_id()
         addresses = sorted({node.address for node in nodes.values()})
         self._stages.show("cluster", f"{len(nodes)} nodes at {', '.join(addresses)}")
@@ -116,24 +116,28 @@ class Up:
             plan = make_plan(config, self._run, nodes, here, self._server(nodes[where], where))
         return plan
 
-    def _server(self, room: NodeRoom, node: str) -> Server:
+    def _server(self, room: NodeResources, node: str) -> RedisServer:
         there = NodeAffinitySchedulingStrategy(node, soft=False)
         call = ray.remote(free_port).options(num_cpus=0, scheduling_strategy=there).remote(room.address)
-        port: int = ray.get(call, timeout=TASK_SECONDS)
+        port: int = ray.get(call, timeout=TASK_TIMEOUT_S)
         directory = self._config.ray.redis_directory
-        return Server(address=room.address, port=port, password=secrets.token_hex(24), directory=directory)
+        return RedisServer(address=room.address, port=port, password=secrets.token_hex(24), directory=directory)
 
-    def _serve(self, plan: Plan, signals: Signals) -> None:
+    def _serve(self, plan: RayPlan, signals: Signals) -> None:
         config, stages = self._config, self._stages
-        options = {"name": NAME, "namespace": plan.namespace, "lifetime": "detached", "max_restarts": -1}
-        handle = ray.remote(Controller).options(num_cpus=0, max_concurrency=CALLS, **options).remote(plan)
+        options = {"name": CONTROLLER_NAME, "namespace": plan.namespace, "lifetime": "detached", "max_restarts": -1}
+        handle = (
+            ray.remote(DeploymentController)
+            .options(num_cpus=0, max_concurrency=CONCURRENT_CALLS, **options)
+            .remote(plan)
+        )
         leave = False
         try:
             reports = Reports(handle, stages, keeps=True)
             overview = reports.follow(signals, lambda phase: phase != "starting", show=True)
             if overview.phase == "running" and not signals.asked_to_stop:
                 leave = config.ray.detach
-                self._greet(DETACHED if leave else greeting.ENDING)
+                self._greet(DETACHED_NOTE if leave else greeting.ENDING)
                 if not leave:
                     overview = self._watch(reports, signals)
             if overview.error:
@@ -161,7 +165,7 @@ class Up:
 
 
 def readable(config: UpConfig) -> list[tuple[str, str]]:
-    """Returns the options that name files which a service opens on its node, each with its path."""
+    """Returns (option, path) for each file that a service opens on its node."""
     engine = config.engine
     pairs = [("--medusa", engine.medusa), ("--eagle", engine.eagle), ("--lora-root", engine.lora_root)]
     pairs += [("--tls-cert", config.tls_cert), ("--tls-key", config.tls_key)]

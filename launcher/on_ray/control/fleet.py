@@ -1,4 +1,4 @@
-"""Owns the actors and placement groups of a deployment: makes them, finds them again, and takes them down."""
+"""Owns the actors and placement groups of a deployment: creates, adopts and removes them."""
 
 import shutil
 import time
@@ -14,12 +14,12 @@ from launcher.deployment import CLOSE_S, STOP_ORDER, WORKERS, Role
 from launcher.on_ray.control.member import Member
 from launcher.on_ray.node.process import shared_directory
 from launcher.on_ray.node.service_actor import ServiceActor
-from launcher.on_ray.order import Plan
-from launcher.on_ray.placement import GATEWAY_CPUS, Group, bundle, groups
+from launcher.on_ray.order import RayPlan
+from launcher.on_ray.placement import GATEWAY_CPUS, WorkerGroup, bundle, groups
 
-PLACED_SECONDS = 20.0  # for Ray to find nodes, where there is room
-GONE_SECONDS = 10.0  # for Ray to forget what was taken down
-CALLS = 4  # of an actor at a time: one may wait for its process's end
+PLACEMENT_TIMEOUT_S = 20.0
+REMOVAL_TIMEOUT_S = 10.0
+CONCURRENT_CALLS = 4  # of an actor; a call of `stop` waits for the end of its process
 
 
 class PlacementFailed(BatonError):
@@ -27,15 +27,15 @@ class PlacementFailed(BatonError):
 
 
 class Fleet:
-    """Holds the members of one deployment. Its methods are called by one thread at a time."""
+    """The members of one deployment. Only one thread at a time may call its methods."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: RayPlan) -> None:
         self._plan = plan
         self._groups: dict[str, PlacementGroup] = {}
         self.members: dict[str, Member] = {}
 
     def start(self, roles: Sequence[Role]) -> None:
-        """Makes the actors of some roles. Raises `PlacementFailed`."""
+        """Starts the actors of some roles. Raises `PlacementFailed`."""
         orders = self._plan.orders
         counts = [orders[role].service.replicas if role in orders and role in roles else 0 for role in WORKERS]
         for group in groups(*counts):
@@ -48,31 +48,31 @@ class Fleet:
                     self._make(role, name)
 
     def add(self, role: Role) -> Member:
-        """Makes one more worker, under the lowest free number. Raises `PlacementFailed`."""
+        """Adds a worker with the lowest free number. Raises `PlacementFailed`."""
         number = next(n for n in range(len(self.members) + 1) if f"{role}-{n}" not in self.members)
         name = f"{role}-{number}"
         spare = self._spare(role)
-        group = spare or Group(name, (name,))
+        group = spare or WorkerGroup(name, (name,))
         if spare is None:
             self._reserve(group)
         return self._make(role, name, group)
 
     def remove(self, member: Member) -> None:
-        """Has a worker drain and end, and gives back what only it has reserved."""
+        """Drains and ends a worker, and removes its placement group if no other worker uses it."""
         self._end([member])
         group = member.group
         if group is not None and not any(other.group == group for other in self.members.values()):
             remove_placement_group(self._groups.pop(group.name))
 
     def least_bound(self, role: Role) -> list[Member]:
-        """Returns the workers of a role, those first that were added last and whose bundles nobody shares."""
+        """Returns the workers of a role: first workers with a group of their own, and of these the latest."""
         found = [member for member in self.members.values() if member.role == role]
         return sorted(
             found, key=lambda member: (len(member.group.members) if member.group else 0, -number_of(member.name))
         )
 
     def take_down(self) -> None:
-        """Ends everything, in the order in which services stop, and leaves nothing in the cluster."""
+        """Stops all services in their order, and removes everything of the deployment from the cluster."""
         for roles in STOP_ORDER:
             self._end([member for member in self.members.values() if member.role in roles])
         for group in self._groups.values():
@@ -81,7 +81,7 @@ class Fleet:
         self._tidy()
 
     def adopt(self) -> None:
-        """Finds the actors and placement groups that an earlier life of the controller has made."""
+        """Takes over the actors and placement groups of the controller before its restart."""
         orders = self._plan.orders
         counts = [orders[role].service.replicas if role in orders else 0 for role in WORKERS]
         planned = {name: group for group in groups(*counts) for name in group.members}
@@ -89,31 +89,31 @@ class Fleet:
             role = role_of(name)
             if role not in orders:
                 continue
-            group = None if role not in WORKERS else planned.get(name) or Group(name, (name,))
+            group = None if role not in WORKERS else planned.get(name) or WorkerGroup(name, (name,))
             self.members[name] = Member(name, role, ray.get_actor(name, self._plan.namespace), group)
             if group is not None and group.name not in self._groups:
                 self._groups[group.name] = ray.util.get_placement_group(group.name)
 
-    def _spare(self, role: Role) -> Group | None:
-        """Returns a group with a bundle that the worker of it which was removed has left."""
+    def _spare(self, role: Role) -> WorkerGroup | None:
+        """Returns a group with a bundle that a removed worker of this role has left, or None."""
         for member in self.members.values():
             for name in member.group.members if member.group else ():
                 if name not in self.members and role_of(name) == role:
                     return member.group
         return None
 
-    def _reserve(self, group: Group) -> None:
+    def _reserve(self, group: WorkerGroup) -> None:
         bundles = [bundle(self._plan, role_of(name)) for name in group.members]
         made = placement_group(bundles, strategy="PACK", name=group.name, lifetime="detached")
         self._groups[group.name] = made
-        if not made.wait(PLACED_SECONDS):
+        if not made.wait(PLACEMENT_TIMEOUT_S):
             del self._groups[group.name]
             state = placement_group_table(made).get("state", "unknown")
             remove_placement_group(made)
             needs = " and ".join(", ".join(f"{n:g} {kind}" for kind, n in one.items()) for one in bundles)
             raise PlacementFailed(f"{' and '.join(group.members)}: Ray finds no nodes with {needs} free ({state})")
 
-    def _make(self, role: Role, name: str, group: Group | None = None) -> Member:
+    def _make(self, role: Role, name: str, group: WorkerGroup | None = None) -> Member:
         plan = self._plan
         order = plan.orders[role].named(name)
         options: dict[str, Any] = {"num_cpus": GATEWAY_CPUS if role == "gateway" else 0}
@@ -132,7 +132,7 @@ class Fleet:
             namespace=plan.namespace,
             lifetime="detached",
             max_restarts=-1,
-            max_concurrency=CALLS,
+            max_concurrency=CONCURRENT_CALLS,
             **options,
         )
         member = Member(name, role, actor.remote(order), group)
@@ -149,7 +149,7 @@ class Fleet:
             del self.members[member.name]
 
     def _tidy(self) -> None:
-        """Removes the deployment's directories of all nodes that live."""
+        """Removes the deployment's directory from every living node."""
         tidy = ray.remote(remove_directory)
         calls = [
             tidy.options(
@@ -158,8 +158,8 @@ class Fleet:
             for node in ray.nodes()
             if node["Alive"]
         ]
-        ray.wait(calls, num_returns=len(calls), timeout=GONE_SECONDS)
-        until = time.monotonic() + GONE_SECONDS
+        ray.wait(calls, num_returns=len(calls), timeout=REMOVAL_TIMEOUT_S)
+        until = time.monotonic() + REMOVAL_TIMEOUT_S
         while time.monotonic() < until and any(
             role_of(name) in self._plan.orders for name in ray.util.list_named_actors()
         ):
@@ -167,16 +167,14 @@ class Fleet:
 
 
 def role_of(name: str) -> Role:
-    """Returns the role in a process's name."""
     role: Role = name.partition("-")[0]  # type: ignore[assignment]
     return role
 
 
 def number_of(name: str) -> int:
-    """Returns the number in a worker's name."""
     return int(name.rpartition("-")[2])
 
 
 def remove_directory(deployment: str) -> None:
-    """Removes what the processes of a deployment had on the node where this runs."""
+    """Removes the deployment's directory from the node where this function runs."""
     shutil.rmtree(shared_directory(deployment), ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Follows one service's actor: asks it how its process is, without ever waiting, and takes it down."""
+"""Polls one service's actor without waiting, and ends it."""
 
 import time
 from contextlib import suppress
@@ -9,22 +9,22 @@ from ray.exceptions import RayActorError, RayError
 
 from launcher.deployment import Role
 from launcher.host.process import READY
-from launcher.on_ray.look import Look, ServiceState
-from launcher.on_ray.placement import Group
+from launcher.on_ray.overview import ActorReport, MemberState
+from launcher.on_ray.placement import WorkerGroup
 
-SILENT_SECONDS = 3.0  # without an answer: the actor is being made, or its node is gone
+MAX_ACTOR_SILENCE_S = 3.0  # after which the actor counts as being created, or its node as lost
 
 
 class Member:
-    """Holds the handle of one service's actor and its last answer."""
+    """The handle of one service's actor, and its last report."""
 
-    def __init__(self, name: str, role: Role, handle: Any, group: Group | None) -> None:
+    def __init__(self, name: str, role: Role, handle: Any, group: WorkerGroup | None) -> None:
         self.name = name
         self.role = role
         self.handle = handle
-        self.group = group  # the placement group that it has a bundle of
-        self.last: Look | None = None
-        self.adding = False  # to a deployment that runs, and not ready for the first time yet
+        self.group = group  # placement group of its bundle
+        self.last: ActorReport | None = None
+        self.adding = False  # added to a running deployment, and not ready yet
         self.leaving = False
         self._asked: Any = None
         self._asked_at = 0.0
@@ -32,14 +32,14 @@ class Member:
         self._lost = False
 
     def poll(self) -> tuple[str, ...]:
-        """Takes the answer to the last question, if it has come, and asks again. Returns what is new."""
+        """Takes the report of the last call, if it has arrived, and calls again. Returns new sentences."""
         sentences: tuple[str, ...] = ()
         if self._asked is not None:
             answered, _ = ray.wait([self._asked], timeout=0)
             if not answered:
                 return ()
             try:
-                look: Look = ray.get(self._asked)
+                look: ActorReport = ray.get(self._asked)
             except RayActorError:
                 self._heard = 0
                 if not self._lost:
@@ -58,23 +58,20 @@ class Member:
 
     @property
     def silent(self) -> bool:
-        """Tells whether no answer comes."""
-        return self._asked is not None and time.monotonic() - self._asked_at > SILENT_SECONDS
+        return self._asked is not None and time.monotonic() - self._asked_at > MAX_ACTOR_SILENCE_S
 
     @property
     def ready(self) -> bool:
-        """Tells whether its process serves."""
         return self.last is not None and self.last.stage == READY and not self._lost
 
-    def state(self) -> ServiceState:
-        """Returns what others are shown."""
+    def state(self) -> MemberState:
         look = self.last
         if self.leaving:
-            return ServiceState(name=self.name, role=self.role, stage="draining")
+            return MemberState(name=self.name, role=self.role, stage="draining")
         if look is None or self._lost or self.silent:
             waits = "waiting for Ray" if self.silent else "starting"
-            return ServiceState(name=self.name, role=self.role, stage=waits)
-        return ServiceState(
+            return MemberState(name=self.name, role=self.role, stage=waits)
+        return MemberState(
             name=self.name,
             role=self.role,
             stage=look.stage,
@@ -84,13 +81,13 @@ class Member:
         )
 
     def ask_to_stop(self) -> Any:
-        """Has the process drain and end; returns what is ready when it is gone. None: there is nobody to ask."""
+        """Has the process drain and end. Returns Ray's reference to wait for; None: the actor cannot be reached."""
         self.leaving = True
         if self.last is None or self._lost or self.silent:
             return None
         return self.handle.stop.remote()
 
     def kill(self) -> None:
-        """Ends the actor for good, and its process with it."""
+        """Ends the actor, without a restart, and its process."""
         with suppress(RayError):  # it is gone
             ray.kill(self.handle, no_restart=True)

@@ -1,4 +1,4 @@
-"""Grows and shrinks a deployment on Ray as the policy decides, by what its gateways publish: one change at a time."""
+"""Adds and removes workers of a deployment on Ray as the policy decides by the gateways' records, one at a time."""
 
 import asyncio
 import logging
@@ -18,67 +18,67 @@ from launcher.autoscale.rules import Rules
 from launcher.deployment import Role
 from pricing.standing import Standing, WorkerStanding, merged
 
-LOOK_SECONDS = 1.0
-ASK_SECONDS = 5.0  # for Redis to answer
-PAUSE_SECONDS = 300.0  # after a change that could not be made, such as where the cluster has no room
+SCALING_PERIOD_S = 1.0
+POLL_PERIOD_S = 5.0  # for an answer of Redis
+FAILED_CHANGE_PAUSE_S = 300.0  # after a failed change, such as on a full cluster
 ROLES: Mapping[str, Role] = {"prefill": "prefill", "decode": "decode"}
 log = logging.getLogger("baton.scaling")
 
 
 class Workers(Protocol):
-    """Changes the deployment. Calls return when the change is made: a worker is placed, or has drained and is gone."""
+    """Changes the deployment. A call returns when the worker is placed, or has drained and ended."""
 
     def counts(self) -> Mapping[str, int]:
-        """Counts the workers that there should be, by role, those that start among them; empty: nothing runs yet."""
+        """Returns the wanted number of workers by role, starting workers included; empty: nothing runs yet."""
 
     def add(self, role: Role) -> str:
         """Adds a worker, and returns its name. Raises `BatonError`."""
 
     def remove_at(self, role: Role, address: str) -> str:
-        """Has the worker at this address drain and end, and returns its name. Raises `BatonError`."""
+        """Drains and removes the worker at this address, and returns its name. Raises `BatonError`."""
 
     def say(self, sentence: str) -> None:
-        """Tells whoever watches."""
+        """Shows a sentence to the operator."""
 
 
 class Scaling:
-    """Follows one deployment; `run` is what its thread does."""
+    """Scales one deployment; `run` is the function of its thread."""
 
     def __init__(
         self, rules: Rules, secret: bytes, workers: Workers, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Keeps `workers` to `rules`, by records that are signed with a key from the deployment's `secret`."""
+        """Scales `workers` by `rules`; the gateways' records are signed with a key derived from `secret`."""
         self._clock = clock
         self._policy = Policy(rules, clock())
         self._signer = Signer(secret, RECORD_PURPOSE)
         self._workers = workers
         self._paused_until = 0.0
-        self._beats: dict[str, tuple[int, float]] = {}  # by gateway the last heartbeat, and when it was seen first
+        self._beats: dict[str, tuple[int, float]] = {}  # gateway's epoch → last heartbeat, time of its first read
 
     def run(self, redis: str) -> None:
-        """Looks and changes until the process ends, by what is at this URL."""
+        """Scales until the process ends, by the records in the Redis at this URL."""
         asyncio.run(self._run(redis))
 
     async def _run(self, redis: str) -> None:
         store = connect(redis)
         while True:
             await self.look(store)
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(SCALING_PERIOD_S)
 
     async def look(self, store: Store) -> None:
-        """Looks once, and carries out what is due; that takes as long as a worker takes to be placed, or to drain."""
+        """Makes at most one change, which takes as long as a worker takes to be placed or to drain."""
         standing, age = await self._standing(store)
         seen, now = Seen(standing, age, self._workers.counts()), self._clock()
         if seen.wanted and now >= self._paused_until and (change := self._policy.look(seen, now)) is not None:
             await asyncio.to_thread(self._carry_out, change, seen)
 
     async def _standing(self, store: Store) -> tuple[Standing | None, float]:
-        """Returns what the gateways last said, and for how many s one of them has said nothing new.
+        """Returns the gateways' combined standing, and the age in seconds of the oldest record.
 
-        None where nobody has said anything, or Redis is away.
+        None if no gateway has a record, or Redis does not answer.
         """
         try:
-            async with asyncio.timeout(ASK_SECONDS):
+            async with asyncio.timeout(POLL_PERIOD_S):
                 found = await listed(store, self._signer, GatewayRecord)
         except (StoreUnavailable, TimeoutError) as error:
             log.debug("nothing is known: %s", error)
@@ -101,8 +101,8 @@ class Scaling:
                 name = self._workers.remove_at(role, _address(seen.standing, change.worker))
                 self._workers.say(f"{name} was removed by --autoscale: {change.why}")
         except (BatonError, RayError) as error:
-            self._workers.say(f"--autoscale waits for {PAUSE_SECONDS:.0f} s: {error}")
-            self._paused_until = self._clock() + PAUSE_SECONDS
+            self._workers.say(f"--autoscale waits for {FAILED_CHANGE_PAUSE_S:.0f} s: {error}")
+            self._paused_until = self._clock() + FAILED_CHANGE_PAUSE_S
 
 
 def _address(standing: Standing | None, worker: str) -> str:

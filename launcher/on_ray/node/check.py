@@ -1,4 +1,4 @@
-"""Looks on each node for what a deployment needs there, before anything starts: libraries, model and other files."""
+"""Checks libraries, model and other files on each node before a service starts."""
 
 from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -12,16 +12,16 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from contracts.errors import BatonError, ConfigError
 from launcher.checking.model_directory import checked
 from launcher.on_ray.cluster import ClusterError
-from launcher.on_ray.placement import NodeRoom
+from launcher.on_ray.placement import NodeResources
 
-LIBRARIES = ("torch", "transformers", "pyzmq", "msgspec", "llguidance", "fastapi", "cryptography")
-CHECK_SECONDS = 60.0  # for all nodes; the first task of a node unpacks the code
+CHECKED_LIBRARIES = ("torch", "transformers", "pyzmq", "msgspec", "llguidance", "fastapi", "cryptography")
+CHECK_TIMEOUT_S = 60.0  # for all nodes; the first task of a node unpacks the code
 
 
 def versions() -> dict[str, str]:
-    """Returns the version of each library that services need most, as this Python has it; empty: it has it not."""
+    """Returns library → installed version; empty: not installed."""
     found = {}
-    for name in LIBRARIES:
+    for name in CHECKED_LIBRARIES:
         try:
             found[name] = version(name)
         except PackageNotFoundError:
@@ -30,7 +30,7 @@ def versions() -> dict[str, str]:
 
 
 def complaint(wanted: Mapping[str, str], model: str, readable: Iterable[tuple[str, str]]) -> str:
-    """Returns what is wrong on the node where this runs; empty: nothing. `readable`: options and their files."""
+    """Returns what this node lacks, or ''. `readable`: (option, path) of files that a service opens."""
     for name, here in versions().items():
         if here.partition("+")[0] != wanted[name].partition("+")[0]:
             has = f"has {name} {here}" if here else f"has no {name}"
@@ -47,8 +47,8 @@ def complaint(wanted: Mapping[str, str], model: str, readable: Iterable[tuple[st
     return ""
 
 
-def check_nodes(nodes: Mapping[str, NodeRoom], model: str, readable: list[tuple[str, str]]) -> None:
-    """Asks every node at once. Raises `ClusterError` with the first complaint, and the node's address."""
+def check_nodes(nodes: Mapping[str, NodeResources], model: str, readable: list[tuple[str, str]]) -> None:
+    """Checks all nodes concurrently. Raises `ClusterError` with the first complaint and the node's address."""
     ask = ray.remote(complaint)
     wanted = versions()
     calls: dict[Any, str] = {}
@@ -56,7 +56,7 @@ def check_nodes(nodes: Mapping[str, NodeRoom], model: str, readable: list[tuple[
         there = NodeAffinitySchedulingStrategy(node, soft=False)
         call = ask.options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote(wanted, model, readable)
         calls[call] = room.address
-    done, late = ray.wait(list(calls), num_returns=len(calls), timeout=CHECK_SECONDS)
+    done, late = ray.wait(list(calls), num_returns=len(calls), timeout=CHECK_TIMEOUT_S)
     for call in done:
         try:
             wrong = ray.get(call)
@@ -65,4 +65,4 @@ def check_nodes(nodes: Mapping[str, NodeRoom], model: str, readable: list[tuple[
         if wrong:
             raise ClusterError(f"node {calls[call]}: {wrong}")
     if late:
-        raise ClusterError(f"node {calls[late[0]]}: does not run a task within {CHECK_SECONDS:.0f} s")
+        raise ClusterError(f"node {calls[late[0]]}: does not run a task within {CHECK_TIMEOUT_S:.0f} s")

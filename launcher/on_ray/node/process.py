@@ -1,4 +1,4 @@
-"""Makes a process of an order on the node where it is to run: its directory, its files, its command line."""
+"""Prepares the process of an order on its node: directory, files, command line."""
 
 import os
 import shutil
@@ -24,19 +24,19 @@ from launcher.on_ray.node.redis import redis_process
 from launcher.on_ray.order import Order
 from launcher.options import ROOT
 
-OWNER = "owner"  # file of a process's directory that its actor holds
-SECRET = "secret"
-PREFIX = "baton-ray-"
-YOUNG_SECONDS = 60.0  # one that is young may be just being made
+OWNER_FILE = "owner"  # file in a process's directory that its actor keeps locked
+SECRET_FILE = "secret"
+DIRECTORY_PREFIX = "baton-ray-"
+MIN_AGE_S = 60.0  # a younger directory may not have its lock yet
 
 
 def shared_directory(deployment: str) -> Path:
-    """Returns the directory that all processes of a deployment on one node have together."""
-    return Path(tempfile.gettempdir()) / f"{PREFIX}{deployment}"
+    """Returns the directory that all processes of a deployment on one node share."""
+    return Path(tempfile.gettempdir()) / f"{DIRECTORY_PREFIX}{deployment}"
 
 
 def make_directory(order: Order) -> Path:
-    """Makes a process's own directory, which only this user can enter, in place of an earlier life's."""
+    """Makes a process's private directory, in place of the directory of an earlier process of this name."""
     shared = shared_directory(order.deployment)
     shared.mkdir(mode=0o700, exist_ok=True)
     status = shared.lstat()
@@ -53,20 +53,20 @@ def make_directory(order: Order) -> Path:
 
 
 def sweep(base: Path) -> None:
-    """Removes this user's directories of deployments that have no process on this host any more."""
-    for shared in base.glob(f"{PREFIX}*"):
+    """Removes this user's directories of deployments without a process on this host."""
+    for shared in base.glob(f"{DIRECTORY_PREFIX}*"):
         with suppress(FileNotFoundError):
             status = shared.lstat()
-            old = status.st_uid == os.getuid() and time.time() - status.st_mtime > YOUNG_SECONDS
-            if old and not any(is_held(owner) for owner in shared.glob(f"*/{OWNER}")):
+            old = status.st_uid == os.getuid() and time.time() - status.st_mtime > MIN_AGE_S
+            if old and not any(is_held(owner) for owner in shared.glob(f"*/{OWNER_FILE}")):
                 shutil.rmtree(shared, ignore_errors=True)
 
 
 def node_environment(inherited: Mapping[str, str], order: Order, run: Path) -> dict[str, str]:
-    """Returns what the process sees: the actor's environment without what Ray has set for itself.
+    """Returns the environment of the process: the actor's, without variables that Ray sets for itself.
 
-    What the deployment says of the hub holds where the node says nothing. Ray sets OMP_NUM_THREADS to the actor's CPUs;
-    our workers divide the node's cores among themselves.
+    The node's own hub variables win over the deployment's. Ray sets OMP_NUM_THREADS to the actor's CPUs, but workers
+    divide the node's cores among themselves.
     """
     kept = {
         name: value for name, value in inherited.items() if not name.startswith("RAY_") and name != "OMP_NUM_THREADS"
@@ -77,13 +77,13 @@ def node_environment(inherited: Mapping[str, str], order: Order, run: Path) -> d
 
 
 def make_process(order: Order, run: Path, address: str) -> Process:
-    """Makes the process that runs on this node, which others reach at `address`."""
+    """Makes the process on this node, whose advertised address is `address`."""
     if order.server is not None:
         return redis_process(order.server, run, order.service.max_memory)
     status = run / "status"
     place = Locations(
         redis=order.redis,
-        secret_file=str(run / SECRET),
+        secret_file=str(run / SECRET_FILE),
         status_file=str(status),
         worker=PlaceOptions(host=address),
         busy_page=str(run.parent / "busy") if order.service.role in WORKERS else "",
@@ -101,7 +101,7 @@ def make_process(order: Order, run: Path, address: str) -> Process:
 
 
 def _watch_gateway(status_file: Path, path: str) -> Watch:
-    """Watches a gateway, which says in its status file where it listens: ready when it knows workers, too."""
+    """Watches a gateway, whose status file has its address: ready when it has found workers, too."""
 
     def watch() -> Status | None:
         status = read_status(status_file)
@@ -112,11 +112,16 @@ def _watch_gateway(status_file: Path, path: str) -> Watch:
     return watch
 
 
-def announced(order: Order, status: Status | None, address: str) -> str:
-    """Returns where others reach the process, which may listen on all addresses of its node; empty: it says nothing."""
+def advertised(order: Order, status: Status | None, address: str) -> str:
+    """Returns the address at which others reach the process; empty: not known yet."""
     if order.server is not None:
         return f"{bracketed(order.server.address)}:{order.server.port}"
-    told = order.service.settings
-    if status is None or not status.address or not isinstance(told, GatewayConfig) or told.host not in ANY_ADDRESS:
+    settings = order.service.settings
+    if (
+        status is None
+        or not status.address
+        or not isinstance(settings, GatewayConfig)
+        or settings.host not in ANY_ADDRESS
+    ):
         return "" if status is None else status.address
-    return http_url(address, int(status.address.rpartition(":")[2]), bool(told.tls_cert))
+    return http_url(address, int(status.address.rpartition(":")[2]), bool(settings.tls_cert))

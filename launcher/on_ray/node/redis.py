@@ -1,6 +1,6 @@
 """Runs the deployment's own Redis on a node: a Valkey server with a password and append-only files.
 
-Started again on its node, it has what it had, up to the last second. No other node has that, so it stays on its own.
+After a restart on its node it has its data, up to the last second. No other node has the files, so it stays there.
 """
 
 import socket
@@ -11,9 +11,9 @@ from infra.network.listening import listen
 from infra.process.status import Status
 from launcher.host.process import PROBE_SECONDS, READY, Process, Watch
 from launcher.host.redis_server import server_binary
-from launcher.on_ray.order import Server
+from launcher.on_ray.order import RedisServer
 
-CONFIG = """\
+REDIS_CONF = """\
 bind {address}
 port {port}
 requirepass {password}
@@ -27,26 +27,26 @@ maxmemory-policy noeviction
 """
 
 
-def redis_url(server: Server) -> str:
-    """Returns the URL by which every node reaches the server."""
+def redis_url(server: RedisServer) -> str:
+    """Returns the server's URL for all nodes."""
     return f"redis://:{server.password}@{bracketed(server.address)}:{server.port}"
 
 
 def free_port(address: str) -> int:
-    """Returns a port of this node that nobody listens on. Raises `ConfigError`."""
+    """Returns a free port of this node. Raises `ConfigError`."""
     with listen(address, 0) as listener:
         port: int = listener.getsockname()[1]
         return port
 
 
-def redis_process(server: Server, run: Path, max_memory: int) -> Process:
-    """Makes the server's process on this node. Raises `ConfigError` if the node has no server."""
+def redis_process(server: RedisServer, run: Path, max_memory: int) -> Process:
+    """Makes the server's process on this node. Raises `ConfigError` if no server is installed."""
     directory = Path(server.directory) if server.directory else run.parent / "redis-data"
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     config = run / "redis.conf"
     config.touch(mode=0o600)
     config.write_text(
-        CONFIG.format(
+        REDIS_CONF.format(
             address=server.address,
             port=server.port,
             password=server.password,
@@ -57,8 +57,8 @@ def redis_process(server: Server, run: Path, max_memory: int) -> Process:
     return Process("redis", (str(server_binary()), str(config)), _watch(server))
 
 
-def _watch(server: Server) -> Watch:
-    """Watches the server: ready when it answers PING, which it does not while it reads its files."""
+def _watch(server: RedisServer) -> Watch:
+    """Watches the server: ready when it answers PING; while it reads its files it answers LOADING."""
 
     def watch() -> Status | None:
         try:

@@ -17,8 +17,8 @@ from ray.cluster_utils import Cluster
 from ray.exceptions import RayError
 
 from benchmarks.processes.python_path import python_path
-from launcher.on_ray.control.controller import NAME
-from launcher.on_ray.look import Look, Overview, ServiceState
+from launcher.on_ray.control.controller import CONTROLLER_NAME
+from launcher.on_ray.overview import ActorReport, MemberState, Overview
 from launcher.on_ray.reports import Reports
 from launcher.stages import Stages
 from tests.e2e.harness.forks import ROOT
@@ -79,9 +79,9 @@ class RayCluster:
 
     def overview(self) -> Overview:
         """Asks the controller."""
-        return Reports(ray.get_actor(NAME, NAMESPACE), Stages(io.StringIO())).ask()
+        return Reports(ray.get_actor(CONTROLLER_NAME, NAMESPACE), Stages(io.StringIO())).ask()
 
-    def services(self) -> dict[str, ServiceState]:
+    def services(self) -> dict[str, MemberState]:
         """Returns how each service is."""
         return {service.name: service for service in self.overview().services}
 
@@ -101,15 +101,15 @@ class RayCluster:
         except RayError as error:
             return type(error).__name__
 
-    def _look(self, name: str) -> Look:
+    def _look(self, name: str) -> ActorReport:
         actor: Any = ray.get_actor(name, NAMESPACE)
         answer: Any = ray.get(actor.look.remote(0), timeout=30)
-        assert isinstance(answer, Look)
+        assert isinstance(answer, ActorReport)
         return answer
 
     def change(self, call: str, role: str) -> str:
         """Has the controller add or remove a worker; returns its name."""
-        name: str = ray.get(getattr(ray.get_actor(NAME, NAMESPACE), call).remote(role), timeout=60)
+        name: str = ray.get(getattr(ray.get_actor(CONTROLLER_NAME, NAMESPACE), call).remote(role), timeout=60)
         return name
 
     def node_of(self, name: str) -> str:

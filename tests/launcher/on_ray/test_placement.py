@@ -1,21 +1,21 @@
 """Which workers stand together, and what a cluster is told to have too few of."""
 
-from launcher.on_ray.placement import Group, NodeRoom, groups, lacking
+from launcher.on_ray.placement import NodeResources, WorkerGroup, groups, lacking
 
 GPU = {"GPU": 1.0, "CPU": 1.0}
 
 
-def node(address: str, **free: float) -> NodeRoom:
-    return NodeRoom(address, {kind: 8.0 for kind in free}, free)
+def node(address: str, **free: float) -> NodeResources:
+    return NodeResources(address, {kind: 8.0 for kind in free}, free)
 
 
 def test_workers_stand_in_pairs_as_far_as_they_go() -> None:
     assert groups(1, 3) == [
-        Group("pair-0", ("prefill-0", "decode-0")),
-        Group("decode-1", ("decode-1",)),
-        Group("decode-2", ("decode-2",)),
+        WorkerGroup("pair-0", ("prefill-0", "decode-0")),
+        WorkerGroup("decode-1", ("decode-1",)),
+        WorkerGroup("decode-2", ("decode-2",)),
     ]
-    assert groups(0, 1) == [Group("decode-0", ("decode-0",))]
+    assert groups(0, 1) == [WorkerGroup("decode-0", ("decode-0",))]
 
 
 def test_room_is_found_on_several_nodes() -> None:

@@ -14,7 +14,7 @@ from infra.redis.registry import RECORD_PURPOSE, publish
 from launcher.autoscale.policy import STALE_SECONDS
 from launcher.autoscale.rules import Bounds, Rules
 from launcher.deployment import Role
-from launcher.on_ray.control.scaling import PAUSE_SECONDS, Scaling
+from launcher.on_ray.control.scaling import FAILED_CHANGE_PAUSE_S, Scaling
 from pricing.standing import RoleStanding, Standing
 from tests.infra.conftest import clean_redis, redis_url
 from tests.launcher.autoscale.loads import Offered, seen
@@ -22,7 +22,7 @@ from tests.launcher.autoscale.loads import Offered, seen
 __all__ = ["clean_redis", "redis_url"]
 
 RULES = Rules({"decode": Bounds(1, 3)}, SLO(1000.0, 50.0), up=10.0, down=20.0)
-SECRET = b"the deployment's"
+SECRET_FILE = b"the deployment's"
 QUIET, BUSY = Offered(), Offered(tokens=6000.0)
 
 
@@ -36,7 +36,7 @@ class Deployment:
         self.changes: list[str] = []
         self.said: list[str] = []
         self.full = False
-        self.scaling = Scaling(RULES, SECRET, self, lambda: self.now)
+        self.scaling = Scaling(RULES, SECRET_FILE, self, lambda: self.now)
 
     def counts(self) -> Mapping[str, int]:
         return self.workers
@@ -56,7 +56,7 @@ class Deployment:
     def say(self, sentence: str) -> None:
         self.said.append(sentence)
 
-    async def tells(self, load: Offered, secret: bytes = SECRET, serving: int | None = None) -> None:
+    async def tells(self, load: Offered, secret: bytes = SECRET_FILE, serving: int | None = None) -> None:
         """The gateway's heartbeat; so many decode workers serve."""
         standing = seen(load, 1, serving or self.workers["decode"])
         decode = [structs.replace(one, address=f"tcp://{one.worker}") for one in standing.decode.workers]
@@ -122,9 +122,9 @@ async def test_what_could_not_be_done_is_said_and_tried_again_after_a_pause(depl
     deployment.full = True
     await deployment.looks(BUSY, 40)
     (said,) = deployment.said
-    assert said == f"--autoscale waits for {PAUSE_SECONDS:.0f} s: Ray finds no nodes"
+    assert said == f"--autoscale waits for {FAILED_CHANGE_PAUSE_S:.0f} s: Ray finds no nodes"
     deployment.full = False
-    assert await deployment.looks(BUSY, int(PAUSE_SECONDS) - 40) == []
+    assert await deployment.looks(BUSY, int(FAILED_CHANGE_PAUSE_S) - 40) == []
     assert await deployment.looks(BUSY, 60) == ["+decode", "+decode"]
 
 

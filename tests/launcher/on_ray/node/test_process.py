@@ -10,10 +10,10 @@ import pytest
 from contracts.errors import ConfigError
 from launcher.deployment import describe
 from launcher.host.held_file import HeldFile
-from launcher.on_ray.code import PACKAGES, runtime_env
+from launcher.on_ray.code import COPIED_PACKAGES, runtime_env
 from launcher.on_ray.node import process
 from launcher.on_ray.node.check import complaint, versions
-from launcher.on_ray.node.process import OWNER, make_directory, make_process, node_environment, sweep
+from launcher.on_ray.node.process import OWNER_FILE, make_directory, make_process, node_environment, sweep
 from launcher.on_ray.order import Order
 from launcher.options import DEMO_MODEL, ROOT, UpConfig
 
@@ -44,10 +44,10 @@ def test_a_directory_of_another_kind_is_refused(own_directories: Path) -> None:
 
 
 def test_directories_of_dead_deployments_are_removed(own_directories: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "YOUNG_SECONDS", -1.0)
+    monkeypatch.setattr(process, "MIN_AGE_S", -1.0)
     for name in ("dead", "living"):
         (own_directories / f"baton-ray-{name}" / "decode-0").mkdir(parents=True)
-    with HeldFile(own_directories / "baton-ray-living" / "decode-0" / OWNER, "1"):
+    with HeldFile(own_directories / "baton-ray-living" / "decode-0" / OWNER_FILE, "1"):
         sweep(own_directories)
         assert [path.name for path in own_directories.iterdir()] == ["baton-ray-living"]
 
@@ -77,5 +77,5 @@ def test_a_node_complains_of_what_it_lacks(tmp_path: Path) -> None:
 def test_the_code_goes_to_the_nodes_and_nothing_else() -> None:
     env = runtime_env(ROOT)
     out = {pattern.removeprefix("/") for pattern in env["excludes"]}
-    assert {"tests", "demo_model", ".venv"} <= out and not out & set(PACKAGES)
-    assert set(os.listdir(ROOT)) - out == set(PACKAGES) & set(os.listdir(ROOT))
+    assert {"tests", "demo_model", ".venv"} <= out and not out & set(COPIED_PACKAGES)
+    assert set(os.listdir(ROOT)) - out == set(COPIED_PACKAGES) & set(os.listdir(ROOT))

@@ -10,7 +10,7 @@ from launcher.on_ray import cluster
 from launcher.on_ray.cluster import ClusterError, connected
 from launcher.on_ray.node.redis import free_port
 from launcher.on_ray.ray_log import RayLog
-from launcher.on_ray.told import KEPT, Said
+from launcher.on_ray.sentence_log import MAX_SENTENCES, SentenceLog
 
 
 def test_another_version_on_the_cluster_is_one_sentence() -> None:
@@ -47,12 +47,12 @@ def test_lines_stand_in_the_log_under_their_services_names(tmp_path: Path) -> No
 
 
 def test_each_listener_hears_each_sentence_once() -> None:
-    said = Said()
+    said = SentenceLog()
     said.say("one")
     assert said.since(0) == ("one",) and said.since(said.count) == ()
     said.say("two")
     assert said.since(1) == ("two",)
     assert said.since(99) == ("one", "two"), "of another life"
-    for number in range(KEPT + 5):
+    for number in range(MAX_SENTENCES + 5):
         said.say(str(number))
-    assert len(said.since(0)) == KEPT
+    assert len(said.since(0)) == MAX_SENTENCES
