@@ -7,7 +7,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from checkpoints.gguf.unpacking import SHARD, unpacked
+from checkpoints.gguf.unpacking import SHARD_NAME_REGEX, unpacked
 from checkpoints.vocabulary.files import SENTENCEPIECE, TIKTOKEN
 from checkpoints.weight_files import SINGLE, weight_files, without_weights
 from contracts.errors import ModelError
@@ -92,7 +92,7 @@ def _download(model: str, progress: Progress, patterns: Sequence[str], weights: 
 
 def _wanted(wanted: str) -> list[str]:
     """Returns the patterns of a GGUF file's parts."""
-    if part := SHARD.fullmatch(wanted):
+    if part := SHARD_NAME_REGEX.fullmatch(wanted):
         return [f"{part[1]}-*-of-{part[3]}.gguf"]
     return [wanted if wanted.endswith(".gguf") else f"*{wanted}*.gguf"]
 
@@ -108,7 +108,7 @@ def _chosen(names: Sequence[str], model: str) -> list[str]:
     """Returns the files of the only GGUF model among some, the first first. Raises `ModelError` if there is no such."""
     models: dict[str, list[str]] = {}
     for name in sorted(name for name in names if name.endswith(".gguf")):
-        match = SHARD.fullmatch(name)
+        match = SHARD_NAME_REGEX.fullmatch(name)
         models.setdefault(match[1] if match else name, []).append(name)
     if len(models) != 1:
         found = f"{len(models)} GGUF models ({', '.join(list(models)[:4])}); name one" if models else "no GGUF file"

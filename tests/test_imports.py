@@ -62,8 +62,8 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "redis": {"config", "network"},
     },
     "checkpoints": {
-        "gguf": set(),
-        "vocabulary": {"gguf"},
+        "vocabulary": set(),
+        "gguf": {"vocabulary"},
         "grammars": {"vocabulary"},
         "weight_files": set(),
         "weight_sizes": {"weight_files"},
@@ -292,6 +292,7 @@ LOCAL_IMPORTS = {
     "benchmarks/gpu_hour/versions.py: triton": "the same",
     "benchmarks/transfer/ends.py: engine.backends.triton.codec": "Triton, which only hosts with a GPU install",
     "benchmarks/transfer/ends.py: engine.backends.triton.mover": "the same",
+    "checkpoints/gguf/unpacking.py: checkpoints.gguf.description": "half a second of the gguf package, for new files only",
     "checkpoints/model_location.py: huggingface_hub": "half a second that a model in a directory does not need",
     "checkpoints/model_location.py: huggingface_hub.errors": "the same",
     "checkpoints/model_location.py: tqdm.auto": "the same",

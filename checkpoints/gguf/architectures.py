@@ -1,13 +1,13 @@
-"""Lists the architectures of GGUF files that are served, and what tells their files apart: all of it is data.
+"""The GGUF architectures that are served, as data: names of tensors, and fields of the config.
 
-Facts are from llama.cpp's `convert_hf_to_gguf.py`, which writes such files, and from its readers.
+Source: llama.cpp's `convert_hf_to_gguf.py`, which writes such files, and its readers.
 """
 
 from typing import Any
 
 from msgspec import Struct, field
 
-ATTENTION = {
+ATTENTION_TENSORS = {
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
     "attn_v": "self_attn.v_proj",
@@ -15,15 +15,17 @@ ATTENTION = {
     "attn_q_norm": "self_attn.q_norm",
     "attn_k_norm": "self_attn.k_norm",
 }
-DENSE = {"ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
-LAYER = ATTENTION | DENSE | {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
-AROUND = {
+DENSE_MLP_TENSORS = {"ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
+LAYER_TENSORS = (
+    ATTENTION_TENSORS | DENSE_MLP_TENSORS | {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
+)
+SANDWICH_NORMS = {
     "post_attention_norm": "post_attention_layernorm",
     "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
-"""Norms of layers that have one before and behind each of their parts."""
-EXPERTS = {
+"""Norms of layers with a norm before and after attention and MLP."""
+EXPERT_TENSORS = {
     "ffn_gate_inp": "mlp.gate",
     "ffn_gate_exps": "mlp.experts.{}.gate_proj",
     "ffn_up_exps": "mlp.experts.{}.up_proj",
@@ -33,95 +35,105 @@ EXPERTS = {
     "ffn_down_shexp": "mlp.shared_expert.down_proj",
     "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
 }
-MIXTRAL = {
+MIXTRAL_TENSORS = {
     "ffn_gate_inp": "block_sparse_moe.gate",
     "ffn_gate_exps": "block_sparse_moe.experts.{}.w1",
     "ffn_up_exps": "block_sparse_moe.experts.{}.w3",
     "ffn_down_exps": "block_sparse_moe.experts.{}.w2",
 }
-WHOLE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-OF_EXPERTS = {"num_experts": "expert_count", "num_experts_per_tok": "expert_used_count"} | {
+MODEL_TENSORS = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+EXPERT_FIELDS = {"num_experts": "expert_count", "num_experts_per_tok": "expert_used_count"} | {
     "moe_intermediate_size": "expert_feed_forward_length"
 }
 
 
 class Architecture(Struct, frozen=True):
-    """Describes one architecture in transformers' words."""
+    """One architecture in transformers' terms."""
 
-    name: str  # of the class
+    name: str  # of transformers' class
     model_type: str
-    names: dict[str, str] = field(default_factory=LAYER.copy)  # of a layer's tensors, by GGUF's; {}: an expert's number
-    permuted: bool = False  # rows of Q and K are in pairs of neighbours, not in halves
-    norm_offset: float = 0.0  # what the file has added to the weights of norms
-    keys: dict[str, str] = {}  # fields of the config, by which metadata key of the architecture has them
-    optional: dict[str, str] = {}  # the same, where a file may lack them
-    fields: dict[str, Any] = {}  # of every model
+    tensors: dict[str, str] = field(default_factory=LAYER_TENSORS.copy)  # GGUF name -> name in a layer; {}: expert id
+    permuted: bool = False  # rows of Q and K are in neighbouring pairs, not in halves
+    norm_offset: float = 0.0  # added to the weights of norms in the file
+    required_fields: dict[str, str] = {}  # config field -> metadata key
+    optional_fields: dict[str, str] = {}
+    constant_fields: dict[str, Any] = {}
 
 
-GELU = {"hidden_activation": "gelu_pytorch_tanh"}
+GELU_FIELDS = {"hidden_activation": "gelu_pytorch_tanh"}
 
 ARCHITECTURES = {
     "llama": Architecture("LlamaForCausalLM", "llama", permuted=True),
     "llama with experts": Architecture(
         "MixtralForCausalLM",
         "mixtral",
-        LAYER | MIXTRAL,
+        LAYER_TENSORS | MIXTRAL_TENSORS,
         permuted=True,
-        keys={"num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count"},
-        fields={"sliding_window": None},
+        required_fields={"num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count"},
+        constant_fields={"sliding_window": None},
     ),
     "qwen2": Architecture("Qwen2ForCausalLM", "qwen2"),
     "qwen2moe": Architecture(
         "Qwen2MoeForCausalLM",
         "qwen2_moe",
-        LAYER | EXPERTS,
-        keys=OF_EXPERTS | {"shared_expert_intermediate_size": "expert_shared_feed_forward_length"},
-        fields={"norm_topk_prob": False},
+        LAYER_TENSORS | EXPERT_TENSORS,
+        required_fields=EXPERT_FIELDS | {"shared_expert_intermediate_size": "expert_shared_feed_forward_length"},
+        constant_fields={"norm_topk_prob": False},
     ),
     "qwen3": Architecture("Qwen3ForCausalLM", "qwen3"),
     "qwen3moe": Architecture(
-        "Qwen3MoeForCausalLM", "qwen3_moe", LAYER | EXPERTS, keys=OF_EXPERTS, fields={"norm_topk_prob": True}
+        "Qwen3MoeForCausalLM",
+        "qwen3_moe",
+        LAYER_TENSORS | EXPERT_TENSORS,
+        required_fields=EXPERT_FIELDS,
+        constant_fields={"norm_topk_prob": True},
     ),
-    "gemma": Architecture("GemmaForCausalLM", "gemma", norm_offset=1.0, fields=GELU),
+    "gemma": Architecture("GemmaForCausalLM", "gemma", norm_offset=1.0, constant_fields=GELU_FIELDS),
     "gemma2": Architecture(
         "Gemma2ForCausalLM",
         "gemma2",
-        LAYER | AROUND,
+        LAYER_TENSORS | SANDWICH_NORMS,
         norm_offset=1.0,
-        keys={"sliding_window": "attention.sliding_window"},
-        optional={"attn_logit_softcapping": "attn_logit_softcapping"}
+        required_fields={"sliding_window": "attention.sliding_window"},
+        optional_fields={"attn_logit_softcapping": "attn_logit_softcapping"}
         | {"final_logit_softcapping": "final_logit_softcapping"},
-        fields=GELU,
+        constant_fields=GELU_FIELDS,
     ),
     "gemma3": Architecture(
         "Gemma3ForCausalLM",
         "gemma3_text",
-        LAYER | AROUND,
+        LAYER_TENSORS | SANDWICH_NORMS,
         norm_offset=1.0,
-        keys={"sliding_window": "attention.sliding_window"},
-        optional={"final_logit_softcapping": "final_logit_softcapping"},
-        fields=GELU,
+        required_fields={"sliding_window": "attention.sliding_window"},
+        optional_fields={"final_logit_softcapping": "final_logit_softcapping"},
+        constant_fields=GELU_FIELDS,
     ),
     "phi3": Architecture(
         "Phi3ForCausalLM",
         "phi3",
-        LAYER | {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
-        optional={"sliding_window": "attention.sliding_window"},
+        LAYER_TENSORS | {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
+        optional_fields={"sliding_window": "attention.sliding_window"},
     ),
     "granite": Architecture(
         "GraniteForCausalLM",
         "granite",
         permuted=True,
-        optional={
+        optional_fields={
             "attention_multiplier": "attention.scale",
             "embedding_multiplier": "embedding_scale",
             "residual_multiplier": "residual_scale",
             "logits_scaling": "logit_scale",
         },
     ),
-    "smollm3": Architecture("SmolLM3ForCausalLM", "smollm3", permuted=True, fields={"use_sliding_window": False}),
+    "smollm3": Architecture(
+        "SmolLM3ForCausalLM", "smollm3", permuted=True, constant_fields={"use_sliding_window": False}
+    ),
     "olmo2": Architecture(
-        "Olmo2ForCausalLM", "olmo2", ATTENTION | DENSE | {key: AROUND[key] for key in AROUND if key != "ffn_norm"}
+        "Olmo2ForCausalLM",
+        "olmo2",
+        ATTENTION_TENSORS
+        | DENSE_MLP_TENSORS
+        | {key: name for key, name in SANDWICH_NORMS.items() if key != "ffn_norm"},
     ),
 }
-"""By `general.architecture`; Mixtral, which has Llama's, by its experts."""
+"""By `general.architecture`. Mixtral shares Llama's and is recognized by its experts."""

@@ -1,13 +1,14 @@
-"""Makes a tokenizer that merges pairs of bytes, as GPT-2's, of the words and merges of a GGUF file."""
+"""Makes a byte-level BPE tokenizer, as GPT-2's, from the words and merges in a GGUF file."""
 
 from checkpoints.gguf.config import Metadata
 from checkpoints.gguf.pre_tokenizers import PRE_TOKENIZERS
-from checkpoints.gguf.vocabulary import Parts, Vocabulary, model_of
+from checkpoints.gguf.tokenizer_parts import TokenizerParts, bpe_model
+from checkpoints.vocabulary.words import Vocabulary
 from contracts.errors import ModelError
 
 
-def byte_pairs(given: Metadata, vocabulary: Vocabulary) -> Parts:
-    """Returns the parts of a tokenizer.json. Raises `ModelError` where merges are missing, or texts are cut unknown."""
+def byte_pairs(given: Metadata, vocabulary: Vocabulary) -> TokenizerParts:
+    """Raises `ModelError` if the merges are missing or broken, or the pre-tokenizer is unknown."""
     name = given.required("tokenizer.ggml.pre", str)
     if name not in PRE_TOKENIZERS:
         known = ", ".join(PRE_TOKENIZERS)
@@ -20,10 +21,10 @@ def byte_pairs(given: Metadata, vocabulary: Vocabulary) -> Parts:
     for left, right in merges:
         if not (left in ids and right in ids and left + right in ids):
             raise ModelError(f"{given.name}: the merge {f'{left} {right}'!r} is not of words of the vocabulary")
-    return Parts(
-        model=model_of(ids, merges, ignore_merges=kind.whole_words),
+    return TokenizerParts(
+        model=bpe_model(ids, merges, ignore_merges=kind.ignore_merges),
         normalizer=kind.normalizer,
         pre_tokenizer={"type": "Sequence", "pretokenizers": list(kind.parts)},
         decoder={"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
-        begins=kind.begins,
+        adds_bos=kind.adds_bos,
     )

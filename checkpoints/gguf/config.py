@@ -1,14 +1,14 @@
-"""Makes a config.json, as transformers reads it, of what a GGUF file says of its model."""
+"""Makes a config.json, as transformers reads it, from a GGUF file's metadata."""
 
-import struct
-from collections.abc import Callable
 from typing import Any
 
+from gguf.gguf_reader import ReaderTensor
+
 from checkpoints.gguf.architectures import ARCHITECTURES, Architecture
-from checkpoints.gguf.header import Header, StoredTensor
+from checkpoints.gguf.header import Header
 from contracts.errors import ModelError
 
-COMMON = {
+COMMON_FIELDS = {
     "hidden_size": "embedding_length",
     "intermediate_size": "feed_forward_length",
     "num_hidden_layers": "block_count",
@@ -16,28 +16,23 @@ COMMON = {
     "max_position_embeddings": "context_length",
     "rms_norm_eps": "attention.layer_norm_rms_epsilon",
 }
-SCALED_BY_HIDDEN_SIZE = {"gemma2": 46, "gemma3": 62}
-"""Layers of the models of 27 billion weights: their scores are divided by the root of the hidden size per head."""
-GEMMA3_PATTERN = 6
-"""Of so many layers the last has no window."""
-SMOLLM3_STEP = 4
-"""Every so-many-th layer rotates nothing."""
-GEMMA3_WINDOWED_BASE = 10000.0
-
-ReadTensor = Callable[[str], bytes]
-"""Returns the bytes of a tensor that there is."""
+LAYERS_OF_27B = {"gemma2": 46, "gemma3": 62}
+"""The models of 27 billion weights, by their layers: they scale scores by the hidden size per head."""
+GEMMA3_FULL_LAYER_INTERVAL = 6  # the last of each 6 layers has no window
+SMOLLM3_NO_ROPE_INTERVAL = 4  # the last of each 4 layers rotates nothing
+GEMMA3_WINDOWED_ROPE_BASE = 10000.0
 
 
 class Metadata:
-    """Gives the values of one file. Raises `ModelError` for one that is missing or of another kind."""
+    """Typed access to one file's metadata. Raises `ModelError` for a missing value or one of another type."""
 
     def __init__(self, header: Header, name: str) -> None:
         self.header = header
-        self.name = name
+        self.name = name  # of the file
         self.family = str(self.required("general.architecture", str))
 
     def required(self, key: str, kind: type | tuple[type, ...] = (int, float)) -> Any:
-        """Returns the value of a key. Raises `ModelError` where there is none, or it is not of this kind."""
+        """Returns the value of a key that must be of this type."""
         if key not in self.header.metadata:
             raise ModelError(f"{self.name}: the metadata lack {key}")
         value = self.header.metadata[key]
@@ -46,42 +41,40 @@ class Metadata:
         return value
 
     def own(self, key: str) -> Any:
-        """Returns a number that the architecture's metadata have, or None."""
+        """Returns the number under `<architecture>.<key>`, or None."""
         whole = f"{self.family}.{key}"
         return self.required(whole) if whole in self.header.metadata else None
 
-    def tensor(self, name: str) -> StoredTensor:
-        """Says where a tensor lies. Raises `ModelError` where there is none."""
+    def tensor(self, name: str) -> ReaderTensor:
+        """Returns a tensor that the model must have."""
         if name not in self.header.tensors:
             raise ModelError(f"{self.name}: the weights lack {name}")
         return self.header.tensors[name]
 
 
-def architecture_of(header: Header, name: str) -> Architecture:
-    """Returns what the architecture of a file is. Raises `ModelError` for one that is not served, by its name."""
-    given = Metadata(header, name)
+def architecture_of(given: Metadata) -> Architecture:
+    """Raises `ModelError` for an architecture that is not supported."""
     family = given.family
     if family not in ARCHITECTURES:
         served = ", ".join(known for known in ARCHITECTURES if " " not in known)
-        raise ModelError(f"{name}: GGUF of the architecture {family} is not supported; supported: {served}")
+        raise ModelError(f"{given.name}: GGUF of the architecture {family} is not supported; supported: {served}")
     if family == "llama" and given.own("expert_count"):
         return ARCHITECTURES["llama with experts"]
     return ARCHITECTURES[family]
 
 
-def config_of(header: Header, read: ReadTensor, name: str) -> dict[str, Any]:
-    """Returns the config of the model in a file of this `name`, whose tensors are read by `read`.
-
-    Raises `ModelError` for metadata that are missing, and for what is not supported.
-    """
-    given, architecture = Metadata(header, name), architecture_of(header, name)
-    config = {field: given.required(f"{given.family}.{key}") for field, key in (COMMON | architecture.keys).items()}
-    config |= {field: given.own(key) for field, key in architecture.optional.items() if given.own(key) is not None}
+def config_of(given: Metadata) -> dict[str, Any]:
+    """Raises `ModelError` for missing metadata and for values that are not supported."""
+    header, architecture = given.header, architecture_of(given)
+    required = COMMON_FIELDS | architecture.required_fields
+    config = {field: given.required(f"{given.family}.{key}") for field, key in required.items()}
+    optional = {field: given.own(key) for field, key in architecture.optional_fields.items()}
+    config |= {field: value for field, value in optional.items() if value is not None}
     heads = config["num_attention_heads"]
     config["num_key_value_heads"] = given.own("attention.head_count_kv") or heads
     config["head_dim"] = given.own("attention.key_length") or config["hidden_size"] // heads
-    rope = _rope(given, config["head_dim"], read)
-    if "original_max_position_embeddings" in rope:  # Phi-3's config has it beside the rotation, not in it
+    rope = _rope(given, config["head_dim"])
+    if "original_max_position_embeddings" in rope:  # Phi-3's config has it beside rope_parameters
         config["original_max_position_embeddings"] = rope["original_max_position_embeddings"]
     bias, mlp_bias = "blk.0.attn_q.bias" in header.tensors, "blk.0.ffn_down.bias" in header.tensors
     return (
@@ -89,7 +82,7 @@ def config_of(header: Header, read: ReadTensor, name: str) -> dict[str, Any]:
         | {
             "architectures": [architecture.name],
             "model_type": architecture.model_type,
-            "vocab_size": given.tensor("token_embd.weight").shape[0],
+            "vocab_size": given.tensor("token_embd.weight").data.shape[0],
             "tie_word_embeddings": "output.weight" not in header.tensors,
             "attention_bias": bias,
             "mlp_bias": mlp_bias,
@@ -98,25 +91,25 @@ def config_of(header: Header, read: ReadTensor, name: str) -> dict[str, Any]:
             "eos_token_id": header.metadata.get("tokenizer.ggml.eos_token_id"),
             "pad_token_id": None,
         }
-        | architecture.fields
+        | architecture.constant_fields
         | _by_layer(given, config, rope)
     )
 
 
-def _rope(given: Metadata, head_dim: int, read: ReadTensor) -> dict[str, Any]:
-    """Reads the rotation: frequencies may be divided by numbers of their own, which tensors have."""
+def _rope(given: Metadata, head_dim: int) -> dict[str, Any]:
+    """Returns `rope_parameters`; tensors may hold a divisor of each frequency."""
     kind, base = given.header.metadata.get(f"{given.family}.rope.scaling.type", "none"), given.own("rope.freq_base")
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": base or 10000.0}
     rotated = given.own("rope.dimension_count") or head_dim
     if rotated != head_dim:
         rope["partial_rotary_factor"] = rotated / head_dim
     original = given.own("rope.scaling.original_context_length") or given.own("context_length")
-    if factors := _factors(given, read):
+    if factors := _factors(given):
         short, long = factors
         rope |= {"rope_type": "longrope", "short_factor": short, "long_factor": long}
         rope |= {"factor": 1.0, "original_max_position_embeddings": original}
         return rope | {"attention_factor": given.own("rope.scaling.attn_factor") or 1.0}
-    if kind in ("none", "longrope"):  # of which there are no factors
+    if kind in ("none", "longrope"):  # longrope without tensors of factors changes nothing
         return rope
     rope |= {"rope_type": kind, "factor": given.own("rope.scaling.factor")}
     if kind == "yarn":
@@ -128,38 +121,38 @@ def _rope(given: Metadata, head_dim: int, read: ReadTensor) -> dict[str, Any]:
     return rope
 
 
-def _factors(given: Metadata, read: ReadTensor) -> tuple[list[float], list[float]] | None:
-    """Reads what the frequency of each pair is divided by, in texts of the original length and in longer ones."""
+def _factors(given: Metadata) -> tuple[list[float], list[float]] | None:
+    """Returns the divisors of the frequencies for texts up to the original length, and for longer texts."""
     tensors = given.header.tensors
     if "rope_freqs.weight" in tensors:
-        both = _floats(given, "rope_freqs.weight", read)
+        both = _floats(given, "rope_freqs.weight")
         return both, both
     if "rope_factors_short.weight" in tensors:
-        return _floats(given, "rope_factors_short.weight", read), _floats(given, "rope_factors_long.weight", read)
+        return _floats(given, "rope_factors_short.weight"), _floats(given, "rope_factors_long.weight")
     return None
 
 
-def _floats(given: Metadata, name: str, read: ReadTensor) -> list[float]:
+def _floats(given: Metadata, name: str) -> list[float]:
     tensor = given.tensor(name)
-    if tensor.kind.name != "F32":
-        raise ModelError(f"{given.name}: {name} is stored as {tensor.kind.name}; supported: F32")
-    return list(struct.unpack(f"<{tensor.size // 4}f", read(name)))
+    if tensor.tensor_type.name != "F32":
+        raise ModelError(f"{given.name}: {name} is stored as {tensor.tensor_type.name}; supported: F32")
+    return [float(value) for value in tensor.data.reshape(-1)]
 
 
 def _by_layer(given: Metadata, config: dict[str, Any], rope: dict[str, Any]) -> dict[str, Any]:
-    """Returns what llama.cpp knows of an architecture, and its files do not say."""
+    """Returns the fields that llama.cpp derives from the architecture, since files do not have them."""
     family, layers = given.family, config["num_hidden_layers"]
     if family == "smollm3":
-        return {"no_rope_layers": [int((layer + 1) % SMOLLM3_STEP != 0) for layer in range(layers)]}
-    if family not in SCALED_BY_HIDDEN_SIZE:
+        return {"no_rope_layers": [int((layer + 1) % SMOLLM3_NO_ROPE_INTERVAL != 0) for layer in range(layers)]}
+    if family not in LAYERS_OF_27B:
         return {}
-    large = layers == SCALED_BY_HIDDEN_SIZE[family]
+    large = layers == LAYERS_OF_27B[family]
     scaled = config["hidden_size"] // config["num_attention_heads"] if large else config["head_dim"]
     if family == "gemma2":
         kinds = ["full_attention" if layer % 2 else "sliding_attention" for layer in range(layers)]
         return {"query_pre_attn_scalar": scaled, "layer_types": kinds}
-    windowed = given.own("rope.freq_base_swa") or GEMMA3_WINDOWED_BASE
-    pattern = given.own("attention.sliding_window_pattern") or GEMMA3_PATTERN
+    windowed = given.own("rope.freq_base_swa") or GEMMA3_WINDOWED_ROPE_BASE
+    pattern = given.own("attention.sliding_window_pattern") or GEMMA3_FULL_LAYER_INTERVAL
     kinds = ["sliding_attention" if (layer + 1) % pattern else "full_attention" for layer in range(layers)]
     ropes = {"sliding_attention": {"rope_type": "default", "rope_theta": windowed}, "full_attention": rope}
     return {"query_pre_attn_scalar": scaled, "layer_types": kinds, "rope_parameters": ropes}

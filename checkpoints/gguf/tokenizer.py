@@ -1,16 +1,16 @@
-"""Makes the files of a tokenizer, as Hugging Face has them, of what a GGUF file says of its vocabulary."""
+"""Makes Hugging Face's tokenizer files from a GGUF file's metadata."""
 
 import re
 from typing import Any
 
 from checkpoints.gguf.byte_pairs import byte_pairs
 from checkpoints.gguf.config import Metadata
-from checkpoints.gguf.sentencepiece import sentencepiece, spaced
-from checkpoints.gguf.vocabulary import CONTROL, UNKNOWN, USER_DEFINED, Vocabulary
+from checkpoints.gguf.sentencepiece import adds_space_prefix, sentencepiece
+from checkpoints.vocabulary.words import CONTROL_TOKEN, UNKNOWN_TOKEN, USER_DEFINED_TOKEN, Vocabulary
 from contracts.errors import ModelError
 
-PREFIX = "tokenizer.ggml."
-NAMED = {
+KEY_PREFIX = "tokenizer.ggml."
+SPECIAL_TOKEN_KEYS = {
     "bos_token": "bos_token_id",
     "eos_token": "eos_token_id",
     "unk_token": "unknown_token_id",
@@ -18,8 +18,8 @@ NAMED = {
     "pad_token": "padding_token_id",
     "mask_token": "mask_token_id",
 }
-"""Special tokens as Hugging Face and as GGUF call them."""
-ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
+"""Special tokens by Hugging Face's name, with GGUF's key."""
+END_TOKEN_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 END_TEXTS = frozenset(
     (
         "<|eot_id|>",
@@ -36,31 +36,32 @@ END_TEXTS = frozenset(
         "<end_of_utterance>",
     )
 )
-"""Tokens that end an answer wherever they are special, as in llama.cpp: files often name but one of theirs."""
-PHI3 = re.compile(r"phi[-_ ]?3", re.IGNORECASE)
-KEEP_SPACES = frozenset(("<unk>", "<s>", "<|endoftext|>"))
-"""Tokens of Phi-3 that leave the white space behind them as it is."""
-SAMPLING = {"temperature": "temp", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p"}
-TEMPLATE_NAME = re.compile(r"tokenizer\.chat_template\.([A-Za-z0-9_-]{1,64})")
-KINDS = {"gpt2": byte_pairs, "llama": sentencepiece}
+"""Special tokens that end an answer, as in llama.cpp: many files name only one of them."""
+PHI3_NAME_REGEX = re.compile(r"phi[-_ ]?3", re.IGNORECASE)
+PHI3_SPACE_KEEPING_TOKENS = frozenset(("<unk>", "<s>", "<|endoftext|>"))
+"""Phi-3's special tokens that do not swallow the white space after them."""
+SAMPLING_KEYS = {"temperature": "temp", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p"}
+TEMPLATE_KEY_REGEX = re.compile(r"tokenizer\.chat_template\.([A-Za-z0-9_-]{1,64})")
+TOKENIZER_KINDS = {"gpt2": byte_pairs, "llama": sentencepiece}
 
 
 def tokenizer_of(given: Metadata) -> dict[str, Any]:
-    """Returns the tokenizer.json. Raises `ModelError` for a kind that is not served, and for what is missing."""
-    kind = given.required(f"{PREFIX}model", str)
-    if kind not in KINDS:
-        known = ", ".join(KINDS)
+    """Returns the tokenizer.json. Raises `ModelError` for an unsupported kind and for missing metadata."""
+    kind = given.required(f"{KEY_PREFIX}model", str)
+    if kind not in TOKENIZER_KINDS:
+        known = ", ".join(TOKENIZER_KINDS)
         raise ModelError(f"{given.name}: the tokenizer {kind} is not supported; supported: {known}")
     vocabulary = _vocabulary(given)
-    parts = KINDS[kind](given, vocabulary)
-    begins = given.header.metadata.get(f"{PREFIX}add_bos_token", parts.begins)
-    ends = given.header.metadata.get(f"{PREFIX}add_eos_token", False)
+    parts = TOKENIZER_KINDS[kind](given, vocabulary)
+    begins = given.header.metadata.get(f"{KEY_PREFIX}add_bos_token", parts.adds_bos)
+    ends = given.header.metadata.get(f"{KEY_PREFIX}add_eos_token", False)
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         "added_tokens": [
-            _added(given, vocabulary, token) for token in vocabulary.of_kinds(UNKNOWN, CONTROL, USER_DEFINED)
+            _added(given, vocabulary, token)
+            for token in vocabulary.of_kinds(UNKNOWN_TOKEN, CONTROL_TOKEN, USER_DEFINED_TOKEN)
         ],
         "normalizer": parts.normalizer,
         "pre_tokenizer": parts.pre_tokenizer,
@@ -71,9 +72,9 @@ def tokenizer_of(given: Metadata) -> dict[str, Any]:
 
 
 def tokenizer_config_of(given: Metadata) -> dict[str, Any]:
-    """Returns the tokenizer_config.json: the names of special tokens."""
+    """Returns the tokenizer_config.json, which names the special tokens."""
     words = _vocabulary(given).words
-    named = {name: _named(given, words, key) for name, key in NAMED.items()}
+    named = {name: _named(given, words, key) for name, key in SPECIAL_TOKEN_KEYS.items()}
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
@@ -82,50 +83,50 @@ def tokenizer_config_of(given: Metadata) -> dict[str, Any]:
 
 
 def generation_config_of(given: Metadata) -> dict[str, Any]:
-    """Returns the generation_config.json: the tokens that end an answer, and what the model's makers recommend."""
+    """Returns the generation_config.json: end-of-answer tokens, and the recommended sampling."""
     vocabulary, metadata = _vocabulary(given), given.header.metadata
-    ends = {metadata[f"{PREFIX}{key}"] for key in ENDS if f"{PREFIX}{key}" in metadata}
-    special = vocabulary.of_kinds(CONTROL, USER_DEFINED)
+    ends = {metadata[f"{KEY_PREFIX}{key}"] for key in END_TOKEN_KEYS if f"{KEY_PREFIX}{key}" in metadata}
+    special = vocabulary.of_kinds(CONTROL_TOKEN, USER_DEFINED_TOKEN)
     ends |= {token for token in special if vocabulary.words[token] in END_TEXTS}
-    sampling = {name: metadata.get(f"general.sampling.{key}") for name, key in SAMPLING.items()}
+    sampling = {name: metadata.get(f"general.sampling.{key}") for name, key in SAMPLING_KEYS.items()}
     return {"eos_token_id": sorted(ends)} | {name: value for name, value in sampling.items() if value is not None}
 
 
 def templates_of(given: Metadata) -> dict[str, str]:
-    """Returns the chat templates by name; the usual one is `default`."""
+    """Returns the chat templates by name; the main template is `default`."""
     found = {"default": given.header.metadata.get("tokenizer.chat_template")}
     for key, value in given.header.metadata.items():
-        if match := TEMPLATE_NAME.fullmatch(key):
+        if match := TEMPLATE_KEY_REGEX.fullmatch(key):
             found[match[1]] = value
     return {name: source for name, source in found.items() if isinstance(source, str)}
 
 
 def _vocabulary(given: Metadata) -> Vocabulary:
-    words = given.required(f"{PREFIX}tokens", list)
-    kinds = given.header.metadata.get(f"{PREFIX}token_type") or [1] * len(words)
+    words = given.required(f"{KEY_PREFIX}tokens", list)
+    kinds = given.header.metadata.get(f"{KEY_PREFIX}token_type") or [1] * len(words)
     if len(kinds) != len(words):
         raise ModelError(f"{given.name}: {len(words)} tokens have {len(kinds)} types")
     return Vocabulary(words, kinds)
 
 
 def _named(given: Metadata, words: list[str], key: str) -> str | None:
-    token = given.header.metadata.get(f"{PREFIX}{key}")
+    token = given.header.metadata.get(f"{KEY_PREFIX}{key}")
     if token is None:
         return None
     if not isinstance(token, int) or not 0 <= token < len(words):
-        raise ModelError(f"{given.name}: {PREFIX}{key} is {token}, but there are {len(words)} tokens")
+        raise ModelError(f"{given.name}: {KEY_PREFIX}{key} is {token}, but there are {len(words)} tokens")
     return words[token]
 
 
 def _added(given: Metadata, vocabulary: Vocabulary, token: int) -> dict[str, Any]:
-    """Describes a token that texts have as it is.
+    """Returns the entry of a token that is found in texts before any merging.
 
-    Runs of spaces, which Gemma has, are looked for where spaces are marks already: a mark in a text is one as well.
+    Gemma's runs of spaces are matched after spaces became marks, so that a mark in a text counts as a space too.
     """
-    word, special = vocabulary.words[token], vocabulary.kinds[token] != USER_DEFINED
-    marks = given.header.metadata.get(f"{PREFIX}model") == "llama" and not spaced(given)
+    word, special = vocabulary.words[token], vocabulary.kinds[token] != USER_DEFINED_TOKEN
+    marks = given.header.metadata.get(f"{KEY_PREFIX}model") == "llama" and not adds_space_prefix(given)
     marked = marks and not special and not word.strip(" ")
-    strips = word not in KEEP_SPACES and _strips_spaces(given)
+    strips = word not in PHI3_SPACE_KEEPING_TOKENS and _strips_spaces(given)
     return {
         "id": token,
         "content": word,
@@ -138,13 +139,13 @@ def _added(given: Metadata, vocabulary: Vocabulary, token: int) -> dict[str, Any
 
 
 def _strips_spaces(given: Metadata) -> bool:
-    """Tells whether tokens take the white space behind them: Phi-3's, which llama.cpp, too, knows by its name only."""
+    """Returns whether special tokens swallow the white space after them: only Phi-3's, known by the model's name."""
     names = (given.header.metadata.get(f"general.{key}") for key in ("name", "basename"))
-    return any(isinstance(name, str) and PHI3.search(name) for name in names)
+    return any(isinstance(name, str) and PHI3_NAME_REGEX.search(name) for name in names)
 
 
 def _around(given: Metadata, vocabulary: Vocabulary, begins: bool, ends: bool) -> dict[str, Any] | None:
-    """Returns what puts special tokens around a text; None: nothing is."""
+    """Returns the post-processor that puts BOS and EOS around a text, or None."""
     first = _named(given, vocabulary.words, "bos_token_id") if begins else None
     last = _named(given, vocabulary.words, "eos_token_id") if ends else None
     if first is None and last is None:

@@ -1,4 +1,4 @@
-"""Reads tokenizer.model, in which SentencePiece keeps a vocabulary; sentencepiece_model.proto names its fields."""
+"""Reads tokenizer.model, SentencePiece's vocabulary; sentencepiece_model.proto documents its fields."""
 
 from pathlib import Path
 from typing import Any
@@ -6,53 +6,60 @@ from typing import Any
 from msgspec import Struct
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from checkpoints.gguf.sentencepiece import SPACE, merges_of
-from checkpoints.gguf.vocabulary import CONTROL, NORMAL, UNKNOWN, USER_DEFINED, Vocabulary
 from checkpoints.vocabulary.protobuf import as_bytes, as_float, as_int, fields
 from checkpoints.vocabulary.settings import named_tokens
+from checkpoints.vocabulary.words import (
+    CONTROL_TOKEN,
+    NORMAL_TOKEN,
+    SPACE_MARK,
+    UNKNOWN_TOKEN,
+    USER_DEFINED_TOKEN,
+    Vocabulary,
+    merges_by_score,
+)
 
-UNIGRAM, BPE = 1, 2
-PIECES, TRAINER, NORMALIZER = 1, 2, 3
-AROUND = rf"\A +|(?<![ {SPACE}])[ {SPACE}]++\z"
-"""Spaces around a text; a run of them is looked at once, wherever it is."""
+UNIGRAM_MODEL, BPE_MODEL = 1, 2
+PIECES_FIELD, TRAINER_FIELD, NORMALIZER_FIELD = 1, 2, 3
+SURROUNDING_SPACES_REGEX = rf"\A +|(?<![ {SPACE_MARK}])[ {SPACE_MARK}]++\z"
+"""Spaces at the beginning and end of a text; possessive, so that a long run of spaces takes linear time."""
 
 
-class Model(Struct, frozen=True):
-    """Holds what of a tokenizer.model decides how texts become tokens."""
+class SentencePieceModel(Struct, frozen=True):
+    """The parts of a tokenizer.model that decide how texts become tokens."""
 
-    vocabulary: Vocabulary  # of pieces, whose kinds are numbered as GGUF numbers them
+    vocabulary: Vocabulary
     scores: list[float]
     kind: int
     byte_fallback: bool
     unknown: int
-    charsmap: bytes  # of characters that are written otherwise; empty: there are none
-    prefixed: bool  # a text begins with a space that it does not have
-    squeezed: bool  # spaces beside other spaces, and around a text, are dropped
+    charsmap: bytes  # replacements of characters; may be empty
+    prefixed: bool  # a space is put before each text
+    squeezed: bool  # repeated spaces, and spaces around a text, are dropped
 
 
-def read_model(path: Path) -> Model:
-    """Reads the file. Raises `ValueError` for a file of another format."""
+def read_model(path: Path) -> SentencePieceModel:
+    """Raises `ValueError` for a file of another format."""
     words: list[str] = []
     scores: list[float] = []
     kinds: list[int] = []
     trainer: dict[int, Any] = {}
     normalizer: dict[int, Any] = {}
     for number, value in fields(memoryview(path.read_bytes())):
-        if number == PIECES:
+        if number == PIECES_FIELD:
             piece = dict(fields(as_bytes(value)))
             words.append(bytes(as_bytes(piece[1])).decode())
             scores.append(as_float(piece[2]) if 2 in piece else 0.0)
-            kinds.append(as_int(piece.get(3, NORMAL)))
-        elif number == TRAINER:
+            kinds.append(as_int(piece.get(3, NORMAL_TOKEN)))
+        elif number == TRAINER_FIELD:
             trainer = dict(fields(as_bytes(value)))
-        elif number == NORMALIZER:
+        elif number == NORMALIZER_FIELD:
             normalizer = dict(fields(as_bytes(value)))
     if not words:
         raise ValueError("it has no pieces")
-    return Model(
+    return SentencePieceModel(
         vocabulary=Vocabulary(words, kinds),
         scores=scores,
-        kind=as_int(trainer.get(3, UNIGRAM)),
+        kind=as_int(trainer.get(3, UNIGRAM_MODEL)),
         byte_fallback=bool(trainer.get(35, 0)),
         unknown=as_int(trainer.get(40, 0)),
         charsmap=bytes(as_bytes(normalizer.get(2, memoryview(b"")))),
@@ -62,48 +69,49 @@ def read_model(path: Path) -> Model:
 
 
 def sentencepiece_tokenizer(path: Path, settings: dict[str, Any]) -> Tokenizer:
-    """Returns the tokenizer in a tokenizer.model, with the `settings` of tokenizer_config.json.
+    """Returns the tokenizer in `path`, with the `settings` of tokenizer_config.json.
 
-    Raises `ValueError` for a kind that is not known, and for a file of another format.
+    Raises `ValueError` for an unknown kind of model and for a file of another format.
     """
     found = read_model(path)
     words, kinds = found.vocabulary.words, found.vocabulary.kinds
-    if found.kind not in (UNIGRAM, BPE):
+    if found.kind not in (UNIGRAM_MODEL, BPE_MODEL):
         raise ValueError(f"its model type {found.kind} is neither Unigram nor BPE")
     tokenizer = Tokenizer(_model(found))
     steps: list[Any] = [normalizers.Precompiled(found.charsmap)] if found.charsmap else []
     if found.squeezed:
-        steps += [normalizers.Replace(Regex(AROUND), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+        steps += [normalizers.Replace(Regex(SURROUNDING_SPACES_REGEX), ""), normalizers.Replace(Regex(" {2,}"), " ")]
     prefixed = found.prefixed and settings.get("add_prefix_space") is not False
-    if prefixed and settings.get("legacy") is False:  # a part behind a special token has no space in front of it
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, "first", split=False)
+    if prefixed and settings.get("legacy") is False:  # no space is put before the text after a special token
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(SPACE_MARK, "first", split=False)
     else:
-        steps += [*([normalizers.Prepend(SPACE)] if prefixed else []), normalizers.Replace(" ", SPACE)]
+        steps += [*([normalizers.Prepend(SPACE_MARK)] if prefixed else []), normalizers.Replace(" ", SPACE_MARK)]
     if steps:
         tokenizer.normalizer = normalizers.Sequence(steps)
     first: list[Any] = [decoders.Strip(" ", 1, 0)] if prefixed else []
     tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *first]
+        [decoders.Replace(SPACE_MARK, " "), decoders.ByteFallback(), decoders.Fuse(), *first]
     )
-    special = {id: kinds[id] != USER_DEFINED for id in found.vocabulary.of_kinds(UNKNOWN, CONTROL, USER_DEFINED)}
+    added = found.vocabulary.of_kinds(UNKNOWN_TOKEN, CONTROL_TOKEN, USER_DEFINED_TOKEN)
+    special = {id: kinds[id] != USER_DEFINED_TOKEN for id in added}
     tokenizer.add_tokens([AddedToken(words[id], normalized=False, special=flag) for id, flag in special.items()])
     _surround(tokenizer, settings)
     return tokenizer
 
 
-def _model(found: Model) -> Any:
+def _model(found: SentencePieceModel) -> Any:
     words, kinds = found.vocabulary.words, found.vocabulary.kinds
-    if found.kind == UNIGRAM:
-        scores = [score if kind == NORMAL else 0.0 for score, kind in zip(found.scores, kinds, strict=True)]
+    if found.kind == UNIGRAM_MODEL:
+        scores = [score if kind == NORMAL_TOKEN else 0.0 for score, kind in zip(found.scores, kinds, strict=True)]
         return models.Unigram(list(zip(words, scores, strict=True)), found.unknown, found.byte_fallback)
     ids = found.vocabulary.ids()
-    merged = {words[id]: found.scores[id] for id in found.vocabulary.of_kinds(NORMAL, USER_DEFINED)}
-    merges = merges_of(ids, merged)
+    merged = {words[id]: found.scores[id] for id in found.vocabulary.of_kinds(NORMAL_TOKEN, USER_DEFINED_TOKEN)}
+    merges = merges_by_score(ids, merged)
     return models.BPE(ids, merges, unk_token=words[found.unknown], fuse_unk=True, byte_fallback=found.byte_fallback)
 
 
 def _surround(tokenizer: Tokenizer, settings: dict[str, Any]) -> None:
-    """Has texts begin and end with the tokens that the settings ask for; by default they begin with theirs."""
+    """Puts BOS and EOS around texts as the settings say; the default is BOS only."""
     named = named_tokens(settings)
     around: list[tuple[str, int]] = []
     template = ["$A"]

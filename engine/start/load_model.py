@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from msgspec import structs
 
-from checkpoints.gguf.unpacking import PLACES
+from checkpoints.gguf.unpacking import GGUF_INDEX
 from checkpoints.model_location import CODE, DESCRIPTION, locate
 from contracts.errors import ConfigError, ModelError, OptionError
 from engine.adapters.slots import AdapterSlots
@@ -74,7 +74,7 @@ def _ours(config: EngineConfig, directory: Path) -> ModelConfig | OptionError | 
 
     That is so where a family of ours lacks an option, too, unless ours alone is asked for.
     """
-    is_gguf = (directory / PLACES).is_file()
+    is_gguf = (directory / GGUF_INDEX).is_file()
     if config.model_impl == "transformers":
         if is_gguf:
             raise ModelError(

@@ -4,7 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
-from checkpoints.gguf.unpacking import PLACES
+from checkpoints.gguf.unpacking import GGUF_INDEX
 from checkpoints.weight_sizes import least_bytes
 from contracts.errors import ConfigError
 from infra.config.engine import EngineOptions
@@ -57,8 +57,8 @@ def _others(directory: Path, engine: EngineOptions, copies: int, there: int) -> 
 
 def _least_bytes(directory: Path, dtype: str, quantization: str) -> int:
     """Returns what one copy takes. The blocks of a GGUF file stay as they are."""
-    if (directory / PLACES).is_file():
-        return sum(Path(place).stat().st_size for place in json.loads((directory / PLACES).read_bytes())["files"])
+    if (directory / GGUF_INDEX).is_file():
+        return sum(Path(place).stat().st_size for place in json.loads((directory / GGUF_INDEX).read_bytes())["files"])
     return least_bytes(directory, dtype, quantization)
 
 

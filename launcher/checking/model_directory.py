@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from checkpoints.gguf.unpacking import PLACES
+from checkpoints.gguf.unpacking import GGUF_INDEX
 from checkpoints.model_location import directory_of
 from checkpoints.vocabulary.files import TokenizerMissing, tokenizer_file
 from checkpoints.weight_files import WeightsMissing, present_weight_files
@@ -30,7 +30,7 @@ def _check_directory(directory: Path, option: str) -> None:
         raise ConfigError(option, str(directory), error.why) from None
     if tokenizer.endswith(".json"):
         _read_object(directory, tokenizer, option)
-    if (directory / PLACES).is_file():
+    if (directory / GGUF_INDEX).is_file():
         return  # what is unpacked of a GGUF file, all of whose tensors were found to be there
     try:
         files = present_weight_files(directory)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from checkpoints.gguf.unpacking import PLACES
+from checkpoints.gguf.unpacking import GGUF_INDEX
 from contracts.errors import ModelError
 from engine.model.config_files import quantization_of, raw_config
 from engine.model.formats.auto_round import read_auto_round
@@ -56,7 +56,7 @@ def format_of(raw: dict[str, Any], name: str) -> WeightFormat:
 
 def open_checkpoint(directory: Path) -> Checkpoint:
     """Opens the weights in a model's directory, in the format that its config names. Raises `ModelError`."""
-    if (directory / PLACES).is_file():
+    if (directory / GGUF_INDEX).is_file():
         return open_gguf(directory)
     raw, name = raw_config(directory), directory.name
     if (quantization_of(raw, name) or {}).get("kv_cache_scheme"):

@@ -1,8 +1,8 @@
-"""Opens the weights of a GGUF model, whose directory `checkpoints.gguf.unpacking` has made."""
+"""Opens the weights of a GGUF model, by the directory that `checkpoints.gguf.unpacking` wrote."""
 
 from pathlib import Path
 
-from checkpoints.gguf.unpacking import PLACES
+from checkpoints.gguf.unpacking import GGUF_INDEX
 from engine.model.config_files import read_json
 from engine.model.gguf.format import Blocks
 from engine.model.gguf.tensors import read_tensors
@@ -10,6 +10,6 @@ from engine.model.weights import Checkpoint
 
 
 def open_gguf(directory: Path) -> Checkpoint:
-    """Opens the files that the directory names. Raises `ModelError` where one is broken, or is not there any more."""
-    paths = [Path(place) for place in read_json(directory / PLACES)["files"]]
+    """Opens the GGUF files that the directory lists. Raises `ModelError` if one is broken or gone."""
+    paths = [Path(place) for place in read_json(directory / GGUF_INDEX)["files"]]
     return Checkpoint(directory, Blocks(), read_tensors(paths, read_json(directory / "config.json")))

@@ -1,4 +1,4 @@
-"""Reads weights of GGUF files: numbers, or blocks that are quantized."""
+"""Reads weights of GGUF files: floats, or quantized blocks."""
 
 import torch
 from torch import Tensor
@@ -7,17 +7,15 @@ from engine.model.formats.format import Plain, StoredTensors
 from engine.model.gguf.blocks import FORMS, unpacked
 from engine.model.quantized import Form, Weight
 
-AT_ONCE = 1 << 24
-"""Numbers of an embedding that are unpacked at a time."""
+MAX_VALUES_UNPACKED = 1 << 24  # of an embedding, at a time
 
 
 class Blocks(Plain):
-    """Reads what `GGUFTensor` gives."""
+    """Reads the tensors that `GGUFTensor` gives."""
 
     packs = frozenset(FORMS)
 
     def weight(self, stored: StoredTensors, name: str, shape: tuple[int, int]) -> Weight:
-        """See `WeightFormat`."""
         whole = f"{name}.weight"
         if not stored.holds(whole) or stored.kind(whole) not in FORMS:
             return stored.tensor(whole, shape)
@@ -25,15 +23,13 @@ class Blocks(Plain):
         return unpacked(kind, stored.packed(whole, shape, kind), shape[1])
 
     def numbers(self, stored: StoredTensors, name: str, shape: tuple[int, ...]) -> Tensor:
-        """See `WeightFormat`: rows are unpacked a few at a time."""
         kind = stored.kind(name)
         rows, found = stored.packed(name, shape, kind), torch.empty(shape)
-        step = max(1, AT_ONCE // shape[-1])
+        step = max(1, MAX_VALUES_UNPACKED // shape[-1])
         for begin in range(0, len(rows), step):
             part = unpacked(kind, rows[begin : begin + step], shape[-1])
             found[begin : begin + step] = part.dequantized()
         return found
 
     def stands_for(self, name: str, kind: str) -> tuple[Form | None, int]:
-        """See `WeightFormat`. An embedding is unpacked."""
-        return (None if name == "model.embed_tokens.weight" else FORMS.get(kind)), 1
+        return (None if name == "model.embed_tokens.weight" else FORMS.get(kind)), 1  # an embedding is unpacked

@@ -1,54 +1,52 @@
-"""Gives the tensors of GGUF files by the names, in the shapes and in the order of rows of Hugging Face's."""
+"""Gives the tensors of GGUF files by Hugging Face's names, in Hugging Face's shapes and order of rows."""
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from gguf.quants import quant_shape_from_byte_shape
 from torch import Tensor
 
-from checkpoints.gguf.architectures import WHOLE, Architecture
-from checkpoints.gguf.config import architecture_of
-from checkpoints.gguf.header import Header, StoredTensor, read_header
-from contracts.errors import ModelError
+from checkpoints.gguf.architectures import MODEL_TENSORS, Architecture
+from checkpoints.gguf.config import Metadata, architecture_of
+from checkpoints.gguf.header import Header, read_header
 
-FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-IN_CONFIG = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
-"""Tensors that the config has taken."""
-PERMUTED = {"attn_q": "num_attention_heads", "attn_k": "num_key_value_heads"}
-"""What has rows in pairs of neighbours, and how many heads it has."""
+ROPE_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+"""Tensors that are part of the config already."""
+PERMUTED_HEADS = {"attn_q": "num_attention_heads", "attn_k": "num_key_value_heads"}
+"""Tensors whose rows may be in neighbouring pairs, with the config field that counts their heads."""
 
 
 class GGUFTensor:
-    """Gives a tensor, or one expert's part of it; nothing is read before it is asked for."""
+    """A tensor of a mapped file, with the methods of a safetensors file that `Checkpoint` uses.
 
-    def __init__(self, data: Tensor, stored: StoredTensor, expert: int | None, heads: int, offset: float) -> None:
-        """Describes a part of a file, `data`. Rows of `heads` heads, if any, are put in order; `offset` is added."""
+    `data` is typed for F32 and F16, else uint8 `[..., bytes of a row]`. Rows of `heads` heads, unless 0, are put in
+    order; `offset` is added to the values.
+    """
+
+    def __init__(self, data: Any, kind: Any, heads: int, offset: float) -> None:
         self._data = data
-        self._stored = stored
-        self._expert = expert
+        self._kind = kind  # gguf.GGMLQuantizationType
         self._heads = heads
         self._offset = offset
 
     def get_dtype(self) -> str:
-        """Returns what numbers are stored as."""
-        return self._stored.kind.name
+        return str(self._kind.name)
 
     def get_shape(self) -> tuple[int, ...]:
-        """Returns the shape in numbers."""
-        return self._stored.shape if self._expert is None else self._stored.shape[1:]
+        """Returns the shape in values."""
+        shape = self._data.shape
+        return tuple(quant_shape_from_byte_shape(shape, self._kind) if self._data.dtype == np.uint8 else shape)
 
     def get_tensor(self, name: str) -> Tensor:
-        """Returns the numbers, or of a quantized tensor the bytes: uint8 `[out, bytes of a row]`."""
-        stored, kind = self._stored, self._stored.kind
-        whole = self._data[stored.begin : stored.begin + stored.size]
-        if self._expert is not None:
-            whole = whole.view(stored.shape[0], -1)[self._expert]
-        shape = self.get_shape()
-        if kind.name in FLOATS:
-            found = whole.clone().view(FLOATS[kind.name]).view(shape)  # a file's tensors may lie at odd addresses
+        """Returns the values, or of a quantized tensor the bytes: uint8 `[out, bytes of a row]`."""
+        if self._data.dtype != np.uint8:
+            found = torch.from_numpy(np.array(self._data))  # a copy, since addresses in the file may be odd
+        elif self.get_dtype() == "BF16":
+            found = torch.from_numpy(np.array(self._data)).view(torch.bfloat16)
         else:
-            found = whole.view(*shape[:-1], shape[-1] // kind.block * kind.size)
+            found = torch.from_numpy(self._data)
         if self._heads:
             found = in_halves(found, self._heads)
         if self._offset:
@@ -56,7 +54,6 @@ class GGUFTensor:
         return found
 
     def get_slice(self, name: str) -> "GGUFTensor":
-        """Returns itself: what is known of a tensor before it is read."""
         return self
 
     def __getitem__(self, index: int) -> Tensor:
@@ -64,54 +61,47 @@ class GGUFTensor:
 
 
 def in_halves(rows: Tensor, heads: int) -> Tensor:
-    """Reorders each head's rows from pairs of neighbours to pairs that are half a head apart."""
+    """Reorders each head's rows from neighbouring pairs to pairs that are half a head apart."""
     found: Tensor = rows.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)
     return found
 
 
 def read_tensors(paths: list[Path], config: dict[str, Any]) -> dict[str, GGUFTensor]:
-    """Maps files into memory, and returns their tensors by the names of Hugging Face's checkpoints.
+    """Maps files into memory, and returns their tensors by Hugging Face's names.
 
-    Raises `ModelError` for a file that is broken, and for a tensor that the architecture has no name for.
+    Raises `ModelError` for a file that is broken or not supported.
     """
     headers = [read_header(path) for path in paths]
-    architecture = architecture_of(headers[0], paths[0].name)
-    found: dict[str, GGUFTensor] = {}
-    for path, header in zip(paths, headers, strict=True):
-        try:
-            data = torch.from_numpy(np.memmap(path, np.uint8, "c"))
-        except OSError as error:
-            raise ModelError(f"{path.name} cannot be read: {error.strerror}") from None
-        found |= _named(header, data, architecture, config)
-    return found
+    architecture = architecture_of(Metadata(headers[0], paths[0].name))
+    return {name: tensor for header in headers for name, tensor in _named(header, architecture, config).items()}
 
 
-def _named(header: Header, data: Tensor, architecture: Architecture, config: dict[str, Any]) -> dict[str, GGUFTensor]:
+def _named(header: Header, architecture: Architecture, config: dict[str, Any]) -> dict[str, GGUFTensor]:
     found = {}
     for name, stored in header.tensors.items():
-        if name in IN_CONFIG:
+        if name in ROPE_TENSORS:
             continue
-        stem, _, ending = name.rpartition(".")
-        kind = stem.rpartition(".")[2]
-        heads = int(config[PERMUTED[kind]]) if architecture.permuted and kind in PERMUTED else 0
+        stem, _, suffix = name.rpartition(".")
+        part = stem.rpartition(".")[2]
+        heads = int(config[PERMUTED_HEADS[part]]) if architecture.permuted and part in PERMUTED_HEADS else 0
         offset = -architecture.norm_offset if stem.endswith("norm") else 0.0
-        theirs = name_of(stem, architecture)
-        if "{}" in theirs:
-            for expert in range(stored.shape[0]):
-                found[f"{theirs.format(expert)}.{ending}"] = GGUFTensor(data, stored, expert, heads, offset)
+        data, kind, target = stored.data, stored.tensor_type, hugging_face_name(stem, architecture)
+        if "{}" in target:
+            for expert in range(len(data)):
+                found[f"{target.format(expert)}.{suffix}"] = GGUFTensor(data[expert], kind, heads, offset)
             continue
-        if kind == "ffn_gate_inp_shexp" and len(stored.shape) == 1:
-            stored = StoredTensor(stored.kind, (1, *stored.shape), stored.begin)
-        found[f"{theirs}.{ending}"] = GGUFTensor(data, stored, None, heads, offset)
+        if part == "ffn_gate_inp_shexp" and data.ndim == 1:
+            data = data[None]
+        found[f"{target}.{suffix}"] = GGUFTensor(data, kind, heads, offset)
     return found
 
 
-def name_of(stem: str, architecture: Architecture) -> str:
-    """Returns what a tensor is called in Hugging Face's checkpoints; what is unknown keeps its name."""
-    if stem in WHOLE:
-        return WHOLE[stem]
+def hugging_face_name(stem: str, architecture: Architecture) -> str:
+    """Returns the name of a tensor, without `.weight`, in Hugging Face's checkpoints; unknown names stay."""
+    if stem in MODEL_TENSORS:
+        return MODEL_TENSORS[stem]
     blk, _, rest = stem.partition(".")
-    layer, _, kind = rest.partition(".")
-    if blk != "blk" or kind not in architecture.names:
+    layer, _, part = rest.partition(".")
+    if blk != "blk" or part not in architecture.tensors:
         return stem
-    return f"model.layers.{layer}.{architecture.names[kind]}"
+    return f"model.layers.{layer}.{architecture.tensors[part]}"

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from checkpoints.gguf.unpacking import PLACES
+from checkpoints.gguf.unpacking import GGUF_INDEX
 from contracts.errors import ConfigError
 from infra.config.engine import EngineOptions
 from launcher.checking.memory import refuse_kv_beyond_memory, refuse_weights_beyond_memory
@@ -91,7 +91,7 @@ def test_packed_numbers_stay_as_they_are(tmp_path: Path) -> None:
 
 def test_a_gguf_files_blocks_stay_as_they_are(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").write_bytes(bytes(VALUES))
-    (tmp_path / PLACES).write_text(json.dumps({"files": [str(tmp_path / "model.gguf")]}))
+    (tmp_path / GGUF_INDEX).write_text(json.dumps({"files": [str(tmp_path / "model.gguf")]}))
     refuse_weights_beyond_memory(tmp_path, options(), workers=1, there=VALUES)
     with pytest.raises(ConfigError):
         refuse_weights_beyond_memory(tmp_path, options(), workers=1, there=VALUES - 1)
