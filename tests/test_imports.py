@@ -292,7 +292,7 @@ LOCAL_IMPORTS = {
     "benchmarks/gpu_hour/versions.py: triton": "the same",
     "benchmarks/transfer/ends.py: engine.backends.triton.codec": "Triton, which only hosts with a GPU install",
     "benchmarks/transfer/ends.py: engine.backends.triton.mover": "the same",
-    "checkpoints/gguf/unpacking.py: checkpoints.gguf.description": "half a second of the gguf package, for new files only",
+    "checkpoints/gguf/unpacking.py: checkpoints.gguf.description": "half a second of the gguf package",
     "checkpoints/model_location.py: huggingface_hub": "half a second that a model in a directory does not need",
     "checkpoints/model_location.py: huggingface_hub.errors": "the same",
     "checkpoints/model_location.py: tqdm.auto": "the same",
