@@ -44,18 +44,15 @@ class Launch(NamedTuple):
 
 
 def name_of(dtype: torch.dtype) -> str:
-    """Returns PyTorch's word for a format, without `torch.`."""
     return str(dtype).removeprefix("torch.")
 
 
 def launched_on(sm: int, wanted: Wanted) -> bool:
-    """Tells whether a model launches this row on a GPU of compute capability `sm`."""
     with assumed(*divmod(sm, 10)):
         return KERNELS[wanted.kernel].launched(**wanted.shape.arguments)
 
 
 def launches(kernels: list[str], sm: int, quick: bool) -> Iterator[Launch]:
-    """Lists the launches of each kernel on one kind of GPU; `quick`: of its first row alone."""
     for kernel in kernels:
         full, more = ([each for each in rows(size, [kernel]) if launched_on(sm, each)] for size in SIZES)
         for wanted in full[:1] if quick else full + more:
@@ -90,7 +87,6 @@ def compile_all(found: Iterable[Launch], driver: CompileOnly) -> tuple[int, int]
 
 
 def main() -> int:
-    """Prints the table; returns 1 if a kernel does not compile, spills, or takes too much shared memory."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.compile_kernels", description=__doc__.partition("\n")[0]
     )

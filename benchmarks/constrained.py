@@ -66,7 +66,6 @@ class Waiting(GrammarMasks):
     seconds = 0.0
 
     def masks(self, works: Works[Work]) -> Masks | None:
-        """See `GrammarMasks.masks`."""
         began = time.perf_counter()
         found = super().masks(works)
         self.seconds += time.perf_counter() - began
@@ -74,7 +73,6 @@ class Waiting(GrammarMasks):
 
 
 def make_model(directory: Path) -> Path:
-    """Writes the random model, and a tokenizer of its vocabulary instead of its own."""
     make(directory, "135m")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -134,7 +132,6 @@ class Bench:
 
 
 def main() -> None:
-    """Prints a table of rounds, and the ratios."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.constrained", description=__doc__.partition("\n")[0])
     parser.add_argument("--model", help="a directory that an earlier run has kept; else one is made and removed")
     parser.add_argument("--keep", type=Path, help="where to keep the model that is made")

@@ -37,7 +37,7 @@ LOOK_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class Measured:
-    """Holds means over the requests of one length, in milliseconds, and the bytes of each."""
+    """Means over the requests of one length, in milliseconds, and the bytes of each."""
 
     prompt: int
     prefill: float
@@ -81,7 +81,6 @@ def measure(system: SplitSystem, prompt: int, requests: int, seed: int) -> Measu
 
 
 def _settled(system: SplitSystem, handoffs: int) -> WorkerLoad:
-    """Returns the prefill worker's load when it knows of so many handoffs. Raises `BatonError` if it never does."""
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
         record = system.records().get("prefill")
@@ -92,7 +91,6 @@ def _settled(system: SplitSystem, handoffs: int) -> WorkerLoad:
 
 
 def table(rows: Sequence[Measured]) -> Iterator[str]:
-    """Writes the table in Markdown."""
     yield "| prompt | prefill ms | KV MiB | grant wait ms | send ms | exposed ms | of prefill | TTFT ms |"
     yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
     for row in rows:
@@ -103,7 +101,6 @@ def table(rows: Sequence[Measured]) -> Iterator[str]:
 
 
 def main() -> int:
-    """Prints the table and returns the exit status: 2 for what cannot work."""
     parser = argparse.ArgumentParser(prog="benchmarks.exposed", description=__doc__)
     parser.add_argument("--model", required=True, help="directory in Hugging Face format")
     parser.add_argument("--prompts", type=int, nargs="+", default=[1024, 2000], help="tokens")

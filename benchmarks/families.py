@@ -73,7 +73,6 @@ WORKLOADS = (Workload(1, 16, 32), Workload(8, 16, 32), Workload(32, 16, 16), Wor
 
 
 def make(directory: Path, family: str) -> None:
-    """Saves a random model of a family in bf16."""
     transformers.utils.logging.disable_progress_bar()
     torch.manual_seed(0)
     config = FAMILIES[family](**SHAPE, head_dim=64)
@@ -111,7 +110,6 @@ def measure(given: argparse.Namespace, stages: Stages) -> None:
 def rounds_of(
     workload: Workload, engines: dict[str, tuple[Executor, EngineConfig]], rounds: int, stages: Stages
 ) -> list[dict[str, float]]:
-    """Returns each round's seconds of each family, after one that is not counted."""
     counted = []
     for number in range(rounds + 1):
         stages.show("measuring", str(workload), 100 * number // (rounds + 1))
@@ -123,7 +121,6 @@ def rounds_of(
 
 
 def options() -> argparse.Namespace:
-    """Reads the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.families", description=__doc__.partition("\n")[0])
     parser.add_argument("families", nargs="*", default=list(FAMILIES), help="some of the families; all by default")
     parser.add_argument("--device", default="cpu", help="cpu, or cuda")
@@ -139,7 +136,6 @@ def options() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Prints the table; returns 2, and prints one sentence, where a model or a setting is wrong."""
     given = options()
     return run(lambda: measure(given, Stages()), given.threads)
 

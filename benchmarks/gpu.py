@@ -33,7 +33,6 @@ PARTS = {"1": PART_ONE, "2": PART_TWO, "3": PART_THREE}
 
 
 def to_run(stages: Sequence[Stage], outcomes: Mapping[str, Outcome], again: Sequence[str] = ()) -> list[Stage]:
-    """Orders what is left to do: what is wanted again, then what has never run, then what has not passed."""
     repeated = [stage for stage in stages if stage.name in again]
     others = [stage for stage in stages if stage.name not in again]
     fresh = [stage for stage in others if stage.name not in outcomes]
@@ -41,7 +40,6 @@ def to_run(stages: Sequence[Stage], outcomes: Mapping[str, Outcome], again: Sequ
 
 
 def main(stages: Sequence[Stage] = STAGES) -> int:
-    """Runs what is left to do, as far as the time goes; returns 1 if something has not passed."""
     given = options(stages)
     wanted = [stage for stage in stages if stage.name in (given.only or [stage.name])]
     if given.part:
@@ -74,19 +72,16 @@ def main(stages: Sequence[Stage] = STAGES) -> int:
 
 
 def _bring_back_tuned(out: Path, outcomes: Mapping[str, Outcome]) -> None:
-    """Puts configs where the kernels look for them, that an earlier call has measured on a machine that is gone."""
     kept = out / "tuned.json"
     if kept.exists() and not TUNED.exists() and "tune" in outcomes:
         shutil.copy(kept, TUNED)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Ends us as Ctrl-C does: with the stage that runs."""
     raise KeyboardInterrupt
 
 
 def options(stages: Sequence[Stage]) -> argparse.Namespace:
-    """Makes the parser of the command line."""
     names = [stage.name for stage in stages]
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("gpu-hour"), metavar="DIR", help="results, new and earlier")

@@ -69,19 +69,15 @@ class Steps:
         ]
 
     def by_name(self) -> dict[str, Step]:
-        """Returns what is measured."""
         return {"mixed": self.mixed, "chunk": self.chunk, "decode": self.decode}
 
     def mixed(self) -> None:
-        """Launches a chunk beside decodes."""
         self._executor.launch(self._plan(chunk=True, decodes=self._decodes))
 
     def chunk(self) -> None:
-        """Launches a chunk that tells of each layer."""
         self._signalling.launch(self._plan(chunk=True, decodes=0))
 
     def decode(self) -> None:
-        """Launches decodes, each of which goes on with the token of the step before."""
         self._executor.launch(self._plan(chunk=False, decodes=self._decodes))
 
     def _plan(self, *, chunk: bool, decodes: int) -> Plan:
@@ -99,7 +95,6 @@ class Steps:
 
 
 def _lighten() -> None:
-    """Replaces what on `meta` is Python, and would be measured, by what is not."""
     join_columns: Any = torch.cat
 
     def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -126,7 +121,6 @@ def _lighten() -> None:
 
 
 def _record(graphs: DecodeGraphs) -> None:
-    """Makes replays what they are to a host on a GPU: one call, which gives tensors that are there."""
     graphs._replays = {size: partial(_hidden, replay()) for size, replay in graphs._replays.items()}
 
 
@@ -135,7 +129,6 @@ def _hidden(found: Tensor) -> Tensor:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Prints a table. Returns the process's exit status."""
     parser = argparse.ArgumentParser(prog="benchmarks.host_time", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--shapes", default="llama-3.2-1b,llama-3.1-8b", help="names in benchmarks/models/shapes.py")
     parser.add_argument("--rounds", type=int, default=40)
@@ -176,7 +169,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def fastest_and_median(step: Step, rounds: int) -> tuple[float, float]:
-    """Measures milliseconds of a step, warm."""
     gc.collect()
     gc.freeze()  # as a worker does when it has started
     times = []
@@ -189,7 +181,6 @@ def fastest_and_median(step: Step, rounds: int) -> tuple[float, float]:
 
 
 def profiled(step: Step) -> None:
-    """Prints the functions that a step spends most time in."""
     with cProfile.Profile() as profile:
         for _ in range(PROFILED):
             step()

@@ -35,13 +35,11 @@ POOLS: tuple[KVDtype, ...] = ("int8", "fp8")
 
 
 def random_texts(vocabulary: int, tokens: int) -> list[list[int]]:
-    """Draws so many random token ids, in pieces."""
     generator = torch.Generator().manual_seed(0)
     return torch.randint(vocabulary, (max(1, tokens // PIECE), PIECE), generator=generator).tolist()
 
 
 def hand_off(sender: Executor, receiver: Executor, tokens: int, codec: Codec) -> None:
-    """Passes the KV of the text that `sender` has just computed, all layers, into the same blocks of `receiver`."""
     group = sender.engine.pool.spec.groups[0]
     blocks = list(range(1, 1 + blocks_for(tokens, group.block_tokens)))
     form = WireForm(sender.engine.pool.spec.dtype, group.block_tokens, codec)
@@ -52,14 +50,12 @@ def hand_off(sender: Executor, receiver: Executor, tokens: int, codec: Codec) ->
 
 
 def scores_of(logits: Tensor, text: list[int]) -> Scores:
-    """Scores a text's second half; `logits` are those of its positions."""
     following = torch.tensor(text[len(text) // 2 + 1 :])
     chosen = logits[:-1].log_softmax(-1).gather(1, following[:, None])
     return Scores(chosen[:, 0], logits[:-1].argmax(-1))
 
 
 def compare(sender: Executor, receiver: Executor, texts: list[list[int]]) -> tuple[Scores, dict[Codec, Scores]]:
-    """Scores the texts without a handoff, and behind one with each codec."""
     whole: list[Scores] = []
     behind: dict[Codec, list[Scores]] = {codec: [] for codec in CODECS}
     for text in texts:
@@ -73,12 +69,10 @@ def compare(sender: Executor, receiver: Executor, texts: list[list[int]]) -> tup
 
 
 def score_whole(executor: Executor, texts: list[list[int]]) -> Scores:
-    """Scores the texts by an engine that computes all of each."""
     return joined([scores_of(executor.logits(text)[len(text) // 2 :], text) for text in texts])
 
 
 def make(model: str, dtype: Literal["fp32", "bf16"], kv_dtype: KVDtype = "auto") -> Executor:
-    """Makes an engine on the CPU, with room for one text."""
     config = EngineConfig(
         model=model, device="cpu", dtype=dtype, kv_dtype=kv_dtype, max_model_len=PIECE, kv_memory=64 << 20
     )
@@ -86,7 +80,6 @@ def make(model: str, dtype: Literal["fp32", "bf16"], kv_dtype: KVDtype = "auto")
 
 
 def main() -> int:
-    """Prints a table; returns 2, and prints one sentence, where the model or the text is wrong."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.kv_quality", description=__doc__.partition("\n")[0])
     parser.add_argument("--model", required=True, help="model directory or hub id")
     source = parser.add_mutually_exclusive_group()

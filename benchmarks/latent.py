@@ -84,7 +84,6 @@ def load(directory: Path, given: argparse.Namespace, implementation: Any = "auto
 
 
 def seconds(executor: Executor, given: argparse.Namespace) -> float:
-    """Returns the mean seconds of `STEPS` decode steps."""
     spec, groups = executor.engine.pool.spec, len(executor.engine.pool.spec.groups)
     need = blocks_for(given.context, spec.groups[0].block_tokens)
     greedy = Sampling(seed=0, temperature=0.0)
@@ -125,7 +124,6 @@ def measure(given: argparse.Namespace, stages: Stages) -> None:
 
 
 def main() -> int:
-    """Prints the table; returns 2, and prints one sentence, where a model or a setting is wrong."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.latent", description=__doc__.partition("\n")[0])
     parser.add_argument("--device", default="cpu", help="cpu, or cuda")
     parser.add_argument("--context", type=int, default=2048, help="tokens of a text")

@@ -48,7 +48,7 @@ class LoadConfig(Struct, frozen=True, kw_only=True):
 
 
 class Result(NamedTuple):
-    """Holds one request as its client saw it: timings, or an error."""
+    """One request as its client saw it: timings, or an error."""
 
     timings: Timings | None
     error: str
@@ -64,7 +64,6 @@ def arrivals(rate: float, count: int, chance: random.Random) -> Iterator[float]:
 
 
 def report(results: list[Result], slo: SLO) -> Iterator[str]:
-    """Writes the lines that a person reads."""
     good = [result.timings for result in results if result.timings is not None]
     met = sum(slo.met_by(timings) for timings in good)
     span = max((result.ended_at for result in results), default=0.0) or 1.0
@@ -85,7 +84,6 @@ def report(results: list[Result], slo: SLO) -> Iterator[str]:
 
 
 def machine() -> str:
-    """Returns what the figures were measured on."""
     cpu = platform.processor() or platform.machine()
     information = Path("/proc/cpuinfo")
     lines = information.read_text().splitlines() if information.exists() else []
@@ -94,7 +92,7 @@ def machine() -> str:
 
 
 class Request(NamedTuple):
-    """Holds what is posted where; model and streaming are added."""
+    """What is posted where; model and streaming are added."""
 
     path: str
     body: dict[str, Any]
@@ -205,7 +203,6 @@ def _percentiles(name: str, values: Iterable[float]) -> str:
 
 
 def main() -> int:
-    """Sends the load and returns the exit status: 0 if every request was answered."""
     config = parse_or_exit(LoadConfig, "benchmarks.load")
     print(machine())
     print(f"load    {config.requests} requests at {config.rate:g}/s (Poisson, seed {config.seed}) on {config.url}")

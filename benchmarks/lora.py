@@ -39,7 +39,6 @@ GREEDY = Sampling(0, temperature=0.0)
 
 
 def write_adapter(directory: Path, shape: str, rank: int, seed: int) -> None:
-    """Writes a random adapter of a model of `benchmarks.random_model`, in PEFT's format."""
     _, hidden, intermediate, layers, heads, kv_heads, _, _ = SHAPES[shape]
     keys = hidden // heads * kv_heads
     sizes = {"self_attn.q_proj": (hidden, hidden), "self_attn.k_proj": (keys, hidden)}
@@ -61,8 +60,6 @@ def write_adapter(directory: Path, shape: str, rank: int, seed: int) -> None:
 
 
 def works_of(adapters: Sequence[str]) -> MakeWork:
-    """Gives text i adapter i modulo their number, by digest."""
-
     def work(index: int, text: list[int]) -> Work:
         count = blocks_for(TEXT + 1024, BLOCK)
         blocks = list(range(1 + index * count, 1 + (index + 1) * count))
@@ -126,7 +123,6 @@ def measure(given: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    """Prints the table; returns 2, and prints one sentence, where a setting is wrong."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.lora", description=__doc__.partition("\n")[0])
     parser.add_argument("--shape", default="135m", choices=[name for name, shape in SHAPES.items() if not shape[-1]])
     parser.add_argument("--device", default="cpu", help="cpu, or cuda")

@@ -35,7 +35,7 @@ SPEC = KVSpec((KVGroup("full", (0,), 16, 1),), "", "")
 
 
 class Arrival(NamedTuple):
-    """Describes a prompt of the trace."""
+    """A prompt of the trace."""
 
     at: float  # s
     tokens: int
@@ -50,7 +50,6 @@ class Served(NamedTuple):
 
 
 def trace(draw: random.Random, seconds: float, rate: float, tenant: str) -> list[Arrival]:
-    """Draws Poisson arrivals of `rate` prompts a second."""
     arrivals, at = [], 0.0
     while (at := at + draw.expovariate(rate)) < seconds:
         tokens = draw.randint(*(LONG if draw.random() < LONG_SHARE else SHORT))
@@ -59,7 +58,6 @@ def trace(draw: random.Random, seconds: float, rate: float, tenant: str) -> list
 
 
 def serve(arrivals: Iterable[Arrival], policy: str) -> list[Served]:
-    """Runs a prefill worker's scheduler over a trace until everybody has had its first token."""
     coming = sorted(arrivals, reverse=True)
     scheduler = Scheduler(
         BlockManager(SPEC, [1 << 16]),
@@ -93,7 +91,6 @@ def serve(arrivals: Iterable[Arrival], policy: str) -> list[Served]:
 
 
 def _sequence(arrival: Arrival, number: int, policy: str) -> Sequence:
-    """Makes a prompt that shares nothing with others."""
     tenant = arrival.tenant if policy == "ours" else ""
     prompt = Prompt([1] * arrival.tokens, arrival.tokens, salt=str(number), tenant=tenant)
     due = {"first come": inf, "shortest first": 1e9 + arrival.tokens, "ours": arrival.at + OBJECTIVE}[policy]
@@ -107,7 +104,6 @@ def _work(plan: Plan) -> StepWork:
 
 
 def _row(name: str, served: list[Served]) -> str:
-    """Shows TTFT of short and long prompts, and how many met the objective."""
     cells = []
     for lengths in (SHORT, LONG):
         times = [each.ttft for each in served if lengths[0] <= each.arrival.tokens <= lengths[1]]
@@ -118,7 +114,6 @@ def _row(name: str, served: list[Served]) -> str:
 
 
 def main() -> int:
-    """Prints two tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.order", description=__doc__)
     parser.add_argument("--load", type=float, default=0.9, help="of what the worker can compute")
     parser.add_argument("--seconds", type=float, default=120.0, help="of the trace, on its own clock")

@@ -59,14 +59,14 @@ class PrefixConfig(Struct, frozen=True, kw_only=True):
 
 
 class Answer(NamedTuple):
-    """Holds one request as its client saw it."""
+    """One request as its client saw it."""
 
     text: str
     ttft: float  # s
 
 
 class Totals(NamedTuple):
-    """Holds sums over all workers, since their start."""
+    """Sums over all workers, since their start."""
 
     computed: int  # prompt tokens that were computed
     moved: int  # bytes of KV
@@ -75,7 +75,6 @@ class Totals(NamedTuple):
     recomputed: int  # preempted sequences that had to compute tokens again
 
     def since(self, before: "Totals") -> "Totals":
-        """Returns what came in between."""
         return Totals(*(now - then for now, then in zip(self, before, strict=True)))
 
 
@@ -139,16 +138,13 @@ class Prompts:
         self._chance = random.Random(seed)
 
     def tokens(self, count: int) -> list[int]:
-        """Draws so many token ids."""
         return self._chance.choices(range(self._vocabulary), k=count)
 
     def between(self, least: int, most: int) -> int:
-        """Draws a length."""
         return self._chance.randint(max(1, least), most)
 
 
 async def shared(client: Client, config: PrefixConfig, prompts: Prompts, system: list[int]) -> AsyncIterator[str]:
-    """Sends many requests at once behind one system prompt."""
     before = await client.totals()
     sent = [system + prompts.tokens(config.own_tokens) for _ in range(config.requests)]
     answers = await asyncio.gather(*(client.complete(prompt, config.output_tokens) for prompt in sent))
@@ -163,7 +159,6 @@ async def shared(client: Client, config: PrefixConfig, prompts: Prompts, system:
 
 
 async def ttft(client: Client, config: PrefixConfig, prompts: Prompts, system: list[int]) -> AsyncIterator[str]:
-    """Sends prompts of one length one by one, new ones and such that begin with the system prompt."""
     kinds: dict[str, list[float]] = {"misses": [], "hits": []}
     for _ in range(config.rounds):
         for kind, begin in (("misses", prompts.tokens(len(system))), ("hits", system)):
@@ -175,7 +170,6 @@ async def ttft(client: Client, config: PrefixConfig, prompts: Prompts, system: l
 
 
 async def chat(client: Client, config: PrefixConfig, prompts: Prompts, system: list[int]) -> AsyncIterator[str]:
-    """Holds one conversation, whose prompts repeat everything said so far."""
     if not config.tokenizer:
         yield "chat    left out: it repeats answers, for which it needs --tokenizer"
         return
@@ -199,7 +193,6 @@ async def chat(client: Client, config: PrefixConfig, prompts: Prompts, system: l
 
 
 async def mixed(client: Client, config: PrefixConfig, prompts: Prompts) -> AsyncIterator[str]:
-    """Sends prompts of all lengths at once, and the same one by one."""
     load = [
         (
             prompts.tokens(prompts.between(config.mixed_prompt // 10, config.mixed_prompt)),
@@ -264,7 +257,6 @@ async def run(config: PrefixConfig) -> None:
 
 
 def main() -> int:
-    """Runs all loads and returns the exit status: 0 if every request was answered."""
     config = parse_or_exit(PrefixConfig, "benchmarks.prefix")
     if config.tokenizer and not Path(config.tokenizer).is_file():
         print(f"error: --tokenizer {config.tokenizer}: there is no such file", file=sys.stderr)

@@ -41,14 +41,13 @@ WANTED: dict[Quantization, float] = {"int8": 1.005, "int4": 1.05, "fp8": 1.01}
 
 @dataclass(frozen=True)
 class Scores:
-    """Holds for each position with a next token that token's log-probability, and the likeliest token."""
+    """For each position with a next token that token's log-probability, and the likeliest token."""
 
     log_probabilities: Tensor
     likeliest: Tensor
 
     @property
     def perplexity(self) -> float:
-        """Returns exp of the mean negative log-probability."""
         return math.exp(-float(self.log_probabilities.double().mean()))
 
 
@@ -57,7 +56,6 @@ def quiet(stage: str, percent: float) -> None:
 
 
 def held_out(directory: Path, tokens: int) -> list[list[int]]:
-    """Returns so many tokens of conversations that the demo model was not trained on."""
     tokenizer = AutoTokenizer.from_pretrained(directory)
     if tokenizer.chat_template is None:
         raise ModelError(f"{directory.name} has no chat template: give a text of your own with --text")
@@ -75,41 +73,35 @@ def held_out(directory: Path, tokens: int) -> list[list[int]]:
 
 
 def pieces(directory: Path, text: str, tokens: int) -> list[list[int]]:
-    """Cuts the first tokens of a text into pieces."""
     ids = AutoTokenizer.from_pretrained(directory).encode(text)[:tokens]
     return [ids[begin : begin + PIECE] for begin in range(0, len(ids), PIECE) if len(ids) > begin + 1]
 
 
 def texts_of(directory: Path, text: Path | None, tokens: int) -> list[list[int]]:
-    """Reads so many tokens of a file, or of conversations that the demo model was not trained on. Raises `OSError`."""
     if text is None:
         return held_out(directory, tokens)
     return pieces(directory, text.read_text(errors="replace"), tokens)
 
 
 def score(executor: Executor, texts: list[list[int]]) -> Scores:
-    """Scores all texts, one behind the other."""
     return joined([scores_of(logs_of(executor, text), text) for text in texts])
 
 
 def logs_of(executor: Executor, text: list[int]) -> Tensor:
-    """Returns the log-probabilities `[positions, vocab]` at all of a text's tokens but the last, on the host."""
     return executor.logits(text)[:-1].log_softmax(-1).cpu()
 
 
 def scores_of(logs: Tensor, text: list[int]) -> Scores:
-    """Scores a text, given the log-probabilities `[positions, vocab]` at all of its tokens but the last."""
     return Scores(logs.gather(1, torch.tensor(text[1:])[:, None])[:, 0], logs.argmax(-1))
 
 
 def joined(scores: list[Scores]) -> Scores:
-    """Joins the scores of several texts, one behind the other."""
     return Scores(*map(torch.cat, zip(*((each.log_probabilities, each.likeliest) for each in scores), strict=True)))
 
 
 @dataclass(frozen=True)
 class Exact:
-    """Holds the likeliest tokens of the exact side, `[positions, NEAREST]`, of all texts one behind the other."""
+    """The likeliest tokens of the exact side, `[positions, NEAREST]`, of all texts one behind the other."""
 
     scores: Scores
     tokens: Tensor
@@ -118,25 +110,22 @@ class Exact:
 
 @dataclass(frozen=True)
 class Compared:
-    """Holds what a side's scores are beside the exact side's."""
+    """What a side's scores are beside the exact side's."""
 
     scores: Scores
     divergence: float
     weights_bytes: int
 
     def ratio(self, exact: Scores) -> tuple[float, float]:
-        """Returns perplexity over the exact one, and the standard error of that."""
         moved = (exact.log_probabilities - self.scores.log_probabilities).double()
         ratio = math.exp(float(moved.mean()))
         return ratio, ratio * float(moved.std()) / len(moved) ** 0.5
 
     def agreement(self, exact: Scores) -> float:
-        """Returns the share of positions where both likeliest tokens are equal."""
         return float((exact.likeliest == self.scores.likeliest).double().mean())
 
 
 def score_exactly(executor: Executor, texts: list[list[int]]) -> Exact:
-    """Scores all texts by the side that others are compared with."""
     scores, likeliest = [], []
     for text in texts:
         logs = logs_of(executor, text)
@@ -147,7 +136,6 @@ def score_exactly(executor: Executor, texts: list[list[int]]) -> Exact:
 
 
 def compare(executor: Executor, texts: list[list[int]], exact: Exact) -> Compared:
-    """Scores all texts by a side."""
     scores, divergences, begin = [], [], 0
     for text in texts:
         logs = logs_of(executor, text)
@@ -161,7 +149,6 @@ def compare(executor: Executor, texts: list[list[int]], exact: Exact) -> Compare
 
 
 def divergence(exact: Tensor, other: Tensor) -> Tensor:
-    """Returns sum p log(p / q) `[positions]` of some tokens' log p and log q, and of all other tokens as one."""
     rest, others = (logs.double().exp().sum(1).neg().add(1).clamp(min=1e-12) for logs in (exact, other))
     p = exact.double()
     return (p.exp() * (p - other.double())).sum(1) + rest * (rest / others).log()
@@ -208,7 +195,6 @@ def measure(given: argparse.Namespace, texts: list[list[int]]) -> None:
 
 
 def main() -> int:
-    """Prints a table; returns 2, and prints one sentence, where the model, a setting or the text is wrong."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.quality", description=__doc__.partition("\n")[0])
     parser.add_argument("--model", required=True, help="model directory or hub id")
     parser.add_argument("--text", type=Path, help="a text file instead of the demo model's held-out conversations")

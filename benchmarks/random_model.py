@@ -48,7 +48,6 @@ def make(directory: Path, shape: str, *, seed: int = 0, spread: float = 0.02) ->
 
 
 def main() -> None:
-    """Writes the model that was asked for."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.random_model", description=__doc__)
     parser.add_argument("directory", type=Path, help="where to write it")
     parser.add_argument("shape", nargs="?", default="135m", choices=sorted(SHAPES))

@@ -55,8 +55,6 @@ KINDS = {
 
 
 def works_of(kind: str, first: int) -> MakeWork:
-    """Gives texts the sampling of their kind, and numbers them from `first` on."""
-
     def work(index: int, text: list[int]) -> Work:
         each = blocks_for(TEXT, BLOCK)
         blocks = list(range(1 + index * each, 1 + (index + 1) * each))
@@ -79,7 +77,6 @@ def works_of(kind: str, first: int) -> MakeWork:
 
 
 def options() -> argparse.Namespace:
-    """Reads the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sampling_cost", description=__doc__.partition("\n")[0])
     parser.add_argument("--model", default="", help="directory of a model; empty: a random one of 135M parameters")
     parser.add_argument("--device", default="cpu", help="cpu, or cuda")
@@ -119,7 +116,6 @@ def measure(given: argparse.Namespace, model: str) -> None:
 
 
 def main() -> int:
-    """Prints the table; returns 2, and prints one sentence, where the model or a setting is wrong."""
     given = options()
 
     def measured() -> None:

@@ -65,7 +65,6 @@ class ServeConfig(Struct, frozen=True, kw_only=True):
     seed: Annotated[int, Meta(ge=0, description="seed of prompts and arrivals")] = 0
 
     def lengths(self) -> list[int]:
-        """Returns the prompts' lengths, each of which is a load of its own."""
         return [int(length) for length in self.prompt_tokens.split(",")]
 
     def servers(self) -> list[str]:
@@ -77,14 +76,12 @@ class ServeConfig(Struct, frozen=True, kw_only=True):
         return names
 
     def linger(self) -> float:
-        """Returns the seconds after which no request can still meet the SLO: its whole time is over."""
         return (self.slo_ttft_ms + self.slo_tpot_ms * (self.output_tokens - 1)) / 1000
 
 
 def trials(
     url: str, config: ServeConfig, prompt_tokens: int, vocabulary: int, say: Callable[[str], None]
 ) -> Iterable[Trial]:
-    """Searches for a running server's goodput with prompts of one length; `say` is told what is being done."""
     slo = SLO(config.slo_ttft_ms, config.slo_tpot_ms)
     fixed = LoadConfig(
         url=url,
@@ -147,7 +144,6 @@ def compare(config: ServeConfig, stages: Stages) -> None:
 
 
 def line(name: str, length: int, trial: Trial) -> str:
-    """Writes a row of the table."""
     ttft, tpot = (f"{p50:.0f}, {p99:.0f}" for p50, p99 in (trial.ttft, trial.tpot))
     return (
         f"| {name} | {length} | {trial.rate:.3f} | {100 * trial.attainment:.0f}% | {ttft} | {tpot} | {trial.errors} |"
@@ -155,7 +151,6 @@ def line(name: str, length: int, trial: Trial) -> str:
 
 
 def summary(length: int, found: dict[str, Trial | None]) -> Iterable[str]:
-    """Writes the goodput of each with prompts of one length, and how ours compares."""
     for name, trial in found.items():
         if trial is None:
             yield f"{length} tokens, {name}: at no rate were {ATTAINMENT:.0%} of the requests good"
@@ -169,7 +164,6 @@ def summary(length: int, found: dict[str, Trial | None]) -> Iterable[str]:
 
 
 def main() -> int:
-    """Compares and returns the exit status: 2 for bad input, 1 where a server or an installation fails."""
     config = parse_or_exit(ServeConfig, "benchmarks.serve_peers")
     return exit_status(partial(compare, config))
 

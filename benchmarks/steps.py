@@ -48,7 +48,7 @@ CPU = torch.device("cpu")
 
 
 class Parts(NamedTuple):
-    """Holds the seconds of one decode step's parts."""
+    """The seconds of one decode step's parts."""
 
     plan: float
     batch: float
@@ -56,7 +56,6 @@ class Parts(NamedTuple):
 
 
 def steps(batch: int) -> Parts:
-    """Returns the mean of `STEPS` decode steps of `batch` sequences with `PROMPT` tokens and more."""
     tokens = PROMPT + STEPS + 2
     blocks = BlockManager(SINGLE, [1 + batch * -(-tokens // BLOCK)])
     scheduler = Scheduler(blocks, max_batch_tokens=batch * PROMPT, max_sequences=batch, max_model_len=tokens)
@@ -100,7 +99,6 @@ def _answer(scheduler: Scheduler, plan: Plan, draw: random.Random) -> None:
 
 
 def sampling(sampler: Sampler, rows: int, vocabulary: int, settings: Sampling) -> float:
-    """Returns the seconds of one step's draws from logits with a standard deviation of 3."""
     logits = torch.randn((rows, vocabulary), generator=torch.Generator().manual_seed(0)) * 3
     draws = [Draw(settings, (0,), row) for row in range(rows)]
     own = logits.clone()
@@ -110,7 +108,6 @@ def sampling(sampler: Sampler, rows: int, vocabulary: int, settings: Sampling) -
 
 
 def main() -> int:
-    """Prints two tables; returns 2, and prints one sentence, where the operators cannot be had."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.steps", description=__doc__.partition("\n")[0])
     parser.add_argument("--cpu-backend", default="native", choices=("native", "torch"))
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())

@@ -16,7 +16,6 @@ SPECIAL_TOKENS = {"bos_token": "<bos>", "eos_token": "<eos>"}
 
 
 def main() -> None:
-    """Prints a row for each template, and how many templates that take tools have a known format."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", type=Path, help="folder with chat templates")
     directory: Path = parser.parse_args().directory

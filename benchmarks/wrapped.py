@@ -50,7 +50,6 @@ class WrappedBenchmark(Struct, frozen=True, kw_only=True):
 
 
 def generate_by_transformers(directory: Path, dtype: torch.dtype) -> Generate:
-    """Returns transformers' greedy `generate`, with the attention that it chooses itself."""
     model: Any = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=dtype).eval()
     model.generation_config.eos_token_id = None
 
@@ -72,7 +71,6 @@ def generate_by_transformers(directory: Path, dtype: torch.dtype) -> Generate:
 
 
 def generate_by_engine(directory: Path, given: WrappedBenchmark, way: ModelImpl) -> Generate:
-    """Returns our scheduler and executor, over a model that is computed in this `way`."""
     longest = given.prompt + given.output
     config = EngineConfig(model=str(directory), device="cpu", dtype=given.dtype, max_model_len=longest, model_impl=way)
     executor = Executor(load_engine(config, in_process.quiet))
@@ -80,7 +78,6 @@ def generate_by_engine(directory: Path, given: WrappedBenchmark, way: ModelImpl)
 
 
 def compare(given: WrappedBenchmark, stages: Stages) -> None:
-    """Loads, measures and prints."""
     if given.threads:
         torch.set_num_threads(given.threads)
     with TemporaryDirectory() as made:
@@ -120,7 +117,6 @@ def table(
     workloads: list[Workload],
     seconds: dict[tuple[str, Workload], list[float]],
 ) -> list[str]:
-    """Writes the lines that a person reads: medians of rates, and of the rounds' own ratios."""
     lines = [
         f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads; torch {torch.__version__},"
         f" transformers {transformers.__version__}; {given.dtype}; output tokens/s, median of {given.rounds} rounds",
@@ -138,7 +134,6 @@ def table(
 
 
 def main() -> int:
-    """Compares and returns the exit status: 2 for bad input."""
     return exit_status(partial(compare, parse_or_exit(WrappedBenchmark, "benchmarks.wrapped")))
 
 

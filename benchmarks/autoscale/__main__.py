@@ -51,19 +51,16 @@ class Comparison:
         self._fixed: dict[tuple[int, int], Came] = {}
 
     def run(self, name: str, scaler: Scaler | None, prefill: int, decode: int) -> Came:
-        """Runs the day from so many workers on."""
         day = Day(self._given.peak, self._given.seed, self._given.seconds)
         simulation = Simulation(self.machine, self.slo, scaler, prefill, decode)
         return simulation.run(day.arrivals(), self._progress(name))
 
     def fixed(self, prefill: int, decode: int) -> Came:
-        """Runs the day with workers that stay as they are, once."""
         if (prefill, decode) not in self._fixed:
             self._fixed[prefill, decode] = self.run(f"fixed {prefill} + {decode}", None, prefill, decode)
         return self._fixed[prefill, decode]
 
     def fewest_as_good(self, share: float) -> tuple[int, int]:
-        """Returns the fewest workers with such a share of good requests, found in order of their number."""
         numbers = range(1, MOST + 1)
         for pair in sorted(product(numbers, numbers), key=lambda one: (sum(one), one)):
             if all(self._enough(*one, share) for one in ((pair[0], MOST), (MOST, pair[1]), pair)):
@@ -71,13 +68,11 @@ class Comparison:
         return MOST, MOST
 
     def best_within(self, hours: float) -> tuple[int, int]:
-        """Returns the workers with most good requests that cost no more hours, or the fewest that there can be."""
         total = max(2, int(hours * 3600 / self._given.seconds))
         pairs = [(prefill, total - prefill) for prefill in range(max(1, total - MOST), min(MOST, total - 1) + 1)]
         return max(pairs, key=lambda one: self.fixed(*one).good)
 
     def _enough(self, prefill: int, decode: int, share: float) -> bool:
-        """Tells whether so many serve that share: too few of one role do not, with however many of the other."""
         came = self.fixed(prefill, decode)
         return came.good / came.requests >= share
 
@@ -94,7 +89,6 @@ class Comparison:
 
 
 def row(name: str, came: Came) -> str:
-    """Shows what came of one way."""
     hours = came.worker_seconds / 3600
     return (
         f"| {name} | {came.good / came.requests:.2%} | {hours:.1f} | {came.good / hours:.0f} | {came.changes} | "
@@ -103,7 +97,6 @@ def row(name: str, came: Came) -> str:
 
 
 def main() -> int:
-    """Prints a table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.autoscale", description=__doc__)
     parser.add_argument("--peak", type=float, default=4.0, help="requests/s in the afternoon")
     parser.add_argument("--slo", default="ttft=2s,tpot=100ms")

@@ -26,7 +26,7 @@ ARRIVES, DECODES, ENDS, STARTED, LOOKS = range(5)
 
 
 class Machine(NamedTuple):
-    """Describes every worker of a deployment."""
+    """Every worker of a deployment."""
 
     costs: StepCosts
     blocks: int  # of KV
@@ -41,7 +41,7 @@ class Scaler(Protocol):
 
 
 class Came(NamedTuple):
-    """Holds what came of a trace."""
+    """What came of a trace."""
 
     requests: int
     good: int  # that met their objective
@@ -127,7 +127,6 @@ class Simulation:
             self._push(arrival.at, ARRIVES, arrival)
 
     def _add(self, role: str, now: float, start: float) -> None:
-        """Adds a worker that serves from now on, and is paid for since its start began."""
         self._made += 1
         costs, blocks = self._machine.costs, self._machine.blocks
         one: Simulated
@@ -152,7 +151,6 @@ class Simulation:
         self._push(first, DECODES, request)
 
     def _place(self, now: float) -> None:
-        """Gives those who wait for room to decode workers, in order."""
         while self._line:
             request = self._line[0]
             able = [one for one in self._decodes if not one.draining and one.has_room(self._lengths[request])]
@@ -192,7 +190,6 @@ class Simulation:
                 one.drain()
 
     def _left(self, one: Simulated, now: float, is_idle: bool) -> bool:
-        """Tells whether a worker that drains is gone."""
         if not one.draining or not is_idle:
             return False
         self._paid += now - one.since

@@ -19,7 +19,6 @@ class Thresholds:
         self._rules = rules
 
     def look(self, seen: Seen, now: float) -> Change | None:
-        """Returns the first change that a threshold asks for."""
         assert seen.standing is not None
         found = {"prefill": seen.standing.prefill, "decode": seen.standing.decode}
         if any(len(stands.serving) != seen.wanted[role] for role, stands in found.items()):

@@ -23,7 +23,7 @@ ANSWER, ANSWER_SPREAD, LONGEST_ANSWER = 129.0, 1.0, 4096
 
 
 class Arrival(NamedTuple):
-    """Describes a request."""
+    """A request."""
 
     at: float  # s
     prompt: int  # tokens
@@ -31,10 +31,9 @@ class Arrival(NamedTuple):
 
 
 class Day:
-    """Holds the shape of a day that lasts `seconds`."""
+    """The shape of a day that lasts `seconds`."""
 
     def __init__(self, peak: float, seed: int, seconds: float = DAY) -> None:
-        """Draws the bursts. `peak`: requests/s in the afternoon."""
         self.seconds = seconds
         self._peak = peak
         self._chance = random.Random(seed)
@@ -42,7 +41,6 @@ class Day:
         self._bursts = [self._chance.uniform(0, seconds) for _ in range(BURSTS)]
 
     def rate(self, at: float) -> float:
-        """Returns the requests/s at a moment."""
         share = at / self.seconds
         rate = self._peak * (NIGHT + (1 - NIGHT) * (0.5 - 0.5 * cos(2 * pi * (share - LEAST_AT))))
         begin, end = RAMP
@@ -51,7 +49,6 @@ class Day:
         return rate * (BURST if any(start <= at < start + self._length for start in self._bursts) else 1.0)
 
     def arrivals(self) -> Iterator[Arrival]:
-        """Yields the day's requests, by thinning a process of the highest rate (Lewis and Shedler, 1979)."""
         chance, most, at = self._chance, self._peak * BURST * RAMP_TO, 0.0
         while (at := at + chance.expovariate(most)) < self.seconds:
             if chance.random() * most < self.rate(at):

@@ -20,7 +20,7 @@ BLOCK = 16  # tokens
 
 
 class Simulated:
-    """Holds what both roles have: a record, by which the gateway's own code sees it."""
+    """What both roles have: a record, by which the gateway's own code sees it."""
 
     def __init__(self, name: str, role: Role, costs: StepCosts, blocks: int, now: float) -> None:
         self.costs = costs
@@ -33,22 +33,18 @@ class Simulated:
 
     @property
     def name(self) -> str:
-        """Returns its epoch."""
         return self.worker.record.epoch
 
     def drain(self) -> None:
-        """Takes nothing new from now on."""
         self.draining = True
         self.worker.record = structs.replace(self.worker.record, draining=True)
 
     def report(self, now: float, waiting: int) -> None:
-        """Tells the gateway how it stands. `waiting`: sequences that wait for room."""
         load = structs.replace(self.worker.record.load, waiting=waiting)
         self.worker.record = structs.replace(self.worker.record, load=load)
         self.worker.reports(self.backlog(now), NO_TICKET, now)
 
     def backlog(self, now: float) -> Backlog:
-        """Returns what it has before it."""
         raise NotImplementedError
 
 
@@ -62,7 +58,6 @@ class Prefill(Simulated):
         self._tokens = 0  # of all of those
 
     def take(self, tokens: int, now: float) -> float:
-        """Takes a prompt, and returns when its first token comes."""
         seconds = self.costs.prompt_seconds(tokens, pairs_of(0, tokens))
         self.free_at = max(self.free_at, now) + seconds
         self._queue.append((self.free_at, seconds, tokens))
@@ -70,11 +65,9 @@ class Prefill(Simulated):
         return self.free_at
 
     def is_idle(self, now: float) -> bool:
-        """Tells whether nothing is left to compute."""
         return self.free_at <= now
 
     def backlog(self, now: float) -> Backlog:
-        """Returns the prompts that are not computed to their end."""
         while self._queue and self._queue[0][0] <= now:
             self._tokens -= self._queue.popleft()[2]
         left = self._tokens
@@ -101,11 +94,9 @@ class Decode(Simulated):
         return len(self._ends)
 
     def has_room(self, tokens: int) -> bool:
-        """Tells whether a text of so many tokens fits beside the others."""
         return self._reserved + tokens // BLOCK + 1 <= self.worker.record.load.blocks_total
 
     def take(self, request: int, prompt: int, answer: int, now: float) -> None:
-        """Takes a sequence that has its first token."""
         self.move(now)
         blocks = (prompt + answer) // BLOCK + 1
         heappush(self._ends, (self._tokens + answer - 1, request, blocks))
@@ -114,13 +105,11 @@ class Decode(Simulated):
         self.version += 1
 
     def next_end(self) -> float:
-        """Returns when the next sequence ends, s, unless something comes before; infinite where none runs."""
         if not self._ends:
             return inf
         return self._moved + max(0.0, self._ends[0][0] - self._tokens) * self._step()
 
     def end(self, now: float, lengths: dict[int, int]) -> int:
-        """Ends the next sequence, and returns its request. `lengths`: tokens of whole texts, by request."""
         self.move(now)
         _, request, blocks = heappop(self._ends)
         self._context = max(0.0, self._context - lengths[request]) if self._ends else 0.0
@@ -129,7 +118,6 @@ class Decode(Simulated):
         return request
 
     def move(self, now: float) -> None:
-        """Gives every sequence its tokens up to now."""
         if self._ends:
             tokens = (now - self._moved) / self._step()
             self._tokens += tokens
@@ -137,7 +125,6 @@ class Decode(Simulated):
         self._moved = now
 
     def backlog(self, now: float) -> Backlog:
-        """Returns what decodes."""
         self.move(now)
         free = self.worker.record.load.blocks_total - self._reserved
         return Backlog(sequences=len(self._ends), context=round(self._context), free_blocks=free)

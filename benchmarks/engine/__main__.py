@@ -1,7 +1,7 @@
 """Measures tokens per second of scheduler and executor, without services, beside what the machine allows.
 
-    python -m benchmarks.engine --model DIR [--sweep] [--plot FILE.svg] [--profile] [--threads 2] [--rounds 3]
-    python -m benchmarks.engine --shape llama-3.1-8b --device cuda [--plot FILE.svg] [--json FILE]
+    python -m benchmarks.engine --model DIR [--sweep] [--profile] [--threads 2] [--rounds 3]
+    python -m benchmarks.engine --shape llama-3.1-8b --device cuda [--json FILE]
 
 A workload `n x i→o` is n requests of i prompt tokens and o greedy output tokens, all there at the start. *prompt* is
 prompt tokens over the time until the last first token; *output* is all output tokens over all time, prompts included.
@@ -22,9 +22,8 @@ from typing import get_args
 
 import torch
 
-from benchmarks.engine import shaped_plot, shaped_table
+from benchmarks.engine import shaped_table
 from benchmarks.engine.native_time import NativeTime
-from benchmarks.engine.plot import Point, draw
 from benchmarks.engine.shaped import Shaped
 from benchmarks.limits.floor import Timing, Work, floor, work_of
 from benchmarks.limits.machine import GIBIBYTE, Machine, measure, read_rate
@@ -55,7 +54,6 @@ class Bench:
         self._measured = [self._measure()]
 
     def header(self, model: str) -> list[str]:
-        """Writes what was measured where."""
         backend, machine = self.executor.engine.backend, self.machine
         return [
             f"{machine.name}, {machine.threads} threads; Python {platform.python_version()}, torch "
@@ -67,7 +65,6 @@ class Bench:
         ]
 
     def run(self, workload: Workload) -> tuple[Timing, Timing, float]:
-        """Returns the median round, its floor by the machine at that time, and the share outside native operators."""
         timings, outside = [], []
         vocabulary = self.executor.engine.model_config.vocab_size
         for index in range(-1, self._rounds):  # one that warms up
@@ -89,7 +86,6 @@ class Bench:
 
     @property
     def machine(self) -> Machine:
-        """Returns the best that the machine was so far."""
         return Machine.best(self._measured)
 
     def _measure(self) -> Machine:
@@ -97,12 +93,10 @@ class Bench:
         return measure(backend.device, backend.dtype, self.work.bytes)
 
 
-def table(bench: Bench, workloads: list[Workload], profile: bool) -> list[Point]:
-    """Prints a line for each workload as soon as it is known."""
+def table(bench: Bench, workloads: list[Workload], profile: bool) -> None:
     more = (" outside native |", " --- |") if profile else ("", "")
     print(f"| workload | prompt tok/s | limit | output tok/s | limit | % of limit |{more[0]}")
     print(f"| --- | --- | --- | --- | --- | --- |{more[1]}")
-    points = []
     for workload in workloads:
         timing, least, outside = bench.run(workload)
         prompts, tokens = workload.requests * workload.prompt, workload.requests * workload.output
@@ -112,12 +106,9 @@ def table(bench: Bench, workloads: list[Workload], profile: bool) -> list[Point]
             + (f" {100 * outside:.0f}% |" if profile else ""),
             flush=True,
         )
-        points.append(Point(workload, timing, least))
-    return points
 
 
 def fitting(workloads: tuple[Workload, ...], longest: int) -> list[Workload]:
-    """Returns the workloads that the model's context has room for; prints which are left out."""
     for workload in workloads:
         if workload.longest > longest:
             print(f"{workload} is left out: the model's context is {longest} tokens")
@@ -125,18 +116,17 @@ def fitting(workloads: tuple[Workload, ...], longest: int) -> list[Workload]:
 
 
 def main() -> int:
-    """Prints tables; returns 2, and prints one sentence, where the model or a setting is wrong."""
     given = options()
     if not SERVICE_ENVIRONMENT.keys() <= os.environ.keys():  # OpenMP reads it before Python runs
         os.execve(sys.executable, [*sys.orig_argv], {**SERVICE_ENVIRONMENT, **os.environ})
     torch.set_num_threads(given.threads)
     native = NativeTime()
     try:
-        _refuse_places(given)
+        _check_options(given)
         if given.shape:
             return run_shape(given)
         own = read_config(locate(given.model, in_process.quiet)).max_model_len
-        measured = (*WORKLOADS, *DECODE_SWEEP, *PROMPT_SWEEP) if given.sweep or given.plot else WORKLOADS
+        measured = (*WORKLOADS, *DECODE_SWEEP, *PROMPT_SWEEP) if given.sweep else WORKLOADS
         longest = max((each.longest for each in measured if each.longest <= own), default=own)
         config = EngineConfig(
             model=given.model,
@@ -157,16 +147,9 @@ def main() -> int:
     if given.profile and not profile:
         print("--profile says nothing here: there are no native operators")
     table(bench, fitting(WORKLOADS, own), profile)
-    if given.sweep or given.plot:
+    for sweep in (DECODE_SWEEP, PROMPT_SWEEP) if given.sweep else ():
         print()
-        points = table(bench, fitting(DECODE_SWEEP, own), profile)
-        print()
-        points += table(bench, fitting(PROMPT_SWEEP, own), profile)
-        if given.plot:
-            Path(given.plot).write_text(
-                draw(points, bench.machine, bench.work, step_tokens(config, bench.executor.engine.backend.device))
-            )
-            print(f"\n{given.plot}: throughput over batch, and the roofline")
+        table(bench, fitting(sweep, own), profile)
     return 0
 
 
@@ -179,24 +162,17 @@ def run_shape(given: argparse.Namespace) -> int:
         shaped_table.kernels(decoded, read)
     if given.json:
         shaped_table.write_json(Path(given.json), engine, decoded, read)
-    if given.plot:
-        Path(given.plot).write_text(shaped_plot.draw(decoded, read, engine.header()))
     return 0
 
 
-def _refuse_places(given: argparse.Namespace) -> None:
-    """Raises `ConfigError` where a file could not be written: before anything is measured."""
-    if given.plot and Path(given.plot).suffix != ".svg":
-        raise ConfigError("--plot", given.plot, "the picture is an SVG; name a file that ends in .svg")
-    for option, place in (("--plot", given.plot), ("--json", given.json)):
-        if place and not os.access(Path(place).resolve().parent, os.W_OK):
-            raise ConfigError(option, place, "its directory is not there or cannot be written to")
+def _check_options(given: argparse.Namespace) -> None:
+    if given.json and not os.access(Path(given.json).resolve().parent, os.W_OK):
+        raise ConfigError("--json", given.json, "its directory is not there or cannot be written to")
     if given.json and not given.shape:
         raise ConfigError("--json", given.json, "it is written with --shape only")
 
 
 def options() -> argparse.Namespace:
-    """Makes the parser of the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.engine", description=__doc__.partition("\n")[0])
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--model", default="", help="model directory or hub id")
@@ -208,7 +184,6 @@ def options() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--rounds", type=int, default=3, help="the median of so many runs is shown")
     parser.add_argument("--sweep", action="store_true", help="also batches of 1 to 64, and prompts of 128 to 4096")
-    parser.add_argument("--plot", default="", metavar="FILE.svg", help="sweeps, and draws what came of it")
     parser.add_argument("--json", default="", metavar="FILE", help="with --shape: also write what was measured there")
     profile = "also the share of time outside native operators; with --shape on a GPU, the time by kernel"
     parser.add_argument("--profile", action="store_true", help=profile)

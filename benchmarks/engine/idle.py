@@ -14,7 +14,7 @@ SHORT = 5e-6
 
 
 class Ran(NamedTuple):
-    """Holds one kernel or copy, with its beginning and end in s."""
+    """One kernel or copy, with its beginning and end in s."""
 
     name: str
     begin: float
@@ -22,14 +22,14 @@ class Ran(NamedTuple):
 
 
 class Idle(NamedTuple):
-    """Holds shares of the time from the first kernel to the end of the last: gaps that wait for the host, and all."""
+    """Shares of the time from the first kernel to the end of the last: gaps that wait for the host, and all."""
 
     waiting: float
     all: float
 
 
 class KernelTime(NamedTuple):
-    """Holds how often a kernel ran, and the seconds that it took in all."""
+    """How often a kernel ran, and the seconds that it took in all."""
 
     name: str
     calls: int
@@ -37,7 +37,6 @@ class KernelTime(NamedTuple):
 
 
 def idle_share(ran: Iterable[Ran]) -> Idle:
-    """Computes the share from what ran, in any order; streams may overlap."""
     ordered = sorted((each.begin, each.end) for each in ran)
     first, busy_until = ordered[0]
     waiting = every = 0.0
@@ -51,7 +50,6 @@ def idle_share(ran: Iterable[Ran]) -> Idle:
 
 
 def by_kernel(ran: Iterable[Ran]) -> list[KernelTime]:
-    """Sums up what ran by its name, what took longest first."""
     found: dict[str, tuple[int, float]] = {}
     for each in ran:
         calls, seconds = found.get(each.name, (0, 0.0))
@@ -61,7 +59,6 @@ def by_kernel(ran: Iterable[Ran]) -> list[KernelTime]:
 
 
 def watched(work: Callable[[], object]) -> list[Ran]:
-    """Watches `work` on a GPU, from an idle device to an idle device; empty where the profiler may not look at it."""
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA]) as found:
         work()

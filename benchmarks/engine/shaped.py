@@ -66,7 +66,7 @@ SIZES = {shape: Sizes() for shape in SHAPES} | {"tiny": Sizes((100, 50), (1, 3),
 
 @dataclass(frozen=True)
 class Decoded:
-    """Holds the seconds of one of a batch's decode steps."""
+    """The seconds of one of a batch's decode steps."""
 
     batch: int
     context: int
@@ -77,13 +77,12 @@ class Decoded:
 
     @property
     def met(self) -> bool:
-        """Tells whether the step is near enough to the floor."""
         return self.seconds <= MOST_OVER_FLOOR * self.floor
 
 
 @dataclass(frozen=True)
 class Read:
-    """Holds a prompt's time to its first token, in s, and shares of the matrix rate."""
+    """A prompt's time to its first token, in s, and shares of the matrix rate."""
 
     tokens: int
     seconds: float
@@ -93,7 +92,6 @@ class Read:
 
     @property
     def met(self) -> bool | None:
-        """Tells whether the prompt is fast enough; None for lengths that nothing is wanted of."""
         return self.share >= LEAST_SHARE if self.tokens == MEASURED_PROMPT else None
 
 
@@ -107,7 +105,6 @@ class Shaped:
         dtype: Literal["auto", "fp32", "bf16", "fp16"],
         quantization: Quantization = "none",
     ) -> None:
-        """Loads the engine, whose random weights may be quantized. Raises `BatonError` as loading an engine does."""
         self.shape, self.sizes = shape, SIZES[shape]
         self.device = choose_device(device)
         with TemporaryDirectory() as directory:
@@ -166,7 +163,6 @@ class Shaped:
         return next(fitting, None)
 
     def read(self, tokens: int) -> Read:
-        """Measures one prompt, in s: the median of `ROUNDS` after one that warms up."""
         config = self.executor.engine.model_config
         times = []
         for _ in range(ROUNDS + 1):
@@ -184,7 +180,6 @@ class Shaped:
         return Read(tokens, seconds, matrices / most, (matrices + attention) / most, tuple(by_kernel(ran)))
 
     def header(self) -> str:
-        """Writes what was measured where."""
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "a CPU"
         return (
             f"{name}, torch {torch.__version__}; {self.shape} with random weights, {dtype_name(self.dtype)}, "
@@ -197,7 +192,6 @@ class Shaped:
         return max(read / self.limits.copy, self.work.operations(batch, batch) / self.limits.multiply)
 
     def _landed(self, loop: Loop, batch: int, context: int) -> list[Sequence]:
-        """Makes sequences as a handoff leaves them: their KV is in the pool, and their first token is known."""
         vocabulary = self.executor.engine.model_config.vocab_size
         sequences = [
             Sequence(

@@ -28,7 +28,6 @@ MOST_KERNELS, WIDEST_NAME = 10, 48
 
 
 def decodes(engine: Shaped) -> list[Decoded]:
-    """Prints a line for each batch as soon as it is known."""
     print("\n| batch | context | ms per step | floor | x floor | output tok/s | idle | all gaps | targets |")
     print("| --- " * 9 + "|")
     found = []
@@ -52,7 +51,6 @@ def decodes(engine: Shaped) -> list[Decoded]:
 
 
 def reads(engine: Shaped) -> list[Read]:
-    """Prints a line for each prompt that the model's context has room for."""
     print("\n| prompt tokens | ms | tok/s | % of the matrix rate | with attention | target |\n" + "| --- " * 6 + "|")
     found = []
     for tokens in engine.sizes.prompts:
@@ -71,7 +69,6 @@ def reads(engine: Shaped) -> list[Read]:
 
 
 def kernels(decoded: Sequence[Decoded], read: Sequence[Read]) -> None:
-    """Prints where the time goes: of the smallest and the largest batch, and of the prompt that has a target."""
     for each in dict.fromkeys([*decoded[:1], *decoded[-1:]]):
         _by_kernel(f"a decode step of {each.batch} at context {each.context}", each.kernels, WATCHED)
     for prompt in read:
@@ -79,7 +76,6 @@ def kernels(decoded: Sequence[Decoded], read: Sequence[Read]) -> None:
 
 
 def _by_kernel(what: str, times: Sequence[KernelTime], repeats: int) -> None:
-    """Prints a table of what took longest; nothing where there was no profile."""
     if not times:
         return
     whole = sum(each.seconds for each in times)

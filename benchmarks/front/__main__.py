@@ -35,7 +35,6 @@ CROWDS = {
 
 
 def main() -> int:
-    """Prints a table for each part."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.front", description=__doc__)
     parser.add_argument("parts", nargs="*", type=_part, metavar="PART", help=f"{', '.join(PARTS)}; none: all")
     parser.add_argument("--baseline", type=Path, help="directory of another checkout, measured in turns with this one")
@@ -69,7 +68,6 @@ def _part(name: str) -> str:
 
 
 def tokens(options: argparse.Namespace, sides: dict[str, Path]) -> list[str]:
-    """Measures what a token costs."""
     shape = Shape(pause=1 / options.rate)
     title = f"{options.streams} streams ({options.api}) at {options.rate:g} tokens/s"
     begins = _begins(sides)
@@ -79,7 +77,6 @@ def tokens(options: argparse.Namespace, sides: dict[str, Path]) -> list[str]:
 
 
 def streams(options: argparse.Namespace, sides: dict[str, Path]) -> list[str]:
-    """Measures how late tokens come to many streams: of four workers, whose steps are not at the same time."""
     shape = Shape(workers=4, pause=0.1)
     title = f"1000 streams ({options.api}) at 10 tokens/s, four workers"
     seconds = options.seconds
@@ -87,7 +84,6 @@ def streams(options: argparse.Namespace, sides: dict[str, Path]) -> list[str]:
 
 
 def idle(options: argparse.Namespace, sides: dict[str, Path]) -> list[str]:
-    """Measures what a first token waits where nobody else is there."""
     found: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(options.rounds):
         for name, checkout in sides.items():
@@ -97,7 +93,6 @@ def idle(options: argparse.Namespace, sides: dict[str, Path]) -> list[str]:
 
 
 def gateways(options: argparse.Namespace, sides: dict[str, Path]) -> list[str]:
-    """Measures what a token costs where two gateways share the port, against one: at a load that is worth two."""
     options = argparse.Namespace(**{**vars(options), "rate": BUSY * options.rate})
     found: dict[str, list[Delivered]] = {"one": [], "two": []}
     for _ in range(options.rounds):
@@ -112,7 +107,6 @@ def gateways(options: argparse.Namespace, sides: dict[str, Path]) -> list[str]:
 
 
 def crowds(options: argparse.Namespace, sides: dict[str, Path]) -> list[str]:
-    """Measures what streams suffer from connections that idle, that come and go, and that do not read."""
     found: dict[str, list[Delivered]] = {name: [] for name in CROWDS}
     for _ in range(options.rounds):
         for name, disturbance in CROWDS.items():
@@ -124,7 +118,6 @@ def crowds(options: argparse.Namespace, sides: dict[str, Path]) -> list[str]:
 
 
 def commands(options: argparse.Namespace, sides: dict[str, Path]) -> list[str]:
-    """Counts what a request asks of Redis, and measures what its body costs on the way."""
     found = [line for name, checkout in sides.items() for line in asked_lines(name, asked(checkout))]
     return [*found, *body_lines(bodies(sides["this code"])), ""]
 

@@ -21,7 +21,7 @@ _ID = re.compile(rb"x-request-id: (\S+)")
 
 
 class Seen(msgspec.Struct):
-    """Holds what came of one stream."""
+    """What came of one stream."""
 
     request: str = ""
     asked: float = 0.0  # monotonic s
@@ -42,13 +42,11 @@ class Stream(asyncio.Protocol):
         self._count = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Asks."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are none by their class
         self.seen.asked = time.monotonic()
         self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
-        """Counts the tokens of a piece."""
         now = time.monotonic()
         if not self.seen.request and (found := _ID.search(data)):
             self.seen.request = found[1].decode()
@@ -67,13 +65,11 @@ class Stream(asyncio.Protocol):
             self._transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Ends."""
         self._begun.release()
         self._ended.release()
 
 
 async def ask(options: argparse.Namespace) -> list[Seen]:
-    """Asks for all streams, `--together` of them at once, and returns what came."""
     loop = asyncio.get_running_loop()
     body = options.body.read_bytes()
     head = f"POST {options.path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
@@ -100,7 +96,6 @@ def _same(stream: Stream) -> Stream:
 
 
 def main() -> None:
-    """Parses what `benchmarks.front.system` gives."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)

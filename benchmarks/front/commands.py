@@ -30,7 +30,7 @@ WORKER = "nobody"
 
 
 class Totals(Struct, frozen=True):
-    """Holds a Redis server's counts since its start."""
+    """A Redis server's counts since its start."""
 
     at: float  # monotonic s
     calls: dict[str, int]  # by command
@@ -39,7 +39,7 @@ class Totals(Struct, frozen=True):
 
 
 class Asked(Struct, frozen=True):
-    """Holds what one request asked of Redis, the system's own share taken away."""
+    """What one request asked of Redis, the system's own share taken away."""
 
     calls: dict[str, float]  # by command
     received: float  # bytes
@@ -47,7 +47,7 @@ class Asked(Struct, frozen=True):
 
 
 class Body(Struct, frozen=True):
-    """Holds what a job's body costs on its way through Redis; times are of one thread's processor, ms."""
+    """What a job's body costs on its way through Redis; times are of one thread's processor, ms."""
 
     sealed: int  # bytes
     encode_ms: float
@@ -78,7 +78,6 @@ def _measured(system: Front, store: redis.Redis, quiet: Totals, tokens: int, req
 
 
 def each_of(requests: int, found: Totals, quiet: Totals) -> Asked:
-    """Returns what each of the requests asked, by what was counted meanwhile and in a quiet time; both as `between`."""
     share = found.at / quiet.at  # of the quiet time
 
     def each(count: float, own: float) -> float:
@@ -97,7 +96,6 @@ def _ask(system: Front, tokens: int, requests: int) -> None:
 
 
 def totals(store: redis.Redis) -> Totals:
-    """Returns what the server has counted so far, but for this question."""
     stats: Any = store.info("stats")
     commands: Any = store.info("commandstats")
     calls = {name.removeprefix("cmdstat_"): int(counts["calls"]) for name, counts in commands.items()}
@@ -110,13 +108,11 @@ def totals(store: redis.Redis) -> Totals:
 
 
 def between(before: Totals, after: Totals) -> Totals:
-    """Returns what was counted from one look to the other; `at` is how long that took, s."""
     calls = {name: count - before.calls.get(name, 0) for name, count in after.calls.items()}
     return Totals(after.at - before.at, calls, after.received - before.received, after.sent - before.sent)
 
 
 def body(url: str, secret: bytes, tokens: int, rounds: int = 9) -> Body:
-    """Measures a job's body on its way to a stream that nobody reads, medians of `rounds`."""
     job = DecodeJob(
         request="benchmark",
         attempt=1,
@@ -170,14 +166,12 @@ def _spent(work: Callable[[], object], rounds: int) -> float:
 
 
 def bodies(checkout: Path, prompts: tuple[int, ...] = PROMPTS) -> dict[int, Body]:
-    """Returns of each length of a prompt what a body of it costs."""
     with front(checkout, Shape(workers=0, gateways=0)) as system:
         secret = (system.directory / "secret").read_bytes()
         return {tokens: body(system.redis, secret, tokens) for tokens in prompts}
 
 
 def asked_lines(name: str, asked: Mapping[int, Asked]) -> list[str]:
-    """Returns a table of what requests asked, of one side."""
     head = f"  {'prompt':>8}{'commands':>10}{'KiB in':>9}{'KiB out':>9}  of which"
     found = [f"what a request asks of Redis, one at a time, means of {REQUESTS}: {name}", head]
     for tokens, one in asked.items():
@@ -188,7 +182,6 @@ def asked_lines(name: str, asked: Mapping[int, Asked]) -> list[str]:
 
 
 def body_lines(bodies: Mapping[int, Body]) -> list[str]:
-    """Returns a table of what jobs' bodies cost this code."""
     found = ["what a job's body costs this code, processor ms", f"  {'prompt':>8}{'sealed KiB':>12}{'held KiB':>10}"]
     found[-1] += f"{'encode':>9}{'seal':>8}{'open':>8}{'add':>8}"
     for tokens, each in bodies.items():

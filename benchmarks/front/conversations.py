@@ -22,7 +22,7 @@ TIMEOUT = 120.0  # s
 
 
 class ConversationsConfig(Struct, frozen=True, kw_only=True):
-    """Holds conversations with a running Baton, and tells how much of their prompts it did not compute again."""
+    """Conversations with a running Baton, and tells how much of their prompts it did not compute again."""
 
     url: Annotated[str, Meta(description="URL of the gateway, without /v1")] = "http://127.0.0.1:8000"
     conversations: Annotated[Positive, Meta(description="conversations that are held at once")] = 8
@@ -43,7 +43,7 @@ class Told(NamedTuple):
 
 
 async def hold(client: httpx.AsyncClient, model: str, config: ConversationsConfig, number: int) -> Told:
-    """Holds one conversation. Raises `GatewayError` for anything but whole answers."""
+    """One conversation. Raises `GatewayError` for anything but whole answers."""
     chance = random.Random(f"{config.seed} {number}")
     said: list[int] = []
     prompt = cached = 0
@@ -68,7 +68,7 @@ async def hold(client: httpx.AsyncClient, model: str, config: ConversationsConfi
 
 
 async def talk_all(config: ConversationsConfig) -> Told:
-    """Holds all conversations at once. Raises `GatewayError`."""
+    """All conversations at once. Raises `GatewayError`."""
     async with httpx.AsyncClient(base_url=config.url, timeout=TIMEOUT) as client:
         model = (await client.get("/v1/models")).json()["data"][0]["id"]
         told = await asyncio.gather(*(hold(client, model, config, at) for at in range(config.conversations)))
@@ -76,12 +76,10 @@ async def talk_all(config: ConversationsConfig) -> Told:
 
 
 def talk(config: ConversationsConfig) -> Told:
-    """Holds all conversations at once. Raises `GatewayError`."""
     return asyncio.run(talk_all(config))
 
 
 def main() -> int:
-    """Runs the command; returns its exit status."""
     config = parse_or_exit(ConversationsConfig, "benchmarks.front.conversations")
     try:
         told = talk(config)

@@ -18,7 +18,6 @@ SMALL = 4096  # bytes of a slow reader's buffer
 
 
 async def opened(options: argparse.Namespace, said: bytes = b"", read: bool = True) -> socket.socket:
-    """Opens a connection and says something."""
     loop = asyncio.get_running_loop()
     connection = socket.socket()
     connection.setblocking(False)
@@ -31,7 +30,6 @@ async def opened(options: argparse.Namespace, said: bytes = b"", read: bool = Tr
 
 
 async def hold(options: argparse.Namespace) -> None:
-    """Opens all connections, and keeps them."""
     body = options.body.encode()
     head = (
         f"POST {options.path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
@@ -46,7 +44,6 @@ async def hold(options: argparse.Namespace) -> None:
 
 
 async def connect(options: argparse.Namespace) -> None:
-    """Opens and closes connections at an even rate."""
     print("begun", flush=True)
     loop = asyncio.get_running_loop()
     due = loop.time()
@@ -57,7 +54,6 @@ async def connect(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Parses what `benchmarks.front.system` gives."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("how", choices=("idle", "connects", "slow"))
     parser.add_argument("--host", default="127.0.0.1")

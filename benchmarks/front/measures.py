@@ -17,7 +17,7 @@ WARM_SECONDS = 2.0  # s that streams run before the gateway's time is taken
 
 
 class Delivered(Struct, frozen=True):
-    """Holds what a run delivered, and what it cost the gateways."""
+    """What a run delivered, and what it cost the gateways."""
 
     streams: int
     tokens_per_core_second: float  # in a window in which all streams ran
@@ -37,7 +37,6 @@ def delivered(
     shape: Shape,
     disturbance: tuple[str, int] = ("", 0),
 ) -> Delivered:
-    """Streams at `rate` tokens/s each, for `seconds` s once all have begun, beside a `disturbance`."""
     tokens = int(rate * (WARM_SECONDS + seconds + streams / 400 + 6))  # streams are begun meanwhile
     with begin(shape) as system:
         with disturbed(system, *disturbance), system.client(api, streams, tokens) as (_, saw):
@@ -82,5 +81,4 @@ def delays(seen: Sequence[Seen], made: Mapping[str, Sequence[float]], begin: flo
 
 
 def _until(seen: Seen, end: float) -> int:
-    """Counts the tokens that had come by then."""
     return max((count for at, count in zip(seen.times, seen.tokens, strict=True) if at <= end), default=0)

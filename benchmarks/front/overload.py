@@ -59,7 +59,7 @@ class Outcome(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """Holds what one side came to."""
+    """What one side came to."""
 
     bears: float  # requests/s
     outcomes: list[Outcome]
@@ -98,12 +98,10 @@ def _usable(url: str, operator: str) -> bool:
 
 
 def bearer(key: str) -> dict[str, str]:
-    """Returns the header that offers a key; none for the empty one."""
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 async def ask(client: httpx.AsyncClient, body: dict[str, Any], headers: dict[str, str]) -> Outcome:
-    """Sends a request and reads its answer."""
     sent, events, first, last, tokens = time.perf_counter(), CompletionEvents(), 0.0, 0.0, 0
     status, answered = 0, 0.0
     try:
@@ -123,14 +121,12 @@ async def ask(client: httpx.AsyncClient, body: dict[str, Any], headers: dict[str
 
 
 def body_of(shape: str, tokens: int, output: int, chance: random.Random) -> dict[str, Any]:
-    """Makes a completion's body: a prompt of random tokens, and an answer of a given length."""
     prompt = chance.choices(range(SHAPES[shape][0]), k=tokens)
     fixed = {"max_tokens": output, "temperature": 0, "ignore_eos": True, "stream": True}
     return {"prompt": prompt, **fixed, "stream_options": {"include_usage": True}}
 
 
 async def measure(url: str, given: argparse.Namespace, slo: SLO) -> Measured:
-    """Finds what the system bears, and puts a multiple of it on it."""
     chance = random.Random(1)
     headers = {"x-slo-ttft-ms": f"{slo.ttft_ms:g}", "x-slo-tpot-ms": f"{slo.tpot_ms:g}"}
 
@@ -156,7 +152,6 @@ async def measure(url: str, given: argparse.Namespace, slo: SLO) -> Measured:
 
 
 def row(name: str, measured: Measured, slo: SLO) -> str:
-    """Shows one side."""
     accepted = [one for one in measured.outcomes if one.status == httpx.codes.OK and one.timings is not None]
     refused = [one for one in measured.outcomes if one.status == httpx.codes.TOO_MANY_REQUESTS]
     failed = len(measured.outcomes) - len(accepted) - len(refused)
@@ -173,7 +168,6 @@ def row(name: str, measured: Measured, slo: SLO) -> str:
 
 
 def main() -> int:
-    """Prints a table; returns 2 with a sentence where a system does not start."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.front.overload", description=__doc__)
     parser.add_argument("--baseline", type=Path, help="directory of another checkout, measured after this one")
     parser.add_argument("--shape", choices=sorted(SHAPES), default="135m")

@@ -93,7 +93,6 @@ class Worker:
         )
 
     async def run(self) -> None:
-        """Serves until cancelled."""
         await self._queue.open()
         await asyncio.gather(self._beat(), self._take(), self._listen(), self._step())
 
@@ -121,7 +120,6 @@ class Worker:
             self._want()
 
     def _want(self) -> None:
-        """Asks for prompts that do not come with their jobs."""
         for job, first in self._bodies.due(time.monotonic()):
             name = {"request": job.request, "attempt": job.attempt, "samples": job.samples}
             self._say(job.sender, Wanted, **name, first=first)
@@ -182,7 +180,6 @@ class Worker:
             self._advance()
 
     def _advance(self) -> None:
-        """Gives every sequence a token, or all of its tokens at once where there are no steps."""
         now = time.monotonic()
         count = 1 if self._pause > 0 else 1 << 30
         for key, (index, end) in list(self._running.items()):
@@ -199,7 +196,6 @@ class Worker:
             self._send(gateway)
 
     def _send(self, gateway: str) -> None:
-        """Sends what a gateway is owed, and tries again soon where its queue is full."""
         self._waiting.discard(gateway)
         while emitted := self._ledger.owed(gateway, MOST):
             if not self._say(gateway, Tokens, emitted=emitted):
@@ -217,7 +213,6 @@ class Worker:
 
 
 async def serve(options: argparse.Namespace) -> None:
-    """Serves until SIGTERM, and writes what was made when."""
     secret = load_secret(str(options.secret_file))
     worker = Worker(options.redis, secret, options.model, options.token, options.pause, options.phase)
     running = asyncio.ensure_future(worker.run())
@@ -229,7 +224,6 @@ async def serve(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Parses what `benchmarks.front.system` gives."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--redis", required=True)
     parser.add_argument("--secret-file", type=Path, required=True)

@@ -50,7 +50,7 @@ _USABLE = re.compile(r"^baton:worker_usable\{.*\} 1\.0$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Shape:
-    """Describes the workers and gateways of a measurement."""
+    """The workers and gateways of a measurement."""
 
     workers: int = 1
     gateways: int = 1
@@ -60,7 +60,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Front:
-    """Holds a running system."""
+    """A running system."""
 
     port: int
     redis: str  # its URL
@@ -70,7 +70,6 @@ class Front:
     """Returns when each token was made, monotonic s, by request; nothing where that is not known."""
 
     def processor_seconds(self) -> float:
-        """Returns the processor time of the gateways so far, s: of all their threads."""
         return sum(thread_seconds(one.pid) for one in self.gateways)
 
     @contextmanager
@@ -118,7 +117,6 @@ Begin = Callable[[Shape], AbstractContextManager[Front]]
 
 @contextmanager
 def disturbed(front: Front, how: str, count: int) -> Iterator[None]:
-    """Disturbs a front as `benchmarks.front.disturbance` does; with a `count` of 0 nobody does."""
     if not count:
         yield
         return
@@ -132,7 +130,6 @@ def disturbed(front: Front, how: str, count: int) -> Iterator[None]:
 
 
 def said(process: subprocess.Popen[str], word: str, errors: Path) -> None:
-    """Waits until a process says a word. Raises `BatonError` if it ends before."""
     assert process.stdout is not None
     if process.stdout.readline().strip() != word:
         raise BatonError(f"a process did not come to say {word!r}: {last_line(errors)}")
@@ -185,7 +182,6 @@ def front(checkout: Path, shape: Shape) -> Iterator[Front]:
 
 
 def _widened(directory: Path, context: int) -> Path:
-    """Makes a copy of what the gateway reads of the demonstration model, that lets longer prompts through."""
     shutil.copytree(DEMO_MODEL, directory, ignore=shutil.ignore_patterns("*.safetensors"))
     file = directory / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"max_position_embeddings": context}))
@@ -213,7 +209,6 @@ def thread_seconds(pid: int) -> float:
 
 
 def answers(ask: Callable[[], object]) -> bool:
-    """Tells whether Redis answers already."""
     try:
         ask()
     except redis.RedisError:

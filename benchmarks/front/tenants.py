@@ -45,7 +45,7 @@ COLUMNS = (
 
 
 class Window(NamedTuple):
-    """Holds what one window came to."""
+    """What one window came to."""
 
     other: list[Outcome]
     first: list[Outcome]
@@ -61,14 +61,12 @@ class Tenants:
         self._first, self._other, self._operator = (bearer(key.text) for key in keys)
 
     async def bears(self) -> float:
-        """Returns the requests per second that are answered when very many are there."""
         await self._at_once(4)  # what is only done once
         begin = time.perf_counter()
         await self._at_once(BURST)
         return BURST / (time.perf_counter() - begin)
 
     async def window(self, rate: float, other: float) -> Window:
-        """Lets the first tenant send `rate` requests per second, and the other one `other`, from a moment later on."""
         first = asyncio.create_task(self._load(rate, self._given.lead + self._given.seconds, self._first))
         await asyncio.sleep(self._given.lead)
         outcomes = await _all(await self._load(other, self._given.seconds, self._other))
@@ -81,11 +79,9 @@ class Tenants:
         return Window(outcomes, done)
 
     async def close(self) -> None:
-        """Closes all connections."""
         await self._client.aclose()
 
     async def _load(self, rate: float, seconds: float, headers: dict[str, str]) -> list[asyncio.Task[Outcome]]:
-        """Sends requests when their time has come; returns them when the last one is sent."""
         begin, tasks = time.perf_counter(), []
         for at in arrivals(rate, max(1, round(rate * seconds)), self._chance):
             await asyncio.sleep(max(0.0, begin + at - time.perf_counter()))
@@ -100,7 +96,6 @@ class Tenants:
         await asyncio.gather(*[self._ask(self._other) for _ in range(count)])
 
     async def _empty(self) -> None:
-        """Waits until nothing is in progress. Raises `BatonError` if it stays."""
         until = time.monotonic() + EMPTY_SECONDS
         while (await self._client.get("/load", headers=self._operator)).json()["server_load"]:
             if time.monotonic() > until:
@@ -121,7 +116,6 @@ def ttfts(outcomes: list[Outcome]) -> list[float]:
 
 
 async def measure(url: str, given: argparse.Namespace, keys: tuple[NewKey, ...]) -> None:
-    """Prints a row for each side, and the ratio."""
     tenants = Tenants(url, given, keys)
     bears = given.bears or await tenants.bears()
     rates = {"its share": given.share * bears, "its flood": given.flood * bears}
@@ -145,7 +139,6 @@ async def measure(url: str, given: argparse.Namespace, keys: tuple[NewKey, ...])
 
 
 def main() -> int:
-    """Prints a table; returns 2 with a sentence where the system does not start."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.front.tenants", description=__doc__)
     parser.add_argument("--shape", choices=sorted(SHAPES), default="135m")
     parser.add_argument("--bears", type=float, default=0.0, help="requests/s that it can bear; 0: measured")

@@ -63,5 +63,4 @@ SYSTEM = tuple(WHEELS)
 
 
 def missing(wheels: Iterable[str]) -> list[str]:
-    """Returns those of `wheels` that are not installed here."""
     return [wheel for wheel in wheels if find_spec(WHEELS[wheel]) is None]

@@ -14,13 +14,11 @@ FAILED_LINES, WIDE = 15, 120
 
 
 def load(out: Path) -> dict[str, Outcome]:
-    """Reads what earlier calls have done."""
     place = out / "results.json"
     return {name: Outcome(**kept) for name, kept in json.loads(place.read_text()).items()} if place.exists() else {}
 
 
 def save(out: Path, outcomes: Mapping[str, Outcome]) -> None:
-    """Writes the outcomes as JSON, and as a page of tables. A call that is killed meanwhile loses neither."""
     found = json.dumps({name: asdict(each) for name, each in outcomes.items()}, indent=1)
     _replace(out / "results.json", found + "\n")
     page = ["# On the GPU", ""]
@@ -40,7 +38,6 @@ def _replace(place: Path, text: str) -> None:
 
 
 def _apart(lines: Sequence[str]) -> list[str]:
-    """Returns the lines of tables, with an empty one before each head: the line before the one with dashes."""
     separated: list[str] = []
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
         separated += ["", line] if following.startswith("| ---") and separated else [line]
@@ -73,6 +70,5 @@ def closing(names: Iterable[str], outcomes: Mapping[str, Outcome], most: int = M
 
 
 def _fitting(lines: Sequence[str], room: int) -> list[str]:
-    """Returns the first lines, as many as have room."""
     ends = accumulate(len(line) + 1 for line in lines)
     return [line for line, end in zip(lines, ends, strict=True) if end <= room]

@@ -38,7 +38,7 @@ LOGGED = 200_000
 
 @dataclass
 class Outcome:
-    """Holds how a stage went."""
+    """How a stage went."""
 
     status: str  # `passed`, or what else became of it, in words
     seconds: float = 0.0
@@ -48,12 +48,10 @@ class Outcome:
 
     @property
     def passed(self) -> bool:
-        """Tells whether nothing is left to do."""
         return self.status == PASSED
 
 
 def run(stage: Stage, seconds: float, out: Path) -> Outcome:
-    """Runs a stage for up to `seconds`. Its picture, and all that it says, go to the directory `out`."""
     lacking = [*missing(stage.needs), *(program for program in stage.programs if shutil.which(program) is None)]
     if lacking:
         return Outcome(f"left out, not installed here: {', '.join(lacking)}")
@@ -66,8 +64,6 @@ def run(stage: Stage, seconds: float, out: Path) -> Outcome:
         text = said.read_text(errors="replace")
         with (out / "log.txt").open("a") as log:
             log.write(f"==== {stage.name}: {' '.join(command)}\n{_cut(text)}\n==== {status} after {spent:.0f} s\n")
-        if stage.picture and (work / stage.picture).exists():
-            shutil.copy(work / stage.picture, out)
         lines = [line for line in text.splitlines() if line.strip()]
         return Outcome(
             status,
@@ -79,7 +75,6 @@ def run(stage: Stage, seconds: float, out: Path) -> Outcome:
 
 
 def _read(place: Path) -> Any:
-    """Reads a stage's result; None where it was cut off before or while it was written."""
     try:
         return json.loads(place.read_text())
     except (OSError, ValueError):
@@ -93,7 +88,6 @@ def _cut(text: str) -> str:
 
 
 def _within(command: Sequence[str], said: Path, seconds: float) -> str:
-    """Runs a command, and ends it and all that it has started when its time is over, or ours."""
     with said.open("w") as output:
         process = subprocess.Popen(
             command,
@@ -117,12 +111,10 @@ def _within(command: Sequence[str], said: Path, seconds: float) -> str:
 
 
 def _die_with_us() -> None:
-    """Has the kernel kill a stage whose caller was killed: it would measure beside the stages of the next call."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _killed(process: "subprocess.Popen[bytes]") -> bool:
-    """Kills a process and what is left of its group; tells whether it has ended."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     try:

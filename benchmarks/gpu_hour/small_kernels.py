@@ -31,7 +31,6 @@ DTYPES = {"cuda": (torch.bfloat16, torch.float32), "cpu": (torch.float16,)}
 
 
 def main() -> int:
-    """Prints a line for each row; returns 1 if one is wrong, and what the checker returns where that is more."""
     given = options()
     kernels = given.kernel or list(KERNELS)
     print(HEAD, flush=True)
@@ -53,7 +52,6 @@ def main() -> int:
 
 
 def memcheck(kernels: Sequence[str], more: Sequence[str]) -> int:
-    """Runs each kernel in a process of its own under the checker, all at once: most of their time they compile."""
     with TemporaryDirectory() as directory, ExitStack() as stack:
         running = []
         for kernel in kernels:
@@ -71,7 +69,6 @@ def memcheck(kernels: Sequence[str], more: Sequence[str]) -> int:
 
 
 def options() -> argparse.Namespace:
-    """Makes the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu_hour.small_kernels", description=__doc__.partition("\n")[0]
     )

@@ -58,9 +58,9 @@ MOST_TESTERS = 14
 
 @dataclass(frozen=True)
 class Stage:
-    """Describes a command of this Python's, which runs in a process of its own.
+    """A command of this Python's, which runs in a process of its own.
 
-    `{work}` in the command is an empty directory, where the stage leaves `result`, JSON, and `picture`.
+    `{work}` in the command is an empty directory, where the stage leaves `result`, JSON.
     """
 
     name: str
@@ -69,11 +69,9 @@ class Stage:
     needs: tuple[str, ...] = ENGINE  # wheels, of `packages.WHEELS`
     programs: tuple[str, ...] = ()  # on the PATH
     result: str = ""
-    picture: str = ""
 
 
 def _pytest(name: str, limit_s: float, *tests: str, needs: tuple[str, ...] = ENGINE) -> Stage:
-    """Describes tests, without this project's settings: they ask for plugins that these tests do without."""
     testers = min(MOST_TESTERS, os.cpu_count() or 1)
     side_by_side = ("-n", str(testers)) if find_spec("xdist") else ()  # they wait for the compiler, one thread each
     options = ("-c", os.devnull, "--rootdir", str(ROOT), "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestWarning")
@@ -82,15 +80,23 @@ def _pytest(name: str, limit_s: float, *tests: str, needs: tuple[str, ...] = ENG
 
 
 def _kernel_test(name: str) -> str:
-    """Returns the path of the tests of a kernel, which is named by its path in `kernels/`."""
     room, _, kernel = name.rpartition("/")
     return "/".join(part for part in ("tests/kernels", room, f"test_{kernel}.py") if part)
 
 
 def _engine(name: str, shape: str, limit_s: float) -> Stage:
-    files = ("--json", "{work}/result.json", "--plot", f"{{work}}/{name}.svg")
-    command = ("-m", "benchmarks.engine", "--device", "cuda", "--shape", shape, "--profile", *files)
-    return Stage(name, command, limit_s, result="result.json", picture=f"{name}.svg")
+    command = (
+        "-m",
+        "benchmarks.engine",
+        "--device",
+        "cuda",
+        "--shape",
+        shape,
+        "--profile",
+        "--json",
+        "{work}/result.json",
+    )
+    return Stage(name, command, limit_s, result="result.json")
 
 
 def _golden(variant: str) -> str:

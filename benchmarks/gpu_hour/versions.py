@@ -20,7 +20,6 @@ PATIENCE_S = 10.0
 
 
 def installed(package: str) -> str:
-    """Returns a package's version, or that there is none."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -28,7 +27,6 @@ def installed(package: str) -> str:
 
 
 def software() -> Iterator[tuple[str, str]]:
-    """Lists names and versions; nothing of it needs a GPU."""
     yield "python", f"{platform.python_version()} at {sys.executable}"
     yield from ((package, installed(package)) for package in PRESENT)
     compiler = next(filter(None, map(shutil.which, COMPILERS)), "none: Triton needs one when it starts")
@@ -42,7 +40,6 @@ def software() -> Iterator[tuple[str, str]]:
 
 
 def driver() -> str:
-    """Returns the driver's version and the GPU's state, as nvidia-smi says."""
     asked = "driver_version,name,memory.used,memory.total,clocks.sm,clocks.mem,power.limit"
     command = ["nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader"]
     try:
@@ -66,7 +63,6 @@ def hardware() -> Iterator[tuple[str, str]]:
 
 
 def main() -> int:
-    """Prints a table; returns 1 where there is nothing to run on."""
     print("| what | found |\n| --- | --- |")
     for name, found in (*software(), ("driver", driver())):
         print(f"| {name} | {found} |", flush=True)

@@ -30,7 +30,6 @@ INTERPRET = "TRITON_INTERPRET"
 
 
 def main() -> int:
-    """Prints the table; returns 1 if a kernel is wrong or breaks, 2 for a setting that cannot work here."""
     given = options()
     tiny = given.size == "tiny"
     if not tiny and not torch.cuda.is_available():
@@ -59,7 +58,6 @@ def main() -> int:
 
 
 def tune(wanted: list[Wanted], device: torch.device, seconds: float) -> int:
-    """Measures candidates until the time is over. The best are written after every row, as the next may not end."""
     tuner, end, written = Tuner(device), time.monotonic() + seconds, list[str]()
     for number, each in enumerate(wanted):
         if time.monotonic() > end:
@@ -73,7 +71,6 @@ def tune(wanted: list[Wanted], device: torch.device, seconds: float) -> int:
 
 
 def _row(wanted: Wanted, device: torch.device, dtype: torch.dtype, limits: Limits | None, end: float) -> Row:
-    """Measures a row. An error becomes a row too, as the next rows are still of interest."""
     if time.monotonic() > end:
         error = "not measured, time is over"
     else:

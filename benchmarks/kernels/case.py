@@ -58,21 +58,17 @@ class Inputs:
     dtype: torch.dtype
 
     def normal(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        """Draws standard normal values: zeros hide errors and are faster to multiply."""
         return torch.empty(shape, dtype=dtype or self.dtype, device=self.device).normal_()
 
     def words(self, *shape: int) -> Tensor:
-        """Draws random 32-bit words."""
         whole = torch.iinfo(torch.int32)
         return torch.randint(whole.min, whole.max, shape, dtype=torch.int32, device=self.device)
 
     def up_to(self, end: int, *shape: int) -> Tensor:
-        """Draws integers below `end`."""
         return torch.randint(end, shape, device=self.device)
 
     @property
     def real(self) -> bool:
-        """Whether tensors have memory."""
         return self.device.type != "meta"
 
 
@@ -89,7 +85,6 @@ class Shape:
         return ", ".join(name if value is True else f"{name} {value}" for name, value in named)
 
     def case(self, device: torch.device, dtype: torch.dtype) -> Case:
-        """Makes the row's inputs."""
         return self.make(Inputs(device, dtype), **self.arguments)
 
 
@@ -108,11 +103,9 @@ class Kernel:
     """Whether a model launches a row, given its arguments, on the assumed device."""
 
     def shape(self, *, target: Target | None = None, **arguments: Any) -> Shape:
-        """Makes one row."""
         return Shape(self.make, arguments, target)
 
     def shapes(self, size: Size) -> list[Shape]:
-        """Lists the rows of a size; rows with a target come first, as time may run out."""
         listed: Mapping[Size, Sequence[Arguments]] = {
             "full": self.full,
             "tiny": self.tiny,
@@ -122,7 +115,6 @@ class Kernel:
 
 
 def grid(**arguments: Any) -> list[Arguments]:
-    """Lists all combinations of arguments; those given as a list are axes."""
     axes = [each if isinstance(each, list) else [each] for each in arguments.values()]
     return [dict(zip(arguments, values, strict=True)) for values in product(*axes)]
 
@@ -133,7 +125,6 @@ def returning(
     same: Callable[[Any, Any], None] | None = None,
     **work: Any,
 ) -> Case:
-    """Makes the case of a kernel that returns its result; `work` are fields of `Case`."""
     return Case(run, lambda config: (same or close)(run(config), expected()), **work)
 
 
@@ -173,5 +164,4 @@ def close(found: Tensor, expected: Tensor) -> None:
 
 
 def equal(found: Tensor, expected: Tensor) -> None:
-    """Raises AssertionError unless tensors have the same bytes."""
     assert torch.equal(found.view(torch.uint8), expected.view(torch.uint8)), "other values"

@@ -48,7 +48,6 @@ SMALL_BIASED = ExpertLayer("small", 4, 3, 24, 16, "gelu_tanh", bias=True)
 
 
 def mixture(inputs: Inputs, tokens: int, layer: ExpertLayer, groups: Groups | None = None) -> Case:
-    """Computes experts of tokens that choose at random; `groups`: with packed weights."""
     x = inputs.normal(tokens, layer.hidden)
     chosen = choices(inputs, tokens, layer.experts, layer.used)
     shares = torch.rand((tokens, layer.used), device=inputs.device)
@@ -77,12 +76,10 @@ def mixture(inputs: Inputs, tokens: int, layer: ExpertLayer, groups: Groups | No
 
 
 def choices(inputs: Inputs, tokens: int, count: int, used: int) -> Tensor:
-    """Draws the experts of each token, `[tokens, used]` int32."""
     return torch.rand((tokens, count), device=inputs.device).topk(used).indices.int()
 
 
 def product(inputs: Inputs, layer: ExpertLayer, sizes: Sizes, groups: Groups | None) -> "experts.Expert | PackedExpert":
-    """Draws one product's weights of all experts."""
     bias = inputs.normal(layer.experts, sizes.outputs) if layer.bias else None
     if groups is not None:
         return PackedExpert(packed_weights(groups, sizes, inputs.device, (layer.experts,)), bias)
@@ -92,7 +89,6 @@ def product(inputs: Inputs, layer: ExpertLayer, sizes: Sizes, groups: Groups | N
 
 
 def dequantized(each: "experts.Expert | PackedExpert", dtype: torch.dtype) -> "experts.Expert":
-    """Returns the weights of all experts in the format that they are multiplied in."""
     if not isinstance(each, PackedExpert):
         return each
     count = len(each.weight.codes)
@@ -100,12 +96,10 @@ def dequantized(each: "experts.Expert | PackedExpert", dtype: torch.dtype) -> "e
 
 
 def expert_bytes(each: "experts.Expert | PackedExpert") -> int:
-    """Returns the bytes of the weights of all experts."""
     return weight_bytes(each.weight) if isinstance(each, PackedExpert) else each.weight.numel() * each.weight.itemsize
 
 
 def routing(inputs: Inputs, tokens: int, experts: int, routing: Routing, corrected: bool = False) -> Case:
-    """Chooses experts by fp32 logits, in truth bound by its launch."""
     logits = inputs.normal(tokens, experts, dtype=torch.float32)
     correction = inputs.normal(experts, dtype=torch.float32) / 8 if corrected else None
 
@@ -127,7 +121,6 @@ def routing(inputs: Inputs, tokens: int, experts: int, routing: Routing, correct
 
 
 def sorting(inputs: Inputs, tokens: int, used: int, experts: int) -> Case:
-    """Sorts int32 pairs of token and expert, in truth bound by its launch."""
     chosen = choices(inputs, tokens, experts, used)
     rows = rows_for(chosen.numel(), experts, inputs.dtype)
 

@@ -42,7 +42,6 @@ class Row:
 
     @property
     def best_peer(self) -> tuple[str, float] | None:
-        """Returns the fastest peer, with its seconds."""
         found = [(seconds, name) for name, seconds in self.peers.items() if seconds is not None]
         return min(found)[::-1] if found else None
 
@@ -70,7 +69,6 @@ def measure(wanted: Wanted, case: Case, device: torch.device, limits: Limits | N
 
 
 def _peer(case: Case, name: str, ours: object, device: torch.device) -> float | None:
-    """Returns a peer's seconds; None where it does not support the shape or runs out of memory."""
     with quiet():
         try:
             _agrees(name, case.peers[name](), ours)
@@ -81,7 +79,6 @@ def _peer(case: Case, name: str, ours: object, device: torch.device) -> float | 
 
 
 def _agrees(name: str, theirs: object, ours: object) -> None:
-    """Raises RuntimeError where a peer gives another result."""
     if isinstance(theirs, Tensor) and isinstance(ours, Tensor):
         try:
             close(theirs, ours)
@@ -91,25 +88,21 @@ def _agrees(name: str, theirs: object, ours: object) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silences the warnings of backends that do not support a shape."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
 def versions(device: torch.device) -> str:
-    """Names the device and the versions."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "Triton's interpreter"
     return f"{name}; Python {platform.python_version()}, torch {torch.__version__}, triton {triton.__version__}"
 
 
 def limits_line(limits: Limits) -> str:
-    """Names the device's limits, measured by the same clock."""
     return f"copy {limits.copy / 1e9:.0f} GB/s, matrix product {limits.multiply / 1e12:.0f} TFLOP/s"
 
 
 def line(row: Row) -> str:
-    """Returns one line of the table."""
     if row.error:
         cells = ["", "", "", "", "", f"**failed**: {row.error}"]
     elif row.seconds is None or row.rate is None or row.share is None:

@@ -25,13 +25,11 @@ class Wanted(NamedTuple):
 
 
 def rows(size: Size, kernels: list[str]) -> Iterator[Wanted]:
-    """Lists the rows of some kernels in the table's order; of each, rows with a target come first."""
     for name in kernels:
         for shape in KERNELS[name].shapes(size):
             yield Wanted(name, shape, KERNELS[name].limit)
 
 
 def in_turns(wanted: list[Wanted]) -> list[Wanted]:
-    """Orders rows: the first of each kernel, then the second of each, so that each has some where time runs out."""
     kernels = [[each for each in wanted if each.kernel == kernel] for kernel in KERNELS]
     return [each for turn in zip_longest(*kernels) for each in turn if each is not None]

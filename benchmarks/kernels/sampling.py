@@ -34,12 +34,9 @@ class Filters(NamedTuple):
 
     @property
     def on(self) -> bool:
-        """Whether more has to be known of a row than its largest logit."""
         return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
 
     def settings(self, rows: int, device: torch.device) -> SampleSettings:
-        """Makes the settings of one sample for each row."""
-
         def each(value: float, kind: torch.dtype) -> Tensor:
             return torch.full((rows,), value, dtype=kind, device=device)
 
@@ -56,12 +53,10 @@ PLAIN, FILTERED = Filters(), Filters(top_k=50, top_p=0.9)
 
 
 def logits_of(inputs: Inputs, rows: int, vocabulary: int, dtype: torch.dtype | None = None) -> Tensor:
-    """Draws logits with the spread of a model's."""
     return inputs.normal(rows, vocabulary, dtype=dtype).mul_(LOGIT_SPREAD)
 
 
 def draw(inputs: Inputs, rows: int, vocabulary: int, filters: Filters = PLAIN) -> Case:
-    """Draws one token of each row. The peer draws from the same distribution by PyTorch's own noise."""
     logits = logits_of(inputs, rows, vocabulary)
     settings, keys = filters.settings(rows, inputs.device), inputs.words(rows, 2)
     temperature, top_k, top_p, min_p = filters
@@ -112,7 +107,6 @@ def floor(inputs: Inputs, rows: int, vocabulary: int, filters: Filters) -> Case:
 
 
 def penalized(inputs: Inputs, rows: int, vocabulary: int) -> Case:
-    """Penalizes the tokens of a text in each row of fp32 logits: bound by reading the counts."""
     logits = logits_of(inputs, rows, vocabulary, torch.float32)
     counts = torch.zeros((rows, vocabulary), dtype=torch.int32, device=inputs.device)
     tokens = inputs.up_to(vocabulary, rows, TEXT_TOKENS)
@@ -132,7 +126,6 @@ def penalized(inputs: Inputs, rows: int, vocabulary: int) -> Case:
 
 
 def masked(inputs: Inputs, rows: int, vocabulary: int) -> Case:
-    """Masks fp32 logits by a grammar's bits, half of which are set: bound by writing, and reading before it."""
     logits = logits_of(inputs, rows, vocabulary, torch.float32)
     every = torch.arange(rows, dtype=torch.int32, device=inputs.device)
     bits = inputs.words(rows, -(-vocabulary // 32))
@@ -148,7 +141,6 @@ def masked(inputs: Inputs, rows: int, vocabulary: int) -> Case:
 
 
 def forbidden(inputs: Inputs, tokens: int, rows: int = 32, vocabulary: int = LLAMA) -> Case:
-    """Forbids single tokens in each row, half of them behind the token that the step before sampled."""
     logits = logits_of(inputs, rows, vocabulary, torch.float32)
     sampled = torch.arange(rows, device=inputs.device)
     every = torch.arange(rows * tokens, dtype=torch.int32, device=inputs.device)
@@ -166,7 +158,6 @@ def forbidden(inputs: Inputs, tokens: int, rows: int = 32, vocabulary: int = LLA
 
 
 def scored(inputs: Inputs, rows: int, vocabulary: int, top: int) -> Case:
-    """Finds the log-probability of one token of each row and of `top` alternatives."""
     logits = logits_of(inputs, rows, vocabulary)
     every, tokens = torch.arange(rows, device=inputs.device), logits.argmax(-1)
 

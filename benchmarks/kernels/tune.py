@@ -20,7 +20,7 @@ Key = tuple[str, str]
 
 
 class Tuner:
-    """Holds what was measured so far, on one device."""
+    """What was measured so far, on one device."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -28,7 +28,6 @@ class Tuner:
         self._candidates: dict[Key, Sequence[Config]] = {}
 
     def add(self, kernel: str, case: Case, candidates: Sequence[Config]) -> None:
-        """Measures all candidates of a kernel on one of its rows."""
         with torch.inference_mode(), asked() as found:
             case.run(None)
         keys = {
@@ -41,7 +40,6 @@ class Tuner:
             self._found[key].append(times)
 
     def best(self) -> dict[Key, Config]:
-        """Returns the best for each key, without keys whose every candidate failed somewhere."""
         chosen = {}
         for key, rows in self._found.items():
             loss = [sum(map(math.log, times)) for times in zip(*rows, strict=True)]
@@ -50,7 +48,6 @@ class Tuner:
         return chosen
 
     def keep(self) -> list[str]:
-        """Writes the best to the table of the kernels, and says so in a line for each."""
         name = torch.cuda.get_device_name(self._device)
         lines = []
         for (kernel, shape), config in sorted(self.best().items()):

@@ -28,19 +28,17 @@ Work = Callable[[], object]
 
 @dataclass(frozen=True)
 class Limits:
-    """Holds what a device does at most, in the very run whose figures it limits."""
+    """What a device does at most, in the very run whose figures it limits."""
 
     copy: float  # bytes/s of a copy within its memory, those read and those written
     multiply: float  # floating-point operations/s of a large matrix product of random numbers
 
 
 def seconds_of(work: Work, device: torch.device) -> float:
-    """Returns the median of many runs, in s, after some that warm up."""
     return median(_on_gpu(work) if device.type == "cuda" else _on_host(work))
 
 
 def limits_of(device: torch.device, dtype: torch.dtype) -> Limits:
-    """Measures a device's limits: it copies and multiplies as fast as PyTorch does."""
     return Limits(_copy_rate(device), _multiply_rate(device, dtype))
 
 
@@ -90,7 +88,6 @@ def _on_gpu(work: Work) -> list[float]:
 
 
 def captured(work: Work) -> Work:
-    """Captures `work` as a CUDA graph, and returns its replay. It has run before, so that it is compiled by now."""
     cuda: Any = torch.cuda
     stream = cuda.Stream()
     stream.wait_stream(cuda.current_stream())

@@ -27,7 +27,6 @@ class Mixture:
     values: int
 
     def met(self, tokens: int) -> float:
-        """Returns the values of the experts of a layer that are used by one of so many tokens or more."""
         return self.values * self.experts * (1 - (1 - self.used / self.experts) ** tokens)
 
 
@@ -37,7 +36,7 @@ DENSE = Mixture(1, 1, 1, 0)
 
 @dataclass(frozen=True)
 class Work:
-    """Holds what a model costs, in values of its matrices, bytes of a value, and bytes of a token's KV.
+    """What a model costs, in values of its matrices, bytes of a value, and bytes of a token's KV.
 
     `every` token is multiplied by most; by the `head`, and by the last layer behind its keys and values, only tokens
     that are `sampled` from. Layers are without experts, which are a `mixture`. A value of the head has a `head_width`
@@ -54,12 +53,10 @@ class Work:
 
     @property
     def bytes(self) -> int:
-        """Returns the bytes of all weights."""
         experts = self.mixture.layers * self.mixture.experts * self.mixture.values
         return int(self._read(experts))
 
     def read(self, tokens: int, sampled: int) -> float:
-        """Returns the bytes of weights that a step reads in which anything is sampled."""
         mixture = self.mixture
         return self._read((mixture.layers - 1) * mixture.met(tokens) + mixture.met(sampled))
 
@@ -67,7 +64,6 @@ class Work:
         return (self.every + self.sampled + experts) * self.width + self.head * self.head_width
 
     def operations(self, tokens: int, sampled: int) -> int:
-        """Counts multiplications and additions of a step."""
         experts = self.mixture.used * self.mixture.values
         every, last = self.every + (self.mixture.layers - 1) * experts, self.sampled + self.head + experts
         return 2 * (tokens * every + sampled * last)
@@ -75,14 +71,13 @@ class Work:
 
 @dataclass(frozen=True)
 class Timing:
-    """Holds the seconds from the start to the last first token, and to the end."""
+    """The seconds from the start to the last first token, and to the end."""
 
     prompts: float
     total: float
 
 
 def work_of(model: TextModel, dtype: torch.dtype, quantization: Quantization = "none") -> Work:
-    """Computes the sizes of a model, whose layers are alike, in a number format, perhaps with quantized weights."""
     assert isinstance(model, ModelConfig), "of models that transformers computes the sizes are not known"
     hidden, layers = model.hidden_size, len(model.layers)
     attention, mlp = heads_of(model.layers[0]), model.layers[0].mlp
@@ -106,7 +101,6 @@ def work_of(model: TextModel, dtype: torch.dtype, quantization: Quantization = "
 
 
 def floor(workload: Workload, machine: Machine, work: Work, batch_tokens: int) -> Timing:
-    """Computes the least time, where prompts are computed `batch_tokens` at a time."""
     rows, tokens = workload.requests, workload.requests * workload.prompt
     read = _prompt_bytes(workload, work, batch_tokens)
     prompts = max(read / machine.read, work.operations(tokens, rows) / machine.multiply)
@@ -117,14 +111,12 @@ def floor(workload: Workload, machine: Machine, work: Work, batch_tokens: int) -
 
 
 def intensity(workload: Workload, work: Work, batch_tokens: int) -> float:
-    """Returns the operations for each byte read, over the whole workload: a roofline's other axis."""
     kept, weights = _kept(workload, work), work.read(workload.requests, workload.requests)
     read = _prompt_bytes(workload, work, batch_tokens) + len(kept) * weights + sum(kept)
     return operations(workload, work) / read
 
 
 def operations(workload: Workload, work: Work) -> int:
-    """Counts multiplications and additions of the whole workload. The last token of an answer is not computed with."""
     rows = workload.requests
     return work.operations(rows * (workload.prompt + workload.output - 1), rows * workload.output)
 
@@ -135,6 +127,5 @@ def _prompt_bytes(workload: Workload, work: Work, batch_tokens: int) -> float:
 
 
 def _kept(workload: Workload, work: Work) -> list[int]:
-    """Returns the bytes of KV that each decode step reads."""
     lengths = range(workload.prompt + 1, workload.prompt + workload.output)
     return [workload.requests * length * work.token_bytes for length in lengths]

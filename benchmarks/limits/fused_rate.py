@@ -23,7 +23,6 @@ REPEATS = 5
 
 
 def fused_rate(threads: int) -> float:
-    """Returns floating-point operations per second of so many threads, or 0 where there is no compiler."""
     library = _library()
     if library is None:
         return 0.0

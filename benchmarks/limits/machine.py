@@ -31,7 +31,7 @@ REPEATS = 7
 
 @dataclass(frozen=True)
 class Machine:
-    """Holds the best of several repeats: a limit is what the machine can do, not what it did on average."""
+    """The best of several repeats: a limit is what the machine can do, not what it did on average."""
 
     name: str
     threads: int
@@ -40,7 +40,6 @@ class Machine:
 
     @staticmethod
     def best(measured: Iterable["Machine"]) -> "Machine":
-        """Returns the best of several measurements of one machine."""
         found = list(measured)
         return Machine(
             found[0].name, found[0].threads, max(each.read for each in found), max(each.multiply for each in found)
@@ -48,7 +47,6 @@ class Machine:
 
 
 def measure(device: torch.device, dtype: torch.dtype, weight_bytes: int) -> Machine:
-    """Measures a device: it reads `weight_bytes`, and multiplies matrices of `SHAPES`."""
     return Machine(
         _name(device), torch.get_num_threads(), read_rate(device, weight_bytes), multiply_rate(device, dtype)
     )
@@ -84,7 +82,6 @@ def multiply_rate(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def _product(left: torch.Tensor, right: torch.Tensor) -> Callable[[], object]:
-    """Makes what computes `left right^T` by the fastest way there is."""
     if left.device.type != "cpu" or left.dtype != torch.bfloat16:
         return lambda: left @ right.T
     operators: Any = torch.ops.mkldnn
@@ -99,7 +96,6 @@ def _product(left: torch.Tensor, right: torch.Tensor) -> Callable[[], object]:
 
 
 def _best(device: torch.device, work: Callable[[], object]) -> float:
-    """Returns the seconds of the fastest repeat, after one that warms up."""
     times = []
     for _ in range(REPEATS + 1):
         begin = time.perf_counter()
@@ -117,7 +113,6 @@ def _name(device: torch.device) -> str:
 
 
 def processor() -> str:
-    """Returns what this host's processor calls itself."""
     try:
         with open("/proc/cpuinfo") as lines:
             return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))

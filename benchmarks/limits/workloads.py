@@ -17,20 +17,16 @@ class Workload:
 
     @property
     def longest(self) -> int:
-        """Returns the tokens of one request."""
         return self.prompt + self.output
 
     @property
     def counted(self) -> str:
-        """Says which tokens its rate counts: a prompt's where nothing but a first token is behind it."""
         return "prompt" if self.output == 1 else "output"
 
     def rate(self, seconds: float) -> float:
-        """Returns those tokens per second, prompts included in the time."""
         return self.requests * (self.prompt if self.output == 1 else self.output) / seconds
 
     def prompts(self, vocabulary: int, seed: int) -> list[list[int]]:
-        """Draws random token ids; another seed gives other prompts, so that no cache knows them."""
         draw = random.Random(f"{self} {seed}")
         return [[draw.randrange(vocabulary) for _ in range(self.prompt)] for _ in range(self.requests)]
 

@@ -26,16 +26,13 @@ class RandomWeights(Checkpoint):
         self._dtype = dtype
 
     def weight(self, name: str, shape: tuple[int, int]) -> Tensor:
-        """Makes the weight of a linear layer."""
         return self.tensor(name, shape)
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Makes a tensor; weights of a norm are about 1."""
         values = torch.empty(shape, dtype=self._dtype, device=self._device)
         return values.normal_(0, shape[-1] ** -0.5) if len(shape) > 1 else values.uniform_(0.5, 1.5)
 
     def parameters(self) -> Counter[Form | None]:
-        """Counts the values in all matrices; norms and biases are next to nothing."""
         config = self._config
         first = config.layers[0]
         heads = heads_of(first)
@@ -48,5 +45,4 @@ class RandomWeights(Checkpoint):
         """Refuses nothing: there is nothing but what was asked for."""
 
     def digest(self, salt: bytes = b"") -> str:
-        """Returns a digest that no other process has, as none has these weights."""
         return hashlib.sha256(salt + b"random").hexdigest()[:32]

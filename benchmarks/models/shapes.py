@@ -1,4 +1,4 @@
-"""Describes well-known models' shapes, for engines with random weights: only their config is written to disk."""
+"""Well-known models' shapes, for engines with random weights: only their config is written to disk."""
 
 import json
 from pathlib import Path
@@ -80,6 +80,5 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 
 def write_config(directory: Path, shape: str) -> None:
-    """Writes `config.json` as Hugging Face has it; no token ends a text."""
     settings = {"hidden_act": "silu", "bos_token_id": None, "eos_token_id": None, **SHAPES[shape]}
     (directory / "config.json").write_text(json.dumps(settings, indent=1) + "\n")

@@ -26,7 +26,6 @@ class Larger(NamedTuple):
 
 
 def widen(small: Path, directory: Path, larger: Larger) -> None:
-    """Writes the larger model beside its tokenizer; the small one has a tied head, and no biases."""
     assert all(times & (times - 1) == 0 for times in larger[:3]), "not powers of two"
     config = json.loads((small / "config.json").read_text(encoding="utf-8"))
     assert config["tie_word_embeddings"] and not config["attention_bias"] and not config["mlp_bias"]
@@ -74,7 +73,6 @@ def widen_heads(small: Path, directory: Path, larger: Larger) -> None:
 
 
 def _layer(weights: dict[str, Tensor], number: int, larger: Larger) -> dict[str, Tensor]:
-    """Returns a layer's tensors, by their names in it: what reads repeated numbers is divided, what writes repeats."""
     hidden, units, heads, _ = larger
     prefix = f"model.layers.{number}."
     own = {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}

@@ -169,7 +169,6 @@ def load(
 
 
 def main() -> int:
-    """Compares and returns the exit status: 2 for bad input, 1 where a peer fails."""
     config = parse_or_exit(PeersConfig, "benchmarks.peers")
     return exit_status(partial(compare, config))
 

@@ -16,7 +16,7 @@ MOST_DOUBLINGS = 12
 
 
 class Trial(NamedTuple):
-    """Holds a server's figures under one rate: ms, of the requests that were answered; TPOT without single tokens."""
+    """A server's figures under one rate: ms, of the requests that were answered; TPOT without single tokens."""
 
     rate: float
     attainment: float
@@ -26,17 +26,14 @@ class Trial(NamedTuple):
 
     @property
     def passed(self) -> bool:
-        """Tells whether the server keeps its promises at this rate."""
         return self.attainment >= ATTAINMENT
 
     @property
     def goodput(self) -> float:
-        """Returns the good requests per second of the load."""
         return self.rate * self.attainment
 
 
 def trial_of(rate: float, results: Sequence[Result], slo: SLO) -> Trial:
-    """Sums up what a load of that rate came to."""
     answered = [result.timings for result in results if result.timings is not None]
     ttfts = [timings.ttft_ms for timings in answered]
     tpots = [timings.tpot_ms() for timings in answered if timings.output_tokens > 1]
@@ -50,7 +47,6 @@ def trial_of(rate: float, results: Sequence[Result], slo: SLO) -> Trial:
 
 
 def search(measure: Callable[[float], Trial], first: float, bisections: int) -> Iterator[Trial]:
-    """Yields each trial as it is made. A first rate that is too high is halved until one is not."""
     trial = measure(first)
     yield trial
     begins_good, good, bad = trial.passed, 0.0, float("inf")
@@ -72,5 +68,4 @@ def search(measure: Callable[[float], Trial], first: float, bisections: int) -> 
 
 
 def best(trials: Sequence[Trial]) -> Trial | None:
-    """Returns the passed trial of the highest rate; None if there is none."""
     return max((trial for trial in trials if trial.passed), key=lambda trial: trial.rate, default=None)

@@ -40,7 +40,6 @@ class Model:
         return made
 
     def file_of(self, peer: str) -> Path:
-        """Returns what a system loads."""
         own = {"llama.cpp": self.gguf, "vllm": self.compressed}.get(peer)
         return own or self.directory
 
@@ -54,7 +53,6 @@ def random_model(directory: Path, shape: str, stages: Stages) -> Path:
 
 
 def _converted(peer: Peer, module: str, model: Path, path: Path, form: str, stages: Stages) -> Path:
-    """Converts a model in the peer's own environment. Raises `PeerError`."""
     if not path.exists() or path.stat().st_mtime < (model / "config.json").stat().st_mtime:
         partial = path.with_name(f"{path.name}.partial")
         for old in (path, partial):

@@ -62,7 +62,6 @@ class PeerProcess:
         return float(answer["seconds"]), tokens
 
     def processor_seconds(self) -> float:
-        """Returns the processor time of all its processes so far, in s."""
         return processor_seconds(self.pid)
 
     def _answer(self) -> dict[str, Any]:
@@ -79,7 +78,6 @@ class PeerProcess:
 
 @contextmanager
 def running(peer: Peer, directory: Path, model: Model, threads: int) -> Iterator[PeerProcess]:
-    """Starts a system in its own environment, ours in this one, and ends it on exit."""
     environment = directory / peer.place
     python = python_of(directory, peer) if peer.packages else Path(sys.executable)
     quantization = "none" if peer is PLAIN else model.quantization

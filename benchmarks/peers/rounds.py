@@ -33,7 +33,7 @@ class System(Protocol):
 
 @dataclass
 class Results:
-    """Holds seconds by system and workload, in the order of the rounds."""
+    """Seconds by system and workload, in the order of the rounds."""
 
     seconds: dict[str, dict[Workload, list[float]]] = field(default_factory=dict)
     agreed: dict[str, list[bool]] = field(default_factory=dict)
@@ -42,22 +42,18 @@ class Results:
     """The most that a system took of the machine while another one was measured."""
 
     def note_idle(self, others: Sequence[System], before: Sequence[float], seconds: float) -> None:
-        """Notes what the others took in a run of so many seconds, given their processor time before it."""
         for other, earlier in zip(others, before, strict=True):
             if seconds > SHORTEST:
                 took = (other.processor_seconds() - earlier) / seconds
                 self.idle_cores[other.name] = max(self.idle_cores.get(other.name, 0.0), took)
 
     def rate(self, name: str, workload: Workload) -> float:
-        """Returns tokens per second, the median of the rounds."""
         return median(workload.rate(each) for each in self.seconds[name][workload])
 
     def best(self, names: Sequence[str], workload: Workload) -> str:
-        """Finds the fastest of some systems."""
         return max(names, key=lambda name: self.rate(name, workload))
 
     def ratio(self, ours: str, theirs: str, workload: Workload) -> float:
-        """Returns rate over rate, the median of the rounds' own ratios: both sides of each met the same minute."""
         pairs = zip(self.seconds[theirs][workload], self.seconds[ours][workload], strict=True)
         return median(slow / fast for slow, fast in pairs)
 
@@ -83,7 +79,6 @@ def run_rounds(
     vocabulary: int,
     between: Callable[[str, int], None],
 ) -> Results:
-    """Measures; `between(what, percent)` is called before each step. The order turns by one system every round."""
     results = Results({system.name: {workload: [] for workload in workloads} for system in systems})
     steps = (rounds + 1) * len(workloads)
     for index in range(-1, rounds):  # one that warms up

@@ -23,7 +23,7 @@ VLLM = next(peer for peer in PEERS if peer.name == "vllm")
 
 @dataclass(frozen=True)
 class Server:
-    """Describes a server, whose `path` answers 200 when it takes requests."""
+    """A server, whose `path` answers 200 when it takes requests."""
 
     name: str
     command: tuple[str, ...]
@@ -34,7 +34,7 @@ class Server:
 
 
 def baton(directory: Path, model: Path, dtype: str, longest: int, prefill: int, tpot_ms: float) -> Server:
-    """Describes a gateway, one decode worker and `prefill` prefill workers, from this checkout.
+    """A gateway, one decode worker and `prefill` prefill workers, from this checkout.
 
     Chunks of prompts end a decode worker's step after half of the TPOT that is wanted, as the manual advises.
     """
@@ -47,7 +47,6 @@ def baton(directory: Path, model: Path, dtype: str, longest: int, prefill: int, 
 
 
 def vllm(directory: Path, model: Path, dtype: str, longest: int, threads: int) -> Server:
-    """Describes vLLM with what it does by itself for a CPU, and the settings that its manual advises."""
     port = check_port("--port", HOST, 0)
     command = [str(python_of(directory, VLLM)), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
     command += ["--dtype", DTYPES[dtype], "--host", HOST, "--port", str(port), "--max-model-len", str(longest)]

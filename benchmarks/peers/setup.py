@@ -31,12 +31,10 @@ class PeerError(BatonError):
 
 
 def openmp_settings(environment: Path, threads: int) -> Mapping[str, str]:
-    """Sets GNU's OpenMP as our workers do: threads that wait soon sleep, or one busy neighbour costs all of them."""
     return {"OMP_NUM_THREADS": str(threads), "GOMP_SPINCOUNT": SERVICE_ENVIRONMENT["GOMP_SPINCOUNT"]}
 
 
 def vllm_settings(environment: Path, threads: int) -> Mapping[str, str]:
-    """Sets vLLM as its manual advises for a CPU, with Intel's OpenMP, threads bound: else it leaves a core idle."""
     cores = sorted(os.sched_getaffinity(0))[:threads]
     openmp = environment / "lib" / "libiomp5.so"
     return {
@@ -51,7 +49,7 @@ def vllm_settings(environment: Path, threads: int) -> Mapping[str, str]:
 
 @dataclass(frozen=True)
 class Peer:
-    """Describes a peer: `packages` are installed as they are, `bare` with its requirements but those in `without`."""
+    """A peer: `packages` are installed as they are, `bare` with its requirements but those in `without`."""
 
     name: str
     runner: str
@@ -62,13 +60,12 @@ class Peer:
     settings: Callable[[Path, int], Mapping[str, str]] = openmp_settings
     """Environment variables of its processes, given its virtual environment and the number of threads."""
     variant: str = ""
-    """Describes what is built otherwise than its packages say by themselves, and so has an environment of its own."""
+    """What is built otherwise than its packages say by themselves, and so has an environment of its own."""
     build: str = ""
     """Holds CMake's arguments for packages that are compiled here."""
 
     @property
     def place(self) -> str:
-        """Names its directory, and its logs."""
         return f"{self.name}-{self.variant}" if self.variant else self.name
 
 
@@ -94,7 +91,6 @@ GGML_AVX2 = " ".join(
 
 
 def for_avx2(peer: Peer) -> Peer:
-    """Returns llama.cpp as it is on a processor that has AVX2 and nothing beyond. Raises `ConfigError` for others."""
     if peer.name != "llama.cpp":
         raise ConfigError("--only", peer.name, "only llama.cpp can be built for AVX2: use --only llama.cpp")
     return replace(peer, variant="avx2", build=GGML_AVX2)
@@ -112,7 +108,6 @@ def directory_of(given: str) -> Path:
 
 
 def python_of(directory: Path, peer: Peer) -> Path:
-    """Returns the interpreter of a peer's environment."""
     return directory / peer.place / "bin" / "python"
 
 
@@ -149,7 +144,6 @@ class Installer:
         self._build = build
 
     def make_environment(self) -> None:
-        """Makes the environment; one without pip was interrupted, and is made anew."""
         if self._works():
             return
         shutil.rmtree(self._environment, ignore_errors=True)
@@ -163,7 +157,6 @@ class Installer:
         self.pip("installing PyTorch", "install", *place, TORCH)
 
     def install_bare(self, package: str, without: frozenset[str]) -> None:
-        """Installs a package and its requirements except those `without`, which pip by itself cannot leave out."""
         wheels = self._environment / "wheels"
         self.pip(f"downloading {package}", "download", "--no-deps", "--dest", str(wheels), package)
         wheel = max(wheels.glob("*.whl"), key=lambda path: path.stat().st_mtime)
@@ -194,7 +187,6 @@ class Installer:
 
 
 def requirements(wheel: Path) -> list[str]:
-    """Returns what a wheel's metadata asks for, extras left out."""
     with zipfile.ZipFile(wheel) as archive:
         name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         asked = Parser().parsestr(archive.read(name).decode()).get_all("Requires-Dist") or []

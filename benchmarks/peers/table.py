@@ -23,7 +23,7 @@ HEADS = {
 
 @dataclass(frozen=True)
 class Measured:
-    """Holds what was measured, in which setting. The first of the systems is ours."""
+    """What was measured, in which setting. The first of the systems is ours."""
 
     results: Results
     systems: Sequence[PeerProcess]
@@ -37,15 +37,12 @@ class Measured:
 
     @property
     def names(self) -> list[str]:
-        """Returns the names of the systems."""
         return [system.name for system in self.systems]
 
     def limit(self, workload: Workload) -> float:
-        """Returns the tokens per second that the machine allows."""
         return workload.rate(floor(workload, self.machine, self.work, CPU_STEP).total)
 
     def header(self) -> list[str]:
-        """Says what was measured where."""
         versions = "; ".join(
             f"{system.name} ({', '.join(f'{package} {version}' for package, version in system.versions.items())})"
             for system in self.systems
@@ -62,7 +59,6 @@ class Measured:
 
 
 def table(measured: Measured) -> list[str]:
-    """Writes the lines that a person reads."""
     lines = _plain(measured) if measured.quantization == "none" else _quantized(measured)
     results, names = measured.results, measured.names
     same = ", ".join(f"{name} {sum(results.agreed[name])}" for name in names[1:])
@@ -75,7 +71,6 @@ def table(measured: Measured) -> list[str]:
 
 
 def _plain(measured: Measured) -> list[str]:
-    """Compares with the best peer."""
     results, (ours, *peers) = measured.results, measured.names
     targets = EXPERTS_TARGETS if measured.experts else TARGETS
     lines = measured.header() + _head(*measured.names, "limit", "ours ÷ best peer", "target")
@@ -88,7 +83,6 @@ def _plain(measured: Measured) -> list[str]:
 
 
 def _quantized(measured: Measured) -> list[str]:
-    """Compares with each system, our own with plain weights among them; what is wanted stands behind each figure."""
     results, (ours, *others) = measured.results, measured.names
     targets = QUANTIZED_TARGETS[measured.quantization]
     least = LIMIT_TARGETS[measured.quantization]

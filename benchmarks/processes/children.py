@@ -46,8 +46,6 @@ def child(
 
 
 def end_on_termination() -> None:
-    """Makes SIGTERM and SIGHUP end us as Ctrl-C does: with our children."""
-
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
@@ -57,7 +55,6 @@ def end_on_termination() -> None:
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    """Asks a process to end, waits, and kills what is left of it and of what it has started."""
     for stream in (process.stdin, process.stdout):
         if stream is not None:
             with suppress(OSError):  # it went away with a line of ours unread
@@ -75,7 +72,6 @@ def end(process: subprocess.Popen[str]) -> None:
 
 
 def last_line(log: Path) -> str:
-    """Returns what a process said last, for the sentence about its end."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     return lines[-1] if lines else "it said nothing"
 
@@ -93,7 +89,6 @@ def processor_seconds(pid: int) -> float:
 
 
 def exit_status(work: Callable[[Stages], None]) -> int:
-    """Runs `work` and returns 0; 2 for bad input, 1 where another program or an installation fails, 130 for Ctrl-C."""
     stages = Stages(sys.stderr)
     end_on_termination()
     try:

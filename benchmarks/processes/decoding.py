@@ -16,7 +16,6 @@ class Texts:
     """Keeps the texts of a batch, and computes their steps. Several may share one executor, and its blocks."""
 
     def __init__(self, executor: Executor, batch: int, length: int, work: MakeWork, seed: int = 0) -> None:
-        """Begins with `batch` random texts of `length` tokens, the same for the same seed."""
         self._executor = executor
         self._work = work
         generator = torch.Generator().manual_seed(seed)
@@ -27,7 +26,6 @@ class Texts:
         self._clock = thread_time if alone else perf_counter
 
     def step(self) -> float:
-        """Returns the seconds of the next decode step of all texts; one thread's alone are on its own clock."""
         plan = Plan(self._steps, [self._work(index, text) for index, text in enumerate(self._texts)])
         self._steps += 1
         begin = self._clock()

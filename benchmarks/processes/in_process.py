@@ -33,7 +33,6 @@ class Loop:
         speculation: MakeSpeculation | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Begins with an empty cache. `speculation` makes what guesses tokens; None: nobody does."""
         self._clock = clock
         self._executor = executor
         engine = executor.engine
@@ -53,7 +52,6 @@ class Loop:
         )
 
     def turn(self) -> bool:
-        """Launches a step if there is one, and collects one if no other can be launched before; False: neither."""
         plan = self.scheduler.plan(self._clock())
         if moves := self.scheduler.take_moves():
             self._executor.move(moves)
@@ -70,7 +68,6 @@ class Loop:
 def serve(
     executor: Executor, config: EngineConfig, prompts: list[list[int]], output: int
 ) -> tuple[Timing, list[list[int]]]:
-    """Serves all requests at once, each for `output` tokens, with an empty cache; returns the times and the tokens."""
     loop = Loop(executor, config)
     sequences = []
     for number, prompt in enumerate(prompts):

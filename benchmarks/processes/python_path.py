@@ -7,6 +7,5 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def python_path() -> str:
-    """Returns a PYTHONPATH with this checkout first; packages that were brought along may be behind it."""
     inherited = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
     return os.pathsep.join([str(ROOT), *inherited])

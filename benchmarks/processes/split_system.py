@@ -36,7 +36,7 @@ LOOK_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class SplitSystem:
-    """Holds a gateway, a prefill and a decode worker under load, and the secret that an insider has."""
+    """A gateway, a prefill and a decode worker under load, and the secret that an insider has."""
 
     url: str
     directory: Path  # holds a log of each service
@@ -45,7 +45,6 @@ class SplitSystem:
     processes: dict[str, subprocess.Popen[str]]
 
     def records(self) -> dict[str, WorkerRecord]:
-        """Reads the records of the workers that are there, by role, at most a heartbeat old."""
         epochs: list[bytes] = self.store.zrange(index_key("worker"), 0, -1)  # type: ignore[assignment]
         keys = [record_key("worker", epoch.decode()) for epoch in epochs]
         bodies: list[bytes | None] = self.store.mget(keys) if keys else []  # type: ignore[assignment]
@@ -53,7 +52,6 @@ class SplitSystem:
         return {record.role: record for record in records}
 
     def finished(self) -> list[FinishedRecord]:
-        """Reads the records of the requests that have ended."""
         entries: list[tuple[bytes, dict[bytes, bytes]]] = self.store.xrange(FINISHED_KEY)  # type: ignore[assignment]
         return [msgspec.json.decode(fields[b"json"], type=FinishedRecord) for _, fields in entries]
 
@@ -105,7 +103,6 @@ def split_system(
 
 
 def _wait(service: Process, process: subprocess.Popen[str], log: Path) -> None:
-    """Waits until a service is ready. Raises `BatonError` if it ends before."""
     deadline = time.monotonic() + START_SECONDS
     while (status := service.watch()) is None or status.stage != READY:
         if process.poll() is not None or time.monotonic() > deadline:

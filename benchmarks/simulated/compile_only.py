@@ -30,7 +30,7 @@ SPILLED = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) 
 
 @dataclass(frozen=True)
 class Compiled:
-    """Holds what one specialization of a kernel takes, by `ptxas -v`: bytes, registers of a thread."""
+    """What one specialization of a kernel takes, by `ptxas -v`: bytes, registers of a thread."""
 
     name: str
     sm: int
@@ -42,7 +42,6 @@ class Compiled:
 
     @property
     def fits(self) -> bool:
-        """Tells whether the device has the shared memory."""
         return self.shared <= SHARED[self.sm]
 
 
@@ -71,23 +70,18 @@ class CompileOnly:
         return self._compiled[before:], error
 
     def get_current_device(self) -> int:
-        """Returns the device's number, which is its compute capability here."""
         return self.sm
 
     def get_current_stream(self, device: int) -> int:
-        """Returns a stream that nothing is put on."""
         return 0
 
     def get_current_target(self) -> Any:
-        """Returns what is compiled for."""
         return GPUTarget("cuda", self.sm, WARP)
 
     def get_device_properties(self, device: int) -> dict[str, int]:
-        """Returns the shared memory above which Triton refuses a kernel."""
         return {"max_shared_mem": SHARED[device], "multiprocessor_count": PROCESSORS, "warpSize": WARP}
 
     def launcher_cls(self, source: Any, metadata: Any) -> Any:
-        """Is called once for each specialization, straight after it was compiled; returns what its launches call."""
         self._last = Compiled(metadata.name, self.sm, metadata.num_warps, *self._report(), metadata.shared)
         self._compiled.append(self._last)
 
@@ -97,13 +91,11 @@ class CompileOnly:
         return nothing
 
     def load_binary(self, name: str, binary: bytes, shared: int, device: int) -> tuple[int, int, int, int, int]:
-        """Is called next, if the shared memory suffices."""
         found = self._last
         assert found is not None and found.name == name
         return 1, 1, found.registers, found.spilled, THREADS
 
     def _report(self) -> tuple[int, int, int]:
-        """Reads registers, bytes spilled and bytes of stack from what the assembler has said since the last call."""
         log = self._said.getvalue()
         self._said.truncate(self._said.seek(0))
         used, spilled = USED.findall(log), SPILLED.findall(log)
@@ -114,7 +106,6 @@ class CompileOnly:
 
 @contextmanager
 def compiling() -> Iterator[CompileOnly]:
-    """Makes launches compile, and do nothing else. Nothing may have been launched in this process before."""
     assert not knobs.runtime.interpret, "with TRITON_INTERPRET set, nothing is compiled"
     own = CompileOnly()
     with tempfile.TemporaryDirectory() as cache:

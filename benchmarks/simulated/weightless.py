@@ -65,7 +65,6 @@ def engine_of(
     activations: Activations = "auto",
     guesses: int = 0,
 ) -> Engine:
-    """Makes the same of the config in a directory."""
     config = read_config(directory, longest)
     weights = RandomWeights(directory, META, dtype)
     backend = TritonBackend(META, dtype, activations)

@@ -63,7 +63,6 @@ class SpeculationConfig(Struct, frozen=True, kw_only=True):
 
 
 def run(loop: Loop, prompts: list[list[int]], output: int, temperature: float) -> tuple[float, list[list[int]]]:
-    """Serves prompts at once, each with a salt of its own; returns the thread's seconds, and the answers."""
     sequences = []
     for seed, prompt in enumerate(prompts):
         name = str(next(NUMBERS))
@@ -80,7 +79,6 @@ def run(loop: Loop, prompts: list[list[int]], output: int, temperature: float) -
 
 
 def main() -> int:
-    """Prints a table; fails where guesses have changed an answer."""
     config = parse_or_exit(SpeculationConfig, "benchmarks.speculation")
     torch.set_num_threads(1)
     who = config.guessing

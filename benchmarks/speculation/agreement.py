@@ -18,17 +18,14 @@ from torch import Tensor
 
 
 def by_rejection(p: Tensor, q: Tensor) -> Tensor:
-    """Returns `[rows]` of probabilities `[rows, vocab]`."""
     return torch.minimum(p, q).sum(-1)
 
 
 def by_shared_noise(p: Tensor, q: Tensor) -> Tensor:
-    """Returns `[rows]` of probabilities `[rows, vocab]`; row by row, since all pairs of tokens are looked at."""
     return torch.stack([_of_row(*row) for row in zip(p.double(), q.double(), strict=True)])
 
 
 def independent(p: Tensor, q: Tensor) -> Tensor:
-    """Returns `[rows]` of probabilities `[rows, vocab]`."""
     return (p * q).sum(-1)
 
 

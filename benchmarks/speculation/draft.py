@@ -62,7 +62,6 @@ class Run(NamedTuple):
 
 
 def main() -> None:
-    """Prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draft", type=Path, default=DRAFT, help="draft model (default: %(default)s)")
     parser.add_argument("--targets", nargs="+", default=list(TARGETS), choices=list(TARGETS), help="sizes")
@@ -90,7 +89,6 @@ def main() -> None:
 
 
 def questions(count: int) -> list[list[int]]:
-    """Returns prompts of held-out questions, of every kind."""
     tokenizer, rng = AutoTokenizer.from_pretrained(DEMO), Random(1)
     figures = [figure for figure in FIGURES.values() if not figure.told]
     texts = [prompt(tokenizer, figures[number % len(figures)].make(rng)) for number in range(count)]
@@ -98,7 +96,6 @@ def questions(count: int) -> list[list[int]]:
 
 
 def loaded(name: str, draft: Path, place: Path) -> LoadedEngine:
-    """Loads a target with its draft, in bf16."""
     directory, larger = DEMO, TARGETS[name]
     if larger is not None:
         directory = place / name
@@ -123,7 +120,6 @@ def compared(
     repeats: int,
     counts: Sequence[int] = GUESSES,
 ) -> Iterator[str]:
-    """Serves with each of some numbers of guesses, in turns; checks that tokens are the same."""
     runs: dict[int, list[Run]] = {guesses: [] for guesses in (0, *counts)}
     for repeat in range(repeats):
         for guesses, found in runs.items():
@@ -143,7 +139,6 @@ def compared(
 
 
 def served(engine: LoadedEngine, prompts: list[list[int]], guesses: int, temperature: float, salt: str) -> Run:
-    """Serves prompts at once, to their ends; nothing of them is in the cache."""
     blocks = BlockManager(engine.pool.spec, engine.pool.counts)
     executor = Executor(engine, proposer=engine.proposer if guesses else None)
     scheduler = Scheduler(
@@ -179,20 +174,17 @@ def served(engine: LoadedEngine, prompts: list[list[int]], guesses: int, tempera
 
 
 def counted(plan: Plan, result: StepResult) -> list[int]:
-    """Counts works with guesses, first guesses that came true, guesses, and those that came."""
     right = [(len(plan.works[index].proposed), len(accepted)) for index, accepted in result.accepted.items()]
     return [len(right), sum(came > 0 for _, came in right), sum(n for n, _ in right), sum(came for _, came in right)]
 
 
 def joined(parts: list[Run]) -> Run:
-    """Adds runs up."""
     tokens = [text for part in parts for text in part.tokens]
     sums = [sum(each) for each in zip(*(part[1:] for part in parts), strict=True)]
     return Run(tokens, sums[0], *map(int, sums[1:]))
 
 
 def agreements(engine: LoadedEngine, draft: Path, prompts: list[list[int]]) -> Iterator[str]:
-    """Compares how often first guesses come true with what is promised, for texts that the target samples."""
     alone = load_engine(
         EngineConfig(model=str(draft), device="cpu", dtype="bf16", kv_memory=64 << 20, max_sequences=1), quiet
     )

@@ -11,7 +11,6 @@ MOST_GUESSES = {"ngram": 16, "medusa": 4, "draft": 8}
 
 
 def guessing(who: str, tree: tuple[int, ...], blocks: BlockManager, fit: StepFit) -> Speculation:
-    """Makes what a decode worker has with `--speculation WHO`, where guesses of the engine make a `tree`."""
     proposer = NGram() if who == "ngram" else EngineProposer()
     most = MOST_GUESSES[who]
     return Speculation(blocks, proposer, most, Controller(fit, most, proposer.in_engine, tree))

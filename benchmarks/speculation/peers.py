@@ -95,7 +95,6 @@ def _row(kind: str, batch: int, prompts: Prompts, systems: list[PeerProcess], co
 
 
 def main() -> int:
-    """Compares and returns the exit status: 2 for bad input, 1 where a peer fails."""
     config = parse_or_exit(SpeculationPeersConfig, "benchmarks.speculation.peers")
     return exit_status(partial(compare, config))
 

@@ -29,7 +29,6 @@ class Prompts:
         self._draw = Random(seed)
 
     def of(self, kind: str) -> list[int]:
-        """Draws one prompt: `told again`, `told with another noun`, `call`, `call again`, `words`, or `story`."""
         draw = self._draw
         if kind == "words":
             return self._chat([_said("user", echo.echo(draw).ask)])

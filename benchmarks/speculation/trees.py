@@ -22,7 +22,6 @@ GUESSES = (1, 2, 4, 6, 8, 12, 16)
 
 
 def main() -> None:
-    """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--heads", type=Path, default=HEADS, help="Medusa heads (default: %(default)s)")
     parser.add_argument("--targets", nargs="+", default=list(TARGETS), choices=list(TARGETS), help="sizes")
@@ -44,7 +43,6 @@ def main() -> None:
 
 
 def loaded(name: str, heads: Path, place: Path) -> LoadedEngine:
-    """Loads a target with its heads, in bf16."""
     directory, larger = DEMO, TARGETS[name]
     if larger is not None:
         directory = place / name

@@ -14,7 +14,6 @@ from launcher.stages import Stages
 
 
 def main() -> int:
-    """Prints what became of the requests, and returns the exit status: 2 for what cannot work."""
     parser = crowd_options("backlog", __doc__, requests=150)
     parser.add_argument("--jobs-ahead", type=int, default=4, help="jobs that a worker takes before it can begin them")
     options = parser.parse_args()

@@ -34,7 +34,7 @@ MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
 
 
 class Found(NamedTuple):
-    """Holds how the last bomb of a name was answered, and how long the slowest took, s."""
+    """How the last bomb of a name was answered, and how long the slowest took, s."""
 
     status: int
     code: str
@@ -42,7 +42,6 @@ class Found(NamedTuple):
 
 
 def bombs(number: int, model: str) -> Iterator[tuple[str, str, bytes]]:
-    """Yields names, paths and bodies, no two alike for two numbers: what is known already costs nothing."""
     for name, form in grammars(number):
         yield name, COMPLETIONS, json.dumps({"prompt": "a", "max_tokens": 8, **form}).encode()
     for name, chat in chats():
@@ -57,7 +56,6 @@ def bombs(number: int, model: str) -> Iterator[tuple[str, str, bytes]]:
 
 
 def grammars(number: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields names and forms; what is not refused for its size is refused for what it takes."""
     deep: dict[str, Any] = {"title": f"{number}"}
     for _ in range(200):
         deep = {"type": "object", "properties": {"a": deep}}
@@ -79,7 +77,6 @@ def grammars(number: int) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def chats() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields names and chats: tools, and arguments of a call that has been."""
     properties = {f"a{each}": {"type": "string", "description": "d" * 100} for each in range(9)}
     tools = [_tool(f"f{each}", {"type": "object", "properties": properties}) for each in range(10_000)]
     hello = [{"role": "user", "content": "a"}]
@@ -104,7 +101,6 @@ def _tool(name: str, parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 async def stream(client: httpx.AsyncClient, until: asyncio.Event, gaps: list[float]) -> None:
-    """Streams answers until it is told to stop, and notes the seconds between chunks."""
     body = {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True, "stream": True, "temperature": 1.0}
     body["return_token_ids"] = True  # so that a token without text is a chunk as well, not a gap
     while not until.is_set():
@@ -119,7 +115,6 @@ async def stream(client: httpx.AsyncClient, until: asyncio.Event, gaps: list[flo
 
 
 async def measure(url: str, streams: int, rounds: int) -> int:
-    """Prints what came of it; returns 1 if a bomb was answered late or with a 5xx, or others were disturbed."""
     limits = httpx.Limits(max_connections=streams + 4)
     found: dict[str, Found] = {}
     async with httpx.AsyncClient(base_url=url, timeout=TIME_OUT, limits=limits) as client:
@@ -155,7 +150,6 @@ async def measure(url: str, streams: int, rounds: int) -> int:
 
 
 async def drop(client: httpx.AsyncClient, made: list[tuple[str, str, bytes]], found: dict[str, Found]) -> None:
-    """Sends each bomb when the one before was answered."""
     for name, path, body in made:
         began = time.perf_counter()
         answer = await client.post(path, content=body, headers={"content-type": "application/json"})
@@ -166,7 +160,6 @@ async def drop(client: httpx.AsyncClient, made: list[tuple[str, str, bytes]], fo
 
 
 def main() -> int:
-    """Returns exit status 1 if a bomb was answered late or with a 5xx, or disturbed others."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.stress.bombs", description=__doc__)
     parser.add_argument("--streams", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)

@@ -41,12 +41,10 @@ class Abuser:
         self._pid = pid
 
     def memory(self) -> float:
-        """Returns the gateway's resident memory, MiB."""
         lines = Path(f"/proc/{self._pid}/status").read_text().splitlines()
         return int(next(line for line in lines if line.startswith("VmRSS:")).split()[1]) / 1024
 
     async def hold(self, count: int, said: bytes) -> None:
-        """Opens connections that say this and then nothing, holds them for a while, and drops them."""
         writers: list[asyncio.StreamWriter] = []
         waiting = asyncio.Semaphore(200)
 
@@ -65,8 +63,6 @@ class Abuser:
             writer.transport.abort()
 
     async def ask(self, count: int) -> None:
-        """Asks for long prompts, all at once, and reads the answers."""
-
         async def ask_one() -> None:
             with contextlib.suppress(OSError):
                 reader, writer = await asyncio.open_connection(*self._address)
@@ -91,7 +87,6 @@ class Abuser:
             done.wait(0.05)
 
     async def phase(self, name: str, abuse: Coroutine[Any, Any, None]) -> None:
-        """Runs one kind of abuse beside the honest client, and prints a row."""
         seen: list[float] = []
         done = threading.Event()
         honest = asyncio.create_task(asyncio.to_thread(self.honest, seen, done))
@@ -128,7 +123,6 @@ def _system() -> Iterator[Abuser]:
 
 
 def main() -> int:
-    """Prints a table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.stress.connections", description=__doc__)
     parser.add_argument("--connections", type=int, default=10_000, help="connections with half a head (default 10000)")
     parser.add_argument("--bodies", type=int, default=300, help="large bodies at once (default 300)")

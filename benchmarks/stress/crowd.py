@@ -27,7 +27,7 @@ RETRIED = re.compile(r'^baton:attempts_retried_total\{.*reason="(.*?)"\} (\S+)$'
 
 @dataclass(frozen=True)
 class Crowd:
-    """Describes requests of random tokens that come at once: no two have a common beginning."""
+    """Requests of random tokens that come at once: no two have a common beginning."""
 
     requests: int
     prompt: int  # tokens
@@ -36,7 +36,6 @@ class Crowd:
     seed: int = 0
 
     def bodies(self, model: str) -> list[dict[str, Any]]:
-        """Writes the requests' bodies."""
         chance = random.Random(self.seed)
         shared = {"model": model, "max_tokens": self.answer, "n": self.samples, "temperature": 1.0, "ignore_eos": True}
         return [
@@ -47,7 +46,7 @@ class Crowd:
 
 @dataclass(frozen=True)
 class Came:
-    """Holds what a crowd came to."""
+    """What a crowd came to."""
 
     seconds: float  # from the first request to the last answer
     answered: Counter[int]  # by status
@@ -57,7 +56,6 @@ class Came:
 
 
 def crowd_options(name: str, description: str | None, requests: int) -> argparse.ArgumentParser:
-    """Makes the options of an experiment with a crowd."""
     parser = argparse.ArgumentParser(prog=f"benchmarks.stress.{name}", description=description)
     parser.add_argument("--requests", type=int, default=requests)
     parser.add_argument("--prompt", type=int, default=256, help="tokens")
@@ -81,7 +79,6 @@ def crowded(crowd: Crowd, kv_memory: int, worker: Sequence[str] = ()) -> Iterato
 
 
 async def send(system: SplitSystem, crowd: Crowd) -> Came:
-    """Sends all requests at once, and waits for every answer."""
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=system.url, timeout=TIME_OUT, limits=limits) as client:
         model = (await client.get("/v1/models")).json()["data"][0]["id"]
@@ -99,14 +96,12 @@ async def send(system: SplitSystem, crowd: Crowd) -> Came:
 
 
 def entries_of(store: Redis) -> int:
-    """Counts the entries that the job streams of living workers ever had."""
     streams: list[bytes] = store.keys("baton:jobs:*")  # type: ignore[assignment]
     infos: list[dict[str, Any]] = [store.xinfo_stream(name) for name in streams]
     return sum(info["entries-added"] for info in infos)
 
 
 def lines(crowd: Crowd, came: Came) -> list[str]:
-    """Writes what a crowd came to, for people."""
     answered = ", ".join(f"{count} with {status}" for status, count in sorted(came.answered.items()))
     retries = ", ".join(f"{count} {reason}" for reason, count in came.retries.most_common()) or "none"
     return [

@@ -65,7 +65,6 @@ class Load:
     longest: float = 0.0  # s that a client waited for its next token, or its first
 
     def client(self, number: int) -> None:
-        """Asks until it is over; a pause that lasts at the end counts too."""
         endpoint = CompletionsClient(self.url)
         body = {"model": "baton-demo", "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
         while not self.over.is_set():
@@ -104,7 +103,6 @@ class Instance:
         self.supervisor = Supervisor(ROOT, settings, log, stages, signals, self.config.silent_seconds)
 
     def services(self) -> list[Process]:
-        """Makes workers and gateway; one decode worker can hang."""
         secret = self.directory / "secret"
         secret.touch(mode=0o600)
         secret.write_text(new_secret())
@@ -116,7 +114,6 @@ class Instance:
         return [*made, *processes.gateways()]
 
     def harm(self, how: str) -> int:
-        """Does it, and returns the id of the process that was harmed."""
         if how == "redis":
             with connect_blocking(self.redis_url) as store:
                 pid = int(dict(store.info("server"))["process_id"])
@@ -131,12 +128,10 @@ class Instance:
         return status.pid
 
     def workers(self) -> int:
-        """Counts the workers that the gateway does not take for dead."""
         lines = httpx.get(f"{self.url}/metrics", timeout=5).text.splitlines()
         return sum(line.startswith("baton:worker_usable{") for line in lines)
 
     def is_back(self, how: str, harmed: int) -> bool:
-        """Tells whether another life of the service takes work."""
         if how == "redis":
             try:
                 with connect_blocking(self.redis_url) as store:
@@ -151,7 +146,6 @@ HANGING = "benchmarks.stress.hanging_worker"
 
 
 def watch(instance: Instance, load: Load, how: str, seconds: float, streams: int) -> None:
-    """Loads, harms, and prints what came of it; then asks this process to stop."""
     clients = [threading.Thread(target=load.client, args=[number], daemon=True) for number in range(streams)]
     for client in clients:
         client.start()
@@ -182,7 +176,6 @@ def watch(instance: Instance, load: Load, how: str, seconds: float, streams: int
 
 
 def main() -> None:
-    """Runs one experiment."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("python -m benchmarks.stress.deaths", description=__doc__, formatter_class=form)
     parser.add_argument("how", choices=["hang", "stop", "kill", "redis"])

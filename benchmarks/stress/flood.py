@@ -40,7 +40,6 @@ ASK_EVERY = 0.01  # s between two questions to /health
 
 
 def main() -> int:
-    """Runs the experiment once and prints its figures."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.stress.flood", description=__doc__)
     parser.add_argument("--sequences", type=int, default=256, help="that get tokens at once")
     parser.add_argument("--tokens", type=int, default=1000, help="of each sequence")
@@ -50,7 +49,6 @@ def main() -> int:
 
 
 def run(sequences: int, tokens: int, steps: float, stages: Stages) -> None:
-    """Starts Redis, a gateway and the flooding worker, and asks for all answers at once."""
     stages.show("flood", "starting")
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         directory = Path(name)
@@ -109,7 +107,6 @@ def ask_all(base: str, sequences: int, tokens: int) -> tuple[list[float], int]:
 
 
 def report(sent: Sent, pauses: list[float], failures: int, deaths: int, seconds: float) -> None:
-    """Prints the figures."""
     ordered = sorted(pauses)
     print(f"tokens made            {sent.made}, in {seconds:.1f} s; answers that failed: {failures}")
     print(f"messages of tokens     {sent.messages}, the longest {sent.longest} bytes")
@@ -119,7 +116,6 @@ def report(sent: Sent, pauses: list[float], failures: int, deaths: int, seconds:
 
 
 def answers(ask: Callable[[], object]) -> bool:
-    """Tells whether a service answers already."""
     try:
         ask()
     except (redis.RedisError, httpx.HTTPError):

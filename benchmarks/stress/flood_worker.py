@@ -76,7 +76,6 @@ class Sent(msgspec.Struct):
 
 
 def main() -> int:
-    """Serves until SIGTERM."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.stress.flood_worker", description=__doc__)
     parser.add_argument("--redis", required=True)
     parser.add_argument("--secret-file", required=True)
@@ -118,8 +117,6 @@ def main() -> int:
 
 
 def watch(sent: Sent) -> None:
-    """Counts at the one place where the worker sends to gateways, and where it reads them."""
-
     async def counted(socket: Any, frames: Any) -> bool:
         taken = await try_send(socket, frames)
         message = decode_from_worker(frames[-1])
@@ -144,7 +141,6 @@ def watch(sent: Sent) -> None:
 
 
 def make_tokens(life: Life, pause: float, sent: Sent) -> None:
-    """Gives each sequence one token a step, to its limit, until told to stop."""
     running: dict[AttemptKey, tuple[int, int]] = {}  # next output index, and the end
     due = time.monotonic()
     for step in itertools.count():
@@ -168,7 +164,6 @@ def make_tokens(life: Life, pause: float, sent: Sent) -> None:
 
 
 def record(life: Life, model: str) -> WorkerRecord:
-    """Describes a decode worker."""
     return WorkerRecord(
         epoch=life.epoch,
         role="decode",

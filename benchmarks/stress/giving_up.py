@@ -41,7 +41,6 @@ class Listener:
         self.cancelled = 0
 
     def cancel(self, key: AttemptKey) -> None:
-        """Counts a cancellation."""
         self.cancelled += 1
 
     def settles(self, placed: Placed) -> None:
@@ -49,7 +48,6 @@ class Listener:
 
 
 def given_up(streams: int) -> tuple[float, int]:
-    """Gives up so many streams; returns the seconds that took, and the cancellations that were sent."""
     workers = WorkerDirectory()
     listeners: list[Any] = [Listener(epoch) for epoch in ROUTE.workers()]
     for listener in listeners:
@@ -69,7 +67,6 @@ def given_up(streams: int) -> tuple[float, int]:
 
 
 def rows(most: int) -> Iterator[str]:
-    """Writes a line for each number of streams, each twice the one before."""
     streams = max(1, most // 8)
     while streams <= most:
         seconds, cancelled = given_up(streams)
@@ -79,7 +76,6 @@ def rows(most: int) -> Iterator[str]:
 
 
 def main() -> int:
-    """Prints the lines."""
     parser = argparse.ArgumentParser(prog="benchmarks.stress.giving_up", description=__doc__)
     parser.add_argument("--streams", type=int, default=8192)
     for line in rows(parser.parse_args().streams):

@@ -31,7 +31,6 @@ class HangingPolicy:
         return getattr(self._policy, name)
 
     def admitted(self, sequences: list[Sequence], now: float) -> None:
-        """Hangs, or does as the policy does; it is called once a round, before the step."""
         if self._policy.load().running and self._file.exists():
             self._file.unlink()
             threading.Event().wait()
@@ -39,7 +38,6 @@ class HangingPolicy:
 
 
 def hanging(parts: WorkerParts) -> Role:
-    """Makes a decode worker's parts, with such a policy."""
     made = role(parts)
     return made._replace(policy=HangingPolicy(made.policy, Path(os.environ[HANG_FILE])))
 

@@ -28,7 +28,6 @@ CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 
 
 def bodies() -> Iterator[tuple[str, str, bytes]]:
-    """Yields a name, a path and a body for each row."""
     message = b'{"role": "user", "content": "a"}'
     words = ("Once upon a time there was a fox. " * (SIZE // 34)).encode()
     yield "a prompt of words", COMPLETION, b'{"prompt": "' + words + b'"}'
@@ -68,7 +67,6 @@ def longest_wait(url: str, work: Callable[[], object]) -> float:
 
 
 def post(url: str, path: str, body: bytes) -> str:
-    """Sends a body, and returns the status and the error's code."""
     parts = urlsplit(url)
     client = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=ANSWER_SECONDS)
     try:
@@ -92,7 +90,6 @@ def _gateway() -> Iterator[str]:
 
 
 def main() -> int:
-    """Prints a table."""
     argparse.ArgumentParser(prog="python -m benchmarks.stress.large_bodies", description=__doc__).parse_args()
 
     def run(stages: Stages) -> None:

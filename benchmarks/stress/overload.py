@@ -14,7 +14,6 @@ from launcher.stages import Stages
 
 
 def main() -> int:
-    """Prints what became of the requests, and returns the exit status: 2 for what cannot work."""
     parser = crowd_options("overload", __doc__, requests=80)
     parser.add_argument("--samples", type=int, default=8, help="of each request")
     options = parser.parse_args()

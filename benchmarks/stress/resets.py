@@ -56,8 +56,6 @@ class Clients:
         self.ended: Counter[str] = Counter()
 
     async def run(self, count: int, rate: float) -> None:
-        """Has `count` clients ask and go away, of which `rate` begin in each second."""
-
         async def one(number: int) -> None:
             await asyncio.sleep(number / rate)
             await self._one(random.Random(number))
@@ -82,7 +80,6 @@ class Clients:
 
 
 def left(system: SplitSystem, key: str, before: int) -> dict[str, int]:
-    """Counts the answers, leases and blocks in use now, and the descriptors beyond the `before` of the start."""
     asked = {"authorization": f"Bearer {key}"}
     leases: list[bytes] = system.store.keys("baton:rates:*:leases")  # type: ignore[assignment]
     return {
@@ -94,12 +91,10 @@ def left(system: SplitSystem, key: str, before: int) -> dict[str, int]:
 
 
 def descriptors(system: SplitSystem) -> int:
-    """Counts the gateway's open descriptors."""
     return len(os.listdir(f"/proc/{system.processes['gateway'].pid}/fd"))
 
 
 def experiment(options: argparse.Namespace) -> bool:
-    """Prints what is left behind; returns whether that is nothing."""
     with tempfile.TemporaryDirectory(prefix="baton-resets-") as folder:
         file, key = (
             Path(folder) / "keys.json",
@@ -125,7 +120,6 @@ def experiment(options: argparse.Namespace) -> bool:
 
 
 def main() -> int:
-    """Prints a line for each second; the exit status is 0 if nothing is left at the end."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("python -m benchmarks.stress.resets", description=__doc__, formatter_class=form)
     parser.add_argument("--clients", type=int, default=1000)

@@ -55,7 +55,6 @@ TOP_LOGPROBS = 20  # alternatives of each token
 
 
 def stops() -> Iterator[tuple[str, Step]]:
-    """Gives searches for stop strings."""
     for name, strings in STOP_LISTS.items():
         for what, texts in TOKEN_TEXTS.items():
             search = StopSearch(StopStrings(strings))
@@ -67,7 +66,6 @@ def _push(search: StopSearch, texts: tuple[str, ...], number: int) -> object:
 
 
 def readers() -> Iterator[tuple[str, Step]]:
-    """Gives readers of tools, each with the same piece again and again."""
     use = ToolUse((Tool("f", {"properties": {"a": {"type": "string"}}}),))
     for family in FAMILIES:
         for piece in TEXT_PIECES:
@@ -77,7 +75,6 @@ def readers() -> Iterator[tuple[str, Step]]:
 
 
 def scores() -> Iterator[tuple[str, Step]]:
-    """Gives the shapes of log-probabilities, with as many alternatives as there may be."""
     names = TokenNames(TokenBytes(lambda token: f"token{token}", lambda token: True, True), as_ids=False)
     top = [(number, -float(number)) for number in range(TOP_LOGPROBS)]
     one = Scored([1], Scores.of([TokenScore(-1.5, 1, top)], TOP_LOGPROBS))
@@ -87,7 +84,6 @@ def scores() -> Iterator[tuple[str, Step]]:
 
 
 def _finished(work: object) -> bytes:
-    """Returns the result of a coroutine as JSON; the coroutine must end without waiting."""
     try:
         work.send(None)  # type: ignore[attr-defined]
     except StopIteration as stop:
@@ -96,7 +92,6 @@ def _finished(work: object) -> bytes:
 
 
 def line(name: str, step: Step, tokens: int) -> tuple[float, str]:
-    """Measures one step, and returns its time on average with its line."""
     tenth, ended = tokens // 10, [time.thread_time()]
     for number in range(10 * tenth):
         step(number)
@@ -108,7 +103,6 @@ def line(name: str, step: Step, tokens: int) -> tuple[float, str]:
 
 
 def main() -> int:
-    """Prints a line for each input; of the readers, for the ten that take longest."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.stress.token_work", description=__doc__)
     parser.add_argument("--tokens", type=int, default=4000, help="of each answer")
     tokens = parser.parse_args().tokens

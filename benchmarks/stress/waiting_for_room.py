@@ -42,13 +42,11 @@ class Waiters:
             self._pass(self.senders.open(_opened(number, tokens), now), now)
 
     def wait(self, seconds: float, now: float) -> None:
-        """Does what is due within so many seconds from `now` on."""
         until = now + seconds
         while (due := self.senders.next_deadline()) is not None and due < until:
             self._pass(self.senders.tick(due), due)
 
     def _pass(self, instructions: list[Instruction], now: float) -> None:
-        """Passes messages to the decode side, and its answers back."""
         for instruction in instructions:
             if isinstance(instruction, Send) and isinstance(instruction.message, Handoff):
                 data = encode(instruction.message)
@@ -77,7 +75,6 @@ def _opened(number: int, tokens: int) -> OpenHandoff:
 
 
 def rows(most: int, tokens: int) -> Iterator[str]:
-    """Writes a line for each number of handoffs, each four times the one before."""
     handoffs = max(1, most // 64)
     while handoffs <= most:
         waiters = Waiters(handoffs, tokens)
@@ -91,7 +88,6 @@ def rows(most: int, tokens: int) -> Iterator[str]:
 
 
 def main() -> int:
-    """Prints the lines."""
     parser = argparse.ArgumentParser(prog="benchmarks.stress.waiting_for_room", description=__doc__)
     parser.add_argument("--handoffs", type=int, default=1024)
     parser.add_argument("--tokens", type=int, default=500, help="of each prompt")

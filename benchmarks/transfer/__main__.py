@@ -69,14 +69,13 @@ WAYS = {
 
 @dataclass
 class Row:
-    """Holds something measured, round by round."""
+    """Something measured, round by round."""
 
     name: str
     seconds: list[float] = field(default_factory=list)
     memory: int = 0  # bytes
 
     def rate(self, size: int) -> float:
-        """Returns GB/s of the best round."""
         return size / GIGA / min(self.seconds)
 
 
@@ -101,11 +100,9 @@ class FarEnd:
 
     @cached_property
     def address(self) -> str:
-        """Waits until the process listens, and returns where. All of them start meanwhile."""
         return str(self._read()["address"])
 
     def ask(self, what: str) -> dict[str, Any]:
-        """Asks the process for the `peak` of its memory or the `sums` of its pool."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{what}\n")
         self._process.stdin.flush()
@@ -168,7 +165,7 @@ async def measure(megabytes: int, frame: int, rounds: int, device: str = "cpu") 
 
 @dataclass
 class Kind:
-    """Holds what a handoff of one kind of attention's KV took."""
+    """What a handoff of one kind of attention's KV took."""
 
     token_bytes: int  # of the pool
     wire_bytes: float  # of a token, as they arrived
@@ -176,7 +173,6 @@ class Kind:
 
 
 async def measure_kinds(tokens: int, rounds: int, device: str = "cpu") -> dict[str, Kind]:
-    """Hands a prompt of so many tokens off for each kind of attention, in turns."""
     config, found, sends = TransferConfig(kv_transport="tcp"), {}, {}
     network, blocks = Network.of(SECRET), max(1, tokens // BLOCK_TOKENS)
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
@@ -203,7 +199,6 @@ async def measure_kinds(tokens: int, rounds: int, device: str = "cpu") -> dict[s
 
 
 def kinds_table(kinds: dict[str, Kind]) -> Iterator[str]:
-    """Writes in Markdown what each kind of attention's KV takes."""
     largest = next(iter(kinds.values())).token_bytes
     yield "| attention | pool bytes per token | on the wire | of multi-head | ms |"
     yield "| --- | --- | --- | --- | --- |"
@@ -237,7 +232,6 @@ def local(source: KVPool, frame: int) -> Iterator[tuple[str, float]]:
 
 
 def table(rows: list[Row], size: int) -> Iterator[str]:
-    """Writes in Markdown each row's rate, and what it is of the others."""
     rates = {row.name: row.rate(size) for row in rows}
     yield "| | GB/s | of raw pyzmq | of memcpy | of tcp | memory MiB |"
     yield "| --- | --- | --- | --- | --- | --- |"
@@ -248,7 +242,6 @@ def table(rows: list[Row], size: int) -> Iterator[str]:
 
 
 def main() -> None:
-    """Prints the table (`python -m benchmarks.transfer`)."""
     parser = argparse.ArgumentParser(prog="benchmarks.transfer", description=__doc__)
     parser.add_argument("--megabytes", type=int, default=256, help="MiB of one handoff")
     parser.add_argument("--tokens", type=int, default=2048, help="of the prompt in the second table")

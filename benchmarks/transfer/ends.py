@@ -82,7 +82,6 @@ KINDS: dict[str, AnyAttention] = {
 
 
 def spec_of(kind: str) -> KVSpec:
-    """Describes the KV of a model in bf16 whose layers all have this kind of attention."""
     model = ModelConfig(
         name="benchmark",
         architecture="LlamaForCausalLM",
@@ -117,7 +116,6 @@ def pool(size: int, seed: int, device: torch.device, kind: str = PLAIN) -> KVPoo
 
 
 def _carriers(device: torch.device) -> tuple[BlockMover, BlockCodec]:
-    """Makes what moves and converts the blocks of a worker on this device."""
     if device.type == "cuda":
         from engine.backends.triton.codec import TritonCodec
         from engine.backends.triton.mover import TritonMover
@@ -127,7 +125,6 @@ def _carriers(device: torch.device) -> tuple[BlockMover, BlockCodec]:
 
 
 def _host_codec() -> BlockCodec:
-    """Makes the codec of a worker on this processor."""
     try:
         return NativeCodec(load())
     except NativeError:
@@ -202,12 +199,10 @@ class NearRaw:
             await self._socket.recv_multipart()
 
     def close(self) -> None:
-        """Closes the socket."""
         self._socket.close(0)
 
 
 def peak_bytes() -> int:
-    """Returns the most memory that this process has had, in bytes."""
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
@@ -253,7 +248,6 @@ async def _far_raw(size: int) -> None:
 
 
 async def _answer(address: str, more: Callable[[], dict[str, Any]]) -> None:
-    """Answers questions until standard input ends."""
     print(json.dumps({"address": address}), flush=True)
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
@@ -261,7 +255,6 @@ async def _answer(address: str, more: Callable[[], dict[str, Any]]) -> None:
 
 
 def layers_of(found: KVPool) -> list[npt.NDArray[np.uint8]]:
-    """Returns the bytes of each layer, without the null block; of a GPU's pool, copies, with all that has landed."""
     if found.layers[0].is_cuda:
         torch.cuda.synchronize(found.layers[0].device)
     return [layer[1:].flatten().view(torch.uint8).cpu().numpy() for layer in found.layers]
@@ -276,7 +269,6 @@ def sums(found: KVPool) -> dict[str, float]:
 
 
 def main() -> None:
-    """Runs the far end's process."""
     parser = argparse.ArgumentParser(prog="benchmarks.transfer.ends", description=__doc__)
     parser.add_argument("--config", default="", help="a TransferConfig as JSON; empty: bare frames")
     parser.add_argument("--size", type=int, required=True, help="bytes of the pool")

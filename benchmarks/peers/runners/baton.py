@@ -14,7 +14,6 @@ from infra.config.engine import EngineConfig  # noqa: E402
 
 
 def main() -> None:
-    """Loads the model and serves."""
     given = arguments()
     torch.set_num_threads(given.threads)
     config = EngineConfig(

@@ -26,12 +26,10 @@ MOST_GUESSES = 16
 
 
 def guessing(blocks: BlockManager, fit: StepFit) -> Speculation:
-    """Makes what a decode worker has with `--speculation ngram`."""
     return Speculation(blocks, NGram(), MOST_GUESSES, Controller(fit, MOST_GUESSES, in_engine=False))
 
 
 def main() -> None:
-    """Loads the model and serves, as a worker does: what steps cost is known from those before."""
     given = arguments()
     torch.set_num_threads(given.threads)
     config = EngineConfig(model=given.model, device="cpu", dtype="bf16", max_model_len=given.longest)

@@ -28,7 +28,6 @@ FORMATS = {"int4": "pack-quantized", "int8": "int-quantized"}
 
 
 def stored(name: str, weight: torch.Tensor, form: str) -> dict[str, torch.Tensor]:
-    """Returns the tensors that stand for the weight of a linear layer."""
     outputs, inputs = weight.shape
     largest = 2 ** (WEIGHTS[form]["num_bits"] - 1) - 1
     groups = weight.float().view(outputs, -1, GROUP if form == "int4" else inputs)
@@ -41,7 +40,6 @@ def stored(name: str, weight: torch.Tensor, form: str) -> dict[str, torch.Tensor
 
 
 def main() -> None:
-    """Writes the checkpoint."""
     source, target, form = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     target.mkdir()
     config = json.loads((source / "config.json").read_text())

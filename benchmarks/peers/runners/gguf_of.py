@@ -39,7 +39,6 @@ EXPERTS = {"w1": "ffn_gate_exps", "w3": "ffn_up_exps", "w2": "ffn_down_exps"}
 
 
 def tensors(directory: Path) -> dict[str, Callable[[], Any]]:
-    """Finds all weights; each is read when it is called, in fp32."""
     found: dict[str, Callable[[], Any]] = {}
     for path in sorted(directory.glob("*.safetensors")):
         data = np.memmap(path, np.uint8, "r")
@@ -55,14 +54,12 @@ def tensors(directory: Path) -> dict[str, Callable[[], Any]]:
 
 
 def read(part: Any, form: str, shape: list[int]) -> Any:
-    """Reads a tensor by hand: the safetensors package knows no bf16 without PyTorch."""
     if form == "F32":
         return part.copy().view(np.float32).reshape(shape)
     return (part.copy().view(np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(shape)
 
 
 def name_of(name: str) -> str:
-    """Returns a tensor's name in GGUF."""
     whole = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
     stem, _, kind = name.rpartition(".")
     if stem in whole:
@@ -72,13 +69,11 @@ def name_of(name: str) -> str:
 
 
 def interleaved(weight: Any, heads: int) -> Any:
-    """Reorders a head's rows: llama.cpp rotates neighbouring pairs where Hugging Face rotates halves."""
     rows = weight.shape[0] // heads
     return weight.reshape(heads, 2, rows // 2, -1).swapaxes(1, 2).reshape(weight.shape)
 
 
 def main() -> None:
-    """Writes the file."""
     directory, target, form = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
     config = json.loads((directory / "config.json").read_text())
     stored, file_type = FORMATS[form]

@@ -31,7 +31,6 @@ class Model:
         self._batch = api.llama_batch_init(BATCH, 0, 1)
 
     def generate(self, prompts: Prompts, output: int) -> Prompts:
-        """Returns `output` greedy token ids for each prompt."""
         settings = api.llama_context_default_params()
         settings.n_ctx = sum(len(prompt) + output for prompt in prompts) + 256
         settings.n_batch = BATCH
@@ -74,14 +73,12 @@ class Model:
 
 
 def instructions() -> str:
-    """Returns what llama.cpp says of its CPU operators, such as `AVX2 FMA`."""
     said = api.llama_print_system_info().decode().rpartition("CPU :")[2]
     features = (part.partition("=") for part in said.split("|"))
     return " ".join(name.strip() for name, _, value in features if value.strip() == "1")
 
 
 def main() -> None:
-    """Loads the model and serves."""
     given = arguments()
     api.llama_log_set(QUIET, ctypes.c_void_p(0))
     model = Model(given.model, given.threads)

@@ -14,7 +14,6 @@ from llama_cpp.llama_speculative import LlamaPromptLookupDecoding  # noqa: E402
 
 
 def main() -> None:
-    """Loads the model and serves, with the guesses that are its default: 10 behind a match of 2 tokens or 1."""
     given = arguments()
     model = Llama(
         given.model,

@@ -19,7 +19,6 @@ Generate = Callable[[Prompts, int], Prompts]
 
 
 def take_streams() -> tuple[TextIO, TextIO]:
-    """Takes the streams of requests and answers, before a library is imported that might print something, or read."""
     requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -28,7 +27,6 @@ def take_streams() -> tuple[TextIO, TextIO]:
 
 
 def serve(streams: tuple[TextIO, TextIO], packages: Sequence[str], generate: Generate, instructions: str = "") -> None:
-    """Answers requests until there are no more; of the processor it says which `instructions` are used, if known."""
     requests, answers = streams
     versions = {package: version(package) for package in packages}
     _answer(answers, {"versions": {**versions, **({"with": instructions} if instructions else {})}})
@@ -40,7 +38,7 @@ def serve(streams: tuple[TextIO, TextIO], packages: Sequence[str], generate: Gen
 
 
 class Arguments(NamedTuple):
-    """Holds what a runner is told: a file or directory, `bf16` or `fp32`, and what the weights are quantized to."""
+    """What a runner is told: a file or directory, `bf16` or `fp32`, and what the weights are quantized to."""
 
     model: str
     dtype: str
@@ -50,7 +48,6 @@ class Arguments(NamedTuple):
 
 
 def arguments() -> Arguments:
-    """Reads the command line."""
     model, dtype, threads, longest, quantization = sys.argv[1:]
     return Arguments(model, dtype, int(threads), int(longest), quantization)
 

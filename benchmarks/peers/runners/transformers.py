@@ -9,7 +9,6 @@ from transformers import AutoModelForCausalLM  # noqa: E402
 
 
 def main() -> None:
-    """Loads the model and serves."""
     told = arguments()
     torch.set_num_threads(told.threads)
     dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[told.dtype]

@@ -39,11 +39,9 @@ class MadeUp(Executor):  # type: ignore[misc]  # its types are in vLLM's environ
         self._token, self._pause = int(os.environ[TOKEN]), float(os.environ[PAUSE])
 
     def collective_rpc(self, method: Any, *arguments: Any, **settings: Any) -> Any:
-        """Answers what the engine core asks of workers; whatever else it asks of them, there is none to answer."""
         return [ANSWERS[method]] if method in ANSWERS else []
 
     def execute_model(self, scheduler_output: Any, non_block: bool = False) -> Any:
-        """Gives a token to each sequence of the step whose prompt is computed, when the step is due."""
         for new in scheduler_output.scheduled_new_reqs:
             self._uncomputed[new.req_id] = len(new.prompt_token_ids) - new.num_computed_tokens
         names = list(scheduler_output.num_scheduled_tokens)

@@ -3,15 +3,13 @@
 import json
 import sys
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 import torch
 
-from benchmarks.engine import shaped_plot, shaped_table
+from benchmarks.engine import shaped_table
 from benchmarks.engine.__main__ import main
 from benchmarks.engine.idle import Idle, KernelTime
-from benchmarks.engine.plot import GAP, WIDTH
 from benchmarks.engine.shaped import HEADROOM, SIZES, Decoded, Read, Shaped
 from benchmarks.models.random_weights import RandomWeights
 from benchmarks.models.shapes import SHAPES, write_config
@@ -20,7 +18,6 @@ from engine.model.read_config import read_config
 from launcher.deployment import SERVICE_ENVIRONMENT
 
 CPU = torch.device("cpu")
-NAMESPACE = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture(scope="module")
@@ -28,13 +25,11 @@ def engine() -> Shaped:
     return Shaped("tiny", "cpu", "fp32")
 
 
-def test_tables_json_and_picture(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tables_and_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for name, value in SERVICE_ENVIRONMENT.items():  # else it starts itself again, with these
         monkeypatch.setenv(name, value)
-    place, picture = tmp_path / "found.json", tmp_path / "found.svg"
-    files = ["--json", str(place), "--plot", str(picture)]
+    place = tmp_path / "found.json"
+    files = ["--json", str(place)]
     options = ["--shape", "tiny", "--device", "cpu", "--dtype", "fp32", "--threads", "1", *files]
     monkeypatch.setattr(sys, "argv", ["benchmarks.engine", *options])
     assert main() == 0
@@ -45,8 +40,6 @@ def test_tables_json_and_picture(
     assert [each["batch"] for each in found["decode"]] == [*sizes.batches]
     assert [each["tokens"] for each in found["prompts"]] == [*sizes.prompts]
     assert all(each["seconds"] > 0 and each["floor"] > 0 and each["idle"] is None for each in found["decode"])
-    root = ElementTree.fromstring(picture.read_text())
-    assert len(list(root.iter(f"{NAMESPACE}circle"))) == len(sizes.batches) + len(sizes.prompts)
 
 
 def test_quantized_weights_have_a_lower_floor(engine: Shaped) -> None:
@@ -122,14 +115,6 @@ def test_targets_are_met_or_missed() -> None:
     assert Decoded(1, 2048, 1.2, 1.0, Idle(0.0, 0.1)).met and not Decoded(1, 2048, 1.3, 1.0, None).met
     assert Read(8192, 1.0, 0.55, 0.6).met is True and Read(8192, 1.0, 0.54, 0.6).met is False
     assert Read(4096, 1.0, 0.1, 0.1).met is None
-
-
-def test_the_picture_of_nothing_is_empty() -> None:
-    steps = [Decoded(batch, 2048, 2e-3 * batch, 1e-3 * batch, None) for batch in (1, 8, 256)]
-    root = ElementTree.fromstring(shaped_plot.draw(steps, [], "a <small> card"))
-    dots = [float(dot.attrib["cx"]) for dot in root.iter(f"{NAMESPACE}circle")]
-    assert len(dots) == 3 and all(GAP <= x <= GAP + WIDTH for x in dots)
-    assert any(text.text == "a <small> card" for text in root.iter())
 
 
 def test_what_is_not_there_is_refused() -> None:
