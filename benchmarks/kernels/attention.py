@@ -98,7 +98,6 @@ def decode(
 
 
 def draft_rows(device: torch.device, batch: int, context: int, queries: int, branching: bool) -> MultiQuery:
-    """Makes the rows of multi-query decode; branching draft tokens are two chains from the newest token on."""
     first = context - queries
     starts = torch.arange(batch, dtype=torch.int32) * queries
     masks = None
@@ -124,7 +123,6 @@ def prefill(
     kv: KVFormat = "plain",
     flex: bool = False,
 ) -> Case:
-    """Attends with `tokens` queries at the end of `context` tokens of each sequence."""
     stored = paged(inputs, sequences, context, block, (heads.keys, 2), kv, heads.dim)
     rows = sequences * tokens
     # A slice of the fused projection: a row's queries stand before its keys and values.
@@ -173,7 +171,6 @@ def prefill(
 def latent_decode(
     inputs: Inputs, batch: int, context: int, vectors: Vectors, block: int = BLOCK, kv: KVFormat = "plain"
 ) -> Case:
-    """Attends with one query of each sequence over its latent vectors."""
     stored = paged(inputs, batch, context, block, (1,), kv, *vectors.parts)
     queries = inputs.normal(batch, vectors.heads, sum(vectors.parts))
     pieces = split_kv(inputs, batch, context, programs_of(vectors.heads))
@@ -195,7 +192,6 @@ def latent_decode(
 def latent_prefill(
     inputs: Inputs, tokens: int, context: int, vectors: Vectors, block: int = BLOCK, kv: KVFormat = "plain"
 ) -> Case:
-    """Attends with `tokens` queries at the end of `context` tokens over latent vectors, absorbed."""
     stored = paged(inputs, 1, context, block, (1,), kv, *vectors.parts)
     queries = inputs.normal(tokens, vectors.heads, sum(vectors.parts))
     starts = torch.tensor([0, tokens], dtype=torch.int32, device=inputs.device)
@@ -227,7 +223,6 @@ def latent_case(
     pairs: int,
     queries: Tensor,
 ) -> Case:
-    """Makes a case of stored latent vectors and pairs of query and vector."""
     size = vector_bytes(kv, queries.dtype, *vectors.parts)
     return Case(
         run,

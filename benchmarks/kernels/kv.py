@@ -42,12 +42,10 @@ class Vectors(NamedTuple):
 
     @property
     def parts(self) -> tuple[int, int]:
-        """Values that share a scale in a quantized pool."""
         return self.latent, self.rope
 
     @property
     def scale(self) -> float:
-        """About the factor by which models scale scores."""
         return float((self.latent // 4 + self.rope) ** -0.5)
 
     def __str__(self) -> str:
@@ -74,7 +72,6 @@ class PagedKV(NamedTuple):
         return keys[:, :, :tokens], values[:, :, :tokens]
 
     def exact(self, sequences: int, *parts: int) -> "PagedKV":
-        """Returns the first sequences in fp64, for a reference: all of them may not fit into memory."""
         tables = self.tables[:sequences]
         own = torch.arange(tables.numel(), dtype=torch.int32, device=tables.device).view(tables.shape)
         return PagedKV(exact(self.pool[tables.long().flatten()], *parts), own, self.lengths[:sequences])
@@ -83,7 +80,6 @@ class PagedKV(NamedTuple):
 def paged(
     inputs: Inputs, sequences: int, tokens: int, block: int, vectors: tuple[int, ...], kv: KVFormat, *parts: int
 ) -> PagedKV:
-    """Draws random KV: `vectors` of `sum(parts)` values for each token."""
     width = -(-tokens // block)
     pool = inputs.normal(1 + sequences * width, *vectors, block, sum(parts))
     pool[0] = 0
@@ -93,18 +89,15 @@ def paged(
 
 
 def in_format(pool: Tensor, kv: KVFormat, *parts: int) -> Tensor:
-    """Returns a layer `[…, block, width]` as it is, or as bytes `[…, bytes]` with a scale for each part of a vector."""
     dtypes = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
     return pool if kv == "plain" else reference_packed(pool, dtypes[kv], *parts)
 
 
 def exact(pool: Tensor, *parts: int) -> Tensor:
-    """Dequantizes a layer of either kind, to fp64 `[…, block, width]`."""
     return (reference_dequantized(pool, *parts) if pool.dtype in KV_FORMATS else pool).double()
 
 
 def vector_bytes(kv: KVFormat, dtype: torch.dtype, *parts: int) -> int:
-    """Returns the bytes of a vector with its scales."""
     return sum(parts) * dtype.itemsize if kv == "plain" else sum(parts) + 2 * len(parts)
 
 
@@ -125,7 +118,6 @@ def close_in_format(found: Tensor, expected: Tensor, *parts: int) -> None:
 
 
 def processors(device: torch.device) -> int:
-    """Returns the number of processors of a GPU, or of an H200 where there is none."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else H200_PROCESSORS
 
 

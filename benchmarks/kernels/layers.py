@@ -34,7 +34,6 @@ ROWS = [1, 32, 256, 8192]
 
 
 def norm(inputs: Inputs, rows: int, width: int, added: bool = True) -> Case:
-    """Norms hidden states; `added`: behind the addition of a layer's change."""
     hidden, change, weight = inputs.normal(rows, width), inputs.normal(rows, width), inputs.normal(width)
     moved = hidden.numel() * inputs.dtype.itemsize
     if not added:
@@ -54,7 +53,6 @@ def norm(inputs: Inputs, rows: int, width: int, added: bool = True) -> Case:
 
 
 def gated(inputs: Inputs, rows: int, width: int, activation: Activation = "silu") -> Case:
-    """Computes the gate of an MLP of rows with gate and up side by side."""
     gate_up = inputs.normal(rows, 2 * width)
 
     def peer() -> Tensor:
@@ -72,13 +70,11 @@ def gated(inputs: Inputs, rows: int, width: int, activation: Activation = "silu"
 
 
 def cos_sin(inputs: Inputs, rotated: int) -> Tensor:
-    """Draws a table of cosines and sines `[POSITIONS_ROTATED, rotated]`."""
     angles = torch.rand((POSITIONS_ROTATED, rotated // 2), device=inputs.device) * 6.28
     return torch.cat((angles.cos(), angles.sin()), 1)
 
 
 def slots_of(inputs: Inputs, tokens: int, block: int) -> tuple[int, Tensor]:
-    """Returns the blocks that hold `tokens`, the null block included, and a random slot for each token."""
     blocks = 1 + -(-tokens // block)
     return blocks, torch.randperm((blocks - 1) * block, device=inputs.device)[:tokens] + block
 
@@ -132,7 +128,6 @@ def rotation(
 
 
 def query_rotation(inputs: Inputs, tokens: int, heads: int, dim: int, rope: int) -> Case:
-    """Rotates the last `rope` values of each head's query."""
     queries, table = inputs.normal(tokens, heads, dim), cos_sin(inputs, rope)
     positions = inputs.up_to(POSITIONS_ROTATED, tokens)
     return changing(
@@ -146,7 +141,6 @@ def query_rotation(inputs: Inputs, tokens: int, heads: int, dim: int, rope: int)
 def latent_store(
     inputs: Inputs, tokens: int, query_rank: int, latent: int, rope: int, block: int = BLOCK, kv: KVFormat = "plain"
 ) -> Case:
-    """Stores latent vectors and their keys, and norms the query's latent (`query_rank` 0: it has none)."""
     parts, size = (latent, rope), inputs.dtype.itemsize
     down = inputs.normal(tokens, query_rank + latent + rope)
     blocks, slots = slots_of(inputs, tokens, block)
@@ -177,7 +171,6 @@ def latent_store(
 
 
 def adapted(inputs: Inputs, rows: int, adapters: int, rank: int, inputs_width: int, parts: tuple[int, ...]) -> Case:
-    """Adds what LoRA adapters give to the outputs of a linear layer; rows take turns among the adapters."""
     ranks, outputs = rank * len(parts), sum(parts)
     x, y = inputs.normal(rows, inputs_width), inputs.normal(rows, outputs)
     slots = torch.arange(rows, device=inputs.device) % adapters + 1
@@ -258,8 +251,6 @@ def block_work(
 
 
 def encoding(inputs: Inputs, code: CodecName, layer: Tensor, blocks: Tensor, parts: tuple[int, ...]) -> Case:
-    """Encodes blocks of one layer, as they leave on a slow link."""
-
     def expected() -> tuple[Tensor, Tensor]:
         return block_copy.reference_encode(layer, blocks, code, parts)
 
@@ -279,8 +270,7 @@ def encoding(inputs: Inputs, code: CodecName, layer: Tensor, blocks: Tensor, par
 
 
 def encodable(what: BlockWork, heads: Heads, block: int = BLOCK, **_: object) -> bool:
-    """Whether the assumed device encodes such blocks: without fp8, PyTorch's operators do."""
-    if what in ("gather", "scatter", "copy"):
+    if what == "gather" or what == "scatter" or what == "copy":
         return True
     return not block_copy.unsupported(block, heads.dim, what, torch.device("meta"))
 

@@ -41,7 +41,6 @@ ROW_FORMATS = [ROWS_INT8, ROWS_FP8, ROWS_BLOCKS]
 def weight_product(
     inputs: Inputs, rows: int, sizes: Sizes, groups: Groups, bias: bool = False, parts: int | None = None
 ) -> Case:
-    """Multiplies rows by packed weights. The peer multiplies by the dequantized weights."""
     weight, x = packed_weights(groups, sizes, inputs.device), inputs.normal(rows, sizes.inputs)
     added = inputs.normal(sizes.outputs) if bias else None
     whole = dequantize.dequantize(weight, inputs.dtype) if inputs.real else None
@@ -55,7 +54,6 @@ def weight_product(
 
 
 def dequantizing(inputs: Inputs, sizes: Sizes, groups: Groups) -> Case:
-    """Dequantizes a weight: bound by writing it."""
     weight = packed_weights(groups, sizes, inputs.device)
     return returning(
         lambda config: dequantize.dequantize(weight, inputs.dtype, config=config),
@@ -65,7 +63,6 @@ def dequantizing(inputs: Inputs, sizes: Sizes, groups: Groups) -> Case:
 
 
 def quantized_row_product(inputs: Inputs, rows: int, sizes: Sizes, groups: Groups, bias: bool = False) -> Case:
-    """Multiplies quantized rows by weights of 8 bits: twice as fast as 16-bit values. Peers take dequantized rows."""
     weight, x = packed_weights(groups, sizes, inputs.device), inputs.normal(rows, sizes.inputs)
     added = inputs.normal(sizes.outputs) if bias else None
     form = row_product.row_format(weight, inputs.device)
@@ -97,17 +94,14 @@ def quantized_row_product(inputs: Inputs, rows: int, sizes: Sizes, groups: Group
 
 
 def quantize(inputs: Inputs, x: Tensor, form: RowFormat) -> QuantizedRows:
-    """Quantizes rows; on `meta` returns the room for them."""
     return rows.quantize_rows(x, form) if inputs.real else rows.empty_rows(len(x), x.shape[1], form, inputs.device)
 
 
 def dequantized(quantized: QuantizedRows) -> Tensor:
-    """Dequantizes rows."""
     return rows.dequantized(quantized)
 
 
 def has_row_product(sizes: Sizes, groups: Groups, **_: object) -> bool:
-    """Whether rows are quantized for such weights on the assumed device."""
     meta = torch.device("meta")
     return row_product.row_format(packed_weights(groups, sizes, meta), meta) is not None
 
@@ -123,12 +117,10 @@ def alike(found: QuantizedRows, expected: QuantizedRows) -> None:
 
 
 def row_bytes(count: int, width: int, form: RowFormat) -> int:
-    """Returns the bytes of quantized rows."""
     return count * (-(-width // 32) * 32 + 4 * form.groups(width))
 
 
 def row_quantizing(inputs: Inputs, count: int, width: int, form: RowFormat) -> Case:
-    """Quantizes rows."""
     x = inputs.normal(count, width)
     return returning(
         lambda config: rows.quantize_rows(x, form, config=config),
@@ -139,7 +131,6 @@ def row_quantizing(inputs: Inputs, count: int, width: int, form: RowFormat) -> C
 
 
 def normed_rows(inputs: Inputs, count: int, width: int, form: RowFormat) -> Case:
-    """Adds a change to hidden states, norms and quantizes them in one launch; the peer is two launches."""
     hidden, change = inputs.normal(count, width), inputs.normal(count, width)
     weight = inputs.normal(width, dtype=torch.float32)
     launch = partial(norm_rows.norm_rows, change=change, weight=weight, eps=NORM_EPS, form=form)
@@ -159,7 +150,6 @@ def normed_rows(inputs: Inputs, count: int, width: int, form: RowFormat) -> Case
 
 
 def gated_rows(inputs: Inputs, count: int, width: int, form: RowFormat, activation: Activation = "silu") -> Case:
-    """Computes the gate of an MLP and quantizes it in one launch; the peer is two launches."""
     gate_up = inputs.normal(count, 2 * width)
 
     def two() -> QuantizedRows:

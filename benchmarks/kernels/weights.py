@@ -44,7 +44,6 @@ QKV, OUTPUT, GATE_UP, DOWN = Sizes(6144, 4096), Sizes(4096, 4096), Sizes(28672, 
 
 
 def packed_weights(groups: Groups, sizes: Sizes, device: torch.device, experts: tuple[int, ...] = ()) -> PackedWeight:
-    """Draws weights about as large as `inputs ** -0.5`, with 16-bit scales."""
     outputs, inputs = sizes
     run = RUN_BYTES * (2 if groups.kind in ("int4", "fp4") else 1)
     codes = torch.randint(
@@ -60,5 +59,4 @@ def packed_weights(groups: Groups, sizes: Sizes, device: torch.device, experts: 
 
 
 def weight_bytes(weight: PackedWeight) -> int:
-    """Returns the bytes of codes, scales and offsets."""
     return sum(tensor.numel() * tensor.itemsize for tensor in weight.tensors())
