@@ -36,7 +36,7 @@ from engine.schedule.idle_steps import IdleSteps
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.speculation import Speculation
 from engine.schedule.turns import SHORTER
-from engine.speculation.control.controller import Controller
+from engine.speculation.control.controller import DraftController
 from engine.speculation.proposers.earlier_answers import EarlierAnswers
 from engine.speculation.proposers.ngram import NGram
 from engine.speculation.proposers.proposer import EngineProposer
@@ -223,7 +223,7 @@ def _speculation(
     most = engine_config.speculative_tokens or MAX_DRAFT_TOKENS[who]
     if not engine_config.speculative_tokens and engine.tree and engine.backend.device.type == "cpu":
         most = MAX_CPU_DRAFT_TOKENS
-    controller = Controller(fit, most, proposer.in_engine, engine.tree)
+    controller = DraftController(fit, most, proposer.in_engine, engine.tree)
     return Speculation(blocks, proposer, most, controller, stores=who == "eagle")
 
 

@@ -34,7 +34,7 @@ from engine.schedule.sequence import Sequence, SequenceState
 from engine.schedule.speculation import Speculation
 from engine.schedule.turns import SHORTER, Turns
 from engine.schedule.works import Works
-from engine.speculation.control.controller import Decoding
+from engine.speculation.control.controller import PlannedDecodes
 from infra.redis.records import STEP_SIZES, SpeculationCounts, StepTokens, WorkerLoad
 from pricing.backlog import Ahead, Backlog, owner_of, shares_of
 from pricing.fit import StepFit
@@ -51,7 +51,7 @@ class Launched(NamedTuple):
     members: list[Sequence]  # of each work its sequence
     work: StepWork
     planned_at: float  # s
-    decoding: Decoding | None  # what is tried with its decodes; None: nothing is
+    decoding: PlannedDecodes | None  # what is tried with its decodes; None: nothing is
 
 
 class Scheduler:

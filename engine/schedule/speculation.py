@@ -10,7 +10,7 @@ from collections.abc import Sequence as Indices
 from engine.blocks.manager import BlockManager
 from engine.plan import NOTHING, Proposal, Work
 from engine.schedule.sequence import Sequence, SequenceState
-from engine.speculation.control.controller import Controller, Decoding
+from engine.speculation.control.controller import DraftController, PlannedDecodes
 from engine.speculation.proposers.proposer import Proposer
 from engine.speculation.verify.verification import judged_drafts
 from infra.redis.records import SpeculationCounts
@@ -30,7 +30,7 @@ class Speculation:
         blocks: BlockManager,
         proposer: Proposer,
         most: int,
-        controller: Controller | None = None,
+        controller: DraftController | None = None,
         *,
         stores: bool = False,
     ) -> None:
@@ -46,12 +46,12 @@ class Speculation:
         self._controller = controller
         self._stores = stores
         self._sequences = 0
-        self._guessing = 0  # sequences with guesses in the step that is planned
+        self._drafting = 0  # sequences with draft tokens in the step that is planned
         self.step = 0  # steps in which anybody decoded
         self._idle = False  # guesses have not paid in such a step as is planned: looks into texts are few
         self._look_at = self._looked_at = self._size = 0  # steps of looks at costs, and the batch's size at the last
         self._awake = 0  # the last step in which there may be looks though they are few
-        self.decoding: Decoding | None = None  # of the step that is planned
+        self.decoding: PlannedDecodes | None = None  # of the step that is planned
         self._works = self._guessed = self._proposed = 0
         self._seconds = 0.0
         self._accepted = [0] * most  # by depth: the first of a work's, the next one behind it, and so on
@@ -63,17 +63,17 @@ class Speculation:
         self.step = step = self.step + 1
         self.decoding = None
         there = not self._idle  # what the engine was asked for
-        if self._controller is not None:
-            if self._guessing:
-                self._controller.verifies(self._guessing)
-                self._guessing = 0
-            if step >= self._look_at or (there and sequences.bit_length() != self._size):
-                self._look(self._controller, sequences, context)
+        if self._controller is not None and self._drafting:
+            self._controller.verifies(self._drafting)
+            self._drafting = 0
+        due = step >= self._look_at or (there and sequences.bit_length() != self._size)
+        if self._controller is not None and due:
+            self._look(self._controller, sequences, context)
         if not self._idle:
             return self._most > 0
         return there if self.in_engine else self._may_look(step)
 
-    def _look(self, controller: Controller, sequences: int, context: int) -> None:
+    def _look(self, controller: DraftController, sequences: int, context: int) -> None:
         """Looks at whether guesses pay in the step that is planned."""
         self.decoding = controller.begin(sequences, context, self.step - self._looked_at)
         self._idle = not controller.pays
@@ -88,7 +88,7 @@ class Speculation:
     def rests(self, sequence: Sequence, step: int) -> bool:
         """Tells whether nobody looks for guesses of a sequence in a step, in which others may."""
         trust = sequence.trust
-        return (trust.shy_until if self._idle else trust.rests_until) > step
+        return (trust.long_rest_until if self._idle else trust.rests_until) > step
 
     def _may_look(self, step: int) -> bool:
         """Tells whether there may be guesses in a step."""
@@ -117,8 +117,8 @@ class Speculation:
         need: a guess preempts nobody. As long as the output may not end, no guess is where it might.
         """
         trust = sequence.trust
-        if self._idle and not trust.shy_until and not self.in_engine:
-            trust.shy_until = self.step + self._shy_rest
+        if self._idle and not trust.long_rest_until and not self.in_engine:
+            trust.long_rest_until = self.step + self._long_rest
             return NOTHING
         length = sequence.length
         most = min(self._most, room, sequence.plan_length - length - 1)
@@ -133,11 +133,11 @@ class Speculation:
             if count and self._controller is not None:
                 count = self._controller.count(trust, proposal.evidence, count)
             if not count:
-                trust.fails(self.step, self._shy_rest)
+                trust.fails(self.step, self._long_rest)
         if not count:
             return NOTHING
         sequence.evidence = proposal.evidence
-        self._guessing += 1
+        self._drafting += 1
         return proposal.first(self._fitting(sequence, count, batch))
 
     def judge(self, sequence: Sequence, work: Work, accepted: Indices[int], proposed: Proposal | None) -> None:
@@ -156,15 +156,15 @@ class Speculation:
         """Takes note that a sequence's answer is whole."""
         self._proposer.ended(sequence)
 
-    def took(self, decoding: Decoding, seconds: float, proposing: float, tokens: int) -> None:
+    def took(self, decoding: PlannedDecodes, seconds: float, proposing: float, tokens: int) -> None:
         """Takes note of what a step of decodes took, and of that who proposed, for so many tokens."""
         self._seconds -= proposing
         if self._controller is not None:
             self._controller.took(decoding, seconds, tokens)
 
     @property
-    def _shy_rest(self) -> int:
-        return 1 if self._controller is None else self._controller.shy_rest
+    def _long_rest(self) -> int:
+        return 1 if self._controller is None else self._controller.long_rest
 
     def counts(self) -> SpeculationCounts:
         """Counts guesses since the start."""
@@ -182,7 +182,7 @@ class Speculation:
             sequence.trust.succeeds()
             self._awake = self.step + AWAKE
         elif not self.in_engine:
-            sequence.trust.fails(self.step, self._shy_rest)
+            sequence.trust.fails(self.step, self._long_rest)
 
     def _fitting(self, sequence: Sequence, count: int, batch: int) -> int:
         """Returns how many of `count` guesses have a place for their KV; takes blocks for them if there are plenty."""

@@ -5,8 +5,8 @@ from collections import Counter, deque
 
 import pytest
 
-from engine.speculation.control.acceptance_rates import LONGEST_REST, LONGEST_SHY_REST, Agreement, Trust
-from engine.speculation.control.controller import PROBE, PROBE_STEPS, Controller
+from engine.speculation.control.acceptance_rates import MAX_LONG_REST_STEPS, MAX_REST_STEPS, AcceptanceRates, Trust
+from engine.speculation.control.controller import PROBE_DRAFTS, PROBE_STEPS, DraftController
 from pricing.fit import StepFit
 from pricing.steps import StepCosts, StepWork
 
@@ -22,12 +22,14 @@ def chain(count: int, right: int) -> list[tuple[int, bool]]:
     return [(guess, guess < right) for guess in range(min(count, right + 1))]
 
 
-def chooser(costs: StepCosts) -> Controller:
+def chooser(costs: StepCosts) -> DraftController:
     """What counts guesses from the text, where steps cost this."""
-    return Controller(StepFit(costs), 8, in_engine=False)
+    return DraftController(StepFit(costs), 8, in_engine=False)
 
 
-def counted(controller: Controller, trust: Trust, chance: float, steps: int, batch: int = 1, seed: int = 1) -> float:
+def counted(
+    controller: DraftController, trust: Trust, chance: float, steps: int, batch: int = 1, seed: int = 1
+) -> float:
     """Guesses a step of a sequence whose guesses come true with this chance, over the last half of the steps."""
     draw, counts = random.Random(seed), []
     for _ in range(steps):
@@ -41,14 +43,15 @@ def counted(controller: Controller, trust: Trust, chance: float, steps: int, bat
 
 
 @pytest.mark.parametrize(
-    ("chance", "least", "most"), [(0.98, 7.5, 8), (0.8, 4, 8), (0.5, 1.5, 5), (0.0, 0.0, 3 * PROBE / PROBE_STEPS)]
+    ("chance", "least", "most"),
+    [(0.98, 7.5, 8), (0.8, 4, 8), (0.5, 1.5, 5), (0.0, 0.0, 3 * PROBE_DRAFTS / PROBE_STEPS)],
 )
 def test_the_likelier_guesses_are_the_more_are_made(chance: float, least: float, most: float) -> None:
     assert least <= counted(chooser(CHEAP), Trust(), chance, 600) <= most
 
 
 def test_nothing_pays_where_a_step_is_bound_by_computing() -> None:
-    assert counted(chooser(DEAR), Trust(), 1.0, 400, batch=64) <= 2 * PROBE / PROBE_STEPS
+    assert counted(chooser(DEAR), Trust(), 1.0, 400, batch=64) <= 2 * PROBE_DRAFTS / PROBE_STEPS
 
 
 def test_a_large_batch_makes_fewer_guesses_than_a_small_one() -> None:
@@ -65,7 +68,7 @@ def test_it_begins_again_when_guesses_come_true_again() -> None:
 
 def test_a_branch_is_worth_what_its_siblings_leave() -> None:
     """The second guess goes on from the first, where it seldom comes true; the third is what comes otherwise."""
-    agreement, trust = Agreement(), Trust()
+    agreement, trust = AcceptanceRates(), Trust()
     for turn in range(400):
         judged = [(0, True), (1, turn % 20 == 0)] if turn % 2 == 0 else [(0, False), (2, turn % 10 > 1)]
         agreement.learn(trust, 0, judged)
@@ -76,8 +79,8 @@ def test_a_branch_is_worth_what_its_siblings_leave() -> None:
 
 def test_tokens_of_a_tree_are_those_of_its_branches() -> None:
     """Each comes true with 0.6 if the one before it has, and no sibling."""
-    assert Agreement().tokens(3) == pytest.approx([1, 1.6, 1.96, 2.176])
-    assert Agreement().tokens(3, (-1, 0, -1)) == pytest.approx([1, 1.6, 1.96, 2.2])
+    assert AcceptanceRates().tokens(3) == pytest.approx([1, 1.6, 1.96, 2.176])
+    assert AcceptanceRates().tokens(3, (-1, 0, -1)) == pytest.approx([1, 1.6, 1.96, 2.2])
 
 
 def settled(any_guess: float, row: float, chance: float, bad: int = 0) -> tuple[dict[int, int], list[int]]:
@@ -86,7 +89,7 @@ def settled(any_guess: float, row: float, chance: float, bad: int = 0) -> tuple[
     The guesses of so many of them never come true. Also what these were given of the last hundred steps.
     """
     fit = StepFit(StepCosts(step=0.001, sequence=0.0))
-    controller, draw = Controller(fit, 4, in_engine=True), random.Random(1)
+    controller, draw = DraftController(fit, 4, in_engine=True), random.Random(1)
     trusts, allowed, of_bad = [Trust() for _ in range(4)], Counter[int](), deque[int](maxlen=100)
     for _ in range(4000):
         decoding = controller.begin(4, 400)
@@ -134,7 +137,9 @@ def test_time_saved_is_what_rows_cost_less_than_steps() -> None:
     assert controller.learn(trust, 0, 4, chain(4, 0)) == pytest.approx(-4 * 0.0002)
 
 
-@pytest.mark.parametrize(("until", "first", "longest"), [("rests", 0, LONGEST_REST), ("shy", 5, LONGEST_SHY_REST)])
+@pytest.mark.parametrize(
+    ("until", "first", "longest"), [("rests", 0, MAX_REST_STEPS), ("long_rest", 5, MAX_LONG_REST_STEPS)]
+)
 def test_a_sequence_that_finds_nothing_rests_and_wakes_at_once(until: str, first: int, longest: int) -> None:
     trust, step, rests = Trust(), 0, []
 
@@ -172,4 +177,4 @@ def test_what_a_step_with_any_guess_costs_is_shared_by_those_who_guess() -> None
     for _ in range(100):
         controller.begin(64, 0)
         controller.verifies(40)
-    assert controller.count(Trust(), EVIDENCE, 8) > PROBE
+    assert controller.count(Trust(), EVIDENCE, 8) > PROBE_DRAFTS

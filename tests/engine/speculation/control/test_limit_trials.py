@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from engine.speculation.control.trial import BUDGET, Trial
+from engine.speculation.control.limit_trials import TRIAL_BUDGET, LimitTrials
 
 COUNTS = (0, 1, 2, 4)
 Step = Callable[[int], tuple[float, float]]
@@ -43,7 +43,7 @@ class Told:
 
 
 def run(
-    trial: Trial, step: Step, number: int, batch: int = 1, told: Told | None = None
+    trial: LimitTrials, step: Step, number: int, batch: int = 1, told: Told | None = None
 ) -> tuple[float, float, list[int]]:
     """Runs steps; returns seconds and tokens of them all, and their counts."""
     seconds, tokens = 0.0, 0.0
@@ -51,7 +51,7 @@ def run(
     counts: list[int] = []
     for _ in range(number):
         tried = trial.begin(batch, told.tokens())
-        count = trial.counts[tried.arm]
+        count = trial.limits[tried.arm]
         took, gave = step(count)
         trial.learn(tried, took)
         told.learn(tried.arm, gave)
@@ -72,42 +72,42 @@ FLAT = (1.0, 1.2, 1.25, 1.3)
 
 @pytest.mark.parametrize("seed", range(4))
 def test_it_finds_the_count_that_pays_most(seed: int) -> None:
-    assert usual(run(Trial(COUNTS), steps(FLAT, 0.8, seed), 2000)[2]) == 4
-    assert usual(run(Trial(COUNTS), steps((1.0, 1.1, 1.25, 2.4), 0.7, seed), 2000)[2]) in (1, 2)
-    assert usual(run(Trial(COUNTS), steps(DEAR, 0.3, seed), 2000)[2]) == 0
+    assert usual(run(LimitTrials(COUNTS), steps(FLAT, 0.8, seed), 2000)[2]) == 4
+    assert usual(run(LimitTrials(COUNTS), steps((1.0, 1.1, 1.25, 2.4), 0.7, seed), 2000)[2]) in (1, 2)
+    assert usual(run(LimitTrials(COUNTS), steps(DEAR, 0.3, seed), 2000)[2]) == 0
 
 
 def test_two_guesses_pay_though_one_does_not() -> None:
     """A proposer that takes nine tenths of a step whatever it proposes."""
     costs = (1.0, 1.9, 1.95, 2.0)
-    assert usual(run(Trial(COUNTS), steps(costs, 0.75), 3000)[2]) == 4
+    assert usual(run(LimitTrials(COUNTS), steps(costs, 0.75), 3000)[2]) == 4
 
 
 @pytest.mark.parametrize("costs", [DEAR, (1.0, 1.05, 1.1, 1.2), (1.0, 2.0, 3.0, 8.0)])
 def test_where_no_guess_pays_little_is_lost(costs: tuple[float, ...]) -> None:
-    trial, number = Trial(COUNTS), 8000
-    for most in (1.03, 1 + 2 * BUDGET):  # what is found out at the beginning is the dearer part
+    trial, number = LimitTrials(COUNTS), 8000
+    for most in (1.03, 1 + 2 * TRIAL_BUDGET):  # what is found out at the beginning is the dearer part
         _, tokens, counts = run(trial, steps(costs, 0.0), number)
         assert tokens == number
         assert sum(costs[COUNTS.index(count)] for count in counts) / number < most
 
 
 def test_where_guesses_pay_little_is_lost() -> None:
-    trial, number = Trial(COUNTS), 8000
+    trial, number = LimitTrials(COUNTS), 8000
     seconds, tokens, _ = run(trial, steps(FLAT, 0.8), number)
     a_token = FLAT[3] * 1.08 / (1 + 0.8 + 0.64 + 0.512 + 0.4096)  # with the steps that stand still
     assert seconds / tokens < 1.05 * a_token
 
 
 def test_it_follows_when_texts_change() -> None:
-    trial = Trial(COUNTS)
+    trial = LimitTrials(COUNTS)
     assert usual(run(trial, steps(FLAT, 0.0), 3000)[2]) == 0
     assert usual(run(trial, steps(FLAT, 0.85), 3000)[2]) == 4
     assert usual(run(trial, steps(FLAT, 0.0), 1000)[2]) == 0
 
 
 def test_batches_of_other_sizes_are_tried_apart() -> None:
-    trial = Trial(COUNTS)
+    trial = LimitTrials(COUNTS)
     for _ in range(20):
         alone = run(trial, steps(FLAT, 0.8), 100)[2]
         many = run(trial, steps((1.0, 2.0, 3.0, 5.0), 0.8), 100, batch=64)[2]
@@ -116,11 +116,11 @@ def test_batches_of_other_sizes_are_tried_apart() -> None:
 
 
 def test_a_step_that_still_had_the_guesses_of_another_count_tells_nothing() -> None:
-    trial, step, told, before = Trial(COUNTS), steps(FLAT, 0.8), Told(), 0
+    trial, step, told, before = LimitTrials(COUNTS), steps(FLAT, 0.8), Told(), 0
     counts = []
     for _ in range(3000):
         tried = trial.begin(1, told.tokens())
-        count = trial.counts[tried.arm]
+        count = trial.limits[tried.arm]
         took, gave = step(count)
         trial.learn(tried, took if count == before else 100.0)
         told.learn(tried.arm, gave)
@@ -132,18 +132,18 @@ def test_a_step_that_still_had_the_guesses_of_another_count_tells_nothing() -> N
 
 def test_a_count_that_was_never_tried_lies_on_the_line_of_its_neighbours() -> None:
     """Without a guess and with four: two would be found out for nothing, if they gave no more than the line says."""
-    trial, counts = Trial(COUNTS), []
+    trial, counts = LimitTrials(COUNTS), []
     for _ in range(100):
         tried = trial.begin(1, [1.0, 1.4, 1.7, 2.6])
         trial.learn(tried, (1.0, 9.0, 9.0, 1.6)[tried.arm])
-        counts.append(trial.counts[tried.arm])
+        counts.append(trial.limits[tried.arm])
     assert set(counts) == {0, 4}
 
 
 def test_it_says_what_a_guess_adds() -> None:
-    trial = Trial(COUNTS)
+    trial = LimitTrials(COUNTS)
     step = steps(FLAT, 0.8, noise=0.0, still=0.0)
     run(trial, step, 2000)
-    while trial.counts[(tried := trial.begin(1, Told().tokens())).arm] != 4:
+    while trial.limits[(tried := trial.begin(1, Told().tokens())).arm] != 4:
         run(trial, step, 1)
-    assert trial.guess_seconds(tried) == pytest.approx((FLAT[3] - 1) / 4)
+    assert trial.draft_seconds(tried) == pytest.approx((FLAT[3] - 1) / 4)
