@@ -1,17 +1,18 @@
-"""Decides how many blocks each KV group has: bytes to counts, and counts to texts. Counts include the null block.
+"""Divides the KV pool's memory among KV groups: bytes to blocks of each group, and blocks to sequences.
 
-Groups without a window hold texts, whole; a group with a window needs the tokens that a query sees of each text, and
-those of the steps under way. All of them are to be used up by the same texts, so a group with a window has blocks for
-the steps under way, and for the window of each text of a typical length that the others hold; but never more than they.
-Where every group has a window, those of the widest hold texts.
+Counts include the null block of each group. A group without a window stores full sequences. A group with a window needs
+only the tokens in the window of each sequence, and the tokens of the steps in flight. If every group has a window, the
+groups with the widest window count as those that store full sequences.
 
-Which length is typical nobody knows. One that is too short wastes blocks of windows when texts are long, one that is
-too long wastes the others' when texts are short. With windows of w tokens that cost as much as c tokens do in the other
-groups, both extremes (texts of w, and of the greatest length L) lose the same at
+Both kinds should run out of blocks at the same time, so windowed groups get the blocks of the steps in flight, plus a
+window for each sequence of typical length that the other groups can store (and never more blocks than those). The
+typical length is unknown: if it is assumed too short, blocks of windows stay unused; if too long, blocks of the other
+groups do. With a window of w tokens, whose KV costs as much as that of c tokens in the other groups, and a maximum
+length L, both extremes (all sequences of w tokens, all of L tokens) waste the same share of memory at
 
-    (w + c) / (1 + c / L)
+    typical length = (w + c) / (1 + c / L)
 
-and then texts of no length have less than half of the room that the best division for them would give.
+At no length is the capacity then less than half of what the best division for that length would give.
 """
 
 from collections.abc import Callable
@@ -24,93 +25,94 @@ from contracts.kv.spec import KVGroup, KVSpec, blocks_for
 Counts = tuple[int, ...]
 
 
-class Texts(Struct, frozen=True):
-    """Says what texts a pool is for."""
+class PoolLoad(Struct, frozen=True):
+    """The sequences that a pool is sized for."""
 
-    longest: int  # tokens of the longest
-    under_way: int  # tokens of all steps that are launched and not yet collected, at most
+    longest: int  # maximum tokens of a sequence
+    in_flight: int  # maximum tokens of all steps that are launched and not yet collected
 
-    def of_window(self, group: KVGroup) -> int:
-        """Returns the blocks that a text has in a group with a window, beside those of steps under way."""
+    def blocks_in_window(self, group: KVGroup) -> int:
+        """Returns the blocks of a sequence in a windowed group, without those of steps in flight."""
         return min(blocks_for(self.longest, group.block_tokens), group.most_blocks(1))
 
-    def typical(self, spec: KVSpec) -> float:
-        """Returns the tokens of a typical text: see the head of this file."""
+    def typical_length(self, spec: KVSpec) -> float:
+        """Returns the typical length in tokens, by the formula above."""
         window, others, windows = 0, 0.0, 0.0
-        for group, whole in zip(spec.groups, holds_texts(spec), strict=True):
+        for group, full in zip(spec.groups, stores_full_sequences(spec), strict=True):
             token_bytes = group.layers_bytes() / group.block_tokens
-            if whole:
+            if full:
                 others += token_bytes
             else:
-                tokens = self.of_window(group) * group.block_tokens
+                tokens = self.blocks_in_window(group) * group.block_tokens
                 window, windows = max(window, tokens), windows + tokens * token_bytes
         cost = windows / others
         return (window + cost) / (1 + cost / self.longest)
 
 
-def holds_texts(spec: KVSpec) -> list[bool]:
-    """Tells of each group whether it is one of those that hold texts whole."""
+def stores_full_sequences(spec: KVSpec) -> list[bool]:
+    """Returns for each KV group whether it stores full sequences (no window, or the widest)."""
     if all(group.window for group in spec.groups):
         widest = max(group.window for group in spec.groups)
         return [group.window == widest for group in spec.groups]
     return [not group.window for group in spec.groups]
 
 
-def counts_for(spec: KVSpec, texts: Texts, tokens: int) -> Counts:
-    """Returns the blocks of each group of a pool for `tokens` tokens of such texts."""
+def counts_for(spec: KVSpec, load: PoolLoad, tokens: int) -> Counts:
+    """Returns the blocks of each group for sequences that have `tokens` tokens together."""
 
-    def count(group: KVGroup, *, whole: bool) -> int:
+    def count(group: KVGroup, *, full: bool) -> int:
         blocks = blocks_for(tokens, group.block_tokens)
-        if whole:
+        if full:
             return 1 + blocks
-        many = ceil(tokens / texts.typical(spec))
-        return 1 + min(blocks, blocks_for(texts.under_way, group.block_tokens) + many * texts.of_window(group))
+        sequences = ceil(tokens / load.typical_length(spec))
+        return 1 + min(
+            blocks, blocks_for(load.in_flight, group.block_tokens) + sequences * load.blocks_in_window(group)
+        )
 
-    return tuple(count(group, whole=whole) for group, whole in zip(spec.groups, holds_texts(spec), strict=True))
+    return tuple(count(group, full=full) for group, full in zip(spec.groups, stores_full_sequences(spec), strict=True))
 
 
 def bytes_of_counts(spec: KVSpec, counts: Counts) -> int:
-    """Returns the bytes of a pool."""
     return sum(count * group.layers_bytes() for group, count in zip(spec.groups, counts, strict=True))
 
 
-def counts_in(spec: KVSpec, texts: Texts, memory: int) -> Counts | None:
-    """Returns the blocks of the largest pool in `memory` bytes; None where not one block of each group fits."""
+def counts_in(spec: KVSpec, load: PoolLoad, memory: int) -> Counts | None:
+    """Returns the counts of the largest pool in `memory` bytes; None if not even one block of each group fits."""
     block = spec.groups[0].block_tokens
 
     def fits(blocks: int) -> bool:
-        return bytes_of_counts(spec, counts_for(spec, texts, blocks * block)) <= memory
+        return bytes_of_counts(spec, counts_for(spec, load, blocks * block)) <= memory
 
     blocks = _largest(fits, memory // min(group.layers_bytes() for group in spec.groups))
-    return counts_for(spec, texts, blocks * block) if blocks else None
+    return counts_for(spec, load, blocks * block) if blocks else None
 
 
 def tokens_in(spec: KVSpec, counts: Counts) -> int:
-    """Returns the tokens of texts that a pool holds whole."""
-    pools = zip(spec.groups, counts, holds_texts(spec), strict=True)
-    return min((count - 1) * group.block_tokens for group, count, whole in pools if whole)
+    """Returns how many tokens of full sequences a pool can store."""
+    pools = zip(spec.groups, counts, stores_full_sequences(spec), strict=True)
+    return min((count - 1) * group.block_tokens for group, count, full in pools if full)
 
 
-def longest_in(spec: KVSpec, texts: Texts, counts: Counts) -> int:
-    """Returns the tokens of the longest of such texts that a pool has room for: a text needs no more than windows."""
-    rooms = (
+def longest_in(spec: KVSpec, load: PoolLoad, counts: Counts) -> int:
+    """Returns the length, at most `load.longest`, of the longest sequence that a pool can store."""
+    capacities = (
         (count - 1) * group.block_tokens
         for group, count in zip(spec.groups, counts, strict=True)
         if not group.window or count <= group.most_blocks(1)
     )
-    return min([texts.longest, *rooms])
+    return min([load.longest, *capacities])
 
 
-def sequences_in(spec: KVSpec, texts: Texts, counts: Counts) -> int:
-    """Returns how many texts of the greatest length a pool holds at a time."""
+def sequences_in(spec: KVSpec, load: PoolLoad, counts: Counts) -> int:
+    """Returns how many sequences of maximum length a pool can store at the same time."""
     return min(
-        (count - 1) // (texts.of_window(group) if group.window else blocks_for(texts.longest, group.block_tokens))
+        (count - 1) // (load.blocks_in_window(group) if group.window else blocks_for(load.longest, group.block_tokens))
         for group, count in zip(spec.groups, counts, strict=True)
     )
 
 
 def _largest(fits: Callable[[int], bool], most: int) -> int:
-    """Returns the largest number up to `most` that fits, as do all below it; 0 where none does."""
+    """Returns the largest number up to `most` that fits, by bisection; 0 if none does."""
     least = 0
     while least < most:
         half = (least + most + 1) // 2

@@ -18,7 +18,7 @@ from contracts.kv.spec import KVSpec, blocks_for
 from engine.device import dtype_name
 from engine.model.quantization import bytes_of_value
 from engine.model.quantized import Form
-from engine.start.block_counts import Counts, Texts, bytes_of_counts, counts_for, counts_in, longest_in
+from engine.start.block_counts import Counts, PoolLoad, bytes_of_counts, counts_for, counts_in, longest_in
 from engine.start.device_memory import device_memory
 from infra.config.engine import EngineConfig
 from infra.process.memory import available_memory
@@ -150,7 +150,7 @@ def host_slots(config: EngineConfig, spec: KVSpec, pool_bytes: int) -> int:
     return slots
 
 
-def blocks_that_fit(config: EngineConfig, spec: KVSpec, device: torch.device, texts: Texts, kept: int = 0) -> Counts:
+def blocks_that_fit(config: EngineConfig, spec: KVSpec, device: torch.device, load: PoolLoad, kept: int = 0) -> Counts:
     """Sizes the pool for `texts`, after a profiling step has shown what the steps take.
 
     On a GPU `kept` bytes stay free for adapters that are loaded later, and for a draft model's own blocks.
@@ -158,12 +158,12 @@ def blocks_that_fit(config: EngineConfig, spec: KVSpec, device: torch.device, te
     """
     if device.type != "cuda":
         refuse_more_than("kv_memory", config.kv_memory, available_memory(), "free beside the weights")
-        return pool_blocks(config, spec, cpu_spare(), texts)
+        return pool_blocks(config, spec, cpu_spare(), load)
     memory, share = device_memory(device), config.gpu_memory_utilization
     beside = "weights, steps and adapters (--max-loras, --max-lora-rank)" if config.adapts else "weights and steps"
     refuse_more_than("kv_memory", config.kv_memory, memory.room() - kept, f"free on {device} beside {beside}")
     spare = memory.spare(share) - kept
-    if not config.kv_memory and counts_in(spec, texts, spare) is None:
+    if not config.kv_memory and counts_in(spec, load, spare) is None:
         raise ConfigError(
             "gpu_memory_utilization",
             share,
@@ -171,10 +171,10 @@ def blocks_that_fit(config: EngineConfig, spec: KVSpec, device: torch.device, te
             f" {format_bytes(memory.own())} and {format_bytes(memory.free)} are free: no room for KV blocks;"
             " raise it, or put fewer workers on this GPU",
         )
-    return pool_blocks(config, spec, spare, texts)
+    return pool_blocks(config, spec, spare, load)
 
 
-def pool_blocks(config: EngineConfig, spec: KVSpec, spare: int, texts: Texts) -> Counts:
+def pool_blocks(config: EngineConfig, spec: KVSpec, spare: int, load: PoolLoad) -> Counts:
     """Returns the blocks of each KV group, the null block included, from `spare` bytes or the configured `kv_memory`.
 
     Never more than `max_sequences` of the longest texts could use. Raises `ConfigError` where no block fits, or
@@ -183,7 +183,7 @@ def pool_blocks(config: EngineConfig, spec: KVSpec, spare: int, texts: Texts) ->
     """
     memory = config.kv_memory or spare
     given = format_bytes(config.kv_memory) if config.kv_memory else "auto"
-    counts = counts_in(spec, texts, memory)
+    counts = counts_in(spec, load, memory)
     if counts is None:
         sizes = (f"{format_bytes(group.block_bytes)} in each of {len(group.layers)} layers" for group in spec.groups)
         raise ConfigError(
@@ -193,15 +193,15 @@ def pool_blocks(config: EngineConfig, spec: KVSpec, spare: int, texts: Texts) ->
             f" much; raise --kv-memory to {format_bytes(2 * spec.block_bytes())} at least"
             f" ({format_bytes(memory)} are there)",
         )
-    whole_blocks = blocks_for(texts.longest, config.block_size) * config.block_size
-    counts = min(counts, counts_for(spec, texts, config.max_sequences * whole_blocks))  # all of one are the smaller
-    fits = longest_in(spec, texts, counts)
-    if config.max_model_len and fits < texts.longest:
-        needed = bytes_of_counts(spec, counts_for(spec, texts, texts.longest))
+    whole_blocks = blocks_for(load.longest, config.block_size) * config.block_size
+    counts = min(counts, counts_for(spec, load, config.max_sequences * whole_blocks))  # all of one are the smaller
+    fits = longest_in(spec, load, counts)
+    if config.max_model_len and fits < load.longest:
+        needed = bytes_of_counts(spec, counts_for(spec, load, load.longest))
         raise ConfigError(
             "kv_memory",
             given,
-            f"one sequence of {texts.longest} tokens needs {format_bytes(needed)} of KV blocks and"
+            f"one sequence of {load.longest} tokens needs {format_bytes(needed)} of KV blocks and"
             f" {format_bytes(memory)} are there; raise --kv-memory, or lower --max-model-len to {fits} or less",
         )
     return counts

@@ -8,7 +8,7 @@ import torch
 from contracts.kv.spec import blocks_for
 from engine.kv.spec import make_spec
 from engine.model.read_config import read_config
-from engine.start.block_counts import Texts, counts_in
+from engine.start.block_counts import PoolLoad, counts_in
 from launcher.host.gpus import visible_gpus
 from tests.e2e.harness.golden import build_served_model, complete_all, references
 from tests.e2e.harness.system import System
@@ -49,7 +49,7 @@ def test_windows_are_held_and_shipped_and_nothing_before_them(tmp_path: Path) ->
     spec = make_spec(config, torch.float32, 8, "")
     assert [group.window for group in spec.groups] == [0, 13]
     runs = references(model, [8 * 13, 8 * 13 + 1, 255, 300, 333, 597, 600], new_tokens=12)
-    counts = counts_in(spec, Texts(config.max_model_len, CHUNK), 2 << 20)
+    counts = counts_in(spec, PoolLoad(config.max_model_len, CHUNK), 2 << 20)
     assert counts is not None and counts[1] <= blocks_for(600, 8) < counts[0], "a window has room for all of a text"
     worker = [*FP32, "--kv-memory", "2MiB", "--block-size", "8"]
     with System(tmp_path, model, worker=worker) as system:

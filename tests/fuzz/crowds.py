@@ -24,7 +24,7 @@ from contracts.kinds import Codec, ModelImpl, Positive, Seconds
 from contracts.kv.spec import KVSpec
 from engine.kv.spec import make_spec
 from engine.model.read_config import read_config
-from engine.start.block_counts import Texts, bytes_of_counts, counts_for
+from engine.start.block_counts import PoolLoad, bytes_of_counts, counts_for
 from infra.cli import parse_or_exit
 from tests.adapter_reference import adapted_by, build_adapter
 from tests.e2e.harness.deaths import kill_busiest
@@ -95,7 +95,7 @@ def worker_options(config: CrowdsConfig, chance: random.Random, specs: list[KVSp
     """Draws the options of a system's workers. `specs`: of the KV in blocks of each size that they have."""
     chunk, tokens = chance.choice((16, 56, 130, 512)), chance.choice(POOLS)
     tokens //= 8 if all(group.window for group in specs[0].groups) else 1
-    texts = Texts(LONGEST_TEXT, under_way=2 * chunk)
+    texts = PoolLoad(LONGEST_TEXT, in_flight=2 * chunk)
     memory = max(bytes_of_counts(spec, counts_for(spec, texts, tokens)) for spec in specs)
     options = ["--log-level", "debug", "--dtype", "fp32", "--max-model-len", str(LONGEST_TEXT)]
     options += ["--model-impl", config.model_impl, "--max-batch-tokens", str(chunk)]

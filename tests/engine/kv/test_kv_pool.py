@@ -12,7 +12,7 @@ from engine.backends.reference.codec import ReferenceCodec
 from engine.backends.reference.mover import ReferenceMover
 from engine.kv.pool import KVPool
 from engine.kv.spec import make_spec
-from engine.start.block_counts import Texts, tokens_in
+from engine.start.block_counts import PoolLoad, tokens_in
 from engine.start.sizing import pool_blocks
 from infra.config.engine import EngineConfig
 from tests.engine.configs import dense
@@ -79,7 +79,7 @@ def test_the_budget_decides_the_size() -> None:
 
     def blocks(kv_memory: int, spare: int = 0, asked: int = 64) -> int:
         config = EngineConfig(model="m", kv_memory=kv_memory, max_sequences=4, max_model_len=asked)
-        (count,) = pool_blocks(config, spec, spare, Texts(64, under_way=16))
+        (count,) = pool_blocks(config, spec, spare, PoolLoad(64, in_flight=16))
         return count
 
     assert blocks(20 * one + one // 2) == 20

@@ -16,7 +16,7 @@ from engine.kv.pool import KVPool
 from engine.kv.spec import make_spec
 from engine.model.kv_layout import quantized_layer
 from engine.plan import BlockMove
-from engine.start.block_counts import Texts, counts_in, sequences_in
+from engine.start.block_counts import PoolLoad, counts_in, sequences_in
 from tests.engine.configs import dense
 from tests.engine.kv.test_groups import CONFIG, COUNTS
 
@@ -42,7 +42,7 @@ def test_nearly_twice_the_sequences_fit(form: KVDtype, dim: int, share: float) -
     config = dense(30, heads=6, kv_heads=3, head_dim=dim)
     plain, small = (make_spec(config, torch.bfloat16, 16, "w", each) for each in ("auto", form))
     assert plain.token_bytes() / small.token_bytes() == pytest.approx(share) and share > 1.9
-    texts = Texts(2048, under_way=512)
+    texts = PoolLoad(2048, in_flight=512)
     fitting = []
     for spec in (plain, small):
         counts = counts_in(spec, texts, 1 << 30)

@@ -2,7 +2,7 @@
 
 from contracts.kv.spec import KVGroup, KVSpec, blocks_for
 from engine.start.block_counts import (
-    Texts,
+    PoolLoad,
     bytes_of_counts,
     counts_for,
     counts_in,
@@ -12,7 +12,7 @@ from engine.start.block_counts import (
 )
 
 BLOCK = 16
-TEXTS = Texts(longest=8192, under_way=512)
+TEXTS = PoolLoad(longest=8192, in_flight=512)
 
 
 def group(layers: int, window: int = 0) -> KVGroup:
@@ -43,16 +43,16 @@ def test_no_byte_is_promised_twice_and_little_is_left() -> None:
 
 
 def room(counts: tuple[int, ...], length: int) -> float:
-    """Texts of a length that run at once, beside the blocks for steps under way."""
+    """Returns how many sequences of a length run at once, beside the blocks of steps in flight."""
     window = min(blocks_for(length, BLOCK), MIXED.groups[1].most_blocks(1))
-    spare = counts[1] - 1 - blocks_for(TEXTS.under_way, BLOCK)
+    spare = counts[1] - 1 - blocks_for(TEXTS.in_flight, BLOCK)
     return min((counts[0] - 1) / blocks_for(length, BLOCK), spare / window)
 
 
 def best(memory: int, length: int) -> float:
     """The same where all memory is divided for texts of this length."""
     window = min(blocks_for(length, BLOCK), MIXED.groups[1].most_blocks(1))
-    fixed = bytes_of_counts(MIXED, (1, 1 + blocks_for(TEXTS.under_way, BLOCK)))
+    fixed = bytes_of_counts(MIXED, (1, 1 + blocks_for(TEXTS.in_flight, BLOCK)))
     return (memory - fixed) / bytes_of_counts(MIXED, (blocks_for(length, BLOCK), window))
 
 

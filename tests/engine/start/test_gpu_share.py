@@ -7,7 +7,7 @@ import torch
 
 from contracts.errors import ConfigError
 from engine.kv.spec import make_spec
-from engine.start.block_counts import Texts, bytes_of_counts
+from engine.start.block_counts import PoolLoad, bytes_of_counts
 from engine.start.sizing import blocks_that_fit, refuse_large_weights
 from infra.config.engine import EngineConfig
 from tests.engine.kv.test_kv_pool import CONFIG
@@ -56,7 +56,7 @@ class FakeGPU:
             patched.setattr("torch.cuda.empty_cache", lambda: setattr(process, "cached", 0))
             patched.setattr("torch.cuda.mem_get_info", lambda device: (self.free(), self.total))
             config = EngineConfig(model="m", gpu_memory_utilization=utilization, kv_memory=kv_memory)
-            size = bytes_of_counts(SPEC, blocks_that_fit(config, SPEC, GPU, Texts(LONGEST, under_way=1024)))
+            size = bytes_of_counts(SPEC, blocks_that_fit(config, SPEC, GPU, PoolLoad(LONGEST, in_flight=1024)))
         process.held += size
         process.peak = max(process.peak, process.held)
         return size

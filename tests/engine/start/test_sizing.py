@@ -14,7 +14,7 @@ from engine.executor import Executor
 from engine.kv.spec import make_spec
 from engine.model.config import ModelConfig, heads_of
 from engine.plan import BlockMove
-from engine.start.block_counts import Texts
+from engine.start.block_counts import PoolLoad
 from engine.start.load import load_engine
 from engine.start.profiling import (
     LONGER_TOKENS,
@@ -111,7 +111,7 @@ def test_the_host_tier_has_whole_blocks(monkeypatch: pytest.MonkeyPatch, tmp_pat
 def test_a_pool_larger_than_what_the_weights_leave_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.start.sizing.available_memory", lambda: 2 << 20)
     with pytest.raises(ConfigError, match=r"--kv-memory: '4.0MiB': only 2.0MiB are free beside the weights"):
-        blocks_that_fit(settings(kv_memory=4 << 20), SPEC, CPU, Texts(64, under_way=16))
+        blocks_that_fit(settings(kv_memory=4 << 20), SPEC, CPU, PoolLoad(64, in_flight=16))
 
 
 def test_weights_larger_than_memory_are_refused_with_what_would_fit(
