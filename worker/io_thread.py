@@ -99,6 +99,7 @@ class IOThread(threading.Thread):
         made.push_async_callback(transfer.close)
         jobs = JobQueue(store, Sealer(self._secret, JOB_PURPOSE), life.epoch)
         connections = GatewayConnections(life, socket, transfer)
+        intake = Intake(life, jobs, connections, transfer)
         record = structs.replace(
             self._record,
             address=address,
@@ -125,11 +126,11 @@ class IOThread(threading.Thread):
             blocks = life.status.load.blocks_total
             log.info("ready: %s worker %s at %s, %d KV blocks", record.role, life.epoch, address, blocks)
             for task in (
-                connections.run(),
+                connections.run(intake.take),
                 connections.send(),
                 connections.tell_keys(),
-                connections.bodies.run(),
-                Intake(life, jobs, connections).run(),
+                intake.run(),
+                intake.collect(),
                 transfer.run(),
                 heartbeat.run(),
                 life.adapters.follow_for_ever(store, signers),
@@ -144,7 +145,7 @@ class IOThread(threading.Thread):
         tasks.start(network.gatekeeper.tasks.wait())
         tasks.start(work())
         await _until(delivering, tasks)
-        connections.bodies.leave()
+        intake.leave()
         await connections.send_all(FLUSH_SECONDS)
         if self.registered:
             await heartbeat.stop()

@@ -1,12 +1,13 @@
 """Holds a worker's connections to gateways and the gateway's end of one, over real sockets and without an engine."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import zmq.asyncio
 
 from contracts.ids import AttemptKey
-from contracts.messages.gateway import FromWorker, Hello, ToWorker, Welcome, decode_from_worker
+from contracts.messages.gateway import FromWorker, Hello, Piece, ToWorker, Welcome, decode_from_worker
 from contracts.messages.wire import encode
 from infra.config.engine import EngineConfig
 from infra.config.worker import WorkerConfig
@@ -76,9 +77,13 @@ class Setting:
         self.gatekeeper = Gatekeeper(self.context, KEYS)
         self._socket, self.endpoint = token_router(self.context, LOOPBACK_ADDRESS, KEYS)
         self.connections = GatewayConnections(self.life, self._socket, self.transfer)
-        self.ledger = self.connections._ledger
+        self.take_piece: Callable[[Piece], None] = lambda piece: None
+        self.ledger = self.connections.ledger
         self.dealer = token_dealer(self.context, self.endpoint, KEYS)
-        self._tasks = [asyncio.create_task(work) for work in (self.connections.run(), self.connections.send())]
+        self._tasks = [
+            asyncio.create_task(work)
+            for work in (self.connections.run(lambda piece: self.take_piece(piece)), self.connections.send())
+        ]
 
     @property
     def told(self) -> list[Any]:

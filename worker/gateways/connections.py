@@ -5,6 +5,7 @@ import itertools
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import zmq.asyncio
@@ -41,7 +42,6 @@ from infra.network.malformed_frames import MalformedFrames
 from infra.network.sockets import try_send
 from kvtransfer.events import CancelAttempt
 from worker.events import AttemptFailure, Begin, Emit, Fail, KeysChanged, Kill, Phase, ToGateway
-from worker.gateways.body_collection import BodyCollection
 from worker.gateways.key_log import KeyLog
 from worker.gateways.ledger import AttemptArrival, Ledger
 from worker.life import Life
@@ -77,8 +77,7 @@ class GatewayConnections:
         self._life = life
         self._socket = socket
         self._transfer = transfer
-        self._ledger = Ledger()
-        self.bodies = BodyCollection(life, self._ledger, self._want, self.handle)
+        self.ledger = Ledger()
         self._keys = KeyLog()  # of the blocks whose KV is here
         self._peers: dict[str, GatewayPeer] = {}  # by the gateway's epoch
         self._strangers: dict[str, float] = {}  # gateways that sent jobs but no Hello, and since when, s
@@ -93,8 +92,8 @@ class GatewayConnections:
 
     # from gateways --------------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Reads messages for ever. What is malformed or meant for another life is dropped and counted."""
+    async def run(self, take_piece: Callable[[Piece], None]) -> None:
+        """Reads messages for ever; `take_piece` gets the pieces of prompts. Drops and counts foreign messages."""
         for number in itertools.count(1):
             if number % MESSAGES_PER_TURN == 0:
                 await asyncio.sleep(0)  # while messages lie ready, reading and answering them never suspends
@@ -110,7 +109,7 @@ class GatewayConnections:
             if message.receiver != self._life.epoch:
                 self.dropped += 1
                 continue
-            await self._receive(identity, message)
+            await self._receive(identity, message, take_piece)
 
     def _strike(self, identity: bytes) -> None:
         """Counts a frame that is no message of this version; who sends many is not listened to for a while."""
@@ -118,7 +117,7 @@ class GatewayConnections:
         if self._strikes.strike(identity, time.monotonic()):
             log.warning("a peer is cut off: it sent more than %d bad messages in a second", self._strikes.limit)
 
-    async def _receive(self, identity: bytes, message: ToWorker) -> None:
+    async def _receive(self, identity: bytes, message: ToWorker, take_piece: Callable[[Piece], None]) -> None:
         gateway = message.sender
         if isinstance(message, Hello):
             await self._welcome(identity, message)
@@ -149,11 +148,11 @@ class GatewayConnections:
             case Cancel(key=key):
                 await self._cancel(gateway, key)
             case Ended(key=key):
-                entry = self._ledger.acknowledged(key)
+                entry = self.ledger.acknowledged(key)
                 if entry is not None and not entry.ended() and entry.state not in (STATE_HANDING_OFF, STATE_HANDED_OFF):
                     self._life.inbox.post(Kill(entry.key, "ended"))
             case Piece():
-                self.bodies.take(message)
+                take_piece(message)
             case Drain():
                 self._life.inbox.stop()
 
@@ -177,7 +176,7 @@ class GatewayConnections:
 
     async def _answer(self, gateway: str, key: AttemptKey, next_index: int) -> None:
         """Answers an Ask. Nobody is told that a sequence lives on while the engine that it needs is overdue."""
-        entry = self._ledger.ask(key, next_index)
+        entry = self.ledger.ask(key, next_index)
         if entry is not None and entry.owed():
             await self._flush(gateway)
             return
@@ -189,8 +188,8 @@ class GatewayConnections:
             await self._say(gateway, Alive(**self._ends(gateway), key=key, state=state))
 
     async def _cancel(self, gateway: str, key: AttemptKey) -> None:
-        news = not self._ledger.cancelled(key)
-        living = self._ledger.cancel(key, self._life.clock.now())
+        news = not self.ledger.cancelled(key)
+        living = self.ledger.cancel(key, self._life.clock.now())
         if news and (living or self._transfer.knows(key)):  # what lands here has no entry before it has landed
             self._life.inbox.post(Kill(key, "cancelled"))
         self._transfer.handle(CancelAttempt(key))
@@ -198,25 +197,12 @@ class GatewayConnections:
 
     # from this worker -----------------------------------------------------------------------------------------------
 
-    def take(self, job: AnyJob) -> list[AttemptKey]:
-        """Enters a job from the stream into the ledger, and returns those of its attempts that are new."""
-        wanted = []
-        for key in job.attempts():
-            verdict, superseded = self._ledger.begin(key, job.sender, job.emitted, job.deadline)
-            if superseded is not None:
-                self._life.inbox.post(Kill(superseded, "superseded"))
-            if key.attempt > 1:  # a lower attempt may be landing here
-                self._transfer.handle(CancelAttempt(key._replace(attempt=key.attempt - 1)))
-            if verdict is AttemptArrival.NEW:
-                wanted.append(key)
-        return wanted
-
     async def started(self, job: AnyJob) -> None:
         """Tells a gateway that its job was taken. Should this be lost, the gateway adds the job again."""
         ends = self._ends(job.sender)
         await self._say(job.sender, Started(**ends, request=job.request, attempt=job.attempt, samples=job.samples))
 
-    async def _want(self, job: AnyJob, first: int) -> None:
+    async def ask_for_ids(self, job: AnyJob, first: int) -> None:
         """Asks a job's gateway for the ids of its prompt, from an index on."""
         name: dict[str, Any] = {"request": job.request, "attempt": job.attempt, "samples": job.samples}
         await self._say(job.sender, Wanted(**self._ends(job.sender), **name, first=first))
@@ -225,18 +211,18 @@ class GatewayConnections:
         """Takes an event of the engine thread into the ledger; what gateways are owed is sent soon."""
         match event:
             case Emit(emitted=emitted):
-                self._owe({self._ledger.emit(each) for each in emitted})
+                self._owe({self.ledger.emit(each) for each in emitted})
             case Begin(gateway=gateway, deadline=deadline, emitted=emitted):
-                verdict, superseded = self._ledger.begin(emitted.key, gateway, emitted.index, deadline)
+                verdict, superseded = self.ledger.begin(emitted.key, gateway, emitted.index, deadline)
                 if superseded is not None:
                     self._life.inbox.post(Kill(superseded, "superseded"))
                 if verdict is AttemptArrival.DEAD:
                     self._life.inbox.post(Kill(emitted.key, "cancelled"))
-                self._owe({self._ledger.emit(emitted)})
+                self._owe({self.ledger.emit(emitted)})
             case Fail(key=key, failure=failure):
-                self._owe({self._ledger.fail(key, failure)})
+                self._owe({self.ledger.fail(key, failure)})
             case Phase(key=key, state=state):
-                self._ledger.note(key, state)
+                self.ledger.note(key, state)
             case KeysChanged(kept=kept, lost=lost):
                 self._keys.change(kept, lost)
 
@@ -260,7 +246,7 @@ class GatewayConnections:
     async def send_all(self, seconds: float) -> None:
         """Sends what gateways are owed until nothing is left, or for `seconds`."""
         until = time.monotonic() + seconds
-        while (owed := list(self._ledger.gateways())) and time.monotonic() < until:
+        while (owed := list(self.ledger.gateways())) and time.monotonic() < until:
             for gateway in owed:
                 await self._flush(gateway)
             await asyncio.sleep(0.01)
@@ -312,16 +298,16 @@ class GatewayConnections:
             taken = await try_send(self._socket, [peer.identity, peer.waiting[0]])
             if taken:
                 peer.waiting.popleft()
-        elif emitted := self._ledger.owed(gateway, MAX_MESSAGE_TOKENS):
+        elif emitted := self.ledger.owed(gateway, MAX_MESSAGE_TOKENS):
             tokens = Tokens(**self._ends(gateway), emitted=emitted)
             taken = await try_send(self._socket, [peer.identity, encode(tokens)])
             if taken:
-                self._ledger.sent(emitted)
-        elif failed := self._ledger.failed(gateway):
+                self.ledger.sent(emitted)
+        elif failed := self.ledger.failed(gateway):
             key, failure = failed
             taken = await try_send(self._socket, [peer.identity, encode(self._failed(gateway, key, failure))])
             if taken:
-                self._ledger.failure_sent(key)
+                self.ledger.failure_sent(key)
         else:
             return None
         return taken
@@ -353,19 +339,19 @@ class GatewayConnections:
         """Ends all sequences of gateways that were silent for too long; called once a heartbeat."""
         now = time.monotonic()
         heard = {gateway: peer.heard for gateway, peer in self._peers.items()}
-        strangers = self._ledger.known_gateways() - heard.keys()
+        strangers = self.ledger.known_gateways() - heard.keys()
         self._strangers = {gateway: self._strangers.get(gateway, now) for gateway in strangers}
         heard |= self._strangers
         silent = [gateway for gateway, at in heard.items() if at < now - self._life.config.gateway_silence]
         self._keys.forget(silent)
         for gateway in silent:
             self._peers.pop(gateway, None)
-            entries = self._ledger.of_gateway(gateway)
+            entries = self.ledger.of_gateway(gateway)
             if entries:
                 log.warning("gateway %s is silent; its %d sequences end", gateway, len(entries))
             for entry in entries:
                 if not entry.ended():
                     self._life.inbox.post(Kill(entry.key, "gateway silent"))
                     self._transfer.handle(CancelAttempt(entry.key))
-            self._ledger.forget(entries)
-        self._ledger.expire(self._life.clock.now())
+            self.ledger.forget(entries)
+        self.ledger.expire(self._life.clock.now())

@@ -274,7 +274,7 @@ class EndlessSocket:
 async def test_a_flood_leaves_other_tasks_their_turn() -> None:
     socket: Any = EndlessSocket()
     connections = GatewayConnections(life(5.0), socket, Landings())
-    task = asyncio.create_task(connections.run())
+    task = asyncio.create_task(connections.run(lambda piece: None))
     for turn in range(1, 4):
         await asyncio.sleep(0)
         assert 0 < connections.dropped <= turn * MESSAGES_PER_TURN
