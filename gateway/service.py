@@ -3,13 +3,13 @@
 import asyncio
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 
 from contracts.errors import ModelError, StoreUnavailable
-from contracts.ids import SampleKey, new_epoch, request_ids
+from contracts.ids import new_epoch, request_ids
 from contracts.slo import Objective, parse_objective
 from gateway.adapters import AdapterLoading
-from gateway.errors import revoked, unavailable
+from gateway.errors import unavailable
 from gateway.grammar.checks import GrammarChecks
 from gateway.keys.callers import Callers
 from gateway.keys.limiter import Limiter
@@ -20,11 +20,9 @@ from gateway.reports.refusals import Refusals
 from gateway.requests.dispatch import Dispatch
 from gateway.requests.holdings import Holdings
 from gateway.requests.open_requests import OpenRequests
-from gateway.requests.request import Request
-from gateway.requests.sample import AdmittedPrompt, Sample
-from gateway.requests.stream import Stream
 from gateway.requests.tenant import Tenants
 from gateway.responses.conversations import Conversations
+from gateway.text.detokenizer import Detokenizer
 from gateway.text.model_files import locate_files
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.workers.directory import WorkerDirectory
@@ -80,7 +78,16 @@ class Gateway:
         self._dispatch = Dispatch(
             config, self._epoch, self._store, Sealer(secret, JOB_PURPOSE), self._clock, self.workers, self.metrics
         )
-        self.requests = OpenRequests(config, self.model, self._clock, self._dispatch, self.metrics, self._publisher)
+        self.requests = OpenRequests(
+            config,
+            self.model,
+            self._clock,
+            self._dispatch,
+            self.metrics,
+            self._publisher,
+            self._detokenizer,
+            lambda key: self._keys is None or self._keys.known(key) is not None,
+        )
         self.discovery = Discovery(
             self._store,
             self._signer,
@@ -95,7 +102,6 @@ class Gateway:
         self.adapters = AdapterLoading(config, self.model, self._store, secret, self._clock, self.workers)
         self.admission: Admission | None = None  # None until the tokenizer is loaded
         self._draining = False  # no new request is admitted
-        self._drained = False  # and those that were cannot begin any more
         self._tasks = Tasks("the gateway")
 
     async def start(self) -> None:
@@ -167,25 +173,7 @@ class Gateway:
 
     def holdings(self) -> Holdings:
         """Returns the owner of everything that an HTTP request will have; it has a new id."""
-        return Holdings(self.new_id(), self.requests, self.limiter)
-
-    async def open(
-        self, holdings: Holdings, prompts: Sequence[AdmittedPrompt], received: float, streaming: bool
-    ) -> list[Request]:
-        """Sends these prompts on their way, for `holdings` to end; `received` is local time, s. Raises `APIError`.
-
-        The first prompt's request has the id of the HTTP request, the other prompts' requests have new ids.
-        """
-        requests: list[Request] = []
-        if self._drained:
-            raise unavailable("the server is shutting down", "shutting_down")
-        for number, prompt in enumerate(prompts):
-            if self._keys is not None and self._keys.known(prompt.key) is None:
-                raise revoked()  # since its headers came
-            name = self.new_id() if number else holdings.id
-            requests.append(self._request(prompt, name, received, streaming))
-            await holdings.open(requests[-1])
-        return requests
+        return Holdings(self.new_id, self.requests, self.limiter)
 
     async def stats(self) -> list[WorkerRecord]:
         """Returns what the workers say of themselves, in the order of their start. Raises `APIError` without Redis."""
@@ -235,7 +223,6 @@ class Gateway:
         until = time.monotonic() + seconds
         while self.in_progress() and time.monotonic() < until:
             await asyncio.sleep(0.02)
-        self._drained = True
         message = f"the server is shutting down, and waits for no answer longer than {seconds:g} s (--drain-seconds)"
         self.requests.fail_all(unavailable(message, "shutting_down"))
 
@@ -249,23 +236,20 @@ class Gateway:
         await self.discovery.close()
         await self._store.aclose()
 
-    def _request(self, prompt: AdmittedPrompt, name: str, received: float, streaming: bool) -> Request:
+    def _detokenizer(self, markers: Collection[str]) -> Detokenizer:
         assert self.admission is not None, "a prompt was admitted, so there is one"
-        deadline = received + self.config.request_timeout
-        samples = [Sample(SampleKey(name, number), prompt, deadline) for number in range(prompt.samples)]
-        fresh = self.admission.tokenizer.detokenizer
-        return Request([Stream(sample, fresh(prompt.markers), received, streaming, self.metrics) for sample in samples])
+        return self.admission.tokenizer.detokenizer(markers)
 
     async def _follow(self, keys: KeyRing) -> None:
         """Reads files of keys when they change, and ends what was begun with one that is gone, until cancelled."""
         while True:
             await asyncio.sleep(CHECK_INTERVAL_S)
             if await asyncio.to_thread(keys.refresh):
-                self.requests.revoke(lambda key: keys.known(key) is not None)
+                self.requests.revoke()
 
     async def _record(self) -> GatewayRecord:
         group = self.config.share_port
-        self.metrics.roles.standing = standing = await self._dispatch.standing()
+        self.metrics.roles.standing = standing = await self._dispatch.load.standing()
         return GatewayRecord(
             group=group,
             in_progress=self.in_progress(),

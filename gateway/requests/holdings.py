@@ -4,20 +4,22 @@ Its end ends them, whatever has become of the HTTP request. Nothing is owned by 
 was cancelled may return all the same, late, to nobody.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from gateway.keys.caller import Caller
 from gateway.keys.limiter import Limiter
 from gateway.requests.open_requests import OpenRequests
 from gateway.requests.request import Request
+from gateway.requests.sample import AdmittedPrompt
 
 
 class Holdings:
     """Is a context around all of an HTTP request, from before its caller is known to behind its answer."""
 
-    def __init__(self, id: str, in_progress: OpenRequests, limiter: Limiter) -> None:
-        self.id = id
-        self._in_progress = in_progress
+    def __init__(self, new_id: Callable[[], str], open_requests: OpenRequests, limiter: Limiter) -> None:
+        self.id = new_id()
+        self._new_id = new_id
+        self._open_requests = open_requests
         self._limiter = limiter
         self._requests: list[Request] = []
         self._over = False
@@ -32,15 +34,23 @@ class Holdings:
         """Counts the HTTP request, and returns headers, as `Limiter.admit` does."""
         return await self._limiter.admit(caller, self.id, tokens)
 
-    async def open(self, request: Request) -> None:
-        """Sends a request on its way to workers, unless the HTTP request is over. Raises `APIError`."""
-        if not self._over:
-            self._requests.append(request)
-            await self._in_progress.open(request)
+    async def open(self, prompts: Sequence[AdmittedPrompt], received: float, streaming: bool) -> list[Request]:
+        """Sends these prompts on their way, unless the HTTP request is over. Raises `APIError`.
+
+        `received` is local time, s. The first prompt's request has the id of the HTTP request, the others new ids.
+        """
+        requests: list[Request] = []
+        for number, prompt in enumerate(prompts):
+            name = self._new_id() if number else self.id
+            requests.append(self._open_requests.request(prompt, name, received, streaming))
+            if not self._over:
+                self._requests.append(requests[-1])
+                await self._open_requests.open(requests[-1])
+        return requests
 
     def end(self) -> None:
         """Ends the requests and the lease: the client is gone, or has everything. A second call changes nothing."""
         self._over = True
         for request in self._requests:
-            self._in_progress.leave(request)
+            self._open_requests.leave(request)
         self._limiter.settle(self.id, sum(request.used for request in self._requests))

@@ -3,11 +3,11 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any
 
 from contracts.errors import QueueClosed, StoreUnavailable
-from contracts.ids import AttemptKey
+from contracts.ids import AttemptKey, SampleKey
 from contracts.messages.gateway import REASON_NO_ROOM, REASON_UNREACHED, Alive, Emitted, Failed, Started, Tokens, Wanted
 from contracts.slo import SLO
 from gateway.errors import APIError, failed, revoked, timed_out
@@ -17,8 +17,9 @@ from gateway.requests.attempt import Attempt, RetryBudget
 from gateway.requests.dispatch import Dispatch
 from gateway.requests.records import error_of, finished_record, request_record
 from gateway.requests.request import Request
-from gateway.requests.sample import QUEUE_CLOSED, Due, Fate, Sample, State
+from gateway.requests.sample import QUEUE_CLOSED, AdmittedPrompt, Due, Fate, Sample, State
 from gateway.requests.stream import Stream
+from gateway.text.detokenizer import Detokenizer
 from gateway.workers.connection import News, WorkerConnection
 from infra.config.gateway import GatewayConfig
 from infra.process.tasks import Tasks
@@ -43,12 +44,18 @@ class OpenRequests:
         dispatch: Dispatch,
         metrics: Metrics,
         publisher: Publisher,
+        detokenizer: Callable[[Collection[str]], Detokenizer],
+        is_valid_key: Callable[[str], bool],
     ) -> None:
+        """`detokenizer` makes one that writes these special tokens out. API keys are known by their public parts."""
         self._model = model
         self._clock = clock
         self._dispatch = dispatch
         self._metrics = metrics
         self._publisher = publisher
+        self._detokenizer = detokenizer
+        self._is_valid_key = is_valid_key
+        self._closed: APIError | None = None  # why no request begins any more
         self._slo = SLO(config.slo_ttft_ms, config.slo_tpot_ms)
         self._timeout = config.request_timeout
         self._budget = RetryBudget(config.max_requests, time.monotonic())
@@ -89,6 +96,20 @@ class OpenRequests:
 
     # the client's side ----------------------------------------------------------------------------------------------
 
+    def request(self, prompt: AdmittedPrompt, name: str, received: float, streaming: bool) -> Request:
+        """Makes a request of an admitted prompt. Raises `APIError` where none begins, or not for its key any more."""
+        if self._closed is not None:
+            raise self._closed
+        if prompt.key and not self._is_valid_key(prompt.key):
+            raise revoked()  # since its headers came
+        deadline = received + self._timeout
+
+        def stream(number: int) -> Stream:
+            sample = Sample(SampleKey(name, number), prompt, deadline)
+            return Stream(sample, self._detokenizer(prompt.markers), received, streaming, self._metrics)
+
+        return Request([stream(number) for number in range(prompt.samples)])
+
     async def open(self, request: Request) -> None:
         """Sends a new request on its way. Raises `APIError` if that is not possible."""
         self._requests[request.id] = request
@@ -114,14 +135,15 @@ class OpenRequests:
                 self._end(stream, State.CANCELLED, "client gone")
 
     def fail_all(self, error: APIError) -> None:
-        """Ends every request with an error, at a shutdown."""
+        """Ends every request with an error, at a shutdown; no request begins behind it."""
+        self._closed = error
         for stream in list(self._streams.values()):
             self._fail(stream, error)
 
-    def revoke(self, valid: Callable[[str], bool]) -> None:
-        """Ends every request that was asked with an API key, by its public part, which is not valid any more."""
+    def revoke(self) -> None:
+        """Ends every request whose API key is not valid any more."""
         for stream in list(self._streams.values()):
-            if (key := stream.sample.admitted.key) and not valid(key):
+            if (key := stream.sample.admitted.key) and not self._is_valid_key(key):
                 self._fail(stream, revoked())
 
     # the workers' side ----------------------------------------------------------------------------------------------
@@ -148,7 +170,7 @@ class OpenRequests:
 
     def died(self, worker: WorkerConnection) -> None:
         """Continues elsewhere what a dead worker had."""
-        self._dispatch.worker_gone(worker.epoch)
+        self._dispatch.notices.worker_gone(worker.epoch)
         for stream in list(self._streams.values()):
             if stream.sample.lost(worker.epoch):
                 self._retry(stream, "worker died")
@@ -191,9 +213,9 @@ class OpenRequests:
             if sample.gap:
                 self._restless[sample.key] = stream
         elif (attempt := sample.attempt) is not None and attempt.forecast is not None:
-            self._dispatch.first_token(self._requests[sample.key.request], attempt, now)
+            self._dispatch.load.first_token(self._requests[sample.key.request], attempt, now)
         if sample.state is not was and sample.state is State.DECODE:
-            self._dispatch.handed_off(sample)
+            self._dispatch.load.handed_off(sample)
         finish, early = stream.take(new, now)
         if finish is not None:
             self._end(stream, State.FINISHED, finish, cancel=early)
@@ -201,7 +223,7 @@ class OpenRequests:
             self._fail(stream, _too_slow())
 
     def _failed(self, worker: WorkerConnection, message: Failed, now: float) -> None:
-        known = self._dispatch.acknowledged(worker, message.key)
+        known = self._dispatch.notices.acknowledged(worker, message.key)
         if message.reason not in ("unknown", "cancelled"):
             worker.ended(message.key)
         stream = self._streams.get(message.key.of)
@@ -219,7 +241,7 @@ class OpenRequests:
 
     def _stale(self, worker: WorkerConnection, key: AttemptKey, ended: bool = False) -> None:
         self._metrics.dropped()
-        self._dispatch.stale(worker, key, ended)
+        self._dispatch.notices.stale(worker, key, ended)
 
     # time -----------------------------------------------------------------------------------------------------------
 
@@ -231,7 +253,7 @@ class OpenRequests:
 
     def look(self, now: float) -> None:
         """Does everything that is due."""
-        self._dispatch.send_cancels(now)
+        self._dispatch.notices.repeat_cancels(now)
         silent = []
         if abs(now - self._looked) >= ALL:
             self._looked, self._restless = now, dict(self._streams)
@@ -253,7 +275,7 @@ class OpenRequests:
                     self._tasks.start(self._guarded(again, request.trying(sample.attempt)))
                 case Due.ASK:
                     silent.append(sample)
-        self._dispatch.ask(silent)
+        self._dispatch.notices.ask(silent)
 
     # attempts -------------------------------------------------------------------------------------------------------
 

@@ -1,10 +1,11 @@
 """Binds the samples of one prompt: one id, one numbering of attempts, one job at first, and one record."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from msgspec import structs
 
-from contracts.messages.job import AnyJob
+from contracts.messages.job import AnyJob, DecodeJob, PrefillJob
 from contracts.messages.packed_ids import IDS_PER_PIECE
 from contracts.scores import Scores
 from gateway.requests.attempt import Attempt
@@ -64,17 +65,34 @@ class Request:
         return [sample.key.sample for sample in self.samples if left(sample)]
 
     def job(self, attempt: Attempt, gateway: str, decode_address: str, ahead: float) -> AnyJob:
-        """Returns the attempt's job, for the samples that still try it. The server's clock is `ahead` of ours, s."""
-        trying = self.trying(attempt)
-        samples = tuple(sample.key.sample for sample in trying)
-        deadline = trying[0].deadline + ahead
-        job = trying[0].job(samples, gateway, decode_address, deadline, self.queued_at + ahead)
-        wanted = trying[0].admitted.objective.ttft_ms
+        """Returns an attempt's job for the samples that still try it: the prompt, and tokens that were delivered.
+
+        An attempt that has a `body` has that in place of token ids. The server's clock is `ahead` s of ours.
+        """
+        trying, route, body = self.trying(attempt), attempt.route, attempt.body
+        sample, admitted = trying[0], trying[0].admitted
+        assert not sample.tokens or len(trying) == 1, "samples with tokens share no prompt"
+        sampling, wanted = admitted.sampling, admitted.objective.ttft_ms
+        if sampling.prompt_logprobs is not None and (self.prompt_scores is not None or sample.tokens):
+            sampling = structs.replace(sampling, prompt_logprobs=None)  # they have come
+        shared: dict[str, Any] = {
+            "request": self.id,
+            "attempt": attempt.number,
+            "sender": gateway,
+            "receiver": route.first(),
+            "prompt": structs.replace(sample.prompt, token_ids=[] if body else sample.ids(0, sample.length)),
+            "body": body,
+            "sampling": sampling,
+            "limits": admitted.limits,
+            "deadline": sample.deadline + ahead,
+            "queued_at": self.queued_at + ahead,
+            "samples": tuple(each.key.sample for each in trying),
+        }
         if wanted is not None:
-            job = structs.replace(job, due=self.received + wanted / 1000 + ahead)
-        if job.sampling.prompt_logprobs is None or (self.prompt_scores is None and not trying[0].tokens):
-            return job
-        return structs.replace(job, sampling=structs.replace(job.sampling, prompt_logprobs=None))  # they have come
+            shared["due"] = self.received + wanted / 1000 + ahead
+        if route.prefill:
+            return PrefillJob(**shared, decode_epoch=route.decode, decode_address=decode_address)
+        return DecodeJob(**shared)
 
     def piece(self, attempt: int, first: int) -> list[int] | None:
         """Returns ids for a worker that wants an attempt's prompt, from an index on; None: there are none for it."""

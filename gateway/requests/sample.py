@@ -6,14 +6,13 @@ that were delivered.
 """
 
 import enum
-from typing import Any
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from contracts.errors import IllegalMove
 from contracts.ids import AttemptKey, SampleKey
 from contracts.messages.gateway import REASON_DRAINING, STATE_HANDED_OFF, Alive, Emitted, Failed, Stages
-from contracts.messages.job import DecodeJob, PrefillJob, Prompt
+from contracts.messages.job import Prompt
 from contracts.messages.sampling import Limits, Sampling
 from contracts.scores import Scores
 from contracts.slo import NO_OBJECTIVE, Objective
@@ -178,33 +177,6 @@ class Sample:
             return None
         self.planned += 1
         return min(PLANNED_PAUSE * 2.0 ** (self.planned - 2), LONGEST_PAUSE) if self.planned > 1 else 0.0
-
-    def job(
-        self, samples: tuple[int, ...], gateway: str, decode_address: str, deadline: float, queued_at: float
-    ) -> PrefillJob | DecodeJob:
-        """Returns the attempt's job for `samples`, with prompt and delivered tokens. Times: the server's clock, s.
-
-        An attempt that has a `body` has that in their place.
-        """
-        assert self.attempt is not None and self.key.sample in samples
-        assert not self.tokens or len(samples) == 1, "samples with tokens share no prompt"
-        route, body = self.attempt.route, self.attempt.body
-        shared: dict[str, Any] = {
-            "request": self.key.request,
-            "attempt": self.attempt.number,
-            "sender": gateway,
-            "receiver": route.first(),
-            "prompt": structs.replace(self.prompt, token_ids=[] if body is not None else self.ids(0, self.length)),
-            "body": body,
-            "sampling": self.admitted.sampling,
-            "limits": self.admitted.limits,
-            "deadline": deadline,
-            "queued_at": queued_at,
-            "samples": samples,
-        }
-        if route.prefill:
-            return PrefillJob(**shared, decode_epoch=route.decode, decode_address=decode_address)
-        return DecodeJob(**shared)
 
     @property
     def length(self) -> int:

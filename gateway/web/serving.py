@@ -61,7 +61,7 @@ class Serving:
         tokens = sum(prompt.reserved for prompt in admitted.prompts)
         await self.admit(request, tokens)
         try:
-            opening = self.gateway.open(holdings(request), admitted.prompts, received, streaming)
+            opening = holdings(request).open(admitted.prompts, received, streaming)
             open = await until_gone(request.receive, opening)  # it may have to wait for its turn
         except ClientGone:
             return Response(status_code=GONE)

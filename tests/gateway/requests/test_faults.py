@@ -265,7 +265,7 @@ async def test_a_cancellation_is_repeated_until_it_is_acknowledged(serve: Serve)
     await asyncio.gather(task, return_exceptions=True)
     await until(lambda: not decode.holding, "an acknowledgement")
     assert len(decode.cancels) == 3
-    await until(lambda: len(running.gateway.requests._dispatch._cancels) == 0, "no open cancellation")
+    await until(lambda: len(running.gateway.requests._dispatch.notices._cancels) == 0, "no open cancellation")
 
 
 async def test_an_end_is_acknowledged_to_both_workers(running: Running) -> None:
@@ -280,7 +280,7 @@ async def test_a_client_that_does_not_read(serve: Serve, monkeypatch: pytest.Mon
     running = await serve("prefill", "decode")
     gateway = running.gateway
     admitted = await gateway.front().chat(_question())
-    (request,) = await gateway.open(gateway.holdings(), admitted.prompts, time.monotonic(), streaming=True)
+    (request,) = await gateway.holdings().open(admitted.prompts, time.monotonic(), streaming=True)
     (unread,) = request.streams
     await running.idle()
     with pytest.raises(Exception, match="too slowly"):
@@ -430,7 +430,7 @@ async def test_nothing_begins_behind_a_shutdown(serve: Serve) -> None:
     await running.gateway.drain()
     admitted = await front.chat(_question())
     with pytest.raises(APIError, match="shutting down"):
-        await running.gateway.open(running.gateway.holdings(), admitted.prompts, time.monotonic(), True)
+        await running.gateway.holdings().open(admitted.prompts, time.monotonic(), True)
 
 
 async def test_silence_is_bridged_by_comments(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

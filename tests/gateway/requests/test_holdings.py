@@ -26,7 +26,7 @@ async def test_its_end_ends_all_requests_once(serve: Serve) -> None:
     await running.add("decode", stalls_at=2)
     gateway, prompts = running.gateway, (await admitted(running)).prompts
     with gateway.holdings() as holdings:
-        requests = await gateway.open(holdings, prompts, time.monotonic(), streaming=True)
+        requests = await holdings.open(prompts, time.monotonic(), streaming=True)
         assert [request.id == holdings.id for request in requests] == [True, False] and len(gateway.requests) == 2
         holdings.end()
         assert len(gateway.requests) == 0
@@ -39,7 +39,7 @@ async def test_behind_its_end_nothing_begins(running: Running) -> None:
     gateway, prompts = running.gateway, (await admitted(running)).prompts
     holdings = gateway.holdings()
     holdings.end()
-    assert len(await gateway.open(holdings, prompts, time.monotonic(), streaming=True)) == 2
+    assert len(await holdings.open(prompts, time.monotonic(), streaming=True)) == 2
     assert len(gateway.requests) == 0 and await running.jobs() == 0
 
 

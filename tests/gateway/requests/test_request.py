@@ -7,7 +7,7 @@ import pytest
 
 from contracts.ids import SampleKey, Ticket
 from contracts.messages.gateway import Emitted, Stages
-from contracts.messages.job import Prompt
+from contracts.messages.job import DecodeJob, PrefillJob, Prompt
 from contracts.messages.sampling import Finish, Limits, Sampling
 from contracts.slo import NO_OBJECTIVE, SLO, Objective
 from gateway.errors import APIError
@@ -66,6 +66,15 @@ def test_the_first_job_is_for_all_samples() -> None:
     job = request.job(attempt, "g", "tcp://d", 50.0)
     assert (job.samples, job.attempt) == ((0, 1, 2), 1)
     assert job.prompt == Prompt([5, 6, 7], 3, "ab" * 16, 3)
+    assert isinstance(job, PrefillJob)
+    assert (job.decode_epoch, job.decode_address, job.receiver, job.sender) == (D, "tcp://d", P, "g")
+    assert (job.deadline, job.queued_at) == (request.samples[0].deadline + 50, request.queued_at + 50)
+
+
+def test_a_route_without_a_prefill_worker_is_a_job_for_the_decode_worker() -> None:
+    request = request_of(1)
+    job = request.job(request.begin(request.samples, Route("", D), 0.0), "g", "", 50.0)
+    assert isinstance(job, DecodeJob) and job.receiver == D
 
 
 def test_a_job_that_was_taken_is_taken_for_all() -> None:

@@ -18,7 +18,7 @@ from contracts.messages.gateway import (
     Stages,
     Way,
 )
-from contracts.messages.job import DecodeJob, PrefillJob, Prompt
+from contracts.messages.job import Prompt
 from contracts.messages.sampling import Finish, Limits, Sampling
 from gateway.requests.attempt import Attempt
 from gateway.requests.sample import (
@@ -146,18 +146,13 @@ def test_the_next_attempt_goes_on_behind_the_delivered_tokens() -> None:
     old = sample.abandon()
     assert old is not None and old.number == 1
     sample.begin(Attempt(2, Route(P, "other"), 2.0), 2.0)
-    job = sample.job((0,), "g", "tcp://other", 50.0, 1.0)
-    assert isinstance(job, PrefillJob)
-    assert (job.attempt, job.prompt) == (2, Prompt([5, 6, 7, 10, 11], 3))
-    assert (job.decode_epoch, job.decode_address, job.receiver) == ("other", "tcp://other", P)
+    assert sample.ids(0, sample.length) == [5, 6, 7, 10, 11]
     assert sample.emitted(D, said(2, [99]), 3.0) is None, "the old attempt is dead"
     assert new(sample.emitted(P, said(2, [12], attempt=2), 3.0)) == ([12], None)
 
 
 def test_the_short_path() -> None:
     sample = begun(Route("", D))
-    job = sample.job((0,), "g", "", 50.0, 1.0)
-    assert isinstance(job, DecodeJob) and job.receiver == D
     sample.started(D, 1, 1.0)
     assert state(sample) == "DECODE"
 

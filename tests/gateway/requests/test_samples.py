@@ -322,9 +322,7 @@ async def test_unread_tokens_are_bounded_for_each_sample(serve: Serve, monkeypat
     assert tokens(running, "dog") < 9
     body = parse_chat(b'{"messages": [{"role": "user", "content": "Hi!"}], "stream": true, "n": 2}')
     admitted = await running.gateway.front().chat(body)
-    (request,) = await running.gateway.open(
-        running.gateway.holdings(), admitted.prompts, time.monotonic(), streaming=True
-    )
+    (request,) = await running.gateway.holdings().open(admitted.prompts, time.monotonic(), streaming=True)
     await running.idle()
     first, second = request.streams
     read = second.unread()

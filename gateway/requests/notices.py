@@ -1,0 +1,72 @@
+"""Tells workers about attempts: which of their tokens are missing, which attempts are cancelled, which are over."""
+
+import time
+from collections.abc import Iterable, Iterator
+
+from contracts.ids import AttemptKey
+from contracts.messages.gateway import Question
+from gateway.requests.attempt import Attempt
+from gateway.requests.cancels import Cancels, Target
+from gateway.requests.sample import Sample
+from gateway.workers.connection import WorkerConnection
+from gateway.workers.directory import WorkerDirectory
+
+CANCEL_AFTER_DEADLINE_S = 30.0  # a cancellation is repeated so long behind its request's deadline; workers forget then
+
+
+class WorkerNotices:
+    """Sends notices to the workers that are connected, and repeats cancellations until they are acknowledged."""
+
+    def __init__(self, workers: WorkerDirectory) -> None:
+        self._workers = workers
+        self._cancels = Cancels()
+
+    def ask(self, samples: Iterable[Sample]) -> None:
+        """Asks both workers of each sample's attempt for its next tokens: one message for each worker."""
+        questions: dict[str, list[Question]] = {}
+        for sample in samples:
+            assert sample.attempt is not None
+            for epoch in sample.attempt.route.workers():
+                questions.setdefault(epoch, []).append(Question(sample.attempt_key, len(sample.tokens)))
+        for epoch, asked in questions.items():
+            if worker := self._workers.get(epoch):
+                worker.ask(asked)
+
+    def over(self, sample: Sample) -> None:
+        """Lets both workers forget a sample whose end they know."""
+        for worker in self._of(sample.attempt):
+            worker.ended(sample.attempt_key)
+
+    def cancel(self, sample: Sample, attempt: Attempt) -> None:
+        """Cancels a sample's attempt on both workers."""
+        now = time.monotonic()
+        until = max(sample.deadline, now) + CANCEL_AFTER_DEADLINE_S
+        key = AttemptKey(sample.key.request, sample.key.sample, attempt.number)
+        for worker in self._of(attempt):
+            worker.cancel(self._cancels.add(worker.epoch, key, now, until))
+
+    def repeat_cancels(self, now: float) -> None:
+        """Repeats the cancellations that are due."""
+        for epoch, key in self._cancels.due(now):
+            if worker := self._workers.get(epoch):
+                worker.cancel(key)
+
+    def acknowledged(self, worker: WorkerConnection, key: AttemptKey) -> bool:
+        """Notes that a worker has answered for an attempt; returns whether it was cancelled there."""
+        return self._cancels.acknowledged(worker.epoch, key)
+
+    def stale(self, worker: WorkerConnection, key: AttemptKey, ended: bool) -> None:
+        """Tells a worker that a sequence of its is over, unless a cancellation is on its way already."""
+        if ended:
+            worker.ended(key)
+        elif Target(worker.epoch, key.of) not in self._cancels:
+            worker.cancel(key)
+
+    def worker_gone(self, epoch: str) -> None:
+        """Forgets the cancellations on a dead worker."""
+        self._cancels.worker_gone(epoch)
+
+    def _of(self, attempt: Attempt | None) -> Iterator[WorkerConnection]:
+        for epoch in attempt.route.workers() if attempt is not None else ():
+            if worker := self._workers.get(epoch):
+                yield worker

@@ -1,0 +1,151 @@
+"""Accounts for what this gateway's requests mean for workers: their load, their expected KV, and forecasts."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from msgspec import structs
+
+from contracts.ids import Ticket
+from gateway.reports.metrics import Metrics
+from gateway.reports.predictions import Forecast
+from gateway.requests.attempt import Attempt
+from gateway.requests.entrance import Entrance, seconds_of
+from gateway.requests.request import Request
+from gateway.requests.sample import Sample
+from gateway.requests.verdict import SLOWER
+from gateway.workers.connection import WorkerConnection
+from gateway.workers.demand import Demand
+from gateway.workers.directory import WorkerDirectory
+from gateway.workers.kinds import kind_of
+from gateway.workers.prompt_keys import PromptKeys, prompt_keys
+from gateway.workers.route import Asked, Choice, Route
+from gateway.workers.standing import Look
+from pricing.backlog import Ahead, owner_of
+from pricing.standing import Standing
+
+FIRST_OUTPUT_TOKENS = 128.0  # of an answer, while none has ended
+OUTPUT_TOKENS_WEIGHT = 0.02  # of an answer that has ended in the moving average
+MAX_HASHED_TOKENS = 2048  # of an answer whose blocks' keys are computed, in some 150 µs on the event loop
+
+
+class WorkerLoad:
+    """Counts samples by worker from their attempt's beginning to its end, and describes samples to the router."""
+
+    def __init__(self, workers: WorkerDirectory, entrance: Entrance, metrics: Metrics) -> None:
+        self._workers = workers
+        self._entrance = entrance
+        self._metrics = metrics
+        self._output_tokens = FIRST_OUTPUT_TOKENS  # of an answer, as a moving average
+        self.demand = Demand(time.monotonic())
+
+    def asked(self, samples: Sequence[Sample]) -> Asked:
+        """Returns what the router has to know of these samples of one prompt."""
+        sample = samples[0]
+        admitted = sample.admitted
+        left = admitted.limits.max_tokens - len(sample.tokens)
+        return Asked(
+            tokens=len(sample.prompt.token_ids) + len(sample.tokens),
+            adapter=sample.prompt.adapter,
+            keys=admitted.keys,
+            samples=len(samples),
+            owner=owner_of(sample.prompt.tenant, sample.prompt.weight),
+            output_tokens=max(1, min(left, round(self._output_tokens))),
+            tpots=self._entrance.wanted.of_all(),
+            tpot=seconds_of(admitted.objective) / SLOWER,
+        )
+
+    def forecast(self, choice: Choice) -> Forecast | None:
+        """Returns when a choice's first token is due by its workers' costs; None where they are not known."""
+        worker = self._workers.get(choice.route.first())
+        if choice.ttft is None or worker is None:
+            return None
+        return Forecast(kind_of(worker.record), choice.ttft, choice.seconds)
+
+    def begins(self, request: Request, samples: Sequence[Sample], choice: Choice) -> Attempt:
+        """Begins an attempt on a route, and counts it there."""
+        route, now = choice.route, time.monotonic()
+        attempt = request.begin(samples, route, now)
+        self._entrance.begins(samples, route.decode)
+        owner = owner_of(samples[0].prompt.tenant, samples[0].prompt.weight)
+        self._entrance.pace.begins(request.id, choice.tokens, owner, now)
+        if (forecast := self.forecast(choice)) is not None:
+            attempt.forecast, attempt.expected = forecast, self._metrics.predictions.expected(forecast)
+        self._metrics.placed("handoff" if route.prefill else "short")
+        placed = request.id, attempt.number
+        for sample in samples:
+            sample.counted = set(route.workers())
+        for worker in self._on(route):
+            worker.ours += len(samples)
+            if worker.epoch == route.first():
+                worker.computes(placed, Ahead(choice.tokens, choice.start, owner))
+            else:
+                worker.awaits(placed, choice.tokens + choice.start)
+            self._expect_blocks(worker, samples[0].admitted.keys)
+        return attempt
+
+    def queued(self, request: Request, attempt: Attempt, ticket: Ticket) -> None:
+        """Notes the place of an attempt's job on its worker's stream."""
+        if (first := self._workers.get(attempt.route.first())) is not None:
+            first.queued((request.id, attempt.number), ticket)
+
+    def first_token(self, request: Request, attempt: Attempt, now: float) -> None:
+        """Compares the forecast of a request's first attempt with its first token, once."""
+        self._entrance.pace.ends(request.id, now, came=True)
+        if (worker := self._workers.get(attempt.route.first())) is not None:
+            worker.computed((request.id, attempt.number), now)
+        if attempt.number == 1 and attempt.forecast is not None:
+            before, measured = attempt.begun - request.received, now - request.received
+            self._metrics.predictions.learn(attempt.forecast, attempt.expected, before, measured)
+        attempt.forecast = None
+
+    def handed_off(self, sample: Sample) -> None:
+        """Takes a sample off its prefill worker: its decode worker has it."""
+        self._uncount(sample, {sample.route.prefill}, sample.attempt)
+        if sample.attempt is not None and (worker := self._workers.get(sample.route.decode)) is not None:
+            worker.settles((sample.key.request, sample.attempt.number))
+
+    def gives_up(self, sample: Sample, attempt: Attempt) -> None:
+        """Takes a sample off the workers of an attempt that it has given up."""
+        self._entrance.ends(sample)
+        for worker in self._on(attempt.route):
+            worker.settles((sample.key.request, attempt.number))
+        self._uncount(sample, sample.counted, None)
+
+    def ends(self, sample: Sample) -> None:
+        """Takes a sample that has ended off its workers, and learns from the length of its answer."""
+        self._entrance.ends(sample)
+        if sample.tokens:
+            self._output_tokens += OUTPUT_TOKENS_WEIGHT * (len(sample.tokens) - self._output_tokens)
+            self._expect_answer(sample)
+        self._uncount(sample, sample.counted, sample.attempt)
+
+    async def standing(self) -> Standing:
+        """Describes the workers' standing and their demand, with turns for other tasks in between."""
+        look = Look(self._workers, self.demand, time.monotonic())
+        for _ in look.steps():
+            await asyncio.sleep(0)
+        return look.standing(self._entrance.gate.tokens)
+
+    def _expect_blocks(self, worker: WorkerConnection, keys: PromptKeys) -> None:
+        """Counts a prompt's blocks as kept by its worker already: prompts that begin alike may follow at once."""
+        worker.kept.expects(keys.get(worker.record.block_tokens, ()), time.monotonic())
+
+    def _expect_answer(self, sample: Sample) -> None:
+        """Counts an answer's blocks as kept by its decode worker: its client may go on from it at once."""
+        worker = self._workers.get(sample.route.decode)
+        prompt = structs.replace(sample.prompt, token_ids=sample.prompt.token_ids + sample.tokens[:-1])
+        if worker is not None and sample.admitted.keys and len(prompt.token_ids) <= MAX_HASHED_TOKENS:
+            self._expect_blocks(worker, prompt_keys(prompt, [worker.record.block_tokens]))
+
+    def _uncount(self, sample: Sample, workers: set[str], attempt: Attempt | None) -> None:
+        """Takes a sample, and its attempt if it still has one, out of the load of these workers."""
+        for epoch in sample.counted & workers:
+            if worker := self._workers.get(epoch):
+                worker.ours -= 1
+                if attempt is not None:
+                    worker.settles((sample.key.request, attempt.number))
+        sample.counted = sample.counted - workers
+
+    def _on(self, route: Route) -> list[WorkerConnection]:
+        return [worker for epoch in route.workers() if (worker := self._workers.get(epoch)) is not None]
