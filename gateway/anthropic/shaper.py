@@ -19,6 +19,7 @@ class MessageShaper(OneAnswerShaper[Event]):
 
     def __init__(self, model: str, body: MessagesRequest, request: Request) -> None:
         super().__init__(encoded)
+        self._id = request.id
         self._sample = request.samples[0]
         hides = getattr(body.thinking, "display", None) == "omitted"
         cut = body.max_tokens > self._sample.admitted.limits.max_tokens
@@ -38,6 +39,10 @@ class MessageShaper(OneAnswerShaper[Event]):
         """Yields the end of what is open, the reason of the end, and the usage."""
         yield self._joined(self._shape.end(self._finish, _sequence(self._stop_reason), self._usage()))
 
+    def failure(self, error: APIError) -> bytes:
+        """Returns the last event of a stream that has failed."""
+        return b"event: error\ndata: %s\n\n" % msgspec.json.encode(error.anthropic_body(self._id))
+
     async def whole(self, answers: Sequence[Answer]) -> MessageAnswer:
         """Returns the whole answer."""
         (answer,) = answers
@@ -51,11 +56,6 @@ class MessageShaper(OneAnswerShaper[Event]):
             cache_read_input_tokens=cached,
             output_tokens=len(self._sample.tokens),
         )
-
-
-def failure(error: APIError, request: str) -> bytes:
-    """Returns the last event of a stream that has failed; `request` is the request's id."""
-    return b"event: error\ndata: %s\n\n" % msgspec.json.encode(error.anthropic_body(request))
 
 
 def _sequence(reason: int | str | None) -> str | None:

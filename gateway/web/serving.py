@@ -20,7 +20,7 @@ from gateway.service import Gateway
 from gateway.web.body import BodyRoom, parsed, read_body
 from gateway.web.disconnect import ClientGone, until_gone
 from gateway.web.pieced_answer import PiecedAnswer
-from gateway.web.sse import EventStream, openai_end
+from gateway.web.sse import EventStream
 from gateway.web.timing import server_timing
 
 GONE = 499  # the client closed the connection; nobody reads this status
@@ -55,7 +55,6 @@ class Serving:
         received: float,
         streaming: bool,
         shape: Callable[[list[Open]], Shaper],
-        end: Callable[[APIError], bytes] = openai_end,
     ) -> Response:
         """Answers what was admitted, at once or with events, in the shape that `shape` makes. Raises `APIError`."""
         tokens = sum(prompt.reserved for prompt in admitted.prompts)
@@ -67,15 +66,16 @@ class Serving:
             return Response(status_code=GONE)
         streams = [stream for one in open for stream in one.streams]
         parsers = [admitted.parser() for _ in streams]
+        shaper = shape(open)
         if streaming:
             return EventStream(
-                partial(send_events, streams, parsers, shape(open)),
+                partial(send_events, streams, parsers, shaper),
                 headers=partial(server_timing, open),
                 refuse=partial(self.refuse, request),
-                end=end,
+                end=shaper.failure,
                 broke=partial(self._report, request),
             )
-        return await self.whole(request, open, collect(streams, parsers, shape(open)))
+        return await self.whole(request, open, collect(streams, parsers, shaper))
 
     async def whole(self, request: Request, open: list[Open], answer: Coroutine[Any, Any, Any]) -> Response:
         """Answers with what `answer` returns, at once, and ends the request's holdings. Raises `APIError`."""

@@ -8,17 +8,12 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.errors import APIError
-from gateway.openai.answers.replies import DONE, AnswerWriter, event
+from gateway.openai.answers.replies import AnswerWriter
 from gateway.web.direct import BodyWriter, body_writer
 from gateway.web.disconnect import ClientGone, until_gone
 
 MAX_UNREAD_S = 60.0  # that a client may leave events unread
 log = logging.getLogger("baton.gateway")
-
-
-def openai_end(error: APIError) -> bytes:
-    """Returns the last events of an OpenAI stream that has failed."""
-    return event(error.body()) + DONE
 
 
 class EventStream(Response):

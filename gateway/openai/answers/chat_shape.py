@@ -7,10 +7,11 @@ from typing import Any
 
 from contracts.messages.sampling import Finish
 from contracts.scores import Scores
+from gateway.errors import APIError
 from gateway.openai.answers.best import best
 from gateway.openai.answers.logprobs import Scored, of_chat
 from gateway.openai.answers.parts import Answers, ended
-from gateway.openai.answers.replies import COMMENT, Answer
+from gateway.openai.answers.replies import COMMENT, Answer, failure_events
 from gateway.openai.answers.text_template import TextTemplate
 from gateway.openai.answers.thoughts import Thoughts
 from gateway.openai.bodies.schemas import ChatRequest
@@ -79,6 +80,9 @@ class ChatShape:
     async def end(self) -> AsyncIterator[bytes]:
         """Yields the usage if wanted, and the end."""
         yield self._answers.last(self._thoughts.total())
+
+    def failure(self, error: APIError) -> bytes:
+        return failure_events(error)
 
     async def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """Returns the whole answer."""

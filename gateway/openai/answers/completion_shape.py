@@ -5,10 +5,11 @@ from functools import partial
 from typing import Any
 
 from contracts.scores import Scores
+from gateway.errors import APIError
 from gateway.openai.answers.best import best
 from gateway.openai.answers.logprobs import CompletionLogprobs, Scored
 from gateway.openai.answers.parts import Answers, ended
-from gateway.openai.answers.replies import COMMENT, Answer
+from gateway.openai.answers.replies import COMMENT, Answer, failure_events
 from gateway.openai.answers.text_template import TextTemplate
 from gateway.openai.bodies.schemas import CompletionRequest
 from gateway.output.parts import Content, Part
@@ -69,6 +70,9 @@ class CompletionShape:
     async def end(self) -> AsyncIterator[bytes]:
         """Yields the usage if wanted, and the end."""
         yield self._answers.last()
+
+    def failure(self, error: APIError) -> bytes:
+        return failure_events(error)
 
     async def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """Returns the whole answer."""

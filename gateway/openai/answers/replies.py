@@ -8,6 +8,7 @@ import msgspec
 
 from contracts.messages.sampling import Finish
 from contracts.scores import Scores
+from gateway.errors import APIError
 from gateway.output.parts import CallArguments, CallBegins, Content, OutputParser, Part, Reasoning
 from gateway.requests.reader import Reader
 from gateway.requests.stream import Delta, Stream
@@ -87,6 +88,10 @@ class Shaper(Protocol):
         """Yields the last events of the stream."""
         ...
 
+    def failure(self, error: APIError) -> bytes:
+        """Returns the last events of a stream that has failed."""
+        ...
+
     async def whole(self, answers: Sequence[Answer]) -> Any:
         """Returns the body that has all answers."""
         ...
@@ -111,6 +116,11 @@ class AnswerWriter(Protocol):
 def event(data: Mapping[str, Any]) -> bytes:
     """Returns `data` as one server-sent event."""
     return b"data: " + msgspec.json.encode(data) + b"\n\n"
+
+
+def failure_events(error: APIError) -> bytes:
+    """Returns the last events of an OpenAI stream that has failed."""
+    return event(error.body()) + DONE
 
 
 def parsed(parser: OutputParser, delta: Delta) -> Sequence[Part]:

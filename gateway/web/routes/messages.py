@@ -1,7 +1,6 @@
 """Serves Anthropic's Messages API."""
 
 import time
-from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -9,14 +8,14 @@ from starlette.responses import Response
 from gateway.anthropic.bodies import parse_count, parse_messages
 from gateway.anthropic.events import Event, MessageAnswer, TokenCount
 from gateway.anthropic.schemas import CountTokensRequest, MessagesRequest
-from gateway.anthropic.shaper import MessageShaper, failure
+from gateway.anthropic.shaper import MessageShaper
 from gateway.anthropic.translation import NAMES, chat_of
 from gateway.errors import named
 from gateway.openai.bodies.schemas import ChatRequest
 from gateway.openai.tokens import MOST
 from gateway.requests.request import Request as Open
 from gateway.web.endpoint import Endpoint
-from gateway.web.serving import Serving, caller, holdings, reply
+from gateway.web.serving import Serving, caller, reply
 
 
 def endpoints(serving: Serving) -> list[Endpoint]:
@@ -32,8 +31,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
         def shape(requests: list[Open]) -> MessageShaper:
             return MessageShaper(body.model or gateway.model, body, requests[0])
 
-        end = partial(failure, request=holdings(request).id)
-        return await serving.answer(request, admitted, received, bool(body.stream), shape, end)
+        return await serving.answer(request, admitted, received, bool(body.stream), shape)
 
     async def count(request: Request) -> Response:
         chat, front = await serving.read(request, _counted), gateway.front()
