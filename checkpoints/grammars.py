@@ -14,10 +14,10 @@ from checkpoints.vocabulary.reading import tokenizer_of
 from checkpoints.vocabulary.settings import named_tokens, read_object, settings_of
 from contracts.errors import BatonError, ModelError
 
-GRAMMAR_BYTES = 1 << 18
+MAX_GRAMMAR_BYTES = 1 << 18
 """UTF-8 bytes of a grammar, at most."""
 
-LIMITS = LLParserLimits(
+PARSER_LIMITS = LLParserLimits(
     initial_lexer_fuel=1_000_000,  # some 20 ms, when it is compiled
     step_lexer_fuel=100_000,  # some 10 ms, for one token
     step_max_items=10_000,  # some 30 ms, for one token of the most ambiguous grammar
@@ -75,7 +75,7 @@ def _with_known_decoder(source: str) -> str:
 
 def compiled(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
     """Returns a matcher at the beginning of a text. Raises `GrammarError`. Other threads run meanwhile."""
-    matcher = LLMatcher(tokenizer, grammar, limits=LIMITS, log_level=0)
+    matcher = LLMatcher(tokenizer, grammar, limits=PARSER_LIMITS, log_level=0)
     refuse_error(matcher)
     return matcher
 

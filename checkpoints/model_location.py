@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from checkpoints.gguf.unpacking import SHARD_NAME_REGEX, unpacked
-from checkpoints.vocabulary.files import SENTENCEPIECE, TIKTOKEN
-from checkpoints.weight_files import SINGLE, weight_files, without_weights
+from checkpoints.vocabulary.files import SENTENCEPIECE_FILE, TIKTOKEN_FILE
+from checkpoints.weight_files import SINGLE_FILE, weight_files, without_weights
 from contracts.errors import ModelError
 from infra.process.status import Progress
 
-HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::([\w.-]+))?")
+HUB_ID_REGEX = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::([\w.-]+))?")
 """Behind a colon stands which of a repository's GGUF files is meant: its name, or a part of it such as Q4_K_M."""
 
-DESCRIPTION = ("*.json", "*.jinja", SENTENCEPIECE, TIKTOKEN)
+DESCRIPTION_PATTERNS = ("*.json", "*.jinja", SENTENCEPIECE_FILE, TIKTOKEN_FILE)
 """Names of files that are downloaded beside the weights, which `checkpoints.weight_files` names."""
-CODE = ("*.py",)
+CODE_PATTERNS = ("*.py",)
 """Names of files with code, which is downloaded only where it is trusted."""
-LEFT = ("*/*.json", "consolidated*")
+IGNORED_PATTERNS = ("*/*.json", "consolidated*")
 """Names of files that repeat the model in another format."""
 
 
@@ -37,7 +37,7 @@ def directory_of(model: str, option: str = "--model") -> Path | None:
         return unpacked(path)
     if model and path.exists():
         raise ModelError(f"{option}: {model!r}: is a file; give the directory that holds config.json, or a .gguf")
-    if HUB_ID.fullmatch(model) is None:
+    if HUB_ID_REGEX.fullmatch(model) is None:
         raise ModelError(f"{option}: {model!r}: there is no such directory, and a hub id looks like owner/name")
     return None
 
@@ -45,7 +45,7 @@ def directory_of(model: str, option: str = "--model") -> Path | None:
 def locate(
     model: str,
     progress: Progress = lambda stage, percent: None,
-    patterns: Sequence[str] = DESCRIPTION,
+    patterns: Sequence[str] = DESCRIPTION_PATTERNS,
     weights: bool = True,
 ) -> Path:
     """Returns the directory of `model`. Of a hub id it downloads the files that match `patterns`, and the `weights`.
@@ -60,7 +60,7 @@ def _download(model: str, progress: Progress, patterns: Sequence[str], weights: 
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    match = HUB_ID.fullmatch(model)
+    match = HUB_ID_REGEX.fullmatch(model)
     assert match is not None
     repository, wanted = match.groups()
     progress("downloading", 0.0)
@@ -71,14 +71,14 @@ def _download(model: str, progress: Progress, patterns: Sequence[str], weights: 
             names = [str(path.relative_to(whole)) for path in whole.rglob("*.gguf")]
             return unpacked(whole / _chosen([name for name in names if wanted in name], model)[0])
         quiet = _bars(lambda stage, percent: None)  # a few megabytes, which would be 100 % before the weights begin
-        directory = Path(fetch(allow_patterns=[*patterns], ignore_patterns=[*LEFT], tqdm_class=quiet))
+        directory = Path(fetch(allow_patterns=[*patterns], ignore_patterns=[*IGNORED_PATTERNS], tqdm_class=quiet))
         fetch = partial(fetch, revision=directory.name)  # the same commit
         if not (directory / "config.json").is_file():
             fetch(allow_patterns=_chosen(HfApi().list_repo_files(repository, revision=directory.name), model))
         elif weights:
             files = weight_files(directory)
             fetch(allow_patterns=sorted(files))
-            if files == {SINGLE: set()} and not (directory / SINGLE).is_file():
+            if files == {SINGLE_FILE: set()} and not (directory / SINGLE_FILE).is_file():
                 names = HfApi().list_repo_files(repository, revision=directory.name)
                 raise ModelError(f"--model: {model!r}: the repository {without_weights(names)}")
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:

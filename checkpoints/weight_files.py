@@ -10,9 +10,9 @@ from pathlib import Path
 
 from contracts.errors import ModelError
 
-SINGLE = "model.safetensors"
-INDEX = "model.safetensors.index.json"
-PICKLES = (".bin", ".pt", ".pth")
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+PICKLE_SUFFIXES = (".bin", ".pt", ".pth")
 
 
 class WeightsMissing(ModelError):
@@ -29,23 +29,25 @@ def weight_files(directory: Path) -> dict[str, set[str]]:
     The files need not be there yet. Raises `WeightsMissing` for an index that is broken.
     """
     try:
-        source = (directory / INDEX).read_bytes()
+        source = (directory / INDEX_FILE).read_bytes()
     except FileNotFoundError:
-        return {SINGLE: set()}
+        return {SINGLE_FILE: set()}
     except OSError as error:
-        raise WeightsMissing(directory, f"has a {INDEX} that cannot be read: {error.strerror}") from None
+        raise WeightsMissing(directory, f"has a {INDEX_FILE} that cannot be read: {error.strerror}") from None
     try:
         places = json.loads(source)["weight_map"]
         files: dict[str, set[str]] = {}
         for tensor, file in places.items():
             files.setdefault(file, set()).add(tensor)
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise WeightsMissing(directory, f"has a {INDEX} without a weight_map: not an index of safetensors") from None
+        raise WeightsMissing(
+            directory, f"has a {INDEX_FILE} without a weight_map: not an index of safetensors"
+        ) from None
     if not files:
-        raise WeightsMissing(directory, f"has a {INDEX} whose weight_map is empty")
+        raise WeightsMissing(directory, f"has a {INDEX_FILE} whose weight_map is empty")
     for file in files:
         if not isinstance(file, str) or Path(file).name != file:
-            raise WeightsMissing(directory, f"has a {INDEX} that points outside of its directory: {file}")
+            raise WeightsMissing(directory, f"has a {INDEX_FILE} that points outside of its directory: {file}")
     return files
 
 
@@ -53,7 +55,7 @@ def present_weight_files(directory: Path) -> dict[Path, set[str]]:
     """Returns what `weight_files` does, by path. Raises `WeightsMissing` for files that are not there, too."""
     files = weight_files(directory)
     missing = sorted(file for file in files if not (directory / file).is_file())
-    if missing == [SINGLE] and not files[SINGLE]:
+    if missing == [SINGLE_FILE] and not files[SINGLE_FILE]:
         raise WeightsMissing(directory, without_weights(path.name for path in directory.iterdir()))
     if missing:
         raise WeightsMissing(directory, f"lacks {missing[0]}, which its index names ({len(missing)} missing)")
@@ -63,10 +65,10 @@ def present_weight_files(directory: Path) -> dict[Path, set[str]]:
 def without_weights(names: Iterable[str]) -> str:
     """Says what a directory, or a repository, of files with these `names` has in place of weights that are read."""
     there = sorted(names)
-    lacks = f"has no {SINGLE} and no {INDEX}"
+    lacks = f"has no {SINGLE_FILE} and no {INDEX_FILE}"
     if own := next((name for name in there if name.startswith("consolidated") and name.endswith(".safetensors")), None):
         return f"{lacks}: {own} has the weights under their maker's own names; transformers' names are what is read"
-    if pickle := next((name for name in there if name.endswith(PICKLES)), None):
+    if pickle := next((name for name in there if name.endswith(PICKLE_SUFFIXES)), None):
         return f"{lacks}; {pickle} is a pickle, and pickled weights are not read"
     if any(name.endswith(".gguf") for name in there):
         return f"{lacks}; of its GGUF files one is named behind a colon, such as owner/name:Q4_K_M"

@@ -14,13 +14,15 @@ from typing import Any
 
 from checkpoints.weight_files import WeightsMissing, weight_files
 
-LENGTH = struct.Struct("<Q")
+HEADER_LENGTH = struct.Struct("<Q")
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
-FLOATS = ("F32", "BF16", "F16")
-BESIDE_THE_TEXT = re.compile(r"(^|\.)(vision|visual|image|audio|speech|multi_modal|mm_|mtp|embed_vision|embed_audio)")
+FLOAT_DTYPES = ("F32", "BF16", "F16")
+NON_TEXT_TENSOR_REGEX = re.compile(
+    r"(^|\.)(vision|visual|image|audio|speech|multi_modal|mm_|mtp|embed_vision|embed_audio)"
+)
 """Names of tensors that a checkpoint may have beside its language model, which a worker may leave unread."""
-LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
-TABLE = re.compile(r"(embed\w*|wte|word_embeddings|lm_head)\.weight$")
+LAYER_REGEX = re.compile(r"(?:^|\.)layers\.(\d+)\.")
+TOKEN_TABLE_REGEX = re.compile(r"(embed\w*|wte|word_embeddings|lm_head)\.weight$")
 """Names of tensors with a row for each token of the vocabulary: embeddings, and output layers, which may be tied."""
 
 
@@ -46,8 +48,8 @@ def read_header(path: Path) -> tuple[dict[str, StoredTensor], int]:
     """
     with path.open("rb") as file:
         size = path.stat().st_size
-        (length,) = LENGTH.unpack(file.read(LENGTH.size).ljust(LENGTH.size, b"\0"))
-        if not 0 < length <= min(MAX_HEADER_BYTES, size - LENGTH.size):
+        (length,) = HEADER_LENGTH.unpack(file.read(HEADER_LENGTH.size).ljust(HEADER_LENGTH.size, b"\0"))
+        if not 0 < length <= min(MAX_HEADER_BYTES, size - HEADER_LENGTH.size):
             raise EOFError
         try:
             header: dict[str, Any] = json.loads(file.read(length))
@@ -58,7 +60,7 @@ def read_header(path: Path) -> tuple[dict[str, StoredTensor], int]:
             }
         except (KeyError, TypeError, IndexError, AttributeError) as error:
             raise ValueError("no header of tensors") from error
-    return tensors, LENGTH.size + length
+    return tensors, HEADER_LENGTH.size + length
 
 
 def least_bytes(directory: Path, dtype: str, quantization: str) -> int:
@@ -75,7 +77,7 @@ def least_bytes(directory: Path, dtype: str, quantization: str) -> int:
     except (OSError, EOFError, ValueError, WeightsMissing):
         return 0
     sizes = _sizes_read(headers, layers, float_bytes(dtype, quantization))
-    tables = [size for name, size in sizes.items() if TABLE.search(name)]
+    tables = [size for name, size in sizes.items() if TOKEN_TABLE_REGEX.search(name)]
     return int(sum(sizes.values()) - sum(tables) + max(tables, default=0))
 
 
@@ -102,8 +104,8 @@ def _sizes_read(headers: list[dict[str, StoredTensor]], layers: Any, bytes_of_fl
         begin = 0
         for name, tensor in sorted(header.items(), key=lambda item: item[1].end):
             size, begin = tensor.end - begin, tensor.end
-            layer = LAYER.search(name)
+            layer = LAYER_REGEX.search(name)
             behind = layer is not None and isinstance(layers, int) and int(layer[1]) >= layers
-            if not behind and not BESIDE_THE_TEXT.search(name):
-                sizes[name] = tensor.values * bytes_of_float if tensor.kind in FLOATS else size
+            if not behind and not NON_TEXT_TENSOR_REGEX.search(name):
+                sizes[name] = tensor.values * bytes_of_float if tensor.kind in FLOAT_DTYPES else size
     return sizes

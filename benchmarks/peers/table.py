@@ -11,7 +11,7 @@ from benchmarks.limits.workloads import EXPERTS_TARGETS, LIMIT_TARGETS, QUANTIZE
 from benchmarks.peers.process import PeerProcess
 from benchmarks.peers.rounds import Results
 from contracts.kinds import Quantization
-from engine.start.sizing import CPU_STEP
+from engine.start.sizing import CPU_STEP_TOKENS
 
 HEADS = {
     "none": "",
@@ -40,7 +40,7 @@ class Measured:
         return [system.name for system in self.systems]
 
     def limit(self, workload: Workload) -> float:
-        return workload.rate(floor(workload, self.machine, self.work, CPU_STEP).total)
+        return workload.rate(floor(workload, self.machine, self.work, CPU_STEP_TOKENS).total)
 
     def header(self) -> list[str]:
         versions = "; ".join(

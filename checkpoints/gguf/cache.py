@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-MOST_BYTES = 1 << 30
+MAX_CACHE_BYTES = 1 << 30
 """What may stay in all; a tokenizer of 260,000 words takes about 30 MB."""
-MOST_SECONDS = 90 * 86400.0
+MAX_UNUSED_S = 90 * 86400.0
 """A directory that nobody has used for longer goes, whatever room there is."""
-YOUNGEST = 3600.0
+MIN_AGE_S = 3600.0
 """Seconds in which a directory is left alone: its maker may not hold it yet."""
-GONE = ".gone-"
+REMOVED_PREFIX = ".gone-"
 """How directories that are being removed are called."""
 _held: dict[tuple[int, int], int] = {}  # open for as long as this process lives, by device and inode: each holds a lock
 
@@ -60,19 +60,19 @@ def hold(directory: Path) -> bool:
 
 
 def trim(place: Path, now: float | None = None) -> list[Path]:
-    """Removes directories of `place` that were not used lately, and then the least recently used beyond `MOST_BYTES`.
+    """Removes and returns unused directories: old ones, and the least recently used beyond `MAX_CACHE_BYTES`.
 
-    `now` is in seconds since 1970. Returns those that it has removed.
+    `now` is in seconds since 1970.
     """
     now = time.time() if now is None else now
     _sweep(place, now)
-    there = sorted((each for each in _used(place) if not each[1].name.startswith(GONE)), reverse=True)
+    there = sorted((each for each in _used(place) if not each[1].name.startswith(REMOVED_PREFIX)), reverse=True)
     removed, total = [], 0
     for used, directory in there:
         size = _size(directory)
         total += size
         old = now - used
-        if old > YOUNGEST and (old > MOST_SECONDS or total > MOST_BYTES) and _remove(directory):
+        if old > MIN_AGE_S and (old > MAX_UNUSED_S or total > MAX_CACHE_BYTES) and _remove(directory):
             removed.append(directory)
             total -= size
     return removed
@@ -104,7 +104,7 @@ def _remove(directory: Path) -> bool:
         return False
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        hidden = Path(tempfile.mkdtemp(prefix=GONE, dir=directory.parent))
+        hidden = Path(tempfile.mkdtemp(prefix=REMOVED_PREFIX, dir=directory.parent))
         directory.rename(hidden)
     except OSError:  # somebody uses it, or it cannot be renamed
         return False
@@ -117,7 +117,7 @@ def _remove(directory: Path) -> bool:
 def _sweep(place: Path, now: float) -> None:
     """Removes what somebody who ended has left behind while it removed it."""
     for used, directory in list(_used(place)):
-        if directory.name.startswith(GONE) and now - used > YOUNGEST:
+        if directory.name.startswith(REMOVED_PREFIX) and now - used > MIN_AGE_S:
             shutil.rmtree(directory, ignore_errors=True)
 
 

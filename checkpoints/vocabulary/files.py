@@ -5,11 +5,11 @@ from pathlib import Path
 
 from contracts.errors import ModelError
 
-HUGGING_FACE = "tokenizer.json"
-TEKKEN = "tekken.json"
-TIKTOKEN = "tiktoken.model"
-SENTENCEPIECE = "tokenizer.model"
-FILES = (HUGGING_FACE, TEKKEN, TIKTOKEN, SENTENCEPIECE)
+HUGGING_FACE_FILE = "tokenizer.json"
+TEKKEN_FILE = "tekken.json"
+TIKTOKEN_FILE = "tiktoken.model"
+SENTENCEPIECE_FILE = "tokenizer.model"
+TOKENIZER_FILES = (HUGGING_FACE_FILE, TEKKEN_FILE, TIKTOKEN_FILE, SENTENCEPIECE_FILE)
 
 
 class TokenizerMissing(ModelError):
@@ -22,13 +22,13 @@ class TokenizerMissing(ModelError):
 
 def tokenizer_file(directory: Path) -> Path:
     """Returns the file that a model's tokenizer is read from. Raises `TokenizerMissing`."""
-    for name in FILES:
+    for name in TOKENIZER_FILES:
         if (directory / name).is_file():
             return directory / name
     raise TokenizerMissing(directory, _without(path.name for path in directory.glob("*")))
 
 
 def _without(names: Iterable[str]) -> str:
-    lacks = f"has no {HUGGING_FACE}, and no {', '.join(FILES[1:-1])} or {FILES[-1]} either"
+    lacks = f"has no {HUGGING_FACE_FILE}, and no {', '.join(TOKENIZER_FILES[1:-1])} or {TOKENIZER_FILES[-1]} either"
     other = next((name for name in sorted(names) if name.endswith((".tiktoken", "vocab.json", "vocab.txt"))), None)
     return f"{lacks}; {other} is not read" if other else lacks

@@ -3,7 +3,7 @@
 import struct
 from collections.abc import Iterator
 
-VARINT, FIXED_64, BYTES, FIXED_32 = 0, 1, 2, 5
+VARINT_TYPE, FIXED_64_TYPE, BYTES_TYPE, FIXED_32_TYPE = 0, 1, 2, 5
 
 
 def fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
@@ -12,14 +12,14 @@ def fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
     while at < len(data):
         key, at = _varint(data, at)
         kind = key & 7
-        if kind == VARINT:
+        if kind == VARINT_TYPE:
             number, at = _varint(data, at)
             yield key >> 3, number
             continue
-        if kind == BYTES:
+        if kind == BYTES_TYPE:
             size, at = _varint(data, at)
-        elif kind in (FIXED_32, FIXED_64):
-            size = 4 if kind == FIXED_32 else 8
+        elif kind in (FIXED_32_TYPE, FIXED_64_TYPE):
+            size = 4 if kind == FIXED_32_TYPE else 8
         else:
             raise ValueError(f"a field of kind {kind}")
         if at + size > len(data):

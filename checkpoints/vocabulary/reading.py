@@ -10,7 +10,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from checkpoints.vocabulary.files import HUGGING_FACE, TEKKEN, TIKTOKEN, tokenizer_file
+from checkpoints.vocabulary.files import HUGGING_FACE_FILE, TEKKEN_FILE, TIKTOKEN_FILE, tokenizer_file
 from checkpoints.vocabulary.sentencepiece import sentencepiece_tokenizer
 from checkpoints.vocabulary.settings import added_tokens, read_object, settings_of
 from checkpoints.vocabulary.tekken import tekken_tokenizer
@@ -34,10 +34,10 @@ def tokenizer_of(directory: Path) -> Tokenizer:
 
 
 def _read(path: Path, settings: dict[str, Any]) -> Tokenizer:
-    if path.name == HUGGING_FACE:
+    if path.name == HUGGING_FACE_FILE:
         return Tokenizer.from_file(str(path))
-    if path.name == TEKKEN:
+    if path.name == TEKKEN_FILE:
         return tekken_tokenizer(path)
-    if path.name == TIKTOKEN:
+    if path.name == TIKTOKEN_FILE:
         return tiktoken_tokenizer(path, read_object(path.parent / "config.json"), settings)
     return sentencepiece_tokenizer(path, settings)

@@ -11,29 +11,33 @@ from typing import Any
 
 from tokenizers import AddedToken
 
-from checkpoints.vocabulary.files import SENTENCEPIECE, TEKKEN, TokenizerMissing, tokenizer_file
+from checkpoints.vocabulary.files import SENTENCEPIECE_FILE, TEKKEN_FILE, TokenizerMissing, tokenizer_file
 from contracts.errors import ModelError
 
-CONFIG, MAP, ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
-FILES = (CONFIG, MAP, ADDED)
-EXTRA = ("extra_special_tokens", "additional_special_tokens")
-LLAMA = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
-NAMES = {SENTENCEPIECE: LLAMA, TEKKEN: LLAMA | {"pad_token": "<pad>"}}
+TOKENIZER_CONFIG_FILE, SPECIAL_TOKENS_FILE, ADDED_TOKENS_FILE = (
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+)
+SETTINGS_FILES = (TOKENIZER_CONFIG_FILE, SPECIAL_TOKENS_FILE, ADDED_TOKENS_FILE)
+EXTRA_TOKEN_KEYS = ("extra_special_tokens", "additional_special_tokens")
+LLAMA_TOKENS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+DEFAULT_TOKENS_BY_FILE = {SENTENCEPIECE_FILE: LLAMA_TOKENS, TEKKEN_FILE: LLAMA_TOKENS | {"pad_token": "<pad>"}}
 """What special tokens are called where tokenizer_config.json does not say, by the file of the vocabulary."""
-FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 def settings_of(directory: Path) -> dict[str, Any]:
     """Returns tokenizer_config.json, with what older files beside it say in its words. Raises `ModelError`."""
-    settings = _names_of(directory) | read_object(directory / CONFIG)
+    settings = _names_of(directory) | read_object(directory / TOKENIZER_CONFIG_FILE)
     if "added_tokens_decoder" in settings:
         return settings
-    settings |= {key: _as_special(value) for key, value in read_object(directory / MAP).items()}
+    settings |= {key: _as_special(value) for key, value in read_object(directory / SPECIAL_TOKENS_FILE).items()}
     special = {_text(value) for key, value in settings.items() if key.endswith("_token")}
     special |= {_text(value) for value in _extra(settings)}
     listed = {
         str(id): {"content": text, "normalized": text not in special, "special": text in special}
-        for text, id in read_object(directory / ADDED).items()
+        for text, id in read_object(directory / ADDED_TOKENS_FILE).items()
     }
     return settings | ({"added_tokens_decoder": listed} if listed else {})
 
@@ -41,14 +45,14 @@ def settings_of(directory: Path) -> dict[str, Any]:
 def _names_of(directory: Path) -> dict[str, Any]:
     """Returns the names of special tokens that go with a kind of file, where no other says them."""
     try:
-        return dict(NAMES.get(tokenizer_file(directory).name, {}))
+        return dict(DEFAULT_TOKENS_BY_FILE.get(tokenizer_file(directory).name, {}))
     except TokenizerMissing:
         return {}
 
 
 def named_tokens(settings: dict[str, Any]) -> dict[str, str]:
     """Returns the special tokens that have names, such as `bos_token`, by name, as templates see them."""
-    extra: dict[str, Any] = next((settings[key] for key in EXTRA if isinstance(settings.get(key), dict)), {})
+    extra: dict[str, Any] = next((settings[key] for key in EXTRA_TOKEN_KEYS if isinstance(settings.get(key), dict)), {})
     named = {key: value for key, value in settings.items() if key.endswith("_token")} | extra
     return {name: text for name, value in named.items() if isinstance(text := _text(value), str)}
 
@@ -87,7 +91,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def _extra(settings: dict[str, Any]) -> list[Any]:
-    found: Any = next((settings[key] for key in EXTRA if settings.get(key)), [])
+    found: Any = next((settings[key] for key in EXTRA_TOKEN_KEYS if settings.get(key)), [])
     return list(found.values() if isinstance(found, dict) else found)
 
 
@@ -104,5 +108,5 @@ def _token(entry: Any, special: set[str]) -> AddedToken:
     if not isinstance(text := _text(entry), str):
         raise TypeError(f"{entry!r} is no token")
     given: dict[str, Any] = entry if isinstance(entry, dict) else {"special": True}
-    flags = {flag: bool(given[flag]) for flag in FLAGS if flag in given}
+    flags = {flag: bool(given[flag]) for flag in TOKEN_FLAGS if flag in given}
     return AddedToken(text, **flags | ({"special": True} if text in special else {}))

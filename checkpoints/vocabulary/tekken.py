@@ -11,12 +11,12 @@ from tokenizers import Tokenizer, processors
 
 from checkpoints.vocabulary.ranked import ranked_tokenizer, special_token
 
-VERSION_3 = (
+VERSION_3_SPECIAL_TOKENS = (
     *("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]"),
     *("[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]", "[PREFIX]", "[MIDDLE]"),
     *("[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]"),
 )
-BEGIN = "<s>"
+BOS_TOKEN = "<s>"
 
 
 def tekken_tokenizer(path: Path) -> Tokenizer:
@@ -25,7 +25,7 @@ def tekken_tokenizer(path: Path) -> Tokenizer:
     config = given["config"]
     count = int(config["default_num_special_tokens"])
     listed = {int(each["rank"]): str(each["token_str"]) for each in given.get("special_tokens") or ()}
-    special = {id: f"<SPECIAL_{id}>" for id in range(count)} | (listed or dict(enumerate(VERSION_3)))
+    special = {id: f"<SPECIAL_{id}>" for id in range(count)} | (listed or dict(enumerate(VERSION_3_SPECIAL_TOKENS)))
     if max(special) >= count:
         raise ValueError(f"the special token {max(special)} is beyond the {count} that it has room for")
     words = given["vocab"][: int(config["default_vocab_size"]) - count]
@@ -35,7 +35,9 @@ def tekken_tokenizer(path: Path) -> Tokenizer:
     tokenizer = ranked_tokenizer(
         tokens, config["pattern"], count, {id: special_token(text) for id, text in special.items()}
     )
-    begin = tokenizer.token_to_id(BEGIN)
+    begin = tokenizer.token_to_id(BOS_TOKEN)
     if begin is not None:
-        tokenizer.post_processor = processors.TemplateProcessing(single=f"{BEGIN} $A", special_tokens=[(BEGIN, begin)])
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{BOS_TOKEN} $A", special_tokens=[(BOS_TOKEN, begin)]
+        )
     return tokenizer

@@ -14,14 +14,14 @@ from tokenizers import Tokenizer
 from checkpoints.vocabulary.ranked import ranked_tokenizer, special_token
 from checkpoints.vocabulary.settings import listed_tokens
 
-CASES = r"'s|'t|'re|'ve|'m|'ll|'d"
-UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
-LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
-MOONSHOT = "|".join(
+CONTRACTIONS_REGEX = r"'s|'t|'re|'ve|'m|'ll|'d"
+UPPER_CASE_REGEX = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
+LOWER_CASE_REGEX = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
+MOONSHOT_REGEX = "|".join(
     (
         r"[\p{Han}]+",
-        rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+(?i:{CASES})?",
-        rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*(?i:{CASES})?",
+        rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER_CASE_REGEX}*{LOWER_CASE_REGEX}+(?i:{CONTRACTIONS_REGEX})?",
+        rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER_CASE_REGEX}+{LOWER_CASE_REGEX}*(?i:{CONTRACTIONS_REGEX})?",
         r"\p{N}{1,3}",
         r" ?[^\s\p{L}\p{N}]+[\r\n]*",
         r"\s*[\r\n]+",
@@ -29,7 +29,7 @@ MOONSHOT = "|".join(
         r"\s+",
     )
 )
-PATTERNS = {"kimi_k2": MOONSHOT, "deepseek_v3": MOONSHOT}
+SPLIT_REGEX_BY_MODEL_TYPE = {"kimi_k2": MOONSHOT_REGEX, "deepseek_v3": MOONSHOT_REGEX}
 """How texts are cut, by `model_type`: Kimi K2's, and Moonlight's, which has DeepSeek's architecture."""
 
 
@@ -39,8 +39,8 @@ def tiktoken_tokenizer(path: Path, config: dict[str, Any], settings: dict[str, A
     Raises `ValueError` for a model type whose pattern is not known, and for a file of another format.
     """
     kind = str(config.get("model_type"))
-    if kind not in PATTERNS:
-        known = ", ".join(PATTERNS)
+    if kind not in SPLIT_REGEX_BY_MODEL_TYPE:
+        known = ", ".join(SPLIT_REGEX_BY_MODEL_TYPE)
         raise ValueError(
             f"how models of type {kind} cut texts is in code of their own, which is not run; known: {known}"
         )
@@ -53,4 +53,4 @@ def tiktoken_tokenizer(path: Path, config: dict[str, Any], settings: dict[str, A
     listed = listed_tokens(settings)
     ids = range(len(tokens), max([int(config.get("vocab_size") or 0), *(id + 1 for id in listed)]))
     special = {id: listed.get(id) or special_token(f"<|reserved_token_{id}|>") for id in ids}
-    return ranked_tokenizer(tokens, PATTERNS[kind], 0, special)
+    return ranked_tokenizer(tokens, SPLIT_REGEX_BY_MODEL_TYPE[kind], 0, special)

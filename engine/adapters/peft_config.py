@@ -11,11 +11,11 @@ from msgspec import Struct
 
 from contracts.errors import AdapterError
 
-FILE = "adapter_config.json"
-MOST_BYTES = 4 << 20
-MOST_PATTERN = 256  # characters of a pattern of module names
-REPEATS = 3  # signs in a pattern that repeat something: more of them might take for ever
-BEYOND = {
+CONFIG_FILE = "adapter_config.json"
+MAX_CONFIG_BYTES = 4 << 20
+MAX_PATTERN_CHARACTERS = 256  # characters of a pattern of module names
+MAX_PATTERN_REPEATS = 3  # signs in a pattern that repeat something: more of them might take for ever
+UNSUPPORTED_SETTINGS = {
     "use_dora": "DoRA",
     "modules_to_save": "modules that are saved whole",
     "fan_in_fan_out": "weights stored as [in, out]",
@@ -32,7 +32,7 @@ BEYOND = {
     "monteclora_config": "MonteCLoRA",
 }
 """Settings of PEFT's that must be off, with what they stand for."""
-REBASED = ("pissa", "olora", "corda", "loftq", "lora_ga")
+WEIGHT_CHANGING_INITS = ("pissa", "olora", "corda", "loftq", "lora_ga")
 """Ways to begin training that change the model's own weights: the adapter fits those, and not the model as it is."""
 
 
@@ -64,20 +64,20 @@ class AdapterConfig(Struct, frozen=True):
 
 def read_adapter_config(directory: Path, max_rank: int) -> tuple[AdapterConfig, bytes]:
     """Returns the config, and the bytes that it was read from. Raises `AdapterError` in one sentence."""
-    path = directory / FILE
+    path = directory / CONFIG_FILE
     if not directory.is_dir():
         raise AdapterError(f"there is no directory {directory.name!r}")
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise AdapterError(f"{FILE} has more than {MOST_BYTES} bytes")
+        if path.stat().st_size > MAX_CONFIG_BYTES:
+            raise AdapterError(f"{CONFIG_FILE} has more than {MAX_CONFIG_BYTES} bytes")
         body = path.read_bytes()
         given = json.loads(body)
     except OSError:
-        raise AdapterError(f"{directory.name!r} has no {FILE}, so it is no adapter in PEFT's format") from None
+        raise AdapterError(f"{directory.name!r} has no {CONFIG_FILE}, so it is no adapter in PEFT's format") from None
     except (ValueError, RecursionError):
-        raise AdapterError(f"{FILE} is not JSON") from None
+        raise AdapterError(f"{CONFIG_FILE} is not JSON") from None
     if not isinstance(given, dict):
-        raise AdapterError(f"{FILE} is not a JSON object")
+        raise AdapterError(f"{CONFIG_FILE} is not a JSON object")
     _refuse(given)
     config = AdapterConfig(
         rank=_number(given, "r", int),
@@ -95,35 +95,41 @@ def read_adapter_config(directory: Path, max_rank: int) -> tuple[AdapterConfig, 
 
 def _refuse(given: Mapping[str, Any]) -> None:
     if given.get("peft_type") != "LORA":
-        raise AdapterError(f"{FILE}: peft_type is {given.get('peft_type')!r}, and only 'LORA' is supported")
+        raise AdapterError(f"{CONFIG_FILE}: peft_type is {given.get('peft_type')!r}, and only 'LORA' is supported")
     if given.get("bias", "none") != "none":
-        raise AdapterError(f"{FILE}: bias is {given['bias']!r}, and only 'none' is supported")
-    for key, what in BEYOND.items():
+        raise AdapterError(f"{CONFIG_FILE}: bias is {given['bias']!r}, and only 'none' is supported")
+    for key, what in UNSUPPORTED_SETTINGS.items():
         if given.get(key):
-            raise AdapterError(f"{FILE}: {key} asks for {what}, which is not supported")
+            raise AdapterError(f"{CONFIG_FILE}: {key} asks for {what}, which is not supported")
     init = given.get("init_lora_weights", True)
-    if isinstance(init, str) and init.startswith(REBASED):
-        raise AdapterError(f"{FILE}: init_lora_weights is {init!r}, which changes the model's own weights")
+    if isinstance(init, str) and init.startswith(WEIGHT_CHANGING_INITS):
+        raise AdapterError(f"{CONFIG_FILE}: init_lora_weights is {init!r}, which changes the model's own weights")
 
 
 def _number(given: Mapping[str, Any], key: str, kind: type) -> Any:
     value = given.get(key)
     if isinstance(value, bool) or not isinstance(value, int if kind is int else int | float) or not value > 0:
-        raise AdapterError(f"{FILE}: {key} is {value!r}, and not a number above 0")
+        raise AdapterError(f"{CONFIG_FILE}: {key} is {value!r}, and not a number above 0")
     return kind(value)
 
 
 def _patterns(given: Mapping[str, Any], key: str, kind: type) -> dict[str, Any]:
     patterns = given.get(key) or {}
     if not isinstance(patterns, dict):
-        raise AdapterError(f"{FILE}: {key} is no object")
+        raise AdapterError(f"{CONFIG_FILE}: {key} is no object")
     for pattern in patterns:
-        if len(pattern) > MOST_PATTERN or "(" in pattern or sum(map(pattern.count, "*+?{")) > REPEATS:
-            raise AdapterError(f"{FILE}: {key} has the pattern {pattern[:64]!r}, which is too elaborate")
+        if (
+            len(pattern) > MAX_PATTERN_CHARACTERS
+            or "(" in pattern
+            or sum(map(pattern.count, "*+?{")) > MAX_PATTERN_REPEATS
+        ):
+            raise AdapterError(f"{CONFIG_FILE}: {key} has the pattern {pattern[:64]!r}, which is too elaborate")
         try:
             re.compile(pattern)
         except re.error:
-            raise AdapterError(f"{FILE}: {key} has the pattern {pattern!r}, which is no regular expression") from None
+            raise AdapterError(
+                f"{CONFIG_FILE}: {key} has the pattern {pattern!r}, which is no regular expression"
+            ) from None
     return {pattern: _number(patterns, pattern, kind) for pattern in patterns}
 
 
@@ -134,7 +140,7 @@ def _targets(given: Mapping[str, Any]) -> tuple[str, ...]:
     if isinstance(targets, str) or chosen:
         return ()
     if not isinstance(targets, list) or not all(isinstance(target, str) for target in targets):
-        raise AdapterError(f"{FILE}: target_modules is neither a text nor a list of texts")
+        raise AdapterError(f"{CONFIG_FILE}: target_modules is neither a text nor a list of texts")
     return tuple(targets)
 
 

@@ -9,17 +9,19 @@ import torch
 from contracts.errors import AdapterError, DeviceMemoryError
 from engine.adapters.weights import read_adapter
 from engine.device import device_errors
-from engine.model.adapted import Adaptable, Place, place_bytes
+from engine.model.adapted import Adaptable, AdapterTarget, adapter_bytes
 from engine.plan import Work
 from infra.sizes import format_bytes
 
-Places = Sequence[tuple[Place, Adaptable]]
+AdapterTargets = Sequence[tuple[AdapterTarget, Adaptable]]
 
 
 class AdapterSlots:
     """Holds up to `most` adapters, of ranks up to `max_rank`, for the linear layers at `places`."""
 
-    def __init__(self, places: Places, most: int, max_rank: int, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self, places: AdapterTargets, most: int, max_rank: int, device: torch.device, dtype: torch.dtype
+    ) -> None:
         self._places = places
         self._most = most
         self._max_rank = max_rank
@@ -30,7 +32,7 @@ class AdapterSlots:
 
     def reserved_bytes(self) -> int:
         """Returns the bytes that adapters can take: all of them, of the largest rank, for every layer."""
-        each = sum(place_bytes(place, self._max_rank, self._dtype) for place, _ in self._places)
+        each = sum(adapter_bytes(place, self._max_rank, self._dtype) for place, _ in self._places)
         return self._most * each
 
     def load(self, directory: Path) -> str:

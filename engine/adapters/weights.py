@@ -11,17 +11,17 @@ from torch import Tensor
 
 from contracts.errors import AdapterError
 from engine.adapters.peft_config import AdapterConfig, read_adapter_config
-from engine.model.adapted import Expansion, LowRank, Place
-from engine.model.spellings import PREFIXES, inner, is_beside_text
+from engine.model.adapted import AdapterTarget, Expansion, LowRank
+from engine.model.spellings import LAYER_PREFIXES, inner, is_beside_text
 
-FILE = "adapter_model.safetensors"
-PREFIX = "base_model.model."
-A, B = ".lora_A.weight", ".lora_B.weight"
+WEIGHTS_FILE = "adapter_model.safetensors"
+PEFT_PREFIX = "base_model.model."
+LORA_A_SUFFIX, LORA_B_SUFFIX = ".lora_A.weight", ".lora_B.weight"
 Tensors = Mapping[str, Tensor]
 
 
 def read_adapter(
-    directory: Path, places: Sequence[Place], max_rank: int, device: torch.device, dtype: torch.dtype
+    directory: Path, places: Sequence[AdapterTarget], max_rank: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[str, list[LowRank | None]]:
     """Returns the digest of an adapter's content, and what it adds in each place. Raises `AdapterError`."""
     config, body = read_adapter_config(directory, max_rank)
@@ -39,38 +39,40 @@ def read_adapter(
 
 def _tensors(directory: Path) -> dict[str, Tensor]:
     """Returns an adapter's tensors, by names without PEFT's prefix."""
-    path = directory / FILE
+    path = directory / WEIGHTS_FILE
     if not path.is_file():
         pickled = next((each.name for each in sorted(directory.glob("*.bin"))), "")
         hint = f"; {pickled} is a pickle, which is never loaded" if pickled else ""
-        raise AdapterError(f"{directory.name!r} has no {FILE}{hint}")
+        raise AdapterError(f"{directory.name!r} has no {WEIGHTS_FILE}{hint}")
     try:
         with safe_open(str(path), framework="pt") as opened:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise AdapterError(f"{FILE} cannot be read: {error}") from None
+        raise AdapterError(f"{WEIGHTS_FILE} cannot be read: {error}") from None
     strange = next((name for name, tensor in tensors.items() if not tensor.is_floating_point()), None)
     if strange is not None:
         raise AdapterError(f"{strange} is stored as {tensors[strange].dtype}, and not as floats")
-    return {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
+    return {name.removeprefix(PEFT_PREFIX): tensor for name, tensor in tensors.items()}
 
 
-def _spelled(places: Sequence[Place], tensors: Tensors) -> list[Place]:
+def _spelled(places: Sequence[AdapterTarget], tensors: Tensors) -> list[AdapterTarget]:
     """Returns places by the names that an adapter has for them, which the class that it was made of decides."""
-    found = next((prefix for prefix in PREFIXES if any(name.startswith(f"{prefix}layers.") for name in tensors)), None)
+    found = next(
+        (prefix for prefix in LAYER_PREFIXES if any(name.startswith(f"{prefix}layers.") for name in tensors)), None
+    )
     if found is None:
         return list(places)
     return [replace(place, names=tuple(found + inner(name) for name in place.names)) for place in places]
 
 
-def _check_names(config: AdapterConfig, tensors: Tensors, places: Sequence[Place]) -> None:
+def _check_names(config: AdapterConfig, tensors: Tensors, places: Sequence[AdapterTarget]) -> None:
     """Raises `AdapterError` for tensors that have no place here, and for those that are missing.
 
     What an adapter changes in layers that only images pass through is left out, as those are.
     """
     known = [name for place in places for name in place.names]
     kinds = ", ".join(sorted({name.rpartition(".")[2] for name in known}))
-    modules = {name: name.removesuffix(A).removesuffix(B) for name in tensors}
+    modules = {name: name.removesuffix(LORA_A_SUFFIX).removesuffix(LORA_B_SUFFIX) for name in tensors}
     left = {module for module in modules.values() if is_beside_text(module)}
     there = {*known, *left}
     for name, module in modules.items():
@@ -79,29 +81,29 @@ def _check_names(config: AdapterConfig, tensors: Tensors, places: Sequence[Place
         if module not in there:
             raise AdapterError(f"it changes {module}, which this model lacks or cannot have changed; it can: {kinds}")
     if left.issuperset(modules.values()):
-        raise AdapterError(f"{FILE} has no tensors of the language model")
+        raise AdapterError(f"{WEIGHTS_FILE} has no tensors of the language model")
     for target in config.targets:
         if not any(name == target or name.endswith(f".{target}") for name in there):
             raise AdapterError(f"its target module {target!r} is not among those that can be changed: {kinds}")
     for module in known:
-        here = [end for end in (A, B) if module + end in tensors]
+        here = [end for end in (LORA_A_SUFFIX, LORA_B_SUFFIX) if module + end in tensors]
         if len(here) == 1 or (config.targeted(module) and not here):
-            missing = next(end for end in (A, B) if module + end not in tensors)
-            raise AdapterError(f"it lacks the tensor {PREFIX}{module}{missing}")
+            missing = next(end for end in (LORA_A_SUFFIX, LORA_B_SUFFIX) if module + end not in tensors)
+            raise AdapterError(f"it lacks the tensor {PEFT_PREFIX}{module}{missing}")
 
 
 def _change(
-    config: AdapterConfig, tensors: Tensors, place: Place, device: torch.device, dtype: torch.dtype
+    config: AdapterConfig, tensors: Tensors, place: AdapterTarget, device: torch.device, dtype: torch.dtype
 ) -> LowRank | None:
     """Stacks the parts' A, and makes each part's B what its outputs need: scaled, in their order, transposed."""
     shrinking: list[Tensor] = []
     parts: list[Expansion] = []
     first = rank_first = 0
     for name, size in zip(place.names, place.sizes, strict=True):
-        if name + A in tensors:
+        if name + LORA_A_SUFFIX in tensors:
             rank = config.rank_of(name)
-            a = _shaped(tensors, name + A, (rank, place.inputs))
-            b = _shaped(tensors, name + B, (size, rank)).float() * (config.scale_of(name) * place.scale)
+            a = _shaped(tensors, name + LORA_A_SUFFIX, (rank, place.inputs))
+            b = _shaped(tensors, name + LORA_B_SUFFIX, (size, rank)).float() * (config.scale_of(name) * place.scale)
             if place.order is not None:
                 own = place.order[first : first + size] - first
                 assert int(own.min()) >= 0 and int(own.max()) < size, "an order that crosses the parts of a layer"
@@ -119,6 +121,6 @@ def _shaped(tensors: Tensors, name: str, shape: tuple[int, int]) -> Tensor:
     found = tuple(tensors[name].shape)
     if found != shape:
         raise AdapterError(
-            f"{PREFIX}{name} has shape {list(found)}, but this model and its config ask for {list(shape)}"
+            f"{PEFT_PREFIX}{name} has shape {list(found)}, but this model and its config ask for {list(shape)}"
         )
     return tensors[name]

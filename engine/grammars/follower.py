@@ -13,15 +13,15 @@ from llguidance import LLMatcher, LLTokenizer
 from checkpoints.grammars import GrammarError, compiled, refuse_error
 from engine.plan import Work
 
-MOST_FORCED = 64
+MAX_FORCED_TOKENS = 64
 """Tokens that a sequence is given at once without a draw; the next step computes them all."""
-COMPILED = 32
+MAX_COMPILED_GRAMMARS = 32
 """Grammars that are kept compiled, those without a sequence among them."""
-FOLLOWED = 256
+MIN_FOLLOWED_SEQUENCES = 256
 """Sequences that are followed, at least; there may be as many as are in one step."""
 
 
-class Follower:
+class GrammarFollower:
     """Follows one sequence. Every method raises `GrammarError` where its grammar allows no such output."""
 
     def __init__(self, matcher: LLMatcher, tokens: list[int], prompt_tokens: int, end: int) -> None:
@@ -53,9 +53,9 @@ class Follower:
         self._consume(drawn)
         found = list(drawn)
         if not self._ahead and not self.matcher.is_stopped():
-            more = self.matcher.compute_ff_tokens()[:MOST_FORCED]
+            more = self.matcher.compute_ff_tokens()[:MAX_FORCED_TOKENS]
             self._consume(more)
-            self._ahead = len(more) < MOST_FORCED
+            self._ahead = len(more) < MAX_FORCED_TOKENS
             found += more
         if self.matcher.is_stopped() and found[-1:] != [self._end]:
             self._refuse_unfinished()
@@ -78,7 +78,7 @@ class Follower:
             raise GrammarError("the output does not fit it")  # the matcher's own message would quote the output
 
 
-class Followers:
+class GrammarFollowers:
     """Keeps the followers of one engine's sequences, and their compiled grammars.
 
     Safe in every thread; one follower is used by one thread at a time. No lock is held while a grammar is compiled.
@@ -89,9 +89,9 @@ class Followers:
         self._end = tokenizer.eos_tokens[0]
         self._lock = threading.Lock()
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
-        self._followers: OrderedDict[int, Follower] = OrderedDict()  # by sequence
+        self._followers: OrderedDict[int, GrammarFollower] = OrderedDict()  # by sequence
 
-    def of(self, work: Work) -> Follower:
+    def of(self, work: Work) -> GrammarFollower:
         """Returns the follower of a work's sequence, brought up to date. Raises `GrammarError`."""
         assert work.sampling is not None and work.tokens is not None, "a work with a grammar looks back"
         with self._lock:
@@ -103,19 +103,19 @@ class Followers:
         self.keep(work.sequence, follower)
         return follower
 
-    def made(self, grammar: str, tokens: list[int], prompt_tokens: int) -> Follower:
+    def made(self, grammar: str, tokens: list[int], prompt_tokens: int) -> GrammarFollower:
         """Returns a new follower, which has seen all of a sequence's `tokens`. Raises `GrammarError`."""
-        follower = Follower(self._begun(grammar), tokens, prompt_tokens, self._end)
+        follower = GrammarFollower(self._begun(grammar), tokens, prompt_tokens, self._end)
         follower.catch_up()
         return follower
 
-    def keep(self, sequence: int, follower: Follower) -> None:
+    def keep(self, sequence: int, follower: GrammarFollower) -> None:
         """Keeps the follower of a sequence, as the last one to be forgotten."""
         with self._lock:
             self._followers[sequence] = follower
             self._followers.move_to_end(sequence)
 
-    def known(self, sequence: int) -> Follower | None:
+    def known(self, sequence: int) -> GrammarFollower | None:
         """Returns the follower of a sequence as it is; None: there is none."""
         with self._lock:
             return self._followers.get(sequence)
@@ -128,7 +128,7 @@ class Followers:
     def trim(self, most: int) -> None:
         """Forgets the sequences that were in no step for longest, but for `most` of all."""
         with self._lock:
-            while len(self._followers) > max(most, FOLLOWED):
+            while len(self._followers) > max(most, MIN_FOLLOWED_SEQUENCES):
                 self._followers.popitem(last=False)
 
     def _begun(self, grammar: str) -> LLMatcher:
@@ -139,6 +139,6 @@ class Followers:
         with self._lock:
             self._compiled[grammar] = known
             self._compiled.move_to_end(grammar)
-            if len(self._compiled) > COMPILED:
+            if len(self._compiled) > MAX_COMPILED_GRAMMARS:
                 self._compiled.popitem(last=False)
         return known.deep_copy()

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from checkpoints.grammars import GrammarError, refuse_error
 from contracts.errors import ModelError
 from engine.constraints import Masks
-from engine.grammars.preparation import STACK, Preparation
+from engine.grammars.preparation import GRAMMAR_STACK_BYTES, Preparation
 from engine.plan import Plan, Refusal, Work
 from engine.speculation.verify.verification import parents_of, row_count
 
-SECONDS = 10.0  # s that a step waits for its masks; then its sequences with grammars fail, and the others go on
+MASK_TIMEOUT_S = 10.0  # s that a step waits for its masks; then its sequences with grammars fail, and the others go on
 log = logging.getLogger("baton.worker")
 
 
@@ -48,7 +48,7 @@ class _Worker:
         self._words = -(-vocabulary // 32)
         self._threads = threads
         self._steps: SimpleQueue[_Step] = SimpleQueue()
-        before = threading.stack_size(STACK)
+        before = threading.stack_size(GRAMMAR_STACK_BYTES)
         try:
             threading.Thread(target=self._run, name="grammar masks", daemon=True).start()
         finally:
@@ -127,10 +127,10 @@ class GrammarMasks:
         step = self._newest
         if step is None:
             return None
-        if not step.done.wait(SECONDS):
-            log.error("the masks of grammars were not there after %g s; their thread is left to itself", SECONDS)
+        if not step.done.wait(MASK_TIMEOUT_S):
+            log.error("the masks of grammars were not there after %g s; their thread is left to itself", MASK_TIMEOUT_S)
             self._worker = self._make()
-            step.refuse(f"what it allows was not known after {SECONDS:g} s")
+            step.refuse(f"what it allows was not known after {MASK_TIMEOUT_S:g} s")
             return None
         return step.masks
 

@@ -15,12 +15,12 @@ from llguidance import LLTokenizer
 
 from checkpoints.grammars import GrammarError
 from contracts.errors import ModelError
-from engine.grammars.follower import Follower, Followers
+from engine.grammars.follower import GrammarFollower, GrammarFollowers
 from engine.plan import Work
 
-SECONDS = 10.0  # s that one sequence may take; then it fails, and the thread is replaced
-QUEUED = 256  # sequences that are being prepared; further ones ask again
-STACK = 64 << 20  # bytes: what a checker of grammars could compile on its own stack fits here
+PREPARATION_TIMEOUT_S = 10.0  # s that one sequence may take; then it fails, and the thread is replaced
+MAX_PREPARING_SEQUENCES = 256  # sequences that are being prepared; further ones ask again
+GRAMMAR_STACK_BYTES = 64 << 20  # bytes: what a checker of grammars could compile on its own stack fits here
 log = logging.getLogger("baton.worker")
 
 
@@ -45,7 +45,7 @@ class Preparation:
         """
         self._read = read
         self._wake = wake
-        self._followers: Followers | None = None
+        self._followers: GrammarFollowers | None = None
         self._problem: ModelError | None = None
         self._loaded = threading.Event()  # one of the two is there
         self._lock = threading.Lock()
@@ -61,16 +61,16 @@ class Preparation:
             if self._followers is not None and self._followers.known(sequence) is not None:
                 return True
             job, now = self._jobs.get(sequence), time.monotonic()
-            if job is None and len(self._jobs) < QUEUED:
+            if job is None and len(self._jobs) < MAX_PREPARING_SEQUENCES:
                 began = None if self._loaded.is_set() else now
                 self._jobs[sequence] = job = _Job(sequence, grammar, tokens, prompt_tokens, began)
                 self._queue.put(job)
-            if job is None or job.began is None or now - job.began < SECONDS:
+            if job is None or job.began is None or now - job.began < PREPARATION_TIMEOUT_S:
                 return False
             del self._jobs[sequence]
-            self._failed[sequence] = ModelError(f"its grammar was not compiled after {SECONDS:g} s")
+            self._failed[sequence] = ModelError(f"its grammar was not compiled after {PREPARATION_TIMEOUT_S:g} s")
             if self._loaded.is_set():
-                log.error("a grammar was not compiled after %g s; the thread is left to itself", SECONDS)
+                log.error("a grammar was not compiled after %g s; the thread is left to itself", PREPARATION_TIMEOUT_S)
                 self._start()
             return True
 
@@ -82,7 +82,7 @@ class Preparation:
             if self._followers is not None:
                 self._followers.forget(sequence)
 
-    def follower(self, work: Work) -> Follower:
+    def follower(self, work: Work) -> GrammarFollower:
         """Returns the follower of a work's sequence, brought up to date.
 
         Raises `GrammarError` if its grammar does not let it go on, `ModelError` if that is this worker's fault. One
@@ -92,14 +92,14 @@ class Preparation:
             failed = self._failed.get(work.sequence)
         if failed is not None:
             raise failed
-        if not self._loaded.wait(SECONDS):
-            raise ModelError(f"the tokenizer was not read after {SECONDS:g} s")
+        if not self._loaded.wait(PREPARATION_TIMEOUT_S):
+            raise ModelError(f"the tokenizer was not read after {PREPARATION_TIMEOUT_S:g} s")
         if self._problem is not None:
             raise self._problem
         assert self._followers is not None
         return self._followers.of(work)
 
-    def known(self, sequence: int) -> Follower | None:
+    def known(self, sequence: int) -> GrammarFollower | None:
         """Returns the follower of a sequence as it is; None: there is none."""
         return self._followers.known(sequence) if self._followers is not None else None
 
@@ -114,7 +114,7 @@ class Preparation:
         for job in self._jobs.values():
             job.began = None
             self._queue.put(job)
-        before = threading.stack_size(STACK)
+        before = threading.stack_size(GRAMMAR_STACK_BYTES)
         try:
             threading.Thread(target=self._run, args=(self._queue,), name="grammars", daemon=True).start()
         finally:
@@ -133,7 +133,7 @@ class Preparation:
 
     def _load(self) -> None:
         try:
-            followers, problem = Followers(self._read()), None
+            followers, problem = GrammarFollowers(self._read()), None
         except ModelError as error:
             followers, problem = None, error
         except BaseException as error:  # a panic of llguidance's is no Exception
@@ -146,9 +146,9 @@ class Preparation:
             self._loaded.set()
         self._wake()
 
-    def _prepare(self, followers: Followers, job: _Job) -> None:
+    def _prepare(self, followers: GrammarFollowers, job: _Job) -> None:
         failed: GrammarError | ModelError | None = None
-        follower: Follower | None = None
+        follower: GrammarFollower | None = None
         try:
             follower = followers.made(job.grammar, job.tokens, job.prompt_tokens)
         except GrammarError as error:

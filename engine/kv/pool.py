@@ -32,10 +32,13 @@ from engine.kv.moves import batches
 from engine.kv.pages_ahead import AHEAD_BYTES, PagesAhead
 from engine.kv.payload import Payload, size_of
 from engine.kv.token_moves import TokenSlots, TreeKVMoves, move_tokens
-from engine.model.kv_layout import FORMS
+from engine.model.kv_layout import KV_FORM_BY_DTYPE
 from engine.plan import NULL_BLOCK, BlockMove, Work
 
-STORED_DTYPES: dict[str, torch.dtype] = {**DTYPES_BY_NAME, **{str(name): dtype for dtype, name in FORMS.items()}}
+STORED_DTYPES: dict[str, torch.dtype] = {
+    **DTYPES_BY_NAME,
+    **{str(name): dtype for dtype, name in KV_FORM_BY_DTYPE.items()},
+}
 """Number formats of a pool's tensors, by their names."""
 STAGED_BYTES = 32 << 20
 """Bytes that one batch of moves gathers before it scatters them."""

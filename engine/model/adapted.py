@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Ints = NDArray[np.int64]
-PARTS = 3
+MAX_FUSED_LAYERS = 3
 """Layers that are fused into one, at most: queries, keys and values."""
 
 
 @dataclass(frozen=True)
-class Place:
+class AdapterTarget:
     """Says where one linear layer's outputs come from in a checkpoint: adapters name its parts as the checkpoint does.
 
     A layer that is fused here has several names; its outputs lie side by side in their order.
@@ -102,7 +102,9 @@ class Adapting:
     def __init__(self, slots: int, max_rank: int) -> None:
         """There are slots 1 … `slots`, for adapters of up to `max_rank`."""
         self.slots = slots
-        self.widest = PARTS * (max_rank + 1)  # numbers that a row is shrunk to at most, each part's made even
+        self.widest = MAX_FUSED_LAYERS * (
+            max_rank + 1
+        )  # numbers that a row is shrunk to at most, each part's made even
         self.step: StepAdapters | None = None
 
     def begin(self, step: StepAdapters | None) -> None:
@@ -110,6 +112,6 @@ class Adapting:
         self.step = step
 
 
-def place_bytes(place: Place, rank: int, dtype: torch.dtype) -> int:
+def adapter_bytes(place: AdapterTarget, rank: int, dtype: torch.dtype) -> int:
     """Returns the bytes of an adapter of this rank in one place."""
     return rank * (len(place.names) * place.inputs + sum(place.sizes)) * dtype.itemsize

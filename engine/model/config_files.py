@@ -6,7 +6,7 @@ from typing import Any
 
 from contracts.errors import ModelError
 
-TWINS = {"kimi_k2": "deepseek_v3"}
+CONFIG_TYPE_ALIASES = {"kimi_k2": "deepseek_v3"}
 """Model types that transformers does not know, and those that have the same config."""
 
 
@@ -29,8 +29,8 @@ def auto_config(directory: Path, *, trust_remote_code: bool = False) -> Any:
 
     raw = read_json(directory / "config.json")
     try:
-        if raw.get("model_type") in TWINS and not trust_remote_code:
-            twin = TWINS[raw.pop("model_type")]
+        if raw.get("model_type") in CONFIG_TYPE_ALIASES and not trust_remote_code:
+            twin = CONFIG_TYPE_ALIASES[raw.pop("model_type")]
             return AutoConfig.for_model(twin, **{key: value for key, value in raw.items() if key != "auto_map"})
         return AutoConfig.from_pretrained(str(directory), local_files_only=True, trust_remote_code=trust_remote_code)
     except Exception as error:  # transformers raises its validators' own classes

@@ -78,7 +78,7 @@ def groups_of_layers(attentions: Iterable[AnyAttention]) -> tuple[int, ...]:
 
 
 KVForm = Literal["int8", "fp8"]
-FORMS: dict[torch.dtype, KVForm] = {torch.int8: "int8", torch.float8_e4m3fn: "fp8"}
+KV_FORM_BY_DTYPE: dict[torch.dtype, KVForm] = {torch.int8: "int8", torch.float8_e4m3fn: "fp8"}
 """Forms of quantized pools, by the number format of their layers."""
 
 
@@ -113,9 +113,9 @@ def bytes_of_vector(layout: KVLayout, block: int) -> int:
 
 def quantized_layer(layer: Tensor, attention: AnyAttention) -> QuantizedLayer | None:
     """Returns the view of a pool's layer; None where it is not quantized."""
-    if layer.dtype not in FORMS:
+    if layer.dtype not in KV_FORM_BY_DTYPE:
         return None
     layout = layout_of(attention)
     block, rest = divmod(layer.shape[-1], bytes_of_vector(layout, 1))
     assert not rest and layer.shape[1] == layout.vectors, "a layer of another layout"
-    return QuantizedLayer(FORMS[layer.dtype], layer.view(torch.uint8), block, layout.parts)
+    return QuantizedLayer(KV_FORM_BY_DTYPE[layer.dtype], layer.view(torch.uint8), block, layout.parts)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from contracts.kinds import Quantization
-from engine.model.adapted import Adaptable, Adapting, Place
+from engine.model.adapted import Adaptable, AdapterTarget, Adapting
 from engine.model.config import ExpertsMLP, LatentAttention
 from engine.model.families.expert_tensors import ExpertTensors, ReadExpert
 from engine.model.quantization import of_head, quantized
@@ -119,7 +119,7 @@ class LinearFactory(Generic[AnyLinear]):
         With `adapting`, adapters can change the layers that are made as `adaptable`: they are in `places` then.
         """
         self.adapting = adapting
-        self.places: list[tuple[Place, Adaptable]] = []
+        self.places: list[tuple[AdapterTarget, Adaptable]] = []
         self.quantized: Counter[Form] = Counter()  # values of the weights that were made, by form; numbers are in none
         self._checkpoint = checkpoint
         self._linears = linears
@@ -157,7 +157,9 @@ class LinearFactory(Generic[AnyLinear]):
             return self._linears.fused(weights, offset)
         linear = self._linears.fused(weights, offset, self.adapting)
         changed: Any = linear  # `Adaptable`, as `fused` promises
-        self.places.append((Place(tuple(names), tuple(size for _, size in sized), inputs, scale, order), changed))
+        self.places.append(
+            (AdapterTarget(tuple(names), tuple(size for _, size in sized), inputs, scale, order), changed)
+        )
         return linear
 
     def _quantized(self, weight: Weight, quantization: Quantization) -> Weight:

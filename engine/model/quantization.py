@@ -1,12 +1,14 @@
-"""Quantizes weights of numbers at load, rounding to nearest.
+"""Quantizes float weights when they are loaded, rounding to nearest.
 
-- int8 has one scale per output, which multiplies a finished sum: w[o, i] is replaced by scale[o] q[o, i], where
-  scale[o] = max |w[o]| / 127, hence by a number at most scale[o] / 2 away.
-- fp8 (e4m3) has one as well, at least max |w[o]| / 448: of `PHASES` the one that comes nearest in squared error.
-- int4 has one for each group of 32 inputs, and q in -8 … 7: of those that `CLIPPING`'s codes fit best, <w, q> / <q, q>,
-  the one that comes nearest. It has bf16's digits, so that 16 bits can hold it, and q = code - 8.
+- int8: one scale for each output o, w[o, i] ~ scale[o] q[o, i] with scale[o] = max |w[o]| / 127. The error of a weight
+  is at most scale[o] / 2.
+- fp8 (e4m3): one scale for each output, max |w[o]| / 448 times the factor in `FP8_SCALE_CANDIDATES` with the least
+  squared error.
+- int4: one scale for each group of 32 inputs, and codes q in -8 … 7. Each candidate of `INT4_SCALE_CANDIDATES` gives
+  codes; the best scale for these is <w, q> / <q, q>; the candidate with the least squared error wins. Scales are
+  rounded to bf16, so that 16 bits can hold them.
 
-A group, or an output, whose weights are not all finite gets a scale that is not, so that its results are not, either.
+If any weight of a group (or output) is not finite, its scale is not finite either, so that results show it.
 """
 
 from collections.abc import Iterator
@@ -18,19 +20,19 @@ from torch.nn import functional
 from contracts.kinds import Quantization
 from engine.model.quantized import Quantized, Weight
 
-LARGEST, LARGEST_FP8 = 127, 448.0
-PHASES = tuple(2.0 ** (step / 8) for step in range(8))
+LARGEST_INT8, LARGEST_FP8 = 127, 448.0
+FP8_SCALE_CANDIDATES = tuple(2.0 ** (step / 8) for step in range(8))
 """Scales of fp8 that are tried, in units of the smallest: its numbers' spacing doubles at powers of two, so where they
 lie among the weights matters. On weights of the demo model the error is 0.92 of the smallest scale's."""
-GROUP = 32
+INT4_GROUP_INPUTS = 32
 """Inputs that share a scale of int4."""
-LOWEST, HIGHEST = -8, 7
-CLIPPING = (1.03, 0.96, 0.9, -1.12, -1.04, -0.97)
+INT4_MIN, INT4_MAX = -8, 7
+INT4_SCALE_CANDIDATES = (1.03, 0.96, 0.9, -1.12, -1.04, -0.97)
 """Scales of int4 that are tried: 1 gives a group's largest weight the code -8, and -8 / 7 the code 7. On weights of the
 demo model the error is 0.968 of that with 1 alone; forty of each sign would make it 0.964."""
-AT_ONCE = 1 << 18
+MAX_VALUES_QUANTIZED = 1 << 18
 """Weights that are quantized at once: beside a large layer, what is computed of it takes megabytes."""
-SMALLEST = torch.finfo(torch.float32).tiny
+SMALLEST_FP32 = torch.finfo(torch.float32).tiny
 
 
 def quantized(weight: Weight, quantization: Quantization) -> Weight:
@@ -50,14 +52,14 @@ def of_head(quantization: Quantization) -> Quantization:
 
 def bytes_of_value(dtype: torch.dtype, quantization: Quantization) -> float:
     """Returns what a weight takes, with its part of a group's scale; an output's scale is next to nothing."""
-    return {"none": float(dtype.itemsize), "int8": 1.0, "fp8": 1.0, "int4": 0.5 + 2 / GROUP}[quantization]
+    return {"none": float(dtype.itemsize), "int8": 1.0, "fp8": 1.0, "int4": 0.5 + 2 / INT4_GROUP_INPUTS}[quantization]
 
 
 def to_int8(weight: Tensor) -> Quantized:
     """Quantizes a weight `[out, in]` to int8, with a scale for each output."""
     values, scales = torch.empty(weight.shape, dtype=torch.int8, device=weight.device), []
     for outputs, exact in _pieces(weight):
-        scale = exact.abs().amax(1, keepdim=True) / LARGEST
+        scale = exact.abs().amax(1, keepdim=True) / LARGEST_INT8
         values[outputs] = (exact / _divisor(scale)).round_().nan_to_num_().to(torch.int8)
         scales.append(scale)
     return Quantized("int8", values, torch.cat(scales), group=weight.shape[1])
@@ -70,7 +72,7 @@ def to_fp8(weight: Tensor) -> Quantized:
         smallest = exact.abs().amax(1, keepdim=True) / LARGEST_FP8
         units = exact / _divisor(smallest)  # so that squares are numbers, however large or small the weights are
         least, phase = torch.full_like(smallest, torch.inf), torch.ones_like(smallest)
-        for tried in PHASES:
+        for tried in FP8_SCALE_CANDIDATES:
             error = _cut_error(units / tried) * tried**2
             nearer = error < least
             least, phase = torch.where(nearer, error, least), torch.where(nearer, tried, phase)
@@ -82,23 +84,27 @@ def to_fp8(weight: Tensor) -> Quantized:
 def to_int4(weight: Tensor) -> Quantized:
     """Quantizes a weight `[out, in]` to 4 bits, with a scale for each group of 32 inputs; the last may be shorter."""
     inputs = weight.shape[1]
-    groups = -(-inputs // GROUP)
+    groups = -(-inputs // INT4_GROUP_INPUTS)
     codes, scales = torch.empty(weight.shape, dtype=torch.uint8, device=weight.device), []
     for outputs, exact in _pieces(weight):
-        whole = functional.pad(exact, (0, groups * GROUP - inputs))  # by zeros, which add nothing to any sum
-        columns = whole.reshape(-1, GROUP).T.contiguous()  # [32, rows x groups]: a group's sum is one of rows
+        whole = functional.pad(
+            exact, (0, groups * INT4_GROUP_INPUTS - inputs)
+        )  # by zeros, which add nothing to any sum
+        columns = whole.reshape(
+            -1, INT4_GROUP_INPUTS
+        ).T.contiguous()  # [32, rows x groups]: a group's sum is one of rows
         scale = fitting_scales(columns)
-        found = _in_int4(columns / _divisor(scale)).nan_to_num_() - LOWEST
+        found = _in_int4(columns / _divisor(scale)).nan_to_num_() - INT4_MIN
         codes[outputs] = found.T.reshape(len(exact), -1)[:, :inputs].to(torch.uint8)
         scales.append(scale.view(len(exact), groups))
     scale = torch.cat(scales)
-    return Quantized("int4", codes, scale, GROUP, offsets=scale * LOWEST)
+    return Quantized("int4", codes, scale, INT4_GROUP_INPUTS, offsets=scale * INT4_MIN)
 
 
 def plain_scales(columns: Tensor) -> Tensor:
     """Returns the scales `[groups]` that give the largest weight of each column `[32, groups]` the code -8."""
     largest = columns.gather(0, columns.abs().argmax(0, keepdim=True))[0]
-    return (largest / LOWEST).bfloat16().float()
+    return (largest / INT4_MIN).bfloat16().float()
 
 
 def fitting_scales(columns: Tensor) -> Tensor:
@@ -109,7 +115,7 @@ def fitting_scales(columns: Tensor) -> Tensor:
     plain = plain_scales(columns)
     units = columns / _divisor(plain)
     most, ratio = torch.zeros_like(plain), torch.ones_like(plain)
-    for clipping in CLIPPING:
+    for clipping in INT4_SCALE_CANDIDATES:
         codes = _in_int4(units / clipping)
         product, length = (units * codes).sum(0), codes.square_().sum(0).clamp_(min=1)
         explained = product * product / length  # of the sum of squares; the rest is the squared error
@@ -126,7 +132,7 @@ def _error(units: Tensor, scales: Tensor) -> Tensor:
 
 
 def _in_int4(numbers: Tensor) -> Tensor:
-    return numbers.round_().clamp_(LOWEST, HIGHEST)
+    return numbers.round_().clamp_(INT4_MIN, INT4_MAX)
 
 
 def _cut_error(numbers: Tensor) -> Tensor:
@@ -146,11 +152,11 @@ def _in_fp8(numbers: Tensor) -> Tensor:
 
 def _divisor(scales: Tensor) -> Tensor:
     """Returns what to divide by: 1 where a scale is next to nothing, and so are the weights."""
-    return torch.where(scales.abs() < SMALLEST, 1.0, scales)
+    return torch.where(scales.abs() < SMALLEST_FP32, 1.0, scales)
 
 
 def _pieces(weight: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """Yields some of the outputs after the other, as fp32, with their numbers."""
-    rows = max(1, AT_ONCE // weight.shape[1])
+    rows = max(1, MAX_VALUES_QUANTIZED // weight.shape[1])
     for begin in range(0, len(weight), rows):
         yield slice(begin, begin + rows), weight[begin : begin + rows].float()

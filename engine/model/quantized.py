@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 Form = Literal["int4", "int8", "fp8"]
-AT_ONCE = 1 << 20
+MAX_VALUES_DEQUANTIZED = 1 << 20
 """Weights that become numbers at once."""
-CODES = 16
+INT4_CODES = 16
 """Values of an int4 code."""
 
 
@@ -31,7 +31,7 @@ class Quantized:
     scales: Tensor  # fp32 [out, groups]
     group: int  # inputs; those of the weight where an output has one scale
     offsets: Tensor | None = None  # fp32 [out, groups]; None: 0
-    table: tuple[float, ...] = ()  # what each of the `CODES` codes of int4 stands for; empty: for itself
+    table: tuple[float, ...] = ()  # what each of the `INT4_CODES` codes of int4 stands for; empty: for itself
     order: Tensor | None = None  # int64 [in]; None: inputs are in their order
     meets_bytes: bool = False  # the checkpoint was made for inputs in int8, or fp8, as the values are
 
@@ -40,7 +40,7 @@ class Quantized:
         groups = -(-inputs // self.group)
         assert self.scales.shape == (outputs, groups) and self.scales.dtype == torch.float32
         assert self.offsets is None or (self.offsets.shape == self.scales.shape and self.offsets.dtype == torch.float32)
-        assert not self.table or (self.form == "int4" and len(self.table) == CODES)
+        assert not self.table or (self.form == "int4" and len(self.table) == INT4_CODES)
         assert self.order is None or self.order.shape == (inputs,)
 
     def __len__(self) -> int:
@@ -63,7 +63,7 @@ class Quantized:
 
         It goes some outputs after the other: what is computed on the way takes megabytes, however large the weight is.
         """
-        rows = max(1, AT_ONCE // self.shape[1])
+        rows = max(1, MAX_VALUES_DEQUANTIZED // self.shape[1])
         for begin in range(0, len(self), rows):
             target[begin : begin + rows] = self.rows(slice(begin, begin + rows))._numbers()
 

@@ -8,8 +8,8 @@ from msgspec import structs
 from contracts.errors import ConfigError, ModelError
 from engine.model.config import LayerConfig, ModelConfig
 from engine.model.config_files import auto_config, eos_of, raw_config
-from engine.model.families.family import Fields
-from engine.model.families.registry import SUPPORTED, family_of
+from engine.model.families.family import ConfigFields
+from engine.model.families.registry import SUPPORTED_ARCHITECTURES, family_of
 from engine.model.formats.registry import format_of
 from engine.model.rope import served
 
@@ -28,7 +28,7 @@ def read_config(directory: Path, max_model_len: int = 0) -> ModelConfig:
     if max_model_len > config.max_position_embeddings:
         limit = config.max_position_embeddings
         raise ConfigError("max_model_len", max_model_len, f"the model was made for at most {limit} positions")
-    common: Fields = {
+    common: ConfigFields = {
         "name": directory.name,
         "architecture": architecture,
         "vocab_size": int(config.vocab_size),
@@ -57,7 +57,7 @@ def _served(layer: LayerConfig, longest: int) -> LayerConfig:
 
 def _architecture(raw: dict[str, Any]) -> str:
     names = raw.get("architectures") or []
-    if len(names) == 1 and names[0] in SUPPORTED:
+    if len(names) == 1 and names[0] in SUPPORTED_ARCHITECTURES:
         return str(names[0])
     found = ", ".join(map(str, names)) or f"model type {raw.get('model_type', 'unknown')} without architectures"
-    raise ModelError(f"architecture {found} is not supported; supported: {', '.join(SUPPORTED)}")
+    raise ModelError(f"architecture {found} is not supported; supported: {', '.join(SUPPORTED_ARCHITECTURES)}")

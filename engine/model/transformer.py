@@ -17,7 +17,7 @@ from engine.model.config import ExpertsMLP, LatentAttention, ModelConfig, heads_
 from engine.model.dense import DenseWeights
 from engine.model.elementwise import Angles, Elementwise
 from engine.model.experts import ExpertsWeights
-from engine.model.families.family import Names
+from engine.model.families.family import ModelNames
 from engine.model.latent import LatentWeights
 from engine.model.layer import HeadWeights, LayerWeights, load_layer
 from engine.model.linear import AnyLinear, Linear, LinearFactory
@@ -46,7 +46,7 @@ class Transformer(Generic[Step]):
     def __init__(
         self,
         config: ModelConfig,
-        names: Names,
+        names: ModelNames,
         make: LinearFactory[AnyLinear],
         arrange: Arrange[AnyLinear, Step],
         progress: Progress,

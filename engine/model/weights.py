@@ -20,12 +20,12 @@ from engine.model.formats.format import Plain, WeightFormat
 from engine.model.quantized import Form, Weight
 from infra.sizes import format_bytes
 
-FLOATS = {"F32", "BF16", "F16"}
-PACKED = "U8"
+FLOAT_DTYPES = {"F32", "BF16", "F16"}
+PACKED_DTYPE = "U8"
 """Bytes of two numbers each, and of what scales these."""
-SAMPLES = 32
+DIGEST_RUNS = 32
 """Runs of bytes per tensor that enter the digest."""
-RUN = 1024
+DIGEST_RUN_VALUES = 1024
 """Values per run."""
 
 
@@ -96,12 +96,12 @@ class Checkpoint:
 
     def part(self, name: str, shape: tuple[int, ...], index: int, *, packed: bool = False) -> Tensor:
         """Returns `tensor(name, shape)[index]`, and reads no more of the file than that. Who asks may unpack bytes."""
-        view = self._view(name, shape, {PACKED} if packed else FLOATS)
+        view = self._view(name, shape, {PACKED_DTYPE} if packed else FLOAT_DTYPES)
         with _clear_errors(self._name):
             tensor: Tensor = view[index]
         return tensor
 
-    def _view(self, name: str, shape: tuple[int, ...], kinds: set[str] = FLOATS) -> Any:
+    def _view(self, name: str, shape: tuple[int, ...], kinds: set[str] = FLOAT_DTYPES) -> Any:
         with _clear_errors(self._name):
             view = self._slice(name)
             found, kind = tuple(view.get_shape()), view.get_dtype()
@@ -138,11 +138,11 @@ class Checkpoint:
             raise ModelError(f"{self._name}: the config has no place for the weight {left[0]}{more}")
 
     def digest(self, salt: bytes = b"") -> str:
-        """Returns 32 hexadecimal digits: SHA-256 of every tensor's name, format, shape and `SAMPLES` runs of values.
+        """Returns 32 hexadecimal digits: SHA-256 of each tensor's name, format, shape and a sample of its values.
 
-        Reading all of a large model would cost a start tens of seconds. Training, merging or converting changes values
-        all over a tensor, so evenly spread runs see it; an adversary who edits single values is not the threat here,
-        because both ends of a handoff belong to one deployment. A sharded copy has the same digest.
+        Reading all of a large model would take tens of seconds. Training, merging or converting changes values all over
+        a tensor, so evenly spread samples notice it. Edits of single values are no threat here, since both ends of a
+        handoff belong to one deployment. A sharded copy has the same digest.
         """
         total = hashlib.sha256(salt + self._format.settings())
         for name in sorted(self._files):
@@ -151,15 +151,15 @@ class Checkpoint:
                 view = self._files[name].get_slice(name)
                 total.update(f"{name} {view.get_dtype()} {view.get_shape()}\n".encode())
             for start in _starts(values.numel()):
-                total.update(values[start : start + RUN].view(torch.uint8).numpy())
+                total.update(values[start : start + DIGEST_RUN_VALUES].view(torch.uint8).numpy())
         return total.hexdigest()[:32]
 
 
 def _starts(count: int) -> list[int]:
     """Returns where the sampled runs begin: evenly spread, from the first to the last; all values of a small tensor."""
-    if count <= SAMPLES * RUN:
-        return list(range(0, count, RUN))
-    return [index * (count - RUN) // (SAMPLES - 1) for index in range(SAMPLES)]
+    if count <= DIGEST_RUNS * DIGEST_RUN_VALUES:
+        return list(range(0, count, DIGEST_RUN_VALUES))
+    return [index * (count - DIGEST_RUN_VALUES) // (DIGEST_RUNS - 1) for index in range(DIGEST_RUNS)]
 
 
 @contextmanager

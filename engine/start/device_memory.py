@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import torch
 
-CONTEXT = 512 << 20
+CUDA_CONTEXT_BYTES = 512 << 20
 """Bytes that a process holds on a GPU beside PyTorch's tensors: the driver's context, compiled kernels, cuBLAS."""
-HEADROOM = 1 / 32
+HEADROOM_SHARE = 1 / 32
 """Share of a GPU that no pool takes: steps that are recorded later, kernels loaded later, what lies between tensors."""
 
 
@@ -21,11 +21,11 @@ class DeviceMemory:
 
     def own(self) -> int:
         """Returns what this process needs beside its KV blocks. What others hold is no use of its own."""
-        return max(self.peak, self.held) + CONTEXT
+        return max(self.peak, self.held) + CUDA_CONTEXT_BYTES
 
     def room(self) -> int:
         """Returns what could be taken for KV blocks, whoever else is there: steps need their peak again."""
-        return max(0, self.free - (max(self.peak, self.held) - self.held) - int(self.total * HEADROOM))
+        return max(0, self.free - (max(self.peak, self.held) - self.held) - int(self.total * HEADROOM_SHARE))
 
     def spare(self, utilization: float) -> int:
         """Returns what is left to KV blocks of this worker's share of the device, and is there."""

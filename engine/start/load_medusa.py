@@ -17,7 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from checkpoints.model_location import DESCRIPTION, locate
+from checkpoints.model_location import DESCRIPTION_PATTERNS, locate
 from contracts.errors import ConfigError, ModelError
 from engine.model.config import ModelConfig
 from engine.model.config_files import read_json
@@ -49,7 +49,7 @@ def load_medusa(location: str, target: LoadedModel, progress: Progress) -> Medus
     if not isinstance(target.config, ModelConfig):
         why = f"heads read hidden states, which {target.config.name}, computed by transformers' own code, does not tell"
         raise ConfigError(OPTION, location, why)
-    directory = locate(location, progress, DESCRIPTION + FILES, weights=False)
+    directory = locate(location, progress, DESCRIPTION_PATTERNS + FILES, weights=False)
     config = read_json(directory / "config.json")
     count, blocks = (_counted(directory, config, names) for names in COUNTS)
     checkpoint = Checkpoint(directory, files=_tensors(directory))

@@ -9,7 +9,7 @@ import torch
 from msgspec import structs
 
 from checkpoints.gguf.unpacking import GGUF_INDEX
-from checkpoints.model_location import CODE, DESCRIPTION, locate
+from checkpoints.model_location import CODE_PATTERNS, DESCRIPTION_PATTERNS, locate
 from contracts.errors import ConfigError, ModelError, OptionError
 from engine.adapters.slots import AdapterSlots
 from engine.backends.choice import choose, serves_natively
@@ -18,7 +18,7 @@ from engine.kv.spec import make_spec
 from engine.model.adapted import Adapting
 from engine.model.config import ModelConfig, computation
 from engine.model.config_files import read_json
-from engine.model.families.registry import SUPPORTED, names_of
+from engine.model.families.registry import SUPPORTED_ARCHITECTURES, names_of
 from engine.model.linear import LinearFactory
 from engine.model.read_config import read_config
 from engine.model.transformer import Transformer
@@ -46,7 +46,11 @@ def load_model(config: EngineConfig, progress: Progress, open_weights: Callable[
     use_device(device)
     dtype = choose_dtype(config.dtype, device, widened=serves_natively(config))
     refuse_impossible(config, device)
-    directory = locate(config.model, progress, DESCRIPTION + CODE if config.trust_remote_code else DESCRIPTION)
+    directory = locate(
+        config.model,
+        progress,
+        DESCRIPTION_PATTERNS + CODE_PATTERNS if config.trust_remote_code else DESCRIPTION_PATTERNS,
+    )
     progress("reading the config", 0.0)
     ours = _ours(config, directory)
     if isinstance(ours, ModelConfig):
@@ -82,7 +86,7 @@ def _ours(config: EngineConfig, directory: Path) -> ModelConfig | OptionError | 
             )
         return "--model-impl transformers asks for it"
     names = read_json(directory / "config.json").get("architectures") or []
-    if config.model_impl == "auto" and not (len(names) == 1 and names[0] in SUPPORTED):
+    if config.model_impl == "auto" and not (len(names) == 1 and names[0] in SUPPORTED_ARCHITECTURES):
         return f"{', '.join(map(str, names)) or 'a config without architectures'} is none of ours"
     try:
         return read_config(directory, config.max_model_len)

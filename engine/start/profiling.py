@@ -19,21 +19,23 @@ from engine.plan import BlockMove, Plan, Work
 from infra.config.engine import EngineConfig
 from pricing.seed import Measured
 
-FIRST_TOKENS = 16
-LONGER_TOKENS = 256
+FIRST_PROFILE_TOKENS = 16
+MAX_CPU_PROFILE_TOKENS = 256
 """Tokens of a CPU's profiling steps at most: their memory tells nothing, and the rate is known by then."""
-SECONDS = 0.5
-REPEATS = 7
-PLAIN = Sampling(seed=0)
-FILTERED = Sampling(seed=0, top_k=50, top_p=0.9, logprobs=MAX_TOP_LOGPROBS)
-ADJUSTED = Sampling(
+MEASURING_S = 0.5
+MAX_MEASUREMENTS = 7
+PLAIN_SAMPLING = Sampling(seed=0)
+FILTERED_SAMPLING = Sampling(seed=0, top_k=50, top_p=0.9, logprobs=MAX_TOP_LOGPROBS)
+ADJUSTED_SAMPLING = Sampling(
     seed=0,
     repetition_penalty=1.1,
     logit_bias=((0, 0.5),),
     allowed_token_ids=(0, 1),
     bad_words=((1,),),
 )
-ALL = structs.replace(ADJUSTED, top_k=FILTERED.top_k, top_p=FILTERED.top_p, logprobs=MAX_TOP_LOGPROBS)
+FULL_SAMPLING = structs.replace(
+    ADJUSTED_SAMPLING, top_k=FILTERED_SAMPLING.top_k, top_p=FILTERED_SAMPLING.top_p, logprobs=MAX_TOP_LOGPROBS
+)
 """What takes most memory to sample and to score."""
 MOVED_BYTES = 8 << 20
 """About what is moved to the host tier and back to know its speed."""
@@ -55,14 +57,14 @@ def prompt_steps(
         if device.type == "cuda":
             # Logits, counts and noise of every row may take more than the longest prompt. No request should wait for
             # the kernels that short prompts, samples of all kinds and moved blocks have of their own.
-            for sampling in (ALL, FILTERED):
+            for sampling in (FULL_SAMPLING, FILTERED_SAMPLING):
                 seconds(widest_step(config), sampling=sampling)
             length = first_step(config, longest)
-            seconds([length], sampling=ADJUSTED)
-            first = Measured(length, seconds([length], sampling=PLAIN))
+            seconds([length], sampling=ADJUSTED_SAMPLING)
+            first = Measured(length, seconds([length], sampling=PLAIN_SAMPLING))
             warm_up(make([3] * groups))
             lengths = largest_step(config, longest)
-            return [first, Measured(sum(lengths), seconds(lengths, sampling=FILTERED))]
+            return [first, Measured(sum(lengths), seconds(lengths, sampling=FILTERED_SAMPLING))]
         length = first_step(config, longest)
         first = Measured(length, seconds([length]))
         longer = longer_step(config, longest, length / first.seconds)
@@ -120,12 +122,12 @@ def widest_step(config: EngineConfig) -> list[int]:
 
 def first_step(config: EngineConfig, max_model_len: int) -> int:
     """Returns the tokens of the step that shows a CPU's speed about."""
-    return min(FIRST_TOKENS, config.max_batch_tokens, max_model_len)
+    return min(FIRST_PROFILE_TOKENS, config.max_batch_tokens, max_model_len)
 
 
 def longer_step(config: EngineConfig, max_model_len: int, tokens_per_second: float) -> int:
-    """Returns the tokens of the step that measures it: what takes about `SECONDS`, within bounds."""
-    return min(int(tokens_per_second * SECONDS), LONGER_TOKENS, config.max_batch_tokens, max_model_len)
+    """Returns the tokens of the step that measures it: what takes about `MEASURING_S`, within bounds."""
+    return min(int(tokens_per_second * MEASURING_S), MAX_CPU_PROFILE_TOKENS, config.max_batch_tokens, max_model_len)
 
 
 def prompts(lengths: list[int], block_tokens: int, groups: int, sampling: Sampling) -> tuple[Plan, int]:
@@ -160,18 +162,18 @@ def fastest(work: Callable[[], object], clock: Callable[[], float] = time.perf_c
     work()
     now = clock()
     best = now - begin
-    for _ in range(REPEATS):
+    for _ in range(MAX_MEASUREMENTS):
         before = now
         work()
         now = clock()
         best = min(best, now - before)
-        if now - begin > SECONDS:
+        if now - begin > MEASURING_S:
             break
     return max(best, 1e-9)
 
 
 def _seconds(
-    lengths: list[int], *, block_tokens: int, groups: int, make: WithBlocks, sampling: Sampling = PLAIN
+    lengths: list[int], *, block_tokens: int, groups: int, make: WithBlocks, sampling: Sampling = PLAIN_SAMPLING
 ) -> float:
     """Measures the seconds of a step of prompts, which leaves nothing behind."""
     plan, blocks = prompts(lengths, block_tokens, groups, sampling)

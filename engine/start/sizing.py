@@ -24,17 +24,17 @@ from infra.config.engine import EngineConfig
 from infra.process.memory import available_memory
 from infra.sizes import format_bytes
 
-CPU_STEP, GPU_STEP = 512, 8192
+CPU_STEP_TOKENS, GPU_STEP_TOKENS = 512, 8192
 """Tokens of a step where nobody has decided. A GPU multiplies large matrices at its full rate, and its host prepares
 the next step meanwhile; a CPU does with small ones, and others wait for its threads."""
-CPU_SHARE = 0.25
-CPU_CAP = 4 << 30
+CPU_KV_SHARE = 0.25
+CPU_KV_MAX_BYTES = 4 << 30
 """Other workers and other people live on the same host; who wants more says so."""
 
 
 def step_tokens(config: EngineConfig, device: torch.device) -> int:
     """Returns how many tokens a step has at most: as the user said, else what suits the device."""
-    return config.max_batch_tokens or (GPU_STEP if device.type == "cuda" else CPU_STEP)
+    return config.max_batch_tokens or (GPU_STEP_TOKENS if device.type == "cuda" else CPU_STEP_TOKENS)
 
 
 def refuse_impossible(config: EngineConfig, device: torch.device) -> None:
@@ -209,4 +209,4 @@ def pool_blocks(config: EngineConfig, spec: KVSpec, spare: int, load: PoolLoad) 
 
 def cpu_spare() -> int:
     """Returns the bytes that a worker takes on a CPU when nobody says otherwise."""
-    return min(int(available_memory() * CPU_SHARE), CPU_CAP)
+    return min(int(available_memory() * CPU_KV_SHARE), CPU_KV_MAX_BYTES)

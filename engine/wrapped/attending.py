@@ -16,12 +16,12 @@ from engine.model.attention import AttentionStep
 from engine.model.config import HeadAttention
 from engine.model.model import Stored
 
-PAGED = "baton"
+PAGED_ATTENTION_NAME = "baton"
 """The name of our attention in transformers' registry."""
 
 
 @dataclass
-class Pass:
+class CurrentStep:
     """Holds the step that a model is computing; None between two steps."""
 
     step: AttentionStep | None = None
@@ -32,7 +32,7 @@ class PagedAttention:
     """Attends for one attention module of a model."""
 
     def __init__(
-        self, layer: int, attention: HeadAttention, value_dim: int, sinks: Tensor | None, current: Pass
+        self, layer: int, attention: HeadAttention, value_dim: int, sinks: Tensor | None, current: CurrentStep
     ) -> None:
         """Values of `value_dim` numbers, or the keys, are padded where they are the smaller ones."""
         self.layer = layer
@@ -63,4 +63,4 @@ def _attend(module: Any, query: Tensor, key: Tensor, value: Tensor, *_: Any, **_
     return module.paged_attention(query, key, value), None
 
 
-AttentionInterface.register(PAGED, _attend)
+AttentionInterface.register(PAGED_ATTENTION_NAME, _attend)

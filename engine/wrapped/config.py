@@ -16,9 +16,9 @@ from contracts.errors import ConfigError, ModelError
 from engine.model.config import AttentionLayer, TextModel
 from engine.model.config_files import auto_config, eos_of, quantization_of, raw_config
 
-ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
+PAGEABLE_LAYER_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
 """Kinds of `layer_types` whose state is keys and values; the others keep states that blocks of tokens do not hold."""
-OF_LONGEST = {"dynamic", "longrope"}
+LENGTH_DEPENDENT_ROPES = {"dynamic", "longrope"}
 """Kinds of rotation that change for all tokens of a step when one of its texts is longer than those of training."""
 
 
@@ -100,7 +100,7 @@ def _refuse_states(config: Any, name: str, *, trust_remote_code: bool) -> None:
         hint = "; --trust-remote-code has its own run here" if comes_with_one else ""
         raise ModelError(f"{name}: transformers has no causal language model of type {config.model_type}{hint}")
     listed = set(getattr(config, "layer_types", None) or ())
-    kinds = sorted(listed - ATTENTION)
+    kinds = sorted(listed - PAGEABLE_LAYER_TYPES)
     if kinds or (not listed and getattr(model, "_is_stateful", False)):  # a hybrid may have attention alone: Granite 4
         who = model.__name__ if model is not None else config.model_type
         layers = f" (in layers of kind {', '.join(kinds)})" if kinds else ""
@@ -113,7 +113,7 @@ def _refuse_ropes(config: Any, name: str, longest: int) -> None:
     for each in [given, *(value for value in given.values() if isinstance(value, dict))]:
         kind = each.get("rope_type")
         original = int(each.get("original_max_position_embeddings") or config.max_position_embeddings)
-        if kind in OF_LONGEST and longest > original:
+        if kind in LENGTH_DEPENDENT_ROPES and longest > original:
             raise ModelError(
                 f"{name}: transformers turns rope type {kind} for all texts of a step by the longest of them;"
                 f" --max-model-len {original} serves it without"

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from engine.model.attention import Step
 from engine.model.batch import Batch
 from engine.model.model import Stored
-from engine.wrapped.attending import PAGED, PagedAttention, Pass
+from engine.wrapped.attending import PAGED_ATTENTION_NAME, CurrentStep, PagedAttention
 from engine.wrapped.linears import BackendLinear
 from engine.wrapped.probe import OwnAttention
 
@@ -19,12 +19,12 @@ class WrappedModel(Generic[Step]):
 
     def __init__(self, own: Any, attentions: Sequence[OwnAttention]) -> None:
         """Takes over `own`, a causal language model of transformers, whose attention was looked at."""
-        self._current = Pass()
+        self._current = CurrentStep()
         for layer, each in enumerate(attentions):
             each.module.paged_attention = PagedAttention(
                 layer, each.attention, each.value_dim, each.sinks, self._current
             )
-        own.set_attn_implementation(PAGED)
+        own.set_attn_implementation(PAGED_ATTENTION_NAME)
         self._own = own
         self._base = own.base_model
         self._head = _head_of(own)

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from engine.wrapped.linears import is_linear
 
-LENGTHS = (24, 19)
+TEXT_LENGTHS = (24, 19)
 """Tokens of the texts."""
 
 
 @dataclass(frozen=True)
-class Kept:
+class RecordedAttention:
     """Holds what went through one attention module, `[tokens of all texts, hidden]` each."""
 
     module: Any
@@ -32,7 +32,7 @@ class OwnRun:
     """Holds what transformers' own attention gave of texts, one behind the other."""
 
     texts: list[list[int]]
-    kept: list[Kept]
+    kept: list[RecordedAttention]
     logits: Tensor  # [tokens of all texts, vocab]
     products: set[int]  # ids of linear layers that were called; of others a model multiplies by the weights itself
     widest: int  # numbers of the longest sum in a product
@@ -41,7 +41,7 @@ class OwnRun:
 def own_run(own: Any, modules: Sequence[Any]) -> OwnRun:
     """Runs random texts by transformers' plainest attention, whole and one by one."""
     generator = torch.Generator().manual_seed(0)
-    texts = [torch.randint(own.config.vocab_size, (length,), generator=generator).tolist() for length in LENGTHS]
+    texts = [torch.randint(own.config.vocab_size, (length,), generator=generator).tolist() for length in TEXT_LENGTHS]
     through: list[tuple[list[Tensor], list[Tensor]]] = [([], []) for _ in modules]
     logits = []
     own.set_attn_implementation("eager")
@@ -56,7 +56,7 @@ def own_run(own: Any, modules: Sequence[Any]) -> OwnRun:
             positions = torch.arange(len(text), device=own.device)[None]
             logits.append(own(input_ids=ids, position_ids=positions, use_cache=False).logits[0])
     kept = [
-        Kept(module, torch.cat(inputs), torch.cat(outputs))
+        RecordedAttention(module, torch.cat(inputs), torch.cat(outputs))
         for module, (inputs, outputs) in zip(modules, through, strict=True)
     ]
     widest = max(weight.shape[-1] for weight in own.parameters())

@@ -17,13 +17,13 @@ from engine.model.config import HeadAttention
 from engine.model.config_files import sentence_of
 from engine.wrapped.config import OwnConfig
 
-PROBE = "baton_probe"
-TOKENS = 8
-QUERIES = 16
+PROBE_ATTENTION_NAME = "baton_probe"
+PROBE_TOKENS = 8
+MASK_QUERIES = 16
 """Queries, evenly spread over the longest text, whose masks are looked at."""
-MOST = 1 << 18
+MAX_MASK_TOKENS = 1 << 18
 """Tokens of that text, unless longer ones are served: a window is the same whatever is served, and none is as wide."""
-HARMLESS = {
+IGNORED_ARGUMENTS = {
     "dropout",  # nothing is trained
     "is_causal",
     "sliding_window",  # the mask says it as well
@@ -37,7 +37,7 @@ HARMLESS = {
     "return_dict",
 }
 """What modules pass on to attention that changes nothing."""
-KNOWN = {"scaling", "softcap", "s_aux", "sinks"}
+SERVED_ARGUMENTS = {"scaling", "softcap", "s_aux", "sinks"}
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def probe(model: Any, own: OwnConfig) -> list[OwnAttention]:
     Raises `ModelError` where they ask for what paged attention has not.
     """
     found: list[OwnAttention] = []
-    device, longest = model.device, max(own.max_model_len, min(own.positions, MOST))
+    device, longest = model.device, max(own.max_model_len, min(own.positions, MAX_MASK_TOKENS))
 
     def look(
         module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, **asked: Any
@@ -72,16 +72,16 @@ def probe(model: Any, own: OwnConfig) -> list[OwnAttention]:
         made.window = _window(mask_function, longest, device)  # type: ignore[attr-defined]
         return made
 
-    AttentionInterface.register(PROBE, look)
-    AttentionMaskInterface.register(PROBE, mask)
+    AttentionInterface.register(PROBE_ATTENTION_NAME, look)
+    AttentionMaskInterface.register(PROBE_ATTENTION_NAME, mask)
     try:
-        model.set_attn_implementation(PROBE)
-        positions = torch.arange(TOKENS, device=device)[None]
+        model.set_attn_implementation(PROBE_ATTENTION_NAME)
+        positions = torch.arange(PROBE_TOKENS, device=device)[None]
         model(input_ids=positions, position_ids=positions, use_cache=False)
     except ModelError:
         raise
     except Exception as error:  # a model's own code may raise anything
-        raise ModelError(f"{own.name}: its own code fails on {TOKENS} tokens: {sentence_of(error)}") from error
+        raise ModelError(f"{own.name}: its own code fails on {PROBE_TOKENS} tokens: {sentence_of(error)}") from error
     finally:
         listed = [*found]
         found.clear()  # transformers' registry keeps the function, and must not keep the model
@@ -98,7 +98,7 @@ def _described(
 ) -> OwnAttention:
     """Describes what one call asks for. Raises `ModelError`, which begins with `who`, where paged attention cannot."""
     given = {name for name, wish in asked.items() if wish is not None and wish is not False}
-    unknown = sorted(given - HARMLESS - KNOWN)
+    unknown = sorted(given - IGNORED_ARGUMENTS - SERVED_ARGUMENTS)
     if unknown:
         raise ModelError(f"{who} asks for {', '.join(unknown)}, which paged attention has not")
     window = getattr(mask, "window", None)
@@ -140,7 +140,7 @@ def _window(sees: Callable[..., Tensor], longest: int, device: torch.device) -> 
     """Finds how many tokens a query sees, itself included, 0 for all; None where it is not those right before it."""
     first = torch.zeros((), dtype=torch.long, device=device)
     keys = torch.arange(longest, device=device)
-    queries = torch.linspace(0, longest - 1, min(QUERIES, longest), device=device).long()[:, None]
+    queries = torch.linspace(0, longest - 1, min(MASK_QUERIES, longest), device=device).long()[:, None]
     seen = sees(first, first, queries, keys[None]) & torch.ones_like(keys, dtype=torch.bool)
     count = int(seen[-1].sum())
     window = 0 if count == longest else count

@@ -32,18 +32,18 @@ from engine.executor import Engine
 from engine.model.batch import build_batch
 from engine.model.config import HeadAttention
 from engine.plan import Plan, Work
-from engine.wrapped.own_run import LENGTHS, Kept, OwnRun
+from engine.wrapped.own_run import TEXT_LENGTHS, OwnRun, RecordedAttention
 
-PIECES = (1, 3, 2)
+PIECE_TOKENS = (1, 3, 2)
 """Tokens of the pieces, in turn."""
-FP32 = 2.0**-24
-INPUTS: dict[Quantization, float] = {"none": 0.0, "int8": 2.0**-6, "int4": 2.0**-6, "fp8": 2.0**-4}
+FP32_ROUNDING = 2.0**-24
+INPUT_ROUNDING: dict[Quantization, float] = {"none": 0.0, "int8": 2.0**-6, "int4": 2.0**-6, "fp8": 2.0**-4}
 """What is added to u by inputs that are quantized as the weights are."""
 
 
 def blocks_needed(block_tokens: int) -> int:
     """Returns the blocks of a pool over which a model is proved, the null block included."""
-    return 1 + sum(blocks_for(length, block_tokens) for length in LENGTHS)
+    return 1 + sum(blocks_for(length, block_tokens) for length in TEXT_LENGTHS)
 
 
 def prove(engine: Engine, own: OwnRun, quantization: Quantization) -> None:
@@ -52,10 +52,10 @@ def prove(engine: Engine, own: OwnRun, quantization: Quantization) -> None:
     Raises `ModelError` where it is something else.
     """
     name = engine.model_config.name
-    sums = FP32 * sqrt(own.widest)
+    sums = FP32_ROUNDING * sqrt(own.widest)
     rounding = sums + torch.finfo(engine.backend.dtype).eps / 2
     if engine.backend.dtype != torch.float32:
-        rounding += INPUTS[quantization]
+        rounding += INPUT_ROUNDING[quantization]
     begins = [0]
     for text in own.texts[:-1]:
         begins.append(begins[-1] + len(text))
@@ -97,7 +97,7 @@ def _steps(texts: Sequence[list[int]], spec: KVSpec) -> Iterator[list[Work]]:
     while any(start < len(text) for start, text in zip(starts, texts, strict=True)):
         works = []
         for number, text in enumerate(texts):
-            begin, count = starts[number], PIECES[(step + number) % len(PIECES)]
+            begin, count = starts[number], PIECE_TOKENS[(step + number) % len(PIECE_TOKENS)]
             if begin < len(text):
                 works.append(Work(number, begin, text[begin : begin + count], (blocks[number],) * len(spec.groups)))
                 starts[number] += count
@@ -120,7 +120,7 @@ def _logits(engine: Engine, works: list[Work]) -> Tensor:
 class _Check:
     """Compares one attention module with what was kept of it, and puts what was kept in the place of what it gives."""
 
-    def __init__(self, kept: Kept) -> None:
+    def __init__(self, kept: RecordedAttention) -> None:
         self.kept = kept
         self.rows: list[int] = []  # of the step under way
         self.largest = 0.0  # of all scores

@@ -18,7 +18,7 @@ import msgspec
 from llguidance import LLMatcher, LLTokenizer
 from llguidance.gbnf_to_lark import any_to_lark
 
-from checkpoints.grammars import GRAMMAR_BYTES, GrammarError, compiled, first_sentence, read_tokenizer, refuse_error
+from checkpoints.grammars import MAX_GRAMMAR_BYTES, GrammarError, compiled, first_sentence, read_tokenizer, refuse_error
 from contracts.errors import ModelError
 from gateway.grammar.counting import REFUSAL, UNCOUNTED
 from gateway.grammar.frames import LENGTH, Check, Verdict
@@ -76,8 +76,8 @@ def check(tokenizer: LLTokenizer, asked: Check) -> Verdict:
         large = any(words in str(error) for words in TOO_LARGE)
         message = next((ours for theirs, ours in OURS.items() if theirs in str(error)), str(error))
         return Verdict("grammar_too_complex" if large else "invalid_grammar", message)
-    if len(grammar.encode()) > GRAMMAR_BYTES:
-        return Verdict("grammar_too_complex", f"in Lark it has more than {GRAMMAR_BYTES} bytes")
+    if len(grammar.encode()) > MAX_GRAMMAR_BYTES:
+        return Verdict("grammar_too_complex", f"in Lark it has more than {MAX_GRAMMAR_BYTES} bytes")
     return Verdict(grammar=grammar if asked.written == "any" else "")
 
 

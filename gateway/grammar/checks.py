@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from checkpoints.grammars import GRAMMAR_BYTES
+from checkpoints.grammars import MAX_GRAMMAR_BYTES
 from gateway.errors import invalid, unavailable
 from gateway.grammar.frames import LENGTH, Check, Verdict
 from infra.fair_queueing.turns import NO_TENANT, FairSlots, TenantShare, TooManyWait
@@ -52,8 +52,8 @@ class GrammarChecks:
         Raises `APIError`: a 400 with the code `invalid_grammar` or `grammar_too_complex` that names `param`, or a 503
         where too many wait to be checked, or one took too long for want of a processor.
         """
-        if len(grammar) > GRAMMAR_BYTES or len(grammar.encode()) > GRAMMAR_BYTES:
-            message = f"{param}: the grammar has more than {GRAMMAR_BYTES} bytes"
+        if len(grammar) > MAX_GRAMMAR_BYTES or len(grammar.encode()) > MAX_GRAMMAR_BYTES:
+            message = f"{param}: the grammar has more than {MAX_GRAMMAR_BYTES} bytes"
             raise invalid(message, param, "grammar_too_complex")
         key = hashlib.sha256(f"{written} {grammar}".encode()).digest()
         verdict = self._known.get(key) or await self._verdict(key, Check(grammar, written), party)

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from checkpoints.grammars import GRAMMAR_BYTES, GrammarError
+from checkpoints.grammars import MAX_GRAMMAR_BYTES, GrammarError
 from gateway.errors import invalid
 from gateway.grammar.checks import GrammarChecks
 from gateway.grammar.texts import (
@@ -73,8 +73,8 @@ def _of_schema(schema: JSONSchema, form: Form) -> str:
 
 
 def _parsed(text: str, param: str) -> JSONSchema:
-    if len(text) > GRAMMAR_BYTES:
-        message = f"{param}: {len(text)} characters of schema are more than {GRAMMAR_BYTES}"
+    if len(text) > MAX_GRAMMAR_BYTES:
+        message = f"{param}: {len(text)} characters of schema are more than {MAX_GRAMMAR_BYTES}"
         raise invalid(message, param, "grammar_too_complex")
     try:
         return msgspec.json.decode(text, type=dict | bool)

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from checkpoints.model_location import locate
-from checkpoints.vocabulary.files import FILES as TOKENIZERS
-from checkpoints.vocabulary.settings import FILES as SETTINGS
+from checkpoints.vocabulary.files import TOKENIZER_FILES as TOKENIZERS
+from checkpoints.vocabulary.settings import SETTINGS_FILES as SETTINGS
 from checkpoints.vocabulary.settings import read_object as read_json
 from contracts.errors import ModelError
 

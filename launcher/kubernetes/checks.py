@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from checkpoints.model_location import HUB_ID
+from checkpoints.model_location import HUB_ID_REGEX
 from contracts.adapters import parse_sources
 from contracts.errors import ConfigError
 from contracts.kv.spec import refuse_codec_of_bytes
@@ -84,7 +84,7 @@ def _check_model(option: str, place: str, demo: str = "") -> None:
     """Refuses a model that pods cannot read; pods have the hub and the volume with models."""
     if demo and place == DEMO_MODEL:
         return
-    if place.startswith(f"{MODELS_DIRECTORY}/") or (HUB_ID.fullmatch(place) and not Path(place).exists()):
+    if place.startswith(f"{MODELS_DIRECTORY}/") or (HUB_ID_REGEX.fullmatch(place) and not Path(place).exists()):
         return
     why = f"no pod can read it: name a hub id, or a directory below {MODELS_DIRECTORY}, where the volume with models is"
     raise ConfigError(option, place, why)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from checkpoints.model_location import CODE, DESCRIPTION, _bars, _wanted, directory_of, locate
+from checkpoints.model_location import CODE_PATTERNS, DESCRIPTION_PATTERNS, _bars, _wanted, directory_of, locate
 from contracts.errors import ModelError
 from engine.model.weights import Checkpoint
 from tests.hub import hub_of
@@ -100,7 +100,7 @@ def test_what_is_downloaded_is_what_is_read(
         directory = locate("owner/name")
         assert sorted(hub.fetched) == sorted({**DESCRIBED, **read})
         hub.fetched.clear()
-        locate("owner/name", patterns=DESCRIPTION + CODE)
+        locate("owner/name", patterns=DESCRIPTION_PATTERNS + CODE_PATTERNS)
         assert hub.fetched == ["modeling.py"]
     assert list(Checkpoint(directory).parameters().values()) == [4 * len(set(read) - {"model.safetensors.index.json"})]
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from engine.backends.reference.linear import AdaptedLinear
 from engine.device import to_device
-from engine.model.adapted import PARTS, AdapterRows, Adapting, LowRank, StepAdapters
+from engine.model.adapted import MAX_FUSED_LAYERS, AdapterRows, Adapting, LowRank, StepAdapters
 from engine.model.linear import Linear
 from kernels.lora import WORDS_PER_MATRIX, adapt
 
@@ -25,7 +25,9 @@ class TritonAdapted(AdaptedLinear):
 
     def __init__(self, linear: Linear, adapting: Adapting, device: torch.device) -> None:
         super().__init__(linear, adapting)
-        self._table = torch.zeros((adapting.slots + 1, 1 + PARTS, WORDS_PER_MATRIX), dtype=torch.int64, device=device)
+        self._table = torch.zeros(
+            (adapting.slots + 1, 1 + MAX_FUSED_LAYERS, WORDS_PER_MATRIX), dtype=torch.int64, device=device
+        )
 
     def __call__(self, x: Tensor) -> Tensor:
         step = self._adapting.step
@@ -42,7 +44,7 @@ class TritonAdapted(AdaptedLinear):
 
     def put(self, slot: int, change: LowRank | None) -> None:
         super().put(slot, change)
-        words = np.zeros((1 + PARTS, WORDS_PER_MATRIX), np.int64)
+        words = np.zeros((1 + MAX_FUSED_LAYERS, WORDS_PER_MATRIX), np.int64)
         if change is not None:
             words[0, :3] = change.a.data_ptr(), 0, len(change.a)
             for number, part in enumerate(change.parts):

@@ -19,7 +19,7 @@ from engine.device import to_device
 from engine.model.attention import AttentionStep
 from engine.model.batch import Batch, Ints
 from engine.model.config import HeadAttention, LatentAttention
-from engine.model.kv_layout import FORMS, AnyAttention, groups_of_layers, quantized_layer
+from engine.model.kv_layout import KV_FORM_BY_DTYPE, AnyAttention, groups_of_layers, quantized_layer
 from engine.model.linear import LatentProducts
 from kernels.attention.attention_parts import FEW_SPLITS, MAX_SPLITS
 from kernels.attention.attention_tiles import ScoreParams
@@ -245,7 +245,7 @@ class TritonAttentionStep(AttentionStep):
         assert isinstance(attention, HeadAttention)
         rows = rows_of(pool.flatten(1, 2), attention, keys_values.dtype)
         block, kv_heads, dim = rows.block, attention.kv_heads, attention.head_dim
-        if pool.dtype in FORMS:
+        if pool.dtype in KV_FORM_BY_DTYPE:
             vectors = torch.arange(2 * kv_heads, device=slots.device).view(-1, 2).T.flatten()  # keys before values
             places = (slots // block * (2 * kv_heads))[:, None] + vectors
             rows.put((places * block + (slots % block)[:, None]).flatten(), keys_values.reshape(-1, dim))

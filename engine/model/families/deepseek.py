@@ -8,12 +8,12 @@ from typing import Any
 
 from contracts.errors import ModelError, OptionError
 from engine.model.config import DenseMLP, ExpertsMLP, LatentAttention, LayerConfig
-from engine.model.families.family import Family, Fields, LayerNames, Names
+from engine.model.families.family import ConfigFields, LayerNames, ModelFamily, ModelNames
 from engine.model.families.reading import activation_of, checked, dense_mlp, rope_of
 
 
-def read_2(config: Any, name: str) -> Fields:
-    """See `Family.read`. Where experts are in groups, a group is as good as its best expert."""
+def read_2(config: Any, name: str) -> ConfigFields:
+    """See `ModelFamily.read`. Where experts are in groups, a group is as good as its best expert."""
     method = config.topk_method
     if method not in ("greedy", "group_limited_greedy"):
         raise ModelError(f"{name}: topk_method {method} is not supported; supported: greedy, group_limited_greedy")
@@ -26,8 +26,8 @@ def read_2(config: Any, name: str) -> Fields:
     return _fields(config, name, grouped, bias=bool(config.mlp_bias))
 
 
-def read_3(config: Any, name: str) -> Fields:
-    """See `Family.read`. Scores are independent; where experts are chosen, a correction is added to them."""
+def read_3(config: Any, name: str) -> ConfigFields:
+    """See `ModelFamily.read`. Scores are independent; where experts are chosen, a correction is added to them."""
     for key, known in (("scoring_func", "sigmoid"), ("topk_method", "noaux_tc"), ("moe_layer_freq", 1)):
         given = getattr(config, key, known)
         if given != known:
@@ -61,7 +61,9 @@ def _experts(config: Any, name: str) -> dict[str, Any]:
     }
 
 
-def _fields(config: Any, name: str, experts: ExpertsMLP, *, bias: bool = False, interleaved: bool = True) -> Fields:
+def _fields(
+    config: Any, name: str, experts: ExpertsMLP, *, bias: bool = False, interleaved: bool = True
+) -> ConfigFields:
     layers, dense = int(config.num_hidden_layers), int(config.first_k_dense_replace)
     attention = _attention(config, name, interleaved)
     mlps: list[DenseMLP | ExpertsMLP] = [dense_mlp(config, name, bias)] * min(dense, layers)
@@ -99,11 +101,11 @@ def _attention(config: Any, name: str, interleaved: bool) -> LatentAttention:
     )
 
 
-NAMES = Names(
+DEEPSEEK_NAMES = ModelNames(
     of_layer=LayerNames(
         shared_gate_up=("mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"),
         shared_down="mlp.shared_experts.down_proj",
     )
 )
-V2 = Family(("DeepseekV2ForCausalLM",), read_2, NAMES)
-V3 = Family(("DeepseekV3ForCausalLM",), read_3, NAMES)
+DEEPSEEK_V2 = ModelFamily(("DeepseekV2ForCausalLM",), read_2, DEEPSEEK_NAMES)
+DEEPSEEK_V3 = ModelFamily(("DeepseekV3ForCausalLM",), read_3, DEEPSEEK_NAMES)

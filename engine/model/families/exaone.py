@@ -3,13 +3,13 @@
 from typing import Any
 
 from engine.model.config import LayerConfig
-from engine.model.families.family import Family, Fields, Names
-from engine.model.families.olmo import BEHIND
+from engine.model.families.family import ConfigFields, ModelFamily, ModelNames
+from engine.model.families.olmo import POST_NORM_NAMES
 from engine.model.families.reading import dense_mlp, head_attention, rope_of, windows_of
 
 
-def read(config: Any, name: str) -> Fields:
-    """See `Family.read`."""
+def read(config: Any, name: str) -> ConfigFields:
+    """See `ModelFamily.read`."""
     rope, mlp = rope_of(config, name), dense_mlp(config, name)
     mixed = config.sliding_window is not None
     attentions = (
@@ -19,4 +19,4 @@ def read(config: Any, name: str) -> Fields:
     return {"layers": tuple(LayerConfig(attention, mlp) for attention in attentions)}
 
 
-FAMILY = Family(("Exaone4ForCausalLM",), read, Names(of_layer=BEHIND))
+EXAONE_4 = ModelFamily(("Exaone4ForCausalLM",), read, ModelNames(of_layer=POST_NORM_NAMES))

@@ -10,7 +10,7 @@ from engine.model.config import ExpertsMLP
 from engine.model.quantized import Weight
 
 
-class Tensors(Protocol):
+class CheckpointTensors(Protocol):
     """Gives a checkpoint's tensors by name. Raises `ModelError` for one that is missing or of another shape."""
 
     def holds(self, name: str) -> bool:
@@ -40,7 +40,7 @@ class ExpertTensors:
     down_bias: Tensor | None = None  # [hidden]
 
 
-ReadExpert = Callable[[Tensors, str, ExpertsMLP, int, int], ExpertTensors]
+ReadExpert = Callable[[CheckpointTensors, str, ExpertsMLP, int, int], ExpertTensors]
 """Reads one expert: takes the checkpoint, the layer's prefix, the MLP, the model's hidden size and the expert's number.
 
 It is called for one expert after the other, so that no more than one is in memory in the checkpoint's layout.
@@ -55,7 +55,9 @@ class NamedExperts:
     up: str = "mlp.experts.{}.up_proj"
     down: str = "mlp.experts.{}.down_proj"
 
-    def __call__(self, tensors: Tensors, prefix: str, mlp: ExpertsMLP, hidden: int, expert: int) -> ExpertTensors:
+    def __call__(
+        self, tensors: CheckpointTensors, prefix: str, mlp: ExpertsMLP, hidden: int, expert: int
+    ) -> ExpertTensors:
         """See `ReadExpert`."""
         gate, up, down = (f"{prefix}.{name.format(expert)}" for name in (self.gate, self.up, self.down))
         shape = (mlp.intermediate, hidden)

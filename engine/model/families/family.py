@@ -43,7 +43,7 @@ class LayerNames(Struct, frozen=True, kw_only=True):
     prefix: str = ""  # of the layer, for `read_expert`
 
 
-class Names(Struct, frozen=True, kw_only=True):
+class ModelNames(Struct, frozen=True, kw_only=True):
     """Names a model's tensors in a checkpoint, without `.weight`."""
 
     embedding: str = "model.embed_tokens"
@@ -65,21 +65,21 @@ class Names(Struct, frozen=True, kw_only=True):
         names = {field: whole(name) for field, name in structs.asdict(self.of_layer).items()}
         return LayerNames(**names | {"prefix": prefix})
 
-    def beside_images(self) -> "Names":
+    def beside_images(self) -> "ModelNames":
         """Returns the names that these tensors have in a model that sees images too, of which only text is served."""
         named = {field: f"language_model.{getattr(self, field)}" for field in ("embedding", "layer", "norm", "head")}
         return structs.replace(self, **named, ignored=BESIDE_TEXT)
 
 
-Fields = dict[str, Any]
+ConfigFields = dict[str, Any]
 """Fields of a `ModelConfig` in which a family differs from what `engine.model.read_config` reads of any."""
 
 
 @dataclass(frozen=True)
-class Family:
+class ModelFamily:
     """Holds what `engine.model.families.registry` needs to know of a family."""
 
     architectures: tuple[str, ...]  # as transformers calls them
-    read: Callable[[Any, str], Fields]
+    read: Callable[[Any, str], ConfigFields]
     """Reads transformers' config of a model of this name. Raises `ModelError` for what is not supported."""
-    names: Names = field(default_factory=Names)
+    names: ModelNames = field(default_factory=ModelNames)

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from contracts.errors import ModelError
 from engine.model.config import LayerConfig
-from engine.model.families.family import Family, Fields, LayerNames, Names
+from engine.model.families.family import ConfigFields, LayerNames, ModelFamily, ModelNames
 from engine.model.families.reading import dense_mlp, head_attention, kinds_of, rope_of, windows_of
 
-AROUND = LayerNames(
+SANDWICH_NORM_NAMES = LayerNames(
     attention_post_norm="post_attention_layernorm",
     mlp_norm="pre_feedforward_layernorm",
     mlp_post_norm="post_feedforward_layernorm",
@@ -19,21 +19,21 @@ AROUND = LayerNames(
 """Names of layers with a norm before and behind each of their parts."""
 
 
-def read_1(config: Any, name: str) -> Fields:
-    """See `Family.read`."""
+def read_1(config: Any, name: str) -> ConfigFields:
+    """See `ModelFamily.read`."""
     layers, scale = int(config.num_hidden_layers), float(config.head_dim) ** -0.5
     return _fields(config, name, ("full_attention",) * layers, (0,) * layers, scale)
 
 
-def read_2(config: Any, name: str) -> Fields:
-    """See `Family.read`."""
+def read_2(config: Any, name: str) -> ConfigFields:
+    """See `ModelFamily.read`."""
     scale, softcap = float(config.query_pre_attn_scalar) ** -0.5, float(config.attn_logit_softcapping or 0)
     found = _fields(config, name, kinds_of(config, name), windows_of(config, name), scale, softcap=softcap)
     return found | {"logits_softcap": float(config.final_logit_softcapping or 0)}
 
 
-def read_3(config: Any, name: str) -> Fields:
-    """See `Family.read`."""
+def read_3(config: Any, name: str) -> ConfigFields:
+    """See `ModelFamily.read`."""
     if config.attn_logit_softcapping:
         raise ModelError(f"{name}: attn_logit_softcapping {config.attn_logit_softcapping} is no part of Gemma 3")
     scale = float(config.query_pre_attn_scalar) ** -0.5
@@ -50,7 +50,7 @@ def _fields(
     *,
     softcap: float = 0.0,
     norm: Literal["none", "head"] = "none",
-) -> Fields:
+) -> ConfigFields:
     if config.use_bidirectional_attention:
         raise ModelError(f"{name}: use_bidirectional_attention is not supported: tokens see those before them")
     bias = bool(config.attention_bias)
@@ -75,7 +75,9 @@ def _fields(
     }
 
 
-GEMMA1 = Family(("GemmaForCausalLM",), read_1)
-GEMMA2 = Family(("Gemma2ForCausalLM",), read_2, Names(of_layer=AROUND))
-GEMMA3 = Family(("Gemma3ForCausalLM",), read_3, Names(of_layer=AROUND))
-GEMMA3_IMAGES = Family(("Gemma3ForConditionalGeneration",), read_3, Names(of_layer=AROUND).beside_images())
+GEMMA_1 = ModelFamily(("GemmaForCausalLM",), read_1)
+GEMMA_2 = ModelFamily(("Gemma2ForCausalLM",), read_2, ModelNames(of_layer=SANDWICH_NORM_NAMES))
+GEMMA_3 = ModelFamily(("Gemma3ForCausalLM",), read_3, ModelNames(of_layer=SANDWICH_NORM_NAMES))
+GEMMA_3_IMAGES = ModelFamily(
+    ("Gemma3ForConditionalGeneration",), read_3, ModelNames(of_layer=SANDWICH_NORM_NAMES).beside_images()
+)

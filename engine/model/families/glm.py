@@ -6,23 +6,23 @@
 from typing import Any
 
 from engine.model.config import LayerConfig
-from engine.model.families.family import Family, Fields, LayerNames, Names
+from engine.model.families.family import ConfigFields, LayerNames, ModelFamily, ModelNames
 from engine.model.families.reading import dense_mlp, head_attention, rope_of
 
 
-def read(config: Any, name: str) -> Fields:
-    """See `Family.read`."""
+def read(config: Any, name: str) -> ConfigFields:
+    """See `ModelFamily.read`."""
     rope = rope_of(config, name, partial=True, interleaved=True)
     attention = head_attention(config, name, rope, bias=bool(config.attention_bias))
     mlp = dense_mlp(config, name)
     return {"layers": (LayerConfig(attention, mlp),) * int(config.num_hidden_layers)}
 
 
-GLM = Family(("GlmForCausalLM",), read, Names(of_layer=LayerNames(gate_up=("mlp.gate_up_proj",))))
-GLM4 = Family(
+GLM_4 = ModelFamily(("GlmForCausalLM",), read, ModelNames(of_layer=LayerNames(gate_up=("mlp.gate_up_proj",))))
+GLM_4_0414 = ModelFamily(
     ("Glm4ForCausalLM",),
     read,
-    Names(
+    ModelNames(
         of_layer=LayerNames(
             gate_up=("mlp.gate_up_proj",),
             attention_post_norm="post_self_attn_layernorm",

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from contracts.errors import ModelError
 from engine.model.config import ExpertsMLP, LayerConfig
-from engine.model.families.expert_tensors import ExpertTensors, Tensors
-from engine.model.families.family import Family, Fields, LayerNames, Names
-from engine.model.families.mxfp4 import BLOCK, unpacked
+from engine.model.families.expert_tensors import CheckpointTensors, ExpertTensors
+from engine.model.families.family import ConfigFields, LayerNames, ModelFamily, ModelNames
+from engine.model.families.mxfp4 import MX_BLOCK_VALUES, unpacked
 from engine.model.families.reading import checked, head_attention, rope_of, windows_of
 from engine.model.quantized import Weight, rows
 
@@ -20,8 +20,8 @@ ALPHA, LIMIT = 1.702, 7.0
 """The activation's constants, as `clamped_swiglu` has them."""
 
 
-def read(config: Any, name: str) -> Fields:
-    """See `Family.read`."""
+def read(config: Any, name: str) -> ConfigFields:
+    """See `ModelFamily.read`."""
     if (config.hidden_act, config.swiglu_alpha, config.swiglu_limit) != ("silu", ALPHA, LIMIT):
         given = (
             f"hidden_act {config.hidden_act}, swiglu_alpha {config.swiglu_alpha}, swiglu_limit {config.swiglu_limit}"
@@ -44,7 +44,7 @@ def read(config: Any, name: str) -> Fields:
     return {"layers": tuple(LayerConfig(attention, checked(mlp, name)) for attention in attentions)}
 
 
-def read_expert(tensors: Tensors, prefix: str, mlp: ExpertsMLP, hidden: int, expert: int) -> ExpertTensors:
+def read_expert(tensors: CheckpointTensors, prefix: str, mlp: ExpertsMLP, hidden: int, expert: int) -> ExpertTensors:
     """See `ReadExpert`."""
     width = 2 * mlp.intermediate
 
@@ -54,8 +54,8 @@ def read_expert(tensors: Tensors, prefix: str, mlp: ExpertsMLP, hidden: int, exp
     def weight(name: str, outputs: int, inputs: int) -> Weight:
         if not tensors.holds(f"{prefix}.mlp.experts.{name}_blocks"):
             return part(name, inputs, outputs).t()
-        blocks = part(f"{name}_blocks", outputs, inputs // BLOCK, BLOCK // 2, packed=True)
-        return unpacked(blocks, part(f"{name}_scales", outputs, inputs // BLOCK, packed=True))
+        blocks = part(f"{name}_blocks", outputs, inputs // MX_BLOCK_VALUES, MX_BLOCK_VALUES // 2, packed=True)
+        return unpacked(blocks, part(f"{name}_scales", outputs, inputs // MX_BLOCK_VALUES, packed=True))
 
     in_turns, bias = weight("gate_up_proj", width, hidden), part("gate_up_proj_bias", width)
     return ExpertTensors(
@@ -66,8 +66,8 @@ def read_expert(tensors: Tensors, prefix: str, mlp: ExpertsMLP, hidden: int, exp
     )
 
 
-FAMILY = Family(
+GPT_OSS = ModelFamily(
     ("GptOssForCausalLM",),
     read,
-    Names(of_layer=LayerNames(router="mlp.router", read_expert=read_expert)),
+    ModelNames(of_layer=LayerNames(router="mlp.router", read_expert=read_expert)),
 )

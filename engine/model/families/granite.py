@@ -3,12 +3,12 @@
 from typing import Any
 
 from engine.model.config import LayerConfig
-from engine.model.families.family import Family, Fields
+from engine.model.families.family import ConfigFields, ModelFamily
 from engine.model.families.reading import dense_mlp, head_attention, rope_of
 
 
-def read(config: Any, name: str) -> Fields:
-    """See `Family.read`."""
+def read(config: Any, name: str) -> ConfigFields:
+    """See `ModelFamily.read`."""
     bias = bool(config.attention_bias)
     attention = head_attention(
         config, name, rope_of(config, name), scale=float(config.attention_multiplier), bias=bias, output_bias=bias
@@ -22,4 +22,4 @@ def read(config: Any, name: str) -> Fields:
     }
 
 
-FAMILY = Family(("GraniteForCausalLM",), read)
+GRANITE_3 = ModelFamily(("GraniteForCausalLM",), read)

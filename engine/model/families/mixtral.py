@@ -4,12 +4,12 @@ from typing import Any
 
 from engine.model.config import ExpertsMLP, LayerConfig
 from engine.model.families.expert_tensors import NamedExperts
-from engine.model.families.family import Family, Fields, LayerNames, Names
+from engine.model.families.family import ConfigFields, LayerNames, ModelFamily, ModelNames
 from engine.model.families.reading import activation_of, checked, head_attention, rope_of
 
 
-def read(config: Any, name: str) -> Fields:
-    """See `Family.read`."""
+def read(config: Any, name: str) -> ConfigFields:
+    """See `ModelFamily.read`."""
     attention = head_attention(config, name, rope_of(config, name), window=int(config.sliding_window or 0))
     mlp = ExpertsMLP(
         experts=int(config.num_local_experts),
@@ -21,10 +21,10 @@ def read(config: Any, name: str) -> Fields:
     return {"layers": (LayerConfig(attention, checked(mlp, name)),) * int(config.num_hidden_layers)}
 
 
-NAMES = LayerNames(
+MIXTRAL_NAMES = LayerNames(
     router="block_sparse_moe.gate",
     read_expert=NamedExperts(
         "block_sparse_moe.experts.{}.w1", "block_sparse_moe.experts.{}.w3", "block_sparse_moe.experts.{}.w2"
     ),
 )
-FAMILY = Family(("MixtralForCausalLM",), read, Names(of_layer=NAMES))
+MIXTRAL_FAMILY = ModelFamily(("MixtralForCausalLM",), read, ModelNames(of_layer=MIXTRAL_NAMES))

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from engine.model.quantized import Quantized
 
-BLOCK = 32
+MX_BLOCK_VALUES = 32
 """Numbers that share a scale."""
-MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-VALUES = (*MAGNITUDES, *(-value for value in MAGNITUDES))
+FP4_MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+FP4_VALUES = (*FP4_MAGNITUDES, *(-value for value in FP4_MAGNITUDES))
 """What each of the 16 codes stands for; the highest bit is the sign."""
 
 
@@ -24,4 +24,4 @@ def unpacked(blocks: Tensor, scales: Tensor) -> Quantized:
     """
     codes = torch.stack((blocks & 15, blocks >> 4), -1).flatten(1)
     powers = torch.ldexp(torch.ones(scales.shape), scales.int() - 127)
-    return Quantized("int4", codes, powers, BLOCK, table=VALUES)
+    return Quantized("int4", codes, powers, MX_BLOCK_VALUES, table=FP4_VALUES)

@@ -8,7 +8,7 @@ from typing import Any
 
 from contracts.errors import OptionError
 from engine.model.config import ExpertsMLP, LayerConfig
-from engine.model.families.family import Family, Fields, LayerNames, Names
+from engine.model.families.family import ConfigFields, LayerNames, ModelFamily, ModelNames
 from engine.model.families.reading import (
     activation_of,
     checked,
@@ -19,7 +19,7 @@ from engine.model.families.reading import (
     windows_of,
 )
 
-BEHIND = LayerNames(
+POST_NORM_NAMES = LayerNames(
     attention_norm=None,
     attention_post_norm="post_attention_layernorm",
     mlp_norm=None,
@@ -27,18 +27,18 @@ BEHIND = LayerNames(
 )
 
 
-def read_2(config: Any, name: str) -> Fields:
-    """See `Family.read`."""
+def read_2(config: Any, name: str) -> ConfigFields:
+    """See `ModelFamily.read`."""
     layers = int(config.num_hidden_layers)
     return _fields(config, name, ("full_attention",) * layers, (0,) * layers)
 
 
-def read_3(config: Any, name: str) -> Fields:
-    """See `Family.read`."""
+def read_3(config: Any, name: str) -> ConfigFields:
+    """See `ModelFamily.read`."""
     return _fields(config, name, kinds_of(config, name), windows_of(config, name))
 
 
-def _fields(config: Any, name: str, kinds: tuple[str, ...], windows: tuple[int, ...]) -> Fields:
+def _fields(config: Any, name: str, kinds: tuple[str, ...], windows: tuple[int, ...]) -> ConfigFields:
     bias = bool(config.attention_bias)
     mlp = dense_mlp(config, name)
     attentions = (
@@ -50,8 +50,8 @@ def _fields(config: Any, name: str, kinds: tuple[str, ...], windows: tuple[int, 
     return {"layers": tuple(LayerConfig(attention, mlp) for attention in attentions)}
 
 
-def read_moe(config: Any, name: str) -> Fields:
-    """See `Family.read`."""
+def read_moe(config: Any, name: str) -> ConfigFields:
+    """See `ModelFamily.read`."""
     if config.clip_qkv is not None:
         raise OptionError(f"{name}: clip_qkv {config.clip_qkv} is not supported; supported: null")
     bias = bool(config.attention_bias)
@@ -66,6 +66,6 @@ def read_moe(config: Any, name: str) -> Fields:
     return {"layers": (LayerConfig(attention, checked(mlp, name)),) * int(config.num_hidden_layers)}
 
 
-OLMO2 = Family(("Olmo2ForCausalLM",), read_2, Names(of_layer=BEHIND))
-OLMO3 = Family(("Olmo3ForCausalLM",), read_3, Names(of_layer=BEHIND))
-OLMOE = Family(("OlmoeForCausalLM",), read_moe)
+OLMO_2 = ModelFamily(("Olmo2ForCausalLM",), read_2, ModelNames(of_layer=POST_NORM_NAMES))
+OLMO_3 = ModelFamily(("Olmo3ForCausalLM",), read_3, ModelNames(of_layer=POST_NORM_NAMES))
+OLMO_E = ModelFamily(("OlmoeForCausalLM",), read_moe)

@@ -3,18 +3,18 @@
 from typing import Any
 
 from engine.model.config import LayerConfig
-from engine.model.families.family import Family, Fields, LayerNames, Names
+from engine.model.families.family import ConfigFields, LayerNames, ModelFamily, ModelNames
 from engine.model.families.reading import dense_mlp, head_attention, rope_of
 
-FUSED = LayerNames(query_key_value=("self_attn.qkv_proj",), gate_up=("mlp.gate_up_proj",))
+FUSED_NAMES = LayerNames(query_key_value=("self_attn.qkv_proj",), gate_up=("mlp.gate_up_proj",))
 
 
-def read(config: Any, name: str) -> Fields:
-    """See `Family.read`."""
+def read(config: Any, name: str) -> ConfigFields:
+    """See `ModelFamily.read`."""
     window = int(config.sliding_window or 0)
     attention = head_attention(config, name, rope_of(config, name, partial=True), window=window)
     mlp = dense_mlp(config, name)
     return {"layers": (LayerConfig(attention, mlp),) * int(config.num_hidden_layers)}
 
 
-FAMILY = Family(("Phi3ForCausalLM",), read, Names(of_layer=FUSED))
+PHI_3 = ModelFamily(("Phi3ForCausalLM",), read, ModelNames(of_layer=FUSED_NAMES))

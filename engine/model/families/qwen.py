@@ -3,13 +3,13 @@
 from typing import Any, Literal
 
 from engine.model.config import LayerConfig
-from engine.model.families.family import Family, Fields
+from engine.model.families.family import ConfigFields, ModelFamily
 from engine.model.families.reading import dense_mlp, head_attention, rope_of, windows_of
 
 
 def _read(
     config: Any, name: str, *, bias: bool, output_bias: bool = False, norm: Literal["none", "head"] = "none"
-) -> Fields:
+) -> ConfigFields:
     rope = rope_of(config, name)
     mlp = dense_mlp(config, name)
     attentions = (
@@ -19,16 +19,16 @@ def _read(
     return {"layers": tuple(LayerConfig(attention, mlp) for attention in attentions)}
 
 
-def read_2(config: Any, name: str) -> Fields:
-    """See `Family.read`."""
+def read_2(config: Any, name: str) -> ConfigFields:
+    """See `ModelFamily.read`."""
     return _read(config, name, bias=True)
 
 
-def read_3(config: Any, name: str) -> Fields:
-    """See `Family.read`."""
+def read_3(config: Any, name: str) -> ConfigFields:
+    """See `ModelFamily.read`."""
     bias = bool(config.attention_bias)
     return _read(config, name, bias=bias, output_bias=bias, norm="head")
 
 
-QWEN2 = Family(("Qwen2ForCausalLM",), read_2)
-QWEN3 = Family(("Qwen3ForCausalLM",), read_3)
+QWEN_2 = ModelFamily(("Qwen2ForCausalLM",), read_2)
+QWEN_3 = ModelFamily(("Qwen3ForCausalLM",), read_3)

@@ -6,12 +6,12 @@ from typing import Any
 from msgspec import structs
 
 from engine.model.config import ExpertsMLP, HeadAttention, LayerConfig
-from engine.model.families.family import Family, Fields
+from engine.model.families.family import ConfigFields, ModelFamily
 from engine.model.families.reading import activation_of, checked, dense_mlp, head_attention, rope_of, windows_of
 
 
-def read_2(config: Any, name: str) -> Fields:
-    """See `Family.read`."""
+def read_2(config: Any, name: str) -> ConfigFields:
+    """See `ModelFamily.read`."""
     rope, bias = rope_of(config, name), bool(config.qkv_bias)
     experts = structs.replace(
         _experts(config, name), shared=int(config.shared_expert_intermediate_size), shared_gate=True
@@ -20,8 +20,8 @@ def read_2(config: Any, name: str) -> Fields:
     return _fields(config, name, attentions, experts)
 
 
-def read_3(config: Any, name: str) -> Fields:
-    """See `Family.read`."""
+def read_3(config: Any, name: str) -> ConfigFields:
+    """See `ModelFamily.read`."""
     bias, window = bool(config.attention_bias), int(config.sliding_window or 0)
     attention = head_attention(
         config, name, rope_of(config, name), window=window, bias=bias, output_bias=bias, norm="head"
@@ -40,7 +40,7 @@ def _experts(config: Any, name: str) -> ExpertsMLP:
     return checked(mlp, name) if any(sparse_layers(config)) else mlp
 
 
-def _fields(config: Any, name: str, attentions: Iterable[HeadAttention], experts: ExpertsMLP) -> Fields:
+def _fields(config: Any, name: str, attentions: Iterable[HeadAttention], experts: ExpertsMLP) -> ConfigFields:
     dense = dense_mlp(config, name)
     layers = zip(attentions, sparse_layers(config), strict=True)
     return {"layers": tuple(LayerConfig(attention, experts if sparse else dense) for attention, sparse in layers)}
@@ -53,5 +53,5 @@ def sparse_layers(config: Any) -> list[bool]:
     return [int(config.num_experts) > 0 and (layer + 1) % step == 0 and layer not in dense for layer in layers]
 
 
-QWEN2 = Family(("Qwen2MoeForCausalLM",), read_2)
-QWEN3 = Family(("Qwen3MoeForCausalLM",), read_3)
+QWEN_2_MOE = ModelFamily(("Qwen2MoeForCausalLM",), read_2)
+QWEN_3_MOE = ModelFamily(("Qwen3MoeForCausalLM",), read_3)

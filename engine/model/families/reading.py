@@ -10,7 +10,7 @@ from engine.model.rope import ROPE_TYPES, Rope, yarn_magnitude
 
 Word = TypeVar("Word")
 
-ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
+ACTIVATION_BY_NAME: dict[str, Activation] = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 
 
 def head_attention(
@@ -58,7 +58,7 @@ def head_dim_of(config: Any) -> int:
 def activation_of(config: Any, name: str) -> Activation:
     """Reads the MLP's activation. Raises `OptionError` for one that there is not."""
     given = getattr(config, "hidden_activation", None) or config.hidden_act
-    return word_of(given, ACTIVATIONS, "activation", name)
+    return word_of(given, ACTIVATION_BY_NAME, "activation", name)
 
 
 def checked(mlp: ExpertsMLP, name: str) -> ExpertsMLP:

@@ -18,48 +18,48 @@ from engine.model.families import (
     qwen_moe,
     smollm3,
 )
-from engine.model.families.family import Family, Names
+from engine.model.families.family import ModelFamily, ModelNames
 
-FAMILIES: tuple[Family, ...] = (
-    llama.FAMILY,
-    mistral.FAMILY,
-    mistral.MISTRAL3,
-    mistral.MINISTRAL,
-    qwen.QWEN2,
-    qwen.QWEN3,
-    gemma.GEMMA1,
-    gemma.GEMMA2,
-    gemma.GEMMA3,
-    gemma.GEMMA3_IMAGES,
-    phi3.FAMILY,
-    granite.FAMILY,
-    olmo.OLMO2,
-    olmo.OLMO3,
-    smollm3.FAMILY,
-    glm.GLM,
-    glm.GLM4,
-    deepseek.V2,
-    deepseek.V3,
-    mixtral.FAMILY,
-    qwen_moe.QWEN2,
-    qwen_moe.QWEN3,
-    olmo.OLMOE,
-    gpt_oss.FAMILY,
-    exaone.FAMILY,
+MODEL_FAMILIES: tuple[ModelFamily, ...] = (
+    llama.LLAMA_FAMILY,
+    mistral.MISTRAL_FAMILY,
+    mistral.MISTRAL_3,
+    mistral.MINISTRAL_FAMILY,
+    qwen.QWEN_2,
+    qwen.QWEN_3,
+    gemma.GEMMA_1,
+    gemma.GEMMA_2,
+    gemma.GEMMA_3,
+    gemma.GEMMA_3_IMAGES,
+    phi3.PHI_3,
+    granite.GRANITE_3,
+    olmo.OLMO_2,
+    olmo.OLMO_3,
+    smollm3.SMOLLM_3,
+    glm.GLM_4,
+    glm.GLM_4_0414,
+    deepseek.DEEPSEEK_V2,
+    deepseek.DEEPSEEK_V3,
+    mixtral.MIXTRAL_FAMILY,
+    qwen_moe.QWEN_2_MOE,
+    qwen_moe.QWEN_3_MOE,
+    olmo.OLMO_E,
+    gpt_oss.GPT_OSS,
+    exaone.EXAONE_4,
     llama_like.SEED_OSS,
-    llama_like.CWM,
-    llama_like.ERNIE,
-    llama_like.HELIUM,
+    llama_like.CWM_FAMILY,
+    llama_like.ERNIE_4_5,
+    llama_like.HELIUM_FAMILY,
 )
 
-SUPPORTED = tuple(architecture for family in FAMILIES for architecture in family.architectures)
+SUPPORTED_ARCHITECTURES = tuple(architecture for family in MODEL_FAMILIES for architecture in family.architectures)
 
 
-def family_of(architecture: str) -> Family:
-    """Returns the family of an architecture that is one of `SUPPORTED`."""
-    return next(family for family in FAMILIES if architecture in family.architectures)
+def family_of(architecture: str) -> ModelFamily:
+    """Returns the family of an architecture that is one of `SUPPORTED_ARCHITECTURES`."""
+    return next(family for family in MODEL_FAMILIES if architecture in family.architectures)
 
 
-def names_of(config: ModelConfig) -> Names:
+def names_of(config: ModelConfig) -> ModelNames:
     """Returns how the tensors of a model are called in its checkpoint."""
     return family_of(config.architecture).names

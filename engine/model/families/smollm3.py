@@ -4,12 +4,12 @@ from typing import Any
 
 from contracts.errors import ModelError
 from engine.model.config import LayerConfig
-from engine.model.families.family import Family, Fields
+from engine.model.families.family import ConfigFields, ModelFamily
 from engine.model.families.reading import dense_mlp, head_attention, rope_of, windows_of
 
 
-def read(config: Any, name: str) -> Fields:
-    """See `Family.read`."""
+def read(config: Any, name: str) -> ConfigFields:
+    """See `ModelFamily.read`."""
     rotated, count = list(config.no_rope_layers), int(config.num_hidden_layers)  # 0 where a layer has no rope
     if len(rotated) != count:
         raise ModelError(f"{name}: no_rope_layers has {len(rotated)} entries for {count} layers")
@@ -23,4 +23,4 @@ def read(config: Any, name: str) -> Fields:
     return {"layers": tuple(LayerConfig(attention, mlp) for attention in attentions)}
 
 
-FAMILY = Family(("SmolLM3ForCausalLM",), read)
+SMOLLM_3 = ModelFamily(("SmolLM3ForCausalLM",), read)

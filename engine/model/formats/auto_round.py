@@ -12,10 +12,10 @@ from typing import Any
 from contracts.errors import ModelError
 from engine.model.formats.awq import Awq
 from engine.model.formats.fields import bits_of, fields_of, group_of, pattern, shown, whole, word
-from engine.model.formats.gptq import BITS, Gptq, Packing
+from engine.model.formats.gptq import GPTQ_BITS, Gptq, GptqPacking
 
-AWQ = ("auto_round:auto_awq", "auto_round:awq")
-GPTQ = {
+AWQ_PACKINGS = ("auto_round:auto_awq", "auto_round:awq")
+GPTQ_VERSION_BY_PACKING = {
     "auto_round:auto_gptq": 1,
     "auto_round:gptq": 1,
     "auto_gptq": 1,
@@ -24,22 +24,27 @@ GPTQ = {
     "auto_round:gptqmodel": 2,
 }
 """The version of GPTQ that each packing is: how zero points are stored."""
-NUMBERS = 16
+UNQUANTIZED_BITS = 16
 """Bits of a weight that is not quantized."""
-NOT_NAMES = frozenset("^$|()[]?+*\\")
+REGEX_CHARACTERS = frozenset("^$|()[]?+*\\")
 """Characters by which a pattern is known; a name has none of them."""
 
 
 def read_auto_round(given: dict[str, Any], model: str) -> Gptq | Awq:
     """See `ReadFormat`."""
-    packed = word(given.get("packing_format") or "auto", model, "auto-round's packing_format", (*GPTQ, *AWQ))
+    packed = word(
+        given.get("packing_format") or "auto",
+        model,
+        "auto-round's packing_format",
+        (*GPTQ_VERSION_BY_PACKING, *AWQ_PACKINGS),
+    )
     extra = fields_of(given, model, "extra_config")
     changes = {name: fields_of(extra, model, name) for name in extra}
     changes = {name: change for name, change in changes.items() if not _is_numbers(change, model)}
     changes = dict(sorted(changes.items(), key=lambda each: _is_pattern(each[0])))  # a layer's own name decides
-    if packed not in AWQ:
+    if packed not in AWQ_PACKINGS:
         others = tuple((_names(name, model), _packing(given | change, model)) for name, change in changes.items())
-        return Gptq(model, GPTQ[packed], _packing(given, model), others)
+        return Gptq(model, GPTQ_VERSION_BY_PACKING[packed], _packing(given, model), others)
     packing = _packing(given, model)
     for name, change in changes.items():
         if _packing(given | change, model) != packing or packing.bits != 4:
@@ -51,16 +56,16 @@ def read_auto_round(given: dict[str, Any], model: str) -> Gptq | Awq:
 
 
 def _is_numbers(change: dict[str, Any], model: str) -> bool:
-    return change.get("bits") is not None and whole(change, model, "bits") >= NUMBERS
+    return change.get("bits") is not None and whole(change, model, "bits") >= UNQUANTIZED_BITS
 
 
-def _packing(given: dict[str, Any], model: str) -> Packing:
+def _packing(given: dict[str, Any], model: str) -> GptqPacking:
     word(given.get("data_type") or "int", model, "auto-round's data_type", ("int",))
-    acts = whole(given, model, "act_bits", default=NUMBERS)
-    if acts < NUMBERS:
+    acts = whole(given, model, "act_bits", default=UNQUANTIZED_BITS)
+    if acts < UNQUANTIZED_BITS:
         raise ModelError(f"{model}: auto-round with act_bits {acts} is not supported; supported: weights alone")
-    bits = bits_of(given, model, "auto-round", BITS, "bits")
-    return Packing(bits, group_of(given, model, "group_size", default=128), by_activation=False)
+    bits = bits_of(given, model, "auto-round", GPTQ_BITS, "bits")
+    return GptqPacking(bits, group_of(given, model, "group_size", default=128), by_activation=False)
 
 
 def _names(name: str, model: str) -> re.Pattern[str]:
@@ -69,4 +74,4 @@ def _names(name: str, model: str) -> re.Pattern[str]:
 
 
 def _is_pattern(name: str) -> bool:
-    return not NOT_NAMES.isdisjoint(name)
+    return not REGEX_CHARACTERS.isdisjoint(name)

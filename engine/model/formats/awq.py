@@ -16,7 +16,7 @@ from engine.model.formats.format import Plain, StoredTensors
 from engine.model.formats.integers import group_in, integers, refuse_indivisible, unpacked
 from engine.model.quantized import Form, Weight
 
-PLACES = [0, 4, 1, 5, 2, 6, 3, 7]
+OUTPUT_POSITIONS = [0, 4, 1, 5, 2, 6, 3, 7]
 """Where in a word, in codes from its lowest bits, each of eight outputs is."""
 
 
@@ -54,7 +54,7 @@ class Awq(Plain):
 def by_output(words: Tensor) -> Tensor:
     """Returns the codes uint8 `[out, rows]` of words int32 `[rows, out / 8]`."""
     in_words = unpacked(words, 4).view(len(words), -1, 8)
-    return in_words[:, :, PLACES].flatten(1).t().contiguous()
+    return in_words[:, :, OUTPUT_POSITIONS].flatten(1).t().contiguous()
 
 
 def read_awq(given: dict[str, Any], model: str) -> Awq:

@@ -12,18 +12,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from contracts.errors import ModelError
-from engine.model.formats.fields import COLUMN, bits_of, fields_of, group_of, pattern, shown, sizes_of, word
-from engine.model.formats.floats import LEFT_OUT, is_numbers
+from engine.model.formats.fields import WHOLE_ROW_GROUP, bits_of, fields_of, group_of, pattern, shown, sizes_of, word
+from engine.model.formats.floats import ACTIVATION_SCALE_SUFFIXES, is_numbers
 from engine.model.formats.format import Plain, StoredTensors
-from engine.model.formats.packings import FORMATS, Scheme
+from engine.model.formats.packings import PACKED_FORMATS, Scheme
 from engine.model.quantized import Form, Weight
 from engine.model.spellings import spellings
 
-EVERY = "Linear"
-OF_READING = (".weight_scale", ".weight_zero_point", ".weight_shape", ".weight_g_idx", ".weight_global_scale")
+ANY_LINEAR = "Linear"
+SCALE_SUFFIXES = (".weight_scale", ".weight_zero_point", ".weight_shape", ".weight_g_idx", ".weight_global_scale")
 """Ends of the names of tensors that say how weights are read."""
-UNASKED = (*LEFT_OUT, ".input_zero_point", ".output_zero_point", ".input_global_scale", ".weight_shape")
-NOTHING: dict[str, tuple[Any, ...]] = {
+IGNORED_SUFFIXES = (
+    *ACTIVATION_SCALE_SUFFIXES,
+    ".input_zero_point",
+    ".output_zero_point",
+    ".input_global_scale",
+    ".weight_shape",
+)
+UNSUPPORTED_OPTIONS: dict[str, tuple[Any, ...]] = {
     "transform_config": (None, {}, {"config_groups": {}}),
     "moe_sparsity_config": (None, {}),
 }
@@ -31,7 +37,7 @@ NOTHING: dict[str, tuple[Any, ...]] = {
 
 
 @dataclass(frozen=True)
-class Group:
+class ConfigGroup:
     """Holds what is said of some layers."""
 
     targets: tuple[str | re.Pattern[str], ...]
@@ -48,26 +54,26 @@ class CompressedTensors(Plain):
     """Reads layers that are stored quantized; others are numbers, whatever the config's `ignore` says."""
 
     model: str  # its name, for errors
-    groups: tuple[Group, ...]
+    groups: tuple[ConfigGroup, ...]
 
     def weight(self, stored: StoredTensors, name: str, shape: tuple[int, int]) -> Weight:
         """See `WeightFormat`."""
         if stored.holds(f"{name}.weight") and is_numbers(stored, name):
             return super().weight(stored, name, shape)
         scheme = self.scheme_of(name)
-        return FORMATS[scheme.format].read(stored, self.model, name, shape, scheme)
+        return PACKED_FORMATS[scheme.format].read(stored, self.model, name, shape, scheme)
 
     def scheme_of(self, name: str) -> Scheme:
         """Returns what is said of the layer `name`. Raises `ModelError` where there is nothing."""
         found = [group for group in self.groups if group.names(name)]
-        found += [group for group in self.groups if EVERY in group.targets]
+        found += [group for group in self.groups if ANY_LINEAR in group.targets]
         if not found:
             raise ModelError(f"{self.model}: {name} is quantized, but no target of quantization_config names it")
         return found[0].scheme
 
     def stands_for(self, name: str, kind: str) -> tuple[Form | None, int]:
         """See `WeightFormat`."""
-        if name.endswith((*OF_READING, *UNASKED)):
+        if name.endswith((*SCALE_SUFFIXES, *IGNORED_SUFFIXES)):
             return None, 0
         layer, _, tensor = name.rpartition(".")
         if tensor == "weight_packed":
@@ -78,7 +84,7 @@ class CompressedTensors(Plain):
 
     def may_stay(self, stored: StoredTensors, name: str) -> bool:
         """See `WeightFormat`: what is said of activations and KV, and the shape that the config says as well."""
-        return name.endswith(UNASKED)
+        return name.endswith(IGNORED_SUFFIXES)
 
     def settings(self) -> bytes:
         """See `WeightFormat`."""
@@ -87,7 +93,7 @@ class CompressedTensors(Plain):
 
 def read_compressed_tensors(given: dict[str, Any], model: str) -> CompressedTensors:
     """See `ReadFormat`."""
-    for key, empty in NOTHING.items():
+    for key, empty in UNSUPPORTED_OPTIONS.items():
         if given.get(key) not in empty:
             raise ModelError(f"{model}: compressed-tensors with a {key} is not supported")
     sparsity = fields_of(given, model, "sparsity_config").get("format", "dense")
@@ -96,7 +102,7 @@ def read_compressed_tensors(given: dict[str, Any], model: str) -> CompressedTens
     return CompressedTensors(model, tuple(_group(groups, model, key, whole) for key in groups))
 
 
-def _group(groups: dict[str, Any], model: str, key: str, whole: Any) -> Group:
+def _group(groups: dict[str, Any], model: str, key: str, whole: Any) -> ConfigGroup:
     found = groups[key]
     if not isinstance(found, dict) or not isinstance(found.get("weights"), dict):
         raise ModelError(
@@ -107,11 +113,11 @@ def _group(groups: dict[str, Any], model: str, key: str, whole: Any) -> Group:
         raise ModelError(f"{model}: quantization_config says targets {shown(targets)}, which are no names")
     named = (pattern(each.removeprefix("re:"), model) if each.startswith("re:") else each for each in targets)
     inputs = fields_of(found, model, "input_activations")
-    return Group(tuple(named), _scheme(found["weights"], inputs, model, found.get("format") or whole))
+    return ConfigGroup(tuple(named), _scheme(found["weights"], inputs, model, found.get("format") or whole))
 
 
 def _scheme(weights: dict[str, Any], inputs: dict[str, Any], model: str, packing: Any) -> Scheme:
-    found = FORMATS[word(packing, model, "compressed-tensors' format", FORMATS)]
+    found = PACKED_FORMATS[word(packing, model, "compressed-tensors' format", PACKED_FORMATS)]
     kind = word(str(weights.get("type") or "int").lower(), model, f"{packing} of type", found.types)
     bits = bits_of(weights, model, str(packing), found.bits, "num_bits")
     strategy = found.strategies[word(_strategy(weights), model, f"{packing} by", found.strategies)]
@@ -121,7 +127,7 @@ def _scheme(weights: dict[str, Any], inputs: dict[str, Any], model: str, packing
     by_activation = weights.get("actorder") in ("group", "dynamic", True)
     if by_activation and packing != "pack-quantized":
         raise ModelError(f"{model}: {packing} with actorder {weights['actorder']} is not supported")
-    size = group_of(weights, model, "group_size") if strategy == "group" else COLUMN
+    size = group_of(weights, model, "group_size") if strategy == "group" else WHOLE_ROW_GROUP
     block = None
     if strategy == "block":
         block = sizes_of(weights.get("block_structure"), model, "block_structure")
@@ -147,5 +153,5 @@ def _meets_bytes(inputs: dict[str, Any], kind: str) -> bool:
 def _strategy(weights: dict[str, Any]) -> str:
     """Returns what shares a scale; where nothing says it, the group's size does."""
     group = weights.get("group_size")
-    inferred = "tensor" if group is None else "channel" if group == COLUMN else "group"
+    inferred = "tensor" if group is None else "channel" if group == WHOLE_ROW_GROUP else "group"
     return str(weights.get("strategy") or inferred).lower()

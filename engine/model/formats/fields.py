@@ -6,7 +6,7 @@ from typing import Any
 
 from contracts.errors import ModelError
 
-COLUMN = -1
+WHOLE_ROW_GROUP = -1
 """The group size that stands for all inputs: an output has one scale."""
 
 
@@ -27,9 +27,9 @@ def bits_of(given: dict[str, Any], model: str, method: str, known: Iterable[int]
 
 
 def group_of(given: dict[str, Any], model: str, *names: str, default: int | None = None) -> int:
-    """Returns how many inputs share a scale, or `COLUMN`. Raises `ModelError` for what is neither."""
+    """Returns how many inputs share a scale, or `WHOLE_ROW_GROUP`. Raises `ModelError` for what is neither."""
     group = whole(given, model, *names, default=default)
-    if group < 1 and group != COLUMN:
+    if group < 1 and group != WHOLE_ROW_GROUP:
         raise ModelError(f"{model}: quantization_config says {names[0]} {group}; it is a number of inputs, or -1")
     return group
 

@@ -8,9 +8,9 @@ from contracts.errors import ModelError
 from engine.model.formats.format import StoredTensors
 from engine.model.quantized import Quantized
 
-KIND = "F8_E4M3"
-NUMBERS = {"F32", "BF16", "F16"}
-LEFT_OUT = (
+FP8_DTYPE = "F8_E4M3"
+FLOAT_DTYPES = {"F32", "BF16", "F16"}
+ACTIVATION_SCALE_SUFFIXES = (
     ".input_scale",
     ".input_scale_ub",
     ".activation_scale",
@@ -27,7 +27,7 @@ Block = tuple[int, int]
 
 def is_numbers(stored: StoredTensors, name: str) -> bool:
     """Tells whether the weight of the layer `name` is there as numbers. Raises `ModelError` where it is missing."""
-    return stored.kind(f"{name}.weight") in NUMBERS
+    return stored.kind(f"{name}.weight") in FLOAT_DTYPES
 
 
 def fp8(
@@ -43,7 +43,7 @@ def fp8(
 
     Raises `ModelError` where a tensor is missing, or there are other numbers of blocks.
     """
-    values = stored.packed(f"{name}.weight", shape, KIND)
+    values = stored.packed(f"{name}.weight", shape, FP8_DTYPE)
     scales = by_block(stored, model, f"{name}.{scale}", shape, block)
     return Quantized("fp8", values, scales, min(block[1], shape[1]), meets_bytes=meets_bytes)
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.model.formats.fields import sizes_of, word
-from engine.model.formats.floats import LEFT_OUT, Block, first_held, fp8, is_numbers
+from engine.model.formats.floats import ACTIVATION_SCALE_SUFFIXES, Block, first_held, fp8, is_numbers
 from engine.model.formats.format import Plain, StoredTensors
 from engine.model.quantized import Form, Weight
 
-SCALES = ("weight_scale", "weight_scale_inv")
+SCALE_NAMES = ("weight_scale", "weight_scale_inv")
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Fp8(Plain):
         """See `WeightFormat`."""
         if is_numbers(stored, name):
             return super().weight(stored, name, shape)
-        scale = first_held(stored, name, SCALES)
+        scale = first_held(stored, name, SCALE_NAMES)
         block = self.block
         if block is None:
             one = all(size == 1 for size in stored.shape(f"{name}.{scale}"))
@@ -38,11 +38,11 @@ class Fp8(Plain):
         """See `WeightFormat`."""
         if kind == "F8_E4M3":
             return "fp8", 1
-        return None, 0 if name.endswith((*SCALES, *LEFT_OUT)) else 1
+        return None, 0 if name.endswith((*SCALE_NAMES, *ACTIVATION_SCALE_SUFFIXES)) else 1
 
     def may_stay(self, stored: StoredTensors, name: str) -> bool:
         """See `WeightFormat`: activations and KV are not in fp8 here."""
-        return name.endswith(LEFT_OUT)
+        return name.endswith(ACTIVATION_SCALE_SUFFIXES)
 
     def settings(self) -> bytes:
         """See `WeightFormat`."""

@@ -15,18 +15,18 @@ from torch import Tensor
 from contracts.errors import ModelError
 from engine.model.formats.fields import bits_of, fields_of, group_of, pattern, shown, word
 from engine.model.formats.format import Plain, StoredTensors
-from engine.model.formats.integers import FORMS, group_in, integers, order_in, refuse_indivisible, unpacked
+from engine.model.formats.integers import FORM_BY_BITS, group_in, integers, order_in, refuse_indivisible, unpacked
 from engine.model.quantized import Form, Weight
 from engine.model.spellings import spellings
 
-BITS = (4, 8)
-ONES = {4: 0x11111111, 8: 0x01010101}
+GPTQ_BITS = (4, 8)
+VERSION_1_ZERO_OFFSETS = {4: 0x11111111, 8: 0x01010101}
 """What a word of zero points of so many bits lacks in version 1. It was subtracted from whole words, so it is added to
 whole ones: where a zero point is 0, what was borrowed from the next one comes back."""
 
 
 @dataclass(frozen=True)
-class Packing:
+class GptqPacking:
     """Says how one layer's codes are packed."""
 
     bits: int
@@ -40,8 +40,8 @@ class Gptq(Plain):
 
     model: str  # its name, for errors
     version: int  # 1 has zero points less one
-    packing: Packing
-    others: tuple[tuple[re.Pattern[str], Packing], ...]  # for layers whose names match: the first that does
+    packing: GptqPacking
+    others: tuple[tuple[re.Pattern[str], GptqPacking], ...]  # for layers whose names match: the first that does
 
     def weight(self, stored: StoredTensors, name: str, shape: tuple[int, int]) -> Weight:
         """See `WeightFormat`."""
@@ -67,14 +67,14 @@ class Gptq(Plain):
         )
 
     def _zeros(self, words: Tensor, bits: int) -> Tensor:
-        return unpacked(words + ONES[bits] if self.version == 1 else words, bits)
+        return unpacked(words + VERSION_1_ZERO_OFFSETS[bits] if self.version == 1 else words, bits)
 
-    def _order(self, stored: StoredTensors, name: str, packing: Packing, group: int, inputs: int) -> Tensor | None:
+    def _order(self, stored: StoredTensors, name: str, packing: GptqPacking, group: int, inputs: int) -> Tensor | None:
         if not packing.by_activation and not stored.holds(f"{name}.g_idx"):
             return None
         return order_in(stored, self.model, f"{name}.g_idx", group, inputs)
 
-    def packing_of(self, name: str) -> Packing:
+    def packing_of(self, name: str) -> GptqPacking:
         """Returns how the layer `name` is packed."""
         called = spellings(name)
         return next((packing for names, packing in self.others if any(map(names.match, called))), self.packing)
@@ -84,7 +84,7 @@ class Gptq(Plain):
         layer, _, tensor = name.rpartition(".")
         if tensor == "qweight":
             bits = self.packing_of(layer).bits
-            return FORMS[bits], 32 // bits
+            return FORM_BY_BITS[bits], 32 // bits
         return None, 0 if tensor in ("qzeros", "scales", "g_idx") else 1
 
     def may_stay(self, stored: StoredTensors, name: str) -> bool:
@@ -120,6 +120,8 @@ def read_gptq(given: dict[str, Any], model: str) -> Gptq:
     return Gptq(model, 1 if version == "gptq" else 2, packing, tuple(others))
 
 
-def _packing(given: dict[str, Any], model: str) -> Packing:
-    bits = bits_of(given, model, "GPTQ", BITS, "bits", "w_bit")
-    return Packing(bits, group_of(given, model, "group_size", "q_group_size", default=128), bool(given.get("desc_act")))
+def _packing(given: dict[str, Any], model: str) -> GptqPacking:
+    bits = bits_of(given, model, "GPTQ", GPTQ_BITS, "bits", "w_bit")
+    return GptqPacking(
+        bits, group_of(given, model, "group_size", "q_group_size", default=128), bool(given.get("desc_act"))
+    )

@@ -4,11 +4,11 @@ import torch
 from torch import Tensor
 
 from contracts.errors import ModelError
-from engine.model.formats.fields import COLUMN
+from engine.model.formats.fields import WHOLE_ROW_GROUP
 from engine.model.formats.format import StoredTensors
 from engine.model.quantized import Form, Quantized
 
-FORMS: dict[int, Form] = {4: "int4", 8: "int8"}
+FORM_BY_BITS: dict[int, Form] = {4: "int4", 8: "int8"}
 """The form of codes of so many bits."""
 
 
@@ -37,7 +37,7 @@ def group_in(stored: StoredTensors, model: str, name: str, axis: int, group: int
 
     Raises `ModelError` where there are more or fewer groups than `group` makes of the inputs.
     """
-    size = inputs if group == COLUMN else min(group, inputs)
+    size = inputs if group == WHOLE_ROW_GROUP else min(group, inputs)
     shape, groups = stored.shape(name), -(-inputs // size)
     if len(shape) == 2 and shape[axis] != groups:
         made = f"the config's group_size {group} makes {groups} of {inputs} inputs"

@@ -7,15 +7,15 @@ version 1.0, and NVIDIA's description of NVFP4, whose scales are e4m3 with one m
 import torch
 from torch import Tensor
 
-from engine.model.families.mxfp4 import BLOCK, VALUES
+from engine.model.families.mxfp4 import FP4_VALUES, MX_BLOCK_VALUES
 from engine.model.families.mxfp4 import unpacked as unpacked_mxfp4
-from engine.model.formats.floats import KIND
+from engine.model.formats.floats import FP8_DTYPE
 from engine.model.formats.format import StoredTensors
 from engine.model.formats.integers import refuse_indivisible
 from engine.model.quantized import Quantized
 
 NVFP4_GROUP = 16
-POWERS = "U8"
+E8M0_DTYPE = "U8"
 """How safetensors calls what bytes of two fp4 numbers, and powers of two, are stored as."""
 
 
@@ -23,7 +23,7 @@ def fine_scales(stored: StoredTensors, model: str, name: str, shape: tuple[int, 
     """Returns NVFP4's `weight_scale` fp32 `[out, in / 16]`, stored as e4m3, of the weight `[out, in]` of a layer."""
     outputs, inputs = shape
     refuse_indivisible(model, name, "inputs", inputs, NVFP4_GROUP)
-    return stored.packed(f"{name}.weight_scale", (outputs, inputs // NVFP4_GROUP), KIND).float()
+    return stored.packed(f"{name}.weight_scale", (outputs, inputs // NVFP4_GROUP), FP8_DTYPE).float()
 
 
 def nvfp4(stored: StoredTensors, name: str, shape: tuple[int, int], scales: Tensor) -> Quantized:
@@ -34,23 +34,23 @@ def nvfp4(stored: StoredTensors, name: str, shape: tuple[int, int], scales: Tens
     outputs, inputs = shape
     found = stored.packed(name, (outputs, inputs // 2), "U8")
     codes = torch.stack((found & 15, found >> 4), -1).flatten(1)
-    twice = torch.tensor([int(2 * value) for value in VALUES], dtype=torch.int8)
+    twice = torch.tensor([int(2 * value) for value in FP4_VALUES], dtype=torch.int8)
     return Quantized("int8", twice[codes.int()], scales / 2, NVFP4_GROUP)
 
 
 def mxfp4(stored: StoredTensors, model: str, name: str, shape: tuple[int, int]) -> Quantized:
     """Reads uint8 `weight_packed` `[out, in / 2]`, fp4 (e2m1) with a power of two for every 32."""
     outputs, inputs = shape
-    refuse_indivisible(model, name, "inputs", inputs, BLOCK)
+    refuse_indivisible(model, name, "inputs", inputs, MX_BLOCK_VALUES)
     found = stored.packed(f"{name}.weight_packed", (outputs, inputs // 2), "U8")
-    scales = stored.packed(f"{name}.weight_scale", (outputs, inputs // BLOCK), POWERS)
-    return unpacked_mxfp4(found.unflatten(1, (-1, BLOCK // 2)), scales)
+    scales = stored.packed(f"{name}.weight_scale", (outputs, inputs // MX_BLOCK_VALUES), E8M0_DTYPE)
+    return unpacked_mxfp4(found.unflatten(1, (-1, MX_BLOCK_VALUES // 2)), scales)
 
 
 def mxfp8(stored: StoredTensors, model: str, name: str, shape: tuple[int, int]) -> Quantized:
     """Reads `weight` `[out, in]` in e4m3, with a power of two for every 32."""
     outputs, inputs = shape
-    refuse_indivisible(model, name, "inputs", inputs, BLOCK)
-    values = stored.packed(f"{name}.weight", shape, KIND)
-    scales = stored.packed(f"{name}.weight_scale", (outputs, inputs // BLOCK), POWERS)
-    return Quantized("fp8", values, torch.ldexp(torch.ones(scales.shape), scales.int() - 127), BLOCK)
+    refuse_indivisible(model, name, "inputs", inputs, MX_BLOCK_VALUES)
+    values = stored.packed(f"{name}.weight", shape, FP8_DTYPE)
+    scales = stored.packed(f"{name}.weight_scale", (outputs, inputs // MX_BLOCK_VALUES), E8M0_DTYPE)
+    return Quantized("fp8", values, torch.ldexp(torch.ones(scales.shape), scales.int() - 127), MX_BLOCK_VALUES)

@@ -9,15 +9,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.model.formats.fields import fields_of, word
-from engine.model.formats.floats import KIND, LEFT_OUT, fp8, is_numbers
+from engine.model.formats.floats import ACTIVATION_SCALE_SUFFIXES, FP8_DTYPE, fp8, is_numbers
 from engine.model.formats.format import Plain, StoredTensors
-from engine.model.formats.micro import POWERS, fine_scales, mxfp8, nvfp4
+from engine.model.formats.micro import E8M0_DTYPE, fine_scales, mxfp8, nvfp4
 from engine.model.quantized import Form, Weight
 
-MIXED = "MIXED_PRECISION"
-SERVED = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "NVFP4", "W4A16_NVFP4", "W4A8_NVFP4_FP8", "MXFP8", MIXED)
-SCALES = (".weight_scale", ".weight_scale_2")
-BLOCK = 128
+MIXED_PRECISION = "MIXED_PRECISION"
+SERVED_ALGORITHMS = (
+    "FP8",
+    "FP8_PER_CHANNEL_PER_TOKEN",
+    "FP8_PB_WO",
+    "NVFP4",
+    "W4A16_NVFP4",
+    "W4A8_NVFP4_FP8",
+    "MXFP8",
+    MIXED_PRECISION,
+)
+SCALE_SUFFIXES = (".weight_scale", ".weight_scale_2")
+FP8_BLOCK_SIZE = 128
 """Outputs, and inputs, that share a scale of `FP8_PB_WO`."""
 
 
@@ -36,24 +45,24 @@ class Modelopt(Plain):
             coarse = stored.tensor(f"{name}.weight_scale_2", (1,) if one else ())
             fine = fine_scales(stored, self.model, name, shape)
             return nvfp4(stored, f"{name}.weight", shape, fine * coarse.float())
-        if stored.kind(f"{name}.weight_scale") == POWERS:
+        if stored.kind(f"{name}.weight_scale") == E8M0_DTYPE:
             return mxfp8(stored, self.model, name, shape)
         scales = [size for size in stored.shape(f"{name}.weight_scale") if size != 1]
-        block = shape if not scales else (1, shape[1]) if scales == [shape[0]] else (BLOCK, BLOCK)
-        is_weight_only = block == (BLOCK, BLOCK)  # the others' inputs are in fp8 as well
+        block = shape if not scales else (1, shape[1]) if scales == [shape[0]] else (FP8_BLOCK_SIZE, FP8_BLOCK_SIZE)
+        is_weight_only = block == (FP8_BLOCK_SIZE, FP8_BLOCK_SIZE)  # the others' inputs are in fp8 as well
         return fp8(stored, self.model, name, shape, "weight_scale", block, meets_bytes=not is_weight_only)
 
     def stands_for(self, name: str, kind: str) -> tuple[Form | None, int]:
         """See `WeightFormat`."""
-        if name.endswith((*SCALES, *LEFT_OUT)):
+        if name.endswith((*SCALE_SUFFIXES, *ACTIVATION_SCALE_SUFFIXES)):
             return None, 0
         if kind == "U8":
             return "int8", 2
-        return "fp8" if kind == KIND else None, 1
+        return "fp8" if kind == FP8_DTYPE else None, 1
 
     def may_stay(self, stored: StoredTensors, name: str) -> bool:
         """See `WeightFormat`: activations and KV are not quantized as it says."""
-        return name.endswith(LEFT_OUT)
+        return name.endswith(ACTIVATION_SCALE_SUFFIXES)
 
     def settings(self) -> bytes:
         """See `WeightFormat`: all is in the tensors."""
@@ -64,11 +73,14 @@ def read_modelopt(given: dict[str, Any], model: str) -> Modelopt:
     """See `ReadFormat`."""
     algorithm = given.get("quant_algo")
     if algorithm is not None:  # else only KV is quantized
-        word(_upper(algorithm), model, "modelopt's quant_algo", SERVED)
+        word(_upper(algorithm), model, "modelopt's quant_algo", SERVED_ALGORITHMS)
     layers = fields_of(given, model, "quantized_layers")
     for name in layers:
         word(
-            _upper(fields_of(layers, model, name).get("quant_algo")), model, f"modelopt's quant_algo of {name}", SERVED
+            _upper(fields_of(layers, model, name).get("quant_algo")),
+            model,
+            f"modelopt's quant_algo of {name}",
+            SERVED_ALGORITHMS,
         )
     return Modelopt(model)
 

@@ -7,16 +7,16 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from engine.model.formats.fields import COLUMN
+from engine.model.formats.fields import WHOLE_ROW_GROUP
 from engine.model.formats.floats import Block, by_block, fp8
 from engine.model.formats.format import StoredTensors
-from engine.model.formats.integers import FORMS, integers, order_in, unpacked
+from engine.model.formats.integers import FORM_BY_BITS, integers, order_in, unpacked
 from engine.model.formats.micro import fine_scales, mxfp4, mxfp8, nvfp4
 from engine.model.quantized import Form, Quantized
 
 Strategy = Literal["tensor", "channel", "group", "block"]
-BY_ALL: dict[str, Strategy] = {"tensor": "tensor", "channel": "channel", "group": "group"}
-BY_BLOCK: dict[str, Strategy] = {"tensor": "tensor", "channel": "channel", "block": "block"}
+GROUP_STRATEGIES: dict[str, Strategy] = {"tensor": "tensor", "channel": "channel", "group": "group"}
+BLOCK_STRATEGIES: dict[str, Strategy] = {"tensor": "tensor", "channel": "channel", "block": "block"}
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Scheme:
     type: str  # int or float
     bits: int
     strategy: Strategy  # what shares a scale
-    group: int = COLUMN  # inputs, where the strategy is by groups
+    group: int = WHOLE_ROW_GROUP  # inputs, where the strategy is by groups
     symmetric: bool = True  # there are no zero points
     by_activation: bool = False  # a group's inputs lie anywhere
     block: Block | None = None
@@ -37,13 +37,13 @@ class Scheme:
         """Returns the outputs and inputs of a weight `[out, in]` that share a scale."""
         if self.strategy == "tensor":
             return shape
-        return self.block or (1, shape[1] if self.group == COLUMN else self.group)
+        return self.block or (1, shape[1] if self.group == WHOLE_ROW_GROUP else self.group)
 
     def stands_for(self, kind: str) -> tuple[Form | None, int]:
         """Returns the form, and how many weights, of a number of what is packed as `kind`."""
         if kind == "U8":
             return ("int8" if self.format == "nvfp4-pack-quantized" else "int4"), 2
-        return FORMS[self.bits], 32 // self.bits
+        return FORM_BY_BITS[self.bits], 32 // self.bits
 
 
 Reader = Callable[[StoredTensors, str, str, tuple[int, int], Scheme], Quantized]
@@ -51,7 +51,7 @@ Reader = Callable[[StoredTensors, str, str, tuple[int, int], Scheme], Quantized]
 
 
 @dataclass(frozen=True)
-class Packing:
+class PackedFormat:
     """Says what a format may hold, and reads it."""
 
     read: Reader
@@ -112,12 +112,12 @@ def read_mxfp8(stored: StoredTensors, model: str, name: str, shape: tuple[int, i
     return mxfp8(stored, model, name, shape)
 
 
-FORMATS = {
-    "pack-quantized": Packing(read_packed, ("int",), (4, 8), BY_ALL),
-    "int-quantized": Packing(read_bytes, ("int",), (8,), BY_ALL),
-    "float-quantized": Packing(read_bytes, ("float",), (8,), {**BY_ALL, **BY_BLOCK}),
-    "naive-quantized": Packing(read_bytes, ("int", "float"), (8,), {**BY_ALL, **BY_BLOCK}),
-    "nvfp4-pack-quantized": Packing(read_nvfp4, ("float",), (4,), {"tensor_group": "group"}),
-    "mxfp4-pack-quantized": Packing(read_mxfp4, ("float",), (4,), {"group": "group"}),
-    "mxfp8-quantized": Packing(read_mxfp8, ("float",), (8,), {"group": "group"}),
+PACKED_FORMATS = {
+    "pack-quantized": PackedFormat(read_packed, ("int",), (4, 8), GROUP_STRATEGIES),
+    "int-quantized": PackedFormat(read_bytes, ("int",), (8,), GROUP_STRATEGIES),
+    "float-quantized": PackedFormat(read_bytes, ("float",), (8,), {**GROUP_STRATEGIES, **BLOCK_STRATEGIES}),
+    "naive-quantized": PackedFormat(read_bytes, ("int", "float"), (8,), {**GROUP_STRATEGIES, **BLOCK_STRATEGIES}),
+    "nvfp4-pack-quantized": PackedFormat(read_nvfp4, ("float",), (4,), {"tensor_group": "group"}),
+    "mxfp4-pack-quantized": PackedFormat(read_mxfp4, ("float",), (4,), {"group": "group"}),
+    "mxfp8-quantized": PackedFormat(read_mxfp8, ("float",), (8,), {"group": "group"}),
 }

@@ -25,7 +25,7 @@ LOG = logging.getLogger(__name__)
 ReadFormat = Callable[[dict[str, Any], str], WeightFormat]
 """Reads a `quantization_config`, of a model of this name. Raises `ModelError` for what of it is not supported."""
 
-FORMATS: dict[str, ReadFormat] = {
+FORMATS_BY_METHOD: dict[str, ReadFormat] = {
     "awq": read_awq,
     "gptq": read_gptq,
     "compressed-tensors": read_compressed_tensors,
@@ -37,7 +37,7 @@ FORMATS: dict[str, ReadFormat] = {
     "mxfp4": lambda given, name: ByFamily(),
 }
 """By `quant_method`."""
-ADVICE = {"bitsandbytes": "serve the checkpoint that it was made of, with --quantization int8 or int4"}
+ADVICE_BY_METHOD = {"bitsandbytes": "serve the checkpoint that it was made of, with --quantization int8 or int4"}
 """What to do about formats that are not served, by `quant_method`."""
 
 
@@ -47,11 +47,11 @@ def format_of(raw: dict[str, Any], name: str) -> WeightFormat:
     if given is None:
         return Plain()
     method = shown(given.get("quant_method", "modelopt" if "quant_algo" in given else "unknown"))
-    if method not in FORMATS:
-        others = ", ".join(("fp32", "bf16", "fp16", *FORMATS))
-        advice = f"{ADVICE[method]}; " if method in ADVICE else ""
+    if method not in FORMATS_BY_METHOD:
+        others = ", ".join(("fp32", "bf16", "fp16", *FORMATS_BY_METHOD))
+        advice = f"{ADVICE_BY_METHOD[method]}; " if method in ADVICE_BY_METHOD else ""
         raise ModelError(f"{name}: checkpoints quantized with {method} are not supported; {advice}supported: {others}")
-    return FORMATS[method](given, name)
+    return FORMATS_BY_METHOD[method](given, name)
 
 
 def open_checkpoint(directory: Path) -> Checkpoint:

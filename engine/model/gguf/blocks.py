@@ -20,7 +20,7 @@ GROUP_VALUES = 32
 
 
 def unpacked(kind: str, rows: Tensor, inputs: int) -> Quantized:
-    """Returns the weight `[out, inputs]` from blocks of a type in `FORMS`, uint8 `[out, bytes of a row]`."""
+    """Returns the weight `[out, inputs]` from blocks of a type in `FORM_BY_TYPE`, uint8 `[out, bytes of a row]`."""
     values, size = GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
     return UNPACK_BY_TYPE[kind](rows.view(len(rows), inputs // values, size))
 
@@ -118,5 +118,5 @@ UNPACK_BY_TYPE: dict[str, Unpack] = {
     "Q5_K": _q5_k,
     "Q6_K": _q6_k,
 }
-FORMS: dict[str, Form] = {kind: "int4" if kind.startswith("Q4") else "int8" for kind in UNPACK_BY_TYPE}
+FORM_BY_TYPE: dict[str, Form] = {kind: "int4" if kind.startswith("Q4") else "int8" for kind in UNPACK_BY_TYPE}
 """Quantization format in memory, by GGUF type."""

@@ -19,7 +19,7 @@ from msgspec import structs
 from contracts.errors import ModelError
 from engine.backends.base import Backend
 from engine.model.config import ExpertsMLP, ModelConfig
-from engine.model.families.family import Names
+from engine.model.families.family import ModelNames
 from engine.model.families.reading import checked
 from engine.model.families.registry import names_of
 from engine.model.layer import load_layer
@@ -75,7 +75,7 @@ def load_head(
     of_layer = names_of(config).of_layer
     if not checkpoint.holds(f"layers.0.{of_layer.attention_norm}.weight"):
         of_layer = structs.replace(of_layer, attention_norm=None)
-    names = Names(layer="layers.{}", of_layer=of_layer)
+    names = ModelNames(layer="layers.{}", of_layer=of_layer)
     make: LinearFactory[Any] = LinearFactory(checkpoint, backend.linears, backend.device, backend.dtype)
     joined = make.linear(["fc"], [hidden], 2 * hidden, checkpoint.holds("fc.bias"))
     layer = load_layer(config, make, names.in_layer(0), 0)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from checkpoints.gguf import cache
-from checkpoints.gguf.cache import GONE, YOUNGEST, hold, trim
+from checkpoints.gguf.cache import MIN_AGE_S, REMOVED_PREFIX, hold, trim
 from checkpoints.gguf.unpacking import unpacked
 from tests.checkpoints.gguf.test_unpacking import write_model
 
@@ -49,7 +49,7 @@ def test_the_least_recently_used_go_beyond_the_bound(tmp_path: Path, monkeypatch
 
 def test_what_is_being_made_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "MOST_BYTES", 0)
-    used(tmp_path, "young", 0.9 * YOUNGEST / DAY)
+    used(tmp_path, "young", 0.9 * MIN_AGE_S / DAY)
     assert trim(tmp_path, NOW) == []
 
 
@@ -75,7 +75,7 @@ def test_a_directory_that_is_gone_is_not_held(tmp_path: Path) -> None:
 
 
 def test_what_was_left_half_removed_goes(tmp_path: Path) -> None:
-    used(tmp_path, f"{GONE}x", 1)
+    used(tmp_path, f"{REMOVED_PREFIX}x", 1)
     trim(tmp_path, NOW)
     assert not list(tmp_path.iterdir())
 

@@ -9,7 +9,7 @@ from mistral_common.tokens.tokenizers.base import SpecialTokenPolicy
 from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 
 from checkpoints.vocabulary.reading import tokenizer_of
-from checkpoints.vocabulary.tekken import VERSION_3
+from checkpoints.vocabulary.tekken import VERSION_3_SPECIAL_TOKENS
 from contracts.errors import ModelError
 from tests.checkpoints.vocabulary.models import LISTED, tekken, texts
 
@@ -25,7 +25,7 @@ def test_ids_are_mistral_commons(listed: bool, tmp_path: Path) -> None:
         assert ours.decode(ids) == text
     assert ours.encode("a b").ids == theirs.encode("a b", bos=True, eos=False)
     assert ours.get_vocab_size() == theirs.n_words
-    for id, text in enumerate(LISTED if listed else VERSION_3):
+    for id, text in enumerate(LISTED if listed else VERSION_3_SPECIAL_TOKENS):
         assert ours.encode(f"a{text}b", add_special_tokens=False).ids[1] == id == theirs.get_control_token(text)
 
 

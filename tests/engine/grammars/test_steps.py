@@ -159,7 +159,7 @@ def test_samples_of_one_prompt_begin_under_the_grammar(engine: LoadedEngine, mod
     texts = [Answer(each.tokens[len(PROMPT) :], None, "", 0).text for each in samples]
     assert all(each.tokens[-1] in ENDS for each in samples) and len(set(texts)) > 1
     for each in samples:
-        found = follower.Follower(compiled(TOKENIZER, FORMS[1]), each_text(each), len(PROMPT), ENDS[0])
+        found = follower.GrammarFollower(compiled(TOKENIZER, FORMS[1]), each_text(each), len(PROMPT), ENDS[0])
         found.catch_up()
         assert found.matcher.is_accepting()
 
@@ -289,7 +289,7 @@ def test_those_who_ended_are_forgotten(engine: LoadedEngine, model: Path, monkey
     """And those whose grammars were not seen for longest: what is kept is bounded."""
     monkeypatch.setattr(follower, "FOLLOWED", 4)
     monkeypatch.setattr(follower, "COMPILED", 3)
-    kept = follower.Followers(TOKENIZER)
+    kept = follower.GrammarFollowers(TOKENIZER)
     for number in range(20):
         tokens = [*PROMPT]
         kept.of(Work(number, 0, [0], ([1],), grammar_sampling(FORMS[number % 5]), tokens=tokens, prompt_tokens=40))

@@ -11,7 +11,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from contracts.errors import ConfigError, ModelError
 from engine.model.config import ExpertsMLP, computation
 from engine.model.families.reading import checked, word_of
-from engine.model.families.registry import SUPPORTED
+from engine.model.families.registry import SUPPORTED_ARCHITECTURES
 from engine.model.read_config import read_config
 from tests.variants import LLAMA3, LONGROPE, SIZES, VARIANTS, YARN
 
@@ -37,8 +37,8 @@ def write(directory: Path, config: dict[str, Any], **changes: Any) -> Path:
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({**LLAMA, "architectures": ["GPT2LMHeadModel"]}, ["GPT2LMHeadModel", *SUPPORTED]),
-        ({**LLAMA, "architectures": None}, ["llama without architectures", *SUPPORTED]),
+        ({**LLAMA, "architectures": ["GPT2LMHeadModel"]}, ["GPT2LMHeadModel", *SUPPORTED_ARCHITECTURES]),
+        ({**LLAMA, "architectures": None}, ["llama without architectures", *SUPPORTED_ARCHITECTURES]),
         ({**LLAMA, "architectures": ["Qwen2ForCausalLM", "LlamaForCausalLM"]}, ["Qwen2ForCausalLM, LlamaForCausalLM"]),
         ({**LLAMA, "quantization_config": {"quant_method": "bitsandbytes"}}, ["quantized with bitsandbytes", "int4"]),
         ({**LLAMA, "hidden_act": "gelu"}, ["activation gelu", "silu"]),

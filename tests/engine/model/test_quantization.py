@@ -17,11 +17,11 @@ from demo_model import split
 from engine.backends.native.library import load
 from engine.backends.native.linear import NativeLinear
 from engine.model.quantization import (
-    GROUP,
-    HIGHEST,
-    LARGEST,
+    INT4_GROUP_INPUTS,
+    INT4_MAX,
+    INT4_MIN,
     LARGEST_FP8,
-    LOWEST,
+    LARGEST_INT8,
     fitting_scales,
     plain_scales,
     quantized,
@@ -57,9 +57,9 @@ def test_an_int8_weight_moves_by_half_a_step_at_most() -> None:
     weight[5] = 0
     found = to_int8(weight)
     scales = found.scales.flatten().double()
-    assert found.values.dtype == torch.int8 and found.values.abs().amax() == LARGEST
+    assert found.values.dtype == torch.int8 and found.values.abs().amax() == LARGEST_INT8
     moved = (found.dequantized().double() - weight.double()).abs().amax(1)
-    assert (moved <= scales * (0.5 + LARGEST * ROUNDED)).all()
+    assert (moved <= scales * (0.5 + LARGEST_INT8 * ROUNDED)).all()
     assert not found.values[5].any() and scales[5] == 0
 
 
@@ -82,12 +82,12 @@ def test_an_int4_weight_moves_by_half_a_step_at_most_or_is_cut_off() -> None:
     weight = random(63, 257, seed=1) * SIZES  # groups of 32, and one that has a single weight
     weight[5] = 0
     found = to_int4(weight)
-    assert found.group == GROUP and found.scales.shape == (63, 9)
-    assert found.offsets is not None and torch.equal(found.offsets, found.scales * LOWEST)
+    assert found.group == INT4_GROUP_INPUTS and found.scales.shape == (63, 9)
+    assert found.offsets is not None and torch.equal(found.offsets, found.scales * INT4_MIN)
     assert torch.equal(found.scales.bfloat16().float(), found.scales), "16 bits hold a scale"
-    scales = found.scales.repeat_interleave(GROUP, 1)[:, :257].double()
+    scales = found.scales.repeat_interleave(INT4_GROUP_INPUTS, 1)[:, :257].double()
     numbers = weight.double() / torch.where(scales == 0, 1, scales)
-    cut = numbers.clamp(LOWEST, HIGHEST) * scales
+    cut = numbers.clamp(INT4_MIN, INT4_MAX) * scales
     moved = (found.dequantized().double() - cut).abs()
     assert (moved <= scales.abs() * (0.5 + 8 * ROUNDED)).all()
     assert not found.dequantized()[5].any()
@@ -95,7 +95,7 @@ def test_an_int4_weight_moves_by_half_a_step_at_most_or_is_cut_off() -> None:
 
 
 @given(
-    st.lists(st.floats(-1, 1, width=32), min_size=GROUP, max_size=GROUP),
+    st.lists(st.floats(-1, 1, width=32), min_size=INT4_GROUP_INPUTS, max_size=INT4_GROUP_INPUTS),
     st.integers(-35, 35).map(lambda power: 10.0**power),
 )
 def test_a_scale_that_is_searched_is_never_worse_than_the_plain_one(numbers: list[float], size: float) -> None:
@@ -103,7 +103,7 @@ def test_a_scale_that_is_searched_is_never_worse_than_the_plain_one(numbers: lis
 
     def error(scales: Tensor) -> float:
         scale = scales.double()
-        codes = (columns.double() / torch.where(scale == 0, 1, scale)).round().clamp(LOWEST, HIGHEST)
+        codes = (columns.double() / torch.where(scale == 0, 1, scale)).round().clamp(INT4_MIN, INT4_MAX)
         return float((codes * scale - columns).square().sum())
 
     plain = error(plain_scales(columns))
@@ -115,9 +115,9 @@ def test_the_search_lowers_the_error_of_trained_weights() -> None:
     for name, tensor in load_file(DEMO / "model.safetensors").items():
         if tensor.ndim == 2:
             weight = tensor.float()
-            columns = weight.view(-1, GROUP).T
+            columns = weight.view(-1, INT4_GROUP_INPUTS).T
             scale = plain_scales(columns)
-            codes = (columns / scale).round().clamp(LOWEST, HIGHEST)
+            codes = (columns / scale).round().clamp(INT4_MIN, INT4_MAX)
             plain += float((codes * scale - columns).square().sum())
             off += float((to_int4(weight).dequantized() - weight).square().sum())
             assert to_fp8(weight).dequantized().sub_(weight).norm() < 0.026 * weight.norm(), name

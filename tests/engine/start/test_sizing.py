@@ -17,9 +17,9 @@ from engine.plan import BlockMove
 from engine.start.block_counts import PoolLoad
 from engine.start.load import load_engine
 from engine.start.profiling import (
-    LONGER_TOKENS,
-    PLAIN,
-    SECONDS,
+    MAX_CPU_PROFILE_TOKENS,
+    MEASURING_S,
+    PLAIN_SAMPLING,
     fastest,
     first_step,
     largest_step,
@@ -146,10 +146,10 @@ def test_profiling_steps_are_bounded() -> None:
     assert (first_step(config, 1000), first_step(config, 5)) == (16, 5)
     assert (
         longer_step(config, 1000, 1e9) == 100
-        and longer_step(settings(max_batch_tokens=512), 1000, 1e9) == LONGER_TOKENS
+        and longer_step(settings(max_batch_tokens=512), 1000, 1e9) == MAX_CPU_PROFILE_TOKENS
     )
-    assert longer_step(settings(max_batch_tokens=512), 1000, 40.0) == int(40 * SECONDS)
-    plan, blocks = prompts([5, 16, 17], 8, 2, PLAIN)
+    assert longer_step(settings(max_batch_tokens=512), 1000, 40.0) == int(40 * MEASURING_S)
+    plan, blocks = prompts([5, 16, 17], 8, 2, PLAIN_SAMPLING)
     assert [work.blocks for work in plan.works] == [([1],) * 2, ([2, 3],) * 2, ([4, 5, 6],) * 2] and blocks == 7
     assert [len(work.token_ids) for work in plan.works] == [5, 16, 17]
 

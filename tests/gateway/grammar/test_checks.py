@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from checkpoints.grammars import GRAMMAR_BYTES
+from checkpoints.grammars import MAX_GRAMMAR_BYTES
 from gateway.errors import APIError
 from gateway.grammar import checks as checks_module
 from gateway.grammar.checks import GrammarChecks
@@ -33,7 +33,7 @@ BOMBS = {
     "nesting as text": Form("json_schema", '{"items":' * 40000 + "{}" + "}" * 40000),
     "a million states": Form("json_schema", {"enum": [f"{i:x}" * 8 for i in range(20000)]}),
     "many patterns": Form("json_schema", PATTERNS),
-    "bytes": Form("grammar", "start: " + "a" * GRAMMAR_BYTES),
+    "bytes": Form("grammar", "start: " + "a" * MAX_GRAMMAR_BYTES),
     "a long regex": Form("regex", "(a|b)" * 4000),
     "parentheses": Form("regex", "(" * 5000 + "a" + ")" * 5000),
     "rules": Form("grammar", "\n".join(["start: r0", *CHAIN, 'r9000: "a"'])),

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 import torch
 
-from engine.model.gguf.blocks import FORMS, unpacked
+from engine.model.gguf.blocks import FORM_BY_TYPE, unpacked
 from tests.gguf_files import blocks_of
 
 
-@pytest.mark.parametrize("kind", FORMS)
+@pytest.mark.parametrize("kind", FORM_BY_TYPE)
 def test_random_blocks_are_what_the_library_says(kind: str) -> None:
     """Takes a product and a sum in fp32 each, as the library has them.
 
@@ -18,7 +18,7 @@ def test_random_blocks_are_what_the_library_says(kind: str) -> None:
     number = gguf.GGMLQuantizationType[kind]
     bytes = blocks_of(number, (5, 768))
     found = unpacked(kind, torch.from_numpy(bytes), 768)
-    assert found.form == FORMS[kind] and found.group in (16, 32)
+    assert found.form == FORM_BY_TYPE[kind] and found.group in (16, 32)
     expected = gguf.quants.dequantize(bytes, number)
     apart = np.abs(found.dequantized().numpy() - expected).max()
     # Q4_0: 8 d is taken off behind the product, where the library takes 8 off before it. d has 11 bits and q 4, so
