@@ -71,7 +71,7 @@ def decode(
 
     def run(config: Config | None) -> Tensor:
         return paged_decode_attention.paged_decode_attention(
-            rows, *stored, few=few, pieces=pieces, scoring=scoring, sinks=sink_scores, config=config
+            rows, *stored, multi_query=few, split=pieces, scoring=scoring, sinks=sink_scores, config=config
         )
 
     def check(config: Config | None) -> None:
@@ -79,7 +79,7 @@ def decode(
         expected = paged_decode_attention.reference(
             rows[: some * queries].double(),
             *stored.exact(some, heads.dim),
-            few=few and few.first(some),
+            multi_query=few and few.first(some),
             scoring=scoring,
             sinks=sink_scores,
         )
@@ -177,7 +177,7 @@ def latent_decode(
 
     def run(config: Config | None) -> Tensor:
         return latent_decode_attention.latent_decode_attention(
-            queries, *stored, latent=vectors.latent, scale=vectors.scale, pieces=pieces, config=config
+            queries, *stored, latent=vectors.latent, scale=vectors.scale, split=pieces, config=config
         )
 
     def check(config: Config | None) -> None:

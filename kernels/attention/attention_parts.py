@@ -128,30 +128,31 @@ def _store_joined(
     tl.store(target + dims, joined.to(target.dtype.element_ty), mask=dims < DIM)
 
 
-def join_splits(parts: Tensor, sums: Tensor, starts: Tensor, output: Tensor, few: MultiQuery | None = None) -> None:
-    """Joins the pieces of those sequences that were cut into several; the others' results are in `output` already.
+def join_splits(
+    parts: Tensor, sums: Tensor, starts: Tensor, output: Tensor, multi_query: MultiQuery | None = None
+) -> None:
+    """Joins the parts of split sequences; results of the others are in `output` already.
 
     Args:
-        parts: `[pieces, heads, dim]` fp32, each piece's attention; of `few` rows, `[pieces x few.most, heads, dim]`.
-        sums: `[pieces, heads]` fp32, likewise, log-sum-exps of their scores, base 2; -infinity: the piece has no share.
-        starts: `[works + 1]` int32, the first piece of each sequence; at most `MAX_SPLITS` each.
-        output: `[works, heads, dim]`, or `[rows, heads, dim]`, contiguous; rows of sequences of several pieces are
-            written.
-        few: the rows of each sequence; by default it has one.
+        parts: `[parts, heads, dim]` fp32, each part's attention; with `multi_query`, `[parts x most, heads, dim]`.
+        sums: `[parts, heads]` fp32, log-sum-exps of their scores, base 2; -infinity for a part without keys.
+        starts: `[works + 1]` int32, the first part of each sequence; at most `MAX_SPLITS` each.
+        output: `[works, heads, dim]`, or `[rows, heads, dim]`, contiguous; rows of split sequences are written.
+        multi_query: the rows of each sequence; by default it has one.
 
     Example: parts `[9, 32, 128]`, sums `[9, 32]`, starts `[0, 1, 9]`, output `[2, 32, 128]`: the second is joined.
     """
     _, heads, dim = output.shape
-    most = 1 if few is None else few.most
-    _join_pieces[(heads, len(starts) - 1, most)](
+    most = 1 if multi_query is None else multi_query.most
+    _join_splits[(heads, len(starts) - 1, most)](
         parts,
         sums,
         starts,
-        starts if few is None else few.starts,
-        starts if few is None else few.counts,
+        starts if multi_query is None else multi_query.starts,
+        starts if multi_query is None else multi_query.counts,
         output,
-        FEW=few is not None,
-        PIECES=MAX_SPLITS,
+        MULTI_QUERY=multi_query is not None,
+        MAX_PARTS=MAX_SPLITS,
         DIM=dim,
         PADDED=power_of_two(dim),
         num_warps=_warps(dim),
@@ -159,15 +160,15 @@ def join_splits(parts: Tensor, sums: Tensor, starts: Tensor, output: Tensor, few
 
 
 @triton.jit(do_not_specialize_on_alignment=["starts", "row_starts", "row_counts"])
-def _join_pieces(
+def _join_splits(
     parts: tl.tensor,
     sums: tl.tensor,
     starts: tl.tensor,
     row_starts: tl.tensor,
     row_counts: tl.tensor,
     output: tl.tensor,
-    FEW: tl.constexpr,
-    PIECES: tl.constexpr,
+    MULTI_QUERY: tl.constexpr,
+    MAX_PARTS: tl.constexpr,
     DIM: tl.constexpr,
     PADDED: tl.constexpr,
 ) -> None:
@@ -177,10 +178,10 @@ def _join_pieces(
     if end - begin == 1:
         return
     row, query = work, tl.program_id(2)
-    if FEW:
+    if MULTI_QUERY:
         if query >= tl.load(row_counts + work):
             return
         row = tl.load(row_starts + work).to(tl.int64) + query
-    piece = begin + tl.arange(0, PIECES)
-    place = (piece.to(tl.int64) * tl.num_programs(2) + query) * heads + head
-    _store_joined(parts, sums, place, piece < end, output + (row * heads + head) * DIM, DIM, PADDED)
+    part = begin + tl.arange(0, MAX_PARTS)
+    place = (part.to(tl.int64) * tl.num_programs(2) + query) * heads + head
+    _store_joined(parts, sums, place, part < end, output + (row * heads + head) * DIM, DIM, PADDED)

@@ -196,11 +196,11 @@ def reference(
     *,
     latent: int,
     scale: float,
-    sights: Tensor | None = None,
+    tree_mask: Tensor | None = None,
 ) -> Tensor:
-    """Computes the same by torch's operators, one work after the other, in the queries' precision.
+    """Computes the same by torch operators, one sequence after the other, in the queries' precision.
 
-    `sights`, if there are any, are those of `FewRows`, which this kernel has not.
+    `tree_mask`, if there are any, are those of `FewRows`, which this kernel has not.
     """
     output = queries.new_zeros((*queries.shape[:2], latent))
     starts = query_start.tolist()
@@ -213,7 +213,7 @@ def reference(
         scores = torch.einsum("qhd,kd->hqk", queries[first:end], stored) * scale
         at = torch.arange(length - (end - first), length, device=queries.device)[:, None]
         key = torch.arange(length, device=queries.device)
-        hidden = key > at if sights is None else hidden_in_tree(key, sights[:, first:end])
+        hidden = key > at if tree_mask is None else hidden_in_tree(key, tree_mask[:, first:end])
         shares = scores.masked_fill(hidden, float("-inf")).softmax(-1)
         output[first:end] = torch.einsum("hqk,kd->qhd", shares, stored[:, :latent])
     return output

@@ -19,8 +19,6 @@ QUERIES_PER_TILE = 8
 MIN_TILE_ROWS, MAX_TILE_ROWS = 16, 64
 WIDE_TILE, WIDE_WARPS = 64 * 256, 8
 """Sums of a tile that so many warps hold in their registers."""
-UNALIGNED_ARGUMENTS = ["block_tables", "kv_lengths", "owners", "starts", "row_starts", "row_counts", "sights"]
-"""Arguments of a kernel that are parts of one copy, which begin at any number of bytes."""
 
 
 @dataclass(frozen=True)
@@ -30,15 +28,15 @@ class MultiQuery:
     starts: Tensor  # [works] int32
     counts: Tensor  # [works] int32, 0 for padding
     most: int  # a bound of `counts`
-    sights: Tensor | None = None
+    tree_mask: Tensor | None = None
     """Holds int64 `[3, rows]` of guesses that branch: each row's position, the place up to which it sees all, and bits:
     j is set where it sees the j-th place behind that. None: a row sees all up to its own key."""
 
     def first(self, works: int) -> "MultiQuery":
         """Returns the rows of the first works alone, where all rows before the next work's are theirs."""
         end = int(self.starts[works]) if works < len(self.starts) else None
-        sights = None if self.sights is None else self.sights[:, :end]
-        return MultiQuery(self.starts[:works], self.counts[:works], self.most, sights)
+        tree_mask = None if self.tree_mask is None else self.tree_mask[:, :end]
+        return MultiQuery(self.starts[:works], self.counts[:works], self.most, tree_mask)
 
     def tiles(self, shared: int) -> tuple[int, int]:
         """Returns the rows of a tile, for so many heads of each query, and how many tiles a work has at most."""
@@ -60,17 +58,17 @@ def visible_in_tree(
     return (behind < 0) | ((behind < 63) & (shown == 1))
 
 
-def hidden_in_tree(keys: Tensor, sights: Tensor) -> Tensor:
-    """Returns by torch's operators which `keys` `[keys]` rows do not see, `[rows, keys]`, of their `sights`."""
-    behind = keys - sights[1, :, None] - 1
-    shown = (sights[2, :, None] >> behind.clamp(0, 62)) & 1
+def hidden_in_tree(keys: Tensor, tree_mask: Tensor) -> Tensor:
+    """Returns by torch's operators which `keys` `[keys]` rows do not see, `[rows, keys]`, of their `tree_mask`."""
+    behind = keys - tree_mask[1, :, None] - 1
+    shown = (tree_mask[2, :, None] >> behind.clamp(0, 62)) & 1
     return (behind >= 0) & ((behind >= 63) | (shown == 0))
 
 
-def starts_of(few: MultiQuery | None, works: int, queries: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Returns where the rows of works begin, and end, as prefill's reference takes it, and their sights."""
-    if few is None:
+def starts_of(multi_query: MultiQuery | None, works: int, queries: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Returns where the rows of works begin, and end, as prefill's reference takes it, and their tree_mask."""
+    if multi_query is None:
         return torch.arange(works + 1, device=queries.device, dtype=torch.int32), None
-    ends = few.starts + few.counts
-    assert torch.equal(ends[:-1], few.starts[1:]), "rows with gaps"
-    return torch.cat((few.starts[:1], ends)), few.sights
+    ends = multi_query.starts + multi_query.counts
+    assert torch.equal(ends[:-1], multi_query.starts[1:]), "rows with gaps"
+    return torch.cat((multi_query.starts[:1], ends)), multi_query.tree_mask

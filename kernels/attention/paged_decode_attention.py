@@ -14,13 +14,11 @@ The KV of long sequences is split, so that a long sequence fills the device too,
 (split_kv.py), and a second kernel joins the parts (attention_parts.py).
 """
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from kernels.attention import prefill_attention
-from kernels.attention.attention_parts import join_splits, store_part
 from kernels.attention.attention_tiles import (
     PLAIN_SCORES,
     DefaultConfigs,
@@ -30,9 +28,16 @@ from kernels.attention.attention_tiles import (
     checked,
     result_of,
 )
-from kernels.attention.multi_query import UNALIGNED_ARGUMENTS, WIDE_TILE, WIDE_WARPS, MultiQuery, starts_of
+from kernels.attention.decode_launch import (
+    UNALIGNED_ARGUMENTS,
+    decode_launch,
+    part_of_program,
+    queries_of_sequence,
+    sights_of_queries,
+    store_decoded,
+)
+from kernels.attention.multi_query import WIDE_TILE, WIDE_WARPS, MultiQuery, starts_of
 from kernels.attention.split_kv import SplitPlan
-from kernels.quantized.kv_bytes import views_of
 from kernels.sizes import power_of_two
 from kernels.tuning import Config
 
@@ -61,8 +66,8 @@ def paged_decode_attention(
     block_tables: Tensor,
     kv_lengths: Tensor,
     *,
-    few: MultiQuery | None = None,
-    pieces: SplitPlan | None = None,
+    multi_query: MultiQuery | None = None,
+    split: SplitPlan | None = None,
     scoring: ScoreParams = PLAIN_SCORES,
     sinks: Tensor | None = None,
     output: Tensor | None = None,
@@ -70,91 +75,54 @@ def paged_decode_attention(
 ) -> Tensor:
     """Attends with the newest tokens of each sequence to all of its tokens that are stored, themselves among them.
 
-    The device reads lengths and pieces, so a captured graph serves any.
+    The device reads lengths and the split plan, so a captured graph serves any.
 
     Args:
-        queries: `[works, heads, dim]`, or `[rows, heads, dim]` where there are `few`, in the pool's format, where that
-            is not quantized; rows may be strided.
+        queries: `[works, heads, dim]`, or `[rows, heads, dim]` with `multi_query`, in the format of the pool if that is
+            not quantized; rows may be strided.
         pool: one layer, `[blocks, kv_heads, 2, block, dim]`, or `[blocks, kv_heads, 2, bytes]`, contiguous.
         block_tables: `[works, width]` int32, the blocks of each sequence in order.
         kv_lengths: `[works]` int32, stored tokens of each sequence; 0 for padding.
-        few: the rows of each sequence; by default it has one.
-        pieces: how sequences are cut, of the same lengths and window; by default each is one piece.
-        scoring: the scale and the soft cap of scores, and the window of newest tokens that a query sees.
-        sinks: `[heads]` fp32, a score for each head of a key whose value is 0; None: there is no such key.
-        output: where the result goes, as it is returned; by default it is allocated.
+        multi_query: the query rows of each sequence; by default it has one.
+        split: split plan for these lengths and this window; by default no sequence is split.
+        scoring: scale and soft cap of the scores, and the sliding window.
+        sinks: `[heads]` fp32, each head's score of a key whose value is 0; None for no such key.
+        output: memory for the result; by default it is allocated.
 
-    Returns the queries' shape, contiguous; zeros for a sequence of length 0. Rows that are nobody's stay as they are.
+    Returns the queries' shape, contiguous; zeros for a sequence of length 0. Padding rows stay as they are.
 
     Example: 2 sequences of 37 and 5 tokens in 100 blocks of 16, 32 query heads on 8 KV heads of 128 values: queries
     `[2, 32, 128]`, pool `[100, 8, 2, 16, 128]`, block_tables `[[4, 9, 7], [2, 0, 0]]`, kv_lengths `[37, 5]`.
     """
     shape = checked(queries, pool, block_tables, kv_lengths, sinks)
     works = len(kv_lengths)
-    assert few is not None or len(queries) == works
+    assert multi_query is not None or len(queries) == works
     output = result_of(queries, output)
     if not works:
         return output
 
     config = config or shape.config("paged_decode_attention", queries.device, DEFAULT_CONFIGS)
-    rows, tiles, most = power_of_two(shape.shared), 1, 1
-    if few is not None:
-        (rows, tiles), most = few.tiles(shape.shared), few.most
+    rows, tiles = (power_of_two(shape.shared), 1) if multi_query is None else multi_query.tiles(shape.shared)
     tensor_cores = bool(config.tiles["TENSOR_CORES"]) or rows > MAX_ROWS_WITHOUT_TENSOR_CORES
-    options = shape.options(config, scoring, sinks=sinks is not None, split=pieces is not None)
-    options["TENSOR_CORES"] = tensor_cores
+    launch = decode_launch(queries, pool, block_tables, kv_lengths, output, multi_query, split)
+    options = shape.options(config, scoring, sinks=sinks is not None, split=launch.is_split)
+    options |= {"TENSOR_CORES": tensor_cores, "ROWS": max(rows, 16) if tensor_cores else rows}
     if rows * shape.dim >= WIDE_TILE:
         options["num_warps"] = max(WIDE_WARPS, config.warps)
-    row_starts, row_counts, sights = kv_lengths, kv_lengths, kv_lengths  # not read
-    if few is not None:
-        row_starts, row_counts = few.starts, few.counts
-        sights = sights if few.sights is None else few.sights
-        assert row_starts.shape == row_counts.shape == (works,) and row_starts.dtype == row_counts.dtype == torch.int32
-        assert few.sights is None or (sights.shape == (3, len(queries)) and sights.stride(1) == 1)
-    count, parts, sums = works, output, output  # of one piece each: that is the result, and its log-sum-exp is not kept
-    owners, starts = kv_lengths, kv_lengths  # not read
-    if pieces is not None:
-        owners, starts = pieces.owners, pieces.starts
-        assert owners.dtype == starts.dtype == torch.int32 and starts.shape == (works + 1,)
-        assert owners.is_contiguous() and starts.is_contiguous()
-        count = len(owners)
-        parts = queries.new_empty((count * most, *queries.shape[1:]), dtype=torch.float32)
-        sums = parts.new_empty(parts.shape[:-1])
-    memory, scales = views_of(pool)
-    _attend_part[(shape.kv_heads, count, tiles)](
-        queries,
-        memory,
-        scales,
-        block_tables,
-        kv_lengths,
-        owners,
-        starts,
-        row_starts,
-        row_counts,
-        sights,
-        output,
-        parts,
-        sums,
-        queries.stride(0),
-        pool.stride(0),
-        block_tables.stride(0),
-        sights.stride(0),
-        most,
-        scoring.window,
-        queries if sinks is None else sinks,
-        ROWS=max(rows, 16) if tensor_cores else rows,
-        FEW=few is not None,
-        TREES=few is not None and few.sights is not None,
+    _attend_part[(shape.kv_heads, launch.programs, tiles)](
+        **launch.arguments,
+        query_stride=queries.stride(0),
+        window=scoring.window,
+        sinks=queries if sinks is None else sinks,
         **options,
     )
-    if pieces is not None:
-        join_splits(parts, sums, starts, output, few)
+    launch.finish()
     return output
 
 
 # What changes from batch to batch is not specialized on: that would compile another kernel while a request waits.
 @triton.jit(
-    do_not_specialize=["table_stride", "sight_stride", "most", "window"],
+    do_not_specialize=["table_stride", "mask_stride", "most", "window"],
     do_not_specialize_on_alignment=UNALIGNED_ARGUMENTS,
 )
 def _attend_part(
@@ -167,14 +135,14 @@ def _attend_part(
     starts: tl.tensor,
     row_starts: tl.tensor,
     row_counts: tl.tensor,
-    sights: tl.tensor,
+    tree_mask: tl.tensor,
     output: tl.tensor,
     parts: tl.tensor,
     sums: tl.tensor,
     query_stride: tl.tensor,
     block_stride: tl.tensor,
     table_stride: tl.tensor,
-    sight_stride: tl.tensor,
+    mask_stride: tl.tensor,
     most: tl.tensor,
     window: tl.tensor,
     sinks: tl.tensor,
@@ -189,7 +157,7 @@ def _attend_part(
     FORM: tl.constexpr,
     WINDOWED: tl.constexpr,
     SPLIT: tl.constexpr,
-    FEW: tl.constexpr,
+    MULTI_QUERY: tl.constexpr,
     TREES: tl.constexpr,
     TILE: tl.constexpr,
     STAGES: tl.constexpr,
@@ -197,40 +165,29 @@ def _attend_part(
 ) -> None:
     SIDE: tl.constexpr = BLOCK * DIM if FORM == 0 else BLOCK * (DIM + 2)
     head = tl.program_id(0)  # of the KV heads: neighbours read memory side by side
-    piece = tl.program_id(1).to(tl.int64)
+    program = tl.program_id(1).to(tl.int64)
     heads = tl.num_programs(0) * SHARED
-    work, part, count = piece, 0, 1
-    if SPLIT:
-        work = tl.load(owners + piece).to(tl.int64)
+    work, part, count = part_of_program(owners, starts, program, SPLIT)
+    if SPLIT:  # noqa: SIM102 - a compile-time condition
         if work < 0:
             return
-        begin = tl.load(starts + work)
-        part = piece - begin
-        count = tl.load(starts + work + 1) - begin
     length = tl.load(kv_lengths + work)
     row = tl.arange(0, ROWS)
     own = head * SHARED + row  # of the query heads
     kept = row < SHARED
     query = tl.zeros([ROWS], tl.int32)  # of the sequence's
-    begin_row, queries_of = work, 1
-    if FEW:
+    begin_row, queries_of = queries_of_sequence(row_starts, row_counts, work, MULTI_QUERY)
+    if MULTI_QUERY:
         QUERIES: tl.constexpr = ROWS // SHARED
-        begin_row = tl.load(row_starts + work).to(tl.int64)
-        queries_of = tl.load(row_counts + work)
         if tl.program_id(2) * QUERIES >= queries_of:
             return
         query = tl.program_id(2) * QUERIES + row // SHARED
         own = head * SHARED + row % SHARED
         kept = (row < QUERIES * SHARED) & (query < queries_of)
     token = begin_row + query
-    at = length - queries_of + query
-    lasts, bits = at, at
-    if TREES:
-        at = tl.load(sights + token, mask=kept, other=0)
-        lasts = tl.load(sights + sight_stride + token, mask=kept, other=0)
-        bits = tl.load(sights + 2 * sight_stride + token, mask=kept, other=0)
+    at, lasts, bits = sights_of_queries(tree_mask, mask_stride, token, length - queries_of + query, kept, TREES)
 
-    # Whole tiles of what the queries see, in parts of equal numbers of them.
+    # The visible tiles, split into parts with equal numbers of tiles.
     left = 0
     if WINDOWED:
         left = tl.maximum(length - queries_of + 1 - window, 0) // TILE * TILE
@@ -269,11 +226,8 @@ def _attend_part(
         TREES=TREES,
         TENSOR_CORES=TENSOR_CORES,
     )
-    # A piece that tiles leave nothing of has no share; one that is the whole sequence is the result.
-    if count > 1:
-        store_part(parts, sums, (piece * most + query) * heads + own, kept, weighted, highest, total, DIM, True)
-    else:
-        store_part(output, sums, token * heads + own, kept, weighted, highest, total, DIM, False)
+    place, part_place = token * heads + own, (program * most + query) * heads + own
+    store_decoded(output, parts, sums, place, part_place, count, kept, weighted, highest, total, DIM)
 
 
 def reference(
@@ -282,12 +236,12 @@ def reference(
     block_tables: Tensor,
     kv_lengths: Tensor,
     *,
-    few: MultiQuery | None = None,
+    multi_query: MultiQuery | None = None,
     scoring: ScoreParams = PLAIN_SCORES,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """Computes the same by torch's operators: prefill's, with one query in each work, or rows that have no gaps."""
-    starts, sights = starts_of(few, len(kv_lengths), queries)
+    """Computes the same with torch operators: prefill with one query per sequence, or with rows without gaps."""
+    starts, tree_mask = starts_of(multi_query, len(kv_lengths), queries)
     return prefill_attention.reference(
-        queries, pool, block_tables, starts, kv_lengths, scoring=scoring, sinks=sinks, sights=sights
+        queries, pool, block_tables, starts, kv_lengths, scoring=scoring, sinks=sinks, tree_mask=tree_mask
     )

@@ -289,11 +289,11 @@ def reference(
     *,
     scoring: ScoreParams = PLAIN_SCORES,
     sinks: Tensor | None = None,
-    sights: Tensor | None = None,
+    tree_mask: Tensor | None = None,
 ) -> Tensor:
-    """Computes the same by torch's operators, one work after the other, in the queries' precision.
+    """Computes the same by torch operators, one sequence after the other, in the queries' precision.
 
-    `sights`, if there are any, are those of `FewRows`, which this kernel has not.
+    `tree_mask`, if there are any, are those of `FewRows`, which this kernel has not.
     """
     _, heads, dim = queries.shape
     kv_heads = pool.shape[1]
@@ -313,10 +313,10 @@ def reference(
         at = torch.arange(length - (end - first), length, device=queries.device)[:, None]
         key = torch.arange(length, device=queries.device)
         window = scoring.window
-        if sights is None:
+        if tree_mask is None:
             hidden = key > at
         else:
-            at, hidden = sights[0, first:end, None], hidden_in_tree(key, sights[:, first:end])
+            at, hidden = tree_mask[0, first:end, None], hidden_in_tree(key, tree_mask[:, first:end])
         if window:
             hidden = hidden | (key <= at - window)
         scores = scores.masked_fill(hidden, float("-inf"))

@@ -51,9 +51,9 @@ class DecodeSequences:
     """Holds the works of one query each, or of a few."""
 
     tables: SequenceTables
-    pieces: SplitPlan | None  # how their sequences are cut; None: they are whole
+    split: SplitPlan | None  # None: no sequence is split
     rows: int  # of all
-    few: MultiQuery | None = None  # None: each has one
+    multi_query: MultiQuery | None = None  # None: each sequence has one query
     padded: bool = False  # whether there are rows that are nobody's
 
 
@@ -99,7 +99,7 @@ class TritonAttention:
         self.device, self.block = layers[0].device, layers[0].shape[2] if quantized is None else quantized.block
         self._dtype = dtype or layers[0].dtype
         programs = [_programs(attentions[first]) for first in self._firsts]
-        self._rooms = [max_parts(processors(self.device), each) for each in programs]
+        self._max_parts = [max_parts(processors(self.device), each) for each in programs]
 
     def begin(self, batch: Batch) -> "TritonAttentionStep":
         """Brings lengths and tables into the kernels' format."""
@@ -113,8 +113,10 @@ class TritonAttention:
         parts = batch.kv_lengths, starts, own.cumsum() - own, own, self.plan(batch.kv_lengths[:decodes], cuts)
         packed = to_device(np.concatenate(parts).astype(np.int32), self.device)
         kv_lengths, starts_there, firsts, counts, planned = packed.split([len(part) for part in parts])
-        few = MultiQuery(firsts, counts, most, self._sights(batch, rows)) if most > 1 or batch.trees else None
-        pieces = self.pieces(planned, decodes, cuts)
+        multi_query = (
+            MultiQuery(firsts, counts, most, self._tree_mask(batch, rows)) if most > 1 or batch.trees else None
+        )
+        splits = self.split_plans(planned, decodes, cuts)
         steps = []
         for group, places in enumerate(batch.groups):
             blocks, chunks = places.block_tables.int(), None
@@ -123,7 +125,9 @@ class TritonAttention:
                 sizes = list(zip(lengths[decodes:].tolist(), batch.kv_lengths[decodes:].tolist(), strict=True))
                 chunks = PrefillChunks(rest, starts_there, int(lengths[decodes:].max()), sizes)
             first = SequenceTables(blocks[:decodes], kv_lengths[:decodes])
-            steps.append(KVGroupStep(places.slots, DecodeSequences(first, pieces.get(group), rows, few), chunks))
+            steps.append(
+                KVGroupStep(places.slots, DecodeSequences(first, splits.get(group), rows, multi_query), chunks)
+            )
         return self.step(steps)
 
     def _decodes(self, batch: Batch) -> int:
@@ -135,7 +139,7 @@ class TritonAttention:
         assert batch.trees is None or max(batch.trees.works) < count, "guesses that branch behind a chunk"
         return count
 
-    def _sights(self, batch: Batch, rows: int) -> Tensor | None:
+    def _tree_mask(self, batch: Batch, rows: int) -> Tensor | None:
         """Returns what the first `rows` see, as the kernels take it, where guesses branch."""
         if batch.trees is None:
             return None
@@ -149,19 +153,19 @@ class TritonAttention:
 
     def words_of_plan(self, works: int, groups: Sequence[int]) -> int:
         """Returns how many numbers the `plan` of so many decodes has."""
-        return sum(split_plan_words(works, self._rooms[group]) for group in groups)
+        return sum(split_plan_words(works, self._max_parts[group]) for group in groups)
 
     def plan(self, lengths: Ints, groups: Sequence[int]) -> NDArray[np.int32]:
         """Cuts sequences of these `lengths`, few queries each, into pieces, for one of the groups after the other."""
-        plans = (plan_splits(lengths, self._rooms[group], self.windows[group]) for group in groups)
+        plans = (plan_splits(lengths, self._max_parts[group], self.windows[group]) for group in groups)
         return np.concatenate([np.empty(0, np.int32), *plans])
 
-    def pieces(self, plan: Tensor, works: int, groups: Sequence[int]) -> dict[int, SplitPlan]:
+    def split_plans(self, plan: Tensor, works: int, groups: Sequence[int]) -> dict[int, SplitPlan]:
         """Takes apart on the device, by group, what `plan` gave."""
-        sizes = [split_plan_words(works, self._rooms[group]) for group in groups]
+        sizes = [split_plan_words(works, self._max_parts[group]) for group in groups]
         parts = plan[: sum(sizes)].split(sizes)
         return {
-            group: split_plan_of(part, works, self._rooms[group]) for group, part in zip(groups, parts, strict=True)
+            group: split_plan_of(part, works, self._max_parts[group]) for group, part in zip(groups, parts, strict=True)
         }
 
     def warm_up(self) -> None:
@@ -171,11 +175,11 @@ class TritonAttention:
         starts = torch.arange(2, dtype=torch.int32, device=self.device)
         groups = range(self.groups)
         plan = to_device(self.plan(np.ones(1, np.int64), groups), self.device)
-        pieces = self.pieces(plan, 1, groups)
+        plans = self.split_plans(plan, 1, groups)
         for attention in dict.fromkeys(self._attentions):
             layer = self._attentions.index(attention)
             pool = self._layers[layer]
-            ways = None, pieces[self._group_of_layer[layer]]
+            ways = None, plans[self._group_of_layer[layer]]
             if isinstance(attention, LatentAttention):
                 self._warm_up_latents(attention, pool, SequenceTables(table, lengths), starts, ways)
                 continue
@@ -184,8 +188,8 @@ class TritonAttention:
             prefill = partial(prefill_attention, queries, pool, table, starts, lengths, scoring=score_params(attention))
             sinks = torch.zeros(attention.heads, device=self.device) if attention.sinks else None
             for cuts in ways:
-                for few in self._one_row():
-                    decode(sinks=sinks, few=few, pieces=cuts)
+                for multi_query in self._one_row():
+                    decode(sinks=sinks, multi_query=multi_query, split=cuts)
             for splits in (1, FEW_SPLITS, MAX_SPLITS):
                 for longest in (1, WARM_UP_QUERIES):
                     prefill(sinks=sinks, longest=longest, splits=splits)
@@ -193,8 +197,8 @@ class TritonAttention:
     def _one_row(self) -> tuple[MultiQuery | None, ...]:
         """Says in each way that there is one row: by default, as one of few, and as one of guesses that branch."""
         start, count = torch.tensor([[0], [1]], dtype=torch.int32, device=self.device)
-        sights = torch.zeros((3, 1), dtype=torch.int64, device=self.device)
-        return None, MultiQuery(start, count, 1), MultiQuery(start, count, 1, sights)
+        tree_mask = torch.zeros((3, 1), dtype=torch.int64, device=self.device)
+        return None, MultiQuery(start, count, 1), MultiQuery(start, count, 1, tree_mask)
 
     def _warm_up_latents(
         self,
@@ -210,8 +214,8 @@ class TritonAttention:
         decode = partial(latent_decode_attention, queries, pool, tables.blocks, tables.kv_lengths)
         prefill = partial(latent_prefill_attention, queries, pool, tables.blocks, starts, tables.kv_lengths)
         for cuts in ways:
-            for few in self._one_row():
-                decode(latent=latent, scale=scale, few=few, pieces=cuts)
+            for multi_query in self._one_row():
+                decode(latent=latent, scale=scale, multi_query=multi_query, split=cuts)
         for splits in (1, FEW_SPLITS, MAX_SPLITS):
             prefill(latent=latent, scale=scale, splits=splits)
 
@@ -265,8 +269,8 @@ class TritonAttentionStep(AttentionStep):
                 pool,
                 decodes.tables.blocks,
                 decodes.tables.kv_lengths,
-                few=decodes.few,
-                pieces=decodes.pieces,
+                multi_query=decodes.multi_query,
+                split=decodes.split,
                 scoring=scoring,
                 sinks=sinks,
                 output=output[:count],
@@ -314,8 +318,8 @@ def _attend_latents(
             decodes.tables.kv_lengths,
             latent=attention.latent_rank,
             scale=attention.scale,
-            few=decodes.few,
-            pieces=decodes.pieces,
+            multi_query=decodes.multi_query,
+            split=decodes.split,
             output=output[:count],
         )
     if chunks is not None:

@@ -107,15 +107,15 @@ class DecodeGraphs:
         kv_lengths, groups = inputs.kv_lengths(sequences), range(self._attention.groups)
         cuts = self._attention.groups_that_cut(self._longest)
         planned = inputs.planned(self._attention.words_of_plan(sequences, cuts))
-        pieces = self._attention.pieces(planned, sequences, cuts)
-        few = None
+        splits = self._attention.split_plans(planned, sequences, cuts)
+        multi_query = None
         if each > 1:
             firsts = torch.arange(0, rows, each, dtype=torch.int32, device=kv_lengths.device)
-            few = MultiQuery(firsts, inputs.counts(sequences), each)
+            multi_query = MultiQuery(firsts, inputs.counts(sequences), each)
         steps = []
         for group in groups:
             tables = SequenceTables(inputs.block_tables(sequences, group), kv_lengths)
-            decodes = DecodeSequences(tables, pieces.get(group), rows, few, padded=each > 1)
+            decodes = DecodeSequences(tables, splits.get(group), rows, multi_query, padded=each > 1)
             steps.append(KVGroupStep(inputs.slots(rows, group), decodes, None))
         every = torch.arange(rows, device=kv_lengths.device)
         batch = Batch(

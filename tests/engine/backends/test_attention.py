@@ -140,9 +140,16 @@ def check(
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("window", [0, 10])
-@pytest.mark.parametrize(("kv_heads", "shared", "dim"), [(1, 1, 2), (2, 3, 10), (3, 1, 64), (1, 5, 24)])
+@pytest.mark.parametrize(
+    ("kv_heads", "shared", "dim", "gathered"),
+    [
+        (1, 1, 2, 1),
+        (2, 3, 10, attention_torch.MAX_GATHERED_BYTES),
+        (3, 1, 64, 1),
+        (1, 5, 24, attention_torch.MAX_GATHERED_BYTES),
+    ],
+)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 3e-6), (torch.bfloat16, 3e-2)], ids=["fp32", "bf16"])
-@pytest.mark.parametrize("gathered", [attention_torch.MAX_GATHERED_BYTES, 1], ids=["together", "alone"])
 def test_paged_equals_dense(
     shape: str,
     window: int,

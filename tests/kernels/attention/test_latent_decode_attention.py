@@ -37,7 +37,7 @@ def attend(problem: Latents, splits: int = 1, config: Config | None = SMALL) -> 
         problem.kv_lengths,
         latent=problem.latent,
         scale=problem.scale,
-        pieces=pieces,
+        split=pieces,
         config=config,
     )
 

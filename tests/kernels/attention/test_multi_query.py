@@ -51,8 +51,8 @@ def few_of(works: Sequence[tuple[int, int]], device: torch.device, *, branching:
         text = first + len(own)
         rows += [(text + depth, text, way) for depth, way in zip(depths, ways, strict=True)][: count - len(own)]
     numbers = [torch.tensor(each, dtype=torch.int32, device=device) for each in (starts, counts)]
-    sights = torch.tensor(rows, dtype=torch.int64, device=device).T.contiguous() if branching else None
-    return MultiQuery(numbers[0], numbers[1], max(counts), sights)
+    tree_mask = torch.tensor(rows, dtype=torch.int64, device=device).T.contiguous() if branching else None
+    return MultiQuery(numbers[0], numbers[1], max(counts), tree_mask)
 
 
 def assert_few(
@@ -73,11 +73,11 @@ def assert_few(
     pieces: SplitPlan | None = evenly(len(works), splits, device)
     rest = problem.block_tables, problem.kv_lengths
     found = paged_decode_attention(
-        problem.queries, problem.pool, *rest, few=few, pieces=pieces, scoring=scoring, sinks=sinks, config=config
+        problem.queries, problem.pool, *rest, multi_query=few, split=pieces, scoring=scoring, sinks=sinks, config=config
     )
 
     def exact(queries: Tensor, pool: Tensor, tables: Tensor, starts: Tensor, lengths: Tensor, **more: Any) -> Tensor:
-        return reference(queries, pool, tables, lengths, few=few, **more)
+        return reference(queries, pool, tables, lengths, multi_query=few, **more)
 
     assert_attends(found, problem, exact, scoring, sinks)
 
@@ -110,7 +110,7 @@ def test_one_query_each_is_the_same_as_without_rows(dtype: torch.dtype, device: 
     rest = problem.queries, problem.pool, problem.block_tables, problem.kv_lengths
     few = few_of(works, device, branching=False)
     assert torch.equal(
-        paged_decode_attention(*rest, few=few, config=SMALL), paged_decode_attention(*rest, config=SMALL)
+        paged_decode_attention(*rest, multi_query=few, config=SMALL), paged_decode_attention(*rest, config=SMALL)
     )
 
 
@@ -124,7 +124,7 @@ def test_rows_that_are_nobodys_stay_as_they_are(dtype: torch.dtype, device: torc
     rest = problem.pool, problem.block_tables, problem.kv_lengths
     for pieces in (None, evenly(2, 2, device)):
         paged_decode_attention(
-            spread, *rest, few=MultiQuery(numbers[0], numbers[1], 4), pieces=pieces, output=output, config=SMALL
+            spread, *rest, multi_query=MultiQuery(numbers[0], numbers[1], 4), split=pieces, output=output, config=SMALL
         )
         assert (output[[3, 5, 6, 7]] == 7.0).all() and not (output[[0, 1, 2, 4]] == 7.0).all(-1).any()
 
@@ -140,11 +140,13 @@ def test_latent_vectors(dtype: torch.dtype, device: torch.device, splits: int, h
         *rest,
         latent=problem.latent,
         scale=problem.scale,
-        few=few,
-        pieces=evenly(len(works), splits, device),
+        multi_query=few,
+        split=evenly(len(works), splits, device),
         config=SMALL_LATENT,
     )
-    exact: Callable[..., Tensor] = partial(latent_reference, latent=problem.latent, scale=problem.scale, few=few)
+    exact: Callable[..., Tensor] = partial(
+        latent_reference, latent=problem.latent, scale=problem.scale, multi_query=few
+    )
     latents.assert_attends(
         found,
         problem,

@@ -65,7 +65,7 @@ def attend_in(
         problem.pool,
         problem.block_tables,
         problem.kv_lengths,
-        pieces=pieces,
+        split=pieces,
         scoring=scoring,
         sinks=sinks,
         config=config,

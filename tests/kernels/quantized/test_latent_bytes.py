@@ -88,7 +88,7 @@ def test_decodes_attend_to_the_numbers(form: torch.dtype, dtype: torch.dtype, cu
         given.kv_lengths,
         latent=LATENT,
         scale=given.scale,
-        pieces=pieces if cut else None,
+        split=pieces if cut else None,
         config=SMALL,
     )
     assert_attends(found, meant)

@@ -1,8 +1,8 @@
-/* A tile of positions of a bf16 pool for a group of rows in fp32 arithmetic, where the processor has no products of bf16:
-   keys and values are widened in registers, as weights are (wide_product.h).
+/* Attention over one tile of a bf16 pool in fp32 arithmetic, for processors without bf16 products: keys and values are
+   widened in registers, as weights are (wide_product.h).
 
-   Keys become columns as pairs, which halves what is moved; values are used where they lie. A score's sum goes over the
-   head's elements in their order, a value's over the positions: whatever tile of registers a row is in. */
+   Keys are transposed as pairs of bf16, values are used in place. A score is summed over the head's elements in order, an
+   output over the positions in order, whichever register tile a row is in. */
 
 #ifndef ATTENTION_WIDE_H
 #define ATTENTION_WIDE_H
@@ -14,9 +14,9 @@
 #if !defined __AVX512BF16__
 #define HAS_WIDE
 #define WIDE_GROUP (4 * TILE_ROWS)
-#define FEW_VECTORS 4 /* beside each other: so many have registers … */
+#define FEW_VECTORS 4 /* vectors side by side that fit the registers … */
 #if defined __AVX512F__
-#define FEW_ROWS TILE_ROWS /* … for so many rows; of more, or where fewer are left, 2 */
+#define FEW_ROWS TILE_ROWS /* … for this many rows; otherwise 2 vectors */
 #else
 #define FEW_ROWS 3
 #endif
@@ -39,7 +39,7 @@ static void take_wide_query(const struct attention *step, const void *query, lon
     memcpy(own->rows + row * step->dim, query, step->dim * 2);
 }
 
-/* Rows in strips of their groups: the one that begins with a row has its number times `dim` before it. */
+/* Splits the rows of each group into strips; the strip that begins with row r lies at r x `dim`. */
 static void take_wide_queries(const struct attention *step, long rows, struct wide_scratch *own)
 {
     const long dim = step->dim;
@@ -52,7 +52,7 @@ static void take_wide_queries(const struct attention *step, long rows, struct wi
     }
 }
 
-/* A block whose first position is `at` in the tile. Meanwhile the one at `next` is asked for, its values too. */
+/* Transposes the keys of the block at position `at` of the tile; prefetches keys and values at `next`. */
 static void prepare_wide(
     const struct attention *step, const char *kv, long at, const char *next, struct wide_scratch *own)
 {
@@ -71,7 +71,7 @@ INLINE void multiply_keys(
 #pragma GCC unroll 2
         for (int half = 0; half < 2; half++) {
             vec column[FEW_VECTORS];
-            __asm__("" : "+r"(keys)); /* words are read again: there are no registers to keep them */
+            __asm__("" : "+r"(keys)); /* read again: no registers are left to keep them */
 #pragma GCC unroll 4
             for (int v = 0; v < vectors; v++) {
                 uvec word;
@@ -93,7 +93,7 @@ INLINE void multiply_keys(
             store(FP32, scores, row * TILE + v * LANES, sum[row][v] * scale);
 }
 
-/* Which positions of a tile have values, and where. */
+/* Visible positions of a tile, and where their values are. */
 struct values {
     const char *const *blocks;
     struct span seen;
@@ -132,7 +132,7 @@ INLINE void multiply_values(
             store(FP32, sums, row * width + column + v * LANES, sum[row][v]);
 }
 
-/* Of so many columns that are left, how many vectors of them a strip takes at once. */
+/* Vectors of columns that a strip multiplies at once, with `left` columns left. */
 INLINE long vectors_of(long rows, long left) { return rows <= FEW_ROWS && left >= FEW_VECTORS * LANES ? FEW_VECTORS : 2; }
 
 #define FEW(COUNT) (COUNT < FEW_ROWS ? COUNT : FEW_ROWS), FEW_VECTORS
@@ -140,27 +140,21 @@ INLINE long vectors_of(long rows, long left) { return rows <= FEW_ROWS && left >
 static __attribute__((noinline)) void score(
     long rows, long vectors, const float *queries, const uint32_t *keys, long dim, vec scale, float *scores)
 {
-#define MANY_ROWS(COUNT) multiply_keys(COUNT, 2, queries, keys, dim, scale, scores)
-#define FEW_ROWS_OF(COUNT) multiply_keys(FEW(COUNT), queries, keys, dim, scale, scores)
-    if (vectors == 2)
-        FOR_ROWS(rows, MANY_ROWS)
-    else
-        FOR_ROWS(rows, FEW_ROWS_OF)
-#undef MANY_ROWS
-#undef FEW_ROWS_OF
+#define SCORE(COUNT) \
+    if (vectors == 2) multiply_keys(COUNT, 2, queries, keys, dim, scale, scores); \
+    else multiply_keys(FEW(COUNT), queries, keys, dim, scale, scores)
+    FOR_ROWS(rows, SCORE)
+#undef SCORE
 }
 
 static __attribute__((noinline)) void add_up(
     long rows, long vectors, const float *weights, const struct values *values, long column, float *sums, long width)
 {
-#define MANY_ROWS(COUNT) multiply_values(COUNT, 2, weights, values, column, sums, width)
-#define FEW_ROWS_OF(COUNT) multiply_values(FEW(COUNT), weights, values, column, sums, width)
-    if (vectors == 2)
-        FOR_ROWS(rows, MANY_ROWS)
-    else
-        FOR_ROWS(rows, FEW_ROWS_OF)
-#undef MANY_ROWS
-#undef FEW_ROWS_OF
+#define ADD(COUNT) \
+    if (vectors == 2) multiply_values(COUNT, 2, weights, values, column, sums, width); \
+    else multiply_values(FEW(COUNT), weights, values, column, sums, width)
+    FOR_ROWS(rows, ADD)
+#undef ADD
 }
 
 /* See `attend_fp32`. */

@@ -1,12 +1,12 @@
-/* KV blocks on their way between pools: what a codec makes of them, and back from any form into any pool.
+/* Encodes KV blocks for transfer between pools, and decodes any wire format into any pool.
 
-   A block of a layer is, in the pool, [vectors, block, width]: the keys, and the values, of each KV head. On the wire
-   it is the same in the sender's format and block size, or with a codec its scales, fp32 [vectors, parts], and then a
-   byte for each value: scale = max(|x|) / largest over a part of a vector, q = round(x / scale), x' = q scale
-   (kernels/block_copy.py has the same formula, engine/backends/reference/codec.py the reference). The I/O thread calls these: they share no work with other threads.
+   In the pool a layer's block is [vectors, block, width]: keys and values of each KV head. On the wire it has the
+   sender's format and block size, or with a codec fp32 scales [vectors, parts] followed by one byte for each value:
+   scale = max(|x|) / largest over a part of a vector, q = round(x / scale), x' = q scale (as in kernels/block_copy.py;
+   reference: engine/backends/reference/codec.py). The I/O thread calls these functions, which use no other thread.
 
-   Every conversion is arithmetic on bits, without a branch, which the compiler makes vectors of. Denormal numbers are
-   kept, so vector.h's `narrowed` does not serve here. Bytes on the wire may begin anywhere. */
+   Conversions are branch-free arithmetic on bits, so the compiler vectorizes them. Denormals are kept, which vector.h's
+   `narrowed` does not do. Wire bytes may be unaligned. */
 
 #include <float.h>
 
@@ -19,7 +19,7 @@
 enum { FP16 = 2, INT8, FP8 }; /* beside `enum format`; the last two on the wire only */
 enum { SCALE = 4 };           /* bytes */
 
-/* One layer of a pool. Of each vector's `width` values, the parts, which make up the whole, have a scale each. */
+/* One layer of a pool. The parts of a vector, `width` values in all, have a scale each. */
 struct codec_pool {
     int64_t format, vectors, block, width, part_count;
     const int64_t *parts;
@@ -28,26 +28,11 @@ struct codec_pool {
 
 INLINE long size_of(int format) { return format == FP32 ? 4 : format < INT8 ? 2 : 1; }
 
-INLINE uint32_t bits_of(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-INLINE float float_of(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-/* `a` where it holds, else `b`: of two values at hand. Of `?:` the compiler may make a branch, and then no vectors. */
+/* holds ? a : b without a branch, which could prevent vectorization. */
 INLINE uint32_t either(int holds, uint32_t a, uint32_t b) { return b ^ ((a ^ b) & -(uint32_t)holds); }
 
-/* A number of fewer bits as fp32: its exponent and fraction are moved to their places, `shift` bits up, and the
-   exponent begins at another bias. Below `normal` it is a multiple of `step`; from `special` on it is infinite or NaN.
- */
+/* Converts a magnitude of a smaller format to fp32: shifts exponent and fraction by `shift` bits and corrects the bias.
+   Below `normal` it is a multiple of `step` (denormal); from `special` on it is infinite or NaN. */
 INLINE float expanded(uint32_t magnitude, int shift, uint32_t bias, uint32_t normal, float step, uint32_t special)
 {
     const uint32_t moved = (magnitude << shift) + (bias << 23);
@@ -56,8 +41,8 @@ INLINE float expanded(uint32_t magnitude, int shift, uint32_t bias, uint32_t nor
     return float_of(found | either(magnitude < special, 0, 0x7f800000));
 }
 
-/* The other way, to the nearest, ties to even: of a magnitude that is not beyond the format. Where the result is a
-   multiple of `step`, adding 2^23 of them leaves it in the last bits. */
+/* The inverse, rounded to nearest even, for magnitudes within the format's range. A denormal result is a multiple of
+   `step`: adding 2^23 steps leaves it in the last bits. */
 INLINE uint32_t reduced(uint32_t magnitude, int shift, uint32_t bias, uint32_t normal, float step)
 {
     const float ruler = step * 8388608.0f;
@@ -82,7 +67,7 @@ INLINE uint32_t bfloat_of(float x)
     return either((bits & 0x7fffffff) > 0x7f800000, (bits >> 16) | 0x40, rounded);
 }
 
-/* The element's bits. */
+/* Bits of element `i`. */
 INLINE uint32_t element(int format, const char *from, long i)
 {
     if (format == FP32) {
@@ -123,7 +108,7 @@ INLINE void put(int format, char *to, long i, float x)
     }
 }
 
-/* Of what is finite; 0 for what is not: it is what a block held before, behind the tokens stored. */
+/* Magnitude bits; 0 for infinity and NaN, which are leftovers behind the stored tokens. */
 INLINE uint32_t finite_magnitude(int format, uint32_t bits)
 {
     const uint32_t sign = format == FP32 ? 0x80000000 : 0x8000;
@@ -131,12 +116,12 @@ INLINE uint32_t finite_magnitude(int format, uint32_t bits)
     return either((bits & (sign - 1)) < infinite, bits & (sign - 1), 0);
 }
 
-/* What has one scale: in each of `rows`, `stride` elements apart, the first `count`. */
+/* Elements that share a scale: the first `count` of each of `rows`, `stride` elements apart. */
 struct part {
     long rows, stride, count;
 };
 
-/* A part in `format`, as its scale and a byte for each element. */
+/* Encodes a part as its scale and one byte for each element. */
 INLINE void encode(int format, int codec, struct part part, const char *from, char *scale_to, char *to)
 {
     uint32_t highest = 0;
@@ -173,68 +158,48 @@ INLINE void decode(int format, int form, const char *from, float scale, long cou
     }
 }
 
+/* Calls `CALL(FORMAT)` with a constant for each format that a pool has. */
+#define FOR_POOL_FORMATS(format, CALL) \
+    switch (format) { \
+    case FP32: CALL(FP32); break; \
+    case BF16: CALL(BF16); break; \
+    default: CALL(FP16); \
+    }
+
 INLINE void decode_any(int format, int form, const char *from, float scale, long count, char *to)
 {
-    if (form == format) {
+#define DECODE(FORM) decode(format, FORM, from, scale, count, to)
+    if (form == format)
         memcpy(to, from, count * size_of(format));
-        return;
-    }
-    switch (form) {
-    case FP32:
-        decode(format, FP32, from, scale, count, to);
-        break;
-    case BF16:
-        decode(format, BF16, from, scale, count, to);
-        break;
-    case FP16:
-        decode(format, FP16, from, scale, count, to);
-        break;
-    case INT8:
-        decode(format, INT8, from, scale, count, to);
-        break;
-    default:
-        decode(format, FP8, from, scale, count, to);
-    }
+    else if (form == INT8)
+        DECODE(INT8);
+    else if (form == FP8)
+        DECODE(FP8);
+    else
+        FOR_POOL_FORMATS(form, DECODE)
+#undef DECODE
 }
 
 static void encode_into(int format, int codec, struct part part, const char *from, char *scale, char *to)
 {
-    switch (format * 2 + (codec == FP8)) {
-    case FP32 * 2:
-        encode(FP32, INT8, part, from, scale, to);
-        break;
-    case FP32 * 2 + 1:
-        encode(FP32, FP8, part, from, scale, to);
-        break;
-    case BF16 * 2:
-        encode(BF16, INT8, part, from, scale, to);
-        break;
-    case BF16 * 2 + 1:
-        encode(BF16, FP8, part, from, scale, to);
-        break;
-    case FP16 * 2:
-        encode(FP16, INT8, part, from, scale, to);
-        break;
-    default:
-        encode(FP16, FP8, part, from, scale, to);
-    }
+#define TO_INT8(FORMAT) encode(FORMAT, INT8, part, from, scale, to)
+#define TO_FP8(FORMAT) encode(FORMAT, FP8, part, from, scale, to)
+    if (codec == INT8)
+        FOR_POOL_FORMATS(format, TO_INT8)
+    else
+        FOR_POOL_FORMATS(format, TO_FP8)
+#undef TO_INT8
+#undef TO_FP8
 }
 
 static void decode_into(int format, int form, const char *from, float scale, long count, char *to)
 {
-    switch (format) {
-    case FP32:
-        decode_any(FP32, form, from, scale, count, to);
-        break;
-    case BF16:
-        decode_any(BF16, form, from, scale, count, to);
-        break;
-    default:
-        decode_any(FP16, form, from, scale, count, to);
-    }
+#define DECODE(FORMAT) decode_any(FORMAT, form, from, scale, count, to)
+    FOR_POOL_FORMATS(format, DECODE)
+#undef DECODE
 }
 
-/* What has one scale in `tokens` tokens of a vector: where there is one part, one row of all their values. */
+/* The elements of `tokens` tokens that share a scale: with a single part, one row of all values. */
 INLINE struct part part_of(const struct codec_pool *pool, long tokens, long part)
 {
     if (pool->part_count == 1)
@@ -242,7 +207,7 @@ INLINE struct part part_of(const struct codec_pool *pool, long tokens, long part
     return (struct part){tokens, pool->width, pool->parts[part]};
 }
 
-/* `count` blocks of the pool as `codec` (INT8 or FP8) has them, one behind the other. */
+/* Encodes `count` blocks of the pool with `codec` (INT8 or FP8), one after the other. */
 EXPORT void baton_codec_encode(const struct codec_pool *pool, const int64_t *blocks, long count, int codec, char *to)
 {
     const long vectors = pool->vectors, values = pool->block * pool->width, size = size_of(pool->format);
@@ -258,9 +223,9 @@ EXPORT void baton_codec_encode(const struct codec_pool *pool, const int64_t *blo
         }
 }
 
-/* Blocks of `from_block` tokens in `form` (a format, or a codec), of which the first begins with token `first` of a
-   sequence whose block table in the pool is `table`: tokens `begin` … `end` - 1 go to their places. Tokens that are
-   neighbours in both are converted at once. */
+/* Decodes tokens `begin` … `end` - 1 of a sequence into the pool, where its block table is `table`. The source has blocks
+   of `from_block` tokens in `form` (a format or a codec), from token `first` on. Tokens that are contiguous in source
+   and pool are converted together. */
 EXPORT void baton_codec_decode(
     const struct codec_pool *pool, const int64_t *table, int form, long from_block, const char *from, long first,
     long begin, long end)

@@ -40,10 +40,7 @@ INLINE void add_norm(
 EXPORT void baton_add_norm(
     int format, void *hidden, const void *change, const void *weight, long rows, long width, double eps, void *normed)
 {
-    if (format == FP32)
-        add_norm(FP32, hidden, change, weight, rows, width, eps, normed);
-    else
-        add_norm(BF16, hidden, change, weight, rows, width, eps, normed);
+    BY_FORMAT(format, add_norm, hidden, change, weight, rows, width, eps, normed);
 }
 
 EXPORT void baton_angles(
@@ -105,10 +102,7 @@ INLINE void rotate(enum format format, const struct heads *heads, const struct r
 
 EXPORT void baton_rotate(int format, const struct heads *heads, const struct rotation *rotation, void *values)
 {
-    if (format == FP32)
-        rotate(FP32, heads, rotation, values);
-    else
-        rotate(BF16, heads, rotation, values);
+    BY_FORMAT(format, rotate, heads, rotation, values);
 }
 
 /* x / (1 + e^-y), by an exponential of what is not above 0: x times the sigmoid of y. */
@@ -160,8 +154,5 @@ INLINE void gate_in(enum format format, int activation, const void *gate_up, lon
 
 EXPORT void baton_gate(int format, int activation, const void *gate_up, long rows, long width, void *out)
 {
-    if (format == FP32)
-        gate_in(FP32, activation, gate_up, rows, width, out);
-    else
-        gate_in(BF16, activation, gate_up, rows, width, out);
+    BY_FORMAT(format, gate_in, activation, gate_up, rows, width, out);
 }

@@ -65,10 +65,7 @@ INLINE void small_product(
 
 static void small(const struct experts *experts, const char *x, long tokens, const float *weight, long count, float *found)
 {
-    if (experts->format == FP32)
-        small_product(FP32, x, tokens, weight, count, experts->hidden, found);
-    else
-        small_product(BF16, x, tokens, weight, count, experts->hidden, found);
+    BY_FORMAT(experts->format, small_product, x, tokens, weight, count, experts->hidden, found);
 }
 
 /* Gives each pair of a token and an expert its slot, and copies the token's row there; expert e has slots begin[e] …
@@ -150,10 +147,7 @@ EXPORT void baton_mix(
         for (long token = 0; token < tokens; token++)
             room->shared_shares[token] = 1 / (1 + expf(-room->shared_shares[token]));
     }
-    if (format == FP32)
-        add_up(FP32, experts, room, tokens, change);
-    else
-        add_up(BF16, experts, room, tokens, change);
+    BY_FORMAT(format, add_up, experts, room, tokens, change);
 }
 
 EXPORT void baton_experts(

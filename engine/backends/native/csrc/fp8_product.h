@@ -1,6 +1,5 @@
-/* A block of rows of bf16 times a panel of fp8 (e4m3): every number of fp8 is one of bf16, and none a denormal one, which
-   instructions for bf16 would take for 0. A block of the depth becomes bf16, once for all the rows, and is multiplied as
-   panels of bf16 are; its sums are multiplied by the scales of its group before they are added up. */
+/* A block of bf16 rows times a panel of fp8 (e4m3). Every fp8 value is a normal bf16 value. A block of the depth is
+   converted to bf16 once for all rows and multiplied like a bf16 panel; the group's scales multiply the partial sums. */
 
 #ifndef FP8_PRODUCT_H
 #define FP8_PRODUCT_H
@@ -14,14 +13,14 @@
 #define HAS_FP8_PRODUCT
 #define FP8_DEPTH_BLOCK 128 /* stays in the first cache, and is the usual group */
 
-/* Whether groups are whole steps of the depth. */
+/* Whether scale groups are whole steps of the depth. */
 INLINE int takes_fp8(const struct linear *layer)
 {
     return layer->format == BF16 && layer->weights == FP8 && layer->group % UNIT == 0;
 }
 
 #if defined __AVX512BW__
-/* Codes, each at the top of 16 bits, as bf16. */
+/* Converts codes, each in the upper byte of 16 bits, to bf16. */
 INLINE __m512i bf16_of_fp8(__m512i codes)
 {
     const __m512i low = _mm512_castsi256_si512( /* 0 … 7 times 2^-9 */
@@ -36,10 +35,10 @@ INLINE __m512i bf16_of_fp8(__m512i codes)
 }
 #endif
 
-#define FP8_AHEAD 8192 /* bytes: how far before their use codes are asked for */
+#define FP8_AHEAD 8192 /* prefetch distance, in bytes */
 
 #if defined __AVX512VBMI__ && defined __AVX512BW__
-/* Bytes of the 128 numbers without a sign, as bf16: of words 0 … 63 and 64 … 127. */
+/* Low and high bytes of the 128 non-negative values as bf16: codes 0 … 63 and 64 … 127. */
 INLINE void list_bytes(__m512i low[2], __m512i high[2])
 {
     __m256i parts[2][4];
@@ -58,7 +57,7 @@ INLINE void list_bytes(__m512i low[2], __m512i high[2])
     }
 }
 
-/* `depth` inputs of a panel, a multiple of 4, as bf16 [depth / 2][PANEL][2]: looked up, a byte at a time. */
+/* As `widen_fp8`, by table lookup of single bytes. */
 static __attribute__((noinline)) void look_up_fp8(const char *codes, long depth, uint16_t *words)
 {
     const __m512i pairs = _mm512_broadcast_i32x4( /* of four columns: inputs 0 and 1, then 2 and 3 */
@@ -78,10 +77,10 @@ static __attribute__((noinline)) void look_up_fp8(const char *codes, long depth,
         }
 }
 #define HAS_LOOK_UP
-#define FEW_LOOKED_UP 2 /* rows: more were measured to be slower that way */
+#define FEW_LOOKED_UP 2 /* rows: for more, lookup was measured to be slower */
 #endif
 
-/* `depth` inputs of a panel, a multiple of 4, as bf16 [depth / 2][PANEL][2]. */
+/* Converts `depth` inputs of a panel, a multiple of 4, to bf16 [depth / 2][PANEL][2]. */
 #if defined __AVX512BW__
 static void widen_fp8(const char *codes, long depth, uint16_t *words)
 {
@@ -97,8 +96,8 @@ static void widen_fp8(const char *codes, long depth, uint16_t *words)
         }
 }
 #else
-/* Four inputs of LANES outputs as bf16: of the first two [LANES][2], of the others the same. The low and the high bytes of
-   numbers are made apart, so that a vector has 32 of them. */
+/* Converts four inputs of LANES outputs to bf16, two pairs [LANES][2]. Low and high bytes are computed separately, so
+   that a vector holds 32 of them. */
 INLINE void pairs_of_fp8(const char *codes, __m256i pairs[2])
 {
     const __m256i order = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
@@ -136,7 +135,7 @@ static void widen_fp8(const char *codes, long depth, uint16_t *words)
         }
 }
 #endif
-/* sums += scales x part, or 0 with `fresh` in place of the sums; both are [rows, PANEL]. */
+/* sums += scales x part, with `fresh` sums = scales x part; both are [rows, PANEL]. */
 INLINE void add_scaled(const float *part, const float *scales, long rows, int fresh, float *sums)
 {
     for (long at = 0; at < rows * PANEL; at += LANES) {
@@ -145,7 +144,7 @@ INLINE void add_scaled(const float *part, const float *scales, long rows, int fr
     }
 }
 
-/* A block of a panel's depth, and the scales of its group. */
+/* A block of a panel's depth with the scales of its group. */
 struct fp8_block {
     const char *codes;
     long depth;
@@ -164,8 +163,7 @@ INLINE struct fp8_block fp8_block_at(const struct linear *layer, const char *pan
 #if defined HAS_WIDE_PRODUCT
 #if LANES == 8
 #define FEW_FP8_ROWS 2
-/* Four inputs of LANES outputs as fp32, none of them NaN: exponent and fraction move to their places, and the exponent's
-   zero follows. */
+/* Converts four inputs of LANES outputs, without NaN, to fp32: shifts exponent and fraction, then corrects the bias. */
 INLINE void numbers_of_fp8(const char *codes, vec numbers[4])
 {
     uvec group;
@@ -187,8 +185,7 @@ static int has_nan(const char *codes, long bytes)
     return _mm256_movemask_epi8(found) != 0;
 }
 
-/* As `add_wide_rows` for both halves, of codes that become numbers in registers: for so few rows a detour over memory
-   would take longer than their products. */
+/* As `add_wide_rows` for both halves, with codes dequantized in registers: few rows do not pay for a detour by memory. */
 INLINE void add_fp8_rows(
     const int rows, const float *x, const char *codes, long depth, int fresh, float *even, float *odd)
 {
@@ -196,11 +193,7 @@ INLINE void add_fp8_rows(
     vec sum[2][FEW_FP8_ROWS][TILE_VECTORS];
 #pragma GCC unroll 2
     for (int half = 0; half < 2; half++)
-#pragma GCC unroll 2
-        for (int row = 0; row < rows; row++)
-#pragma GCC unroll 2
-            for (int v = 0; v < TILE_VECTORS; v++)
-                sum[half][row][v] = fresh ? (vec){0} : load(FP32, sums[half] + row * PANEL, v * LANES);
+        load_sums(rows, fresh, sums[half], PANEL, sum[half]);
     for (long k = 0; k < depth; k += 4, codes += 4 * PANEL) {
 #pragma GCC unroll 2
         for (int v = 0; v < TILE_VECTORS; v++) {
@@ -215,11 +208,7 @@ INLINE void add_fp8_rows(
     }
 #pragma GCC unroll 2
     for (int half = 0; half < 2; half++)
-#pragma GCC unroll 2
-        for (int row = 0; row < rows; row++)
-#pragma GCC unroll 2
-            for (int v = 0; v < TILE_VECTORS; v++)
-                store(FP32, sums[half] + row * PANEL, v * LANES, sum[half][row][v]);
+        store_sums(rows, sum[half], sums[half], PANEL);
 }
 
 static __attribute__((noinline)) void add_few_fp8(
@@ -232,7 +221,7 @@ static __attribute__((noinline)) void add_few_fp8(
 }
 #endif
 
-/* sums [rows, PANEL] = strips of x times a panel; of an output's scale nothing yet. */
+/* sums [rows, PANEL] = strips of x times a panel, without the outputs' scales. */
 static void multiply_fp8(
     const struct linear *layer, const float *x, long rows, const char *panel, float *sums, float *odd)
 {
@@ -278,7 +267,7 @@ static void multiply_fp8(
     join_halves(rows, sums, odd);
 }
 #else
-/* sums [rows, PANEL] = `rows` rows of x, `x_stride` elements apart, times a panel; of an output's scale nothing yet. */
+/* sums [rows, PANEL] = rows of x, `x_stride` elements apart, times a panel, without the outputs' scales. */
 static void multiply_fp8(
     const struct linear *layer, const uint16_t *x, long x_stride, long rows, const char *panel, struct beside *beside,
     float *sums)
@@ -301,7 +290,7 @@ static void multiply_fp8(
             const uint16_t *own_x = x + row * x_stride + begin;
             float *own_sums = layer->group ? part : sums + row * PANEL;
             long stride = x_stride;
-            if (there < block.depth) { /* behind a row there may be anything */
+            if (there < block.depth) { /* memory behind a row is undefined */
                 memset(last, 0, count * block.depth * sizeof *last);
                 for (long r = 0; r < count; r++)
                     memcpy(last + r * block.depth, own_x + r * x_stride, there * sizeof *last);

@@ -51,15 +51,12 @@ INLINE float scale_at(const char *scales, long token)
 {
     uint16_t half;
     memcpy(&half, scales + token * SCALE_BYTES, sizeof half);
-    const uint32_t bits = (uint32_t)half << 16;
-    float scale;
-    memcpy(&scale, &bits, sizeof scale);
-    return scale;
+    return float_of((uint32_t)half << 16);
 }
 
 /* Tokens first … end - 1 of a vector of a block, in a format of numbers, to their places in `to`, [block, dim]. Meanwhile as many bytes at `next` are asked for. */
 INLINE void unpack(
-    const int kv, const int format, const struct attention *step, const char *vector, const char *next, long first,
+    const int format, const int kv, const struct attention *step, const char *vector, const char *next, long first,
     long end, char *to)
 {
     const long dim = step->dim, size = format == FP32 ? 4 : 2, split = first_part(step);
@@ -87,14 +84,10 @@ INLINE void unpack(
 static void unpack_tokens(
     const struct attention *step, int format, const char *vector, const char *next, long first, long end, char *to)
 {
-    if (step->kv == KV_INT8 && format == FP32)
-        unpack(KV_INT8, FP32, step, vector, next, first, end, to);
-    else if (step->kv == KV_INT8)
-        unpack(KV_INT8, BF16, step, vector, next, first, end, to);
-    else if (format == FP32)
-        unpack(KV_FP8, FP32, step, vector, next, first, end, to);
+    if (step->kv == KV_INT8)
+        BY_FORMAT(format, unpack, KV_INT8, step, vector, next, first, end, to);
     else
-        unpack(KV_FP8, BF16, step, vector, next, first, end, to);
+        BY_FORMAT(format, unpack, KV_FP8, step, vector, next, first, end, to);
 }
 
 #endif

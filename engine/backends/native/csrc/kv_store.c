@@ -39,16 +39,12 @@ INLINE void quantize(const int kv, const int format, const char *from, long firs
     for (int lane = 0; lane < LANES; lane++)
         bits = highest[lane] > bits ? highest[lane] : bits;
     const int strange = bits >= 0x7f800000;
-    float scale, inverse;
-    memcpy(&scale, &bits, sizeof scale);
-    scale /= kv == KV_INT8 ? 127.0f : 448.0f;
-    scale = scale > FLT_MIN ? scale : FLT_MIN;
-    memcpy(&bits, &scale, sizeof bits);
+    const float scale = float_of(bits) / (kv == KV_INT8 ? 127.0f : 448.0f);
+    bits = bits_of(scale > FLT_MIN ? scale : FLT_MIN);
     bits = strange ? 0x7fc00000 : (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000;
-    memcpy(&scale, &bits, sizeof scale);
     const uint16_t half = bits >> 16;
     memcpy(scale_to, &half, sizeof half);
-    inverse = 1 / scale;
+    const float inverse = 1 / float_of(bits);
     for (long i = 0; i < count; i += LANES) {
         const vec x = load_first(format, from, first + i, count - i);
         const bytes_out q = rounded_to_bytes(kv, strange ? (vec){0} : x * all(inverse));
@@ -58,7 +54,7 @@ INLINE void quantize(const int kv, const int format, const char *from, long firs
 
 /* A token's numbers of a vector; `vector` is the vector's place in its block. */
 INLINE void store_bytes(
-    const int kv, const int format, const struct attention *step, const char *from, char *vector, long offset)
+    const int format, const int kv, const struct attention *step, const char *from, char *vector, long offset)
 {
     const long dim = step->dim, first = first_part(step);
     char *to = vector + offset * dim, *scales = vector + step->block * dim + offset * SCALE_BYTES;
@@ -71,14 +67,10 @@ static void store_vector(const struct attention *step, const char *from, char *v
 {
     if (!is_quantized(step))
         memcpy(vector + offset * token_bytes(step), from, token_bytes(step));
-    else if (step->kv == KV_INT8 && step->format == FP32)
-        store_bytes(KV_INT8, FP32, step, from, vector, offset);
     else if (step->kv == KV_INT8)
-        store_bytes(KV_INT8, BF16, step, from, vector, offset);
-    else if (step->format == FP32)
-        store_bytes(KV_FP8, FP32, step, from, vector, offset);
+        BY_FORMAT(step->format, store_bytes, KV_INT8, step, from, vector, offset);
     else
-        store_bytes(KV_FP8, BF16, step, from, vector, offset);
+        BY_FORMAT(step->format, store_bytes, KV_FP8, step, from, vector, offset);
 }
 
 EXPORT void baton_store(

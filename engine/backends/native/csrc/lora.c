@@ -78,16 +78,12 @@ static void multiply_tile(
     enum format format, long rows, long vectors, const char *const *x, long depth, const char *b, long columns,
     vec sum[TILE_ROWS][WIDE])
 {
-#define TILE(VECTORS) \
-    if (format == FP32) \
-        tile_of_vectors(FP32, rows, VECTORS, x, depth, b, columns, sum); \
-    else \
-        tile_of_vectors(BF16, rows, VECTORS, x, depth, b, columns, sum);
+#define TILE(VECTORS) BY_FORMAT(format, tile_of_vectors, rows, VECTORS, x, depth, b, columns, sum)
     switch (vectors) {
-    case 1: TILE(1) break;
-    case 2: TILE(2) break;
-    case 3: TILE(3) break;
-    default: TILE(4)
+    case 1: TILE(1); break;
+    case 2: TILE(2); break;
+    case 3: TILE(3); break;
+    default: TILE(4);
     }
 #undef TILE
 }

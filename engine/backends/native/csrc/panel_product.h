@@ -94,6 +94,14 @@ struct part {
     long y_stride;
 };
 
+/* Finishes all rows of a part from the thread's sums. */
+INLINE void finish_part(const struct part *part, struct scratch *own)
+{
+    own->finish =
+        (struct finish){part->layer, own->sums, part->output, part->first, part->end, part->y, 1, part->y_stride};
+    finish_all(&own->finish);
+}
+
 static void multiply_in_fp32(const struct part *part, struct scratch *own)
 {
     const struct linear *layer = part->layer;
@@ -122,8 +130,7 @@ static void multiply_in_fp32(const struct part *part, struct scratch *own)
                 count, x, x_stride, weights, PANEL, depth, block + AHEAD, input_bytes, own->sums + row * PANEL, PANEL);
         }
     }
-    own->finish = (struct finish){layer, own->sums, part->output, part->first, part->end, part->y, 1, part->y_stride};
-    finish_all(&own->finish);
+    finish_part(part, own);
 }
 
 #if defined HAS_BF16_PRODUCT
@@ -206,8 +213,7 @@ static void multiply_widening(const struct part *part, struct scratch *own)
         return;
     }
     join_halves(rows, own->sums, own->odd);
-    own->finish = (struct finish){layer, own->sums, part->output, part->first, part->end, part->y, 1, part->y_stride};
-    finish_all(&own->finish);
+    finish_part(part, own);
 }
 #endif
 
@@ -225,8 +231,7 @@ static void multiply_in_fp8(const struct part *part, struct scratch *own)
     own->beside.bytes = 0;
     multiply_fp8(layer, x, part->x_stride, rows, part->panel, &own->beside, own->sums);
 #endif
-    own->finish = (struct finish){layer, own->sums, part->output, part->first, part->end, part->y, 1, part->y_stride};
-    finish_all(&own->finish);
+    finish_part(part, own);
 }
 #endif
 
@@ -240,9 +245,7 @@ static void multiply_in_int8(const struct part *part, struct scratch *own)
     own->beside.shaped = -1; /* tiles have the shapes of no rows in bf16 */
 #endif
     multiply_quantized(&quantized, (struct unit_room *)own->wide, own->sums);
-    own->finish =
-        (struct finish){part->layer, own->sums, part->output, part->first, part->end, part->y, 1, part->y_stride};
-    finish_all(&own->finish);
+    finish_part(part, own);
 }
 #endif
 
@@ -263,17 +266,14 @@ static void multiply_part(const struct part *part, const char *after, struct scr
         return;
     }
 #endif
+    if (layer->format == BF16 && layer->weights == BF16) {
 #if defined HAS_BF16_PRODUCT
-    if (layer->format == BF16 && layer->weights == BF16) {
         multiply_in_bf16(part, own);
-        return;
-    }
 #else
-    if (layer->format == BF16 && layer->weights == BF16) {
         multiply_widening(part, own);
+#endif
         return;
     }
-#endif
     multiply_in_fp32(part, own);
 }
 

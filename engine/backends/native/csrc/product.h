@@ -27,16 +27,31 @@
     default: CALL(6); \
     }
 
+/* Loads the sums [rows][PANEL] of a tile into registers; with `fresh` they are 0. Rows are `stride` floats apart. */
+INLINE void load_sums(const int rows, int fresh, const float *sums, long stride, vec sum[][TILE_VECTORS])
+{
+#pragma GCC unroll 6
+    for (int row = 0; row < rows; row++)
+#pragma GCC unroll 4
+        for (int v = 0; v < TILE_VECTORS; v++)
+            sum[row][v] = fresh ? (vec){0} : load(FP32, sums + row * stride, v * LANES);
+}
+
+INLINE void store_sums(const int rows, vec sum[][TILE_VECTORS], float *sums, long stride)
+{
+#pragma GCC unroll 6
+    for (int row = 0; row < rows; row++)
+#pragma GCC unroll 4
+        for (int v = 0; v < TILE_VECTORS; v++)
+            store(FP32, sums + row * stride, v * LANES, sum[row][v]);
+}
+
 INLINE void add_rows(
     const int rows, const float *a, long a_stride, const float *b, long b_stride, long depth,
     const char *next, long next_step, float *sums, long sums_stride)
 {
     vec sum[TILE_ROWS][TILE_VECTORS];
-#pragma GCC unroll 6
-    for (int row = 0; row < rows; row++)
-#pragma GCC unroll 4
-        for (int v = 0; v < TILE_VECTORS; v++)
-            sum[row][v] = load(FP32, sums + row * sums_stride, v * LANES);
+    load_sums(rows, 0, sums, sums_stride, sum);
     for (long k = 0; k < depth; k++) {
         vec column[TILE_VECTORS];
         for (long line = 0; line < next_step; line += 64)
@@ -52,11 +67,7 @@ INLINE void add_rows(
                 sum[row][v] = fused(x, column[v], sum[row][v]);
         }
     }
-#pragma GCC unroll 6
-    for (int row = 0; row < rows; row++)
-#pragma GCC unroll 4
-        for (int v = 0; v < TILE_VECTORS; v++)
-            store(FP32, sums + row * sums_stride, v * LANES, sum[row][v]);
+    store_sums(rows, sum, sums, sums_stride);
 }
 
 /* Adds a b to `sums`, all fp32: `a` [rows, depth], `b` [depth, PANEL], `sums` [rows, PANEL], with

@@ -41,11 +41,7 @@ INLINE void add_dot_products(
     struct beside *beside, float *sums)
 {
     vec sum[TILE_ROWS][TILE_VECTORS];
-#pragma GCC unroll 6
-    for (int row = 0; row < rows; row++)
-#pragma GCC unroll 4
-        for (int v = 0; v < TILE_VECTORS; v++)
-            sum[row][v] = fresh ? (vec){0} : load(FP32, sums, row * PANEL + v * LANES);
+    load_sums(rows, fresh, sums, PANEL, sum);
     for (long k = 0; k < depth; k += 2) {
         __m512bh columns[TILE_VECTORS];
         ask(beside);
@@ -62,11 +58,7 @@ INLINE void add_dot_products(
                 sum[row][v] = _mm512_dpbf16_ps(sum[row][v], both, columns[v]);
         }
     }
-#pragma GCC unroll 6
-    for (int row = 0; row < rows; row++)
-#pragma GCC unroll 4
-        for (int v = 0; v < TILE_VECTORS; v++)
-            store(FP32, sums, row * PANEL + v * LANES, sum[row][v]);
+    store_sums(rows, sum, sums, PANEL);
 }
 
 #if defined HAS_AMX

@@ -122,11 +122,7 @@ INLINE void add_unit_rows(
     if (kind.has_halves && kind.table)
         for (unsigned long i = 0; i < sizeof values; i += 16)
             memcpy((char *)&values + i, kind.table, 16);
-#pragma GCC unroll 6
-    for (int row = 0; row < rows; row++)
-#pragma GCC unroll 4
-        for (int v = 0; v < TILE_VECTORS; v++)
-            found[row][v] = load(FP32, sums + row * PANEL, v * LANES);
+    load_sums(rows, 0, sums, PANEL, found);
     for (const struct unit *unit = units; unit < units + count; unit++, x.codes += kind.depth, x.factors++) {
         BYTES sum[INT8_ROWS][TILE_VECTORS];
 #pragma GCC unroll 6
@@ -193,11 +189,7 @@ INLINE void add_unit_rows(
             }
         }
     }
-#pragma GCC unroll 6
-    for (int row = 0; row < rows; row++)
-#pragma GCC unroll 4
-        for (int v = 0; v < TILE_VECTORS; v++)
-            store(FP32, sums + row * PANEL, v * LANES, found[row][v]);
+    store_sums(rows, found, sums, PANEL);
 }
 
 #if defined HAS_AMX && defined __AMX_INT8__

@@ -300,8 +300,5 @@ EXPORT void baton_sample(
     int format, const void *logits, long vocab, const struct draw *draws, long samples, float *room, float *floors,
     float *scores, int64_t *tokens, char *finite)
 {
-    if (format == FP32)
-        sample(FP32, logits, vocab, draws, samples, room, floors, scores, tokens, finite);
-    else
-        sample(BF16, logits, vocab, draws, samples, room, floors, scores, tokens, finite);
+    BY_FORMAT(format, sample, logits, vocab, draws, samples, room, floors, scores, tokens, finite);
 }

@@ -109,9 +109,6 @@ EXPORT void baton_score(
     for (long i = 0; i < count; i++) {
         const long at = (rows ? rows[i] : i) * vocab;
         int32_t *own = words + i * (2 + 2 * top);
-        if (format == FP32)
-            score_row(FP32, logits, at, vocab, tokens[i], top, own);
-        else
-            score_row(BF16, logits, at, vocab, tokens[i], top, own);
+        BY_FORMAT(format, score_row, logits, at, vocab, tokens[i], top, own);
     }
 }

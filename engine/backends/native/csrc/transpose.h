@@ -18,8 +18,7 @@
 #define INTERLEAVED(A, B, ...) __builtin_shuffle(A, B, (ivec){__VA_ARGS__})
 #endif
 
-/* Each round turns an element's row and column bits by one; after as many rounds as a row number has bits, rows are
-   columns. */
+/* Each round rotates the bits of (row, column) by one; after log2(LANES) rounds rows are columns. */
 INLINE void transpose(vec square[LANES])
 {
 #pragma GCC unroll 4
@@ -36,25 +35,22 @@ INLINE void transpose(vec square[LANES])
 
 INLINE float element(enum format format, const void *from, long at)
 {
-    uint32_t bits;
-    if (format == FP32)
-        memcpy(&bits, (const char *)from + 4 * at, 4);
-    else
-        bits = (uint32_t)((const uint16_t *)from)[at] << 16;
+    if (format == BF16)
+        return float_of((uint32_t)((const uint16_t *)from)[at] << 16);
     float value;
-    memcpy(&value, &bits, 4);
+    memcpy(&value, (const float *)from + at, sizeof value);
     return value;
 }
 
-/* `rows` rows of `width` elements become columns of `to`, whose rows are `stride` apart. Words are moved, whatever they
-   are: a pair of bf16 passes as FP32. Meanwhile as much memory at `next` is asked for. */
+/* Writes `rows` rows of `width` elements as columns of `to`, whose rows are `stride` apart. Words are moved unchanged, so
+   a pair of bf16 may pass as FP32. Prefetches as much memory at `next`. */
 INLINE void take_columns(
     enum format format, const char *from, long rows, long width, float *to, long stride, const char *next)
 {
     const long size = format == FP32 ? 4 : 2, whole_rows = rows / LANES * LANES;
     for (long row = 0; row < whole_rows && width >= LANES; row += LANES)
         for (long at = 0; at < width; at += LANES) {
-            const long d = least(at, width - LANES); /* the last square begins in the one before, if it has to */
+            const long d = least(at, width - LANES); /* the last square may overlap the one before */
             vec square[LANES];
 #pragma GCC unroll 16
             for (long i = 0; i < LANES; i++) {
@@ -66,12 +62,12 @@ INLINE void take_columns(
             for (long i = 0; i < LANES; i++)
                 store(FP32, to, (d + i) * stride + row, square[i]);
         }
-    for (long row = 0; row < rows; row++) /* what does not fill a square */
+    for (long row = 0; row < rows; row++) /* elements outside whole squares */
         for (long d = row < whole_rows && width >= LANES ? width : 0; d < width; d++)
             to[d * stride + row] = element(format, from, row * width + d);
 }
 
-/* The sum, and the largest, of each vector of a square: lane i with lane i + half, and so on, as `sum_of`. */
+/* The sum, or the maximum, of each vector of a square, in the order of `sum_of`. */
 INLINE vec sums_of(vec square[LANES])
 {
 #pragma GCC unroll 4

@@ -30,6 +30,23 @@ enum format { FP32, BF16 };
 #define INLINE static inline __attribute__((always_inline))
 #define EXPORT __attribute__((visibility("default")))
 
+/* Calls NAME with the format, FP32 or BF16, as a constant first argument. */
+#define BY_FORMAT(format, NAME, ...) ((format) == FP32 ? NAME(FP32, __VA_ARGS__) : NAME(BF16, __VA_ARGS__))
+
+INLINE uint32_t bits_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+INLINE float float_of(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
 INLINE long least(long a, long b) { return a < b ? a : b; }
 INLINE long most(long a, long b) { return a > b ? a : b; }
 INLINE long rounded_up(long n, long unit) { return (n + unit - 1) / unit * unit; }

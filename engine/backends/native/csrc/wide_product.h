@@ -54,11 +54,7 @@ INLINE void add_wide_rows(
     vec sum[2][TILE_ROWS][TILE_VECTORS];
 #pragma GCC unroll 2
     for (int half = first; half <= last; half++)
-#pragma GCC unroll 6
-        for (int row = 0; row < rows; row++)
-#pragma GCC unroll 4
-            for (int v = 0; v < TILE_VECTORS; v++)
-                sum[half][row][v] = fresh ? (vec){0} : load(FP32, sums[half] + row * PANEL, v * LANES);
+        load_sums(rows, fresh, sums[half], PANEL, sum[half]);
     for (long k = 0; k < depth; k += 2, panel += PANEL * 4) {
         ask_next(&asked);
 #pragma GCC unroll 2
@@ -81,11 +77,7 @@ INLINE void add_wide_rows(
     }
 #pragma GCC unroll 2
     for (int half = first; half <= last; half++)
-#pragma GCC unroll 6
-        for (int row = 0; row < rows; row++)
-#pragma GCC unroll 4
-            for (int v = 0; v < TILE_VECTORS; v++)
-                store(FP32, sums[half] + row * PANEL, v * LANES, sum[half][row][v]);
+        store_sums(rows, sum[half], sums[half], PANEL);
 }
 
 /* Adds the product of a strip that `take_wide` made, from a step of its depth on, with as many steps of a panel. */
