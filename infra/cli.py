@@ -1,4 +1,4 @@
-"""Makes command-line options from a config struct, nested structs flattened; all about one stands in one place."""
+"""Command-line options from config structs: a field's type, default, limits and help make an option."""
 
 import argparse
 import sys
@@ -15,7 +15,6 @@ ConfigType = TypeVar("ConfigType", bound=Struct)
 
 
 def option(name: str) -> str:
-    """Returns the command-line spelling of a field."""
     return "--" + name.replace("_", "-")
 
 
@@ -31,7 +30,7 @@ def parse(config: type[ConfigType], argv: Sequence[str], prog: str) -> ConfigTyp
 
 
 def parse_or_exit(config: type[ConfigType], prog: str) -> ConfigType:
-    """Does what `parse` does, for a main module: where it fails, it prints one sentence and exits with status 2."""
+    """Calls `parse` for a main module. On an error it prints one sentence and exits with status 2."""
     try:
         return parse(config, sys.argv[1:], prog)
     except ConfigError as error:
@@ -40,17 +39,17 @@ def parse_or_exit(config: type[ConfigType], prog: str) -> ConfigType:
 
 
 class SpelledOption(NamedTuple):
-    """Holds one option as it is written on a command line."""
+    """One option as it is written on a command line."""
 
     option: str
     text: str
-    usual: bool  # it is the default, so nobody has to write it
+    usual: bool  # equals the default
 
 
 def spell(config: Struct) -> list[SpelledOption]:
-    """Returns the options by which `parse` builds the same struct, in the struct's order: its inverse.
+    """Returns the options from which `parse` builds the same struct, in its order.
 
-    One that may be repeated is there once for each of its values; one that is None is not there.
+    A repeatable option appears once for each value; an option whose value is None does not appear.
     """
     spelled = []
     for field in msgspec.structs.fields(config):
@@ -66,7 +65,7 @@ def spell(config: Struct) -> list[SpelledOption]:
 
 
 def words(config: Struct) -> list[str]:
-    """Returns the words of a command line that say what is not the default."""
+    """Returns the command-line words of all options that differ from their defaults."""
     return [f"{each.option}={each.text}" for each in spell(config) if not each.usual]
 
 
@@ -111,7 +110,7 @@ def _build(config: type[ConfigType], given: dict[str, Any]) -> ConfigType:
 
 
 def _convert(name: str, kind: Any, text: Any) -> Any:
-    """Converts an option's text, or the list of them where it may be repeated: there, an empty one is none."""
+    """Converts an option's text. Of a repeatable option, given as a list, empty texts are dropped."""
     meta = _meta(kind)
     try:
         if meta is not None and (meta.extra or {}).get("unit") == "bytes":
@@ -123,7 +122,7 @@ def _convert(name: str, kind: Any, text: Any) -> Any:
 
 
 def _plain(kind: Any, text: Any) -> Any:
-    """Converts the text for a literal of integers, which accepts no string even in lax mode."""
+    """Converts the text for a `Literal` of integers, for which msgspec accepts no string even in lax mode."""
     base = _base(kind)
     if get_origin(base) is Literal and all(isinstance(choice, int) for choice in get_args(base)):
         return int(text)
@@ -143,7 +142,7 @@ def _sentence(error: Exception, kind: Any) -> str:
 
 
 def _meta(kind: Any) -> msgspec.Meta | None:
-    """Returns the innermost description and the unit of an `Annotated` type, merged, or None."""
+    """Returns an `Annotated` type's innermost description and its unit, merged, or None."""
     found = [part for part in getattr(kind, "__metadata__", ()) if isinstance(part, msgspec.Meta)]
     if not found:
         return None

@@ -1,4 +1,4 @@
-"""Asks an OpenAI-compatible endpoint which model it serves, and for answers as streams of server-sent events."""
+"""Client of an OpenAI-compatible endpoint: its first model, and streamed answers."""
 
 import json
 import math
@@ -14,29 +14,29 @@ from contracts.errors import ConfigError, GatewayError
 from infra.network.bind_address import lacks_brackets
 from infra.network.tls import trusting
 
-MAX_SILENCE_S = 300.0  # s without a byte; the gateway has deadlines of its own
-MAX_RESPONSE_BYTES = 1 << 20  # bytes of one line of a stream, or of a whole answer that is no stream
+MAX_SILENCE_S = 300.0  # without a byte; the gateway has deadlines of its own
+MAX_RESPONSE_BYTES = 1 << 20  # of one line of a stream, or of a body that is no stream
 NO_KEEPING = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-"""Each request has a connection of its own, which ends with it: then a client need not be closed."""
+"""Each request has its own connection, closed at its end, so a client need not be closed."""
 
 
 class CompletionChunk(NamedTuple):
-    """Holds one event of a streamed answer."""
+    """One event of a streamed answer."""
 
     response: str  # id of the response, as the client sees it
-    text: str  # what it adds to the answer
-    tokens: int | None  # output tokens of the whole answer, in the event that tells them
+    text: str  # text added to the answer
+    tokens: int | None  # output tokens of the whole answer, in the usage event
 
 
 class CompletionEvents:
-    """Takes server-sent events apart into chunks, whatever pieces of bytes they arrive in."""
+    """Parses server-sent events from arbitrarily split bytes."""
 
     def __init__(self) -> None:
         self.ended = False  # whether `[DONE]` has come
         self._rest = b""
 
     def feed(self, data: bytes) -> Iterator[CompletionChunk]:
-        """Yields the chunks that `data` completes. Raises `GatewayError` for an error, and for what is no chunk."""
+        """Yields the chunks that `data` completes. Raises `GatewayError` for an error event or a malformed one."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > MAX_RESPONSE_BYTES:
             raise GatewayError(f"the endpoint sent a line of more than {MAX_RESPONSE_BYTES} bytes")
@@ -51,15 +51,15 @@ class CompletionEvents:
 
 
 class CompletionsClient:
-    """Asks one endpoint, for any number of threads."""
+    """A client for one endpoint, usable from any number of threads."""
 
     def __init__(
         self, url: str, option: str = "--url", silence: float = MAX_SILENCE_S, key: str = "", cert: str = ""
     ) -> None:
-        """Takes a URL that may end in `/v1`. Raises `GatewayError` that names `option` if it is none.
+        """Takes a URL that may end in `/v1`. Raises `GatewayError` that names `option` for an invalid one.
 
-        A request fails after `silence` seconds without a byte. It has the API key `key`, if there is one; over HTTPS
-        the certificates in the file `cert` are trusted, or those that the system trusts.
+        A request fails after `silence` seconds without a byte. `key`, if given, is sent as the API key. Over HTTPS the
+        certificates in the file `cert` are trusted, or the system's if it is empty.
         """
         try:
             parts = urlsplit(url if "://" in url else f"http://{url}")
@@ -77,7 +77,7 @@ class CompletionsClient:
         except ConfigError as error:
             raise GatewayError(str(error)) from None
         headers = {"authorization": f"Bearer {key}"} if key else {}
-        # No settings from the environment: a proxy knows nothing of this host's ports.
+        # No settings from the environment: a proxy does not know this host's ports.
         self._client = httpx.Client(
             base_url=address, timeout=silence, limits=NO_KEEPING, trust_env=False, headers=headers, verify=verify
         )
@@ -96,8 +96,8 @@ class CompletionsClient:
     ) -> Generator[CompletionChunk, None, None]:
         """Posts `body` to `path` and yields the answer as it comes; closing the generator ends the request.
 
-        Raises `GatewayError`, also in the middle of a stream: with the endpoint's own sentence where it has one, and
-        for an answer that breaks off or takes longer than `longest` seconds.
+        Raises `GatewayError` at any time: with the endpoint's own message if there is one, if the answer breaks off, or
+        if it takes longer than `longest` seconds.
         """
         deadline = time.monotonic() + longest
         events = CompletionEvents()
@@ -126,7 +126,7 @@ class CompletionsClient:
 
 
 def error_message(body: bytes) -> str:
-    """Returns the sentence in an error of OpenAI's shape; empty for any other body."""
+    """Returns the message of an error body in OpenAI's format; empty for any other body."""
     try:
         return str(json.loads(body)["error"]["message"])
     except (ValueError, LookupError, TypeError):
@@ -134,7 +134,7 @@ def error_message(body: bytes) -> str:
 
 
 def _chunk(data: bytes) -> CompletionChunk:
-    """Reads an event. Raises `GatewayError` with the error that it tells, and for what is no part of an answer."""
+    """Parses an event. Raises `GatewayError` for an error event, and for a malformed one."""
     try:
         event = json.loads(data)
         if error := event.get("error"):
@@ -148,12 +148,12 @@ def _chunk(data: bytes) -> CompletionChunk:
 
 
 def _text(choice: dict[str, Any]) -> str:
-    """Returns what a choice of a chat, or of a completion, adds."""
+    """Returns the text that a choice of a chat or a completion adds."""
     return (choice["delta"].get("content") if "delta" in choice else choice["text"]) or ""
 
 
 def _body(response: httpx.Response) -> bytes:
-    """Reads a body up to `MAX_RESPONSE_BYTES` bytes; what is cut off there is no JSON any more."""
+    """Reads a body up to `MAX_RESPONSE_BYTES`. A truncated one is no valid JSON."""
     body = b""
     for data in response.iter_bytes():
         body += data

@@ -1,4 +1,4 @@
-"""Reads sizes of memory as people write them, and writes them for messages."""
+"""Memory sizes as people write them."""
 
 import re
 
@@ -14,7 +14,6 @@ def parse_bytes(text: str) -> int:
 
 
 def format_bytes(count: float) -> str:
-    """Writes `512.0MiB`, `1.5GiB`, `100B`, as `parse_bytes` reads it."""
     for unit in ("T", "G", "M", "K"):
         if count >= UNIT_BYTES[unit]:
             return f"{count / UNIT_BYTES[unit]:.1f}{unit}iB"

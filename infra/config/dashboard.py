@@ -1,4 +1,4 @@
-"""Describes the dashboard."""
+"""Settings of the dashboard."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""Describes an engine: the model, its memory, and how steps are planned and computed."""
+"""Settings of an engine: the model, its memory, and how steps are planned and computed."""
 
 from typing import Annotated, Literal
 
@@ -24,7 +24,7 @@ from contracts.kinds import (
 
 
 class EngineOptions(Struct, frozen=True, kw_only=True):
-    """Says how a worker computes a model, and how much memory its KV blocks may take."""
+    """How a worker computes a model, and how much memory its KV blocks may take."""
 
     dtype: Annotated[
         Literal["auto", "fp32", "bf16", "fp16"],
@@ -138,12 +138,12 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
 
     @property
     def adapts(self) -> bool:
-        """Tells whether there can be adapters."""
+        """Whether the worker can have adapters."""
         return bool(self.lora) or self.allow_lora_loading
 
 
 class EngineConfig(EngineOptions, frozen=True, kw_only=True):
-    """Says what a worker's engine loads, where it runs and how much it does at once."""
+    """What a worker's engine loads, where it runs, and how much it computes at once."""
 
     model: Annotated[str, Meta(description="directory in Hugging Face format, or a hub id")]
     device: Annotated[str, Meta(pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda or cuda:N")] = "auto"

@@ -1,4 +1,4 @@
-"""Describes a gateway."""
+"""Settings of a gateway."""
 
 from typing import Annotated
 

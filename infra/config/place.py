@@ -1,4 +1,4 @@
-"""Describes where a service stands: the addresses and ports that others reach it by."""
+"""Settings of a worker's addresses: what it binds, what it advertises, and its node."""
 
 from typing import Annotated
 
@@ -6,7 +6,7 @@ from msgspec import Meta, Struct
 
 
 class PlaceOptions(Struct, frozen=True, kw_only=True):
-    """Says where a worker runs: what it listens on, how others reach it, and what it is near to."""
+    """Where a worker listens, which address it advertises, and what it is near to."""
 
     host: Annotated[
         str,

@@ -1,4 +1,4 @@
-"""Describes where Redis is, and what is kept there."""
+"""Settings of Redis and of the deployment's secret."""
 
 from typing import Annotated
 
@@ -8,7 +8,7 @@ from contracts.kinds import RedisURL
 
 
 class StoreConfig(Struct, frozen=True, kw_only=True):
-    """Says where queue state lives, and which secret seals it."""
+    """Where Redis is, and which secret seals what is stored there."""
 
     redis: RedisURL = "redis://127.0.0.1:6379"
     secret_file: Annotated[

@@ -1,4 +1,4 @@
-"""Describes how KV is handed off between workers."""
+"""Settings of KV handoffs between workers."""
 
 from typing import Annotated, Literal
 
@@ -8,7 +8,7 @@ from contracts.kinds import Bytes, Codec, Positive, Seconds, Security
 
 
 class TransferOptions(Struct, frozen=True, kw_only=True):
-    """Says by which way and in which form KV passes between workers."""
+    """Transport, sealing and codec of KV between workers."""
 
     kv_transport: Annotated[
         Literal["auto", "shm", "ipc", "tcp"],
@@ -43,7 +43,7 @@ class TransferOptions(Struct, frozen=True, kw_only=True):
 
 
 class TransferConfig(TransferOptions, frozen=True, kw_only=True):
-    """Says how KV is handed off, with all bounds and deadlines."""
+    """Settings of KV handoffs, with all limits and deadlines."""
 
     kv_codec_below: Annotated[
         float, Meta(ge=0, description="use the codec on links of fewer GB/s than this only; 0: on all")

@@ -1,4 +1,4 @@
-"""Describes a worker of either role."""
+"""Settings of a worker of either role."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""Lets tenants take turns by weight: start-time fair queuing over the tokens that are computed for each.
+"""Start-time fair queuing: tenants take turns by weight, measured in computed tokens.
 
 Each tenant has a virtual time, which advances by computed tokens / weight. The tenant with the earliest virtual time
 has the next turn, and its time becomes the current virtual time. A tenant that used less than its share lags behind by
@@ -11,19 +11,19 @@ tokens and one chunk of each (Goyal, Vin and Cheng, "Start-time fair queuing", S
 from collections.abc import Iterable, Mapping
 
 MAX_SAVED_TOKENS = 512.0
-"""Tokens over the weight."""
+"""In tokens / weight."""
 
 
 class Shares:
-    """Keeps how far each tenant has come."""
+    """The virtual times of all tenants."""
 
     def __init__(self) -> None:
-        self._now = 0.0  # tokens over a weight
-        self._until: dict[str, float] = {}  # by tenant, if it is beyond the present or has work
+        self._now = 0.0  # current virtual time, tokens / weight
+        self._until: dict[str, float] = {}  # virtual time by tenant, for those with work or ahead of the current time
         self._weights: Mapping[str, float] = {}
 
     def turn(self, weights: Mapping[str, float]) -> str:
-        """Returns whose turn it is among these tenants, of which there must be one; the others have no work now."""
+        """Returns the tenant with the next turn among those with work, given with their weights; there must be one."""
         self._weights = weights
         first = min(weights, key=self._order)
         self._now = max(self._now, self._time(first))
@@ -33,11 +33,11 @@ class Shares:
         return first
 
     def in_order(self, tenants: Iterable[str]) -> list[str]:
-        """Returns these tenants in the order in which they would have turns now; no turn is taken."""
+        """Returns tenants in the order of their next turns, without taking a turn."""
         return sorted(tenants, key=self._order)
 
     def charge(self, tenant: str, tokens: int) -> None:
-        """Counts tokens that were computed for a tenant, if it had work when turns were last taken."""
+        """Charges a tenant for computed tokens, if it had work at the last turn."""
         if tenant in self._weights:
             self._until[tenant] = self._time(tenant) + tokens / self._weights[tenant]
 

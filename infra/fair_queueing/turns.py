@@ -1,7 +1,7 @@
-"""Lets tenants take turns where few works are done at once, so that many works of a tenant delay no other tenant.
+"""Slots for limited concurrency, shared fairly by tenants: many jobs of one tenant do not delay another tenant.
 
-Free slots are taken at once. Where no slot is free, a tenant's works wait in order, and the next slot is for the tenant
-whose turn it is (`infra/fair_queueing/shares.py`). The number of works that a tenant may have waiting is bounded.
+Free slots are taken at once. Otherwise a tenant's jobs wait in order, and the next slot goes to the tenant whose turn
+it is (`infra/fair_queueing/shares.py`). The number of waiting jobs of a tenant is limited.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from infra.fair_queueing.shares import Shares
 
 
 class TenantShare(NamedTuple):
-    """Names the tenant of a work, and says how much that tenant weighs beside others."""
+    """A job's tenant, and the weight of that tenant."""
 
     tenant: str = ""
     weight: float = 1.0
@@ -23,7 +23,7 @@ NO_TENANT = TenantShare()
 
 
 class TooManyWait(BatonError):
-    """A tenant has as many works waiting as it may."""
+    """A tenant has as many jobs waiting as it may."""
 
 
 class _Waiting(NamedTuple):
@@ -33,17 +33,17 @@ class _Waiting(NamedTuple):
 
 
 class FairSlots:
-    """Gives out slots. All of it runs on one event loop's thread."""
+    """Hands out slots, on one event loop's thread."""
 
     def __init__(self, count: int, each: int) -> None:
-        """Has `count` slots. `each`: works that a tenant may have waiting."""
+        """`each`: maximum number of waiting jobs of a tenant."""
         self._free = count
         self._each = each
         self._shares = Shares()
         self._lines: dict[str, deque[_Waiting]] = {}
 
     async def take(self, party: TenantShare, size: int) -> None:
-        """Waits for a slot for a work; turns are counted by the works' sizes. Raises `TooManyWait`."""
+        """Waits for a slot. Turns are weighed by the jobs' sizes. Raises `TooManyWait`."""
         if self._free:
             self._free -= 1
             return
@@ -64,7 +64,7 @@ class FairSlots:
             raise
 
     def give_back(self) -> None:
-        """Gives the slot that `take` took to the tenant whose turn it is."""
+        """Passes the slot to the tenant whose turn it is."""
         while self._lines:
             tenant = self._shares.turn({name: line[0].weight for name, line in self._lines.items()})
             line = self._lines[tenant]

@@ -1,9 +1,8 @@
-"""Makes API keys, and checks them: `baton-ID-SECRET`, of which a file has the ID and a salted hash of the whole.
+"""API keys, `baton-ID-SECRET`: made here, and checked against a file with their IDs and salted hashes.
 
-The hash is one HMAC-SHA256 (RFC 2104) under a random salt. Slow hashes (scrypt, Argon2) protect what people make up,
-which can be guessed; a secret of 256 random bits cannot be, however fast it is tried. And whoever sends wrong keys
-would make a gateway spend the milliseconds of a slow hash on each. The salt keeps two files from telling that they have
-one key.
+A hash is one HMAC-SHA256 (RFC 2104) under a random salt. Slow hashes (scrypt, Argon2) protect passwords, which can be
+guessed. A secret of 256 random bits cannot, and with a slow hash wrong keys would cost a gateway milliseconds each. The
+salt hides that two files have the same key.
 """
 
 import hmac
@@ -17,7 +16,7 @@ NAME_REGEX = "[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 NAME_PATTERN = re.compile(NAME_REGEX)
 ID_BYTES, SECRET_BYTES, SALT_BYTES = 6, 32, 16
 KEY_PATTERN = re.compile(r"baton-([0-9a-f]{12})-[0-9a-f]{64}")
-MAX_RATE = 1_000_000_000  # requests or tokens that a limit can be
+MAX_RATE = 1_000_000_000  # highest limit of requests or tokens
 
 Name = Annotated[str, Meta(pattern=f"^{NAME_REGEX}$")]
 Hex = Annotated[str, Meta(pattern=r"^([0-9a-f]{2})+$", max_length=64)]
@@ -25,7 +24,7 @@ Rate = Annotated[int, Meta(ge=0, le=MAX_RATE)]
 
 
 class KeyOptions(Struct, frozen=True, kw_only=True):
-    """Says whose a key is, and what it may do."""
+    """A key's tenant, permissions and limits."""
 
     tenant: Annotated[
         str,
@@ -61,7 +60,7 @@ class KeyOptions(Struct, frozen=True, kw_only=True):
 
 
 class KeyRecord(KeyOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Is a key as a file has it: nobody who reads it can make the key of it."""
+    """A key as stored in a file. The key itself cannot be derived from it."""
 
     id: Annotated[str, Meta(pattern="^[0-9a-f]{12}$")]
     name: Name
@@ -71,12 +70,12 @@ class KeyRecord(KeyOptions, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def owner(self) -> str:
-        """Names its tenant."""
+        """Its tenant."""
         return self.tenant or self.name
 
 
 class NewKey(NamedTuple):
-    """Is a key that was just made: the only time that its text is known."""
+    """A key that was just made. Its text is not stored anywhere else."""
 
     text: str
     record: KeyRecord
@@ -92,16 +91,16 @@ def make_key(name: str, options: KeyOptions, now: float) -> NewKey:
 
 
 def id_of(text: str) -> str:
-    """Returns the public part of a key; empty for what is no key."""
+    """Returns the public part of a key; empty if the text is no key."""
     match = KEY_PATTERN.fullmatch(text)
     return match[1] if match else ""
 
 
 def hashed(text: str, salt: str) -> str:
-    """Returns the hash of a key under a salt; both hashes and salts are in hexadecimal digits."""
+    """Returns a key's hash under a salt, both in hexadecimal digits."""
     return hmac.digest(bytes.fromhex(salt), text.encode(), "sha256").hex()
 
 
 def fits(text: str, record: KeyRecord) -> bool:
-    """Tells whether a key is the one of a record, in a time that does not depend on how much of it is right."""
+    """Tells in constant time whether a key is the record's."""
     return hmac.compare_digest(hashed(text, record.salt).encode(), record.hash.encode())

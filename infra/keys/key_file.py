@@ -1,6 +1,6 @@
 """Reads and changes files of API keys: `{"keys": [{"id", "name", "salt", "hash", …}]}`, documented for operators.
 
-A file is replaced as a whole, so that whoever reads it finds an old one or a new one, and only its owner can read it.
+A file is replaced as a whole, so that readers see either the old or the new content. Only its owner can read it.
 """
 
 import fcntl
@@ -18,18 +18,16 @@ from contracts.slo import parse_objective
 from infra.keys.api_key import KeyRecord
 
 KEYS_OPTION = "--api-keys"
-MAX_KEYS = 100_000  # keys of a file
-MAX_FILE_BYTES = 64 << 20  # bytes of a file
+MAX_KEYS = 100_000
+MAX_FILE_BYTES = 64 << 20
 
 
 class KeyFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """Is what a file holds."""
-
     keys: Annotated[list[KeyRecord], Meta(max_length=MAX_KEYS)]
 
 
 def read_keys(path: Path) -> list[KeyRecord]:
-    """Returns the keys of a file. Raises `ConfigError` for one that is missing or broken."""
+    """Returns the keys of a file. Raises `ConfigError` if it is missing or broken."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
@@ -51,7 +49,7 @@ def read_keys(path: Path) -> list[KeyRecord]:
 
 
 def read_key(path: str, option: str) -> str:
-    """Returns the key that is alone in a file; empty for an empty path. Raises `ConfigError` that names `option`."""
+    """Returns the only key in a file; empty for an empty path. Raises `ConfigError` that names `option`."""
     if not path:
         return ""
     try:
@@ -64,9 +62,9 @@ def read_key(path: str, option: str) -> str:
 
 
 def change_keys(path: Path, changed: Callable[[Sequence[KeyRecord]], list[KeyRecord]], create: bool = False) -> None:
-    """Replaces the keys of a file by what `changed` makes of them; what it raises leaves the file as it is.
+    """Replaces the keys of a file by `changed(keys)`. If that raises, the file stays as it is.
 
-    With `create`, a file that is missing counts as one without keys. Raises `ConfigError` where it cannot be written.
+    With `create`, a missing file counts as one without keys. Raises `ConfigError` if it cannot be written.
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -79,7 +77,7 @@ def change_keys(path: Path, changed: Callable[[Sequence[KeyRecord]], list[KeyRec
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Has the files of a directory changed by one process at a time."""
+    """Locks the files of a directory against changes by other processes."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""Tells whose an API key is, by files that are read again when they change."""
+"""The API keys of some files, read again when they change."""
 
 import logging
 import os
@@ -10,18 +10,18 @@ from contracts.errors import ConfigError
 from infra.keys.api_key import SALT_BYTES, KeyRecord, fits, id_of
 from infra.keys.key_file import read_keys
 
-CHECK_INTERVAL_S = 1.0  # s between two looks at whether a file has changed
+CHECK_INTERVAL_S = 1.0  # between two checks whether a file has changed
 NO_KEY = KeyRecord(id="0" * 12, name="nobody", salt=secrets.token_hex(SALT_BYTES), hash="00" * 32, created_at=0)
 log = logging.getLogger("baton.keys")
 
-Mark = tuple[int, int, int, int]  # times of change in ns, size, inode, which is used again: a changed file differs
+Mark = tuple[int, int, int, int]  # times of change in ns, size, inode (inodes are reused): differs if the file changed
 
 
 class KeyRing:
-    """Holds the keys of some files."""
+    """The keys of some files."""
 
     def __init__(self, paths: Sequence[str]) -> None:
-        """Reads them. Raises `ConfigError` for one that is missing or broken."""
+        """Reads the files. Raises `ConfigError` for one that is missing or broken."""
         self._marks: dict[Path, Mark | None] = {}
         self._keys: dict[Path, list[KeyRecord]] = {}
         for path in map(Path, paths):
@@ -33,20 +33,20 @@ class KeyRing:
     def find(self, text: str) -> KeyRecord | None:
         """Returns the record of a key, None if there is none.
 
-        A key is found by its public part, and hashed and compared once in any case: how long that takes tells neither
-        how much of it is right nor whether its public part is known.
+        A key is found by its public part, then hashed and compared once in any case, so that the time shows neither how
+        much of it is right nor whether its public part is known.
         """
         record = self._known.get(id_of(text), NO_KEY)
         return record if fits(text, record) and record is not NO_KEY else None
 
     def known(self, id: str) -> KeyRecord | None:
-        """Returns the record with this public part, for whoever has seen its key before; None if there is none."""
+        """Returns the record with this public part, None if there is none. The caller has checked the key before."""
         return self._known.get(id)
 
     def refresh(self) -> bool:
-        """Reads again what has changed, and returns whether a key may have gone.
+        """Reads changed files again, and returns whether a key may have gone.
 
-        A file that is missing or broken now leaves its keys as they were.
+        The keys of a file that is missing or broken now stay as they were.
         """
         known = self._known
         for path, before in self._marks.items():
@@ -64,7 +64,7 @@ class KeyRing:
         return known is not self._known
 
     def _index(self) -> None:
-        """Puts a whole new table in the place of the old one, so that other threads see one or the other."""
+        """Replaces the table as a whole, so that other threads see the old or the new one."""
         self._known = {key.id: key for keys in self._keys.values() for key in keys}
 
 

@@ -1,4 +1,4 @@
-"""Bundles what a process makes its bound sockets from: context, secret, keys, gatekeeper, and where others reach it."""
+"""What a process makes its bound sockets from: context, secret, keys, gatekeeper, and the addresses to bind."""
 
 from dataclasses import dataclass, field
 
@@ -11,7 +11,7 @@ from infra.network.gatekeeper import Gatekeeper
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Holds the sockets' context of one life of a worker. It is made inside a running event loop."""
+    """The socket context of one life of a worker. Needs a running event loop."""
 
     context: zmq.asyncio.Context
     secret: bytes = field(repr=False)
@@ -21,17 +21,17 @@ class Network:
 
     @classmethod
     def of(cls, secret: bytes, reach: BindAddress = LOOPBACK_ADDRESS) -> "Network":
-        """Makes one with a context of its own. Raises `BatonError` where ZeroMQ has no CURVE."""
+        """Makes a network with its own context. Raises `BatonError` if ZeroMQ has no CURVE."""
         keys = CurveKeys.of(secret)
         context = zmq.asyncio.Context(io_threads=1)
         return cls(context, secret, keys, Gatekeeper(context, keys), reach)
 
     async def close(self) -> None:
-        """Closes the context, after all sockets but the gatekeeper's are closed."""
+        """Closes the context. All sockets but the gatekeeper's must be closed."""
         await self.gatekeeper.close()
         self.context.term()
 
     async def destroy(self) -> None:
-        """Closes the context and the sockets that are still open."""
+        """Closes the context with the sockets that are still open."""
         await self.gatekeeper.close()
         self.context.destroy(0)

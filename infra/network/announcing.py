@@ -1,4 +1,4 @@
-"""Settles which address a worker listens on and which one it announces: by interface, by network, or as it is given."""
+"""Chooses the address that a worker binds and the address it advertises: by interface, by network, or as given."""
 
 import re
 import socket
@@ -13,11 +13,11 @@ from infra.network.ports import parse_ports
 
 HOST_NAME_PATTERN = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 Resolve = Callable[[str], str | None]
-"""Returns the IPv4 address of a host's name; None if it has none."""
+"""Returns the IPv4 address of a host name; None if it has none."""
 
 
 def resolve(name: str) -> str | None:
-    """Asks the system for a name's IPv4 address."""
+    """Resolves a host name with the system's resolver."""
     try:
         return str(socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
     except (OSError, UnicodeError):
@@ -25,9 +25,9 @@ def resolve(name: str) -> str | None:
 
 
 def choose_bind_address(options: PlaceOptions, own: Sequence[OwnAddress], resolve: Resolve = resolve) -> BindAddress:
-    """Returns where to listen and what to announce on a host with these addresses.
+    """Returns what to bind and what to advertise on a host with the addresses `own`.
 
-    Raises `ConfigError` for what no other host could connect to; where an address is missing it names those there are.
+    Raises `ConfigError` if no other host could connect; it lists the host's addresses where one is missing.
     """
     host, ports = bare(options.host), parse_ports(options.ports)
     if host:
@@ -53,7 +53,7 @@ def _check_host(given: str, host: str, own: Sequence[OwnAddress]) -> None:
 
 
 def _announced(given: str, host: str, own: Sequence[OwnAddress], resolve: Resolve) -> tuple[str, str]:
-    """Returns the host to announce, and the address of this host that it is; empty if it is none."""
+    """Returns the host to advertise, and which of this host's addresses it is; empty if none."""
     announce = bare(given)
     if "/" in announce:
         return (_first(given, host, _within(given, own)),) * 2
@@ -72,7 +72,7 @@ def _announced(given: str, host: str, own: Sequence[OwnAddress], resolve: Resolv
         why = f"is no interface of this host, which has {described(own)}, and no host name that has an IPv4 address"
         raise ConfigError("--announce", given, why)
     ours = ip_address(found)
-    return announce, found if _usable(ours) and _is_own(ours, own) else ""  # Debian's own name is 127.0.1.1 to itself
+    return announce, found if _usable(ours) and _is_own(ours, own) else ""  # Debian resolves its own name to 127.0.1.1
 
 
 def _within(given: str, own: Sequence[OwnAddress]) -> list[IPAddress]:
@@ -88,7 +88,7 @@ def _within(given: str, own: Sequence[OwnAddress]) -> list[IPAddress]:
 
 
 def _on(given: str, interface: str, own: Sequence[OwnAddress]) -> list[IPAddress]:
-    """Returns an interface's addresses, those of IPv4 first."""
+    """Returns an interface's addresses, IPv4 first."""
     found = [each.ip for each in own if each.interface == interface]
     usable = [ip for ip in found if _usable(ip)] or [ip for ip in found if ip.is_loopback]
     if not usable:
@@ -98,7 +98,7 @@ def _on(given: str, interface: str, own: Sequence[OwnAddress]) -> list[IPAddress
 
 
 def _first(given: str, host: str, found: Sequence[IPAddress]) -> str:
-    """Returns the first of these addresses that is listened on."""
+    """Returns the first of these addresses that `host` binds."""
     for ip in found:
         if host in ("", "::", str(ip)) or (host == "0.0.0.0" and ip.version == 4):
             return str(ip)
@@ -106,7 +106,7 @@ def _first(given: str, host: str, found: Sequence[IPAddress]) -> str:
 
 
 def _usable(ip: IPAddress) -> bool:
-    """Tells whether another host can connect to the address without naming an interface of its own."""
+    """Tells whether another host can connect to the address without naming an interface."""
     return not ip.is_loopback and not ip.is_link_local
 
 

@@ -1,20 +1,20 @@
-"""Says where a process's listening sockets are bound, and by which address others reach them."""
+"""The address that a process binds, and the address that it advertises to others."""
 
 from typing import NamedTuple
 
 WILDCARD_ADDRESSES = ("0.0.0.0", "::")
-"""What is listened on where it is all addresses; nobody can connect to it."""
+"""Bind addresses for all interfaces, to which no peer can connect."""
 
 
 class BindAddress(NamedTuple):
-    """Holds the address to bind, the host that others use, and the ports to bind: empty if the system chooses."""
+    """The address to bind, the host to advertise, and the ports to bind; no ports: the system chooses."""
 
     host: str = "127.0.0.1"
     announced: str = "127.0.0.1"
     ports: range = range(0)
 
     def told(self, port: int) -> str:
-        """Returns the endpoint that others connect to."""
+        """Returns the advertised endpoint of a port."""
         return endpoint(self.announced, port)
 
 
@@ -27,16 +27,16 @@ def endpoint(host: str, port: int | str) -> str:
 
 
 def bracketed(host: str) -> str:
-    """Returns a host as it stands before a port: an IPv6 address in brackets."""
+    """Returns a host as it is written before a port: an IPv6 address in brackets."""
     return f"[{host}]" if ":" in host else host
 
 
 def bare(host: str) -> str:
-    """Returns a host without the brackets that an IPv6 address may have."""
+    """Removes the brackets of an IPv6 address."""
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
 
 def lacks_brackets(url: str) -> bool:
-    """Tells whether a URL's host is an IPv6 address without the brackets that part it from a port."""
+    """Tells whether a URL's host is an IPv6 address without brackets."""
     hosts = url.partition("://")[2].partition("/")[0].rpartition("@")[2].split(",")
     return any(host.count(":") > 1 and not host.startswith("[") for host in hosts)

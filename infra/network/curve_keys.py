@@ -1,6 +1,6 @@
-"""Derives the CURVE keys of control sockets: who has the deployment's secret has both ends' keys, nobody else any.
+"""Derives the CURVE keys of control sockets from the deployment's secret.
 
-The end that binds and the end that connects have a pair each, so that each proves to the other that it has the secret.
+The binding and the connecting end have a key pair each, so both ends prove that they know the secret.
 """
 
 from dataclasses import dataclass, field
@@ -11,12 +11,12 @@ from zmq.utils import z85
 from contracts.errors import BatonError
 from infra.network.sealing import derive_key
 
-SERVER, CLIENT = "control link, binding end", "control link, connecting end"  # what the keys are derived for
+SERVER, CLIENT = "control link, binding end", "control link, connecting end"  # purposes of the derived keys
 
 
 @dataclass(frozen=True, slots=True)
 class CurveKeys:
-    """Holds two X25519 key pairs (RFC 7748), each key as 40 characters of Z85 (ZeroMQ RFC 32)."""
+    """Two X25519 key pairs (RFC 7748), each key as 40 characters of Z85 (ZeroMQ RFC 32)."""
 
     server_public: bytes
     server_secret: bytes = field(repr=False)
@@ -25,7 +25,7 @@ class CurveKeys:
 
     @classmethod
     def of(cls, secret: bytes) -> "CurveKeys":
-        """Derives the keys of the deployment with this secret. Raises `BatonError` where ZeroMQ has no CURVE."""
+        """Derives the keys from a secret. Raises `BatonError` if ZeroMQ has no CURVE."""
         if not zmq.has("curve"):
             raise BatonError(f"ZeroMQ {zmq.zmq_version()} was built without CURVE: install pyzmq's own wheel")
         server, client = (z85.encode(derive_key(secret, purpose)) for purpose in (SERVER, CLIENT))

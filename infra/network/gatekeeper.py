@@ -1,11 +1,11 @@
-"""Decides who may connect to the sockets that a context binds: it alone answers ZeroMQ's questions about peers.
+"""Decides which peers may connect to a context's bound sockets: the ZAP handler (ZeroMQ RFC 27).
 
-ZeroMQ asks over ZAP (its RFC 27) when a peer has proved that it has the secret key of the public key that it shows
-(CURVE), or has named a user and a token (PLAIN). On control sockets only the deployment's own client key is admitted,
-on payload sockets only users who were expected, each with its own token. Without a gatekeeper nobody is admitted.
+ZeroMQ asks it after a peer has proved a secret key (CURVE) or sent a user name and a token (PLAIN). Control sockets
+admit only the deployment's own client key. Payload sockets admit only expected users, each with its own token. Without
+a gatekeeper nobody is admitted.
 
-What fails before ZeroMQ asks, for want of the binding end's key, of CURVE or of ZeroMQ, it refuses by itself; of the
-sockets that the gatekeeper watches, it counts that too. The log has one line a minute at most.
+Handshakes that fail earlier (a wrong server key, no CURVE, not ZeroMQ) are refused by ZeroMQ itself; they are counted
+for watched sockets. Refusals are logged at most once a minute.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ from infra.process.tasks import Tasks
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 ZAP_VERSION = b"1.0"
 UNEXPECTED_PEER = "it is not expected, or not any more"
-REQUESTS_PER_TURN = 16  # questions answered before other tasks have their turn
-LOG_INTERVAL_S = 60.0  # s between two lines in the log
+REQUESTS_PER_TURN = 16  # answered before other tasks have their turn
+LOG_INTERVAL_S = 60.0  # between two log lines about refused peers
 REFUSAL_REASONS = ("handshake", "key", "user", "token", "mechanism")
 log = logging.getLogger("baton.sockets")
 
 
 class Gatekeeper:
-    """Serves a context until it is closed. It is made before any socket of the context binds."""
+    """Answers a context's ZAP requests until it is closed. Make it before any socket of the context binds."""
 
     def __init__(
         self, context: zmq.asyncio.Context, keys: CurveKeys, clock: Callable[[], float] = time.monotonic
@@ -42,27 +42,27 @@ class Gatekeeper:
         self._client = z85.decode(keys.client_public)
         self._clock = clock
         self._quiet_until = clock()
-        self._tokens: dict[bytes, bytes] = {}  # by user
+        self._tokens: dict[bytes, bytes] = {}  # tokens by user
         self._watched: list[SocketMonitor] = []
         self.refused = dict.fromkeys(REFUSAL_REASONS, 0)
-        """Counts the connections that were refused, by reason."""
+        """Refused connections by reason."""
         self._socket = context.socket(zmq.REP)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.bind(ZAP_ENDPOINT)
         self.tasks = Tasks("the gatekeeper")
-        """Run until `close`; wait for their failure beside the context owner's other tasks."""
+        """Run until `close`. The context's owner waits for their failure beside its own tasks."""
         self.tasks.start(self._serve())
 
     def expect(self, user: str, token: str) -> None:
-        """Admits a user to payload sockets, with this token only, until `forget`. Call it before the user connects."""
+        """Admits a user to payload sockets, with this token, until `forget`. Call it before the user connects."""
         self._tokens[user.encode()] = token.encode()
 
     def forget(self, user: str) -> None:
-        """Admits the user no more. A connection that stands is not cut."""
+        """Admits the user no more. Open connections stay."""
         self._tokens.pop(user.encode(), None)
 
     def watch(self, socket: zmq.asyncio.Socket) -> None:
-        """Counts the peers of a bound socket that fail before ZeroMQ asks about them."""
+        """Counts the peers of a bound socket whose handshakes fail before ZeroMQ asks."""
 
         def failed(event: int) -> None:
             self._refuse("handshake", str(socket.getsockopt_string(zmq.LAST_ENDPOINT)))
@@ -70,7 +70,7 @@ class Gatekeeper:
         self._watched.append(SocketMonitor(socket, zmq.Event.HANDSHAKE_FAILED_PROTOCOL, failed, self.tasks))
 
     async def close(self) -> None:
-        """Ends the service, before or after the watched sockets are closed."""
+        """Closes the handler, before or after the watched sockets."""
         for handshakes in self._watched:
             await handshakes.close()
         await self.tasks.close()
@@ -79,7 +79,7 @@ class Gatekeeper:
     async def _serve(self) -> None:
         for number in itertools.count(1):
             if number % REQUESTS_PER_TURN == 0:
-                await asyncio.sleep(0)  # while questions lie ready, answering them never suspends
+                await asyncio.sleep(0)  # while requests are queued, answering them never suspends
             _, request, domain, address, _, mechanism, *credentials = await self._socket.recv_multipart()
             reason = self._objection(domain.decode(), mechanism, credentials)
             if reason:
@@ -90,7 +90,7 @@ class Gatekeeper:
             await self._socket.send_multipart([ZAP_VERSION, request, *answer])
 
     def _objection(self, domain: str, mechanism: bytes, credentials: list[bytes]) -> str:
-        """Returns why this peer is not admitted; empty if it is."""
+        """Returns why a peer is refused; empty if it is admitted."""
         match domain, mechanism, credentials:
             case _, b"CURVE", [key] if domain == CONTROL_DOMAIN:
                 return "" if hmac.compare_digest(key, self._client) else "key"

@@ -1,4 +1,4 @@
-"""Lists the addresses that this host's interfaces have, as getifaddrs(3) tells them, in the system's order."""
+"""Lists the IP addresses of this host's interfaces with getifaddrs(3), in the system's order."""
 
 import ctypes
 import ctypes.util
@@ -9,19 +9,19 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import Any, NamedTuple
 
 IPAddress = IPv4Address | IPv6Address
-ADDRESS_AT = {socket.AF_INET: 4, socket.AF_INET6: 8}  # bytes of a sockaddr before the address itself
-MAX_ADDRESSES_SHOWN = 16  # addresses that a sentence names at most
+ADDRESS_AT = {socket.AF_INET: 4, socket.AF_INET6: 8}  # offset of the address in a sockaddr, bytes
+MAX_ADDRESSES_SHOWN = 16
 
 
 class OwnAddress(NamedTuple):
-    """Names an address of this host, and the interface that has it."""
+    """An address of this host, and its interface."""
 
     interface: str
     ip: IPAddress
 
 
 class _Entry(ctypes.Structure):
-    """Is C's `struct ifaddrs`, up to what is read of it."""
+    """The first fields of C's `struct ifaddrs`."""
 
 
 _Entry._fields_ = [
@@ -33,7 +33,7 @@ _Entry._fields_ = [
 
 
 def own_addresses() -> list[OwnAddress]:
-    """Returns the IPv4 and IPv6 addresses of all interfaces. Raises `OSError` where the system does not tell."""
+    """Returns the IPv4 and IPv6 addresses of all interfaces. Raises `OSError`."""
     libc: Any = ctypes.CDLL(ctypes.util.find_library("c"), use_errno=True)
     libc.freeifaddrs.argtypes = [ctypes.POINTER(_Entry)]
     first = ctypes.POINTER(_Entry)()
@@ -51,7 +51,7 @@ def own_addresses() -> list[OwnAddress]:
 
 
 def _ip(sockaddr: int) -> IPAddress | None:
-    """Reads the address of a `struct sockaddr`; None for one of another family, such as a hardware address."""
+    """Reads the address of a `struct sockaddr`; None for other families, such as hardware addresses."""
     family = ctypes.c_ushort.from_address(sockaddr).value
     if family == socket.AF_INET:
         return IPv4Address(ctypes.string_at(sockaddr + ADDRESS_AT[socket.AF_INET], 4))
@@ -61,6 +61,6 @@ def _ip(sockaddr: int) -> IPAddress | None:
 
 
 def described(own: Sequence[OwnAddress]) -> str:
-    """Names the addresses for people: `lo 127.0.0.1, eth0 10.0.0.2`."""
+    """Lists addresses for people: `lo 127.0.0.1, eth0 10.0.0.2`."""
     more = f" and {len(own) - MAX_ADDRESSES_SHOWN} more" if len(own) > MAX_ADDRESSES_SHOWN else ""
     return ", ".join(f"{each.interface} {each.ip}" for each in own[:MAX_ADDRESSES_SHOWN]) + more

@@ -1,4 +1,4 @@
-"""Binds HTTP listeners before anything slow: a port in use is one sentence, and port 0 gets its number at once."""
+"""Binds HTTP listeners before slow parts of a start, so that a port in use is reported at once."""
 
 import errno
 import socket
@@ -13,8 +13,8 @@ ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 def listen(host: str, port: int, option: str = "--port", shared: bool = False) -> socket.socket:
     """Makes a listening, non-blocking socket. Raises `ConfigError` that names `--host`, or `option` for the port.
 
-    Processes of one user may share a port: the system gives each new connection to one of those that listen. Such a
-    socket is bound, and does not listen yet: nothing comes to a process that cannot answer.
+    With `shared`, processes of one user share the port, and the system spreads new connections over those that listen.
+    Such a socket is bound but does not listen yet, so that a process gets no connections before it can answer.
     """
     try:
         found = socket.getaddrinfo(bare(host) or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -27,7 +27,7 @@ def listen(host: str, port: int, option: str = "--port", shared: bool = False) -
         if shared:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # :: takes connections by IPv4 too
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # `::` accepts IPv4 connections too
         listener.bind(address)
         if not shared:
             listener.listen(LISTEN_BACKLOG)
@@ -43,17 +43,17 @@ def listen(host: str, port: int, option: str = "--port", shared: bool = False) -
 
 
 def url_of(listener: socket.socket, tls: bool = False) -> str:
-    """Returns the URL under which a client on this host finds a listener."""
+    """Returns a listener's URL for clients on this host."""
     host, port = listener.getsockname()[:2]
     return http_url(host, port, tls)
 
 
 def http_url(host: str, port: int, tls: bool = False) -> str:
-    """Returns the URL of a server on this host that listens on `host`, for clients on this host."""
+    """Returns the URL of a server that listens on `host`, for clients on this host."""
     address = bracketed(ANY_ADDRESS.get(bare(host), bare(host)))
     return f"http{'s' * tls}://{address}:{port}"
 
 
 def is_local(host: str) -> bool:
-    """Tells whether only this host reaches who listens on `host`, an address or a name of a loopback."""
+    """Tells whether `host` is a loopback address or name."""
     return host == "localhost" or bare(host) == "::1" or host.startswith("127.")

@@ -1,24 +1,24 @@
-"""Cuts off peers for a while that send too much in a second that is no message. Takes bounded memory."""
+"""Ignores peers for a while that send too many malformed frames in a second. Takes bounded memory."""
 
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 Peer = TypeVar("Peer", bound=Hashable)
 MAX_PEERS = 1024
-"""So many peers are counted apart; the oldest is forgotten for another one."""
+"""Peers counted separately; the oldest is dropped for a new one."""
 
 
 class MalformedFrames(Generic[Peer]):
-    """Counts malformed frames by peer, and knows which peers are cut off."""
+    """Counts malformed frames by peer."""
 
     def __init__(self, a_second: int, cut_off: float) -> None:
         self.limit = a_second
         self._cut_off = cut_off
-        self._counts: dict[Peer, tuple[float, int]] = {}  # the second's beginning, strikes in it
+        self._counts: dict[Peer, tuple[float, int]] = {}  # start of the second, malformed frames in it
         self._until: dict[Peer, float] = {}
 
     def strike(self, peer: Peer, now: float) -> bool:
-        """Counts one more; returns True if it is the one that cuts this peer off."""
+        """Counts a malformed frame; returns True if the peer is cut off because of it."""
         begun, count = self._counts.pop(peer, (now, 0))
         begun, count = (begun, count + 1) if now < begun + 1 else (now, 1)
         if count <= self.limit:
@@ -28,7 +28,7 @@ class MalformedFrames(Generic[Peer]):
         return True
 
     def listens(self, peer: Peer, now: float) -> bool:
-        """Tells whether what this peer sends is read at all."""
+        """Tells whether frames of this peer are read."""
         until = self._until.get(peer)
         if until is None:
             return True

@@ -1,4 +1,4 @@
-"""Reads a range of ports, says how many of them a worker takes, and counts the free ones before anything is loaded."""
+"""Reads `--ports`, and checks before anything is loaded that a worker finds enough free ports there."""
 
 import errno
 import socket
@@ -8,11 +8,11 @@ from infra.config.transfer import TransferOptions
 from infra.network.bind_address import BindAddress
 
 PORT_USES = {"prefill": "for gateways", "decode": "for gateways, for handoffs and for KV over tcp"}
-MAX_PORTS_SHOWN = 8  # ports that a sentence names at most
+MAX_PORTS_SHOWN = 8
 
 
 def parse_ports(text: str) -> range:
-    """Returns the ports of `20000-20100`, both ends among them; none for an empty text. Raises `ConfigError`."""
+    """Returns the ports of `20000-20100`, both ends included; none for an empty text. Raises `ConfigError`."""
     if not text:
         return range(0)
     first, dash, last = text.partition("-")
@@ -23,14 +23,14 @@ def parse_ports(text: str) -> range:
 
 
 def listening_ports(role: str, transfer: TransferOptions) -> int:
-    """Counts the ports that a worker of this role listens on."""
+    """Returns the number of ports that a worker of this role listens on."""
     if role == "prefill":
         return 1
     return 3 if transfer.kv_transport in ("auto", "tcp") else 2
 
 
 def check_ports(reach: BindAddress, role: str, transfer: TransferOptions) -> None:
-    """Raises `ConfigError` where a worker would not find as many free ports in its range as it listens on."""
+    """Raises `ConfigError` if a worker's range has fewer free ports than it listens on."""
     ports = reach.ports
     if not ports:
         return
@@ -56,7 +56,7 @@ def check_ports(reach: BindAddress, role: str, transfer: TransferOptions) -> Non
 
 
 def _is_free(host: str, port: int) -> bool:
-    """Tells whether a port can be bound. Raises `ConfigError` where the reason is not that it is taken."""
+    """Tells whether a port can be bound. Raises `ConfigError` for any failure but a port in use."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

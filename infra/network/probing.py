@@ -1,4 +1,4 @@
-"""Finds out whether a TCP connection to an endpoint can be made, and if not, why: without saying anything there."""
+"""Tries a TCP connection to an endpoint without sending anything."""
 
 import asyncio
 import contextlib
@@ -8,7 +8,7 @@ from infra.network.bind_address import bare
 
 
 async def obstacle(endpoint: str, seconds: float) -> str:
-    """Returns why nothing connects to `tcp://host:port` within so many seconds, in words; empty if something does."""
+    """Returns why connecting to `tcp://host:port` fails within `seconds`; empty if it works."""
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
     try:
         async with asyncio.timeout(seconds):

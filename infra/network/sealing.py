@@ -1,8 +1,8 @@
-"""Derives keys from the deployment's secret, and seals bodies that only its holders can read or make.
+"""Derives keys from the deployment's secret, seals bodies, and signs public records.
 
-HKDF-SHA256 (RFC 5869) derives one key per purpose; AES-256-GCM (NIST SP 800-38D) seals with a random 96-bit nonce in
-front of the ciphertext. The place that a body is meant for goes in as associated data, so that a body cannot be moved.
-What others may read is signed with HMAC-SHA256 (RFC 2104), bound to its place in the same way.
+HKDF-SHA256 (RFC 5869) derives one key per purpose. AES-256-GCM (NIST SP 800-38D) seals, with a random 96-bit nonce in
+front of the ciphertext. The place of a body is associated data, so a body cannot be moved. Public bodies are signed
+with HMAC-SHA256 (RFC 2104), bound to their place in the same way.
 """
 
 import hmac
@@ -18,12 +18,12 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from contracts.errors import ConfigError, SealError
 
-NONCE_BYTES = 12  # bytes
-MIN_SECRET_CHARS = 16  # characters
+NONCE_BYTES = 12
+MIN_SECRET_CHARS = 16
 
 
 def derive_key(secret: bytes, purpose: str, salt: bytes = b"") -> bytes:
-    """Derives a 32-byte key for one purpose, and for one use of it where `salt` is never the same again."""
+    """Derives a 32-byte key for one purpose; with a `salt` that is never reused, for one use of it."""
     return HKDF(algorithm=SHA256(), length=32, salt=b"baton" + salt, info=purpose.encode()).derive(secret)
 
 
@@ -34,12 +34,12 @@ class Sealer:
         self._cipher = AESGCM(derive_key(secret, purpose))
 
     def seal(self, body: bytes, place: str) -> bytes:
-        """Returns the nonce and the ciphertext of `body`, bound to `place`."""
+        """Returns nonce and ciphertext of `body`, bound to `place`."""
         nonce = os.urandom(NONCE_BYTES)
         return nonce + self._cipher.encrypt(nonce, body, place.encode())
 
     def open(self, sealed: bytes, place: str) -> bytes:
-        """Returns the body. Raises `SealError` if it was altered, moved, or made with another secret."""
+        """Returns the body. Raises `SealError` if it was altered, moved, or sealed with another secret."""
         try:
             return self._cipher.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], place.encode())
         except (InvalidTag, ValueError):
@@ -47,28 +47,27 @@ class Sealer:
 
 
 class Signer:
-    """Signs bodies that everybody may read, and tells whether a body was signed with the same secret."""
+    """Signs public bodies of one purpose, and checks signatures."""
 
     def __init__(self, secret: bytes, purpose: str) -> None:
         self._key = derive_key(secret, purpose)
 
     def sign(self, body: bytes, place: str) -> str:
-        """Returns 64 hexadecimal digits that fit this body at this place."""
+        """Returns a body's signature at this place: 64 hexadecimal digits."""
         named = place.encode()
         return hmac.digest(self._key, len(named).to_bytes(4, "big") + named + body, "sha256").hex()
 
     def signed(self, body: bytes, place: str, signature: str) -> bool:
-        """Tells whether `signature` was made of this body, for this place, with this deployment's secret."""
+        """Tells whether `signature` is that of this body at this place under this secret."""
         return hmac.compare_digest(self.sign(body, place).encode(), signature.encode())
 
 
 def new_secret() -> str:
-    """Makes a fresh secret, as text for a secret file."""
     return secrets.token_hex(32)
 
 
 def load_secret(path: str) -> bytes:
-    """Reads the secret in `path`; for an empty path, this user's own, made at first use with mode 0600.
+    """Reads the secret in `path`; for an empty path this user's own, made at first use with mode 0600.
 
     Raises `ConfigError` if it cannot be read or made, or is too short.
     """
@@ -92,7 +91,7 @@ def load_secret(path: str) -> bytes:
 
 
 def _make(own: Path) -> None:
-    """Gives the secret file its name once the whole secret is written: a full disk leaves no file with a part of it."""
+    """Writes the secret to a part file, then links it, so that a full disk leaves no partial secret."""
     part = own.with_name(f".{own.name}.{os.getpid()}")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:

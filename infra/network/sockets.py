@@ -1,13 +1,12 @@
 """Makes all ZeroMQ sockets of Baton, with every bound and time-out written out.
 
-Only workers bind. Routers refuse what they cannot deliver instead of dropping it (ROUTER_MANDATORY); dealers queue only
-for an open connection (IMMEDIATE); only payload sockets linger after a close, for `PAYLOAD_LINGER_MS`.
-Sends never block: a full queue is `False`.
+Only workers bind. Routers refuse messages that they cannot deliver (ROUTER_MANDATORY); dealers queue only for an open
+connection (IMMEDIATE). Only payload sockets linger after a close, for `PAYLOAD_LINGER_MS`. Sends never block: a full
+queue is `False`.
 
-Control sockets encrypt and authenticate with CURVE (ZeroMQ's RFC 26). Payload sockets only ask who connects (PLAIN),
-as what they carry is sealed by itself. Both admit nobody unless their context has a `infra.network.gatekeeper`'s
-`Gatekeeper`. A dealer that was refused never connects: its sends are refused, and whoever waits for its peer runs into
-a deadline.
+Control sockets encrypt and authenticate with CURVE (ZeroMQ RFC 26). Payload sockets only authenticate (PLAIN), since
+payloads are sealed separately. Both admit nobody unless their context has a `Gatekeeper` (`infra.network.gatekeeper`).
+A refused dealer never connects: its sends are refused, and waiting for its peer ends at a deadline.
 """
 
 import asyncio
@@ -23,41 +22,41 @@ from infra.network.bind_address import BindAddress, endpoint
 from infra.network.curve_keys import CurveKeys
 
 CONTROL_DOMAIN, PAYLOAD_DOMAIN = "control", "kv"  # ZAP domains
-QUEUE_MESSAGES = 4096  # messages per peer and direction; memory is bounded by credit, not by this
+QUEUE_MESSAGES = 4096  # per peer and direction; credit bounds the memory, not this number
 TOKEN_QUEUE_MESSAGES = (
-    64  # messages of tokens per gateway, at either end; more wait in the worker's ledger, where they grow together
+    64  # token messages per gateway, at either end; further tokens wait in the worker's ledger, where they are merged
 )
-TOKEN_BUFFER_BYTES = 32 << 10  # bytes, of the system, for the same; else it holds megabytes of small messages
-MAX_MESSAGE_BYTES = 8 << 20  # bytes, of a prompt of a million tokens; a larger one closes the connection
-MAX_PAYLOAD_BYTES = 32 << 20  # bytes; settings allow half of it
-PAYLOAD_QUEUE_MESSAGES = 256  # that may wait on a payload socket to be read
-COPY_BELOW_BYTES = 64 << 10  # bytes; smaller frames are copied even where copying was not asked for
-KEEPALIVE_SECONDS = 2  # of TCP, so that a connection that is silently gone is noticed
+TOKEN_BUFFER_BYTES = 32 << 10  # system buffer of token sockets; the default holds megabytes of small messages
+MAX_MESSAGE_BYTES = 8 << 20  # fits a prompt of a million tokens; a larger message closes the connection
+MAX_PAYLOAD_BYTES = 32 << 20  # settings allow half of it
+PAYLOAD_QUEUE_MESSAGES = 256  # received payloads waiting to be read
+COPY_BELOW_BYTES = 64 << 10  # smaller frames are copied even in zero-copy sends
+KEEPALIVE_SECONDS = 2  # TCP keepalive, to notice connections that are silently gone
 KEEPALIVE_PROBES = 2
-CONNECT_MS = 5000  # ms after which a connection is tried anew; the system would ask ever more seldom, for minutes
+CONNECT_MS = 5000  # until a connection attempt is repeated; the system would wait up to minutes
 PAYLOAD_LINGER_MS = 100
-"""A closed payload socket lingers for so long. Else libzmq 4.3 aborts the process (session_base.cpp, clean_pipes) if
-the connection breaks just then, in the middle of a message of several frames."""
+"""A closed payload socket lingers this long. Otherwise libzmq 4.3 aborts the process (session_base.cpp, clean_pipes) if
+the connection breaks in the middle of a multipart message."""
 Frame = bytes | memoryview
 
 
 def router(context: zmq.asyncio.Context, reach: BindAddress, keys: CurveKeys) -> tuple[zmq.asyncio.Socket, str]:
-    """Makes a bound control ROUTER, and returns the endpoint that others connect to, `tcp://host:port`, too.
+    """Makes a bound control ROUTER. Returns it with the advertised endpoint, `tcp://host:port`.
 
-    Raises `ConfigError` for a host that cannot be bound, and for ports of which all are taken.
+    Raises `ConfigError` for a host that cannot be bound, and if all ports are in use.
     """
     return _bound_tcp(_curve_server(context, keys), reach)
 
 
 def dealer(context: zmq.asyncio.Context, address: str, keys: CurveKeys) -> zmq.asyncio.Socket:
-    """Makes a control DEALER to one life of one peer, with an identity that was never used before."""
+    """Makes a control DEALER to one life of a peer, with an identity that was never used before."""
     return _connected(_curve_client(context, keys), address)
 
 
 def token_router(context: zmq.asyncio.Context, reach: BindAddress, keys: CurveKeys) -> tuple[zmq.asyncio.Socket, str]:
-    """Makes a control ROUTER that sends tokens to gateways, soon full for one that falls behind. Raises `ConfigError`.
+    """Makes the control ROUTER that sends tokens to gateways, with short queues. Raises `ConfigError`.
 
-    What waits in a queue leaves as it is, one message for each step; what waits in the ledger leaves as one message.
+    Queued messages are sent as they are, one for each step; tokens that wait in the ledger are sent as one message.
     """
     socket = _curve_server(context, keys)
     socket.setsockopt(zmq.SNDHWM, TOKEN_QUEUE_MESSAGES)
@@ -66,7 +65,7 @@ def token_router(context: zmq.asyncio.Context, reach: BindAddress, keys: CurveKe
 
 
 def token_dealer(context: zmq.asyncio.Context, address: str, keys: CurveKeys) -> zmq.asyncio.Socket:
-    """Makes the gateway's end of the same."""
+    """Makes the gateway's DEALER for tokens."""
     socket = _curve_client(context, keys)
     socket.setsockopt(zmq.RCVHWM, TOKEN_QUEUE_MESSAGES)
     socket.setsockopt(zmq.RCVBUF, TOKEN_BUFFER_BYTES)
@@ -74,14 +73,14 @@ def token_dealer(context: zmq.asyncio.Context, address: str, keys: CurveKeys) ->
 
 
 def payload_router(context: zmq.asyncio.Context, reach: BindAddress) -> tuple[zmq.asyncio.Socket, str]:
-    """Makes the same for payloads, whose peers the context's gatekeeper has to expect. Raises `ConfigError`."""
+    """Makes a bound payload ROUTER; the gatekeeper must expect its peers. Raises `ConfigError`."""
     return _bound_tcp(_plain_server(context), reach)
 
 
 def payload_ipc_router(context: zmq.asyncio.Context, path: Path) -> tuple[zmq.asyncio.Socket, str]:
-    """Makes the same on a Unix socket, with the endpoint `ipc://path`. Whoever closes it unlinks the path.
+    """Makes a payload ROUTER on a Unix socket, `ipc://path`. Its owner unlinks the path.
 
-    Raises `ConfigError` for a path that is too long for the system or cannot be made.
+    Raises `ConfigError` for a path that is too long or cannot be made.
     """
     return _bound_ipc(_plain_server(context), path)
 
@@ -89,7 +88,7 @@ def payload_ipc_router(context: zmq.asyncio.Context, path: Path) -> tuple[zmq.as
 def payload_dealer(
     context: zmq.asyncio.Context, address: str, identity: bytes, user: str, token: str
 ) -> zmq.asyncio.Socket:
-    """Makes a DEALER for payloads. One that the other end's gatekeeper does not expect yet is refused for good."""
+    """Makes a payload DEALER. If the other end's gatekeeper does not expect it yet, it is refused for good."""
     socket = _dealer(context, identity, MAX_MESSAGE_BYTES)
     try:
         socket.setsockopt_string(zmq.PLAIN_USERNAME, user)
@@ -101,20 +100,20 @@ def payload_dealer(
 
 
 def send_now(socket: zmq.asyncio.Socket, frames: list[Frame]) -> bool:
-    """Sends now, copying, or returns False: the peer's queue is full, or the peer is gone. Needs the running loop."""
+    """Sends without blocking, copying. False: the peer's queue is full, or it is gone. Needs a running loop."""
     return _sent_now(socket.send_multipart(frames, flags=zmq.NOBLOCK))
 
 
 async def try_send(socket: zmq.asyncio.Socket, frames: list[Frame]) -> bool:
-    """Does what `send_now` does, for callers that await; it never suspends."""
+    """`send_now` for callers that await; it never suspends."""
     return send_now(socket, frames)
 
 
 def send_now_tracked(socket: zmq.asyncio.Socket, frames: list[Frame]) -> zmq.MessageTracker | None:
-    """Sends now without copying, or returns None.
+    """Sends without blocking or copying. None: not sent.
 
-    The memory must not change until the tracker is done. It watches every frame; the one that `send_multipart` itself
-    returns watches the last frame only. Frames under 64 KiB are copied all the same, which is faster, and done at once.
+    The memory must not change until the tracker is done. It tracks all frames; the one that `send_multipart` returns
+    tracks only the last. Frames below 64 KiB are copied, which is faster, and done at once.
     """
     tracked = [zmq.Frame(frame, track=True, copy_threshold=COPY_BELOW_BYTES) for frame in frames]
     if not _sent_now(socket.send_multipart(tracked, flags=zmq.NOBLOCK, copy=False, track=True)):
@@ -123,7 +122,7 @@ def send_now_tracked(socket: zmq.asyncio.Socket, frames: list[Frame]) -> zmq.Mes
 
 
 def _sent_now(attempt: Awaitable[object]) -> bool:
-    """Tells whether a NOBLOCK send went out. Its future is done, unless it was queued behind a poll for writing."""
+    """Tells whether a NOBLOCK send went out. Its future is done, unless it is queued behind a poll for writing."""
     assert isinstance(attempt, asyncio.Future)
     if not attempt.done():
         attempt.cancel()
@@ -162,7 +161,7 @@ def _router(context: zmq.asyncio.Context, domain: str, largest: int) -> zmq.asyn
     socket = _bounded(context.socket(zmq.ROUTER), largest)
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     socket.setsockopt_string(zmq.ZAP_DOMAIN, domain)
-    socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without it, whoever is not asked for would be admitted
+    socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without it, peers that no ZAP domain covers would be admitted
     return socket
 
 
@@ -212,7 +211,7 @@ def _dealer(context: zmq.asyncio.Context, identity: bytes, largest: int) -> zmq.
 
 def _connected(socket: zmq.asyncio.Socket, address: str) -> zmq.asyncio.Socket:
     try:
-        socket.setsockopt(zmq.IPV6, int("[" in address))  # with it, a host's name would stand for IPv6 addresses first
+        socket.setsockopt(zmq.IPV6, int("[" in address))  # with it set, host names would resolve to IPv6 first
         socket.connect(address)
     except zmq.ZMQError:
         socket.close(0)
@@ -225,8 +224,8 @@ def _bounded(socket: zmq.asyncio.Socket, largest: int) -> zmq.asyncio.Socket:
     socket.setsockopt(zmq.SNDHWM, QUEUE_MESSAGES)
     socket.setsockopt(zmq.RCVHWM, QUEUE_MESSAGES)
     socket.setsockopt(zmq.MAXMSGSIZE, largest)
-    # Not ZeroMQ's heartbeats: with them libzmq 4.3 aborts the process when a peer goes away while its queue here is
-    # full (issues 3937 and 4364 of libzmq).
+    # No ZeroMQ heartbeats: with them libzmq 4.3 aborts the process when a peer goes away while its queue here
+    # is full (issues 3937 and 4364 of libzmq).
     socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
     socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_SECONDS)
     socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, KEEPALIVE_SECONDS)

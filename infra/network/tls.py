@@ -1,4 +1,4 @@
-"""Makes TLS contexts: a server's from a certificate and its key, followed when they change, and a client's."""
+"""TLS contexts: a server's, from a certificate that is followed when it changes, and a client's."""
 
 import asyncio
 import logging
@@ -8,17 +8,17 @@ from pathlib import Path
 
 from contracts.errors import ConfigError
 
-CHECK_INTERVAL_S = 5.0  # s between two looks at whether the certificate or its key has changed
-HANDSHAKE_SECONDS = 10.0  # s in which a client has to have shaken hands
+CHECK_INTERVAL_S = 5.0  # between two checks for a changed certificate or key
+HANDSHAKE_SECONDS = 10.0  # limit for a client's handshake
 CERT_OPTION, KEY_OPTION = "--tls-cert", "--tls-key"
 log = logging.getLogger("baton.tls")
 
 
 class Certificate:
-    """Holds a certificate and its key, in a context for servers: TLS 1.2 or newer."""
+    """A certificate and its key, in a server context: TLS 1.2 or newer."""
 
     def __init__(self, cert: str, key: str) -> None:
-        """Reads both files (PEM). Raises `ConfigError` for one without the other, and for a pair that cannot work."""
+        """Reads both files (PEM). Raises `ConfigError` if one is missing, or if the pair cannot be used."""
         for option, value, missing in ((CERT_OPTION, cert, KEY_OPTION), (KEY_OPTION, key, CERT_OPTION)):
             if not value:
                 raise ConfigError(missing, cert or key, f"it goes with {option}, which is missing")
@@ -27,9 +27,9 @@ class Certificate:
         self.context = self._read()
 
     async def follow(self) -> None:
-        """Reads the files again when they change, for connections that begin then, until cancelled.
+        """Reads changed files again, for new connections, until cancelled.
 
-        A pair that cannot work, such as a new certificate whose key is not there yet, leaves the old one.
+        A pair that cannot be used, such as a new certificate without its new key, leaves the old one in place.
         """
         while True:
             await asyncio.sleep(CHECK_INTERVAL_S)
@@ -62,7 +62,8 @@ class Certificate:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
         try:
-            context.load_cert_chain(self._cert, self._key, password="")  # nobody is there to be asked for one
+            # fails at once for an encrypted key, instead of asking
+            context.load_cert_chain(self._cert, self._key, password="")
         except ssl.SSLError as error:
             if error.reason == "KEY_VALUES_MISMATCH":
                 raise ConfigError(KEY_OPTION, self._key, f"is not the key of the certificate in {self._cert}") from None
@@ -72,20 +73,20 @@ class Certificate:
 
 
 def certificate(cert: str, key: str) -> Certificate | None:
-    """Returns the certificate of two settings, None where both are empty. Raises `ConfigError`."""
+    """Returns the certificate of two settings, None if both are empty. Raises `ConfigError`."""
     return Certificate(cert, key) if cert or key else None
 
 
 def trusting(path: str, option: str) -> ssl.SSLContext:
-    """Returns a client's context. With a path it trusts these certificates alone, whatever name they are for.
+    """Returns a client's context. With a path it trusts only these certificates, for any host name.
 
-    Without one it trusts what the system does. Raises `ConfigError` that names `option` if there is no certificate.
+    Without a path it trusts the system's certificates. Raises `ConfigError` that names `option`.
     """
     if not path:
         return ssl.create_default_context()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # a server's own certificate will do
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # a server's own certificate suffices
     try:
         context.load_verify_locations(path)
     except OSError as error:
@@ -94,7 +95,7 @@ def trusting(path: str, option: str) -> ssl.SSLContext:
 
 
 def own_probe() -> ssl.SSLContext:
-    """Returns a context that trusts everybody, for probes of this host's own servers, which send nothing secret."""
+    """Returns a context that trusts any server, for probes of this host's own servers, which send nothing secret."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -1,34 +1,34 @@
-"""Finds the Linux control groups that bound a process: its own and all above it, of version 1 or 2.
+"""The Linux control groups of a process: its own and all above it, of version 1 or 2.
 
-A container's limits lie at the root of what it sees; those of a systemd unit (`MemoryMax=`, `CPUQuota=`) lie in a
-group of the unit's own, which `/proc/self/cgroup` names (cgroups(7)).
+A container's limits lie at the root of its view. Those of a systemd unit (`MemoryMax=`, `CPUQuota=`) lie in the unit's
+own group, which `/proc/self/cgroup` names (cgroups(7)).
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-UNIFIED_CONTROLLER = ""  # the controllers that /proc/PID/cgroup names for the only hierarchy of version 2
+UNIFIED_CONTROLLER = ""  # controllers of the version 2 hierarchy in /proc/PID/cgroup
 
 
 @dataclass(frozen=True)
 class ControlGroups:
-    """Reads files of the groups that a process is in. `own` is its `/proc/PID/cgroup`, `mounts` where groups lie."""
+    """Finds a process's groups. `own` is its `/proc/PID/cgroup`, `mounts` the root of the group file systems."""
 
     own: Path = Path("/proc/self/cgroup")
     mounts: Path = Path("/sys/fs/cgroup")
 
     def of_version_2(self) -> Iterator[Path]:
-        """Yields the directories of the process's group and of the groups above it."""
+        """Yields the directories of the process's group and its ancestors."""
         for mount in (self.mounts, self.mounts / "unified"):
             yield from self._upwards(mount, UNIFIED_CONTROLLER)
 
     def of_version_1(self, controller: str) -> Iterator[Path]:
-        """Yields the directories of the process's group of one controller, `memory` say, and of the groups above."""
+        """Yields the directories of a controller's group, such as `memory`, and its ancestors."""
         yield from self._upwards(self.mounts / controller, controller)
 
     def _upwards(self, mount: Path, controller: str) -> Iterator[Path]:
-        """A container may see its own group as the root while `own` has the host's path: what is not there is left."""
+        """Skips missing directories: a container may see its own group as the root, but the host's path in `own`."""
         path = PurePosixPath(self._path(controller).lstrip("/"))
         for part in (path, *path.parents):
             if (mount / part).is_dir():
@@ -43,7 +43,7 @@ class ControlGroups:
 
 
 def number_in(path: Path, default: int) -> int:
-    """Returns the number that a file holds; `default` where there is no such file or it holds a word, such as `max`."""
+    """Returns the number in a file; `default` if there is no file or it holds a word, such as `max`."""
     try:
         return int(path.read_text())
     except (OSError, ValueError):
@@ -51,7 +51,7 @@ def number_in(path: Path, default: int) -> int:
 
 
 def figure_in(path: Path, name: str) -> int:
-    """Returns the figure behind `name` in a file with one name and one figure a line; 0 where it has none."""
+    """Returns a named figure of a file with one `name figure` pair a line; 0 if it has none."""
     try:
         lines = [line.split() for line in path.read_text().splitlines()]
     except OSError:

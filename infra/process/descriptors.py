@@ -1,10 +1,10 @@
-"""Raises the number of files and sockets that this process may have open to what the system allows it."""
+"""Raises this process's limit of open files and sockets to the system's maximum."""
 
 import resource
 
 
 def raise_limit() -> int:
-    """Sets the soft limit of open descriptors to the hard one where that works, and returns the limit that holds."""
+    """Sets the soft limit of descriptors to the hard one if possible, and returns the limit in force."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,4 +1,4 @@
-"""Has a child process die with the one that started it, however that ends."""
+"""Makes a child process die with its parent."""
 
 import ctypes
 import os
@@ -10,11 +10,11 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with(parent: int) -> Callable[[], None]:
-    """Makes what a child runs before its program, so that the kernel kills it when the parent dies (prctl(2))."""
+    """Returns a pre-exec function by which the kernel kills a child when the parent dies (prctl(2))."""
 
     def prepare() -> None:
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # the parent died before the line above
+        if os.getppid() != parent:  # the parent died before prctl
             os._exit(1)
 
     return prepare

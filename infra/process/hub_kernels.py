@@ -1,8 +1,8 @@
-"""Notices Hugging Face's optional package `kernels`, which transformers looks for, beside our folder of that name.
+"""Detects Hugging Face's optional package `kernels`, which has the name of our folder.
 
-Ours is found first. What transformers asks for is the package's version, so `kernels-0.dist-info` beside our folder
-says that this is version 0, which it does not use. Without it, transformers would find the version of theirs, where
-that is installed, then import from ours what only theirs has, and fail.
+Our folder is found first. transformers checks the package's version, and does not use version 0, which
+`kernels-0.dist-info` beside our folder declares. Without it, transformers would find the version of an installed
+`kernels`, then import ours, and fail.
 """
 
 from importlib.metadata import distributions
@@ -11,7 +11,7 @@ OWN_VERSION = "0"
 
 
 def notice() -> str:
-    """Returns one sentence if theirs is installed as well, for whoever expects it to be used; empty if not."""
+    """Returns a warning if Hugging Face's package is installed, which transformers will not use; else empty."""
     theirs = [found.version for found in distributions(name="kernels") if found.version != OWN_VERSION]
     if not theirs:
         return ""

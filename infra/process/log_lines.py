@@ -1,7 +1,7 @@
-"""Bounds what a service logs: each log statement writes a few lines in a while, and says how many it has left out.
+"""Limits a service's log: each log statement writes a few lines in a time window, and reports how many it omitted.
 
-Whatever makes a service log at the pace of its peers or clients fills a disk no faster than this. What was left out is
-told by the statement's next line, or when the log ends.
+So peers or clients cannot fill a disk through the log. Omitted lines are reported with the statement's next line, or
+when the log is closed.
 """
 
 import copy
@@ -13,23 +13,23 @@ from typing import TextIO
 
 MAX_LINES = 20  # of one kind, in a window
 WINDOW_S = 10.0
-MAX_KINDS = 1024  # kinds of lines that are told apart; all further lines are one kind
+MAX_KINDS = 1024  # lines beyond these share one kind
 
 Kind = tuple[str, str, int, str]
 
 
 class LineLimit:
-    """Says which lines of a kind are written: a number of them in each window. Pure: time is an argument."""
+    """Decides which lines of one kind are written: a number in each window. Pure: time is an argument."""
 
     def __init__(self, lines: int, window: float) -> None:
         self._lines = lines
         self._window = window
         self._begun = -window
         self._written = 0
-        self.left_out = 0  # lines since the last that was written
+        self.left_out = 0  # lines omitted since the last written line
 
     def take(self, now: float) -> int | None:
-        """Returns None for a line that is left out, else how many were left out before it."""
+        """Returns None if the line is to be omitted, else the number of lines omitted before it."""
         if now - self._begun >= self._window:
             self._begun, self._written = now, 0
         if self._written >= self._lines:
@@ -43,8 +43,8 @@ class LineLimit:
 class BoundedLog(logging.StreamHandler[TextIO]):
     """Writes the lines of each kind within a limit.
 
-    A kind is a log statement of the program, whatever its arguments are; `extra={"kind": ...}` makes several kinds of
-    one statement. All lines of the level DEBUG are written: whoever asks for that level wants each.
+    A kind is a log statement of the program, whatever its arguments; `extra={"kind": ...}` divides a statement into
+    kinds. DEBUG lines are not limited.
     """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
@@ -53,7 +53,6 @@ class BoundedLog(logging.StreamHandler[TextIO]):
         self._limits: dict[Kind, LineLimit] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Writes a line, or leaves it out; called with the handler's lock."""
         if record.levelno <= logging.DEBUG:
             super().emit(record)
             return
@@ -69,7 +68,7 @@ class BoundedLog(logging.StreamHandler[TextIO]):
         super().emit(record)
 
     def close(self) -> None:
-        """Tells what was left out behind the last lines."""
+        """Reports omitted lines before closing."""
         left_out = sum(limit.left_out for limit in self._limits.values())
         self._limits.clear()
         if left_out:
@@ -79,5 +78,5 @@ class BoundedLog(logging.StreamHandler[TextIO]):
 
 
 def log_to_stderr(level: str, form: str) -> None:
-    """Has all loggers of this process write to stderr, within bounds. `form`: as `logging.Formatter` takes it."""
+    """Sends all loggers of this process to stderr, limited. `form` is a format of `logging.Formatter`."""
     logging.basicConfig(level=level.upper(), format=form, handlers=[BoundedLog(sys.stderr)])

@@ -1,15 +1,15 @@
-"""Says how much memory of the host a process may still use, and whether the kernel has killed for lack of it."""
+"""Host memory that a process may still use, and the kernel's out-of-memory kills."""
 
 import os
 from pathlib import Path
 
 from infra.process.control_groups import ControlGroups, figure_in, number_in
 
-UNLIMITED_BYTES = 1 << 62  # bytes; version 1 writes nearly 2^63 where there is no limit
+UNLIMITED_BYTES = 1 << 62  # version 1 writes nearly 2^63 for no limit
 
 
 def available_memory(groups: ControlGroups | None = None, meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Returns the bytes that this process may still use: the kernel's estimate, or what its control groups leave."""
+    """Returns the bytes that this process may still use: the kernel's estimate, or less if its groups leave less."""
     available = figure_of_meminfo(meminfo, "MemAvailable")
     if available is None:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
@@ -19,8 +19,8 @@ def available_memory(groups: ControlGroups | None = None, meminfo: Path = Path("
 def left_by_groups(groups: ControlGroups) -> int:
     """Returns the bytes left in the tightest control group of the process; `UNLIMITED_BYTES` without any limit.
 
-    A group's use includes the pages of files that it has read. The kernel gives those up for other memory, recently
-    read ones too, such as a model's that was loaded before; `MemAvailable` counts both as available.
+    A group's usage includes cached pages of files. The kernel reclaims them, even recently read ones such as a model's;
+    `MemAvailable` counts them as available, too.
     """
     left = [UNLIMITED_BYTES]
     for group in groups.of_version_2():
@@ -38,7 +38,7 @@ def _pages_of_files(group: Path, prefix: str) -> int:
 
 
 def figure_of_meminfo(meminfo: Path, name: str) -> int | None:
-    """Returns a figure of `/proc/meminfo` in bytes, None where the kernel has none (proc(5))."""
+    """Returns a figure of `/proc/meminfo` in bytes, None if the kernel has none (proc(5))."""
     try:
         lines = meminfo.read_text().splitlines()
     except OSError:
@@ -47,5 +47,5 @@ def figure_of_meminfo(meminfo: Path, name: str) -> int | None:
 
 
 def out_of_memory_kills(vmstat: Path = Path("/proc/vmstat")) -> int:
-    """Returns how many processes the kernel has killed for lack of memory since the boot, in any control group."""
+    """Returns the number of processes killed for lack of memory since the boot, in any control group."""
     return figure_in(vmstat, "oom_kill")

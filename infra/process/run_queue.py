@@ -1,16 +1,16 @@
-"""Reads how long threads have waited for a processor: a process that waits in the run queue is starved, not hung."""
+"""Measures how long threads wait for a processor: a process that waits in the run queue is starved, not hung."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 NS_PER_S = 1e9
 RUNNABLE_STATE = "R"  # runs, or waits for a processor (proc(5))
-TICKS_S = 0.1  # ten ticks of the slowest kernel: the counts of a thread that runs change with each tick
+TICKS_S = 0.1  # ten ticks of the slowest kernel; the counts of a running thread change with each tick
 
 
 @dataclass(frozen=True)
 class ThreadCounts:
-    """Holds what the kernel has counted for one thread when it was last looked at."""
+    """The kernel's counts for one thread at the last look."""
 
     counts: str  # ns on a processor, ns in the run queue, times scheduled
     runnable_since: float | None  # s, the first look that found it runnable with these counts
@@ -18,11 +18,11 @@ class ThreadCounts:
 
 
 class RunQueue:
-    """Measures, look by look, how long the threads of one process have been runnable without running.
+    """Measures how long the threads of a process have been runnable without running.
 
-    The kernel counts this time for each thread: the second figure of `/proc/PID/task/TID/schedstat` (Linux'
-    `Documentation/scheduler/sched-stats.rst`). It adds a wait when the wait ends, so a runnable thread whose counts do
-    not change has waited since then. Where the kernel does not count, no thread has ever waited.
+    The kernel counts this time per thread: the second figure of `/proc/PID/task/TID/schedstat` (Linux'
+    `Documentation/scheduler/sched-stats.rst`). It adds a wait when the wait ends, so a runnable thread with unchanged
+    counts is waiting since then. Without these counts, all waits are 0.
     """
 
     def __init__(self, pid: int) -> None:
@@ -30,10 +30,10 @@ class RunQueue:
         self._threads: dict[str, ThreadCounts] = {}
 
     def look(self, now: float) -> float:
-        """Returns the seconds that the thread which waited longest has waited since the last look; `now`: monotonic.
+        """Returns the longest wait of a thread since the last look, in seconds; `now`: monotonic.
 
-        The longest wait counts, whichever thread it was: the event loop's thread may have needed a lock that a waiting
-        thread held. A thread that is looked at for the first time has not waited.
+        Any thread's wait counts: the event loop may need a lock that a waiting thread holds. A new thread has not
+        waited.
         """
         before, self._threads = self._threads, self._read(now)
         waits = [thread.waited - before[name].waited for name, thread in self._threads.items() if name in before]

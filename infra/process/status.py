@@ -1,4 +1,4 @@
-"""Shows the start of a service to others: one line of JSON in a file, replaced as a whole."""
+"""A service's start as others see it: one line of JSON in a file, replaced as a whole."""
 
 import asyncio
 import os
@@ -9,14 +9,14 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-BEAT_SECONDS = 1.0  # between two signs of life
+BEAT_SECONDS = 1.0  # between two updates of the file's time
 
 Progress = Callable[[str, float], None]
 """Takes a stage and its percentage, 0 to 100."""
 
 
 class Status(Struct, frozen=True, omit_defaults=True):
-    """Holds a stage of the start; the last is `ready` or `failed`."""
+    """A stage of the start; the last is `ready` or `failed`."""
 
     stage: str
     percent: float = 0.0
@@ -26,17 +26,17 @@ class Status(Struct, frozen=True, omit_defaults=True):
 
 
 class StatusFile:
-    """Writes a service's status; an empty path writes nothing."""
+    """Writes a service's status; with an empty path, nothing."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path) if path else None
-        self._written = True  # what `now` says
+        self._written = True  # `now` is in the file
         self.now = Status("starting")
 
     def report(self, stage: str, percent: float = 0.0, *, address: str = "", error: str = "") -> None:
         """Replaces the status; a reader sees the old line or the new one, never a part.
 
-        Where the disk is full the old line stays, and the new one follows with a beat: a start is not lost for that.
+        If the disk is full, the old line stays, and `beat` writes the new one later.
         """
         self.now = Status(stage, round(percent, 1), address, error, os.getpid())
         if self._path is None:
@@ -50,17 +50,15 @@ class StatusFile:
             self._written = False
 
     def ready(self, address: str) -> None:
-        """Reports that the service takes work at `address`."""
         self.report("ready", 100.0, address=address)
 
     def failed(self, error: str) -> None:
-        """Reports that the service ends before it was ready."""
         self.report("failed", error=error)
 
     async def beat(self) -> None:
-        """Renews the file's time for ever, so that a launcher sees this event loop run. Without a file it just waits.
+        """Updates the file's time for ever, so that a launcher sees that this event loop runs.
 
-        The file may be gone, with the launcher's directory: that is nobody's error.
+        A missing file is no error: it may have gone with the launcher's directory.
         """
         while True:
             await asyncio.sleep(BEAT_SECONDS)
@@ -73,7 +71,7 @@ class StatusFile:
 
 
 def read_status(path: Path) -> Status | None:
-    """Reads the status in `path`; None while there is none."""
+    """Reads the status in `path`; None if there is none."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Status)
     except (FileNotFoundError, msgspec.DecodeError):

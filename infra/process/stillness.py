@@ -1,24 +1,24 @@
-"""Measures how long something has not moved, for somebody who looks at it often. Pure: time is an argument."""
+"""Measures how long an observed value has not changed. Pure: time is an argument."""
 
 from collections.abc import Hashable
 
-MAX_LOOK_S = 2.0  # s between two looks that count: who looked later was stopped too, or had no processor
+MAX_LOOK_S = 2.0  # longest interval between two looks that counts; after a longer one the observer itself was stopped
 
 
 class Stillness:
-    """Sums up the time in which a mark has stayed the same.
+    """Sums the time in which a mark has stayed the same.
 
-    What passes while nobody looks counts only up to `MAX_LOOK_S`: a host that was suspended, or an observer that was
-    stopped, proves nothing about what it observes. Neither does time in which the observed could not have moved.
+    The time between two looks counts up to `MAX_LOOK_S` only: a suspended host or a stopped observer proves nothing
+    about the observed. Time in which the mark could not have moved does not count either.
     """
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self._mark: Hashable = None
-        self._looked = 0.0  # s, when `look` was called last
+        self._looked = 0.0  # time of the last `look`, s
 
     def look(self, mark: Hashable, now: float, unable: float = 0.0) -> float:
-        """Returns the seconds for which `mark` has stayed the same; None is a mark of what need not move.
+        """Returns the seconds for which `mark` has stayed the same; None is a mark that need not move.
 
         `unable`: seconds since the last look in which the mark could not have moved.
         """

@@ -1,7 +1,7 @@
-"""Owns the asyncio tasks of a part of a service, so that none dies unheard: what kills one is logged and ends the part.
+"""Owns the asyncio tasks of a part of a service: an error in one is logged, and ends the part.
 
-No other module makes tasks. A part whose tasks run until it closes has a `Tasks`. Whoever takes the result of a task
-itself, in the same function and whatever happens, starts it with `child`.
+No other module makes tasks. A part whose tasks run until it closes has a `Tasks`. A function that awaits its own task's
+result in any case starts it with `child`.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ log = logging.getLogger("baton.tasks")
 
 
 class Tasks:
-    """Runs tasks of one part until `close`. The first error of any of them is kept, and `failed` is called then.
+    """Runs the tasks of one part until `close`. Keeps the first error, and calls `failed` then.
 
-    An error that somebody has named (`BatonError`) is logged as its sentence, a bug with its traceback.
+    A `BatonError` is logged as its message, a bug with its traceback.
     """
 
     def __init__(self, part: str, failed: Callable[[], None] = lambda: None) -> None:
-        """Needs no running loop yet. `part` names it in the log: the beginning of a sentence."""
+        """Needs no running loop yet. `part` names it in the log, as the beginning of a sentence."""
         self.error: BaseException | None = None
         self._part = part
         self._failed = failed
@@ -31,29 +31,29 @@ class Tasks:
         self._broken = asyncio.Event()
 
     def __len__(self) -> int:
-        """Counts the tasks that are not done."""
+        """Counts the running tasks."""
         return len(self._tasks)
 
     def start(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
-        """Starts a task. It may be ended before the others, with `infra.process.ending.end`."""
+        """Starts a task. `infra.process.ending.end` ends it before the others."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
         return task
 
     async def wait(self) -> NoReturn:
-        """Waits until a task fails, and raises what it died of."""
+        """Waits until a task fails, and raises its error."""
         await self._broken.wait()
         assert self.error is not None
         raise self.error
 
     async def finished(self) -> None:
-        """Returns when all tasks have come to their own end, or failed."""
+        """Returns when all tasks have finished or failed."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
     async def close(self) -> None:
-        """Ends all tasks, and returns when they are done."""
+        """Ends all tasks."""
         await end(tuple(self._tasks))
 
     def _done(self, task: asyncio.Task[Any]) -> None:
@@ -72,5 +72,5 @@ class Tasks:
 
 
 def child(work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
-    """Starts a task whose result the caller takes itself, whatever happens."""
+    """Starts a task whose result the caller awaits in any case."""
     return asyncio.create_task(work)

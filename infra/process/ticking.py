@@ -1,12 +1,12 @@
-"""Waits for moments that loops of one process share: waking up costs it more than most of what it does then."""
+"""Shared wake-up times for loops of one process: waking up costs more than most of their work."""
 
 import asyncio
 
 
 async def next_tick(seconds: float) -> None:
-    """Returns at the next whole multiple of `seconds` (of whole ms) on the event loop's clock.
+    """Returns at the next multiple of `seconds` (whole ms) on the event loop's clock.
 
-    Whoever waits for multiples of the same time wakes up in the same turn of the loop.
+    Callers with the same period wake up in the same turn of the loop.
     """
     period = round(seconds * 1000)  # ms
     now = round(asyncio.get_running_loop().time() * 1000)  # ms, as timers count

@@ -1,9 +1,8 @@
-"""Keeps, in Redis, which adapters clients have loaded at run time: one signed list for each model.
+"""Keeps in Redis, for each model, a signed list of the adapters that clients have loaded at run time.
 
-Workers follow it: they load what is new there and let go of what is not there any more. Like a record of the registry,
-it is signed for its key and its number, which grows with every change, so that it can neither be made up, nor moved,
-nor put back where a later one was seen. It lives for as long as somebody reads it, and a day more.
-Whatever asks Redis raises `StoreUnavailable` where it is away.
+Workers follow it: they load new adapters and unload removed ones. Like a registry record, a list is signed for its key
+and its number, which grows with every change, so it cannot be forged, moved, or replaced by an earlier one. It expires
+a day after it was last read. Functions here raise `StoreUnavailable` if Redis is away.
 """
 
 from collections.abc import Callable
@@ -19,27 +18,27 @@ from infra.redis.clients import Store
 from infra.redis.registry import Published
 from infra.redis.store import KEY_PREFIX, answered
 
-LIST_TTL_MS = 24 * 3600 * 1000  # ms that a list lives after somebody has read it
-MAX_ADAPTERS = 1024  # adapters of a list
-MAX_TRIES = 16  # changes of others that may come between reading and writing
+LIST_TTL_MS = 24 * 3600 * 1000  # after the last read
+MAX_ADAPTERS = 1024  # of a list
+MAX_TRIES = 16  # concurrent changes by others before giving up
 ADAPTER_LIST_PURPOSE = "adapter lists"
 
 
 class AdapterList(Struct, frozen=True):
-    """Holds the adapters that workers of a model are to have beside their own."""
+    """The adapters that workers of a model are to have beside their own."""
 
-    number: int = 0  # larger at each change; 0: there is no list
+    number: int = 0  # grows with each change; 0: there is no list
     adapters: tuple[AdapterSource, ...] = ()
 
 
 def list_key(model: str) -> str:
-    """Returns the key of a model's list. Of `model`, as gateways and workers were given it, the last part counts."""
+    """Returns the key of a model's list: its name without the directories."""
     return f"{KEY_PREFIX}adapters:{model.rstrip('/').rpartition('/')[2]}"
 
 
 @answered()
 async def read(store: Store, signer: Signer, model: str) -> AdapterList:
-    """Returns the list, an empty one of number 0 where there is none that was signed with our secret."""
+    """Returns the list; an empty one of number 0 if none is signed with our secret."""
     key = list_key(model)
     return _opened(await store.getex(key, px=LIST_TTL_MS), signer, key)
 
@@ -52,9 +51,9 @@ async def change(
     now: float,
     changed: Callable[[tuple[AdapterSource, ...]], tuple[AdapterSource, ...]],
 ) -> AdapterList:
-    """Replaces the adapters by what `changed` makes of them, and returns the new list. `now`: server time, s.
+    """Replaces the adapters by `changed(adapters)`, and returns the new list. `now`: server time, s.
 
-    What `changed` raises leaves the list as it is.
+    If `changed` raises, the list stays as it is.
     """
     key = list_key(model)
     async with store.pipeline(transaction=True) as pipe:
@@ -63,7 +62,7 @@ async def change(
                 await pipe.watch(key)
                 old = _opened(await pipe.get(key), signer, key)
                 adapters = changed(old.adapters)
-                number = max(old.number + 1, int(now * 1e6))  # beyond every number there was, even if Redis lost them
+                number = max(old.number + 1, int(now * 1e6))  # above every earlier number, even if Redis lost them
                 body = msgspec.json.encode(AdapterList(number, adapters))
                 published = Published(msgspec.Raw(body), number, signer.sign(body, _place(key, number)))
                 pipe.multi()  # type: ignore[no-untyped-call]

@@ -1,10 +1,10 @@
-"""Makes clients of Redis from a URL: of one server, of one that sentinels name, or of a cluster.
+"""Redis clients from a URL: of one server, of a sentinel service, or of a cluster.
 
     redis://[user:password@]host:6379/0      one server; rediss:// over TLS; unix:///path of a socket
-    redis+sentinel://[user:password@]host:26379,host2:26379/service[/0]     whichever server is the service's master
+    redis+sentinel://[user:password@]host:26379,host2:26379/service[/0]     the service's current master
     redis+cluster://[user:password@]host:6379,host2:6379                    a cluster, of which some nodes are named
 
-`rediss+sentinel` and `rediss+cluster` go over TLS. Options of TLS and others are parameters, as redis-py names them:
+`rediss+sentinel` and `rediss+cluster` use TLS. Options are parameters with redis-py's names:
 `?ssl_ca_certs=/etc/redis/ca.pem`, `?sentinel_password=…`. A password with reserved characters is percent-encoded.
 """
 
@@ -23,9 +23,9 @@ from redis.retry import Retry
 from contracts.errors import ConfigError, StoreUnavailable
 from infra.network.bind_address import lacks_brackets
 
-TIMEOUT_S = 5.0  # s for any answer, so longer than any blocking read waits
-MAX_CONNECTIONS = 16  # of one client; a burst waits for one of them, for a server accepts only so many at once
-MAX_NODE_CONNECTIONS = 1024  # connections to a node of a cluster, where a burst cannot wait
+TIMEOUT_S = 5.0  # for any answer; longer than any blocking read
+MAX_CONNECTIONS = 16  # of one client; a burst waits for a free one, since a server accepts a limited number
+MAX_NODE_CONNECTIONS = 1024  # to a node of a cluster, where bursts cannot wait
 SENTINEL_PREFIX = "sentinel_"
 _HOST_PATTERN = re.compile(r"^(\[[0-9a-fA-F:.]+\]|[^\[\]:]+)(?::(\d{1,5}))?$")
 
@@ -33,23 +33,23 @@ Store = redis.asyncio.Redis
 
 
 class MultiHostURL(NamedTuple):
-    """Holds what a URL of several hosts says."""
+    """A parsed URL of several hosts."""
 
     hosts: list[tuple[str, int]]
-    path: list[str]  # the service's name, the database
-    options: dict[str, Any]  # of every connection
-    of_sentinels: dict[str, Any]  # of connections to the sentinels
+    path: list[str]  # service name, database
+    options: dict[str, Any]  # for every connection
+    of_sentinels: dict[str, Any]  # for connections to sentinels
 
 
 def connect(url: str) -> Store:
-    """Makes an asyncio client. Nothing is sent yet. Raises `ConfigError` for a URL of another kind."""
+    """Makes an asyncio client without connecting. Raises `ConfigError` for an invalid URL."""
     retry = redis.asyncio.retry.Retry(ExponentialBackoff(cap=0.5, base=0.05), 2)
     usual: dict[str, Any] = {
         "socket_connect_timeout": TIMEOUT_S,
         "socket_timeout": TIMEOUT_S,
         "health_check_interval": 15,
     }
-    usual["retry"] = retry  # of sentinels too: redis-py's own would wait 20 s to say that they are away
+    usual["retry"] = retry  # of sentinels too: redis-py's default would report their absence after 20 s
     waiting: dict[str, Any] = {"max_connections": MAX_CONNECTIONS, "timeout": TIMEOUT_S}
     try:
         match _kind(url):
@@ -64,7 +64,7 @@ def connect(url: str) -> Store:
                 _no_path(place)
                 nodes = [ClusterNode(host, port) for host, port in place.hosts]
                 options = usual | {"max_connections": MAX_NODE_CONNECTIONS} | place.options
-                # It has the same commands, and gives each to the node of its key.
+                # It has the same commands, and sends each to the node of its key.
                 return cast(Store, RedisCluster(startup_nodes=nodes, **options))
             case _:
                 pool = redis.asyncio.BlockingConnectionPool.from_url(url, **usual, **waiting)
@@ -74,9 +74,9 @@ def connect(url: str) -> Store:
 
 
 def connect_blocking(url: str) -> redis.Redis:
-    """Makes a blocking client, for pages and tools. Raises `ConfigError` for a URL of another kind.
+    """Makes a blocking client, for pages and tools. Raises `ConfigError` for an invalid URL.
 
-    That of a cluster asks for its nodes at once. Raises `StoreUnavailable` if none of them answers.
+    A cluster client connects at once, and raises `StoreUnavailable` if no node answers.
     """
     retry = Retry(ExponentialBackoff(0.5, 0.05), 1)
     usual: dict[str, Any] = {"socket_connect_timeout": TIMEOUT_S, "socket_timeout": TIMEOUT_S, "retry": retry}
@@ -103,7 +103,7 @@ def connect_blocking(url: str) -> redis.Redis:
 
 
 def redacted(url: str) -> str:
-    """Returns the URL without its passwords, for people."""
+    """Returns the URL without its passwords."""
     password = urlsplit(url).password
     url = url.replace(f":{password}@", ":***@") if password else url
     return re.sub(r"([?&](?:sentinel_)?password=)[^&]*", r"\1***", url)
@@ -115,20 +115,18 @@ def _why(url: str, error: Exception) -> str:
 
 
 class _WaitingSentinelPool(SentinelConnectionPool, redis.asyncio.BlockingConnectionPool):
-    """Asks sentinels for the master at each connection, and lets a burst wait for one."""
+    """Asks sentinels for the master at each connection; bursts wait for a free connection."""
 
     async def disconnect(self, inuse_connections: bool = True) -> None:
-        """Closes connections; all of them at the end, with those to the sentinels."""
+        """Closes connections; at the end all of them, with those to the sentinels."""
         await super().disconnect(inuse_connections)
         if inuse_connections:
             await self.sentinel_manager.aclose()
 
 
 class _SentinelPool(redis.sentinel.SentinelConnectionPool):
-    """Asks sentinels for the master at each connection."""
-
     def disconnect(self, inuse_connections: bool = True) -> None:
-        """Closes connections; all of them at the end, with those to the sentinels."""
+        """Closes connections; at the end all of them, with those to the sentinels."""
         super().disconnect(inuse_connections)
         if inuse_connections:
             for sentinel in self.sentinel_manager.sentinels:
@@ -136,7 +134,7 @@ class _SentinelPool(redis.sentinel.SentinelConnectionPool):
 
 
 def _kind(url: str) -> str:
-    """Returns what comes behind `redis+`, `rediss+` in a URL's scheme, if that is it."""
+    """Returns the suffix of `redis+` or `rediss+` in a URL's scheme; empty without one."""
     first, _, kind = url.partition("://")[0].partition("+")
     if not kind:
         return ""
@@ -146,7 +144,7 @@ def _kind(url: str) -> str:
 
 
 def _multi_host(url: str, port: int) -> MultiHostURL:
-    """Reads a URL of several hosts; `port` is theirs where it says none. Raises `ValueError`."""
+    """Parses a URL of several hosts with default port `port`. Raises `ValueError`."""
     parts = urlsplit(url)
     hosts = []
     for each in parts.netloc.rpartition("@")[2].split(","):
@@ -174,7 +172,7 @@ def _multi_host(url: str, port: int) -> MultiHostURL:
 
 
 def _service(place: MultiHostURL) -> tuple[str, int]:
-    """Returns the name of the service and the database. Raises `ValueError`."""
+    """Returns the service's name and the database. Raises `ValueError`."""
     if not 1 <= len(place.path) <= 2 or not all(part.isdigit() for part in place.path[1:]):
         raise ValueError("expected redis+sentinel://host:26379,…/service, and perhaps /database behind it")
     return unquote(place.path[0]), int(place.path[1]) if len(place.path) == 2 else 0

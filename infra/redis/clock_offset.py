@@ -1,23 +1,23 @@
 """Decides which measured offset of the Redis server's clock to believe. Pure: time is an argument.
 
-A clock is set now and then, by an hour where somebody made a mistake. Other services measure the new offset seconds
-earlier or later, so one that believed it at once would be alone with it; and the mistake may be mended before long.
+A server's clock is sometimes set, even by an hour and by mistake. Services measure the new offset seconds apart, so a
+service that believed it at once would differ from all others; and the mistake may be corrected soon.
 """
 
-STEP_S = 0.5  # s; offsets that differ by more are of a clock that was set
-CONFIRM_S = 30.0  # s for which all measurements agree on another offset, until it is believed
+STEP_S = 0.5  # a larger difference means that the clock was set
+CONFIRM_S = 30.0  # a new offset is believed after all measurements agree for this long
 
 
 class ClockOffset:
-    """Follows small changes at once, and a step once it has lasted."""
+    """Follows small changes at once, and a step after `CONFIRM_S`."""
 
     def __init__(self, offset: float) -> None:
         self.believed = offset  # s
-        self._other: float | None = None  # s, another offset, as it was measured last
-        self._since = 0.0  # when (s) the first of the measurements came that agree on it
+        self._other: float | None = None  # s, the last measurement of another offset
+        self._since = 0.0  # s, time of the first measurement that agrees with it
 
     def measured(self, offset: float, now: float) -> bool:
-        """Takes a measurement; returns whether it is believed."""
+        """Takes a measurement in s; returns whether it is believed."""
         if abs(offset - self.believed) <= STEP_S:
             self.believed, self._other = offset, None
             return True

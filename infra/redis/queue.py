@@ -1,8 +1,8 @@
-"""Passes jobs over Redis streams: one per life of a worker, with a group of one consumer.
+"""Job queues on Redis streams: one stream per life of a worker, with a group of one consumer.
 
-The group is made from id 0 before the worker registers, entries are added with NOMKSTREAM and never trimmed, and a
-taken entry is acknowledged and deleted in one transaction. MAXLEN would discard jobs that nobody has read; a group made
-at `$` would miss the first ones; XADD after expiry would make a stream without a group.
+The group is made from id 0 before the worker registers; entries are added with NOMKSTREAM and never trimmed; a taken
+entry is acknowledged and deleted in one transaction. MAXLEN would discard unread jobs; a group from `$` would miss the
+first ones; XADD after the expiry would make a stream without a group.
 """
 
 import logging
@@ -20,18 +20,18 @@ from infra.redis.store import KEY_PREFIX, STORE_TIMEOUT_S, answered
 
 JOB_PURPOSE = "job bodies"
 CONSUMER_GROUP = "worker"
-TTL_MS = 10_000  # ms, begun anew by each heartbeat; then a dead worker's jobs vanish, and their gateways retry them
+TTL_MS = 10_000  # renewed by each heartbeat; then a dead worker's jobs expire, and their gateways retry them
 log = logging.getLogger("baton.queue")
 
 
 def stream_of(worker: str) -> str:
-    """Returns the key of a worker life's job stream; it is also the place that bodies are sealed for."""
+    """Returns the key of a worker's stream, which is also the place that job bodies are sealed for."""
     return f"{KEY_PREFIX}jobs:{worker}"
 
 
 @answered()
 async def add_job(store: Store, sealer: Sealer, job: AnyJob) -> Ticket:
-    """Puts `job` on its worker's stream; returns its ticket there.
+    """Adds a job to its worker's stream; returns its ticket there.
 
     Raises `QueueClosed` if that life of the worker is over, and `StoreUnavailable` if Redis is away.
     """
@@ -43,19 +43,19 @@ async def add_job(store: Store, sealer: Sealer, job: AnyJob) -> Ticket:
 
 
 class JobQueue:
-    """Reads a worker's stream of jobs. Whatever asks Redis raises `StoreUnavailable` where it is away."""
+    """Reads a worker's stream. Methods that ask Redis raise `StoreUnavailable` if it is away."""
 
     def __init__(self, store: Store, sealer: Sealer, epoch: str) -> None:
         self._store = store
         self._sealer = sealer
         self._key = stream_of(epoch)
-        self.dropped = 0  # jobs that could not be read
-        self._last = NO_TICKET  # the highest that was delivered
-        self.taken = NO_TICKET  # nothing up to this one is on the stream any more: it was taken, or is lost
+        self.dropped = 0  # unreadable jobs
+        self._last = NO_TICKET  # highest delivered ticket
+        self.taken = NO_TICKET  # no entry up to this ticket is on the stream: it was taken, or is lost
 
     @answered()
     async def open(self) -> None:
-        """Makes the stream and its group, or keeps those that are there."""
+        """Makes the stream and its group, or keeps existing ones."""
         try:
             await self._store.xgroup_create(self._key, CONSUMER_GROUP, id="0", mkstream=True)
         except redis.ResponseError as error:
@@ -65,16 +65,16 @@ class JobQueue:
 
     @answered()
     async def refresh(self) -> None:
-        """Puts off the stream's expiry."""
+        """Postpones the stream's expiry."""
         await self._store.pexpire(self._key, TTL_MS)
 
     async def take(self, most: int, wait_ms: int) -> list[AnyJob]:
-        """Takes up to `most` jobs; waits up to `wait_ms` for the first. What cannot be read is dropped and counted."""
+        """Takes up to `most` jobs; waits up to `wait_ms` for the first. Drops and counts unreadable ones."""
         entries = await self._read_group(">", most, wait_ms)
         if entries is None:
             await self._open_anew()
             return []
-        if not entries:  # what was delivered when no answer came through is not delivered again by itself
+        if not entries:  # entries whose delivery was lost are not delivered again by ">"
             entries = await self._read_group("0", most)
         if not entries:
             return []
@@ -84,20 +84,20 @@ class JobQueue:
                 pipe.xack(self._key, CONSUMER_GROUP, *ids)
                 pipe.xdel(self._key, *ids)
                 await pipe.execute()
-        except StoreUnavailable as error:  # they are here, so they are taken
+        except StoreUnavailable as error:  # they were delivered, so they count as taken
             log.warning("taken jobs stay on the stream: %s", error)
         fresh = [fields for entry_id, fields in entries if Ticket.of(entry_id) > self._last]  # others were added again
         self.taken = self._last = max(self._last, Ticket.of(entries[-1][0]))
         return [job for fields in fresh if (job := self._read(fields)) is not None]
 
     async def _read_group(self, which: str, most: int, wait_ms: int = 0) -> list[Any] | None:
-        """Reads entries that were never delivered (`>`), or that were and are not acknowledged (`0`).
+        """Reads entries that were never delivered (`>`), or not acknowledged (`0`).
 
-        Returns None where stream or group is gone.
+        Returns None if the stream or its group is gone.
         """
         async with answered(wait_ms / 1000 + STORE_TIMEOUT_S):
             try:
-                block = wait_ms or None  # 0 would be for ever
+                block = wait_ms or None  # 0 would block for ever
                 found: Any = await self._store.xreadgroup(
                     CONSUMER_GROUP, CONSUMER_GROUP, {self._key: which}, count=most, block=block
                 )
@@ -109,7 +109,7 @@ class JobQueue:
 
     @answered()
     async def _open_anew(self) -> None:
-        """Makes a stream again that expired, or went with its server's memory. What it had is lost."""
+        """Makes the stream again after it expired or Redis lost it. Its entries are lost."""
         seconds, microseconds = await self._store.time()
         await self.open()
         self._last = NO_TICKET
@@ -117,11 +117,11 @@ class JobQueue:
 
     @answered()
     async def waiting(self) -> int:
-        """Counts the jobs that nobody has taken yet."""
+        """Returns the number of jobs that were not taken yet."""
         return int(await self._store.xlen(self._key))
 
     async def close(self) -> None:
-        """Removes the stream, so that gateways which still add to it learn at once."""
+        """Removes the stream, so that gateways that add to it learn at once."""
         self.taken = LAST_TICKET
         async with answered():
             await self._store.delete(self._key)

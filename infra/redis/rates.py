@@ -1,11 +1,10 @@
-"""Counts what each API key uses, in Redis, so that its limits hold over all gateways: without scripts, in one trip.
+"""Counts each API key's use in Redis, so that limits hold over all gateways; without scripts, in one round trip.
 
-Requests and tokens are counted in *ticks* of half a second, a field each of a hash for each minute: adding to a field
-and reading two hashes is one transaction. So a limit holds in every stretch of 60 s, wherever it begins, and not only
-in whole minutes. Who is in progress is a sorted set of leases, which end by themselves when a gateway is gone.
-Whoever adds beyond a limit takes back what it has added; until then others see too much, never too little.
-Keys of Redis have the API key's id in braces, so that a cluster keeps them together. Times are the server's.
-Whatever asks Redis raises `StoreUnavailable` where it is away.
+Requests and tokens are counted in *ticks* of half a second: a field per tick in a hash per minute. Adding to a field
+and reading two hashes is one transaction, so a limit holds in any window of 60 s, not only in whole minutes. Requests
+in progress are a sorted set of leases, which expire if their gateway dies. A gateway that exceeds a limit takes its
+addition back; until then other gateways see too much, never too little. Redis keys have the API key's id in braces, so
+that a cluster keeps them on one node. Times are the server's. Methods raise `StoreUnavailable` if Redis is away.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,14 +15,14 @@ from msgspec import Struct
 from infra.redis.clients import Store
 from infra.redis.store import KEY_PREFIX, answered
 
-TICK_S = 0.5  # s; the window is this much longer than a minute, at most
-TICKS_PER_MINUTE = 120  # of a minute
-LEASE_S = 15.0  # s that a request counts as one in progress after its gateway has said so
-_HASH_TTL_S = 150  # s that a minute's hash is kept behind its last change
+TICK_S = 0.5  # the window is up to this much longer than a minute
+TICKS_PER_MINUTE = 120
+LEASE_S = 15.0  # a request counts as in progress this long after its gateway's last renewal
+_HASH_TTL_S = 150  # after a hash's last change
 
 
 class RateAmounts(Struct, frozen=True):
-    """Says how much of what a request uses; None of what has no limit and is not counted."""
+    """What a request uses of each limit; None: not limited, not counted."""
 
     requests: int | None = None
     tokens: int | None = None
@@ -31,7 +30,7 @@ class RateAmounts(Struct, frozen=True):
 
 
 class RateUsage(Struct, frozen=True):
-    """Holds what a key has used, with what was just added: by tick, within the last two minutes."""
+    """A key's use by tick within the last two minutes, including the last addition."""
 
     requests: Mapping[int, int]
     tokens: Mapping[int, int]
@@ -39,7 +38,7 @@ class RateUsage(Struct, frozen=True):
 
 
 class RateCorrection(Struct, frozen=True):
-    """Corrects what was counted for a request in a tick: differences, and whether its lease is over."""
+    """Correction of a request's counts in a tick: differences, and whether its lease ends."""
 
     key: str
     request: str
@@ -50,14 +49,14 @@ class RateCorrection(Struct, frozen=True):
 
 
 class RateStore:
-    """Keeps the counts of all keys."""
+    """The counts of all keys."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     @answered()
     async def add(self, key: str, request: str, amounts: RateAmounts, now: float) -> RateUsage:
-        """Adds what a request uses, and returns what its key has used then."""
+        """Adds a request's use, and returns the key's use."""
         tick = tick_of(now)
         async with self._store.pipeline(transaction=True) as pipe:
             for what, amount in (("requests", amounts.requests), ("tokens", amounts.tokens)):
@@ -76,7 +75,7 @@ class RateStore:
 
     @answered()
     async def settle(self, changes: Iterable[RateCorrection], leases: Iterable[tuple[str, str]], now: float) -> None:
-        """Makes these changes, and renews leases, each given as (key, request)."""
+        """Applies corrections, and renews leases, given as (key, request)."""
         async with self._store.pipeline(transaction=False) as pipe:
             for one in changes:
                 for what, amount in (("requests", one.requests), ("tokens", one.tokens)):
@@ -90,7 +89,7 @@ class RateStore:
 
 
 def tick_of(now: float) -> int:
-    """Returns the tick of a moment, in the server's time, s."""
+    """Returns the tick of a server time in s."""
     return int(now // TICK_S)
 
 
@@ -105,7 +104,7 @@ def _lease(pipe: Any, key: str, request: str, now: float) -> None:
 
 
 def _ticks(answers: Any) -> dict[int, int]:
-    """Reads the answers to one amount: of the addition, of its expiry, and two hashes."""
+    """Reads the answers for one amount: of the addition, its expiry, and two hashes."""
     next(answers), next(answers)
     return {int(tick): int(count) for part in (next(answers), next(answers)) for tick, count in part.items()}
 

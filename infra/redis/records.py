@@ -1,4 +1,4 @@
-"""Records what Redis shows of the system: workers, requests in progress and ended, samples of load. No request text.
+"""Records in Redis: workers, gateways, requests in progress and ended, load samples. They contain no request text.
 
 Records are JSON, so that an operator can read them with any Redis client.
 """
@@ -21,72 +21,72 @@ State = Literal["queued", "prefill", "decode"]
 
 
 class KVCounts(Struct, frozen=True):
-    """Counts how well KV memory is used: totals since the start, and two gauges of slots (room for one token's KV)."""
+    """Use of KV memory: totals since the start, and two gauges of slots (a slot holds one token's KV)."""
 
     queried_tokens: int = 0  # tokens of sequences that were given blocks
-    found_tokens: int = 0  # those of them whose KV was here
+    found_tokens: int = 0  # of these, tokens whose KV was cached
     partial_hits: int = 0  # hits that ended inside a block, which was copied
     copied_blocks: int = 0  # copy-on-write
     forks: int = 0  # branches that began with another sequence's blocks
-    evicted_blocks: int = 0  # idle blocks that gave way to others
+    evicted_blocks: int = 0  # idle blocks that were reused
     spilled_blocks: int = 0  # evicted blocks that were kept in the host tier
-    returned_blocks: int = 0  # blocks that came back from the host tier
-    preempted_swapped: int = 0  # preempted sequences that went on with blocks from the host tier
-    preempted_recomputed: int = 0  # preempted sequences that had to compute a block's tokens again
-    used_slots: int = 0  # gauge: slots in blocks that somebody holds
-    wasted_slots: int = 0  # gauge: of those, the ones that no token of a running sequence will fill yet
+    returned_blocks: int = 0  # blocks restored from the host tier
+    preempted_swapped: int = 0  # preempted sequences that resumed with blocks from the host tier
+    preempted_recomputed: int = 0  # preempted sequences that recomputed at least one block
+    used_slots: int = 0  # gauge: slots in blocks that sequences hold
+    wasted_slots: int = 0  # gauge: of these, slots that no running sequence will fill yet
 
 
 class HandoffCounts(Struct, frozen=True):
-    """Counts a worker's handoffs since its start. Successful handoffs are counted in `WorkerLoad`.
+    """A worker's handoffs since its start. Successful ones are counted in `WorkerLoad`.
 
-    Seconds are sums over the handoffs that passed. A prefill worker knows the first three, exactly; a decode worker the
-    last. Reasons are a fixed set of words (`kvtransfer/protocol/outcomes.py`).
+    Seconds are sums over successful handoffs. A prefill worker measures the first three, a decode worker the last.
+    Reasons are a fixed set of words (`kvtransfer/protocol/outcomes.py`).
     """
 
     grant_seconds: float = 0.0  # from Open to Grant
     send_seconds: float = 0.0  # while payloads were ready to leave, or under way
     exposed_seconds: float = 0.0  # from the end of the prompt's computation to Accepted
     land_seconds: float = 0.0  # from Commit's arrival until all KV had landed
-    given_up: dict[str, int] = {}  # handoffs that did not pass: refused, aborted, or not needed; by reason
+    given_up: dict[str, int] = {}  # unsuccessful handoffs (refused, aborted, not needed), by reason
     dropped: dict[str, int] = {}  # messages and payloads, by reason
 
 
 class HeldBlocks(Struct, frozen=True):
-    """Counts the KV blocks that handoffs hold, by state; none is in two."""
+    """KV blocks that handoffs hold, by state; each block is in one state at most."""
 
-    pinned: int = 0  # blocks on a prefill worker that may still be read, and that a sequence has too
-    reserved: int = 0  # blocks on a decode worker whose KV is on its way
-    quarantined: int = 0  # no sequence wants them any more, but they may still be read, or written to
+    pinned: int = 0  # on a prefill worker: may still be read, and held by a sequence
+    reserved: int = 0  # on a decode worker: KV is on its way
+    quarantined: int = 0  # may still be read or written, but no sequence holds them
 
 
 STEP_SIZES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-"""Tokens of a step, by which steps are counted: vLLM's bounds of `vllm:iteration_tokens_total`."""
+"""Upper bounds of the step size histogram, in tokens: those of vLLM's `vllm:iteration_tokens_total`."""
 
 
 class StepTokens(Struct, frozen=True):
-    """Counts steps by their tokens, of prompts and of output together: totals since the start."""
+    """Histogram of steps by their tokens, of prompts and outputs together, since the start."""
 
-    steps: tuple[int, ...] = ()  # for each of `STEP_SIZES`, and for more, those above the one before and up to it
+    steps: tuple[int, ...] = ()  # steps of each bucket of `STEP_SIZES`; the last: larger steps
     tokens: int = 0  # of all steps
 
 
 class SpeculationCounts(Struct, frozen=True):
-    """Counts guesses of tokens that decode steps have verified: totals since the start."""
+    """Speculative decoding since the start."""
 
-    works: int = 0  # sequences' shares of steps in which a token was drawn: of each at least one
-    guessed: int = 0  # those of them that had guesses
-    proposed: int = 0  # guesses
-    accepted: tuple[int, ...] = ()  # guesses that came true, by their place among those of a work
-    saved_seconds: float = 0.0  # time that steps would have taken for these, less what the guesses' rows took
+    works: int = 0  # decoded sequences summed over steps
+    guessed: int = 0  # of these, sequences with draft tokens
+    proposed: int = 0  # draft tokens
+    accepted: tuple[int, ...] = ()  # accepted draft tokens, by position
+    saved_seconds: float = 0.0  # estimated time of the saved steps, less the time of verifying
 
     @property
     def accepted_tokens(self) -> int:
-        """Counts the guesses that came true."""
+        """Number of accepted draft tokens."""
         return sum(self.accepted)
 
     def since(self, earlier: "SpeculationCounts") -> "SpeculationCounts":
-        """Returns what was counted since an earlier look at the same worker."""
+        """Returns the counts since an earlier record of the same worker."""
         older = (*earlier.accepted, *[0] * len(self.accepted))
         return SpeculationCounts(
             self.works - earlier.works,
@@ -98,12 +98,12 @@ class SpeculationCounts(Struct, frozen=True):
 
     @property
     def step_tokens(self) -> float:
-        """Returns the tokens that a sequence had of a step, on average: 1 without guesses."""
+        """Mean tokens per sequence and step; 1 without draft tokens."""
         return 1 + self.accepted_tokens / self.works if self.works else 1.0
 
 
 class WorkerLoad(Struct, frozen=True):
-    """Tells how busy a worker is: sequences and blocks now, and totals since its start."""
+    """A worker's sequences and blocks now, and totals since its start."""
 
     running: int = 0
     waiting: int = 0
@@ -126,7 +126,7 @@ class WorkerLoad(Struct, frozen=True):
     speculation: SpeculationCounts = SpeculationCounts()
 
     def with_counts(self, waiting: int, handoffs: int, handoff_bytes: int, held: HeldBlocks) -> "WorkerLoad":
-        """Returns the same with what only the worker's role knows."""
+        """Returns a copy with the counts of the worker's role."""
         return structs.replace(
             self,
             waiting=waiting,
@@ -138,44 +138,44 @@ class WorkerLoad(Struct, frozen=True):
 
 
 class KVLink(Struct, frozen=True):
-    """Tells how KV passes between a worker and one of the other role."""
+    """How KV passes between a worker and one of the other role."""
 
     peer: str  # epoch of the other worker
     transport: Transport
     sealed: bool
     codec: Codec
-    bytes_per_second: float = 0.0  # that went through, while something was to be sent; 0: not measured
+    bytes_per_second: float = 0.0  # while something was to be sent; 0: not measured
 
 
 class UnreachedPeer(Struct, frozen=True):
-    """Names a worker of the other role that cannot be connected to, and where."""
+    """A worker of the other role that cannot be connected to."""
 
-    peer: str  # its epoch
-    address: str  # endpoint of its handoffs, or of its payloads
+    peer: str  # epoch
+    address: str  # handoff or payload endpoint
 
 
 class Memory(Struct, frozen=True):
-    """Tells what a worker's memory is for, how much fits in, in bytes and tokens, and which rates it measured."""
+    """A worker's memory in bytes and tokens, and its measured rates."""
 
     weights_bytes: int = 0
-    kv_pool_bytes: int = 0  # the null block included
+    kv_pool_bytes: int = 0  # includes the null block
     host_tier_bytes: int = 0
     token_bytes: int = 0  # bytes of KV for each token
-    tokens: int = 0  # tokens that the pool holds
-    sequences: int = 0  # sequences of max_model_len tokens that the pool holds
+    tokens: int = 0  # capacity of the pool
+    sequences: int = 0  # of max_model_len tokens, in the pool
     prompt_tokens_per_second: float = 0.0
     host_bytes_per_second: float = 0.0  # between the pool and the host tier
 
 
 class WorkerRecord(Struct, frozen=True):
-    """Describes one life of a worker; its heartbeat renews it."""
+    """One life of a worker, renewed by its heartbeat."""
 
     epoch: str
     role: Role
     address: str  # endpoint of its control socket
     handoff_address: str  # endpoint where a decode worker takes handoffs; empty for a prefill worker
     model: str
-    fingerprint: str  # `KVSpec.fingerprint`: equal if blocks pass as they are
+    fingerprint: str  # `KVSpec.fingerprint`: equal if blocks can be copied
     content: str  # `KVSpec.content`: equal if blocks can be converted
     block_tokens: int
     max_model_len: int
@@ -185,17 +185,17 @@ class WorkerRecord(Struct, frozen=True):
     draining: bool = False
     load: WorkerLoad = WorkerLoad()
     memory: Memory = Memory()
-    quantization: Quantization = "none"  # what was asked for, else the form of most of the checkpoint's weights
-    kv_dtype: str = ""  # number format of its KV; what is quantized passes only between workers whose formats are equal
+    quantization: Quantization = "none"  # as asked for, else the kind of most of the checkpoint's weights
+    kv_dtype: str = ""  # number format; quantized KV passes only between workers of equal formats
     links: list[KVLink] = []  # links over which KV can pass now, or has passed
     unreached: tuple[UnreachedPeer, ...] = ()
     place: Place = Place()
     adapters: tuple[HeldAdapter, ...] = ()
-    adapter_list: int = 0  # number of the list (`infra/redis/adapter_list.py`) that it has followed
+    adapter_list: int = 0  # number of the adapter list (`infra/redis/adapter_list.py`) that it has applied
 
 
 class RequestRecord(Struct, frozen=True):
-    """Describes a request in progress: the state of its least advanced sample, and the tokens of all."""
+    """A request in progress: the state of its least advanced sample, and the tokens of all samples."""
 
     request: str
     state: State
@@ -204,33 +204,33 @@ class RequestRecord(Struct, frozen=True):
     output_tokens: int
     prefill_worker: str
     decode_worker: str
-    ahead: int = 0  # jobs of its gateway that stand before its own in line on its worker's stream
+    ahead: int = 0  # jobs of its gateway before its own on its worker's stream
 
 
 class GatewayRecord(Struct, frozen=True):
-    """Describes one life of a gateway, with its requests in progress."""
+    """One life of a gateway, with its requests in progress."""
 
     epoch: str
     url: str
     model: str
     started_at: float
-    objective: Objective = NO_OBJECTIVE  # limits of requests that bring none of their own
+    objective: Objective = NO_OBJECTIVE  # for requests without an objective of their own
     requests: list[RequestRecord] = []
-    adapters: list[str] = []  # digests of those that requests in progress use
-    group: str = ""  # name of the gateways that share its port, if it has siblings
-    in_progress: int = 0  # answers
-    waiting: int = 0  # requests in line at its gate
-    figures: str = ""  # … and what it has counted, in Prometheus' text format
-    standing: Standing = Standing()  # of the workers, as it sees them, and what comes to it
-    refused: dict[str, int] = {}  # requests answered with 429 or 503 since its start, by the error's code
+    adapters: list[str] = []  # digests used by requests in progress
+    group: str = ""  # name of the gateways that share its port, if any
+    in_progress: int = 0  # answers in progress
+    waiting: int = 0  # requests queued at its gate
+    figures: str = ""  # metrics in Prometheus' text format
+    standing: Standing = Standing()  # the load of the workers and the demand, as this gateway sees them
+    refused: dict[str, int] = {}  # requests answered with 429 or 503, by error code
 
 
 class FinishedRecord(Struct, frozen=True):
-    """Describes a request that ended, in milliseconds, bytes and tokens; `ended_at` is Redis server time.
+    """A request that ended, with times in ms; `ended_at` is Redis server time.
 
-    A request was refused if it was answered with 429 or 503 before its first token; then, or if it failed, `reason` is
-    the code of the error. TTFT and TPOT are those of the sample that was worst in each, so that a request is good
-    exactly if all of its samples are; tokens are those of all samples, the prompt counted once.
+    A request is refused if it was answered with 429 or 503 before its first token. `reason` is the error's code if it
+    was refused or failed. TTFT and TPOT are the worst of its samples, so a request is good exactly if all of its
+    samples are. Tokens are those of all samples, with the prompt counted once.
     """
 
     request: str
@@ -250,20 +250,20 @@ class FinishedRecord(Struct, frozen=True):
     cached_tokens: int
     prefill_worker: str
     decode_worker: str
-    attempts: int  # jobs: the first for all samples, and one for each that was tried again
-    good: bool  # it finished, and met its objective
+    attempts: int  # jobs: the first for all samples, and one for each retried sample
+    good: bool  # finished, and met its objective
     samples: int = 1
-    grant_ms: float = 0.0  # time that it waited for room on the decode worker
-    send_ms: float = 0.0  # time in which KV was ready to leave, or on its way, as far as either worker knows
-    exposed_ms: float = 0.0  # time of the handoff after the prompt was computed; see `messages.gateway.Stages`
+    grant_ms: float = 0.0  # time until the decode worker granted blocks
+    send_ms: float = 0.0  # time in which KV was ready to leave or under way, as far as either worker knows
+    exposed_ms: float = 0.0  # handoff time after the prompt was computed; see `messages.gateway.Stages`
     transport: Transport | Literal[""] = ""  # empty: no KV was moved
     sealed: bool = False
     codec: Codec = "none"
-    objective: Objective = NO_OBJECTIVE  # the limits that it was judged by: its own, its key's, or the gateway's
+    objective: Objective = NO_OBJECTIVE  # objective that `good` refers to: the request's, its key's, or the gateway's
 
 
 class StatsSample(Struct, frozen=True):
-    """Holds a worker's load at one moment."""
+    """A worker's load at one moment."""
 
     at: float
     epoch: str

@@ -1,11 +1,11 @@
-"""Keeps who is there: records with a time to live, renewed by a heartbeat, listed in one sorted set by expiry.
+"""Registry of workers and gateways in Redis: expiring records that heartbeats renew, indexed by expiry.
 
-A missing heartbeat is only suspicion: whoever cares asks the worker directly before it calls it dead. Whatever asks
-Redis raises `StoreUnavailable` where it is away.
+A missing heartbeat is only a suspicion: ask the worker before calling it dead. Functions raise `StoreUnavailable` if
+Redis is away.
 
-Everybody who reaches Redis may read a record, but only the deployment's services make one that a gateway believes: it
-is signed with a key from the secret, for the key that it stands at and with the number of its heartbeat, so that a
-record can neither be made up, nor moved, nor put back where a later one was seen.
+Every client of Redis can read a record, but gateways believe only signed ones. A signature is made with a key from the
+deployment's secret, for the record's key and heartbeat number, so a record cannot be forged, moved, or replaced by an
+earlier one.
 """
 
 import asyncio
@@ -21,14 +21,14 @@ from infra.redis.clients import Store
 from infra.redis.records import FinishedRecord, GatewayRecord, StatsSample, WorkerRecord
 from infra.redis.store import KEY_PREFIX, answered
 
-HEARTBEAT_S = 1.0  # s between heartbeats
-TTL_MS = 5_000  # ms that a record lives
+HEARTBEAT_S = 1.0
+TTL_MS = 5_000  # of a record
 FINISHED_KEY = f"{KEY_PREFIX}finished"
 STATS_KEY = f"{KEY_PREFIX}stats"
-MAX_FINISHED = 10_000  # entries, about
-MAX_STATS = 20_000  # entries, about
-MAX_RECORDS = 4096  # records of a kind that are read at once: whoever fills Redis with more does not stop the reader
-RECORDS_PER_TURN = 32  # that are checked and decoded in one turn of the event loop, in some 0.3 ms
+MAX_FINISHED = 10_000  # approximate length of the stream
+MAX_STATS = 20_000  # approximate length of the stream
+MAX_RECORDS = 4096  # read at once, of a kind; bounds the work if Redis is filled with others
+RECORDS_PER_TURN = 32  # checked and decoded in one turn of the event loop, about 0.3 ms
 RECORD_PURPOSE = "registry records"
 
 Record = WorkerRecord | GatewayRecord
@@ -36,38 +36,38 @@ RecordType = TypeVar("RecordType", WorkerRecord, GatewayRecord)
 
 
 class Published(Struct, frozen=True):
-    """Is what stands at a record's key, as JSON."""
+    """The JSON at a record's key."""
 
     record: msgspec.Raw
-    beat: int  # larger at each heartbeat of a life
+    beat: int  # grows with each heartbeat
     signature: str
 
 
 class SignedRecord(NamedTuple, Generic[RecordType]):
-    """Holds a record that one of the deployment's services has signed, and the number of its heartbeat."""
+    """A record signed by one of the deployment's services, and its heartbeat number."""
 
     record: RecordType
     beat: int
 
 
 def kind_of(record: type[WorkerRecord] | type[GatewayRecord]) -> str:
-    """Returns the word for a record's kind in its keys."""
+    """Returns the word for a record's kind in keys."""
     return "worker" if record is WorkerRecord else "gateway"
 
 
 def index_key(kind: str) -> str:
-    """Returns the key of the sorted set of epochs by expiry, ms of the server's clock."""
+    """Returns the key of the sorted set of epochs by expiry, ms of server time."""
     return f"{KEY_PREFIX}{{{kind}}}"
 
 
 def record_key(kind: str, epoch: str) -> str:
-    """Returns the key of one life's record."""
+    """Returns the key of a record."""
     return f"{KEY_PREFIX}{{{kind}}}:{epoch}"
 
 
 @answered()
 async def publish(store: Store, signer: Signer, record: Record, now: float) -> None:
-    """Writes or renews a record. `now` is the server's time in seconds."""
+    """Writes or renews a record. `now`: server time, s."""
     kind = kind_of(type(record))
     key, body, beat = record_key(kind, record.epoch), msgspec.json.encode(record), time.monotonic_ns()
     published = Published(msgspec.Raw(body), beat, signer.sign(body, _place(key, beat)))
@@ -80,7 +80,6 @@ async def publish(store: Store, signer: Signer, record: Record, now: float) -> N
 
 @answered()
 async def withdraw(store: Store, record: Record) -> None:
-    """Removes a record at a clean exit."""
     kind = kind_of(type(record))
     async with store.pipeline(transaction=True) as pipe:
         pipe.delete(record_key(kind, record.epoch))
@@ -92,9 +91,10 @@ async def withdraw(store: Store, record: Record) -> None:
 async def listed(
     store: Store, signer: Signer, record: type[RecordType], refused: Callable[[str], None] = lambda key: None
 ) -> list[SignedRecord[RecordType]]:
-    """Returns the records whose heartbeat is not overdue; those of other versions are left out.
+    """Returns the records whose heartbeat is not overdue.
 
-    So are those that nobody with this deployment's secret has signed for where they stand; `refused` gets their keys.
+    Skips records of other versions, and records without a valid signature for their key, with whose keys `refused` is
+    called.
     """
     kind = kind_of(record)
     members: list[bytes] = await store.zrange(index_key(kind), 0, MAX_RECORDS - 1)  # type: ignore[assignment]
@@ -119,9 +119,9 @@ async def listed(
 
 
 def read_unchecked(body: bytes, record: type[RecordType]) -> RecordType | None:
-    """Reads what stands at a record's key, for people; None where another version wrote something else.
+    """Reads a record's JSON without checking its signature; None if it is of another version.
 
-    Whoever can write to Redis may have made it up.
+    Any client that can write to Redis may have made it.
     """
     try:
         return msgspec.json.decode(msgspec.json.decode(body, type=Published).record, type=record)
@@ -135,7 +135,7 @@ def _place(key: str, beat: int) -> str:
 
 @answered()
 async def add_finished(store: Store, records: list[FinishedRecord]) -> None:
-    """Appends records to the capped stream of requests that ended."""
+    """Appends records to the capped stream of ended requests."""
     async with store.pipeline(transaction=False) as pipe:
         for record in records:
             pipe.xadd(FINISHED_KEY, {b"json": msgspec.json.encode(record)}, maxlen=MAX_FINISHED, approximate=True)

@@ -1,6 +1,6 @@
-"""Asks Redis: one place for what is said and raised when Redis is away, and for its clock.
+"""Errors and log lines for Redis outages, and the Redis server's clock.
 
-Nothing outside this room catches what the Redis client raises: whatever asks Redis in here raises `StoreUnavailable`.
+Functions of `infra/redis` raise `StoreUnavailable` in place of the Redis client's errors.
 """
 
 import asyncio
@@ -18,25 +18,25 @@ from infra.redis.clients import Store, redacted
 from infra.redis.clock_offset import ClockOffset
 
 KEY_PREFIX = "baton:"
-STORE_TIMEOUT_S = 3.0  # s that one question to Redis may take in all, retries included
-SLOW_TRIP_S = 0.1  # s; a round trip this long says too little about the server's clock
-RETRY_S = 0.25  # s between two questions of a start that waits for Redis
+STORE_TIMEOUT_S = 3.0  # for one operation, retries included
+SLOW_TRIP_S = 0.1  # a longer round trip says too little about the server's clock
+RETRY_S = 0.25  # between two attempts of a start that waits for Redis
 WAITING_STAGE = "waiting for Redis"
-OUTAGE_LINE_S = 60.0  # s between two lines of the log that tell of one outage
+OUTAGE_LINE_S = 60.0  # between two log lines about one outage
 MIN_REDIS_VERSION = (6, 2)  # the first version with XADD NOMKSTREAM
 REFUSAL_ERRORS = (redis.AuthenticationError, AuthorizationError, NoPermissionError)
 NO_DATABASE = "DB index is out of range"
-NO_SENTINEL = " : <"  # behind it, redis-py shows its objects
+NO_SENTINEL = " : <"  # redis-py prints its objects after this text
 Answer = TypeVar("Answer")
 
 
 @asynccontextmanager
 async def answered(seconds: float = STORE_TIMEOUT_S) -> AsyncIterator[None]:
-    """Allows what asks Redis inside `seconds` in all.
+    """Limits the Redis operations inside to `seconds` in all.
 
-    Raises `StoreUnavailable` where no answer, or an error, came; `StoreRefused` where these settings are the reason.
-    A cancellation that comes inside is raised here at the latest: up to Python 3.11 `asyncio.wait_for`, under which the
-    Redis client sends its commands, swallows a cancellation at the moment when the command has been sent.
+    Raises `StoreUnavailable` for an error or no answer, `StoreRefused` if the settings are the reason. A cancellation
+    that comes inside is raised here at the latest: up to Python 3.11 `asyncio.wait_for`, which the Redis client uses,
+    swallows a cancellation at the moment when the command has been sent.
     """
     task = asyncio.current_task()
     assert task is not None, "Redis is asked by a task"
@@ -45,7 +45,7 @@ async def answered(seconds: float = STORE_TIMEOUT_S) -> AsyncIterator[None]:
         async with asyncio.timeout(seconds):
             yield
     except (redis.RedisError, RedisClusterException, OSError, TimeoutError) as error:
-        cause = error.__cause__  # redis-py wraps what a server says to a new connection
+        cause = error.__cause__  # redis-py wraps a server's error on a new connection
         first = cause if isinstance(cause, redis.RedisError) else error
         why = str(first).partition(NO_SENTINEL)[0] or type(first).__name__
         if isinstance(first, REFUSAL_ERRORS) or NO_DATABASE in why:
@@ -58,10 +58,10 @@ async def answered(seconds: float = STORE_TIMEOUT_S) -> AsyncIterator[None]:
 
 
 class Outage:
-    """Says in the log that Redis is away, at once and then once a minute, and when it is back."""
+    """Logs an outage of Redis at once, then once a minute, and its end."""
 
     def __init__(self, log: logging.Logger, meanwhile: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begins with Redis there. `meanwhile` says what does not happen while it is away, as part of a sentence."""
+        """`meanwhile` says, as part of a sentence, what stops during an outage."""
         self._log = log
         self._meanwhile = meanwhile
         self._clock = clock
@@ -69,7 +69,7 @@ class Outage:
         self.lasts = False
 
     def begins(self, error: StoreUnavailable) -> None:
-        """Notes that Redis did not answer, now or still."""
+        """Notes a failed operation."""
         now = self._clock()
         if not self.lasts:
             self._began = self._said = now
@@ -80,14 +80,14 @@ class Outage:
         self.lasts = True
 
     def ends(self) -> None:
-        """Notes that Redis has answered."""
+        """Notes a successful operation."""
         if self.lasts:
             self._log.warning("Redis is back")
         self.lasts = False
 
 
 async def check(store: Store, url: str) -> None:
-    """Raises `StoreUnavailable` in one sentence if the server does not answer, `StoreRefused` if it cannot be used."""
+    """Raises `StoreUnavailable` if the server does not answer, `StoreRefused` if it cannot be used."""
     try:
         async with answered():
             info = await store.info("server")
@@ -103,9 +103,9 @@ async def check(store: Store, url: str) -> None:
 async def until_answered(
     ask: Callable[[], Awaitable[Answer]], outage: Outage, report: Callable[[str], None] = lambda stage: None
 ) -> Answer:
-    """Asks until Redis answers, and returns what it says: what a start has done so far is worth more than the wait.
+    """Calls `ask` until Redis answers, and returns the answer, so that a start's work is not lost.
 
-    `report` is told the stage of the start while Redis is away. Raises `StoreRefused`: time does not mend a setting.
+    `report` gets the stage of the start during an outage. Raises `StoreRefused`, since waiting mends no setting.
     """
     while True:
         try:
@@ -122,19 +122,19 @@ async def until_answered(
 
 
 class ServerClock:
-    """Tells the Redis server's time, in which what is written to Redis is dated, and a count of it that never jumps.
+    """The Redis server's time, and a local count of it that never jumps.
 
-    `now` is that count, for everything in this process: it begins with the server's time and goes on with the local
-    monotonic clock, whatever becomes of the server's. What comes from Redis is brought over by `taken_over`.
+    `now` is the local count: it starts at the server's time and follows the monotonic clock. `taken_over` converts
+    times from Redis into it.
     """
 
     def __init__(self) -> None:
-        self._first = time.time() - time.monotonic()  # s, the offset that `now` counts with
-        self._offset: ClockOffset | None = None  # None until it was measured
+        self._first = time.time() - time.monotonic()  # s, offset of `now` from the monotonic clock
+        self._offset: ClockOffset | None = None  # None until measured
 
     @answered()
     async def sync(self, store: Store) -> None:
-        """Measures the offset. Half of the round trip is its error, so only the first answer counts even if it is slow.
+        """Measures the offset. The error is half a round trip, so a slow answer counts only if it is the first.
 
         Raises `StoreUnavailable`.
         """
@@ -148,18 +148,18 @@ class ServerClock:
             self._offset.measured(offset, after)
 
     def now(self) -> float:
-        """Returns this process's count of the server's seconds since 1970: one that no setting of a clock moves."""
+        """Returns the local count of the server's seconds since 1970, which never jumps."""
         return time.monotonic() + self._first
 
     def server_now(self) -> float:
-        """Returns the server's seconds since 1970, for what others read."""
+        """Returns the server's seconds since 1970, for others to read."""
         return time.monotonic() + (self._offset.believed if self._offset is not None else self._first)
 
     def taken_over(self, since: float, deadline: float) -> tuple[float, float]:
-        """Converts two moments that another process dated, in the server's time, into our count.
+        """Converts two server times from another process into the local count.
 
-        Where the server's clock was set between their dating and now, it is not known how long ago `since` was. Then it
-        counts as now, and the deadline is as far from it as the other process said.
+        If the server's clock was set in between, the age of `since` is unknown. Then `since` counts as now, and the
+        deadline keeps its distance.
         """
         behind = self._first - (self._offset.believed if self._offset is not None else self._first)
         if not since <= self.server_now() < deadline:
@@ -167,9 +167,9 @@ class ServerClock:
         return since + behind, deadline + behind
 
     def local(self, at: float) -> float:
-        """Converts a moment of our count (s) into one of `time.monotonic`."""
+        """Converts a time of the local count (s) into `time.monotonic`."""
         return at - self._first
 
     def remaining_ms(self, deadline: float) -> float:
-        """Returns the ms until `deadline` (our count, s), negative when it has passed."""
+        """Returns the ms until `deadline` (local count, s), negative after it."""
         return (deadline - self.now()) * 1000

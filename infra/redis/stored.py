@@ -1,12 +1,11 @@
-"""Keeps bodies for tenants in Redis, sealed, for a while and within bounds, so that any process of ours finds them.
+"""Stores sealed bodies of tenants in Redis, for a limited time and within bounds, for all processes of a deployment.
 
-A body stands at a key of its own, which expires. Keys are made of hashes under a key from the secret, so that whoever
-reads Redis learns neither whose a body is nor how a client calls it, and a tenant who asks for another's finds none.
+Each body has its own key, which expires. Keys are keyed hashes, so that readers of Redis learn neither the tenant nor
+the client's name of a body, and a tenant cannot find another tenant's.
 
-What keeps the bounds are sorted sets by expiry, one of each tenant and one of all, with one member for each *piece*
-(4 KiB) of a body: their lengths are the sizes. Whoever adds a body removes the oldest while there are too many. To
-remove one twice does no harm, so nothing has to be counted, and nothing can be counted wrongly. What is added at the
-same moment by others may be there beyond the bounds until they have removed as much.
+Sorted sets by expiry, one per tenant and one of all bodies, bound the sizes: they have one member for each *piece* (4
+KiB) of a body, so their lengths are the sizes. After adding a body, the oldest are removed while a set is too long.
+Removing a body twice is harmless, so no counter can go wrong. Concurrent additions may exceed the bounds for a moment.
 """
 
 import hmac
@@ -22,31 +21,31 @@ from infra.redis.store import KEY_PREFIX, answered
 BODY_PURPOSE = "stored bodies"
 NAME_PURPOSE = "names of stored bodies"
 ALL_KEY = f"{KEY_PREFIX}{{stored}}"
-PIECE_BYTES = 4096  # bytes that a member of a sorted set stands for
-MAX_BODY_BYTES = 1 << 20  # bytes of one body: what is sealed in half a millisecond
-TENANT_DIVISOR = 4  # one tenant may keep this part of everything, and one body may be this part of a tenant's
+PIECE_BYTES = 4096  # that a member of a sorted set stands for
+MAX_BODY_BYTES = 1 << 20  # of one body; sealing it takes half a millisecond
+TENANT_DIVISOR = 4  # a tenant may use 1/4 of everything, a body 1/4 of a tenant's share
 log = logging.getLogger("baton.stored")
 
 
 class TenantStore:
-    """Keeps bodies by tenant and id. Whatever asks Redis raises `StoreUnavailable` where it is away."""
+    """Bodies by tenant and id. Methods raise `StoreUnavailable` if Redis is away."""
 
     def __init__(self, store: Store, secret: bytes, seconds: float, most: int) -> None:
-        """Keeps a body for `seconds` at most, and `most` bytes of all tenants; where either is 0, nothing."""
+        """Keeps a body for `seconds`, and `most` bytes in all; nothing if either is 0."""
         self._store = store
         self._sealer = Sealer(secret, BODY_PURPOSE)
         self._key = derive_key(secret, NAME_PURPOSE)
         self._ttl_ms = round(seconds * 1000)
         self._pieces = most // PIECE_BYTES
-        self.largest = min(MAX_BODY_BYTES, most // TENANT_DIVISOR**2)  # bytes of one body, sealed
+        self.largest = min(MAX_BODY_BYTES, most // TENANT_DIVISOR**2)  # of one sealed body
 
     @property
     def keeps(self) -> bool:
-        """Tells whether it keeps anything."""
+        """Whether anything is stored at all."""
         return self._ttl_ms > 0 and self._pieces > 0
 
     async def put(self, tenant: str, name: str, body: bytes, now: float) -> bool:
-        """Keeps a body; `now` is the server's time, s. Returns False if it keeps nothing, or nothing so large."""
+        """Stores a body; `now`: server time, s. Returns False if nothing is stored, or nothing of this size."""
         whose, key = self._keys(tenant, name)
         sealed = self._sealer.seal(body, key)
         if not self.keeps or len(sealed) > self.largest:
@@ -66,7 +65,7 @@ class TenantStore:
         return True
 
     async def get(self, tenant: str, name: str) -> bytes | None:
-        """Returns a tenant's body, or None if there is none, or no longer."""
+        """Returns a tenant's body, None if there is none."""
         _, key = self._keys(tenant, name)
         async with answered():
             sealed: Any = await self._store.get(key)
@@ -79,7 +78,7 @@ class TenantStore:
             return None
 
     async def delete(self, tenant: str, name: str) -> bool:
-        """Removes a tenant's body. Returns False if there is none."""
+        """Removes a tenant's body. Returns False if there was none."""
         _, key = self._keys(tenant, name)
         async with answered():
             size: int = await self._store.strlen(key)
@@ -88,7 +87,7 @@ class TenantStore:
         return size > 0
 
     async def _trim(self, index: str, pieces: int) -> None:
-        """Removes so many pieces, if any, of the oldest bodies that an index lists."""
+        """Removes the oldest bodies in an index that cover this many pieces."""
         if pieces <= 0:
             return
         async with answered():
@@ -97,7 +96,7 @@ class TenantStore:
         await self._remove((key, int(count)) for key, _, count in bodies)
 
     async def _remove(self, bodies: Iterable[tuple[str, int]]) -> None:
-        """Removes bodies, given by key and number of pieces, with all that lists them."""
+        """Removes bodies, given by key and number of pieces, with their index members."""
         async with answered(), self._store.pipeline(transaction=True) as pipe:
             for key, pieces in bodies:
                 pipe.delete(key)
@@ -106,7 +105,7 @@ class TenantStore:
             await pipe.execute()
 
     def _keys(self, tenant: str, name: str) -> tuple[str, str]:
-        """Returns the key of a tenant's sorted set, and that of one body."""
+        """Returns the keys of a tenant's sorted set and of a body."""
         whose = f"{ALL_KEY}:{self._hash(tenant)}"
         return whose, f"{whose}:{self._hash(tenant, name)}"
 
@@ -116,5 +115,5 @@ class TenantStore:
 
 
 def _members(key: str, pieces: int) -> list[str]:
-    """Returns what stands for a body in a sorted set. Each names their number, so that one tells of all."""
+    """Returns a body's members of a sorted set. Each names their number, so one member is enough to remove all."""
     return [f"{key}:{pieces}:{number}" for number in range(pieces)]
