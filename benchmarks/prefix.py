@@ -87,13 +87,7 @@ class Client:
 
     async def complete(self, prompt: list[int], output: int) -> Answer:
         """Asks for `output` greedy tokens, always so many. Raises `GatewayError` for anything but a whole answer."""
-        body = {
-            "model": self._model,
-            "prompt": prompt,
-            "max_tokens": output,
-            "temperature": 0,
-            "ignore_eos": True,
-        }
+        body = {"model": self._model, "prompt": prompt, "max_tokens": output, "temperature": 0, "ignore_eos": True}
         begin, first, text = time.perf_counter(), 0.0, ""
         async for chunk in stream(self._http, "/v1/completions", body):
             if chunk.text:

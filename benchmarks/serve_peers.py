@@ -83,12 +83,7 @@ def trials(
     url: str, config: ServeConfig, prompt_tokens: int, vocabulary: int, say: Callable[[str], None]
 ) -> Iterable[Trial]:
     slo = SLO(config.slo_ttft_ms, config.slo_tpot_ms)
-    fixed = LoadConfig(
-        url=url,
-        prompt_tokens=prompt_tokens,
-        max_tokens=config.output_tokens,
-        vocabulary=vocabulary,
-    )
+    fixed = LoadConfig(url=url, prompt_tokens=prompt_tokens, max_tokens=config.output_tokens, vocabulary=vocabulary)
 
     def load(rate: float, count: int, seed: int) -> Trial:
         given = msgspec.structs.replace(fixed, rate=rate, requests=count, seed=seed)

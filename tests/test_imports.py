@@ -33,6 +33,7 @@ ALLOWED: dict[str, set[str]] = {
     "launcher": {*BASE},
     "demo_model": set(),
 }
+ALLOWED["testing"] = {*BASE, "worker"}
 ALLOWED["benchmarks"] = set(ALLOWED)
 ALLOWED["tests"] = {*ALLOWED}
 
@@ -249,6 +250,10 @@ ROOMS: dict[str, dict[str, set[str]]] = {
             "status",
             "up",
         },
+    },
+    "testing": {
+        "worker_endpoint": set(),
+        "simulated_worker": {"worker_endpoint"},
     },
     "benchmarks": {
         "limits": set(),

@@ -13,15 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.engine.idle import KernelTime
-from benchmarks.engine.shaped import (
-    LEAST_SHARE,
-    MOST_IDLE,
-    MOST_OVER_FLOOR,
-    WATCHED,
-    Decoded,
-    Read,
-    Shaped,
-)
+from benchmarks.engine.shaped import LEAST_SHARE, MOST_IDLE, MOST_OVER_FLOOR, WATCHED, Decoded, Read, Shaped
 
 MOST_KERNELS, WIDEST_NAME = 10, 48
 """Lines of a table by kernel, and characters of a name: cuBLAS' names have hundreds."""

@@ -21,6 +21,7 @@ import redis
 
 from benchmarks.front.client import Seen
 from benchmarks.processes.children import child, end, last_line
+from benchmarks.processes.python_path import ROOT
 from contracts.errors import BatonError
 from infra.network.listening import http_url
 from infra.network.sealing import new_secret
@@ -32,7 +33,9 @@ from launcher.options import DEMO_MODEL
 
 HERE = Path(__file__).parent
 HOST = "127.0.0.1"
-WORKER = "simulated_worker.py"
+WORKER = Path("testing", "simulated_worker.py")
+FORMER_WORKER = Path("benchmarks", "front", "simulated_worker.py")
+"""Where older checkouts have it."""
 START_SECONDS = 120.0
 MODEL_NAME = "demo"
 LOOK_SECONDS = 0.05
@@ -161,11 +164,14 @@ def front(checkout: Path, shape: Shape) -> Iterator[Front]:
             stack.enter_context(child(words, directory / f"gateway-{number}.log", settings=settings))
             for number in range(shape.gateways)
         ]
-        own = checkout / "benchmarks" / "front" / WORKER  # it imports what that checkout has
+        # A worker that imports the modules of that checkout.
+        worker = next(
+            (checkout / each for each in (WORKER, FORMER_WORKER) if (checkout / each).exists()), ROOT / WORKER
+        )
         workers = []
         for number in range(shape.workers):
             phase = shape.pause * number / shape.workers
-            command = [sys.executable, str(own if own.exists() else HERE / WORKER), *shared, "--token", str(TOKEN)]
+            command = [sys.executable, str(worker), *shared, "--token", str(TOKEN)]
             command += ["--pause", str(shape.pause), "--phase", str(phase), "--made", str(directory / f"made-{number}")]
             log = directory / f"worker-{number}.log"
             workers.append(stack.enter_context(child(command, log, settings=settings)))

@@ -106,11 +106,7 @@ class Kernel:
         return Shape(self.make, arguments, target)
 
     def shapes(self, size: Size) -> list[Shape]:
-        listed: Mapping[Size, Sequence[Arguments]] = {
-            "full": self.full,
-            "tiny": self.tiny,
-            "compiled": self.compiled,
-        }
+        listed: Mapping[Size, Sequence[Arguments]] = {"full": self.full, "tiny": self.tiny, "compiled": self.compiled}
         return sorted((self.shape(**each) for each in listed[size]), key=lambda shape: shape.target is None)
 
 

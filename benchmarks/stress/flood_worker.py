@@ -24,8 +24,9 @@ from infra.config.worker import WorkerConfig
 from infra.network.addresses import Network
 from infra.network.sealing import load_secret
 from infra.network.sockets import try_send
-from infra.redis.records import HandoffCounts, KVLink, UnreachedPeer, WorkerLoad, WorkerRecord
+from infra.redis.records import HandoffCounts, KVLink, UnreachedPeer, WorkerLoad
 from infra.redis.store import ServerClock
+from testing.worker_endpoint import NO_HANDOFFS, fake_record
 from worker.busy_page import BusyPage
 from worker.engine_status import EngineStatus, PromptCounts
 from worker.events import Emit, Submit
@@ -39,7 +40,7 @@ BEHIND = 64  # steps that may wait for the I/O thread; then the loop waits for i
 class NoTransfer:
     """Stands where a role has its handoffs: nothing is handed off here."""
 
-    handoff_address = "tcp://127.0.0.1:1"
+    handoff_address = NO_HANDOFFS
 
     def handle(self, event: Any) -> None: ...
 
@@ -100,9 +101,8 @@ def main() -> int:
     def make_transfer(network: Network, tell: Any) -> NoTransfer:
         return NoTransfer()
 
-    io = IOThread(
-        life, record(life, options.model), load_secret(options.secret_file), make_transfer, torch.device("cpu")
-    )
+    described = fake_record("decode", life.epoch, options.model, handoff_address="")
+    io = IOThread(life, described, load_secret(options.secret_file), make_transfer, torch.device("cpu"))
     io.start()
     while not io.registered and not inbox.stopping:
         time.sleep(0.01)
@@ -161,23 +161,6 @@ def make_tokens(life: Life, pause: float, sent: Sent) -> None:
         running = {key: (index + 1, end) for key, (index, end) in running.items() if index + 1 < end}
         sent.made += len(emitted)
         life.outbox.post(Emit(emitted))
-
-
-def record(life: Life, model: str) -> WorkerRecord:
-    return WorkerRecord(
-        epoch=life.epoch,
-        role="decode",
-        address="",
-        handoff_address="",
-        model=model,
-        fingerprint="f" * 32,
-        content="c" * 32,
-        block_tokens=16,
-        max_model_len=1 << 20,
-        device="none",
-        dtype="fp32",
-        started_at=time.time(),
-    )
 
 
 if __name__ == "__main__":

@@ -12,11 +12,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import zmq.asyncio
-from msgspec import structs
-
 from contracts.errors import StoreUnavailable
-from contracts.ids import NO_TICKET, AttemptKey, SampleKey, new_epoch
+from contracts.ids import NO_TICKET, AttemptKey, SampleKey
 from contracts.messages.gateway import (
     Alive,
     Ask,
@@ -36,22 +33,13 @@ from contracts.messages.gateway import (
     Wanted,
     Way,
     Welcome,
-    decode_to_worker,
 )
 from contracts.messages.job import AnyJob, PrefillJob
 from contracts.messages.sampling import Finish
-from contracts.messages.wire import VERSION, encode
-from infra.network.bind_address import LOOPBACK_ADDRESS
-from infra.network.curve_keys import CurveKeys
-from infra.network.gatekeeper import Gatekeeper
-from infra.network.sealing import Sealer, Signer
-from infra.network.sockets import token_router, try_send
+from contracts.messages.wire import VERSION
 from infra.process.ending import end
-from infra.redis.clients import connect
-from infra.redis.queue import JOB_PURPOSE, JobQueue
 from infra.redis.records import KVLink, Role, WorkerLoad, WorkerRecord
-from infra.redis.registry import RECORD_PURPOSE as RECORDS
-from infra.redis.registry import publish
+from testing.worker_endpoint import WorkerEndpoint
 from tests.scores import scores_of
 from worker.gateways.bodies import REASON_NO_BODY, MissingPrompt, PromptBodies
 
@@ -99,7 +87,6 @@ class Peer:
         **faults: Any,
     ) -> None:
         self.role = role
-        self.epoch = new_epoch()
         self.faults = faults
         self.jobs: list[AnyJob] = []
         self.cancels: list[Cancel] = []
@@ -111,69 +98,55 @@ class Peer:
         self.taken = NO_TICKET
         self.pieces: list[Piece] = []
         self.decoders: dict[str, Peer] = {}
-        self._redis, self._secret, self._model, self._answer = redis, secret, model, answer
+        fields = {"max_model_len": faults.get("max_model_len", 4096), "device": "test"}
+        if "fingerprint" in faults:
+            fields |= {"fingerprint": faults["fingerprint"], "content": faults["fingerprint"]}
+        self._endpoint = WorkerEndpoint(role, redis, secret, model, **fields)
+        self.epoch = self._endpoint.epoch
+        self._answer = answer
         self._dead: dict[SampleKey, int] = {}
         self._bodies = PromptBodies()
-        self._gateways: dict[str, bytes] = {}
         self._tasks: list[asyncio.Task[Any]] = []
-        self._open = contextlib.AsyncExitStack()
 
     async def start(self) -> "Peer":
         """Binds, registers, and serves."""
-        keys = CurveKeys.of(self._secret)
-        self._context = zmq.asyncio.Context()
-        self._gatekeeper = Gatekeeper(self._context, keys)
-        self._socket, address = token_router(self._context, LOOPBACK_ADDRESS, keys)
-        self._store = connect(self._redis)
-        self._queue = JobQueue(self._store, Sealer(self._secret, JOB_PURPOSE), self.epoch)
-        await self._queue.open()
-        self.record = WorkerRecord(
-            epoch=self.epoch,
-            role=self.role,
-            address=address,
-            handoff_address="tcp://127.0.0.1:1" if self.role == "decode" else "",
-            model=self._model,
-            fingerprint=self.faults.get("fingerprint", "f" * 32),
-            content=self.faults.get("fingerprint", "c" * 32),
-            block_tokens=16,
-            max_model_len=self.faults.get("max_model_len", 4096),
-            device="test",
-            dtype="fp32",
-            started_at=time.time(),
-        )
+        await self._endpoint.open()
         await self.beat()
         self._tasks = [asyncio.create_task(work()) for work in (self._serve, self._take, self._beats)]
         return self
 
+    @property
+    def record(self) -> WorkerRecord:
+        return self._endpoint.record
+
+    @record.setter
+    def record(self, record: WorkerRecord) -> None:
+        self._endpoint.record = record
+
     async def beat(self) -> None:
         """Renews its record."""
-        self.record = structs.replace(self.record, load=self.load, links=self.links)
-        await self._queue.refresh()
-        await publish(self._store, Signer(self._secret, RECORDS), self.record, time.time())
+        await self._endpoint.beat(load=self.load, links=self.links)
 
     async def leave(self) -> None:
         """Takes no job any more and removes its stream, as at the end of a drain; its record has not expired yet."""
         await end(self._tasks[1:])
-        await self._queue.close()
-        self.taken = self._queue.taken
+        await self._endpoint.queue.close()
+        self.taken = self._endpoint.queue.taken
 
     async def die(self) -> None:
         """At once, without a word."""
         await end(self._tasks)
         self._tasks = []
-        await self._gatekeeper.close()
-        self._socket.close(0)
-        self._context.term()
-        await self._store.aclose()
+        await self._endpoint.close()
 
     async def say(self, gateway: str, message: FromWorker) -> None:
         """To one gateway."""
-        if gateway in self._gateways:
-            await try_send(self._socket, [self._gateways[gateway], encode(message)])
+        assert gateway == message.receiver
+        await self._endpoint.send(message)
 
     def heard_from(self) -> list[str]:
         """The gateways that said Hello."""
-        return list(self._gateways)
+        return list(self._endpoint.gateways)
 
     async def _beats(self) -> None:
         while True:
@@ -183,15 +156,13 @@ class Peer:
 
     async def _serve(self) -> None:
         while True:
-            identity, data = await self._socket.recv_multipart()
-            message = decode_to_worker(data)
+            message = await self._endpoint.receive()
             if self.faults.get("frozen"):
                 continue
             assert message.receiver == self.epoch
             ends: dict[str, Any] = {"sender": self.epoch, "receiver": message.sender}
             match message:
                 case Hello():
-                    self._gateways[message.sender] = identity
                     await self.say(message.sender, Welcome(**ends, version=self.faults.get("version", VERSION)))
                 case Ping(number=number):
                     pong = Pong(
@@ -254,7 +225,7 @@ class Peer:
                 continue
             jobs: list[AnyJob] = []
             try:
-                jobs = await self._queue.take(64, 500)
+                jobs = await self._endpoint.queue.take(64, 500)
             except StoreUnavailable:
                 await asyncio.sleep(STEP)
             for job in jobs:
@@ -276,7 +247,7 @@ class Peer:
                 else:
                     self._bodies.add(job)
                     await self._want()
-            self.taken = self._queue.taken
+            self.taken = self._endpoint.queue.taken
 
     async def _want(self) -> None:
         for job, first in self._bodies.due(time.monotonic()):

@@ -20,10 +20,7 @@ WEIGHTS: dict[str, dict[str, Any]] = {
     "int4": {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": GROUP},
     "int8": {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"},
 }
-INPUTS = {
-    "int4": None,
-    "int8": {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True},
-}
+INPUTS = {"int4": None, "int8": {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True}}
 FORMATS = {"int4": "pack-quantized", "int8": "int-quantized"}
 
 

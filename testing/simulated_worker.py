@@ -1,7 +1,7 @@
 """Answers as a decode worker does, over the real queue, sockets and ledger, with an engine that makes tokens up.
 
-`benchmarks.front` starts it with the modules of the checkout that is measured, so it imports no other module of its own
-room. Each sequence gets one token a step. On SIGTERM it writes when each token of each request was made.
+`benchmarks.front` starts it as a file, with the modules of the checkout that is measured. Each sequence gets one token
+a step. On SIGTERM it writes when each token of each request was made.
 """
 
 import argparse
@@ -13,9 +13,8 @@ from typing import Any
 
 import msgspec
 import uvloop
-import zmq.asyncio
 
-from contracts.ids import AttemptKey, new_epoch
+from contracts.ids import AttemptKey
 from contracts.messages.gateway import (
     Alive,
     Ask,
@@ -34,79 +33,45 @@ from contracts.messages.gateway import (
     Tokens,
     Wanted,
     Welcome,
-    decode_to_worker,
 )
 from contracts.messages.job import AnyJob
-from contracts.messages.wire import encode
-from infra.network.bind_address import LOOPBACK_ADDRESS
-from infra.network.curve_keys import CurveKeys
-from infra.network.gatekeeper import Gatekeeper
-from infra.network.sealing import Sealer, Signer, load_secret
-from infra.network.sockets import send_now, token_router
-from infra.redis.clients import connect
-from infra.redis.queue import JOB_PURPOSE, JobQueue
-from infra.redis.records import WorkerLoad, WorkerRecord
-from infra.redis.registry import RECORD_PURPOSE as RECORDS
-from infra.redis.registry import publish
+from infra.network.sealing import load_secret
+from infra.redis.records import WorkerLoad
+from testing.worker_endpoint import WorkerEndpoint
 from worker.gateways.bodies import MissingPrompt, PromptBodies
 from worker.gateways.ledger import AttemptArrival, Ledger
 
-MOST = 256  # tokens in one message, as a worker's
-RETRY = 0.002  # s after which a gateway is tried again whose queue was full
-BEAT = 1.0  # s
-WAIT_MS = 500  # ms that one look for jobs waits
+MAX_MESSAGE_TOKENS = 256  # as a worker's
+FULL_QUEUE_RETRY_S = 0.002
+HEARTBEAT_S = 1.0
+JOB_WAIT_MS = 500
 
 
-class Worker:
-    """Serves one life of a worker whose steps begin `phase` s after whole multiples of `pause` s."""
+class SimulatedWorker:
+    """One life of a worker whose steps begin `phase` s after whole multiples of `pause` s."""
 
     def __init__(self, redis: str, secret: bytes, model: str, token: int, pause: float, phase: float) -> None:
-        self._epoch = new_epoch()
         self._token, self._pause, self._phase = token, pause, phase
-        keys = CurveKeys.of(secret)
-        self._context = zmq.asyncio.Context()
-        self._gatekeeper = Gatekeeper(self._context, keys)
-        self._socket, address = token_router(self._context, LOOPBACK_ADDRESS, keys)
-        self._store = connect(redis)
-        self._signer = Signer(secret, RECORDS)
-        self._queue = JobQueue(self._store, Sealer(secret, JOB_PURPOSE), self._epoch)
+        self._endpoint = WorkerEndpoint("decode", redis, secret, model, load=WorkerLoad(blocks_total=1 << 20))
         self._ledger = Ledger()
         self._bodies = PromptBodies()
-        self._gateways: dict[str, bytes] = {}
         self._running: dict[AttemptKey, tuple[int, int]] = {}  # next output index, and the end
         self._waiting: set[str] = set()  # gateways whose queue was full
         self.made: dict[str, list[float]] = {}  # when each token was made, monotonic s, by request
-        self._record = WorkerRecord(
-            epoch=self._epoch,
-            role="decode",
-            address=address,
-            handoff_address="tcp://127.0.0.1:1",
-            model=model,
-            fingerprint="f" * 32,
-            content="c" * 32,
-            block_tokens=16,
-            max_model_len=1 << 20,
-            device="none",
-            dtype="fp32",
-            started_at=time.time(),
-            load=WorkerLoad(blocks_total=1 << 20),
-        )
 
     async def run(self) -> None:
-        await self._queue.open()
+        await self._endpoint.open()
         await asyncio.gather(self._beat(), self._take(), self._listen(), self._step())
 
     async def _beat(self) -> None:
         while True:
-            await publish(self._store, self._signer, self._record, time.time())
-            await self._queue.refresh()
-            await asyncio.sleep(BEAT)
+            await self._endpoint.beat()
+            await asyncio.sleep(HEARTBEAT_S)
 
     async def _take(self) -> None:
         while True:
-            for job in await self._queue.take(64, WAIT_MS):
+            for job in await self._endpoint.queue.take(64, JOB_WAIT_MS):
                 self._begin(job)
-            self._taken = self._queue.taken
 
     def _begin(self, job: AnyJob) -> None:
         self._say(job.sender, Started, request=job.request, attempt=job.attempt, samples=job.samples)
@@ -141,14 +106,14 @@ class Worker:
 
     async def _listen(self) -> None:
         while True:
-            identity, data = await self._socket.recv_multipart()
-            message = decode_to_worker(data)
+            message = await self._endpoint.receive()
             match message:
                 case Hello():
-                    self._gateways[message.sender] = identity
                     self._say(message.sender, Welcome)
                 case Ping(number=number):
-                    self._say(message.sender, Pong, number=number, steps=0, step_due_ms=0.0, taken=self._queue.taken)
+                    self._say(
+                        message.sender, Pong, number=number, steps=0, step_due_ms=0.0, taken=self._endpoint.queue.taken
+                    )
                 case Cancel(key=key):
                     living = self._ledger.cancel(key, time.time())
                     self._running.pop(key, None)
@@ -197,24 +162,21 @@ class Worker:
 
     def _send(self, gateway: str) -> None:
         self._waiting.discard(gateway)
-        while emitted := self._ledger.owed(gateway, MOST):
+        while emitted := self._ledger.owed(gateway, MAX_MESSAGE_TOKENS):
             if not self._say(gateway, Tokens, emitted=emitted):
                 if gateway not in self._waiting:
                     self._waiting.add(gateway)
-                    asyncio.get_running_loop().call_later(RETRY, self._send, gateway)
+                    asyncio.get_running_loop().call_later(FULL_QUEUE_RETRY_S, self._send, gateway)
                 return
             self._ledger.sent(emitted)
 
     def _say(self, gateway: str, kind: type[FromWorker], **fields: Any) -> bool:
-        if gateway not in self._gateways:
-            return False
-        message = kind(sender=self._epoch, receiver=gateway, **fields)
-        return send_now(self._socket, [self._gateways[gateway], encode(message)])
+        return self._endpoint.send_now(kind(sender=self._endpoint.epoch, receiver=gateway, **fields))
 
 
 async def serve(options: argparse.Namespace) -> None:
     secret = load_secret(str(options.secret_file))
-    worker = Worker(options.redis, secret, options.model, options.token, options.pause, options.phase)
+    worker = SimulatedWorker(options.redis, secret, options.model, options.token, options.pause, options.phase)
     running = asyncio.ensure_future(worker.run())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
     try:
