@@ -1,49 +1,50 @@
-"""Tells what a worker has before it, and predicts when a prompt that comes now has its first token."""
+"""What a worker has accepted and not finished, as it reports it to gateways: queued prompts and running decodes."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from math import ceil
 from typing import NamedTuple
 from zlib import crc32
 
 from msgspec import Struct, structs
 
-from pricing.steps import StepCosts, pairs_of
+from pricing.steps import pairs_of
 
-MOST_TENANTS = 32
-"""Tenants that are told apart in what waits; what others have there counts as if it came before everybody's."""
+MAX_TENANTS_TOLD = 32
+"""Tenants that a backlog names; the tokens of further tenants count as if they came before every prompt."""
+LENGTH_CLASSES = 24
+"""Number of length classes: class n holds prompts with 2^(n-1) to 2^n - 1 tokens to compute."""
 
 
 class Owner(NamedTuple):
-    """Tells whose a prompt is."""
+    """Tenant of a prompt."""
 
-    tenant: int = 0  # a short hash of the tenant's name, which figures need not show
-    weight: float = 1.0  # of the tenant, beside others
+    tenant: int = 0  # short hash of the tenant's name, so that figures need not show the name
+    weight: float = 1.0  # its share of the service relative to other tenants
 
 
 def owner_of(tenant: str, weight: float) -> Owner:
-    """Returns the owner of a tenant's prompts; that two tenants are taken for one costs a guess and nothing else."""
+    """Returns the owner of a tenant's prompts. A hash collision makes a prediction worse and changes nothing else."""
     return Owner(crc32(tenant.encode()), weight)
 
 
-class Share(Struct, frozen=True):
-    """Holds what of a backlog is one tenant's."""
+class TenantTokens(Struct, frozen=True):
+    """Part of a backlog that belongs to one tenant."""
 
     owner: Owner
     tokens: int
 
 
-def shares_of(tokens: Mapping[Owner, int]) -> tuple[Share, ...]:
-    """Returns the shares of those tenants that have most."""
-    largest = Counter(tokens).most_common(MOST_TENANTS)
-    return tuple([Share(owner, tokens) for owner, tokens in largest if tokens > 0])
+def largest_tenants(tokens: Mapping[Owner, int]) -> tuple[TenantTokens, ...]:
+    """Returns the `MAX_TENANTS_TOLD` tenants with most tokens."""
+    largest = Counter(tokens).most_common(MAX_TENANTS_TOLD)
+    return tuple([TenantTokens(owner, tokens) for owner, tokens in largest if tokens > 0])
 
 
-def tokens_before(tokens: int, owner: Owner, shares: Iterable[Share], all_tokens: int) -> float:
-    """Returns how many of the `all_tokens` that wait are computed before a prompt of `tokens` more ends.
+def tokens_before(tokens: int, owner: Owner, shares: Iterable[TenantTokens], all_tokens: int) -> float:
+    """Returns how many of `all_tokens` queued tokens are computed before a new prompt of `tokens` tokens ends.
 
-    Tenants take turns by weight: until then each of them has got as many as this one, by its weight, or all that it
-    has. What is in no share comes before everybody.
+    Tenants take turns by weight: until the prompt ends, each other tenant has got as many tokens as the owner, in
+    proportion to their weights, or all that it has queued. Tokens that are in no share come first.
     """
     others = [share for share in shares if share.owner.tenant != owner.tenant]
     own = all_tokens - sum(share.tokens for share in others)
@@ -51,62 +52,56 @@ def tokens_before(tokens: int, owner: Owner, shares: Iterable[Share], all_tokens
     return own + sum(min(share.tokens, until * share.owner.weight) for share in others)
 
 
-LENGTHS = 24
-"""Lengths that are told apart: prompts of 2^(n-1) to 2^n - 1 tokens that are to be computed have length n."""
+def length_class(tokens: int) -> int:
+    """Returns the length class of a prompt with so many tokens to compute."""
+    return min(tokens.bit_length(), LENGTH_CLASSES - 1)
 
 
-def length_of(tokens: int) -> int:
-    """Returns the length of a prompt, by what is to be computed of it."""
-    return min(tokens.bit_length(), LENGTHS - 1)
-
-
-class Ahead(NamedTuple):
-    """Describes a prompt that is to be computed."""
+class PromptWork(NamedTuple):
+    """Prompt that is to be computed."""
 
     tokens: int
-    start: int = 0  # tokens before those, whose KV is there
+    start: int = 0  # tokens before these, whose KV is present
     owner: Owner = Owner()
+
+    @property
+    def pairs(self) -> float:
+        """Pairs of a computed token and a token that it attends to."""
+        return pairs_of(self.start, self.tokens)
 
 
 class Backlog(Struct, frozen=True):
-    """Holds what a worker has taken and not done yet, and its room, as they were `age_ms` milliseconds ago."""
+    """Unfinished work and free memory of a worker, as they were `age_ms` milliseconds before the report."""
 
-    prompts: int = 0  # that are not computed to their end
-    tokens: int = 0  # of these prompts that are still to be computed
-    pairs: float = 0.0  # of such a token and one that it attends to
-    sequences: int = 0  # that decode
-    context: int = 0  # tokens of those
-    free_blocks: int = 0  # that may be taken, in the KV group that has fewest
-    reserved_blocks: int = 0  # taken for KV that is on its way here
-    step_ms: float = 0.0  # what a step takes, as a moving average
+    prompts: int = 0  # prompts that are not fully computed
+    tokens: int = 0  # tokens of these prompts that are still to be computed
+    pairs: float = 0.0  # pairs of such a token and a token that it attends to
+    sequences: int = 0  # sequences that decode
+    context: int = 0  # tokens of these sequences
+    free_blocks: int = 0  # KV blocks that can be allocated, in the KV group that has fewest
+    step_ms: float = 0.0  # duration of a step, moving average
     age_ms: float = 0.0
-    shares: tuple[Share, ...] = ()  # of its tokens, by tenant
-    lengths: tuple[int, ...] = (0,) * LENGTHS  # of its tokens, by the length of their prompts
+    shares: tuple[TenantTokens, ...] = ()  # `tokens` by tenant
+    lengths: tuple[int, ...] = (0,) * LENGTH_CLASSES  # `tokens` by length class of their prompts
 
-    def and_prompt(self, tokens: int, start: int) -> "Backlog":
-        """Returns the same with one more prompt, of which `tokens` tokens behind `start` are to be computed."""
-        return structs.replace(
-            self, prompts=self.prompts + 1, tokens=self.tokens + tokens, pairs=self.pairs + pairs_of(start, tokens)
-        )
-
-    def and_prompts(self, prompts: Sequence[Ahead]) -> "Backlog":
-        """Returns the same with more prompts."""
+    def and_prompts(self, prompts: Sequence[PromptWork]) -> "Backlog":
+        """Returns this backlog with more prompts."""
         tokens = Counter({share.owner: share.tokens for share in self.shares})
         lengths = [*self.lengths]
         for each in prompts:
             tokens[each.owner] += each.tokens
-            lengths[length_of(each.tokens)] += each.tokens
+            lengths[length_class(each.tokens)] += each.tokens
         return structs.replace(
             self,
             prompts=self.prompts + len(prompts),
             tokens=self.tokens + sum([each.tokens for each in prompts]),
-            pairs=self.pairs + sum([pairs_of(each.start, each.tokens) for each in prompts]),
-            shares=shares_of(tokens),
+            pairs=self.pairs + sum([each.pairs for each in prompts]),
+            shares=largest_tenants(tokens),
             lengths=tuple(lengths),
         )
 
-    def without(self, prompt: Ahead) -> "Backlog":
-        """Returns the same with one prompt less, of which no more is taken than its owner, or nobody, has there."""
+    def without(self, prompt: PromptWork) -> "Backlog":
+        """Returns this backlog without a prompt, of which no more is subtracted than its owner has queued."""
         shares = Counter({share.owner: share.tokens for share in self.shares})
         tokens = min(prompt.tokens, shares[prompt.owner] + max(0, self.tokens - shares.total()))
         shares[prompt.owner] -= tokens
@@ -115,72 +110,35 @@ class Backlog(Struct, frozen=True):
             prompts=max(0, self.prompts - 1),
             tokens=self.tokens - tokens,
             pairs=max(0.0, self.pairs - pairs_of(prompt.start, tokens)) if tokens < self.tokens else 0.0,
-            shares=shares_of(shares),
+            shares=largest_tenants(shares),
             lengths=self._lengths_without(prompt, tokens),
         )
 
-    def _lengths_without(self, prompt: Ahead, tokens: int) -> tuple[int, ...]:
-        """Returns its lengths without `tokens` of a prompt: there are never more of all lengths than it has tokens.
+    def _lengths_without(self, prompt: PromptWork, tokens: int) -> tuple[int, ...]:
+        """Returns `lengths` without `tokens` of a prompt, so that their sum never exceeds the remaining tokens.
 
-        How much of a prompt was computed is guessed, and so is its length; what is missing there is of the next ones.
+        The caller estimates how much of a prompt was computed, so its length class is an estimate: what that class
+        lacks is taken from the nearest classes.
         """
-        lengths, length = [*self.lengths], length_of(prompt.tokens)
+        lengths, length = [*self.lengths], length_class(prompt.tokens)
         lengths[length] = max(0, lengths[length] - tokens)
         beyond = sum(lengths) - (self.tokens - tokens)
-        for at in sorted(range(LENGTHS), key=lambda at: abs(at - length)):
+        for at in sorted(range(LENGTH_CLASSES), key=lambda at: abs(at - length)):
             taken = min(lengths[at], max(0, beyond))
             lengths[at] -= taken
             beyond -= taken
         return tuple(lengths)
 
-    def shorter(self, prompt: Ahead) -> int:
-        """Counts its tokens of prompts that are about as long as one, or shorter; what is not known is taken for so."""
-        return self.tokens - sum(self.lengths[length_of(prompt.tokens) + 1 :])
+    def shorter(self, prompt: PromptWork) -> int:
+        """Counts the queued tokens of prompts that are about as long as `prompt`, or shorter, or of unknown length."""
+        return self.tokens - sum(self.lengths[length_class(prompt.tokens) + 1 :])
 
-    def before(self, prompt: Ahead) -> float:
-        """Returns the share of its tokens that are computed before a prompt that comes now ends, 0 to 1."""
+    def before(self, prompt: PromptWork) -> float:
+        """Returns the share of the queued tokens that are computed before a new prompt ends, 0 to 1."""
         return (
             tokens_before(prompt.tokens, prompt.owner, self.shares, self.tokens) / self.tokens if self.tokens else 1.0
         )
 
     def and_sequences(self, sequences: int, context: int) -> "Backlog":
-        """Returns the same with more sequences that decode, of `context` tokens together."""
+        """Returns this backlog with more decoding sequences, of `context` tokens together."""
         return structs.replace(self, sequences=self.sequences + sequences, context=self.context + context)
-
-    def seconds(self, costs: StepCosts) -> float:
-        """Predicts the seconds that its prompts take from when it was made, computed beside what decodes."""
-        return costs.prompt_seconds(self.tokens, self.pairs, self.sequences, self.context)
-
-
-LEAST_LEFT = 0.4
-"""The share of the running step that is taken to be left, however long it has run: its end would have been heard of."""
-
-
-def first_token_seconds(
-    costs: StepCosts, backlog: Backlog, prompt: Ahead, elapsed: float = 0.0, awaited: int = 0
-) -> float:
-    """Predicts the seconds until a prompt has its first token that comes behind `backlog`: of its tenant's the last.
-
-    `elapsed`: seconds since the backlog was reported, of which the worker has used all for what it had; but `awaited`
-    of its tokens are surely not computed yet, and of these no more than the running step is under way. Other tenants'
-    prompts come before it as far as they take turns (`tokens_before`), and the running step does in any case. One that
-    is shorter than a step has a share of each step that longer prompts leave to such ones: it waits for the running
-    step and for those that are as short, and passes the long ones.
-    """
-    tokens, start, _ = prompt
-    own = costs.prompt_seconds(tokens, pairs_of(start, tokens), backlog.sequences, backlog.context)
-    share = backlog.before(prompt)
-    mine = structs.replace(backlog, tokens=round(share * backlog.tokens), pairs=share * backlog.pairs)
-    all_of_it = mine.and_prompt(tokens, start).seconds(costs)
-    known = min(awaited, mine.tokens)
-    left = known - (1 - LEAST_LEFT) * min(costs.most_tokens or known, known)
-    least = own + (all_of_it - own) * left / mine.tokens if left else own
-    in_order = max(least, all_of_it - share * (backlog.age_ms / 1000 + elapsed))
-    if share < 1.0:
-        running = min(costs.most_tokens or backlog.tokens, backlog.tokens)
-        in_order += 0.5 * costs.prompt_token * running
-    room = int(costs.shorter * costs.most_tokens)
-    if not room or tokens > costs.most_tokens or not any(backlog.lengths[length_of(costs.most_tokens - 1) + 1 :]):
-        return in_order
-    step = costs.prompt_seconds(costs.most_tokens, pairs_of(0, costs.most_tokens), backlog.sequences, backlog.context)
-    return min(in_order, (ceil((share * backlog.shorter(prompt) + tokens) / room) + 0.5) * step)

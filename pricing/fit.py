@@ -43,7 +43,7 @@ NEWEST = 101
 """Steps whose error is told."""
 SOLVE_EVERY = 8
 """Steps between two improvements of the shape, once the level moves: one takes as long as a tenth of a small step."""
-TELL_EVERY = 8
+STEPS_BETWEEN_REPORTS = 8
 """Steps between two looks at their median, once there were as many."""
 PARTS = 7
 
@@ -99,7 +99,7 @@ class StepFit:
         self._steps += 1
         if self._steps <= LEVEL_AFTER or self._steps % SOLVE_EVERY == 0:
             self._solve()
-        if self._steps <= TELL_EVERY or self._steps % TELL_EVERY == 0:
+        if self._steps <= STEPS_BETWEEN_REPORTS or self._steps % STEPS_BETWEEN_REPORTS == 0:
             self.costs = self._told()
 
     def _solve(self) -> None:

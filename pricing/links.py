@@ -1,43 +1,83 @@
-"""Says how fast KV passes between two workers: as it was measured, else as between others that are as near. Pure."""
+"""Transfer term of the price: how fast KV passes between two workers.
+
+Bytes per second of a link, from the first source that has a figure: the link's own measurement (the caller has it), the
+median of other links between the same two machines, the median of links whose ends are equally near, a prior.
+"""
 
 from collections.abc import Iterable
+from enum import IntEnum
 from functools import cached_property
+from math import inf
 from statistics import median
 from typing import NamedTuple
 
-from pricing.places import Nearness, Place, nearness
-
-PRIOR = {Nearness.HOST: 3e9, Nearness.LABEL: 2.5e9, Nearness.FAR: 1.2e9}
-"""Bytes per second where nothing was measured: shared memory, 25 and 10 gigabits. A link that is taken for slower than
-it is would never be used, and so never be measured."""
+from msgspec import Struct
 
 
-class Measured(NamedTuple):
-    """Says what went over a link, while something was to be sent."""
+class HostLocation(Struct, frozen=True):
+    """Where a worker runs, and what the operator calls its surroundings."""
 
-    sender: Place
-    receiver: Place
+    host: str = ""  # host name, for people
+    machine: str = ""  # equal for all containers that share one kernel; empty: unknown
+    label: str = ""  # `--node-label`: a rack, a switch, a zone
+
+
+class Nearness(IntEnum):
+    """Distance classes of two workers, nearest first."""
+
+    HOST = 0
+    LABEL = 1
+    FAR = 2
+
+
+PRIOR_BYTES_PER_SECOND = {Nearness.HOST: 3e9, Nearness.LABEL: 2.5e9, Nearness.FAR: 1.2e9}
+"""Rates of links without measurements: shared memory, 25 and 10 gigabits. They are optimistic on purpose: a link that
+seems slow would never be used, and so never be measured."""
+
+
+def nearness(first: HostLocation, second: HostLocation) -> Nearness:
+    """Returns the distance class of two locations; an unknown location is far from every other."""
+    if first.machine and first.machine == second.machine:
+        return Nearness.HOST
+    return Nearness.LABEL if first.label and first.label == second.label else Nearness.FAR
+
+
+def transfer_seconds(size: float, bytes_per_second: float) -> float:
+    """Returns the seconds that `size` bytes take over a link; infinite if its rate is 0."""
+    if size <= 0:
+        return 0.0
+    return size / bytes_per_second if bytes_per_second > 0 else inf
+
+
+class MeasuredLink(NamedTuple):
+    """Rate of one link, measured while something was waiting to be sent; 0: not measured."""
+
+    sender: HostLocation
+    receiver: HostLocation
     bytes_per_second: float
 
 
 class LinkRates:
-    """Holds what was measured, in medians: by pair of machines, and by how near their ends are."""
+    """Medians of measured links: by pair of machines, and by distance class."""
 
-    def __init__(self, measured: Iterable[Measured]) -> None:
-        """Reads `measured` when a rate is first asked for: most links have one of their own."""
+    def __init__(self, measured: Iterable[MeasuredLink]) -> None:
+        """`measured` is read when the first rate is estimated: most links have a measurement of their own."""
         self._measured = measured
 
-    def between(self, sender: Place, receiver: Place) -> float:
-        """Returns the bytes per second to reckon with on a link that was not measured itself.
+    def seconds(self, size: float, rate: float, sender: HostLocation, receiver: HostLocation) -> float:
+        """Estimates the seconds that `size` bytes take; `rate`: the link's own bytes per second, 0: not measured."""
+        return transfer_seconds(size, rate or self.between(sender, receiver))
 
-        Those of other links between the same machines, else of links whose ends are as near, else the prior, or less
-        if links of nearer ends have less.
+    def between(self, sender: HostLocation, receiver: HostLocation) -> float:
+        """Estimates the bytes per second of a link without a measurement of its own.
+
+        The prior is lowered to the rates of nearer links, where those are slower.
         """
         by_machines, by_nearness = self._medians
         near = nearness(sender, receiver)
         found = by_machines.get((sender.machine, receiver.machine), by_nearness.get(near))
         nearer = (rate for other, rate in by_nearness.items() if other < near)
-        return min([PRIOR[near], *nearer]) if found is None else found
+        return min([PRIOR_BYTES_PER_SECOND[near], *nearer]) if found is None else found
 
     @cached_property
     def _medians(self) -> tuple[dict[tuple[str, str], float], dict[Nearness, float]]:

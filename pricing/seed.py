@@ -10,7 +10,7 @@ LEAST_SHARE = 0.1
 """A step costs at least this share of the shortest measured one, and a token this share of one of the longest."""
 
 
-class Measured(NamedTuple):
+class MeasuredStep(NamedTuple):
     """Holds a measured step of prompts."""
 
     tokens: int
@@ -18,7 +18,7 @@ class Measured(NamedTuple):
 
 
 def seeded(
-    measured: Sequence[Measured], parameters: int, weights_bytes: int, token_bytes: int, layers: int
+    measured: Sequence[MeasuredStep], parameters: int, weights_bytes: int, token_bytes: int, layers: int
 ) -> StepCosts:
     """Returns what steps should cost, as far as steps of prompts tell; nothing, where none was measured.
 

@@ -7,12 +7,12 @@ A sequence that decodes may have further rows, for guesses that the step verifie
 so does a step that has any, however few.
 """
 
-from math import ceil, inf
+from math import ceil
 from typing import NamedTuple
 
 from msgspec import Struct
 
-LEAST_CHUNK = 16
+MIN_CHUNK_TOKENS = 16
 """Tokens of prompts for which a step beside decodes always has room."""
 
 
@@ -31,7 +31,7 @@ def pairs_of(start: int, tokens: int) -> float:
     return tokens * (start + (tokens + 1) / 2)
 
 
-class Guessing(NamedTuple):
+class DecodeYield(NamedTuple):
     """Says what a sequence has of a step that verifies guesses, on average; without any, one token and no rows."""
 
     tokens: float = 1.0
@@ -79,7 +79,7 @@ class StepCosts(Struct, frozen=True):
         """Predicts the seconds of a step in which `sequences` sequences decode, of `context` tokens together."""
         return self.step + self.sequence * sequences + self.context_token * context
 
-    def token_seconds(self, sequences: int, context: int, guessing: Guessing) -> float:
+    def token_seconds(self, sequences: int, context: int, guessing: DecodeYield) -> float:
         """Predicts the seconds for each token of those sequences: a step's, guesses and all, by what each has of it."""
         guesses = self.row * guessing.rows * sequences + self.rows * (guessing.rows > 0)
         return (self.decode_seconds(sequences, context) + guesses) / guessing.tokens
@@ -91,7 +91,7 @@ class StepCosts(Struct, frozen=True):
             return most
         token = self.prompt_token + self.pair * pairs_each
         left = max(0.0, self.target - self.decode_seconds(sequences, context))
-        return min(most, max(LEAST_CHUNK, int(min(left / token, most)))) if token else most
+        return min(most, max(MIN_CHUNK_TOKENS, int(min(left / token, most)))) if token else most
 
     def prompt_seconds(self, tokens: int, pairs: float, sequences: int = 0, context: int = 0) -> float:
         """Predicts the seconds until `tokens` tokens of prompts are computed beside these decodes, one step or more."""
@@ -99,10 +99,3 @@ class StepCosts(Struct, frozen=True):
             return 0.0
         steps = ceil(tokens / self.chunk(sequences, context, pairs / tokens))
         return steps * self.decode_seconds(sequences, context) + self.prompt_token * tokens + self.pair * pairs
-
-
-def transfer_seconds(size: float, bytes_per_second: float) -> float:
-    """Predicts the seconds that `size` bytes take over a link, from its measured rate; infinite if that is 0."""
-    if size <= 0:
-        return 0.0
-    return size / bytes_per_second if bytes_per_second > 0 else inf

@@ -61,7 +61,7 @@ from infra.redis.records import Role as RoleName
 from infra.redis.records import WorkerRecord
 from infra.redis.store import Outage, ServerClock, check, until_answered
 from pricing.fit import StepFit
-from pricing.places import Place
+from pricing.links import HostLocation
 from pricing.rates import worth_bringing_back
 from pricing.steps import StepCosts
 from pricing.threads import useful_threads
@@ -276,10 +276,10 @@ def _record(name: RoleName, life: Life, engine: LoadedEngine) -> WorkerRecord:
     )
 
 
-def _place(options: PlaceOptions) -> Place:
+def _place(options: PlaceOptions) -> HostLocation:
     """Returns where this process runs."""
     label = options.node_label or os.environ.get("NODE_NAME", "")
-    return Place(socket.gethostname(), machine(), label[:MAX_LABEL_CHARS])
+    return HostLocation(socket.gethostname(), machine(), label[:MAX_LABEL_CHARS])
 
 
 def _quantization(config: EngineConfig, engine: LoadedEngine) -> Quantization:

@@ -13,10 +13,10 @@ from typing import NamedTuple, Protocol
 from benchmarks.autoscale.trace import Arrival
 from benchmarks.autoscale.workers import Decode, Prefill, Simulated
 from contracts.slo import SLO
-from gateway.workers.demand import Demand
-from gateway.workers.route import Choice, Route
-from gateway.workers.standing import Look
+from gateway.workers.standing import StandingSurvey
 from launcher.autoscale.policy import Change, Seen
+from pricing.demand import Demand
+from pricing.route import Choice, Route
 from pricing.standing import Standing
 from pricing.steps import StepCosts, pairs_of
 
@@ -199,7 +199,7 @@ class Simulation:
         workers: list[Simulated] = [*self._prefills, *self._decodes]
         for one in workers:
             one.report(now, len(self._line) // max(1, len(self._decodes)) if isinstance(one, Decode) else 0)
-        look = Look([one.worker for one in workers], self._demand, now)
+        look = StandingSurvey([one.worker for one in workers], self._demand, now)
         for _ in look.steps():
             pass
         return look.standing(0)

@@ -20,13 +20,13 @@ from gateway.requests.attempt import Attempt
 from gateway.requests.dispatch import Dispatch
 from gateway.requests.sample import AdmittedPrompt, Sample
 from gateway.workers.directory import WorkerDirectory
-from gateway.workers.route import Route
 from gateway.workers.worker import Placed
 from infra.config.gateway import GatewayConfig
 from infra.network.sealing import Sealer
 from infra.redis.clients import connect
 from infra.redis.queue import JOB_PURPOSE
 from infra.redis.store import ServerClock
+from pricing.route import Route
 
 ROUTE = Route("prefill", "decode")
 SECONDS = 600.0  # that a request may take
@@ -37,7 +37,7 @@ class Listener:
 
     def __init__(self, epoch: str) -> None:
         self.epoch = epoch
-        self.ours = 0
+        self.own_sequences = 0
         self.cancelled = 0
 
     def cancel(self, key: AttemptKey) -> None:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from engine.schedule.sequence import Sequence
 from infra.fair_queueing.shares import Shares
-from pricing.backlog import LENGTHS, Owner, length_of, owner_of
+from pricing.backlog import LENGTH_CLASSES, Owner, length_class, owner_of
 from pricing.steps import pairs_of
 
 LATE = 30.0  # s
@@ -142,7 +142,7 @@ class Line:
         self.tokens = 0  # that will be computed for those in line, as far as it was known when they came
         self.pairs = 0.0  # of such a token and one that it attends to
         self.owned: Counter[Owner] = Counter()  # of these tokens, without those of who was preempted
-        self.lengths = [0] * LENGTHS  # of all these tokens, by the length of their prompts
+        self.lengths = [0] * LENGTH_CLASSES  # of all these tokens, by the length of their prompts
         self._preempted = InOrder()
         self._tenants: dict[str, Tenant] = {}
 
@@ -207,7 +207,7 @@ class Line:
         tokens = sequence.to_compute
         self.tokens += sign * tokens
         self.pairs += sign * pairs_of(len(sequence.tokens) - tokens, tokens)
-        self.lengths[length_of(tokens)] += sign * tokens
+        self.lengths[length_class(tokens)] += sign * tokens
         if not sequence.preemptions:
             owner = owner_of(sequence.prompt.tenant, sequence.prompt.weight)
             self.owned[owner] += sign * tokens

@@ -36,7 +36,7 @@ from engine.schedule.turns import SHORTER, Turns
 from engine.schedule.works import Works
 from engine.speculation.control.controller import PlannedDecodes
 from infra.redis.records import STEP_SIZES, SpeculationCounts, StepTokens, WorkerLoad
-from pricing.backlog import Ahead, Backlog, owner_of, shares_of
+from pricing.backlog import Backlog, PromptWork, largest_tenants, owner_of
 from pricing.fit import StepFit
 from pricing.steps import StepWork, pairs_of
 
@@ -218,7 +218,9 @@ class Scheduler:
         """Counts what is still to be computed of the prompts here, and what decodes."""
         line, main = self._admission.line, self._blocks.groups[self._blocks.main]
         left = [
-            Ahead(each.admitted_length - each.computed, each.computed, owner_of(each.prompt.tenant, each.prompt.weight))
+            PromptWork(
+                each.admitted_length - each.computed, each.computed, owner_of(each.prompt.tenant, each.prompt.weight)
+            )
             for each in self._prompts
             if each.state is SequenceState.RUNNING and each.computed < each.admitted_length
         ]
@@ -227,7 +229,7 @@ class Scheduler:
             prompts=len(line),
             tokens=line.tokens,
             pairs=line.pairs,
-            shares=shares_of(line.owned),
+            shares=largest_tenants(line.owned),
             lengths=tuple(line.lengths),
             sequences=decoding.sequences,
             context=decoding.context,

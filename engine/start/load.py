@@ -30,7 +30,7 @@ from infra.config.speculation import proposing
 from infra.process.status import Progress
 from infra.redis.records import Memory
 from infra.sizes import format_bytes
-from pricing.rates import Rates
+from pricing.rates import StartRates
 from pricing.seed import seeded
 from pricing.steps import StepCosts
 
@@ -48,7 +48,7 @@ class LoadedEngine(Engine):
     forms: tuple[Form, ...]  # quantization formats of the weights, largest share first
     step_tokens: int  # token budget of a step
     host_slots: int  # blocks of the host tier; 0 without a tier
-    rates: Rates
+    rates: StartRates
     costs: StepCosts  # as far as the start has measured them
     memory: Memory
     proposer: ModelProposer | None = None
@@ -79,7 +79,7 @@ def load_engine(
 
     model_config = _shortened(loaded.config, longest_in(spec, load, counts))
     slots = tier.slots if tier is not None else 0
-    rates = Rates(measured[-1].tokens / measured[-1].seconds, host_rate(engine, slots))
+    rates = StartRates(measured[-1].tokens / measured[-1].seconds, host_rate(engine, slots))
     load = structs.replace(load, longest=model_config.max_model_len)
     memory = Memory(
         weights_bytes=loaded.model.weights_bytes() + proposer.weights_bytes,

@@ -17,7 +17,7 @@ from engine.device import device_errors
 from engine.executor import Engine, Executor
 from engine.plan import BlockMove, Plan, Work
 from infra.config.engine import EngineConfig
-from pricing.seed import Measured
+from pricing.seed import MeasuredStep
 
 FIRST_PROFILE_TOKENS = 16
 MAX_CPU_PROFILE_TOKENS = 256
@@ -46,7 +46,7 @@ WithBlocks = Callable[[Sequence[int]], Engine]
 
 def prompt_steps(
     config: EngineConfig, longest: int, device: torch.device, groups: int, make: WithBlocks
-) -> list[Measured]:
+) -> list[MeasuredStep]:
     """Measures steps of prompts, the largest one last, for texts of up to `longest` tokens, on pools that are dropped.
 
     On CUDA the largest steps run, because what those take is not there for KV. A CPU is asked for no more than it does
@@ -61,14 +61,14 @@ def prompt_steps(
                 seconds(widest_step(config), sampling=sampling)
             length = first_step(config, longest)
             seconds([length], sampling=ADJUSTED_SAMPLING)
-            first = Measured(length, seconds([length], sampling=PLAIN_SAMPLING))
+            first = MeasuredStep(length, seconds([length], sampling=PLAIN_SAMPLING))
             warm_up(make([3] * groups))
             lengths = largest_step(config, longest)
-            return [first, Measured(sum(lengths), seconds(lengths, sampling=FILTERED_SAMPLING))]
+            return [first, MeasuredStep(sum(lengths), seconds(lengths, sampling=FILTERED_SAMPLING))]
         length = first_step(config, longest)
-        first = Measured(length, seconds([length]))
+        first = MeasuredStep(length, seconds([length]))
         longer = longer_step(config, longest, length / first.seconds)
-        return [first, Measured(longer, seconds([longer]))] if longer > length else [first]
+        return [first, MeasuredStep(longer, seconds([longer]))] if longer > length else [first]
     except DeviceMemoryError:
         why = f"a step of so many tokens does not fit into the memory of {device} beside the weights"
         raise ConfigError("max_batch_tokens", config.max_batch_tokens, why) from None

@@ -179,7 +179,12 @@ def _wasted(load: WorkerLoad) -> float:
 _OF_WORKER: list[tuple[_Kind, str, str, Callable[[Worker], float]]] = [
     (GaugeMetricFamily, "vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1", Worker.kv_use),
     (GaugeMetricFamily, "baton:worker_usable", "1 if requests may go there", lambda one: float(one.usable)),
-    (GaugeMetricFamily, "baton:worker_sequences", "This gateway's, now in progress there", lambda one: one.ours),
+    (
+        GaugeMetricFamily,
+        "baton:worker_sequences",
+        "This gateway's, now in progress there",
+        lambda one: one.own_sequences,
+    ),
 ]
 _OF_LOAD: list[tuple[_Kind, str, str, Callable[[WorkerLoad], float]]] = [
     (GaugeMetricFamily, "vllm:num_requests_running", "Sequences in the batch", lambda load: load.running),

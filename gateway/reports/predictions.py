@@ -16,7 +16,7 @@ from msgspec import Struct
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
 from contracts.slo import percentile
-from gateway.workers.kinds import Kind
+from pricing.candidate import WorkerKind
 
 NEWEST = 255
 """Requests of which the median error is told."""
@@ -48,7 +48,7 @@ _BUCKETS = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0)
 class Forecast(NamedTuple):
     """Holds what the workers' costs say of a request's first token."""
 
-    kind: Kind  # of the worker that computes its prompt
+    kind: WorkerKind  # of the worker that computes its prompt
     seconds: float  # until its first token
     alone: float  # s of its own computation
 
@@ -75,7 +75,7 @@ class Predictions:
         self._errors: deque[float] = deque(maxlen=NEWEST)
         self._late: deque[float] = deque(maxlen=BESIDE)  # s that requests took longer than the workers' costs say
         self._beside = 0.0
-        self._lines: OrderedDict[Kind, deque[float]] = OrderedDict()  # of measured to predicted times, in a line
+        self._lines: OrderedDict[WorkerKind, deque[float]] = OrderedDict()  # of measured to predicted times, in a line
         self._doubt = 1.0  # the share of what a line takes longer that is believed
         self._ratios: deque[float] = deque(maxlen=BESIDE)  # of measured to expected times
         self.sure = SURE  # what is expected takes at most so many times as long, nearly always

@@ -3,7 +3,7 @@
 from contracts.ids import NO_TICKET, Ticket
 from contracts.messages.job import Body
 from gateway.reports.predictions import Forecast
-from gateway.workers.route import Route
+from pricing.route import Route
 
 REFILL_SECONDS = 60.0  # s in which an empty budget fills up again
 

@@ -16,13 +16,13 @@ from gateway.requests.request import Request
 from gateway.requests.sample import Sample
 from gateway.requests.worker_load import WorkerLoad
 from gateway.workers.directory import WorkerDirectory
-from gateway.workers.route import Choice
 from gateway.workers.router import Router
 from infra.config.gateway import GatewayConfig
 from infra.network.sealing import Sealer
 from infra.redis.clients import Store
 from infra.redis.queue import add_job
 from infra.redis.store import ServerClock
+from pricing.route import Choice
 
 ROUTE_RETRY_S = 0.1  # between two looks for a route of a sample that is tried again
 MAX_CLOSED_STREAMS = 4  # workers that have left before their job came, for one request

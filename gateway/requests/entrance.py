@@ -10,13 +10,13 @@ from contracts.ids import SampleKey
 from contracts.slo import Objective
 from gateway.errors import APIError
 from gateway.requests.gate import Gate, Waiting
-from gateway.requests.pace import Pace
 from gateway.requests.request import Request
 from gateway.requests.sample import Sample
 from gateway.requests.verdict import PATIENCE_S, Answer, Expected, judge
-from gateway.workers.route import Choice
 from infra.config.gateway import GatewayConfig
 from pricing.backlog import owner_of
+from pricing.route import Choice
+from pricing.throughput import PromptThroughput
 
 
 class Strictest:
@@ -61,7 +61,7 @@ class Entrance:
 
     def __init__(self, config: GatewayConfig) -> None:
         self.gate = Gate(config.max_waiting)
-        self.pace = Pace()
+        self.pace = PromptThroughput()
         self.wanted = Strictest()
         self.promised = Strictest()
         self._most = config.max_requests

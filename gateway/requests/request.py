@@ -11,7 +11,7 @@ from contracts.scores import Scores
 from gateway.requests.attempt import Attempt
 from gateway.requests.sample import Sample, State
 from gateway.requests.stream import Stream
-from gateway.workers.route import Route
+from pricing.route import Route
 
 
 class Request:

@@ -20,7 +20,7 @@ from gateway.requests.attempt import Attempt
 from gateway.requests.delivery import Delivery
 from gateway.text.stop import NO_STOPS, StopStrings
 from gateway.workers.prompt_keys import PromptKeys
-from gateway.workers.route import Route
+from pricing.route import Route
 
 RETRIES = 4  # attempts after the first that may fail
 QUEUE_CLOSED = "queue closed"  # why an attempt ends whose job's stream is gone

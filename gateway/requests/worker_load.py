@@ -15,13 +15,12 @@ from gateway.requests.request import Request
 from gateway.requests.sample import Sample
 from gateway.requests.verdict import SLOWER
 from gateway.workers.connection import WorkerConnection
-from gateway.workers.demand import Demand
 from gateway.workers.directory import WorkerDirectory
-from gateway.workers.kinds import kind_of
 from gateway.workers.prompt_keys import PromptKeys, prompt_keys
-from gateway.workers.route import Asked, Choice, Route
-from gateway.workers.standing import Look
-from pricing.backlog import Ahead, owner_of
+from gateway.workers.standing import StandingSurvey
+from pricing.backlog import PromptWork, owner_of
+from pricing.demand import Demand
+from pricing.route import Choice, Route, RouteRequest
 from pricing.standing import Standing
 
 FIRST_OUTPUT_TOKENS = 128.0  # of an answer, while none has ended
@@ -39,12 +38,12 @@ class WorkerLoad:
         self._output_tokens = FIRST_OUTPUT_TOKENS  # of an answer, as a moving average
         self.demand = Demand(time.monotonic())
 
-    def asked(self, samples: Sequence[Sample]) -> Asked:
+    def asked(self, samples: Sequence[Sample]) -> RouteRequest:
         """Returns what the router has to know of these samples of one prompt."""
         sample = samples[0]
         admitted = sample.admitted
         left = admitted.limits.max_tokens - len(sample.tokens)
-        return Asked(
+        return RouteRequest(
             tokens=len(sample.prompt.token_ids) + len(sample.tokens),
             adapter=sample.prompt.adapter,
             keys=admitted.keys,
@@ -60,7 +59,7 @@ class WorkerLoad:
         worker = self._workers.get(choice.route.first())
         if choice.ttft is None or worker is None:
             return None
-        return Forecast(kind_of(worker.record), choice.ttft, choice.seconds)
+        return Forecast(worker.kind, choice.ttft, choice.seconds)
 
     def begins(self, request: Request, samples: Sequence[Sample], choice: Choice) -> Attempt:
         """Begins an attempt on a route, and counts it there."""
@@ -76,9 +75,9 @@ class WorkerLoad:
         for sample in samples:
             sample.counted = set(route.workers())
         for worker in self._on(route):
-            worker.ours += len(samples)
+            worker.own_sequences += len(samples)
             if worker.epoch == route.first():
-                worker.computes(placed, Ahead(choice.tokens, choice.start, owner))
+                worker.computes(placed, PromptWork(choice.tokens, choice.start, owner))
             else:
                 worker.awaits(placed, choice.tokens + choice.start)
             self._expect_blocks(worker, samples[0].admitted.keys)
@@ -122,10 +121,10 @@ class WorkerLoad:
 
     async def standing(self) -> Standing:
         """Describes the workers' standing and their demand, with turns for other tasks in between."""
-        look = Look(self._workers, self.demand, time.monotonic())
-        for _ in look.steps():
+        survey = StandingSurvey(self._workers, self.demand, time.monotonic())
+        for _ in survey.steps():
             await asyncio.sleep(0)
-        return look.standing(self._entrance.gate.tokens)
+        return survey.standing(self._entrance.gate.tokens)
 
     def _expect_blocks(self, worker: WorkerConnection, keys: PromptKeys) -> None:
         """Counts a prompt's blocks as kept by its worker already: prompts that begin alike may follow at once."""
@@ -142,7 +141,7 @@ class WorkerLoad:
         """Takes a sample, and its attempt if it still has one, out of the load of these workers."""
         for epoch in sample.counted & workers:
             if worker := self._workers.get(epoch):
-                worker.ours -= 1
+                worker.own_sequences -= 1
                 if attempt is not None:
                     worker.settles((sample.key.request, attempt.number))
         sample.counted = sample.counted - workers

@@ -11,7 +11,7 @@ from contracts.adapters import HeldAdapter
 from contracts.kinds import Codec, Quantization, Transport
 from contracts.slo import NO_OBJECTIVE, Objective
 from pricing.backlog import Backlog
-from pricing.places import Place
+from pricing.links import HostLocation
 from pricing.standing import Standing
 from pricing.steps import StepCosts
 
@@ -133,7 +133,6 @@ class WorkerLoad(Struct, frozen=True):
             handoffs=handoffs,
             handoff_bytes=handoff_bytes,
             held=held,
-            backlog=structs.replace(self.backlog, reserved_blocks=held.reserved),
         )
 
 
@@ -189,7 +188,7 @@ class WorkerRecord(Struct, frozen=True):
     kv_dtype: str = ""  # number format; quantized KV passes only between workers of equal formats
     links: list[KVLink] = []  # links over which KV can pass now, or has passed
     unreached: tuple[UnreachedPeer, ...] = ()
-    place: Place = Place()
+    place: HostLocation = HostLocation()
     adapters: tuple[HeldAdapter, ...] = ()
     adapter_list: int = 0  # number of the adapter list (`infra/redis/adapter_list.py`) that it has applied
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from pricing.places import Nearness, nearness
+from pricing.links import Nearness, nearness
 from tests.e2e.harness.golden import build_served_model, complete_all, references
 from tests.e2e.harness.host import NAMESPACES, Host, need_root_and
 from tests.e2e.harness.system import System

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pricing.rates import MOVE_SECONDS, Rates, worth_bringing_back
+from pricing.rates import MOVE_SECONDS, StartRates, worth_bringing_back
 
 KiB, MiB = 1 << 10, 1 << 20
 
@@ -24,11 +24,11 @@ KiB, MiB = 1 << 10, 1 << 20
 def test_blocks_come_back_where_that_is_faster_than_computing(
     blocks: int, block_bytes: int, block_tokens: int, prompt: float, host: float, worth: bool
 ) -> None:
-    assert worth_bringing_back(blocks, block_bytes, block_tokens, Rates(prompt, host)) is worth
+    assert worth_bringing_back(blocks, block_bytes, block_tokens, StartRates(prompt, host)) is worth
 
 
 def test_the_limit_is_where_both_take_the_same_time() -> None:
     """8 blocks of 1 MB at 1 GB/s take 8 ms and what a move takes; so do 128 tokens at this rate."""
     rate = 128 / (8e-3 + MOVE_SECONDS)
-    assert worth_bringing_back(8, 1_000_000, 16, Rates(rate * 0.999, 1e9))
-    assert not worth_bringing_back(8, 1_000_000, 16, Rates(rate * 1.001, 1e9))
+    assert worth_bringing_back(8, 1_000_000, 16, StartRates(rate * 0.999, 1e9))
+    assert not worth_bringing_back(8, 1_000_000, 16, StartRates(rate * 1.001, 1e9))

@@ -25,7 +25,7 @@ from engine.schedule.progress import Progress
 from engine.schedule.sequence import Sequence, SequenceState
 from infra.redis.records import HeldBlocks, WorkerLoad
 from kvtransfer.events import AbortHandoff, BlocksTaken, Closed, CommitHandoff, LayerReady, OpenHandoff, Unpinned
-from pricing.backlog import Ahead, owner_of
+from pricing.backlog import PromptWork, owner_of
 from worker.events import Emit, Kill, Phase, Submit
 from worker.role import WorkerParts
 from worker.roles.answering import Answering
@@ -250,7 +250,7 @@ class PrefillPolicy(SequenceGroups[PrefillGroup]):
         """Returns the worker's load, with the prompts that wait for a decode worker's share of the pool."""
         load = self._scheduler.load()
         in_lines = [
-            Ahead(len(parent.tokens), 0, owner_of(parent.prompt.tenant, parent.prompt.weight))
+            PromptWork(len(parent.tokens), 0, owner_of(parent.prompt.tenant, parent.prompt.weight))
             for parent in self._waiting
         ]
         waiting = load.waiting + len(in_lines)

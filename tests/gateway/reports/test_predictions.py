@@ -4,17 +4,17 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.reports.predictions import KNOWN, LEAST_SURE, LINE, MOST_RATIO, Forecast, Predictions
-from gateway.workers.kinds import Kind
+from pricing.candidate import WorkerKind
 
-CPU, GPU = Kind("prefill", "c", "cpu"), Kind("prefill", "c", "cuda")
+CPU, GPU = WorkerKind("prefill", "c", "cpu"), WorkerKind("prefill", "c", "cuda")
 
 
-def alone(seconds: float, kind: Kind = CPU) -> Forecast:
+def alone(seconds: float, kind: WorkerKind = CPU) -> Forecast:
     """Nobody is before it."""
     return Forecast(kind, seconds, seconds)
 
 
-def queued(seconds: float, kind: Kind = CPU) -> Forecast:
+def queued(seconds: float, kind: WorkerKind = CPU) -> Forecast:
     """It stands in a line, half of which it is itself."""
     return Forecast(kind, seconds, seconds / 2)
 

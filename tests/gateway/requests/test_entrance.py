@@ -18,8 +18,8 @@ from gateway.requests.request import Request
 from gateway.requests.sample import AdmittedPrompt, Sample
 from gateway.requests.stream import Stream
 from gateway.text.detokenizer import BytePieces
-from gateway.workers.route import Choice, Route
 from infra.config.gateway import GatewayConfig
+from pricing.route import Choice, Route
 
 ROUTE = Route("prefill", "decode")
 

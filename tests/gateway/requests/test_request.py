@@ -18,8 +18,8 @@ from gateway.requests.request import Request
 from gateway.requests.sample import ASK_AFTER, GIVE_UP_AFTER, READD_AFTER, AdmittedPrompt, Due, Sample, State
 from gateway.requests.stream import Stream
 from gateway.text.detokenizer import BytePieces
-from gateway.workers.route import Route
 from infra.redis.records import FinishedRecord
+from pricing.route import Route
 from tests.scores import scores_of
 
 P, D = "prefill", "decode"

@@ -16,11 +16,11 @@ from gateway.errors import APIError
 from gateway.openai.bodies.parsing import parse_chat
 from gateway.requests import dispatch, stream
 from gateway.web import sse
-from gateway.workers.route import Route
 from infra.network.sealing import Sealer
 from infra.redis import queue
 from infra.redis.clients import Store
 from infra.redis.records import WorkerLoad
+from pricing.route import Route
 from tests.gateway.running import TEXT, Running, until
 
 Serve = Callable[..., Awaitable[Running]]
@@ -35,7 +35,7 @@ def tokens(running: Running, text: str) -> int:
 
 def loads(running: Running) -> list[int]:
     """What the gateway counts as its own, on each worker."""
-    return [worker.ours for worker in running.gateway.workers]
+    return [worker.own_sequences for worker in running.gateway.workers]
 
 
 async def texts_of(running: Running, **more: Any) -> dict[int, str]:
@@ -261,7 +261,7 @@ async def test_a_client_that_goes_away_ends_all_its_samples(serve: Serve, stream
     task = asyncio.create_task(leave_midway())
     if not streaming:
         await until(lambda: len(decode.holding) == 3, "all on the decode worker")
-        assert [one.ours for one in running.gateway.workers if one.record.role == "decode"] == [3]
+        assert [one.own_sequences for one in running.gateway.workers if one.record.role == "decode"] == [3]
         task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await running.idle()

@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Collection, Iterable
 
-from gateway.workers.route import Asked, Route
 from gateway.workers.router import Router
 from gateway.workers.worker import Worker
 from infra.redis.records import Role, WorkerLoad, WorkerRecord
+from pricing.route import Route, RouteRequest
 
 
 def worker(
@@ -35,7 +35,7 @@ def worker(
 
 
 def pick(router: Router, workers: Iterable[Worker], tokens: int, avoid: Collection[str] = ()) -> Route | None:
-    choice = router.pick(workers, Asked(tokens), 0.0, avoid)
+    choice = router.pick(workers, RouteRequest(tokens), 0.0, avoid)
     return choice.route if choice is not None else None
 
 
@@ -54,32 +54,32 @@ def test_own_assignments_count_at_once() -> None:
     for _ in range(30):
         route = pick(router, workers, 10)
         assert route is not None
-        by_epoch[route.decode].ours += 1
-    assert [one.ours for one in workers[1:]] == [10, 10, 10]
+        by_epoch[route.decode].own_sequences += 1
+    assert [one.own_sequences for one in workers[1:]] == [10, 10, 10]
 
 
 def test_others_load_counts_as_reported() -> None:
     busy = WorkerLoad(running=5, waiting=3, blocks_total=100)
     workers = [worker("p", "prefill"), worker("d1", "decode", busy), worker("d2", "decode")]
-    workers[2].ours = 7
+    workers[2].own_sequences = 7
     assert pick(Router(), workers, 10) == Route("p", "d2")
-    workers[2].ours = 9
+    workers[2].own_sequences = 9
     assert pick(Router(), workers, 10) == Route("p", "d1")
 
 
 def test_a_report_does_not_count_ours_twice() -> None:
     one = worker("d", "decode")
-    one.ours = 4
+    one.own_sequences = 4
     one.renew(worker("d", "decode", WorkerLoad(running=6, blocks_total=100)).record, 0.0)
     assert one.load() == 6
-    one.ours = 1
+    one.own_sequences = 1
     assert one.load() == 3
 
 
 def test_a_full_pool_comes_last() -> None:
     full = WorkerLoad(blocks_total=100, blocks_used=99)
     workers = [worker("p", "prefill"), worker("d1", "decode", full), worker("d2", "decode")]
-    workers[2].ours = 50
+    workers[2].own_sequences = 50
     assert pick(Router(), workers, 160) == Route("p", "d2")
     assert pick(Router(), workers, 16) == Route("p", "d1")
 
@@ -87,7 +87,7 @@ def test_a_full_pool_comes_last() -> None:
 def test_who_is_late_is_chosen_if_nobody_else_is_there() -> None:
     workers = [worker("p", "prefill"), worker("d1", "decode"), worker("d2", "decode")]
     workers[1].late = True
-    workers[2].ours = 50
+    workers[2].own_sequences = 50
     assert {pick(Router(), workers, 10) for _ in range(4)} == {Route("p", "d2")}
     assert pick(Router(), workers[:2], 10) == Route("p", "d1")
 
@@ -123,6 +123,6 @@ def test_without_a_decode_worker_a_prefill_worker_answers_the_whole_request() ->
 
 def test_a_retry_avoids_its_old_workers_if_it_can() -> None:
     workers = [worker("p", "prefill"), worker("d1", "decode"), worker("d2", "decode")]
-    workers[2].ours = 9
+    workers[2].own_sequences = 9
     assert pick(Router(), workers, 10, avoid=("p", "d1")) == Route("p", "d2")
     assert pick(Router(), workers[:2], 10, avoid=("p", "d1")) == Route("p", "d1")

@@ -9,13 +9,14 @@ from msgspec import structs
 
 from contracts.ids import NO_TICKET, Ticket
 from contracts.messages.gateway import NOT_HEARD, KeyNews
-from gateway.workers.route import Asked, Choice, Route
-from gateway.workers.router import MAX_WORKERS_COMPARED, Router
-from gateway.workers.worker import WORKS, Worker
+from gateway.workers.router import Router
+from gateway.workers.worker import YIELD_MEMORY_STEPS, Worker
 from infra.redis.records import KVLink, Memory, Role, SpeculationCounts, UnreachedPeer, WorkerLoad, WorkerRecord
-from pricing.backlog import Ahead, Backlog, Share, owner_of
-from pricing.places import Place
-from pricing.steps import Guessing, StepCosts
+from pricing.backlog import Backlog, PromptWork, TenantTokens, owner_of
+from pricing.links import HostLocation
+from pricing.price import MAX_WORKERS_PRICED
+from pricing.route import Choice, Route, RouteRequest
+from pricing.steps import DecodeYield, StepCosts
 
 COSTS = StepCosts(
     step=0.010, prompt_token=0.001, pair=1e-7, sequence=0.001, context_token=1e-6, most_tokens=512, target=0.050
@@ -24,7 +25,7 @@ COSTS = StepCosts(
 SLOW = structs.replace(COSTS, step=0.300, prompt_token=0.005)
 """A step takes longer than anybody's usual objective, whatever is in it."""
 BLOCK = 16
-NOWHERE = Place()
+NOWHERE = HostLocation()
 NOW = 100.0
 
 
@@ -37,7 +38,7 @@ def worker(
     costs: StepCosts = COSTS,
     rates: dict[str, float] | None = None,
     content: str = "c",
-    place: Place = NOWHERE,
+    place: HostLocation = NOWHERE,
     unreached: tuple[str, ...] = (),
 ) -> Worker:
     """`has`: leading blocks of the prompt. `rates`: of its links, bytes per second. `unreached`: by epoch."""
@@ -54,9 +55,9 @@ def worker(
     return found
 
 
-def asked(tokens: int, *, tpots: dict[str, float] | None = None, tpot: float = inf, output: int = 20) -> Asked:
+def asked(tokens: int, *, tpots: dict[str, float] | None = None, tpot: float = inf, output: int = 20) -> RouteRequest:
     keys = {BLOCK: tuple(range(tokens // BLOCK))}
-    return Asked(tokens, keys=keys, output_tokens=output, tpots=tpots or {}, tpot=tpot)
+    return RouteRequest(tokens, keys=keys, output_tokens=output, tpots=tpots or {}, tpot=tpot)
 
 
 def busy(tokens: int = 0, sequences: int = 0, free: int = 1000, age_ms: float = 0.0) -> Backlog:
@@ -65,7 +66,7 @@ def busy(tokens: int = 0, sequences: int = 0, free: int = 1000, age_ms: float = 
     )
 
 
-def picked_from(workers: list[Worker], what: Asked, now: float = NOW, avoid: tuple[str, ...] = ()) -> Route:
+def picked_from(workers: list[Worker], what: RouteRequest, now: float = NOW, avoid: tuple[str, ...] = ()) -> Route:
     """The pair that is chosen where a decode worker computes no prompts."""
     choice = Router(hand_off_always=True).pick(workers, what, now, avoid)
     assert choice is not None
@@ -74,7 +75,7 @@ def picked_from(workers: list[Worker], what: Asked, now: float = NOW, avoid: tup
 
 P: Role = "prefill"
 D: Role = "decode"
-ROWS: dict[str, tuple[list[Worker], Asked, Route]] = {
+ROWS: dict[str, tuple[list[Worker], RouteRequest, Route]] = {
     "an idle pair computes and decodes apart": (
         [worker("p", P), worker("d", D)], asked(500), Route("p", "d"),
     ),
@@ -183,7 +184,7 @@ def guessed(one: Worker, works: int, accepted: int, proposed: int) -> None:
 def test_a_worker_whose_guesses_come_true_gives_its_tokens_sooner() -> None:
     plain, guesses = worker("d1", D, busy(0, 4)), worker("d2", D, busy(0, 9))
     guessed(guesses, 100_000, 110_000, 200_000)
-    assert [*guesses.guessing] == pytest.approx([2.1, 2.0], rel=0.01)
+    assert [*guesses.decode_yield] == pytest.approx([2.1, 2.0], rel=0.01)
     choice = Router().pick([worker("p", P), plain, guesses], asked(500), NOW)
     assert choice is not None and choice.route == Route("p", "d2"), "though more decode there"
     assert choice.tpot == pytest.approx((0.010 + 10 * 0.001 + 1400e-6) / 2.1, rel=0.01)
@@ -191,15 +192,15 @@ def test_a_worker_whose_guesses_come_true_gives_its_tokens_sooner() -> None:
 
 def test_what_guesses_give_is_what_they_gave_lately() -> None:
     one = worker("d", D)
-    assert one.guessing == Guessing()
+    assert one.decode_yield == DecodeYield()
     for _ in range(20):
-        guessed(one, WORKS, WORKS, 2 * WORKS)
-    assert [*one.guessing] == pytest.approx([2.0, 2.0], rel=0.01)
+        guessed(one, YIELD_MEMORY_STEPS, YIELD_MEMORY_STEPS, 2 * YIELD_MEMORY_STEPS)
+    assert [*one.decode_yield] == pytest.approx([2.0, 2.0], rel=0.01)
     guessed(one, 0, 0, 0)
     for _ in range(10):
-        guessed(one, WORKS, 0, 0)
-    assert [*one.guessing] == pytest.approx([1.0, 0.0], abs=0.01), "they do not pay any more"
-    assert Worker(one.record).guessing.tokens == pytest.approx(1 + 20 / 30), "all that another gateway can know"
+        guessed(one, YIELD_MEMORY_STEPS, 0, 0)
+    assert [*one.decode_yield] == pytest.approx([1.0, 0.0], abs=0.01), "they do not pay any more"
+    assert Worker(one.record).decode_yield.tokens == pytest.approx(1 + 20 / 30), "all that another gateway can know"
 
 
 def test_hand_off_always_means_always() -> None:
@@ -226,7 +227,7 @@ def test_equals_take_turns_and_what_was_sent_counts_at_once() -> None:
     for number in range(40):
         choice = router.pick(workers, asked(500), NOW)
         assert choice is not None
-        by_epoch[choice.route.prefill].computes((f"r{number}", 1), Ahead(choice.tokens, choice.start))
+        by_epoch[choice.route.prefill].computes((f"r{number}", 1), PromptWork(choice.tokens, choice.start))
         by_epoch[choice.route.decode].awaits((f"r{number}", 1), 500)
         picked.update(choice.route.workers())
     assert set(picked.values()) == {20}
@@ -235,7 +236,7 @@ def test_equals_take_turns_and_what_was_sent_counts_at_once() -> None:
 def test_what_was_sent_counts_until_the_worker_tells_of_it() -> None:
     one = worker("p", P)
     for number, ticket in enumerate((Ticket(5, 0), Ticket(6, 0), NO_TICKET)):
-        one.computes((f"r{number}", 1), Ahead(100))
+        one.computes((f"r{number}", 1), PromptWork(100))
         one.queued((f"r{number}", 1), ticket)
     assert one.backlog(NOW)[0].tokens == 300
     one.reports(busy(100), Ticket(5, 0), NOW + 1)
@@ -248,16 +249,16 @@ def test_what_was_sent_counts_until_the_worker_tells_of_it() -> None:
 def test_a_prompt_whose_first_token_came_waits_no_more_though_the_worker_has_not_told() -> None:
     one = worker("p", P)
     for number in range(3):
-        one.computes((f"r{number}", 1), Ahead(600))
+        one.computes((f"r{number}", 1), PromptWork(600))
         one.queued((f"r{number}", 1), Ticket(number + 1, 0))
-    told = Backlog(age_ms=300.0).and_prompts([Ahead(200, 400), Ahead(600)])
+    told = Backlog(age_ms=300.0).and_prompts([PromptWork(200, 400), PromptWork(600)])
     one.reports(told, Ticket(2, 0), NOW)
-    assert one.backlog(NOW + 0.125) == (told.and_prompts([Ahead(600)]), 0.125)
+    assert one.backlog(NOW + 0.125) == (told.and_prompts([PromptWork(600)]), 0.125)
     assert one.awaited() == 3 * 512, "of each the last step's, wherever it is"
     one.computed(("r0", 1), NOW + 0.25)
     backlog, elapsed = one.backlog(NOW + 0.5)
     assert (backlog.tokens, elapsed, backlog.age_ms) == (1200, 0.25, 0.0), "another step runs since then"
-    assert backlog.lengths == Backlog().and_prompts([Ahead(600), Ahead(600)]).lengths
+    assert backlog.lengths == Backlog().and_prompts([PromptWork(600), PromptWork(600)]).lengths
     one.computed(("r1", 1), NOW + 0.6)
     one.computed(("r1", 1), NOW + 0.9)  # it may be said twice
     assert one.backlog(NOW + 0.9)[0].tokens == 600 and one.awaited() == 512
@@ -268,14 +269,14 @@ def test_a_prompt_whose_first_token_came_waits_no_more_though_the_worker_has_not
 
 def test_of_a_decode_worker_nothing_is_surely_awaited() -> None:
     one = worker("d", D)
-    one.computes(("r", 1), Ahead(100))
+    one.computes(("r", 1), PromptWork(100))
     assert one.awaited() == 0
 
 
 def test_beside_a_tenant_that_floods_another_waits_for_its_turns_only() -> None:
     """Of 5,000 tokens of one tenant as many come before another's 300 as those are, and half of the running step."""
     flooding, other = owner_of("floods", 1.0), owner_of("other", 1.0)
-    flood = structs.replace(busy(5000), shares=(Share(flooding, 5000),))
+    flood = structs.replace(busy(5000), shares=(TenantTokens(flooding, 5000),))
     workers = [worker("p", P, flood), worker("d", D, busy(0, 30))]
     expected = {}
     for owner in (flooding, other):
@@ -284,7 +285,7 @@ def test_beside_a_tenant_that_floods_another_waits_for_its_turns_only() -> None:
         expected[owner] = choice.ttft
     assert expected[flooding] > 5.3
     assert 0.6 + 0.256 < expected[other] < 0.95
-    workers[0].computes(("r", 1), Ahead(1000, 0, other))
+    workers[0].computes(("r", 1), PromptWork(1000, 0, other))
     choice = Router(hand_off_always=True).pick(workers, asked(300)._replace(owner=other), NOW)
     assert choice is not None and choice.ttft is not None and 2.6 < choice.ttft < 3.1, "what it was sent is its own"
 
@@ -308,23 +309,24 @@ def test_samples_that_are_coming_count_as_running_and_their_blocks_as_taken() ->
 
 
 def test_of_many_those_that_promise_most_are_looked_at() -> None:
-    prefills = [worker(f"p{n:02}", P, busy(4000)) for n in range(2 * MAX_WORKERS_COMPARED)]
+    prefills = [worker(f"p{n:02}", P, busy(4000)) for n in range(2 * MAX_WORKERS_PRICED)]
     workers = [*prefills, worker("d", D, busy(0, 30))]
     workers[7] = worker("p07", P, busy(300), has=30)
     assert picked_from(workers, asked(500)).prefill == "p07"
-    workers[9].ours, workers[9]._backlog = -1, busy(0)
+    workers[9].own_sequences = -1
+    workers[9].reports(busy(0), NO_TICKET, NOW)
     workers[7].kept.take(KeyNews(1, 2, b"", struct.pack("<30Q", *range(30))))
     assert picked_from(workers, asked(500)).prefill == "p09"
 
 
 def test_unknown_costs_leave_it_to_load() -> None:
     workers = [worker("p1", P, busy(9000)), worker("p2", P, costs=StepCosts()), worker("d", D)]
-    workers[1].ours = 3
+    workers[1].own_sequences = 3
     choice = Router().pick(workers, asked(500), NOW)
     assert choice is not None and choice.route == Route("p1", "d") and choice.ttft is None
 
 
-A, RACK, FAR = Place("a", "1", "rack"), Place("b", "2", "rack"), Place("c", "3", "")
+A, RACK, FAR = HostLocation("a", "1", "rack"), HostLocation("b", "2", "rack"), HostLocation("c", "3", "")
 
 
 @pytest.mark.parametrize("known", [COSTS, StepCosts()])
@@ -332,7 +334,7 @@ A, RACK, FAR = Place("a", "1", "rack"), Place("b", "2", "rack"), Place("c", "3",
     ("at", "chosen"),
     [((A, FAR, RACK), "d0"), ((FAR, RACK, A), "d2"), ((FAR, RACK, FAR), "d1"), ((RACK, FAR, FAR), "d0")],
 )
-def test_what_costs_the_same_goes_to_the_nearer(known: StepCosts, at: tuple[Place, ...], chosen: str) -> None:
+def test_what_costs_the_same_goes_to_the_nearer(known: StepCosts, at: tuple[HostLocation, ...], chosen: str) -> None:
     """By cost the decode worker near the prefill worker; by load alone the prefill worker near the decode worker."""
     near = [worker(f"d{number}", D, costs=known, place=place) for number, place in enumerate(at)]
     if known.known:
@@ -384,9 +386,9 @@ def test_a_choice_says_what_an_idle_worker_only_guesses_and_what_was_ever_shown(
 
 def test_what_was_sent_to_a_worker_keeps_it_from_being_idle() -> None:
     idle = worker("d", D)
-    assert idle.idle(NOW)
+    assert idle.candidate(asked(1), NOW).idle
     idle.awaits(("r", 1), 500)
-    assert not idle.idle(NOW)
+    assert not idle.candidate(asked(1), NOW).idle
     idle.settles(("r", 1))
-    idle.ours = 1
-    assert not idle.idle(NOW)
+    idle.own_sequences = 1
+    assert not idle.candidate(asked(1), NOW).idle

@@ -4,18 +4,18 @@ from math import exp
 
 import pytest
 
-from gateway.workers.demand import MEMORY, Demand
-from gateway.workers.route import Choice, Route
-from gateway.workers.standing import Look
+from gateway.workers.standing import StandingSurvey
 from gateway.workers.worker import Worker
-from pricing.backlog import Owner, Share
+from pricing.backlog import Owner, TenantTokens
+from pricing.demand import DEMAND_MEMORY_S, Demand
+from pricing.route import Choice, Route
 from pricing.standing import Standing
-from pricing.steps import Guessing
+from pricing.steps import DecodeYield
 from tests.gateway.workers.test_routes_by_cost import COSTS, NOW, busy, worker
 
 
 def seen(workers: list[Worker], demand: Demand | None = None, in_line: int = 0) -> Standing:
-    look = Look(workers, demand or Demand(NOW), NOW)
+    look = StandingSurvey(workers, demand or Demand(NOW), NOW)
     for _ in look.steps():
         pass
     return look.standing(in_line)
@@ -32,7 +32,7 @@ def test_roles_stand_apart_and_by_what_waits() -> None:
     (decode,) = standing.decode.workers
     assert decode.tpot == pytest.approx(COSTS.decode_seconds(10, 1000))
     assert decode.tpot_alone == pytest.approx(COSTS.decode_seconds(1, 100))
-    decodes.guessing = Guessing(2.0, 1.0)
+    decodes.decode_yield = DecodeYield(2.0, 1.0)
     (decode,) = seen([decodes]).decode.workers
     assert decode.tpot == pytest.approx(COSTS.decode_seconds(10, 1000) / 2), "of a step it has two tokens"
     assert decode.tpot_alone == pytest.approx(COSTS.decode_seconds(1, 100) / 2)
@@ -41,7 +41,7 @@ def test_roles_stand_apart_and_by_what_waits() -> None:
 
 def test_a_tenant_that_floods_counts_as_everybody() -> None:
     backlog = busy(tokens=5000)
-    flooded = worker("a", "prefill", type(backlog)(5, 5000, shares=(Share(Owner(1), 5000),)))
+    flooded = worker("a", "prefill", type(backlog)(5, 5000, shares=(TenantTokens(Owner(1), 5000),)))
     (one,) = seen([flooded]).prefill.workers
     assert one.ttft is not None and one.ttft > 5.0
 
@@ -58,7 +58,7 @@ def test_what_comes_is_counted_as_workers_that_it_keeps_busy() -> None:
     assert demand.work("prefill", 100.0) == pytest.approx(1.0, rel=0.02)
     assert demand.work("decode", 100.0) == pytest.approx(0.2, rel=0.02)
     assert demand.usual_tokens == pytest.approx(100.0) and demand.usual_start == pytest.approx(20.0)
-    assert demand.work("prefill", 100.0 + MEMORY) == pytest.approx(exp(-1), rel=0.05)
+    assert demand.work("prefill", 100.0 + DEMAND_MEMORY_S) == pytest.approx(exp(-1), rel=0.05)
 
 
 def test_a_gateway_that_has_just_begun_knows_what_comes() -> None:

@@ -2,14 +2,14 @@
 
 import pytest
 
-from gateway.requests.pace import Pace
 from pricing.backlog import Owner, owner_of
+from pricing.throughput import PromptThroughput
 
 OWNER = Owner()
 
 
 def test_the_wait_is_what_is_awaited_over_how_fast_it_came() -> None:
-    pace, now = Pace(), 100.0
+    pace, now = PromptThroughput(), 100.0
     for number in range(40):
         pace.begins(f"r-{number}", 200, OWNER, now)
     assert pace.wait(200, OWNER, now) == 0.0, "nothing is known yet"
@@ -20,7 +20,7 @@ def test_the_wait_is_what_is_awaited_over_how_fast_it_came() -> None:
 
 
 def test_where_nothing_comes_any_more_the_wait_grows() -> None:
-    pace, now = Pace(), 0.0
+    pace, now = PromptThroughput(), 0.0
     for number in range(20):
         pace.begins(f"r-{number}", 100, OWNER, now)
     for number in range(10):
@@ -31,7 +31,7 @@ def test_where_nothing_comes_any_more_the_wait_grows() -> None:
 
 
 def test_who_is_given_up_is_not_awaited_and_nobody_awaited_is_no_wait() -> None:
-    pace = Pace()
+    pace = PromptThroughput()
     pace.begins("r-1", 1000, OWNER, 0.0)
     pace.begins("r-2", 100, OWNER, 0.0)
     pace.ends("r-2", 1.0, came=True)
@@ -41,7 +41,7 @@ def test_who_is_given_up_is_not_awaited_and_nobody_awaited_is_no_wait() -> None:
 
 
 def test_who_asks_beside_a_tenant_that_floods_waits_for_as_much_as_its_own_has() -> None:
-    pace, now, flooding, other = Pace(), 100.0, owner_of("floods", 1.0), owner_of("other", 1.0)
+    pace, now, flooding, other = PromptThroughput(), 100.0, owner_of("floods", 1.0), owner_of("other", 1.0)
     for number in range(200):
         pace.begins(f"f-{number}", 200, flooding, now)
     for number in range(50):

@@ -6,15 +6,16 @@ import pytest
 from msgspec import structs
 
 from contracts.ids import NO_TICKET
-from gateway.workers.kinds import FRESH, believed
-from gateway.workers.route import Asked
 from gateway.workers.router import Router
 from gateway.workers.worker import Worker
 from infra.redis.records import Role, WorkerLoad, WorkerRecord
 from pricing.backlog import Backlog
+from pricing.pooled import COSTS_MEMORY_S, pooled_costs
+from pricing.route import RouteRequest
 from pricing.steps import StepCosts
 
 NOW = 1000.0
+MEMORY_S = COSTS_MEMORY_S
 LEARNED = StepCosts(step=0.010, prompt_token=0.001, pair=1e-7, sequence=0.001, context_token=1e-6, steps=500)
 
 
@@ -49,26 +50,29 @@ ROWS: dict[str, tuple[list[Worker], float, float]] = {  # the first one's step: 
     "who runs is believed": ([worker("a", slower(8), 0), worker("b", LEARNED, 0)], 8, 8),
     "… if not all do so at once": ([worker("a", slower(8), 3), worker("b", LEARNED, 0)], 8, 8),
     "who has learned nothing for long is taken for the others": (
-        [worker("a", slower(8), 10 * FRESH), worker("b", LEARNED, 0)], 1, 1.01,
+        [worker("a", slower(8), 10 * MEMORY_S), worker("b", LEARNED, 0)], 1, 1.01,
     ),
-    "… gradually": ([worker("a", slower(8), 1.5 * FRESH), worker("b", LEARNED, 0)], 3, 5),
-    "who was too hopeful as well": ([worker("a", slower(0.1), 10 * FRESH), worker("b", LEARNED, 0)], 0.99, 1),
+    "… gradually": ([worker("a", slower(8), 1.5 * MEMORY_S), worker("b", LEARNED, 0)], 3, 5),
+    "who was too hopeful as well": ([worker("a", slower(0.1), 10 * MEMORY_S), worker("b", LEARNED, 0)], 0.99, 1),
     "a seed is a guess": ([worker("a", slower(8, steps=0), 0), worker("b", LEARNED, 0)], 1, 1),
     "… and all that there is at a start": (
         [worker("a", slower(8, steps=0), 0), worker("b", slower(4, steps=0), 0)], 8, 8,
     ),
     "… but for one that has run a step or two, be it a while ago": (
-        [worker("a", slower(40, steps=0), 0), worker("b", structs.replace(LEARNED, steps=2), 3 * FRESH)], 1, 1,
+        [worker("a", slower(40, steps=0), 0), worker("b", structs.replace(LEARNED, steps=2), 3 * MEMORY_S)], 1, 1,
     ),
     "where nobody runs, all are as they were": (
-        [worker("a", slower(8), 10 * FRESH), worker("b", LEARNED, 9.5 * FRESH)], 8, 8,
+        [worker("a", slower(8), 10 * MEMORY_S), worker("b", LEARNED, 9.5 * MEMORY_S)], 8, 8,
     ),
     "a worker of another role says nothing": (
-        [worker("a", slower(8), 10 * FRESH), worker("b", LEARNED, 0, role="prefill")], 8, 8,
+        [worker("a", slower(8), 10 * MEMORY_S), worker("b", LEARNED, 0, role="prefill")], 8, 8,
     ),
-    "nor one of another device": ([worker("a", slower(8), 10 * FRESH), worker("b", LEARNED, 0, device="cuda")], 8, 8),
+    "nor one of another device": (
+        [worker("a", slower(8), 10 * MEMORY_S), worker("b", LEARNED, 0, device="cuda")], 8, 8,
+    ),
     "of others the median counts": (
-        [worker("a", slower(8), 10 * FRESH), worker("b", slower(90), 0), *(worker(name, LEARNED, 0) for name in "cd")],
+        [worker("a", slower(8), 10 * MEMORY_S), worker("b", slower(90), 0),
+         *(worker(name, LEARNED, 0) for name in "cd")],
         1, 1.01,
     ),
 }  # fmt: skip
@@ -77,18 +81,18 @@ ROWS: dict[str, tuple[list[Worker], float, float]] = {  # the first one's step: 
 @pytest.mark.parametrize("row", ROWS)
 def test_costs_that_are_believed(row: str) -> None:
     workers, least, most = ROWS[row]
-    costs = believed(workers)
+    costs = pooled_costs([one.candidate(RouteRequest(1), NOW) for one in workers])
     assert least - 1e-9 <= costs["a"].step / LEARNED.step <= most + 1e-9
     assert costs["a"].steps == workers[0].costs.steps, "what it is bounded by stays its own"
 
 
-@pytest.mark.parametrize(("costs", "ago"), [(slower(8, steps=0), 0.0), (slower(8), 10 * FRESH)])
+@pytest.mark.parametrize(("costs", "ago"), [(slower(8, steps=0), 0.0), (slower(8), 10 * MEMORY_S)])
 def test_of_equal_decode_workers_none_goes_without(costs: StepCosts, ago: float) -> None:
     """Of 57 requests at once each of two gets about half, whatever one of them was believed to cost."""
     router, workers = Router(), [worker("a", costs, ago), worker("b", LEARNED, 0), worker("p", LEARNED, 0, "prefill")]
     picked: Counter[str] = Counter()
     for number in range(57):
-        choice = router.pick(workers, Asked(200, output_tokens=20), NOW)
+        choice = router.pick(workers, RouteRequest(200, output_tokens=20), NOW)
         assert choice is not None
         chosen = next(one for one in workers if one.record.epoch == choice.route.decode)
         chosen.awaits((f"r{number}", 1), 200)

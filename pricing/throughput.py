@@ -10,17 +10,17 @@ turns.
 from collections import Counter
 from math import exp
 
-from pricing.backlog import Ahead, Owner, shares_of, tokens_before
+from pricing.backlog import Owner, PromptWork, largest_tenants, tokens_before
 
 MEMORY = 3.0  # s after which what was seen counts 1/e
 ENOUGH = 0.5  # s of waiting, as they count now, from which anything is known
 
 
-class Pace:
+class PromptThroughput:
     """Follows the prompts of one gateway. `now` is local time, s."""
 
     def __init__(self) -> None:
-        self._awaited: dict[str, Ahead] = {}  # by request
+        self._awaited: dict[str, PromptWork] = {}  # by request
         self._tokens: Counter[Owner] = Counter()  # of all of those
         self._came = 0.0  # tokens whose first token came, as they count now
         self._busy = 0.0  # s in which some were awaited, likewise
@@ -30,7 +30,7 @@ class Pace:
         """Notes that a prompt is on its way, of which so many tokens are to be computed."""
         self.ends(request, now)
         self._look(now)
-        self._awaited[request] = Ahead(tokens, 0, owner)
+        self._awaited[request] = PromptWork(tokens, 0, owner)
         self._tokens[owner] += tokens
 
     def ends(self, request: str, now: float, came: bool = False) -> None:
@@ -50,7 +50,7 @@ class Pace:
         self._look(now)
         if self._busy < ENOUGH or not self._awaited:
             return 0.0
-        before = tokens_before(tokens, owner, shares_of(self._tokens), self._tokens.total())
+        before = tokens_before(tokens, owner, largest_tenants(self._tokens), self._tokens.total())
         return (before + tokens) * self._busy / max(self._came, 1.0)
 
     def _look(self, now: float) -> None:

@@ -21,9 +21,10 @@ from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
 from gateway.workers.worker import Worker
 from infra.redis.records import WorkerLoad, WorkerRecord
-from pricing.backlog import Ahead, Backlog, first_token_seconds, owner_of
+from pricing.backlog import Backlog, PromptWork, owner_of
 from pricing.fit import StepFit
 from pricing.steps import StepCosts, StepWork, pairs_of
+from pricing.wait import first_token_seconds
 from tests.engine.blocks.test_blocks import spec
 
 TRUE = StepCosts(step=0.008, prompt_token=0.0009, pair=2e-7, most_tokens=512, shorter=0.5)
@@ -103,7 +104,7 @@ class Simulation:
                 self.arrive(self.arrivals.pop(0))
             elif what == "ping":
                 backlog = self.shown.and_prompts(
-                    [Ahead(tokens, 0, owner_of(name, 1.0)) for tokens, name in self.posted]
+                    [PromptWork(tokens, 0, owner_of(name, 1.0)) for tokens, name in self.posted]
                 )
                 backlog = structs.replace(backlog, age_ms=(self.next_ping - self.shown_at) * 1000)
                 self.worker.reports(backlog, Ticket(self.sent, 0), self.next_ping)
@@ -116,7 +117,7 @@ class Simulation:
         tokens = self.chance.choice((self.chance.randint(20, 200), self.chance.randint(20, 1500)))
         tenant = self.chance.choices([*self.tenants], [*self.tenants.values()])[0]
         tokens = self.chance.randint(600, 1500) if tenant == "long" else tokens  # too long to pass others by its length
-        prompt = Ahead(tokens, 0, owner_of(tenant, 1.0))
+        prompt = PromptWork(tokens, 0, owner_of(tenant, 1.0))
         backlog, elapsed = self.worker.backlog(now)
         costs, awaited = self.worker.costs, self.worker.awaited()
         predicted = first_token_seconds(costs, backlog, prompt, elapsed, awaited)

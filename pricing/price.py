@@ -1,0 +1,137 @@
+"""Price of a route: the predicted seconds that a prompt costs itself, and the sequences that it slows down.
+
+A prompt with n tokens to compute goes to prefill worker p, and its m samples decode on worker d, beside r sequences:
+
+    price = T + max(0, X - C) + D            KV is handed over from p to d
+    price = T + k · max(1, r) · C + D        short path: d computes the prompt, too, and all that decode there wait
+    D     = a · L · (m·τ₁ + r·(τ₁ - τ₀))
+
+    term    seconds                                                    formula    estimator
+    T       until the first token: what p has queued, and the prompt   wait.py    reported backlog, aged
+    C       computation of the prompt alone                            steps.py   fit.py (seed.py before any step),
+    τ₀, τ₁  per token on d, without and with the samples               steps.py   pooled.py: fresh costs of its kind
+    X       transfer of the KV that d lacks                            links.py   measured rates, else a prior
+
+    L = expected tokens of an answer, a = DECODE_WEIGHT, k = SINGLE_STEP_WEIGHT if one step holds the prompt, else 1.
+
+The gateway's promise to a client adds what no worker reports: `correction.py`. Pure; `RouteRequest` is the prompt.
+"""
+
+from collections.abc import Iterator, Sequence
+from math import inf
+from operator import or_
+from typing import NamedTuple
+
+from pricing.backlog import PromptWork
+from pricing.candidate import Candidate
+from pricing.links import LinkRates, MeasuredLink
+from pricing.pooled import pooled_costs
+from pricing.route import RouteRequest
+from pricing.steps import StepCosts
+from pricing.wait import first_token_seconds
+
+DECODE_WEIGHT = 0.25
+"""Weight of a second in the course of an answer, relative to a second before its first token."""
+SINGLE_STEP_WEIGHT = 0.25
+"""Weight of the delay of running decodes by one longer step; several longer steps count fully."""
+MAX_WORKERS_PRICED = 12
+"""Workers of each role that are priced, the most promising first: all pairs of them take 0.7 ms."""
+
+
+class WorkerEstimate(NamedTuple):
+    """What one worker would take to compute the prompt, and to decode its samples."""
+
+    candidate: Candidate
+    tokens: int  # to compute
+    start: int  # tokens before these, whose KV the worker has
+    ttft: float  # T
+    seconds: float  # C
+    missing: int  # tokens of the prompt whose KV the worker lacks, in whole blocks
+    tpot: float  # τ₁
+    decode_seconds: float  # D
+    short_price: float  # price of the short path
+    short_tpot: float  # s per token of the decodes there, beside a chunk of the prompt; 0 without decodes
+
+
+class RouteEstimate(NamedTuple):
+    """Price of one route, which is a short path if both estimates are of one worker."""
+
+    prompt: WorkerEstimate
+    decode: WorkerEstimate
+    last_resort: tuple[bool, ...]  # reasons to take any other route: late, avoided, full, too slow for an objective
+    price: float
+
+
+def prices(
+    prefills: Sequence[Candidate], decodes: Sequence[Candidate], request: RouteRequest, hand_off_always: bool
+) -> list[RouteEstimate]:
+    """Prices the routes over the most promising of these workers, whose costs are known.
+
+    `hand_off_always`: no short path on a decode worker that a prefill worker can hand KV over to. There is also none
+    where it would slow running decodes below an objective, unless no other route leads to that decode worker.
+    """
+    senders, receivers = _promising(prefills), _promising(decodes)
+    links = _measured([*senders, *receivers])
+    costs = pooled_costs([*prefills, *decodes])
+    estimates = [_estimate(each, costs[each.epoch], request) for each in (*senders, *receivers)]
+    firsts, rates = estimates[: len(senders)], LinkRates(links)
+    found = []
+    for second in estimates[len(senders) :]:
+        worker = second.candidate
+        wanted = request.tpots.get(worker.epoch, inf)
+        own = (*worker.last_resort, second.tpot > min(request.tpot, wanted))
+        pairs = [first for first in firsts if first.candidate.reaches(worker)]
+        for first in pairs:
+            sender = first.candidate
+            size, rate = second.missing * sender.token_bytes, sender.links.get(worker.epoch, 0.0)
+            transfer = rates.seconds(size, rate, sender.location, worker.location)
+            price = first.ttft + max(0.0, transfer - first.seconds) + second.decode_seconds
+            both = tuple(map(or_, (*sender.last_resort, False), own))
+            found.append(RouteEstimate(first, second, both, price))
+        if not pairs or (second.short_tpot <= wanted and not hand_off_always):
+            found.append(RouteEstimate(second, second, own, second.short_price))
+    return found
+
+
+def _promising(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Returns half of `MAX_WORKERS_PRICED` by the KV that they have, and half by their load."""
+    if len(candidates) <= MAX_WORKERS_PRICED:
+        return list(candidates)
+    near = sorted(candidates, key=lambda each: -each.cached)[: MAX_WORKERS_PRICED // 2]
+    epochs = {each.epoch for each in near}
+    others = sorted((each for each in candidates if each.epoch not in epochs), key=lambda each: each.load)
+    return near + others[: MAX_WORKERS_PRICED - len(near)]
+
+
+def _estimate(worker: Candidate, costs: StepCosts, request: RouteRequest) -> WorkerEstimate:
+    """Estimates the terms that depend on one worker; a prompt's last token is always computed."""
+    start = min(worker.cached, request.tokens - 1)
+    work = PromptWork(request.tokens - start, start, request.owner)
+    running, context, each = worker.backlog.sequences, worker.backlog.context, worker.decode_yield
+    ttft = first_token_seconds(costs, worker.backlog, work, worker.report_age, worker.awaited)
+    seconds = costs.prompt_seconds(work.tokens, work.pairs)
+    before = costs.token_seconds(running, context, each)
+    tpot = costs.token_seconds(running + request.samples, context + request.samples * request.tokens, each)
+    chunk = min(work.tokens, costs.chunk(running, context))
+    decode = DECODE_WEIGHT * request.output_tokens * (request.samples * tpot + running * (tpot - before))
+    weight = SINGLE_STEP_WEIGHT if chunk == work.tokens else 1.0
+    return WorkerEstimate(
+        worker,
+        work.tokens,
+        start,
+        ttft,
+        seconds,
+        request.tokens - worker.cached,
+        tpot,
+        decode,
+        short_price=ttft + weight * max(1, running) * seconds + decode,
+        short_tpot=before + costs.prompt_token * chunk / each.tokens if running else 0.0,
+    )
+
+
+def _measured(candidates: Sequence[Candidate]) -> Iterator[MeasuredLink]:
+    by_epoch = {each.epoch: each for each in candidates}
+    for each in by_epoch.values():
+        for peer, rate in each.links.items():
+            if peer in by_epoch:
+                yield MeasuredLink(each.location, by_epoch[peer].location, rate)
