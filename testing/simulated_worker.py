@@ -171,7 +171,7 @@ class SimulatedWorker:
             self._ledger.sent(emitted)
 
     def _say(self, gateway: str, kind: type[FromWorker], **fields: Any) -> bool:
-        return self._endpoint.send_now(kind(sender=self._endpoint.epoch, receiver=gateway, **fields))
+        return self._endpoint.send_now(gateway, kind(sender=self._endpoint.epoch, receiver=gateway, **fields))
 
 
 async def serve(options: argparse.Namespace) -> None:

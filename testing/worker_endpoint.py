@@ -76,15 +76,15 @@ class WorkerEndpoint:
             self.gateways[message.sender] = identity
         return message
 
-    async def send(self, message: FromWorker) -> None:
-        """Sends a message to its gateway, if that has said Hello."""
-        if message.receiver in self.gateways:
-            await try_send(self._socket, [self.gateways[message.receiver], encode(message)])
+    async def send(self, gateway: str, message: FromWorker) -> None:
+        """Sends a message to a gateway, if that has said Hello."""
+        if gateway in self.gateways:
+            await try_send(self._socket, [self.gateways[gateway], encode(message)])
 
-    def send_now(self, message: FromWorker) -> bool:
+    def send_now(self, gateway: str, message: FromWorker) -> bool:
         """Sends a message at once; False where the gateway is unknown or its queue is full."""
-        gateway = self.gateways.get(message.receiver)
-        return gateway is not None and send_now(self._socket, [gateway, encode(message)])
+        identity = self.gateways.get(gateway)
+        return identity is not None and send_now(self._socket, [identity, encode(message)])
 
     async def close(self) -> None:
         """Closes everything without a message to anyone."""

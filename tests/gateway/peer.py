@@ -141,8 +141,7 @@ class Peer:
 
     async def say(self, gateway: str, message: FromWorker) -> None:
         """To one gateway."""
-        assert gateway == message.receiver
-        await self._endpoint.send(message)
+        await self._endpoint.send(gateway, message)
 
     def heard_from(self) -> list[str]:
         """The gateways that said Hello."""
