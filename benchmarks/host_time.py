@@ -37,7 +37,7 @@ from benchmarks.simulated.weightless import BLOCK, META, weightless_engine
 from contracts.messages.sampling import Sampling
 from engine.backends.triton.decode_graphs import DecodeGraphs
 from engine.executor import Executor
-from engine.plan import PENDING, Plan, Work
+from engine.plan import PENDING_TOKEN, StepPlan, Work
 
 DEVICE_READS = 3.35e12
 """Bytes per second: NVIDIA H100 SXM, from its data sheet."""
@@ -80,18 +80,18 @@ class Steps:
     def decode(self) -> None:
         self._executor.launch(self._plan(chunk=False, decodes=self._decodes))
 
-    def _plan(self, *, chunk: bool, decodes: int) -> Plan:
+    def _plan(self, *, chunk: bool, decodes: int) -> StepPlan:
         at, self._at = self._at, self._at + 1
         works = []
         for row in range(decodes):
             start = TEXT + at
             table = self._tables[row][: start // BLOCK + 1]
-            works.append(Work(row, start, [7 if self._first else PENDING], (table,), GREEDY, (0,), at))
+            works.append(Work(row, start, [7 if self._first else PENDING_TOKEN], (table,), GREEDY, (0,), at))
         self._first = not decodes
         if chunk:
             table = self._tables[-1][: (TEXT + CHUNK) // BLOCK]
             works.append(Work(self._decodes, TEXT, [7] * CHUNK, (table,), None))  # of which more is to come
-        return Plan(at, works)
+        return StepPlan(at, works)
 
 
 def _lighten() -> None:

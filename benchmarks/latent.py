@@ -25,7 +25,7 @@ from benchmarks.processes.in_process import quiet
 from contracts.kv.spec import blocks_for
 from contracts.messages.sampling import Sampling
 from engine.executor import Executor
-from engine.plan import Plan, Work
+from engine.plan import StepPlan, Work
 from engine.start.load import load_engine
 from infra.config.engine import EngineConfig
 from launcher.stages import Stages
@@ -91,7 +91,7 @@ def seconds(executor: Executor, given: argparse.Namespace) -> float:
     works = [Work(text, given.context - 1, [7], (table,) * groups, greedy) for text, table in enumerate(tables)]
     begin = time.perf_counter()
     for number in range(STEPS):
-        executor.launch(Plan(number, works))
+        executor.launch(StepPlan(number, works))
         executor.collect()
     return (time.perf_counter() - begin) / STEPS
 

@@ -18,10 +18,10 @@ from contracts.messages.job import Prompt
 from contracts.messages.sampling import Limits, Sampling
 from contracts.slo import percentile
 from engine.blocks.manager import BlockManager
-from engine.plan import Plan, StepResult
+from engine.plan import StepPlan, StepResult
+from engine.schedule.prompt_turns import SHORTER_PROMPTS_SHARE
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence, SequenceState
-from engine.schedule.turns import SHORTER
 from pricing.steps import StepCosts, StepWork, pairs_of
 
 COSTS = StepCosts(step=0.004, prompt_token=1e-4, pair=1e-8)
@@ -64,7 +64,7 @@ def serve(arrivals: Iterable[Arrival], policy: str) -> list[Served]:
         max_batch_tokens=STEP_TOKENS,
         max_sequences=256,
         max_model_len=1 << 20,
-        shorter=SHORTER if policy == "ours" else 0.0,
+        shorter=SHORTER_PROMPTS_SHARE if policy == "ours" else 0.0,
     )
     here: dict[Sequence, Arrival] = {}
     served: list[Served] = []
@@ -98,7 +98,7 @@ def _sequence(arrival: Arrival, number: int, policy: str) -> Sequence:
     return Sequence(key, "benchmark", prompt, inf, Sampling(seed=0), Limits(max_tokens=9), hand_off=True, due=due)
 
 
-def _work(plan: Plan) -> StepWork:
+def _work(plan: StepPlan) -> StepWork:
     tokens = sum(len(work.token_ids) for work in plan.works)
     return StepWork(tokens, sum(pairs_of(work.start, len(work.token_ids)) for work in plan.works))
 

@@ -27,7 +27,7 @@ from engine.backends.reference.sampler import ReferenceSampler
 from engine.backends.sampler import Draw, Sampler
 from engine.blocks.manager import BlockManager
 from engine.model.batch import block_tables, build_batch
-from engine.plan import Plan, StepResult
+from engine.plan import StepPlan, StepResult
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
 
@@ -86,14 +86,14 @@ def steps(batch: int) -> Parts:
     return Parts(*(each / STEPS for each in spent))
 
 
-def _planned(scheduler: Scheduler) -> Plan:
+def _planned(scheduler: Scheduler) -> StepPlan:
     plan = scheduler.plan(0.0)
     assert plan is not None, "work, but no plan"
     scheduler.take_moves()
     return plan
 
 
-def _answer(scheduler: Scheduler, plan: Plan, draw: random.Random) -> None:
+def _answer(scheduler: Scheduler, plan: StepPlan, draw: random.Random) -> None:
     tokens = [[draw.randrange(VOCABULARIES[0])] if work.sampling is not None else [] for work in plan.works]
     scheduler.apply(StepResult(plan.step, tokens), 0.0)
 

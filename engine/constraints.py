@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.plan import Plan, Refusal, Work
+from engine.plan import GrammarRefusal, StepPlan, Work
 
 
 class Masks(NamedTuple):
@@ -18,10 +18,10 @@ class Masks(NamedTuple):
     vocabulary are not set."""
 
 
-class Constraints(Protocol):
+class GrammarConstraints(Protocol):
     """Keeps works whose sampling has a grammar to it. Called on the engine's thread, once for each step."""
 
-    def begin(self, plan: Plan) -> None:
+    def begin(self, plan: StepPlan) -> None:
         """Starts computing the masks of a step that is about to be launched; does not wait for them."""
         ...
 
@@ -33,7 +33,7 @@ class Constraints(Protocol):
         """
         ...
 
-    def settle(self, plan: Plan, tokens: Sequence[list[int]]) -> dict[int, Refusal]:
+    def settle(self, plan: StepPlan, tokens: Sequence[list[int]]) -> dict[int, GrammarRefusal]:
         """Takes what a step has drawn, of each work, and adds in place what its grammar makes follow.
 
         Where it allows one continuation only, that takes the place of what was drawn. Returns by their index the works

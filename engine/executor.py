@@ -18,7 +18,7 @@ from engine.adapters.slots import AdapterSlots
 from engine.backends.adjuster import FORBIDDEN_LOGIT, is_adjusted
 from engine.backends.base import Backend, DecodeSteps, OnLayer
 from engine.backends.sampler import Draw
-from engine.constraints import Constraints
+from engine.constraints import GrammarConstraints
 from engine.device import device_errors, to_device
 from engine.kv.pool import KVPool
 from engine.kv.token_moves import TreeKVMoves
@@ -26,9 +26,9 @@ from engine.model.attention import Attention
 from engine.model.batch import Batch, Sampled, block_tables, build_batch
 from engine.model.config import TextModel
 from engine.model.model import Model
-from engine.plan import BlockMove, Plan, StepResult, Work
-from engine.scoring import Scoring
-from engine.speculation.proposers.model_proposer import Follower, ModelProposer
+from engine.plan import BlockMove, StepPlan, StepResult, Work
+from engine.scoring import StepScoring
+from engine.speculation.proposers.model_proposer import KVProposer, ModelProposer
 from engine.speculation.verify.typical import followed, likely, may_be_typical
 from engine.speculation.verify.verification import (
     NONE_LEFT,
@@ -53,14 +53,16 @@ class Engine:
     launch_depth: int  # steps that may be launched and not yet collected
     decode_steps: DecodeSteps | None  # runs steps of nothing but decodes; None: they are steps like any other
     adapters: AdapterSlots | None  # None: there are none, and none can come
-    follower: Follower | None = field(default=None, kw_only=True)  # has KV of its own behind that of the model's layers
+    follower: KVProposer | None = field(
+        default=None, kw_only=True
+    )  # has KV of its own behind that of the model's layers
 
 
 @dataclass(frozen=True)
 class LaunchedStep:
     """A step whose result is on its way to the host."""
 
-    plan: Plan
+    plan: StepPlan
     sampled_works: tuple[int, ...]  # indices of the plan's works that are sampled from
     answer: Tensor  # [2, samples] int64 on the host: tokens, what came of each; and a third of which guesses are likely
     scores: Tensor | None  # of samples whose works want them, as scorers give them, on the host
@@ -86,7 +88,7 @@ class Executor:
         self,
         engine: Engine,
         on_layer: OnLayer | None = None,
-        constraints: Constraints | None = None,
+        constraints: GrammarConstraints | None = None,
         logprobs_mode: LogprobsMode = "raw_logprobs",
         proposer: ModelProposer | None = None,
         *,
@@ -113,7 +115,7 @@ class Executor:
         self._before: Sampled | None = None
         self._tables = block_tables(len(spec.groups))
         after_filters = logprobs_mode == "processed_logprobs"
-        self._scoring = Scoring(engine.backend.scorer, engine.model_config.vocab_size, after_filters)
+        self._scoring = StepScoring(engine.backend.scorer, engine.model_config.vocab_size, after_filters)
 
     def move(self, moves: Sequence[BlockMove]) -> None:
         """Carries moves out in order, after all that was launched and before all that is launched or lands later.
@@ -123,7 +125,7 @@ class Executor:
         with torch.inference_mode(), device_errors():
             self.engine.pool.move(moves)
 
-    def launch(self, plan: Plan) -> None:
+    def launch(self, plan: StepPlan) -> None:
         """Starts a step. On a CPU it is over on return; on CUDA it runs on.
 
         At most `launch_depth` may be uncollected. Raises `DeviceError` as `move` does.
@@ -229,12 +231,12 @@ class Executor:
         engine.pool.begin_step()
         with torch.inference_mode():
             work = Work(0, start, list(token_ids[start:]), (blocks,) * len(engine.pool.counts))
-            batch = build_batch(Plan(0, [work]), self._block_size, self._device, None)
+            batch = build_batch(StepPlan(0, [work]), self._block_size, self._device, None)
             batch = replace(batch, logit_rows=torch.arange(len(work.token_ids), device=self._device))
             hidden = engine.model.forward(batch, engine.attention.begin(batch), engine.pool.written)
             return engine.model.logits(hidden).float()
 
-    def _run(self, plan: Plan) -> LaunchedStep:
+    def _run(self, plan: StepPlan) -> LaunchedStep:
         self.engine.pool.begin_step(plan.works, is_read=self._on_layer is not None)
         if self._constraints is not None:
             self._constraints.begin(plan)
@@ -260,7 +262,7 @@ class Executor:
         scores = None if asked is None else self._to_host(self._scoring.drawn(asked, logits, works, tokens))
         return LaunchedStep(plan, sampled, answer, scores, prompt_scores, hidden, states, self._event())
 
-    def _told_states(self, plan: Plan, hidden: Tensor) -> Tensor | None:
+    def _told_states(self, plan: StepPlan, hidden: Tensor) -> Tensor | None:
         """Returns the states of works that tell theirs, on their way to the host; those are sampled from once."""
         if self._follower is None:
             return None
@@ -281,7 +283,7 @@ class Executor:
         masks = self._constraints.masks(works) if self._constraints is not None else None
         return self.engine.backend.adjuster.adjust(logits, works, self._before, masks)
 
-    def _logits(self, plan: Plan) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _logits(self, plan: StepPlan) -> tuple[Tensor, Tensor, Tensor | None]:
         """Computes a step's normed states `[sampled rows, hidden]` and logits, and stores its KV.
 
         Also returns, on its way to the host, how likely the tokens of prompts were, if a work asks for it.
@@ -305,7 +307,7 @@ class Executor:
             prompt_scores, hidden = self._to_host(scored), hidden[batch.split.sampled]
         return hidden, engine.model.logits(hidden) if len(hidden) else hidden, prompt_scores
 
-    def _states(self, plan: Plan, batch: Batch) -> Tensor:
+    def _states(self, plan: StepPlan, batch: Batch) -> Tensor:
         """Computes the normed states of a step's rows of logits; a follower sees those of all tokens."""
         model, step = self.engine.model, self.engine.attention.begin(batch)
 
@@ -321,7 +323,7 @@ class Executor:
         self._follower.follow(plan, batch, states, step, stored)
         return states[batch.logit_rows]
 
-    def _stored(self, plan: Plan, layer: int) -> None:
+    def _stored(self, plan: StepPlan, layer: int) -> None:
         self.engine.pool.written(layer)
         if self._on_layer is not None:
             self._on_layer(plan, self._groups[layer], layer)

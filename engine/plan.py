@@ -7,7 +7,7 @@ from msgspec import Struct
 from contracts.messages.sampling import Sampling
 from contracts.scores import Scores
 
-PENDING = -1
+PENDING_TOKEN = -1
 """A token id that stands for "the token sampled by the step before", which the host has not seen yet."""
 
 NULL_BLOCK = 0
@@ -62,14 +62,14 @@ class BlockMove(Struct, frozen=True, array_like=True):
     target: int  # a block of the pool; for "out" a slot of the host tier
 
 
-class Plan(Struct, frozen=True, array_like=True):
+class StepPlan(Struct, frozen=True, array_like=True):
     """Describes one step: a chunk of a prompt and a decode step are the same thing with other lengths."""
 
     step: int
     works: list[Work]
 
 
-class Refusal(Struct, frozen=True, array_like=True):
+class GrammarRefusal(Struct, frozen=True, array_like=True):
     """Says why a work's constraints do not let it go on, and whose fault that is."""
 
     why: str
@@ -90,7 +90,7 @@ class Proposal(Struct, frozen=True, array_like=True):
         return Proposal(self.tokens[:count], self.evidence, self.parents[:count])
 
 
-NOTHING = Proposal([])
+NO_PROPOSAL = Proposal([])
 
 
 class StepResult(Struct, frozen=True, array_like=True):
@@ -103,7 +103,7 @@ class StepResult(Struct, frozen=True, array_like=True):
     by its grammar."""
     failed: list[int] = []  # indices of works whose logits were not finite
     none_left: list[int] = []  # indices of works of which every token is forbidden
-    refused: dict[int, Refusal] = {}  # by index of a work that its grammar does not let go on
+    refused: dict[int, GrammarRefusal] = {}  # by index of a work that its grammar does not let go on
     scores: dict[int, list[Scores]] = {}  # by index of a work that wants them, of its draws: one for each sample
     prompt_scores: dict[int, Scores] = {}  # by index of a work that wants them, of the tokens behind each of its own
     accepted: dict[int, list[int]] = {}

@@ -21,12 +21,12 @@ from engine.device import to_device
 from engine.plan import PromptRows, Work
 from engine.speculation.verify.verification import row_count
 
-AT_ONCE = 64
+LOGIT_ROWS_AT_ONCE = 64
 """Rows of logits that are in memory at once beside those of a step."""
 Words = NDArray[np.int32]
 
 
-class Asked(NamedTuple):
+class ScoredDraws(NamedTuple):
     """Says which of a step's draws are scored, and keeps the logits for that."""
 
     top: int
@@ -35,7 +35,7 @@ class Asked(NamedTuple):
     logits: Tensor | None  # None: those that the tokens are drawn from
 
 
-class Scoring:
+class StepScoring:
     """Scores the tokens of steps by the operators of one backend."""
 
     def __init__(self, scorer: Scorer, vocab: int, after_filters: bool) -> None:
@@ -46,7 +46,7 @@ class Scoring:
 
     # on the device ----------------------------------------------------------------------------------------------------
 
-    def ask(self, logits: Tensor, works: Sequence[Work]) -> Asked | None:
+    def ask(self, logits: Tensor, works: Sequence[Work]) -> ScoredDraws | None:
         """Says what is wanted of a step whose `logits` `[works, vocab]` are not adjusted yet; None: nothing.
 
         Rows that adjustments will overwrite are kept.
@@ -65,12 +65,12 @@ class Scoring:
         places_there, rows_there = there[0, :count], there[1, :count]
         top = min(top, self._vocab)
         if self._after_filters:
-            return Asked(top, places_there, rows_there, None)
+            return ScoredDraws(top, places_there, rows_there, None)
         if logits.dtype == torch.float32 and any(map(is_adjusted, works)):
-            return Asked(top, places_there, None, logits[rows_there])
-        return Asked(top, places_there, rows_there, logits)
+            return ScoredDraws(top, places_there, None, logits[rows_there])
+        return ScoredDraws(top, places_there, rows_there, logits)
 
-    def drawn(self, asked: Asked, logits: Tensor, works: Sequence[Work], tokens: Tensor) -> Tensor:
+    def drawn(self, asked: ScoredDraws, logits: Tensor, works: Sequence[Work], tokens: Tensor) -> Tensor:
         """Returns the words of the tokens that were drawn from `logits` `[works, vocab]`; of `tokens`, those asked for.
 
         Words are as `engine.backends.scorer` has them, on the device.
@@ -81,8 +81,8 @@ class Scoring:
         assert asked.rows is not None
         draws = [work.sampling for work in works if _top(work) is not None for _ in work.samples]
         words = []
-        for begin in range(0, len(own), AT_ONCE):
-            some = slice(begin, begin + AT_ONCE)
+        for begin in range(0, len(own), LOGIT_ROWS_AT_ONCE):
+            some = slice(begin, begin + LOGIT_ROWS_AT_ONCE)
             left = processed(logits[asked.rows[some]], [each for each in draws[some] if each is not None], own[some])
             words.append(self._scorer.score(left, None, own[some], asked.top))
         return torch.cat(words)
@@ -95,8 +95,8 @@ class Scoring:
         asked = _prompt_rows(works)
         top = min(max(each.top for each in asked), self._vocab)
         targets = to_device(np.concatenate([np.array(each.targets) for each in asked]), hidden.device)
-        begins = range(0, len(targets), AT_ONCE)
-        parts = [(logits(hidden[at : at + AT_ONCE]), targets[at : at + AT_ONCE]) for at in begins]
+        begins = range(0, len(targets), LOGIT_ROWS_AT_ONCE)
+        parts = [(logits(hidden[at : at + LOGIT_ROWS_AT_ONCE]), targets[at : at + LOGIT_ROWS_AT_ONCE]) for at in begins]
         return torch.cat([self._scorer.score(own, None, tokens, top) for own, tokens in parts])
 
     # on the host ------------------------------------------------------------------------------------------------------

@@ -9,9 +9,9 @@ from typing import Generic, Protocol, TypeVar
 
 from contracts.errors import DeviceError
 from contracts.messages.gateway import REASON_DRAINING
-from engine.plan import BlockMove, Plan, StepResult
+from engine.plan import BlockMove, StepPlan, StepResult
 from engine.schedule.idle_steps import IdleSteps
-from engine.schedule.progress import Progress
+from engine.schedule.progress import SequenceProgress
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
 from infra.redis.records import WorkerLoad
@@ -30,7 +30,7 @@ class Runner(Protocol):
     def move(self, moves: Moves[BlockMove]) -> None:
         """Carries out block moves, in order, between the steps launched before and after. Raises `DeviceError`."""
 
-    def launch(self, plan: Plan) -> None:
+    def launch(self, plan: StepPlan) -> None:
         """Starts a step. Raises `DeviceError`."""
 
     def collect(self) -> StepResult:
@@ -46,7 +46,7 @@ class RolePolicy(Protocol[Event]):
     def admitted(self, sequences: list[Sequence], now: float) -> None:
         """Notes that these sequences have got their first blocks."""
 
-    def progressed(self, progress: list[Progress], now: float) -> None:
+    def progressed(self, progress: list[SequenceProgress], now: float) -> None:
         """Sends on what a step has given its sequences."""
 
     def expired(self, sequences: list[Sequence], now: float) -> None:
@@ -92,7 +92,7 @@ class EngineLoop(Generic[Event]):
         self._depth = depth
         self._idle_steps = idle_steps
         self._monotonic = monotonic
-        self._flying: deque[Plan] = deque()  # launched and not collected, oldest first
+        self._flying: deque[StepPlan] = deque()  # launched and not collected, oldest first
         self._leave_at: float | None = None  # server time, s, at which a worker that drains gives up
         self._idle = True
         self._checked = False  # the blocks were checked since the last step
@@ -144,7 +144,7 @@ class EngineLoop(Generic[Event]):
         self._show()
         status.rests()
 
-    def _launch(self, plan: Plan) -> None:
+    def _launch(self, plan: StepPlan) -> None:
         self._life.busy.enter(self._useful_threads(sum(len(work.token_ids) for work in plan.works)))
         self._executor.launch(plan)
         self._flying.append(plan)
@@ -153,7 +153,7 @@ class EngineLoop(Generic[Event]):
         """Shows the I/O thread what is here now."""
         self._life.status.shows(self._policy.load(), self._received)
 
-    def _plan(self, now: float) -> Plan | None:
+    def _plan(self, now: float) -> StepPlan | None:
         """Returns the next step, or None. A worker that leaves plans nothing, and so collects what is under way."""
         leaves = self._leave_at is not None and now > self._leave_at
         return None if self.error or leaves else self._scheduler.plan(now)

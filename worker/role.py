@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from contracts.errors import MessageError
 from contracts.kv.spec import KVSpec
 from engine.blocks.manager import BlockManager
-from engine.plan import Plan
+from engine.plan import StepPlan
 from engine.schedule.scheduler import Scheduler
 from kvtransfer.memory import KVMemory
 from worker.engine_loop import RolePolicy
@@ -36,4 +36,4 @@ class Role(NamedTuple):
 
     policy: RolePolicy[Any]
     make_transfer: MakeTransfer
-    layer_written: Callable[[Plan, int, int], None] | None  # called with the step's plan, KV group and layer
+    layer_written: Callable[[StepPlan, int, int], None] | None  # called with the step's plan, KV group and layer

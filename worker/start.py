@@ -33,12 +33,12 @@ from engine.grammars.masks import GrammarMasks
 from engine.grammars.preparation import Preparation
 from engine.schedule.chunking import Chunking
 from engine.schedule.idle_steps import IdleSteps
+from engine.schedule.prompt_turns import SHORTER_PROMPTS_SHARE
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.speculation import Speculation
-from engine.schedule.turns import SHORTER
 from engine.speculation.control.controller import DraftController
 from engine.speculation.proposers.earlier_answers import EarlierAnswers
-from engine.speculation.proposers.ngram import NGram
+from engine.speculation.proposers.ngram import NGramProposer
 from engine.speculation.proposers.proposer import EngineProposer
 from engine.start.load import LoadedEngine, load_engine
 from infra.config.engine import EngineConfig
@@ -219,7 +219,7 @@ def _speculation(
         return None
     answers = engine_config.speculative_answers
     earlier = EarlierAnswers(answers) if answers else None
-    proposer = NGram(earlier) if who == "ngram" else EngineProposer()
+    proposer = NGramProposer(earlier) if who == "ngram" else EngineProposer()
     most = engine_config.speculative_tokens or MAX_DRAFT_TOKENS[who]
     if not engine_config.speculative_tokens and engine.tree and engine.backend.device.type == "cpu":
         most = MAX_CPU_DRAFT_TOKENS
@@ -238,7 +238,7 @@ def _costs(config: WorkerConfig, engine: LoadedEngine) -> StepCosts:
     return structs.replace(
         engine.costs,
         most_tokens=engine.step_tokens,
-        shorter=SHORTER,
+        shorter=SHORTER_PROMPTS_SHARE,
         target=step_seconds,
     )
 

@@ -6,7 +6,7 @@ from time import perf_counter, thread_time
 import torch
 
 from engine.executor import Executor
-from engine.plan import Plan, Work
+from engine.plan import StepPlan, Work
 
 MakeWork = Callable[[int, list[int]], Work]
 """Makes the work of a text, by its number, of all its tokens, the last of which is to be computed."""
@@ -26,7 +26,7 @@ class Texts:
         self._clock = thread_time if alone else perf_counter
 
     def step(self) -> float:
-        plan = Plan(self._steps, [self._work(index, text) for index, text in enumerate(self._texts)])
+        plan = StepPlan(self._steps, [self._work(index, text) for index, text in enumerate(self._texts)])
         self._steps += 1
         begin = self._clock()
         self._executor.launch(plan)

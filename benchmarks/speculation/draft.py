@@ -30,7 +30,7 @@ from demo_model.evaluate import FIGURES, prompt
 from engine.backends.reference.processed import processed
 from engine.blocks.manager import BlockManager
 from engine.executor import Executor
-from engine.plan import Plan, StepResult
+from engine.plan import StepPlan, StepResult
 from engine.schedule import sequence as sequences
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.speculation import Speculation
@@ -173,7 +173,7 @@ def served(engine: LoadedEngine, prompts: list[list[int]], guesses: int, tempera
     return Run([each.tokens[each.prompt_tokens :] for each in members], seconds, steps, *counts)
 
 
-def counted(plan: Plan, result: StepResult) -> list[int]:
+def counted(plan: StepPlan, result: StepResult) -> list[int]:
     right = [(len(plan.works[index].proposed), len(accepted)) for index, accepted in result.accepted.items()]
     return [len(right), sum(came > 0 for _, came in right), sum(n for n, _ in right), sum(came for _, came in right)]
 

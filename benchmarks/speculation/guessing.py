@@ -3,7 +3,7 @@
 from engine.blocks.manager import BlockManager
 from engine.schedule.speculation import Speculation
 from engine.speculation.control.controller import DraftController
-from engine.speculation.proposers.ngram import NGram
+from engine.speculation.proposers.ngram import NGramProposer
 from engine.speculation.proposers.proposer import EngineProposer
 from pricing.fit import StepFit
 
@@ -11,6 +11,6 @@ MOST_GUESSES = {"ngram": 16, "medusa": 4, "draft": 8}
 
 
 def guessing(who: str, tree: tuple[int, ...], blocks: BlockManager, fit: StepFit) -> Speculation:
-    proposer = NGram() if who == "ngram" else EngineProposer()
+    proposer = NGramProposer() if who == "ngram" else EngineProposer()
     most = MOST_GUESSES[who]
     return Speculation(blocks, proposer, most, DraftController(fit, most, proposer.in_engine, tree))

@@ -22,10 +22,10 @@ from engine.model.layer import LayerWeights
 from engine.model.linear import Linear, Linears
 from engine.model.model import Model
 from engine.model.transformer import Layers
-from engine.plan import Plan, Work
+from engine.plan import StepPlan, Work
 from infra.process.status import Progress
 
-OnLayer = Callable[[Plan, int, int], None]
+OnLayer = Callable[[StepPlan, int, int], None]
 """Called with a step's plan, a KV group and a layer when that layer's KV of the step is stored (on CUDA: enqueued)."""
 
 OwnLinear = TypeVar("OwnLinear", bound=Linear)
@@ -35,7 +35,7 @@ OwnLinear = TypeVar("OwnLinear", bound=Linear)
 class DecodeSteps(Protocol):
     """Runs steps of nothing but decodes in a way of a backend's own."""
 
-    def serves(self, plan: Plan) -> bool:
+    def serves(self, plan: StepPlan) -> bool:
         """Tells whether this is such a step."""
         ...
 
@@ -114,7 +114,7 @@ class Backend(ABC, Generic[OwnLinear, Step]):
         worker may have become busy, or be at rest; where the host's threads do not compute, it is not called.
         """
 
-        def signal(plan: Plan, group: int, layer: int) -> None:
+        def signal(plan: StepPlan, group: int, layer: int) -> None:
             if written is not None:
                 written(plan, group, layer)
             divide()

@@ -12,7 +12,7 @@ from engine.blocks.pool import BlockPool, Hit
 from engine.blocks.window_pool import WindowPool
 
 
-class Found(NamedTuple):
+class FoundPrefix(NamedTuple):
     """Says what the cache has of a text."""
 
     tokens: int  # the text's first tokens whose KV is here, or not needed, in every group
@@ -46,7 +46,7 @@ class Found(NamedTuple):
 
 def find_whole(
     pools: Sequence[BlockPool], tokens: Sequence[int], chains: Sequence[BlockKeys], limit: int, step: int
-) -> Found:
+) -> FoundPrefix:
     """Finds what need not land of the first `limit` of `tokens`: each group has the whole blocks that it has."""
     settled = _settled(pools)
     hits = tuple(
@@ -56,16 +56,16 @@ def find_whole(
         ]
     )
     found = min([hit.tokens(pool.block_tokens) for pool, hit in zip(pools, hits, strict=True)])
-    return Found(found if any([hit.nodes for hit in hits]) else 0, hits)
+    return FoundPrefix(found if any([hit.nodes for hit in hits]) else 0, hits)
 
 
 def find(
     pools: Sequence[BlockPool], tokens: Sequence[int], chains: Sequence[BlockKeys], limit: int, step: int
-) -> Found:
+) -> FoundPrefix:
     """Finds what need not be computed of the first `limit` of `tokens`."""
     if len(pools) == 1 and not isinstance(pools[0], WindowPool):
         hit = pools[0].match(chains[0], tokens, limit, step, whole=False, settled=False)
-        return Found(hit.tokens(pools[0].block_tokens), (hit,))
+        return FoundPrefix(hit.tokens(pools[0].block_tokens), (hit,))
     settled = _settled(pools)
     windows = {at: pool for at, pool in enumerate(pools) if isinstance(pool, WindowPool)}
     hits: dict[int, Hit] = {}
@@ -88,7 +88,7 @@ def find(
         hits[at] = hit.cut(found, pools[at].block_tokens)
     for at, window in windows.items():
         hits[at] = window.hit(chains[at], tokens, found, step)
-    return Found(found, tuple([hits[at] for at in range(len(pools))]))
+    return FoundPrefix(found, tuple([hits[at] for at in range(len(pools))]))
 
 
 def _settled(pools: Sequence[BlockPool]) -> bool:

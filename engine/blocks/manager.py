@@ -12,7 +12,7 @@ from typing import Literal
 from contracts.errors import CapacityError
 from contracts.kv.block_hash import BlockKeys
 from contracts.kv.spec import KVSpec
-from engine.blocks.finding import Found, find, find_whole
+from engine.blocks.finding import FoundPrefix, find, find_whole
 from engine.blocks.key_changes import Changed, KeyChanges
 from engine.blocks.pool import NO_HIT, BlockPool, Hit
 from engine.blocks.window_pool import WindowPool
@@ -128,7 +128,7 @@ class BlockManager:
         """Makes the keys of a new sequence's blocks, none of them computed yet, in every group."""
         return tuple(BlockKeys(salt, group.block_tokens, adapter) for group in self.groups)
 
-    def find(self, tokens: Sequence[int], chains: Chains, limit: int, step: int, *, whole: bool = False) -> Found:
+    def find(self, tokens: Sequence[int], chains: Chains, limit: int, step: int, *, whole: bool = False) -> FoundPrefix:
         """Finds what the cache has of the first `limit` tokens; with `whole`, the whole blocks of each group.
 
         `step` is the one being planned. The answer holds until anything else is called.
@@ -137,7 +137,7 @@ class BlockManager:
             return find_whole(self.groups, tokens, chains, limit, step)
         return find(self.groups, tokens, chains, limit, step)
 
-    def fits(self, tokens: int, spare: Sequence[int] = (), found: Found | None = None) -> bool:
+    def fits(self, tokens: int, spare: Sequence[int] = (), found: FoundPrefix | None = None) -> bool:
         """Says whether tables for `tokens` tokens that begin with `found` can be had, leaving `spare` of each group."""
         spares = spare or (0,) * len(self.groups)
         groups = zip(self._with_hits(found), spares, strict=True)
@@ -145,7 +145,7 @@ class BlockManager:
 
     # taking and giving back -----------------------------------------------------------------------------------------
 
-    def allocate(self, tokens: int, found: Found | None = None) -> Tables | None:
+    def allocate(self, tokens: int, found: FoundPrefix | None = None) -> Tables | None:
         """Takes tables with room for `tokens` tokens that begin with `found`; None: they do not fit."""
         if not self.fits(tokens, (), found):
             return None
@@ -220,7 +220,7 @@ class BlockManager:
                 keys.cover(tokens, upto)
                 known[number] = group.register(table, keys, known[number], full, step, since, replace)
 
-    def known(self, found: Found, tokens: int, sent: int = 0) -> list[int]:
+    def known(self, found: FoundPrefix, tokens: int, sent: int = 0) -> list[int]:
         """Counts, for each group, the leading blocks that are `found` and need not be registered.
 
         `sent`: what is missing of `tokens` tokens lands in blocks of so many; 0: it is computed, or blocks are ours.
@@ -273,6 +273,6 @@ class BlockManager:
     def _emit(self, group: int, kind: Literal["copy", "out", "in"], source: int, target: int) -> None:
         self._moves.append(BlockMove(kind, group, source, target))
 
-    def _with_hits(self, found: Found | None) -> list[tuple[BlockPool, Hit]]:
+    def _with_hits(self, found: FoundPrefix | None) -> list[tuple[BlockPool, Hit]]:
         hits = found.hits if found is not None else (NO_HIT,) * len(self.groups)
         return list(zip(self.groups, hits, strict=True))

@@ -20,7 +20,7 @@ from engine.blocks.pool import BlockPool, Emit, Hit
 from engine.blocks.prefix_cache import Node
 from engine.plan import NULL_BLOCK
 
-PART = 4
+BEGINNING_DIVISOR = 4
 """A prompt begins if there is room for its window and for so great a part of what steps under way compute at most."""
 
 
@@ -39,7 +39,7 @@ class WindowPool(BlockPool):
         self._least = group.most_blocks(1)
         bound = max(self.total, self._least)
         # blocks that a sequence begins with, and holds at most
-        self._begin = min(group.most_blocks(max(1, ahead // PART)), bound)
+        self._begin = min(group.most_blocks(max(1, ahead // BEGINNING_DIVISOR)), bound)
         self._most = min(group.most_blocks(ahead), bound)
         self._held = 0  # references of sequences, over all blocks
         self._found: set[Node] = set()  # those that somebody has found

@@ -17,7 +17,7 @@ from checkpoints.grammars import GrammarError, refuse_error
 from contracts.errors import ModelError
 from engine.constraints import Masks
 from engine.grammars.preparation import GRAMMAR_STACK_BYTES, Preparation
-from engine.plan import Plan, Refusal, Work
+from engine.plan import GrammarRefusal, StepPlan, Work
 from engine.speculation.verify.verification import parents_of, row_count
 
 MASK_TIMEOUT_S = 10.0  # s that a step waits for its masks; then its sequences with grammars fail, and the others go on
@@ -32,12 +32,12 @@ class _Step:
     rows: dict[int, int]  # of each the first row of logits; those of its guesses are behind it
     done: threading.Event = field(default_factory=threading.Event)
     forced: dict[int, list[int]] = field(default_factory=dict)  # tokens that have to come: no draw counts
-    failed: dict[int, Refusal] = field(default_factory=dict)
+    failed: dict[int, GrammarRefusal] = field(default_factory=dict)
     masks: Masks | None = None  # of the others
 
     def refuse(self, why: str) -> None:
         """Lets all works fail, by no fault of theirs."""
-        self.failed, self.forced, self.masks = dict.fromkeys(self.works, Refusal(why, ours=True)), {}, None
+        self.failed, self.forced, self.masks = dict.fromkeys(self.works, GrammarRefusal(why, ours=True)), {}, None
 
 
 class _Worker:
@@ -82,9 +82,9 @@ class _Worker:
                     first = step.rows[index]
                     matchers += [(index, first + row, each) for row, each in _along(follower.matcher, work).items()]
             except GrammarError as error:
-                step.failed[index] = Refusal(str(error))
+                step.failed[index] = GrammarRefusal(str(error))
             except ModelError as error:
-                step.failed[index] = Refusal(str(error), ours=True)
+                step.failed[index] = GrammarRefusal(str(error), ours=True)
         bits: NDArray[np.int32] = np.zeros((len(matchers), self._words), np.int32)
         if matchers:
             fill_next_token_bitmask_par(executor, [(matcher, at) for at, (*_, matcher) in enumerate(matchers)], bits)
@@ -94,14 +94,14 @@ class _Worker:
             try:
                 refuse_error(matcher)
             except GrammarError as error:
-                step.failed[index] = Refusal(str(error))
+                step.failed[index] = GrammarRefusal(str(error))
         if matchers:
             step.masks = Masks([row for _, row, _ in matchers], bits)
         self._preparation.trim(2 * len(step.works))  # with two steps in flight, they are in every other one
 
 
 class GrammarMasks:
-    """Keeps the sequences of one engine to their grammars: see `engine.constraints.Constraints`."""
+    """Keeps the sequences of one engine to their grammars: see `engine.constraints.GrammarConstraints`."""
 
     def __init__(self, preparation: Preparation, vocabulary: int, threads: int) -> None:
         """`vocabulary` counts the model's ids. `threads` compute masks of one step."""
@@ -111,7 +111,7 @@ class GrammarMasks:
         self._steps: dict[int, _Step] = {}  # that have begun and are not settled, by their number
         self._newest: _Step | None = None  # None: nobody in the newest step has a grammar
 
-    def begin(self, plan: Plan) -> None:
+    def begin(self, plan: StepPlan) -> None:
         """Starts computing the masks of a step; those who have no grammar cost nothing."""
         sampled = [(index, work) for index, work in enumerate(plan.works) if work.sampling is not None]
         works = {index: work for index, work in sampled if work.sampling is not None and work.sampling.grammar}
@@ -134,7 +134,7 @@ class GrammarMasks:
             return None
         return step.masks
 
-    def settle(self, plan: Plan, tokens: Sequence[list[int]]) -> dict[int, Refusal]:
+    def settle(self, plan: StepPlan, tokens: Sequence[list[int]]) -> dict[int, GrammarRefusal]:
         """Adds to what a step has drawn, `tokens` of each work, what has to follow; or puts that in its place.
 
         Returns by their index the works that cannot go on, and why; they get no token.
@@ -165,7 +165,7 @@ class GrammarMasks:
                     break
             drawn[:] = found
         except GrammarError as error:
-            step.failed[index] = Refusal(str(error))
+            step.failed[index] = GrammarRefusal(str(error))
 
 
 def _along(matcher: LLMatcher, work: Work) -> dict[int, LLMatcher]:

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from engine.device import to_device
 from engine.model.adapted import StepAdapters
-from engine.model.trees import Trees, sights
-from engine.plan import NULL_BLOCK, PENDING, Plan, Work
+from engine.model.trees import TreeMasks, host_tree_masks
+from engine.plan import NULL_BLOCK, PENDING_TOKEN, StepPlan, Work
 
 Ints = NDArray[np.int64]
 
@@ -41,7 +41,7 @@ class Batch:
     kv_lengths: Ints  # [works], on the host
     split: "RowSplit | None" = None  # of `logit_rows`; None: all are sampled from
     adapters: StepAdapters | None = None  # None: no row has one
-    trees: Trees | None = None  # None: a row sees all KV of its sequence up to its own
+    trees: TreeMasks | None = None  # None: a row sees all KV of its sequence up to its own
 
 
 @dataclass(frozen=True)
@@ -115,14 +115,14 @@ def block_tables(groups: int) -> tuple[BlockTables, ...]:
 
 
 def build_batch(
-    plan: Plan,
+    plan: StepPlan,
     block_size: int,
     device: torch.device,
     before: Sampled | None,
     tables: Sequence[BlockTables] = (),
     adapters: Sequence[int] | None = None,
 ) -> Batch:
-    """Copies a plan to `device` in one transfer; `PENDING` ids become what `before` sampled for the same sequence.
+    """Copies a plan to `device` in one transfer; `PENDING_TOKEN`s become what `before` sampled for their sequences.
 
     Who builds one batch after the other passes the same `tables` each time, one for each KV group. `adapters` are the
     works' slots, if one of them has an adapter.
@@ -140,7 +140,7 @@ def build_batch(
     else:
         owners = np.repeat(np.arange(len(works)), lengths)
         places = np.arange(len(token_ids)) + (starts - query_start)[owners]
-    seen = sights(works, places)
+    seen = host_tree_masks(works, places)
     counts = (-(-kv_lengths // block_size)).tolist()
     block, offset = np.divmod(places, block_size)
     pending, rows = _pending(works, token_ids, owners, before)
@@ -170,7 +170,7 @@ def build_batch(
         kv_lengths=kv_lengths,
         split=RowSplit(sampled, scored) if len(scored) else None,
         adapters=None if adapters is None else StepAdapters.of(np.array(adapters)[owners], shared[3]),
-        trees=None if seen is None else Trees(on_device[-2], on_device[-1], seen.deepest, seen.works),
+        trees=None if seen is None else TreeMasks(on_device[-2], on_device[-1], seen.deepest, seen.works),
     )
 
 
@@ -195,7 +195,7 @@ def _logit_rows(works: Sequence[Work], query_start: Ints, lengths: Ints) -> tupl
 
 def _pending(works: Sequence[Work], token_ids: Ints, owners: Ints, before: Sampled | None) -> tuple[Ints, Ints]:
     """Finds the indices of pending tokens, and the rows of the step before that they stand for."""
-    pending: Ints = np.flatnonzero(token_ids == PENDING)
+    pending: Ints = np.flatnonzero(token_ids == PENDING_TOKEN)
     if not len(pending):
         return pending, pending
     assert before is not None, "a pending token, but no step before it"

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from engine.plan import Work
 
-MOST_GUESSES = 63
+MAX_TREE_DRAFTS = 63
 """Guesses of a tree, a bit of an int64 for each."""
 
 
 @dataclass(frozen=True)
-class Trees:
+class TreeMasks:
     """Holds what each row of a step sees, int64 on the device: of its sequence's KV, by place."""
 
     lasts: Tensor  # [tokens] all up to this place …
@@ -29,7 +29,7 @@ class Trees:
 
 
 @dataclass(frozen=True)
-class Sights:
+class HostTreeMasks:
     """Holds the same on the host, and the rows' positions."""
 
     positions: NDArray[np.int64]  # [tokens]
@@ -39,7 +39,7 @@ class Sights:
     works: frozenset[int]
 
 
-def sights(works: Sequence[Work], places: NDArray[np.int64]) -> Sights | None:
+def host_tree_masks(works: Sequence[Work], places: NDArray[np.int64]) -> HostTreeMasks | None:
     """Finds what the rows of `works` see, whose KV goes to `places` `[tokens]` of their sequences.
 
     None where no guesses branch: then a row's position is its place, and it sees all up to there.
@@ -58,12 +58,12 @@ def sights(works: Sequence[Work], places: NDArray[np.int64]) -> Sights | None:
         own = places[end - len(depths) - 1]  # of the last token of the text
         positions[guesses], lasts[guesses], bits[guesses] = own + np.array(depths), own, paths
         deepest = max(deepest, *depths)
-    return Sights(positions, lasts, bits, deepest, branching)
+    return HostTreeMasks(positions, lasts, bits, deepest, branching)
 
 
 def depths_and_paths(parents: Sequence[int]) -> tuple[list[int], list[int]]:
     """Returns of each guess its depth, from 1 on, and the bits of itself and of its ancestors."""
-    assert len(parents) <= MOST_GUESSES, "more guesses than an integer has bits"
+    assert len(parents) <= MAX_TREE_DRAFTS, "more guesses than an integer has bits"
     depths: list[int] = []
     paths: list[int] = []
     for guess, parent in enumerate(parents):

@@ -7,7 +7,7 @@ from msgspec import structs
 from contracts.messages.sampling import Finish
 from contracts.scores import Scores
 from engine.schedule.lifecycle import Lifecycle, released
-from engine.schedule.progress import Progress
+from engine.schedule.progress import SequenceProgress
 from engine.schedule.sequence import Sequence, SequenceState
 
 
@@ -18,7 +18,9 @@ class Acceptance:
         self._lifecycle = lifecycle
         self.output_tokens = 0  # since the start
 
-    def accept(self, sequence: Sequence, sampled: list[int], scores: list[Scores] | None, now: float) -> list[Progress]:
+    def accept(
+        self, sequence: Sequence, sampled: list[int], scores: list[Scores] | None, now: float
+    ) -> list[SequenceProgress]:
         """Takes the tokens that were sampled from a sequence's row; a sequence with branches begins them.
 
         `scores`, if somebody wants them, are one for each sample.
@@ -33,7 +35,9 @@ class Acceptance:
             progress[0] = structs.replace(progress[0], prompt_scores=prompt_scores)
         return progress
 
-    def _accept_next(self, sequence: Sequence, sampled: list[int], scores: Scores | None, now: float) -> Progress:
+    def _accept_next(
+        self, sequence: Sequence, sampled: list[int], scores: Scores | None, now: float
+    ) -> SequenceProgress:
         """Gives a sequence that has no branches its next tokens."""
         progress = self._take(sequence, sampled, scores, now)
         if progress.finish:
@@ -44,7 +48,7 @@ class Acceptance:
 
     def _accept_first(
         self, sequence: Sequence, sampled: list[int], scores: Iterable[Scores | None], now: float
-    ) -> list[Progress]:
+    ) -> list[SequenceProgress]:
         """Gives a sequence and each of its branches its first token, and lets those go on that have not ended by it."""
         members = [sequence, *sequence.branches]
         both = zip(members, sampled, scores, strict=True)
@@ -66,7 +70,7 @@ class Acceptance:
                 self._lifecycle.end(sequence)
         return taken
 
-    def _take(self, sequence: Sequence, sampled: list[int], scores: Scores | None, now: float) -> Progress:
+    def _take(self, sequence: Sequence, sampled: list[int], scores: Scores | None, now: float) -> SequenceProgress:
         """Appends sampled tokens to a sequence, up to the one that ends it."""
         tokens = sequence.tokens
         before = length = len(tokens)
@@ -82,13 +86,13 @@ class Acceptance:
         sequence.first_token_at = sequence.first_token_at or now
         if scores is not None:
             scores = scores.part(0, length - before)
-        return Progress(sequence, before - sequence.prompt_tokens, tokens[before:], finish, scores=scores)
+        return SequenceProgress(sequence, before - sequence.prompt_tokens, tokens[before:], finish, scores=scores)
 
-    def fail(self, sequence: Sequence, reason: str) -> list[Progress]:
+    def fail(self, sequence: Sequence, reason: str) -> list[SequenceProgress]:
         """Ends a sequence of which no token can be drawn, and the branches that waited for it."""
         members = [each for each in (*sequence.branches, sequence) if not released(each)]
         for branch in sequence.branches:
             self._lifecycle.release(branch)
         if sequence.state is not SequenceState.ENDED:
             self._lifecycle.end(sequence)
-        return [Progress(each, each.emitted, [], failed=reason) for each in members]
+        return [SequenceProgress(each, each.emitted, [], failed=reason) for each in members]

@@ -7,14 +7,14 @@ back blocks. Preempted sequences come first, so no landing is granted while one 
 from collections.abc import Sequence as Counts
 
 from contracts.errors import CapacityError
-from engine.blocks.finding import Found
+from engine.blocks.finding import FoundPrefix
 from engine.blocks.manager import BlockManager
-from engine.schedule.line import Line
 from engine.schedule.sequence import Sequence
+from engine.schedule.waiting_queue import WaitingQueue
 from infra.redis.records import KVCounts
 
 
-class Admission:
+class BlockAdmission:
     """Keeps the queue, and admits its head where enough blocks stay free."""
 
     def __init__(self, blocks: BlockManager, *, growth_reserve: Counts[int], max_model_len: int) -> None:
@@ -22,7 +22,7 @@ class Admission:
 
         `max_model_len`: tokens of a sequence, its prompt included.
         """
-        self.line = Line()
+        self.line = WaitingQueue()
         self._blocks = blocks
         self._growth_reserve = growth_reserve
         self._max_model_len = max_model_len
@@ -47,7 +47,7 @@ class Admission:
             )
         sequence.end_length, sequence.plan_length = end, plan_length
 
-    def find(self, sequence: Sequence, step: int) -> Found:
+    def find(self, sequence: Sequence, step: int) -> FoundPrefix:
         """Finds what the cache has of the sequence's tokens, for the step that is being planned.
 
         KV that lands comes in whole blocks; otherwise a last token is left to compute, so that one can be sampled.
@@ -62,7 +62,7 @@ class Admission:
         """Tells whether a sequence would be admitted now, even if nothing of it were in the cache."""
         return self._blocks.fits(len(sequence.tokens), self._reserve(sequence, others))
 
-    def admit(self, sequence: Sequence, found: Found, others: bool) -> bool:
+    def admit(self, sequence: Sequence, found: FoundPrefix, others: bool) -> bool:
         """Takes all blocks that the sequence's tokens hold at once, first those that were just `found`, or none.
 
         `others`: somebody else runs or lands here. Alone, a sequence may use the reserve: nobody else could give it
@@ -99,7 +99,7 @@ class Admission:
             preempted_recomputed=self._recomputed,
         )
 
-    def _count(self, sequence: Sequence, found: Found, returning: int) -> None:
+    def _count(self, sequence: Sequence, found: FoundPrefix, returning: int) -> None:
         self._queried += len(sequence.tokens)
         self._found += found.tokens
         self._partial += found.partial

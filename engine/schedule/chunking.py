@@ -8,11 +8,11 @@ al., OSDI 2024, whose budget is a constant that profiling finds).
 
 from math import inf
 
-LEAST = 16
+MIN_PROMPT_TOKENS = 16
 """Tokens that a step always has room for, so that prompts get on however slow the decodes beside them are."""
-FRESH = 0.25
+NEWEST_STEP_WEIGHT = 0.25
 """The newest step's weight in what is known."""
-JUMP = 4.0
+MAX_STEP_RATIO = 4.0
 """A step counts as at most so many times slower or faster than what is known: it may have stood still for a moment."""
 
 
@@ -33,21 +33,23 @@ class Chunking:
         left = max(0.0, self._target - self._decodes)
         if left >= most * self._token:
             return most
-        return min(most, max(LEAST, int(left / self._token)))
+        return min(most, max(MIN_PROMPT_TOKENS, int(left / self._token)))
 
     def learn(self, prompt_tokens: int, decodes: int, seconds: float) -> None:
         """Takes note that a step with so many tokens of prompts, and so many sequences that decode, took `seconds`.
 
         A few tokens beside decodes tell nothing: what they take is less than what one step differs from the next.
         """
-        if seconds <= 0 or (decodes and 0 < prompt_tokens < LEAST):
+        if seconds <= 0 or (decodes and 0 < prompt_tokens < MIN_PROMPT_TOKENS):
             return  # or the clock was set
         if not prompt_tokens:
-            self._decodes += FRESH * (seconds - self._decodes)
+            self._decodes += NEWEST_STEP_WEIGHT * (seconds - self._decodes)
             return
         if decodes:
             self._decodes = min(self._decodes, seconds)  # they are fewer now, or faster
             seconds -= self._decodes
         token = seconds / prompt_tokens
         known = self._token or token
-        self._token = known * min(JUMP, max(1 / JUMP, token / known)) ** FRESH if known else 0.0
+        self._token = (
+            known * min(MAX_STEP_RATIO, max(1 / MAX_STEP_RATIO, token / known)) ** NEWEST_STEP_WEIGHT if known else 0.0
+        )

@@ -10,7 +10,7 @@ as an event comes.
 
 from contracts.messages.sampling import Sampling
 from engine.blocks.manager import BlockManager, Tables
-from engine.plan import Plan, Work
+from engine.plan import StepPlan, Work
 from pricing.fit import StepFit
 from pricing.steps import StepWork, pairs_of
 
@@ -24,7 +24,7 @@ PROMPT_TOKENS = (16, 64, 16, 64)
 """Tokens of a session's prompts: two lengths tell the cost of a step from the cost of a token."""
 DECODE_STEPS = 8
 """Decode steps of a session, behind a prompt of the first length; a prefill worker runs none."""
-PLAIN = Sampling(seed=0)
+PLAIN_SAMPLING = Sampling(seed=0)
 
 
 class IdleSteps:
@@ -48,7 +48,7 @@ class IdleSteps:
         """Notes that a step of requests has run, from which the costs were learned."""
         self._due = max(self._due, now + MEASURE_AFTER_S)
 
-    def begin(self, now: float) -> list[Plan]:
+    def begin(self, now: float) -> list[StepPlan]:
         """Begins a session. Returns its steps, in order: none where the blocks have no room for it."""
         self._begun, self._due = now, now + MEASURE_AFTER_S
         lengths = [min(length, self._most_tokens) for length in PROMPT_TOKENS]
@@ -63,9 +63,9 @@ class IdleSteps:
         works = [self._work(0, min(length, room)) for length in lengths]
         first = min(lengths[0], room)
         works += [self._work(first + at, 1, at + 1) for at in range(min(behind, room - first))]
-        return [Plan(-number, [work]) for number, work in enumerate(works, 1)]
+        return [StepPlan(-number, [work]) for number, work in enumerate(works, 1)]
 
-    def took(self, plan: Plan, seconds: float) -> None:
+    def took(self, plan: StepPlan, seconds: float) -> None:
         """Learns what a step of the session took."""
         (work,) = plan.works
         if work.output_index:
@@ -88,4 +88,4 @@ class IdleSteps:
     def _work(self, start: int, tokens: int, output_index: int = 0) -> Work:
         assert self._tables is not None
         sequence = -self._sessions  # no request's: a device keeps some states by sequence, from step to step
-        return Work(sequence, start, [0] * tokens, self._tables, PLAIN, output_index=output_index)
+        return Work(sequence, start, [0] * tokens, self._tables, PLAIN_SAMPLING, output_index=output_index)

@@ -9,11 +9,11 @@ from itertools import chain
 from msgspec import structs
 
 from engine.blocks.manager import BlockManager
-from engine.schedule.admission import Admission
-from engine.schedule.line import InOrder
+from engine.schedule.admission import BlockAdmission
 from engine.schedule.readiness import Readiness
 from engine.schedule.sequence import Sequence, SequenceState
 from engine.schedule.shared_landings import SharedLandings
+from engine.schedule.waiting_queue import ArrivalOrder
 from infra.redis.records import KVCounts
 
 
@@ -21,12 +21,12 @@ class Lifecycle:
     """Keeps sequences by state, and carries out each move between states."""
 
     def __init__(
-        self, blocks: BlockManager, admission: Admission, readiness: Readiness | None, max_sequences: int
+        self, blocks: BlockManager, admission: BlockAdmission, readiness: Readiness | None, max_sequences: int
     ) -> None:
         """Begins with nobody. `max_sequences`: sequences that run or land at once."""
         self.live: dict[int, Sequence] = {}  # by id: all sequences that have not ended
-        self.running = InOrder()
-        self.landing = InOrder()
+        self.running = ArrivalOrder()
+        self.landing = ArrivalOrder()
         self._shared_landings = SharedLandings(blocks.main)
         self.preemptions = 0  # since the start
         self.next_deadline = float("inf")  # s; no sequence expires before it

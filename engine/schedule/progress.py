@@ -8,24 +8,24 @@ from contracts.scores import Scores
 from engine.schedule.sequence import Sequence
 
 NON_FINITE = "non-finite logits"
-GRAMMAR = "grammar: "
-CONSTRAINTS = "constrained output: "  # what this worker cannot do, whatever the grammar is
+GRAMMAR_PREFIX = "grammar: "
+CONSTRAINTS_PREFIX = "constrained output: "  # what this worker cannot do, whatever the grammar is
 NONE_LEFT = "every token is forbidden: by allowed_token_ids, bad_words, min_tokens or the grammar together"
 
 
 def reason_of(failed: str) -> str:
-    """Returns the stable word for what `Progress.failed` says."""
+    """Returns the stable word for what `SequenceProgress.failed` says."""
     if failed == NONE_LEFT:
         return REASON_NOTHING_ALLOWED
-    return REASON_GRAMMAR_FAILED if failed.startswith(GRAMMAR) else "engine"
+    return REASON_GRAMMAR_FAILED if failed.startswith(GRAMMAR_PREFIX) else "engine"
 
 
 def may_do_better(failed: str) -> bool:
-    """Tells whether another worker may do what `Progress.failed` says that this one could not."""
-    return failed.startswith(CONSTRAINTS)
+    """Tells whether another worker may do what `SequenceProgress.failed` says that this one could not."""
+    return failed.startswith(CONSTRAINTS_PREFIX)
 
 
-class Progress(Struct, frozen=True):
+class SequenceProgress(Struct, frozen=True):
     """Says what a step did for one sequence."""
 
     sequence: Sequence

@@ -1,13 +1,13 @@
-"""Plans what the next step computes: every step admits, grows, finishes and, under pressure, preempts.
+"""Plans what the next step computes: each step admits, grows and finishes sequences and, under pressure, preempts some.
 
-Tokens are planned, not phases: a chunk of a prompt and a decode step are the same thing with other lengths. Running
-sequences get their next token first, so that TPOT holds, then prompts get chunks of what is left of the step, the most
-urgent first (`engine/schedule/line.py`). Continuous batching after Orca (Yu et al., OSDI 2022); chunks beside decodes
-after Sarathi-Serve (Agrawal et al., OSDI 2024); preemption by recomputing after vLLM (Kwon et al., SOSP 2023).
+The unit is the token, not a phase: a chunk of a prompt and a decode step differ only in length. Running sequences get
+their next token first, so that TPOT holds; prompts get chunks of the rest of the step's token budget, the most urgent
+first (`waiting_queue.py`). Continuous batching after Orca (Yu et al., OSDI 2022); chunks beside decodes after
+Sarathi-Serve (Agrawal et al., OSDI 2024); preemption by recomputing after vLLM (Kwon et al., SOSP 2023).
 
-No wait is circular. What prefills has all its blocks and waits for nobody. What lands has all its blocks before a byte
-moves. What decodes waits for blocks only, and the oldest of them is never preempted. Landing and parked sequences hold
-their blocks until the service adopts or releases them, which their handoff's deadlines bound.
+No wait is circular. A sequence that prefills has all its blocks and waits for no other. A landing sequence has all its
+blocks before a byte moves. A decoding sequence waits only for blocks, and the oldest is never preempted. Landing and
+parked sequences hold their blocks until the service adopts or releases them, which the handoff's deadlines bound.
 """
 
 from bisect import bisect_left
@@ -22,17 +22,17 @@ from contracts.errors import CapacityError, IllegalMove
 from contracts.messages.sampling import Limits, Sampling
 from engine.blocks.key_changes import Changed
 from engine.blocks.manager import BlockManager
-from engine.plan import BlockMove, Plan, StepResult
+from engine.plan import BlockMove, StepPlan, StepResult
 from engine.schedule.acceptance import Acceptance
-from engine.schedule.admission import Admission
+from engine.schedule.admission import BlockAdmission
 from engine.schedule.chunking import Chunking
 from engine.schedule.growth import Growth
 from engine.schedule.lifecycle import Lifecycle, released
-from engine.schedule.progress import CONSTRAINTS, GRAMMAR, NON_FINITE, NONE_LEFT, Progress
+from engine.schedule.progress import CONSTRAINTS_PREFIX, GRAMMAR_PREFIX, NON_FINITE, NONE_LEFT, SequenceProgress
+from engine.schedule.prompt_turns import SHORTER_PROMPTS_SHARE, PromptTurns
 from engine.schedule.readiness import Readiness
 from engine.schedule.sequence import Sequence, SequenceState
 from engine.schedule.speculation import Speculation
-from engine.schedule.turns import SHORTER, Turns
 from engine.schedule.works import Works
 from engine.speculation.control.controller import PlannedDecodes
 from infra.redis.records import STEP_SIZES, SpeculationCounts, StepTokens, WorkerLoad
@@ -40,14 +40,14 @@ from pricing.backlog import Backlog, PromptWork, largest_tenants, owner_of
 from pricing.fit import StepFit
 from pricing.steps import StepWork, pairs_of
 
-USUAL = 0.1
+NEWEST_STEP_WEIGHT = 0.1
 """The newest step's weight in what a step usually takes."""
 
 
-class Launched(NamedTuple):
+class PlannedStep(NamedTuple):
     """Keeps a step that is under way."""
 
-    plan: Plan
+    plan: StepPlan
     members: list[Sequence]  # of each work its sequence
     work: StepWork
     planned_at: float  # s
@@ -68,7 +68,7 @@ class Scheduler:
         max_in_flight: int = 1,
         chunking: Chunking | None = None,
         readiness: Readiness | None = None,
-        shorter: float = SHORTER,
+        shorter: float = SHORTER_PROMPTS_SHARE,
         fit: StepFit | None = None,
         speculation: Speculation | None = None,
         tells_states: bool = False,
@@ -85,13 +85,13 @@ class Scheduler:
         """
         assert max_in_flight in (1, 2), "a PENDING token comes from the step before, not from an older one"
         self._blocks = blocks
-        self._admission = Admission(blocks, growth_reserve=growth_reserve, max_model_len=max_model_len)
+        self._admission = BlockAdmission(blocks, growth_reserve=growth_reserve, max_model_len=max_model_len)
         self._max_batch_tokens = max_batch_tokens
         self._max_sequences = min(max_sequences, max_batch_tokens)
         self._max_in_flight = max_in_flight
         self._lifecycle = Lifecycle(blocks, self._admission, readiness, self._max_sequences)
         self._growth = Growth(blocks, self._lifecycle)
-        turns = Turns(self._admission.line, self._lifecycle, shorter)
+        turns = PromptTurns(self._admission.line, self._lifecycle, shorter)
         self._works = Works(self._lifecycle, turns, readiness, speculation, tells_states)
         self._acceptance = Acceptance(self._lifecycle)
         self._running, self._landing = self._lifecycle.running, self._lifecycle.landing
@@ -101,7 +101,7 @@ class Scheduler:
         self._prompts: list[Sequence] = []  # that were being computed when a step was last planned
         self._decoding = StepWork()  # what decoded then
         self._usual = 0.0  # s that a step takes, as a moving average
-        self._launched: deque[Launched] = deque()
+        self._launched: deque[PlannedStep] = deque()
         self._applied_at = 0.0  # s, the newest result
         self._planned_steps = 0
         self._steps = 0
@@ -240,7 +240,7 @@ class Scheduler:
 
     # a step ---------------------------------------------------------------------------------------------------------
 
-    def plan(self, now: float) -> Plan | None:
+    def plan(self, now: float) -> StepPlan | None:
         """Returns the next step, to be launched, or None.
 
         None while a step is in flight means: collect first. None while none is in flight means that nothing can happen
@@ -264,7 +264,7 @@ class Scheduler:
         if not works:
             return None
         self._planned_steps = step
-        plan = Plan(step, works)
+        plan = StepPlan(step, works)
         live = self._lifecycle.live
         members = [live[work.sequence] for work in works]
         self._prompts = list(dict.fromkeys([*prompts, *members[len(decodes) :]]))
@@ -276,10 +276,10 @@ class Scheduler:
             rows=room - left,
         )
         decoding = self._speculation.decoding if self._speculation is not None and decodes and not chunks else None
-        self._launched.append(Launched(plan, members, work, now, decoding))
+        self._launched.append(PlannedStep(plan, members, work, now, decoding))
         return plan
 
-    def apply(self, result: StepResult, now: float) -> list[Progress]:
+    def apply(self, result: StepResult, now: float) -> list[SequenceProgress]:
         """Takes over what the oldest launched step computed, and ends, parks and frees accordingly.
 
         A token that was computed past a sequence's end, or after its release, is discarded. Returns what the step did
@@ -293,16 +293,17 @@ class Scheduler:
         seconds = now - max(step.planned_at, self._applied_at)
         self._chunking.learn(step.work.prompt_tokens, step.work.sequences, seconds)
         self._fit.learn(step.work, seconds - min(result.proposing, seconds / 2))
-        self._usual += USUAL * (seconds - self._usual) if self._steps else seconds
+        self._usual += NEWEST_STEP_WEIGHT * (seconds - self._usual) if self._steps else seconds
         self._applied_at = now
         self._steps += 1
         prompt, output = self._prompt_tokens, self._acceptance.output_tokens
         failed = {
-            index: (CONSTRAINTS if refusal.ours else GRAMMAR) + refusal.why for index, refusal in result.refused.items()
+            index: (CONSTRAINTS_PREFIX if refusal.ours else GRAMMAR_PREFIX) + refusal.why
+            for index, refusal in result.refused.items()
         }
         failed |= dict.fromkeys(result.none_left, NONE_LEFT)
         failed |= dict.fromkeys(result.failed, NON_FINITE)  # whatever else is wrong: its KV has to leave the cache
-        progress: list[Progress] = []
+        progress: list[SequenceProgress] = []
         shares = zip(step.plan.works, step.members, result.tokens, strict=True)
         for index, (work, sequence, tokens) in enumerate(shares):
             sequence.in_flight -= 1

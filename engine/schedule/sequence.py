@@ -10,7 +10,7 @@ from contracts.messages.job import Job, Prompt
 from contracts.messages.sampling import Finish, Limits, Sampling
 from contracts.scores import Scores
 from engine.blocks.manager import Chains, Tables
-from engine.plan import NOTHING, PromptRows, Proposal
+from engine.plan import NO_PROPOSAL, PromptRows, Proposal
 from engine.speculation.control.acceptance_rates import Trust
 from engine.speculation.proposers.suffixes import Suffixes
 
@@ -26,7 +26,7 @@ class SequenceState(Enum):
     ENDED = "ended"  # holds blocks only while a launched step still refers to them
 
 
-_MOVES = {
+_STATE_MOVES = {
     SequenceState.BRANCH: (SequenceState.RUNNING, SequenceState.ENDED),
     SequenceState.WAITING: (SequenceState.RUNNING, SequenceState.LANDING, SequenceState.ENDED),
     SequenceState.LANDING: (SequenceState.RUNNING, SequenceState.ENDED),
@@ -35,7 +35,7 @@ _MOVES = {
     SequenceState.ENDED: (),
 }
 
-PATIENCE = 30.0  # s after which a first token is due where there is no objective
+DEFAULT_TTFT_S = 30.0  # s after which a first token is due where there is no objective
 _UNKNOWN_SAMPLING = Sampling(seed=0)
 _UNKNOWN_LIMITS = Limits(max_tokens=1)
 
@@ -74,7 +74,7 @@ class Sequence:
     computed: int = field(default=0, init=False)  # tokens whose KV is there: planned, without the steps in flight
     pending: int = field(default=0, init=False)  # tokens that steps in flight sample
     guessed: int = field(default=0, init=False)  # tokens beyond its own that a step in flight computes: guesses
-    proposed: Proposal = field(default=NOTHING, init=False)  # guesses of the engine for the next step
+    proposed: Proposal = field(default=NO_PROPOSAL, init=False)  # guesses of the engine for the next step
     told: bytes = field(default=b"", init=False)  # the hidden state that another worker has told, of the token
     told_at: int = field(default=0, init=False)  # before this one
     evidence: int = field(default=0, init=False)  # tokens that the first guess of a step in flight rests on
@@ -108,7 +108,7 @@ class Sequence:
     @classmethod
     def of_job(cls, job: Job, key: AttemptKey, *, hand_off: bool) -> "Sequence":
         """Makes the sequence of one of a job's attempts. Raises `MessageError` as the constructor does."""
-        due = job.due or job.queued_at + PATIENCE
+        due = job.due or job.queued_at + DEFAULT_TTFT_S
         return cls(key, job.sender, job.prompt, job.deadline, job.sampling, job.limits, hand_off=hand_off, due=due)
 
     @property
@@ -159,7 +159,7 @@ class Sequence:
 
     def move(self, state: SequenceState) -> None:
         """Enters another state; there is no other way to one. Raises `IllegalMove`."""
-        if state not in _MOVES[self.state]:
+        if state not in _STATE_MOVES[self.state]:
             raise IllegalMove(f"sequence {self.id} of {self.key.request}: {self.state.value} -> {state.value}")
         self.state = state
 

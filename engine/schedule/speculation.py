@@ -8,7 +8,7 @@ how many are drafted, and by which proposer, is a question of time alone.
 from collections.abc import Sequence as Indices
 
 from engine.blocks.manager import BlockManager
-from engine.plan import NOTHING, Proposal, Work
+from engine.plan import NO_PROPOSAL, Proposal, Work
 from engine.schedule.sequence import Sequence, SequenceState
 from engine.speculation.control.controller import DraftController, PlannedDecodes
 from engine.speculation.proposers.proposer import Proposer
@@ -18,7 +18,7 @@ from infra.redis.records import SpeculationCounts
 LOOK_STEPS = 8
 """Steps between two looks at whether guesses pay, while nothing is tried, for each takes microseconds. Where they do
 not, texts are looked at in one step of so many."""
-AWAKE = 4
+AWAKE_STEPS = 4
 """Steps after a guess that came true, in which its sequence, which knows that it did, may look again."""
 
 
@@ -119,14 +119,14 @@ class Speculation:
         trust = sequence.trust
         if self._idle and not trust.long_rest_until and not self.in_engine:
             trust.long_rest_until = self.step + self._long_rest
-            return NOTHING
+            return NO_PROPOSAL
         length = sequence.length
         most = min(self._most, room, sequence.plan_length - length - 1)
         lacking = sequence.limits.min_tokens - (length - sequence.prompt_tokens)
         if lacking > 0:
             most = min(most, lacking - 1)
         if most <= 0 or sequence.pending or sequence.branches or sequence.hand_off:
-            return NOTHING
+            return NO_PROPOSAL
         proposal = self._proposer.propose(sequence, most)
         count = len(proposal.tokens)
         if not self.in_engine:  # elsewhere it was said how many are wanted
@@ -135,7 +135,7 @@ class Speculation:
             if not count:
                 trust.fails(self.step, self._long_rest)
         if not count:
-            return NOTHING
+            return NO_PROPOSAL
         sequence.evidence = proposal.evidence
         self._drafting += 1
         return proposal.first(self._fitting(sequence, count, batch))
@@ -145,7 +145,7 @@ class Speculation:
 
         What the step computed beyond the sequence's tokens is forgotten: the next steps write over it.
         """
-        sequence.proposed = proposed or NOTHING
+        sequence.proposed = proposed or NO_PROPOSAL
         if work.proposed:
             sequence.guessed = 0
             if sequence.state is SequenceState.RUNNING:
@@ -180,7 +180,7 @@ class Speculation:
             self._seconds += self._controller.learn(sequence.trust, sequence.evidence, len(work.proposed), judged)
         if accepted:
             sequence.trust.succeeds()
-            self._awake = self.step + AWAKE
+            self._awake = self.step + AWAKE_STEPS
         elif not self.in_engine:
             sequence.trust.fails(self.step, self._long_rest)
 

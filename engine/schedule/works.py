@@ -1,11 +1,11 @@
 """Plans what a step computes of each sequence: the next token of those who decode, chunks of prompts, and guesses."""
 
-from engine.plan import NOTHING, PENDING, Proposal, Work
+from engine.plan import NO_PROPOSAL, PENDING_TOKEN, Proposal, Work
 from engine.schedule.lifecycle import Lifecycle
+from engine.schedule.prompt_turns import PromptTurns
 from engine.schedule.readiness import Readiness
 from engine.schedule.sequence import Sequence
 from engine.schedule.speculation import Speculation
-from engine.schedule.turns import Turns
 
 
 class Works:
@@ -14,7 +14,7 @@ class Works:
     def __init__(
         self,
         lifecycle: Lifecycle,
-        turns: Turns,
+        turns: PromptTurns,
         readiness: Readiness | None,
         speculation: Speculation | None,
         tells_states: bool,
@@ -67,7 +67,7 @@ class Works:
         now = speculation.step if speculation is not None else 0
         for sequence in decodes:
             count = sequence.length - sequence.planned
-            guesses = NOTHING
+            guesses = NO_PROPOSAL
             whole = True
             if count > 1:
                 whole = count <= 1 + room
@@ -100,7 +100,7 @@ class Works:
         room = min(room, sequence.capacity - sequence.planned)
         return min(room, left if room < left or self.may_be_sampled(sequence) else left - 1)
 
-    def _work(self, sequence: Sequence, count: int, step: int, guesses: Proposal = NOTHING) -> Work:
+    def _work(self, sequence: Sequence, count: int, step: int, guesses: Proposal = NO_PROPOSAL) -> Work:
         """Plans the next `count` tokens of a sequence, and guesses; the last of its tokens, and those, are drawn at."""
         start, length, proposed = sequence.planned, sequence.length, tuple(guesses.tokens)
         end = start + count
@@ -118,7 +118,7 @@ class Works:
         work = Work(
             sequence=sequence.id,
             start=start,
-            token_ids=[*sequence.tokens[start:end], *proposed] or [PENDING],
+            token_ids=[*sequence.tokens[start:end], *proposed] or [PENDING_TOKEN],
             blocks=sequence.blocks,
             sampling=sampling if sampled else None,
             samples=samples,

@@ -14,7 +14,7 @@ from contracts.messages.sampling import Sampling
 from engine.device import device_errors
 from engine.model.config import TextModel
 from engine.model.weights import Checkpoint
-from engine.plan import Plan, StepResult, Work
+from engine.plan import StepPlan, StepResult, Work
 from engine.speculation.proposers.draft import DraftModel, DraftProposer, own_blocks
 from engine.start.block_counts import Counts
 from engine.start.load_model import load_model
@@ -23,8 +23,8 @@ from engine.start.vocabularies import refuse_other_vocabulary
 from infra.config.engine import EngineConfig
 from infra.process.status import Progress
 
-OPTION = "--draft-model"
-MOST = 8
+DRAFT_OPTION = "--draft-model"
+DEFAULT_DRAFT_TOKENS = 8
 """Guesses for a sequence in one step, at most, where nobody says so: behind so many the draft is seldom right."""
 
 
@@ -75,7 +75,7 @@ class LoadedDraft:
         work = Work(0, 0, [0], tables, Sampling(seed=0), tokens=tokens, propose=self.most)
         with torch.inference_mode(), device_errors():
             for step in range(2):  # a text, then what came behind it
-                proposer.propose(Plan(step, [work]), StepResult(step, [[0]]), torch.empty(0))
+                proposer.propose(StepPlan(step, [work]), StepResult(step, [[0]]), torch.empty(0))
                 tokens.append(0)
 
 
@@ -90,9 +90,9 @@ def load_draft(
     main = next((number for number, group in enumerate(groups) if not group.window), None)
     if main is None:
         why = f"all layers of {target.config.name} see {groups[0].window} tokens, and a draft goes by blocks that stay"
-        raise ConfigError(OPTION, given, why)
+        raise ConfigError(DRAFT_OPTION, given, why)
     directory = locate(given, progress)
-    refuse_other_vocabulary(OPTION, given, directory, locate(config.model, weights=False))
+    refuse_other_vocabulary(DRAFT_OPTION, given, directory, locate(config.model, weights=False))
     own = structs.replace(
         config,
         model=given,
@@ -106,4 +106,4 @@ def load_draft(
         speculative_tokens=0,
     )
     loaded = load_model(own, progress, open_weights)
-    return LoadedDraft(loaded, main, config.speculative_tokens or MOST, config.max_batch_tokens)
+    return LoadedDraft(loaded, main, config.speculative_tokens or DEFAULT_DRAFT_TOKENS, config.max_batch_tokens)

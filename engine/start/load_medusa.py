@@ -23,21 +23,20 @@ from engine.model.config import ModelConfig
 from engine.model.config_files import read_json
 from engine.model.linear import Linear
 from engine.model.weights import Checkpoint
-from engine.speculation.proposers.choices import MOST as MOST_CHOICES
-from engine.speculation.proposers.choices import Choice, Tree, likeliest, problem
+from engine.speculation.proposers.choices import MAX_CHOICES, Choice, Tree, choices_problem, likeliest
 from engine.speculation.proposers.medusa import MedusaHeads, MedusaProposer
 from engine.start.loaded_model import LoadedModel
 from infra.process.status import Progress
 
-FILES = ("model.safetensors", "medusa_lm_head.safetensors")
-PICKLED = "medusa_lm_head.pt"
-COUNTS = (("num_heads", "medusa_num_heads"), ("num_hidden_layers", "medusa_num_layers"))
-OPTION = "--medusa"
-MOST = 16
-"""Heads, and blocks of each, at most."""
-_PREFIX = "medusa_heads."
-_BLOCK = re.compile(r"(\d+)\.(\d+)\.linear\.(weight|bias)")
-_OUTPUT = re.compile(r"(\d+)\.\d+\.weight")
+HEAD_FILES = ("model.safetensors", "medusa_lm_head.safetensors")
+PICKLED_FILE = "medusa_lm_head.pt"
+COUNT_FIELDS = (("num_heads", "medusa_num_heads"), ("num_hidden_layers", "medusa_num_layers"))
+MEDUSA_OPTION = "--medusa"
+MAX_HEADS = 16
+"""Maximum number of heads, and of blocks in each."""
+_NAME_PREFIX = "medusa_heads."
+_BLOCK_NAME = re.compile(r"(\d+)\.(\d+)\.linear\.(weight|bias)")
+_OUTPUT_NAME = re.compile(r"(\d+)\.\d+\.weight")
 
 
 def load_medusa(location: str, target: LoadedModel, progress: Progress) -> MedusaProposer:
@@ -48,10 +47,10 @@ def load_medusa(location: str, target: LoadedModel, progress: Progress) -> Medus
     """
     if not isinstance(target.config, ModelConfig):
         why = f"heads read hidden states, which {target.config.name}, computed by transformers' own code, does not tell"
-        raise ConfigError(OPTION, location, why)
-    directory = locate(location, progress, DESCRIPTION_PATTERNS + FILES, weights=False)
+        raise ConfigError(MEDUSA_OPTION, location, why)
+    directory = locate(location, progress, DESCRIPTION_PATTERNS + HEAD_FILES, weights=False)
     config = read_json(directory / "config.json")
-    count, blocks = (_counted(directory, config, names) for names in COUNTS)
+    count, blocks = (_counted(directory, config, names) for names in COUNT_FIELDS)
     checkpoint = Checkpoint(directory, files=_tensors(directory))
     hidden, vocab = target.config.hidden_size, target.config.vocab_size
     linears, device, dtype = target.backend.linears, target.backend.device, target.backend.dtype
@@ -85,28 +84,29 @@ def _choices(directory: Path, config: dict[str, Any], heads: int) -> Sequence[Ch
     """Returns which guesses are made together, the likeliest first."""
     given = config.get("medusa_choices")
     if given is None:
-        return likeliest(heads, MOST_CHOICES)
-    if wrong := problem(given, heads):
+        return likeliest(heads, MAX_CHOICES)
+    if wrong := choices_problem(given, heads):
         raise ModelError(f"{directory.name}: medusa_choices of config.json: {wrong}")
-    return [tuple(path) for path in given[:MOST_CHOICES]]
+    return [tuple(path) for path in given[:MAX_CHOICES]]
 
 
 def _counted(directory: Path, config: dict[str, Any], names: tuple[str, str]) -> int:
     """Returns what config.json says under one of two names."""
     name = next((name for name in names if name in config), names[0])
     value = config.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST:
-        raise ModelError(f"{directory.name}: config.json says {name} {value!r}, not a number from 1 to {MOST}")
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_HEADS:
+        raise ModelError(f"{directory.name}: config.json says {name} {value!r}, not a number from 1 to {MAX_HEADS}")
     return value
 
 
 def _tensors(directory: Path) -> dict[str, Any]:
     """Maps vLLM's names to the opened file."""
-    path = next((directory / name for name in FILES if (directory / name).is_file()), None)
+    path = next((directory / name for name in HEAD_FILES if (directory / name).is_file()), None)
     if path is None:
-        if (directory / PICKLED).is_file():
-            raise ModelError(f"{directory.name}: {PICKLED} is a pickle, which is never loaded; save it as {FILES[1]}")
-        raise ModelError(f"{directory.name} has no {FILES[0]}: not a directory of Medusa heads")
+        if (directory / PICKLED_FILE).is_file():
+            why = f"{PICKLED_FILE} is a pickle, which is never loaded; save it as {HEAD_FILES[1]}"
+            raise ModelError(f"{directory.name}: {why}")
+        raise ModelError(f"{directory.name} has no {HEAD_FILES[0]}: not a directory of Medusa heads")
     try:
         opened: Any = safe_open(str(path), framework="pt")
         names = list(opened.keys())
@@ -116,10 +116,10 @@ def _tensors(directory: Path) -> dict[str, Any]:
 
 
 def _named(name: str) -> str:
-    name = name.removeprefix(_PREFIX)
-    if found := _BLOCK.fullmatch(name):
+    name = name.removeprefix(_NAME_PREFIX)
+    if found := _BLOCK_NAME.fullmatch(name):
         return f"blocks.{found[1]}.layers.{found[2]}.{found[3]}"
-    if found := _OUTPUT.fullmatch(name):
+    if found := _OUTPUT_NAME.fullmatch(name):
         return f"lm_heads.{found[1]}.weight"
     return name
 

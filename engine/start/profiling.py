@@ -15,7 +15,7 @@ from contracts.messages.sampling import Sampling
 from contracts.scores import MAX_TOP_LOGPROBS
 from engine.device import device_errors
 from engine.executor import Engine, Executor
-from engine.plan import BlockMove, Plan, Work
+from engine.plan import BlockMove, StepPlan, Work
 from infra.config.engine import EngineConfig
 from pricing.seed import MeasuredStep
 
@@ -130,7 +130,7 @@ def longer_step(config: EngineConfig, max_model_len: int, tokens_per_second: flo
     return min(int(tokens_per_second * MEASURING_S), MAX_CPU_PROFILE_TOKENS, config.max_batch_tokens, max_model_len)
 
 
-def prompts(lengths: list[int], block_tokens: int, groups: int, sampling: Sampling) -> tuple[Plan, int]:
+def prompts(lengths: list[int], block_tokens: int, groups: int, sampling: Sampling) -> tuple[StepPlan, int]:
     """Plans a step of whole prompts of `lengths` tokens.
 
     Returns it, and the blocks that its pool needs in each KV group, the null block included.
@@ -143,7 +143,7 @@ def prompts(lengths: list[int], block_tokens: int, groups: int, sampling: Sampli
         blocks = (list(range(first, end)),) * groups
         works.append(Work(sequence, 0, tokens, blocks, sampling, tokens=text, prompt_tokens=length))
         first = end
-    return Plan(0, works), first
+    return StepPlan(0, works), first
 
 
 def out_and_in(block_count: int, slots: int, block_bytes: int) -> list[BlockMove]:

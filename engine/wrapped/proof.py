@@ -31,7 +31,7 @@ from contracts.kv.spec import KVSpec, blocks_for
 from engine.executor import Engine
 from engine.model.batch import build_batch
 from engine.model.config import HeadAttention
-from engine.plan import Plan, Work
+from engine.plan import StepPlan, Work
 from engine.wrapped.own_run import TEXT_LENGTHS, OwnRun, RecordedAttention
 
 PIECE_TOKENS = (1, 3, 2)
@@ -108,7 +108,7 @@ def _steps(texts: Sequence[list[int]], spec: KVSpec) -> Iterator[list[Work]]:
 def _logits(engine: Engine, works: list[Work]) -> Tensor:
     """Computes `[tokens, vocab]` of a step."""
     device, pool = engine.backend.device, engine.pool
-    batch = build_batch(Plan(0, works), pool.spec.groups[0].block_tokens, device, None)
+    batch = build_batch(StepPlan(0, works), pool.spec.groups[0].block_tokens, device, None)
     batch = replace(batch, logit_rows=torch.arange(len(batch.token_ids), device=device))
     pool.begin_step(works, is_read=False)
     for group, tables in enumerate(batch.groups):

@@ -8,9 +8,9 @@ from contracts.errors import ConfigError
 from infra.config.engine import EngineConfig, EngineOptions
 
 Proposing = Literal["none", "ngram", "draft", "medusa", "eagle"]
-GIVEN: tuple[Proposing, ...] = ("eagle", "medusa", "draft")
+PROPOSERS_WITH_WEIGHTS: tuple[Proposing, ...] = ("eagle", "medusa", "draft")
 """Those that read weights of their own. Where it is open who proposes, the first of which something was given does."""
-OPTIONS: dict[Proposing, str] = {"eagle": "--eagle", "medusa": "--medusa", "draft": "--draft-model"}
+WEIGHTS_OPTIONS: dict[Proposing, str] = {"eagle": "--eagle", "medusa": "--medusa", "draft": "--draft-model"}
 
 
 def proposing(options: EngineOptions) -> Proposing:
@@ -33,12 +33,14 @@ def _chosen(options: EngineOptions) -> Proposing:
         "draft": options.draft_model,
     }
     if asked == "auto":
-        return next((kind for kind in GIVEN if paths[kind]), "ngram")
+        return next((kind for kind in PROPOSERS_WITH_WEIGHTS if paths[kind]), "ngram")
     for kind, path in paths.items():
         if path and kind != asked:
-            raise ConfigError(OPTIONS[kind], path, f"--speculation {asked} does not read it; {kind} or auto does")
+            raise ConfigError(
+                WEIGHTS_OPTIONS[kind], path, f"--speculation {asked} does not read it; {kind} or auto does"
+            )
         if kind == asked and not path and kind != "eagle":  # a checkpoint may have a head of its own
-            raise ConfigError("--speculation", asked, f"it needs {OPTIONS[kind]}")
+            raise ConfigError("--speculation", asked, f"it needs {WEIGHTS_OPTIONS[kind]}")
     if asked == "none" and options.speculative_tokens:
         raise ConfigError("--speculative-tokens", options.speculative_tokens, "with --speculation none nobody proposes")
     return asked

@@ -9,7 +9,7 @@ from msgspec import structs
 from contracts.kv.spec import KVGroup, blocks_for
 from contracts.messages.sampling import Sampling
 from engine.executor import Executor
-from engine.plan import NULL_BLOCK, PENDING, Plan, Work
+from engine.plan import NULL_BLOCK, PENDING_TOKEN, StepPlan, Work
 
 GREEDY = Sampling(seed=0, temperature=0.0)
 
@@ -66,14 +66,14 @@ def start(
     return running
 
 
-def next_plan(step: int, running: list[Running], new_tokens: int, chunk: int) -> Plan:
-    """One chunk, or one token, for everybody who is not done; tokens not collected yet are `PENDING`."""
+def next_plan(step: int, running: list[Running], new_tokens: int, chunk: int) -> StepPlan:
+    """One chunk, or one token, for everybody who is not done; tokens not collected yet are `PENDING_TOKEN`."""
     works = []
     for each in running:
         if step < each.begin or each.asked == new_tokens:
             continue
         end = min(each.planned + chunk, len(each.prompt)) if each.planned < len(each.prompt) else each.planned + 1
-        ids = each.text[each.planned : end] or [PENDING]
+        ids = each.text[each.planned : end] or [PENDING_TOKEN]
         last = end >= len(each.prompt)
         sampling = each.sampling if last else None
         text = each.text if sampling is not None and sampling.looks_back else None
@@ -82,14 +82,14 @@ def next_plan(step: int, running: list[Running], new_tokens: int, chunk: int) ->
         works.append(structs.replace(work, adapter=each.adapter))
         each.planned = end
         each.asked += last
-    return Plan(step, works)
+    return StepPlan(step, works)
 
 
 def run(
     executor: Executor, running: list[Running], new_tokens: int, *, chunk: int = 16, ahead: bool = False
 ) -> list[list[int]]:
     """Runs everybody to `new_tokens` outputs; `ahead` launches each step before the one before it is collected."""
-    waiting: list[Plan] = []
+    waiting: list[StepPlan] = []
     step = 0
     while True:
         plan = next_plan(step, running, new_tokens, chunk)
@@ -103,7 +103,7 @@ def run(
         step += 1
 
 
-def collect(executor: Executor, plan: Plan, running: list[Running]) -> None:
+def collect(executor: Executor, plan: StepPlan, running: list[Running]) -> None:
     """Gives the tokens of the oldest step to their sequences."""
     result = executor.collect()
     assert result.step == plan.step and not result.failed

@@ -19,9 +19,9 @@ from contracts.scores import TokenScore
 from engine.blocks.manager import BlockManager
 from engine.executor import Executor
 from engine.grammars.masks import GrammarMasks
-from engine.plan import Plan, StepResult
+from engine.plan import StepPlan, StepResult
 from engine.schedule import sequence as sequences
-from engine.schedule.progress import Progress
+from engine.schedule.progress import SequenceProgress
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import SequenceState
 from engine.schedule.speculation import Speculation
@@ -73,7 +73,7 @@ class Answer:
         prompt_scores = [] if emitted else self.prompt_scores
         return Answer(self.tokens[emitted:], self.scores[emitted:], prompt_scores, self.finish, self.failed)
 
-    def take(self, progress: Progress, prompt_tokens: int, base: int) -> None:
+    def take(self, progress: SequenceProgress, prompt_tokens: int, base: int) -> None:
         """Adds what a step gave. Raises AssertionError if tokens are left out or told twice."""
         assert progress.failed or progress.index == base + len(self.tokens), (progress.index, base, len(self.tokens))
         self.tokens += progress.tokens
@@ -149,7 +149,7 @@ class Node:
         proposer = Prompting(engine.proposer, told) if engine.proposer is not None and told else engine.proposer
         self._executor = Executor(engine, constraints=grammars, proposer=proposer)
         self._flying = 0
-        self._plans: deque[Plan] = deque()
+        self._plans: deque[StepPlan] = deque()
         self._depth = engine.launch_depth
         # Windows take less, so that each group is the one that is short at times.
         counts = [min(count, max(8, blocks * 2 // 3) if group.window else blocks) for group, count in _groups(engine)]
@@ -166,7 +166,7 @@ class Node:
             tells_states=stores,
         )
 
-    def turn(self) -> list[Progress]:
+    def turn(self) -> list[SequenceProgress]:
         """Plans and launches a step, and collects one if no other can be launched, as a worker does."""
         plan = self.scheduler.plan(0.0)
         self._executor.move(self.scheduler.take_moves())

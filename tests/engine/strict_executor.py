@@ -13,7 +13,7 @@ from hashlib import blake2b
 from contracts.kv.spec import KVSpec
 from contracts.messages.sampling import Sampling
 from contracts.scores import Scores
-from engine.plan import NULL_BLOCK, PENDING, BlockMove, Plan, Refusal, StepResult, Work
+from engine.plan import NULL_BLOCK, PENDING_TOKEN, BlockMove, GrammarRefusal, StepPlan, StepResult, Work
 from engine.speculation.verify.verification import DRAWN, accepted_drafts, draft_paths, kv_moves, verified_rows
 from tests.scores import scores_of
 
@@ -77,7 +77,7 @@ class StrictExecutor:
         self._groups = spec.groups
         self._kv: dict[Place, bytes] = {}
         self._host: dict[Place, bytes] = {}
-        self._queue: deque[tuple[Plan, list[tuple[list[int], ...]]] | list[BlockMove]] = deque()
+        self._queue: deque[tuple[StepPlan, list[tuple[list[int], ...]]] | list[BlockMove]] = deque()
         self._results: deque[StepResult] = deque()
         self._contexts: dict[int, list[int]] = {}  # tokens of each sequence that were computed
         self._sampled: dict[int, int] = {}  # by the step before
@@ -87,7 +87,7 @@ class StrictExecutor:
         self.refuse: set[int] = set()  # sequences whose grammar cannot be compiled
         self.in_flight = 0  # steps that were launched and not collected
 
-    def launch(self, plan: Plan) -> None:
+    def launch(self, plan: StepPlan) -> None:
         """Consumes the plan: its block tables may change afterwards."""
         self.in_flight += 1
         self._queue.append((plan, [tuple(list(table) for table in work.blocks) for work in plan.works]))
@@ -144,13 +144,13 @@ class StrictExecutor:
             if value is not None:
                 target[move.group, move.target, at] = value
 
-    def _step(self, plan: Plan, tables: list[tuple[list[int], ...]]) -> None:
+    def _step(self, plan: StepPlan, tables: list[tuple[list[int], ...]]) -> None:
         contexts = []
         for work, blocks in zip(plan.works, tables, strict=True):
-            pending = work.token_ids == [PENDING]
+            pending = work.token_ids == [PENDING_TOKEN]
             context = [*self._contexts.get(work.sequence, ())] if pending else self._before(work)
             context += [self._sampled[work.sequence]] if pending else work.token_ids
-            assert PENDING not in context and len(context) == work.start + len(work.token_ids)
+            assert PENDING_TOKEN not in context and len(context) == work.start + len(work.token_ids)
             self._contexts[work.sequence] = context
             contexts.append(context)
             values = fingerprints(context, self.salts[work.sequence])
@@ -165,7 +165,7 @@ class StrictExecutor:
         answers: list[list[int]] = []
         draws: list[list[int]] = []
         failed: list[int] = []
-        refused: dict[int, Refusal] = {}
+        refused: dict[int, GrammarRefusal] = {}
         accepted: dict[int, list[int]] = {}
         sampled: dict[int, int] = {}
         for number, (work, blocks, context) in enumerate(zip(plan.works, tables, contexts, strict=True)):
@@ -189,7 +189,7 @@ class StrictExecutor:
                     self.fail.discard(work.sequence)
                     failed.append(number)
                 elif work.sequence in self.refuse:
-                    refused[number] = Refusal("it cannot be compiled", ours=work.sequence % 2 == 0)
+                    refused[number] = GrammarRefusal("it cannot be compiled", ours=work.sequence % 2 == 0)
                 else:
                     answers[-1] += tokens
         self._sampled = sampled

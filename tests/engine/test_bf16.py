@@ -28,7 +28,7 @@ from transformers import AutoModelForCausalLM
 
 from contracts.kv.spec import blocks_for
 from engine.executor import Executor
-from engine.plan import Plan, Work
+from engine.plan import StepPlan, Work
 from tests.engine.drive import GREEDY
 from tests.engine.test_golden import BACKENDS, make_executor
 from tests.reference import build_model, load_reference, make_prompts
@@ -76,7 +76,7 @@ def our_logits(executor: Executor, texts: list[list[int]], spoil_at: int = -1) -
         end = min(begin + 13, LENGTH - ALONE) if begin < LENGTH - ALONE else begin + 1
         sampling = GREEDY if end >= LENGTH - ALONE else None
         works = [Work(n, begin, text[begin:end], (tables[n],), sampling) for n, text in enumerate(texts)]
-        executor.launch(Plan(begin, works))
+        executor.launch(StepPlan(begin, works))
         executor.collect()
         begin = end
     return torch.stack(rows, 1).cpu()

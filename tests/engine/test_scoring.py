@@ -15,7 +15,7 @@ from contracts.scores import Scores
 from engine import scoring
 from engine.backends.scorer import MIN_LOGPROB
 from engine.executor import Executor
-from engine.plan import PENDING, Plan, PromptRows, StepResult, Work
+from engine.plan import PENDING_TOKEN, PromptRows, StepPlan, StepResult, Work
 from tests.engine.drive import GREEDY
 from tests.engine.test_golden import make_engine, make_executor
 from tests.reference import build_model, load_reference, logprobs, make_prompts
@@ -41,7 +41,7 @@ def executor(request: pytest.FixtureRequest, model: Path) -> Executor:
 
 
 def step(executor: Executor, *works: Work) -> StepResult:
-    executor.launch(Plan(0, list(works)))
+    executor.launch(StepPlan(0, list(works)))
     return executor.collect()
 
 
@@ -89,8 +89,10 @@ def test_logits_that_are_capped_or_divided_give_transformers_log_probabilities(v
 def test_tokens_of_steps_that_are_launched_ahead_have_their_own(executor: Executor, reference: Any) -> None:
     prompt = make_prompts([20], 320)[0]
     greedy = structs.replace(GREEDY, logprobs=1)
-    executor.launch(Plan(0, [Work(1, 0, prompt, ([1, 2],), greedy)]))
-    executor.launch(Plan(1, [Work(1, 20, [PENDING], ([1, 2],), structs.replace(greedy, logprobs=0), (0,), 1)]))
+    executor.launch(StepPlan(0, [Work(1, 0, prompt, ([1, 2],), greedy)]))
+    executor.launch(
+        StepPlan(1, [Work(1, 20, [PENDING_TOKEN], ([1, 2],), structs.replace(greedy, logprobs=0), (0,), 1)])
+    )
     first, second = executor.collect(), executor.collect()
     rows = logprobs(reference, prompt + first.tokens[0])
     matches(first.scores[0][0], rows[19:20], first.tokens[0], 1)

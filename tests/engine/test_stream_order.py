@@ -21,7 +21,7 @@ from engine.executor import Engine, Executor
 from engine.kv.codec import bytes_of
 from engine.kv.host_tier import HostTier
 from engine.kv.pool import KVPool
-from engine.plan import PENDING, BlockMove, Plan, Work
+from engine.plan import PENDING_TOKEN, BlockMove, StepPlan, Work
 from engine.start.load import LoadedEngine
 from engine.start.profiling import warm_up
 from tests.engine.drive import GREEDY
@@ -87,7 +87,7 @@ class Worker:
         before = self.device.waits
         tables = [tuple(map(self._in_group, self.groups, work.blocks * len(self.groups))) for work in works]
         own = [structs.replace(work, blocks=blocks) for work, blocks in zip(works, tables, strict=True)]
-        self.executor.launch(Plan(self._step, own))
+        self.executor.launch(StepPlan(self._step, own))
         assert self.device.waits == before, "the host waits for the device, or copies from memory that is not pinned"
         self._step += 1
 
@@ -145,7 +145,7 @@ def landed_sequences_run(worker: Worker) -> None:
     worker.land([1, 2])
     worker.launch(decode(1, [1, 2], 10))
     worker.land([3, 4], "int8")
-    worker.launch(decode(1, [1, 2], 11, PENDING), decode(2, [3, 4], 15))
+    worker.launch(decode(1, [1, 2], 11, PENDING_TOKEN), decode(2, [3, 4], 15))
     worker.executor.collect()
     worker.executor.collect()
     worker.land([2, 1])
@@ -204,7 +204,7 @@ def penalized_texts_run_ahead(worker: Worker) -> None:
         for each in members:
             text, index = texts[each], outputs[each]
             start = prompts[each] + index - 1 if index else 0
-            ids = [PENDING] if pending else text[start:]
+            ids = [PENDING_TOKEN] if pending else text[start:]
             blocks = ([[1, 2], [3]][each],)
             works.append(Work(each, start, ids, blocks, ASKING, (0,), index, text, prompts[each], (7,)))
             outputs[each] += 1
@@ -304,7 +304,7 @@ def test_a_step_waits_for_what_it_reads_and_not_for_other_handoffs(model: str, r
         worker.land([3, 4])
         worker.launch(decode(1, [1, 2], 9))
         assert engine.clock.get(transfers.name) == first
-        worker.launch(decode(1, [1, 2], 10, PENDING), decode(2, [3, 4], 9))
+        worker.launch(decode(1, [1, 2], 10, PENDING_TOKEN), decode(2, [3, 4], 9))
         assert engine.clock.get(transfers.name) == transfers.clock[transfers.name]
 
 

@@ -11,7 +11,7 @@ import torch
 
 from contracts.kv.spec import blocks_for
 from engine.executor import Executor
-from engine.plan import Plan, Work
+from engine.plan import StepPlan, Work
 from tests.engine.drive import GREEDY, run, start
 from tests.engine.test_golden import BACKENDS, make_engine
 from tests.reference import build_model, make_prompts
@@ -64,7 +64,7 @@ def test_guesses_that_branch_change_no_token(backend: str, case: tuple[Path, dic
     width = blocks_for(PROMPT + NEW_TOKENS + len(TREE), block)
     tables = [tuple([list(range(1 + at * width, 1 + (at + 1) * width))] * groups) for at in (0, 1)]
     texts, accepted = [list(prompt) for prompt in prompts], 0
-    executor.launch(Plan(0, [Work(at, 0, text, tables[at], GREEDY) for at, text in enumerate(texts)]))
+    executor.launch(StepPlan(0, [Work(at, 0, text, tables[at], GREEDY) for at, text in enumerate(texts)]))
     for text, tokens in zip(texts, executor.collect().tokens, strict=True):
         text += tokens
     for step in count(1):
@@ -89,7 +89,7 @@ def test_guesses_that_branch_change_no_token(backend: str, case: tuple[Path, dic
             works.append(own)
         if not works:
             break
-        executor.launch(Plan(step, works))
+        executor.launch(StepPlan(step, works))
         result = executor.collect()
         for work, tokens in zip(works, result.tokens, strict=True):
             texts[work.sequence] += tokens

@@ -16,7 +16,7 @@ from contracts.ids import AttemptKey, Ticket
 from contracts.messages.job import Prompt
 from contracts.messages.sampling import Limits, Sampling
 from engine.blocks.manager import BlockManager
-from engine.plan import Plan, StepResult
+from engine.plan import StepPlan, StepResult
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
 from gateway.workers.worker import Worker
@@ -86,7 +86,7 @@ class Simulation:
                 self.worker.settles((request, 1))
                 self.scheduler.release(progress.sequence)
 
-    def takes(self, plan: Plan) -> float:
+    def takes(self, plan: StepPlan) -> float:
         tokens = sum(len(work.token_ids) for work in plan.works)
         pairs = sum(pairs_of(work.start, len(work.token_ids)) for work in plan.works)
         return TRUE.seconds(StepWork(tokens, pairs)) * exp(self.chance.gauss(0, self.noise))

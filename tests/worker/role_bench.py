@@ -9,7 +9,7 @@ from contracts.kv.spec import KVGroup, KVSpec
 from contracts.messages.job import Prompt
 from contracts.messages.sampling import Limits, Sampling
 from engine.blocks.manager import BlockManager
-from engine.plan import BlockMove, Plan, StepResult
+from engine.plan import BlockMove, StepPlan, StepResult
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
 from infra.config.engine import EngineConfig
@@ -44,7 +44,7 @@ class Sevens:
 
     def __init__(self, others: dict[int, int] | None = None) -> None:
         self._others = others or {}
-        self._launched: deque[Plan] = deque()
+        self._launched: deque[StepPlan] = deque()
         self.moves: list[BlockMove] = []
         self.fail: set[int] = set()
 
@@ -52,7 +52,7 @@ class Sevens:
         """Writes the moves down."""
         self.moves += moves
 
-    def launch(self, plan: Plan) -> None:
+    def launch(self, plan: StepPlan) -> None:
         """Keeps the plan, of which nothing is computed."""
         self._launched.append(plan)
 
@@ -121,7 +121,7 @@ class Bench:
         self.life = Life(config, "me", ServerClock(), EngineStatus(), Inbox(10), outbox, busy)
         self.parts = WorkerParts(self.life, spec, ArrayPool(spec, blocks), VOCABULARY, self.scheduler, self.blocks)
 
-    def launch(self, policy: Any, now: float = 1.0) -> Plan | None:
+    def launch(self, policy: Any, now: float = 1.0) -> StepPlan | None:
         """Plans and starts a step, as the engine loop does."""
         plan = self.scheduler.plan(now)
         self.executor.move(self.scheduler.take_moves())
@@ -140,7 +140,7 @@ class Bench:
         policy.progressed(self.scheduler.apply(self.executor.collect(), now), now)
         self.scheduler.check_invariants()
 
-    def step(self, policy: Any, now: float = 1.0) -> Plan | None:
+    def step(self, policy: Any, now: float = 1.0) -> StepPlan | None:
         """Plans, runs and applies a step; returns None where there is nothing to compute."""
         plan = self.launch(policy, now)
         if plan is not None:

@@ -14,7 +14,7 @@ from msgspec import structs
 from contracts.errors import DeviceError
 from contracts.messages.job import DecodeJob, Prompt
 from contracts.messages.sampling import Limits
-from engine.plan import BlockMove, Plan, StepResult
+from engine.plan import BlockMove, StepPlan, StepResult
 from engine.schedule.idle_steps import DECODE_STEPS, IdleSteps
 from engine.schedule.scheduler import Scheduler
 from infra.redis.store import ServerClock
@@ -34,14 +34,14 @@ class Sevens:
     """Runs plans: samples 7 everywhere, and counts the steps in flight."""
 
     def __init__(self) -> None:
-        self.launched: deque[Plan] = deque()
+        self.launched: deque[StepPlan] = deque()
         self.most = 0
         self.steps = 0  # launched since the start
 
     def move(self, moves: Sequence[BlockMove]) -> None:
         """Does nothing: every KV is the same here."""
 
-    def launch(self, plan: Plan) -> None:
+    def launch(self, plan: StepPlan) -> None:
         self.launched.append(plan)
         self.steps += 1
         self.most = max(self.most, len(self.launched))
@@ -179,7 +179,7 @@ class Flooded(Sevens):
         super().__init__()
         self._inbox = inbox
 
-    def launch(self, plan: Plan) -> None:
+    def launch(self, plan: StepPlan) -> None:
         super().launch(plan)
         if self.steps == 3:
             with pytest.raises(MailboxFull):
@@ -239,7 +239,7 @@ class Interrupted(Sevens):
         super().__init__()
         self._happens = happens
 
-    def launch(self, plan: Plan) -> None:
+    def launch(self, plan: StepPlan) -> None:
         super().launch(plan)
         self._happens.get(self.steps, lambda: None)()
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from engine.plan import BlockMove, Plan, StepResult
+from engine.plan import BlockMove, StepPlan, StepResult
 from engine.schedule.scheduler import Scheduler
 from tests.waiting import wait_until
 from tests.worker.role_bench import Bench
@@ -45,7 +45,7 @@ class Hanging(Sevens):
         self.hangs = threading.Event()
         self.go = threading.Event()
 
-    def launch(self, plan: Plan) -> None:
+    def launch(self, plan: StepPlan) -> None:
         self._pass("launch")
         super().launch(plan)
 

@@ -5,7 +5,7 @@ On a prefill worker: the requests that it gets while no decode worker can be rea
 
 from contracts.errors import CapacityError
 from contracts.messages.job import AnyJob, DecodeJob
-from engine.schedule.progress import Progress
+from engine.schedule.progress import SequenceProgress
 from engine.schedule.sequence import Sequence
 from worker.events import Emit
 from worker.roles.groups import SequenceGroup, SequenceGroups
@@ -35,7 +35,7 @@ class Answering(SequenceGroups[SequenceGroup]):
         message = f"a {self._role} worker does not take this kind of job"
         self._refuse(job.attempts(), "misdirected", message, retryable=True)
 
-    def progressed(self, progress: list[Progress], now: float) -> None:
+    def progressed(self, progress: list[SequenceProgress], now: float) -> None:
         """Sends the tokens of a step to the gateways."""
         if emitted := self._emitted(progress, now):
             self._tell_io(Emit(emitted))

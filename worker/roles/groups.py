@@ -7,7 +7,7 @@ from contracts.errors import MessageError
 from contracts.ids import AttemptKey, SampleKey
 from contracts.messages.gateway import REASON_NO_ADAPTER, Emitted, Stages
 from contracts.messages.job import Job
-from engine.schedule.progress import Progress, may_do_better, reason_of
+from engine.schedule.progress import SequenceProgress, may_do_better, reason_of
 from engine.schedule.sequence import Sequence
 from infra.redis.records import Role
 from kvtransfer.handoff import HandoffKey
@@ -82,7 +82,7 @@ class SequenceGroups(Generic[Group]):
             self._refuse(keys, "malformed", str(error), retryable=False)
             return []
 
-    def _emitted(self, progress: list[Progress], now: float) -> list[Emitted]:
+    def _emitted(self, progress: list[SequenceProgress], now: float) -> list[Emitted]:
         """Returns the tokens of a step for the gateways, and ends the samples that failed or finished."""
         emitted = []
         for item in progress:

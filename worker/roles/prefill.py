@@ -19,10 +19,10 @@ from contracts.messages.handoff import Branch
 from contracts.messages.job import PrefillJob
 from contracts.messages.packed_ids import packed
 from contracts.scores import Scores
-from engine.plan import Plan
-from engine.schedule.line import Line
-from engine.schedule.progress import Progress
+from engine.plan import StepPlan
+from engine.schedule.progress import SequenceProgress
 from engine.schedule.sequence import Sequence, SequenceState
+from engine.schedule.waiting_queue import WaitingQueue
 from infra.redis.records import HeldBlocks, WorkerLoad
 from kvtransfer.events import AbortHandoff, BlocksTaken, Closed, CommitHandoff, LayerReady, OpenHandoff, Unpinned
 from pricing.backlog import PromptWork, owner_of
@@ -64,7 +64,7 @@ class PrefillPolicy(SequenceGroups[PrefillGroup]):
         share = parts.life.config.transfer.waiting_share
         self._shares = [max(1, int(share * pool.total)) for pool in parts.blocks.groups]  # blocks of each KV group
         self._held: dict[str, list[int]] = {}  # blocks of each KV group of unfinished handoffs, by decode worker
-        self._lines: dict[str, Line] = {}  # by decode worker, parents of the groups that wait for its share
+        self._lines: dict[str, WaitingQueue] = {}  # by decode worker, parents of the groups that wait for its share
         self._waiting: dict[Sequence, PrefillGroup] = {}  # those groups, by their parents
         self._counts = {"handoffs": 0, "bytes": 0}  # that decode workers have accepted
 
@@ -96,7 +96,7 @@ class PrefillPolicy(SequenceGroups[PrefillGroup]):
         group = PrefillGroup(job, members)
         self._by_sample |= dict.fromkeys(group.living, group)
         self._waiting[group.parent] = group
-        self._lines.setdefault(job.decode_epoch, Line()).insert(group.parent)
+        self._lines.setdefault(job.decode_epoch, WaitingQueue()).insert(group.parent)
         self._advance(job.decode_epoch)
 
     def _advance(self, peer: str) -> None:
@@ -182,7 +182,7 @@ class PrefillPolicy(SequenceGroups[PrefillGroup]):
 
     # run ------------------------------------------------------------------------------------------------------------
 
-    def layer_written(self, plan: Plan, group: int, layer: int) -> None:
+    def layer_written(self, plan: StepPlan, group: int, layer: int) -> None:
         """Reports the blocks of a layer that may leave, once the running step has written the layer's KV to the pool.
 
         Full blocks may leave, and with the last chunk of a prompt all of its blocks. Blocks before this step's tokens
@@ -205,7 +205,7 @@ class PrefillPolicy(SequenceGroups[PrefillGroup]):
 
     # send -----------------------------------------------------------------------------------------------------------
 
-    def progressed(self, progress: list[Progress], now: float) -> None:
+    def progressed(self, progress: list[SequenceProgress], now: float) -> None:
         """Sends first tokens to the gateways, and commits the samples that go on to their decode worker."""
         self._answering.progressed([item for item in progress if not item.sequence.hand_off], now)
         first = [item for item in progress if item.sequence.hand_off]

@@ -17,7 +17,7 @@ from engine.executor import Executor  # noqa: E402
 from engine.schedule.sequence import Sequence  # noqa: E402
 from engine.schedule.speculation import Speculation  # noqa: E402
 from engine.speculation.control.controller import DraftController  # noqa: E402
-from engine.speculation.proposers.ngram import NGram  # noqa: E402
+from engine.speculation.proposers.ngram import NGramProposer  # noqa: E402
 from engine.start.load import load_engine  # noqa: E402
 from infra.config.engine import EngineConfig  # noqa: E402
 from pricing.fit import StepFit  # noqa: E402
@@ -26,7 +26,7 @@ MOST_GUESSES = 16
 
 
 def guessing(blocks: BlockManager, fit: StepFit) -> Speculation:
-    return Speculation(blocks, NGram(), MOST_GUESSES, DraftController(fit, MOST_GUESSES, in_engine=False))
+    return Speculation(blocks, NGramProposer(), MOST_GUESSES, DraftController(fit, MOST_GUESSES, in_engine=False))
 
 
 def main() -> None:

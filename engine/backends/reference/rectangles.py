@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from engine.model.batch import Batch, Ints
-from engine.model.trees import MOST_GUESSES
+from engine.model.trees import MAX_TREE_DRAFTS
 
 MAX_WASTE_FACTOR = 1.25
 """A rectangle may compute this much more than its works need …"""
@@ -98,8 +98,8 @@ def _mask(batch: Batch, rows: Tensor, first: Tensor, keys: int, window: int, dty
     else:
         assert not window or batch.trees.deepest < window, "a tree deeper than a window"
         behind = key - batch.trees.lasts[rows][:, None, :, None] - 1  # a guess's number, from 0 on
-        bit = batch.trees.bits[rows][:, None, :, None] >> behind.clamp(0, MOST_GUESSES - 1) & 1
-        hidden = (behind >= 0) & ((bit == 0) | (behind >= MOST_GUESSES))
+        bit = batch.trees.bits[rows][:, None, :, None] >> behind.clamp(0, MAX_TREE_DRAFTS - 1) & 1
+        hidden = (behind >= 0) & ((bit == 0) | (behind >= MAX_TREE_DRAFTS))
     if window:
         hidden |= key <= query - window
     mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)

@@ -26,7 +26,7 @@ from engine.backends.triton.attention import (
 from engine.backends.triton.decode_inputs import DecodeInputs
 from engine.model.batch import Batch, GroupTables, Sampled
 from engine.model.model import Model
-from engine.plan import Plan, Work
+from engine.plan import StepPlan, Work
 from infra.process.status import Progress
 from kernels.attention.multi_query import MultiQuery
 
@@ -82,7 +82,7 @@ class DecodeGraphs:
                 step = partial(self._step, size, adapted, each)
                 self._replays[size, each, adapted], memory = record(step, attention.device, memory)
 
-    def serves(self, plan: Plan) -> bool:
+    def serves(self, plan: StepPlan) -> bool:
         """Tells whether every work is the next token of one sample, with no more guesses than there is room for."""
         works = plan.works
         each = self._each(works)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from engine.device import to_device
 from engine.model.batch import Ints, Sampled, first_difference, place_of_samples
-from engine.plan import PENDING, Work
+from engine.plan import PENDING_TOKEN, Work
 
 TOKEN, POSITION, KV_LENGTH, COUNT, SOURCE, ORDER, ADAPTER, SLOT = range(8)
 NOT_PENDING = -1
@@ -108,11 +108,11 @@ class DecodeInputs:
         """
         tokens = np.array([token for work in works for token in work.token_ids])
         sources = np.full_like(tokens, NOT_PENDING)
-        pending = np.flatnonzero(tokens == PENDING)
+        pending = np.flatnonzero(tokens == PENDING_TOKEN)
         if len(pending):
             assert before is not None, "a pending token, but no step before it"
             places = place_of_samples(before.works)
-            waiting = [work.sequence for work in works if work.token_ids[0] == PENDING]
+            waiting = [work.sequence for work in works if work.token_ids[0] == PENDING_TOKEN]
             assert len(waiting) == len(pending), "a guess that is pending"
             sources[pending] = [places[sequence] for sequence in waiting]
             tokens[pending] = 0

@@ -14,7 +14,7 @@ Choice = tuple[int, ...]
 Chance = Callable[[int, int], float]
 """Says how likely a head's guess of some rank is what comes, if all nearer tokens were foreseen; both from 0 on."""
 
-MOST = 63
+MAX_CHOICES = 63
 """Guesses of a tree: see `engine.model.trees`."""
 DEEPEST_RANK = 32
 """Ranks of a head that a choice may have."""
@@ -43,7 +43,7 @@ def likeliest(heads: int, count: int, chance: Chance = assumed) -> tuple[Choice,
     return tuple(found)
 
 
-def problem(given: Any, heads: int) -> str:
+def choices_problem(given: Any, heads: int) -> str:
     """Says what is wrong with a list of choices for so many heads; empty: nothing is."""
     if not isinstance(given, list) or not given:
         return "not a list of paths"
@@ -71,7 +71,7 @@ class Tree:
 
     @staticmethod
     def of(choices: Sequence[Choice]) -> "Tree":
-        """Makes the tree of choices without a `problem`."""
+        """Makes the tree of choices without a `choices_problem`."""
         places = {choice: place for place, choice in enumerate(choices)}
         return Tree(tuple(choices), tuple(places.get(choice[:-1], -1) for choice in choices))
 

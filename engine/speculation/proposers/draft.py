@@ -26,10 +26,10 @@ from engine.model.attention import Attention
 from engine.model.batch import Batch, BlockTables, GroupTables, Ints, block_tables, build_batch
 from engine.model.config import TextModel
 from engine.model.model import Model
-from engine.plan import Plan, Proposal, StepResult, Work
+from engine.plan import Proposal, StepPlan, StepResult, Work
 from engine.speculation.proposers.held import HeldKV
 
-AT_ONCE = 64
+MAX_SEQUENCES_PER_STEP = 64
 """Sequences that are guessed for in one step."""
 
 
@@ -68,7 +68,7 @@ class _Asked(NamedTuple):
 
 def own_blocks(most: int, block_tokens: int) -> int:
     """Counts the blocks that a draft which guesses up to `most` tokens has beside the target's."""
-    return AT_ONCE * blocks_for(most, block_tokens)
+    return MAX_SEQUENCES_PER_STEP * blocks_for(most, block_tokens)
 
 
 class DraftProposer:
@@ -87,7 +87,7 @@ class DraftProposer:
         self._first_tables = block_tables(self._groups)
         self._later_tables = BlockTables(0)
 
-    def propose(self, plan: Plan, result: StepResult, hidden: Tensor) -> dict[int, Proposal]:
+    def propose(self, plan: StepPlan, result: StepResult, hidden: Tensor) -> dict[int, Proposal]:
         """See `ModelProposer`."""
         asked = self._asked(plan, result)
         if not asked:
@@ -105,7 +105,7 @@ class DraftProposer:
         self._held.trim(len(plan.works))
         return {index: Proposal(self._known(tokens)) for index, tokens in guesses.items()}
 
-    def _asked(self, plan: Plan, result: StepResult) -> list[_Asked]:
+    def _asked(self, plan: StepPlan, result: StepResult) -> list[_Asked]:
         """Lists what is computed now: first those who get guesses, the most first; then chunks of others."""
         found = []
         for index, (work, came) in enumerate(zip(plan.works, result.tokens, strict=True)):
@@ -118,7 +118,7 @@ class DraftProposer:
                     found.append(_Asked(index, work, came, table, length, held, length - held, most))
         found.sort(key=lambda each: each.missing)
         taken, left = [], self._chunk
-        for each in found[:AT_ONCE]:
+        for each in found[:MAX_SEQUENCES_PER_STEP]:
             if each.missing > left:
                 # What lies behind the table's blocks is computed with the guesses, when there is room for all.
                 missing = min(left, len(each.table) * self._block_size - each.held)
@@ -174,7 +174,7 @@ class DraftProposer:
     def _first(self, works: list[Work]) -> Tensor:
         """Computes what texts lack; returns the states behind those that are whole then."""
         draft = self._draft
-        batch = build_batch(Plan(0, works), self._block_size, draft.backend.device, None, self._first_tables)
+        batch = build_batch(StepPlan(0, works), self._block_size, draft.backend.device, None, self._first_tables)
         for group, tables in enumerate(batch.groups):
             draft.pool.enter(group, tables.fresh_blocks)
         return self._forward(batch)

@@ -32,7 +32,7 @@ from engine.kv.pool import KVPool
 from engine.model.attention import Attention, AttentionStep
 from engine.model.batch import Batch, Ints, Sampled, build_batch
 from engine.model.model import Stored
-from engine.plan import PENDING, Plan, Proposal, StepResult, Work
+from engine.plan import PENDING_TOKEN, Proposal, StepPlan, StepResult, Work
 from engine.speculation.proposers.block_states import BlockEnd, BlockStates
 from engine.speculation.proposers.eagle_head import EagleHead
 from engine.speculation.proposers.kept_states import KeptStates
@@ -68,7 +68,7 @@ class EagleProposer:
         self._block_ends = BlockStates(max(1, states), head.config.hidden_size, backend.device, backend.dtype)
         self._followed: list[_Followed] = []
 
-    def reads(self, plan: Plan) -> bool:
+    def reads(self, plan: StepPlan) -> bool:
         """See `Follower`. Of a step of decodes nothing is stored unless one of them asks for guesses."""
         return any(_asks(work) or not _decodes(work) for work in plan.works)
 
@@ -78,7 +78,7 @@ class EagleProposer:
         if len(fresh):
             self._pool.layers[-1][fresh] = 0
 
-    def follow(self, plan: Plan, batch: Batch, states: Tensor, step: AttentionStep, stored: Stored) -> None:
+    def follow(self, plan: StepPlan, batch: Batch, states: Tensor, step: AttentionStep, stored: Stored) -> None:
         """Stores the head's KV of a step's tokens, whose normed states are `states` `[tokens, hidden]`."""
         begins = (np.cumsum(batch.query_lengths) - batch.query_lengths).tolist()
         asking = {
@@ -100,7 +100,7 @@ class EagleProposer:
         if asking:
             self._followed.append(_Followed(plan.step, states, asking))
 
-    def _store(self, plan: Plan, batch: Batch, states: Tensor, step: AttentionStep, stored: Stored) -> None:
+    def _store(self, plan: StepPlan, batch: Batch, states: Tensor, step: AttentionStep, stored: Stored) -> None:
         """Stores the KV of all of a step's tokens."""
         first = batch.query_start
         before = torch.empty_like(states)
@@ -111,7 +111,7 @@ class EagleProposer:
         bare = replace(batch, logit_rows=first[:0], adapters=None)
         self._head.forward(bare, before, None if all(are_known) else known, step, stored)
 
-    def propose(self, plan: Plan, result: StepResult, hidden: Tensor) -> dict[int, Proposal]:
+    def propose(self, plan: StepPlan, result: StepResult, hidden: Tensor) -> dict[int, Proposal]:
         """See `ModelProposer`. Guesses end where a sequence's blocks do."""
         if not self._followed or self._followed[0].step != plan.step:
             return {}
@@ -166,7 +166,7 @@ class EagleProposer:
 
     def _pass(self, works: Sequence[Work], before: Tensor, drawn: Sampled | None) -> tuple[Tensor, Sampled | None]:
         """Runs the head on works' tokens; returns the states that it guesses, and what was drawn there, if anything."""
-        batch = build_batch(Plan(0, list(works)), self._block, self._backend.device, drawn)
+        batch = build_batch(StepPlan(0, list(works)), self._block, self._backend.device, drawn)
         for group, tables in enumerate(batch.groups):
             self._pool.enter(group, tables.fresh_blocks)
         states = self._head.forward(batch, before, None, self._attention.begin(batch), _nobody_reads)
@@ -232,7 +232,7 @@ def _came(work: Work, start: int, tokens: list[int], most: int) -> Work:
 def _turn(work: Work, count: int) -> Work:
     """Returns the work of the token that was guessed `count` guesses behind a work's own."""
     start = work.start + len(work.token_ids) - 1 + count
-    return structs.replace(work, start=start, token_ids=[PENDING], output_index=work.output_index + count)
+    return structs.replace(work, start=start, token_ids=[PENDING_TOKEN], output_index=work.output_index + count)
 
 
 def _rows(states: Tensor, rows: Sequence[int]) -> Tensor:

@@ -29,7 +29,7 @@ from engine.model.transformer import Transformer
 from engine.model.weights import Checkpoint
 from engine.speculation.proposers.eagle_head import EagleHead, HeadNorms
 
-COPIES = ("embed_tokens.", "lm_head.")
+COPIED_TENSORS = ("embed_tokens.", "lm_head.")
 
 
 def read_head_config(directory: Path, model: ModelConfig) -> ModelConfig:
@@ -84,7 +84,7 @@ def load_head(
         if found != (config.vocab_size, hidden):
             shape = list(found)
             raise ModelError(f"{config.name}: embed_tokens.weight has shape {shape}, which is not the model's")
-    checkpoint.refuse_unused((".rotary_emb.inv_freq",), COPIES)
+    checkpoint.refuse_unused((".rotary_emb.inv_freq",), COPIED_TENSORS)
     return EagleHead(config, model, joined, None, backend.layers(config, [layer], None, first))
 
 

@@ -8,12 +8,12 @@ newer one is full it becomes the older one, whose answers are forgotten. Salts t
 from array import array
 from collections.abc import Sequence
 
-from engine.plan import NOTHING, Proposal
+from engine.plan import NO_PROPOSAL, Proposal
 from engine.speculation.proposers.suffixes import NO_MATCH, Suffixes
 
-SALTS = 64
+MAX_SALTS = 64
 """Salts whose answers are kept: those that were asked for last."""
-BEFORE = 16
+PROMPT_TAIL_TOKENS = 16
 """Tokens of a prompt's end that are kept with its answer: what is asked in the same words begins the same way."""
 
 
@@ -28,20 +28,20 @@ class EarlierAnswers:
 
     def keep(self, salt: str, tokens: Sequence[int], prompt_tokens: int) -> None:
         """Keeps the answer behind so many tokens of a prompt."""
-        answer = tokens[max(0, prompt_tokens - BEFORE) :][-self._half :]
+        answer = tokens[max(0, prompt_tokens - PROMPT_TAIL_TOKENS) :][-self._half :]
         texts = self._texts.pop(salt, None) or [_Text(self._half)]
         if len(texts[0].tokens) + len(answer) > self._half:
             texts = [_Text(self._half), texts[0]]
         texts[0].tokens.extend(answer)
         self._texts[salt] = texts
-        if len(self._texts) > SALTS:
+        if len(self._texts) > MAX_SALTS:
             del self._texts[next(iter(self._texts))]
 
     def guess(self, salt: str, tokens: list[int], most: int, longer: int) -> Proposal:
         """Returns what followed the longest end of `tokens` in a salt's answers; nothing unless it is `longer`."""
         texts = self._texts.pop(salt, None)
         if texts is None:
-            return NOTHING
+            return NO_PROPOSAL
         self._texts[salt] = texts
         best, found = NO_MATCH, texts[0]
         for text in texts:
@@ -49,7 +49,7 @@ class EarlierAnswers:
             if match.length > max(best.length, longer):
                 best, found = match, text
         if not best.length:
-            return NOTHING
+            return NO_PROPOSAL
         return Proposal(found.tokens[best.place : best.place + most].tolist(), best.length)
 
     def counts(self) -> dict[str, int]:

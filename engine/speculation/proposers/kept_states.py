@@ -12,13 +12,13 @@ from engine.device import to_device
 from engine.plan import Work
 
 
-class _Place(NamedTuple):
+class _StateSlot(NamedTuple):
     row: int
     position: int  # of the token whose state it is
     stored: int  # position up to which the sequence's KV is
 
 
-NOWHERE = _Place(0, -2, -1)
+NO_STATE = _StateSlot(0, -2, -1)
 
 
 class KeptStates:
@@ -31,7 +31,7 @@ class KeptStates:
     def __init__(self, most: int, hidden: int, device: torch.device, dtype: torch.dtype) -> None:
         """Makes room for the states `[hidden]` of `most` sequences: at least as many as one step has."""
         self._states = torch.zeros((most, hidden), device=device, dtype=dtype)
-        self._places: OrderedDict[int, _Place] = OrderedDict()  # by sequence
+        self._places: OrderedDict[int, _StateSlot] = OrderedDict()  # by sequence
 
     def keep(self, sequences: Sequence[int], positions: Sequence[int], stored: Sequence[int], states: Tensor) -> None:
         """Keeps `states` `[sequences, hidden]`, those of the tokens at these positions; they replace older ones.
@@ -45,7 +45,7 @@ class KeptStates:
             row = len(self._places) if place is None else place.row
             if row == len(self._states):
                 row = self._places.popitem(last=False)[1].row
-            self._places[sequence] = _Place(row, position, through)
+            self._places[sequence] = _StateSlot(row, position, through)
             rows.append(row)
         if rows:
             self._states.index_copy_(0, to_device(np.array(rows, dtype=np.int64), states.device), states)
@@ -61,7 +61,7 @@ class KeptStates:
 
         `found` is asked for those of works whose sequence has none here.
         """
-        places = [self._places.get(work.sequence, NOWHERE) for work in works]
+        places = [self._places.get(work.sequence, NO_STATE) for work in works]
         known = [place.position == work.start - 1 for work, place in zip(works, places, strict=True)]
         rows = to_device(np.array([place.row for place in places], dtype=np.int64), self._states.device)
         states = self._states[rows]

@@ -23,11 +23,11 @@ from engine.backends.sampler import Draw
 from engine.device import to_device
 from engine.model.linear import Linear
 from engine.model.model import Model
-from engine.plan import Plan, Proposal, StepResult
+from engine.plan import Proposal, StepPlan, StepResult
 from engine.speculation.proposers.choices import Tree
 from engine.speculation.verify.verification import row_count
 
-BEST = Draw(Sampling(seed=0, temperature=0.0), (0,), 0)
+LIKELIEST_TOKEN = Draw(Sampling(seed=0, temperature=0.0), (0,), 0)
 """Draws the likeliest token."""
 
 
@@ -84,7 +84,7 @@ class MedusaProposer:
         """Counts the bytes of the heads' weights."""
         return self.heads.bytes()
 
-    def propose(self, plan: Plan, result: StepResult, hidden: Tensor) -> dict[int, Proposal]:
+    def propose(self, plan: StepPlan, result: StepResult, hidden: Tensor) -> dict[int, Proposal]:
         """See `ModelProposer`."""
         asked = list(self._asked(plan, result))
         if not asked:
@@ -103,13 +103,13 @@ class MedusaProposer:
     def _best(self, logits: Tensor, ranks: int) -> list[list[list[int]]]:
         """Returns of each sequence, and of each head, so many tokens of `logits` `[sequences x heads, vocab]`."""
         if ranks == 1:
-            tokens, _ = self._backend.sampler.sample(logits, [BEST] * len(logits))
+            tokens, _ = self._backend.sampler.sample(logits, [LIKELIEST_TOKEN] * len(logits))
         else:
             tokens = logits.topk(ranks).indices
         found: list[list[list[int]]] = tokens.view(-1, self.heads.count, ranks).tolist()
         return found
 
-    def _asked(self, plan: Plan, result: StepResult) -> Iterator[_Asked]:
+    def _asked(self, plan: StepPlan, result: StepResult) -> Iterator[_Asked]:
         """Finds the works that get guesses, and of each the row of its last draw that counts."""
         row = 0
         for number, (work, came) in enumerate(zip(plan.works, result.tokens, strict=True)):

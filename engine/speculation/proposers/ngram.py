@@ -4,13 +4,13 @@ Texts that repeat their prompt are written so: summaries, edits, code, calls of 
 Saxena, 2023). It needs no model and microseconds, and finds nothing in a text that says everything once.
 """
 
-from engine.plan import NOTHING, Proposal
+from engine.plan import NO_PROPOSAL, Proposal
 from engine.speculation.proposers.earlier_answers import EarlierAnswers
 from engine.speculation.proposers.proposer import DraftedSequence
-from engine.speculation.proposers.suffixes import ENOUGH, Suffixes, continued
+from engine.speculation.proposers.suffixes import MAX_MATCH_TOKENS, Suffixes, continued
 
 
-class NGram:
+class NGramProposer:
     """Proposes what followed the longest end of a sequence's text that stood in it before, or in an earlier answer."""
 
     in_engine = False
@@ -25,11 +25,11 @@ class NGram:
             sequence.suffixes = Suffixes(sequence.plan_length)
         tokens = sequence.tokens
         match = sequence.suffixes.find(tokens)
-        if self._earlier is not None and match.length < ENOUGH:
+        if self._earlier is not None and match.length < MAX_MATCH_TOKENS:
             guesses = self._earlier.guess(sequence.prompt.salt, tokens, most, match.length)
             if guesses.tokens:
                 return guesses
-        return Proposal(continued(tokens, match.place, most), match.length) if match.length else NOTHING
+        return Proposal(continued(tokens, match.place, most), match.length) if match.length else NO_PROPOSAL
 
     def ended(self, sequence: DraftedSequence) -> None:
         """See `Proposer`."""

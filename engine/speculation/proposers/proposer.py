@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from contracts.messages.job import Prompt
-from engine.plan import NOTHING, Proposal
+from engine.plan import NO_PROPOSAL, Proposal
 from engine.speculation.proposers.suffixes import Suffixes
 
 
@@ -39,7 +39,7 @@ class EngineProposer:
 
     def propose(self, sequence: DraftedSequence, most: int) -> Proposal:
         """Hands the draft tokens on once: behind other tokens they mean nothing."""
-        proposed, sequence.proposed = sequence.proposed, NOTHING
+        proposed, sequence.proposed = sequence.proposed, NO_PROPOSAL
         return proposed.first(most)
 
     def ended(self, sequence: DraftedSequence) -> None:

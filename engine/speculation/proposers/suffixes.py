@@ -11,19 +11,19 @@ from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
-PAIR = 2
+PAIR_TOKENS = 2
 """Tokens of which chains are kept. Those of three found less: 1.5 tokens a step of edited stories, and two had 1.7."""
-ENOUGH = 16
+MAX_MATCH_TOKENS = 16
 """Tokens of a match that is not compared any further: the newest of those is taken."""
-LOOKS = 16
+MAX_PLACES_COMPARED = 16
 """Places that are compared at most; of those the longest match counts, and the newest of equals."""
-WINDOW = 1 << 15
+MAX_INDEXED_TOKENS = 1 << 15
 """Newest tokens of a text whose places are kept."""
-AT_ONCE = 2048
+MAX_TOKENS_PER_EXTENSION = 2048
 """Tokens that are indexed for one search at most, some 0.3 ms: a long prompt is ready after a few steps."""
-LAG = 8
+MAX_UNINDEXED_TOKENS = 8
 """Newest tokens that may not be indexed yet: a call for each would take longer than what it does."""
-FACTOR = 40503
+HASH_FACTOR = 40503
 """Spreads neighbouring ids over the table: 2^16 divided by the golden ratio (Knuth, volume 3, section 6.4)."""
 
 
@@ -34,7 +34,7 @@ class Match(NamedTuple):
     """Says where a text went on before, as it may now."""
 
     place: int  # of the token behind the match
-    length: int  # tokens that are equal before it, at most `ENOUGH`
+    length: int  # tokens that are equal before it, at most `MAX_MATCH_TOKENS`
 
 
 NO_MATCH = Match(0, 0)
@@ -47,12 +47,12 @@ class Suffixes:
 
     def __init__(self, most: int) -> None:
         """Begins with nothing of a text that will have `most` tokens at most."""
-        size = 1 << (min(max(most, 2), WINDOW) - 1).bit_length()
+        size = 1 << (min(max(most, 2), MAX_INDEXED_TOKENS) - 1).bit_length()
         self._mask = size - 1
         self._newest = array("I", bytes(4 * size))  # by the hash of a pair, the place behind it; 0: none
         self._before = array("I", bytes(4 * size))  # by place, the one before in its chain
         self._alone = array("I", bytes(4 * size))  # by a token, the place behind it
-        self._indexed = PAIR - 1  # places up to here are known
+        self._indexed = PAIR_TOKENS - 1  # places up to here are known
 
     def find(self, tokens: Text, of: Text | None = None) -> Match:
         """Returns the longest match of the last tokens among the newest places; `NO_MATCH` if there is none.
@@ -60,29 +60,29 @@ class Suffixes:
         `tokens` is the text of the index, and what is looked for is its end, or that of another text.
         """
         end = len(tokens)
-        if end - self._indexed > LAG:
+        if end - self._indexed > MAX_UNINDEXED_TOKENS:
             self._extend(tokens, end)
         if of is None:
             of = tokens
         at = len(of)
-        if end <= PAIR or at < PAIR:
+        if end <= PAIR_TOKENS or at < PAIR_TOKENS:
             return NO_MATCH
         last, second = of[-1], of[-2]
         oldest = max(0, end - self._mask - 1)
         before, mask = self._before, self._mask
-        place = self._newest[(second * FACTOR ^ last) & mask]
+        place = self._newest[(second * HASH_FACTOR ^ last) & mask]
         best, longest = 0, 0
-        for _ in range(LOOKS):
+        for _ in range(MAX_PLACES_COMPARED):
             if place <= oldest:
                 break
             if tokens[place - 1] == last and tokens[place - 2] == second:
-                length = PAIR
-                most = min(ENOUGH, place, at)
+                length = PAIR_TOKENS
+                most = min(MAX_MATCH_TOKENS, place, at)
                 while length < most and tokens[place - 1 - length] == of[at - 1 - length]:
                     length += 1
                 if length > longest:
                     best, longest = place, length
-                    if length == ENOUGH:
+                    if length == MAX_MATCH_TOKENS:
                         break
             older = before[place & mask]
             if older >= place:
@@ -96,14 +96,14 @@ class Suffixes:
     def _extend(self, tokens: Text, end: int) -> None:
         """Takes in further places, each of which has a token behind it."""
         begin = max(self._indexed + 1, end - self._mask)
-        stop = min(end, begin + AT_ONCE)
+        stop = min(end, begin + MAX_TOKENS_PER_EXTENSION)
         if begin >= stop:
             return
         newest, before, alone, mask = self._newest, self._before, self._alone, self._mask
         second = tokens[begin - 2]
         for place in range(begin, stop):
             last = tokens[place - 1]
-            chain = (second * FACTOR ^ last) & mask
+            chain = (second * HASH_FACTOR ^ last) & mask
             before[place & mask] = newest[chain]
             newest[chain] = alone[last & mask] = place
             second = last

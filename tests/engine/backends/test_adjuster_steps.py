@@ -14,7 +14,7 @@ from contracts.messages.sampling import Sampling
 from engine.backends.adjuster import FORBIDDEN_LOGIT
 from engine.constraints import Masks
 from engine.model.batch import Sampled
-from engine.plan import PENDING, Work
+from engine.plan import PENDING_TOKEN, Work
 from engine.speculation.verify.verification import draft_paths, works_by_row
 from tests.engine.backends.adjusters import ADJUSTERS
 
@@ -151,7 +151,7 @@ class Steps:
         work = Work(
             text.number,
             len(text.prompt) + index - 1,
-            [PENDING] if pending else text.known[-1:],
+            [PENDING_TOKEN] if pending else text.known[-1:],
             ([1],),
             sampling,
             (0,) if index or self.draw.random() < 0.5 else (0, 1, 2),

@@ -16,7 +16,7 @@ from engine.backends.triton.attention import TritonAttention
 from engine.model.attention import Attention, AttentionStep
 from engine.model.batch import Batch, build_batch
 from engine.model.config import HeadAttention
-from engine.plan import NULL_BLOCK, Plan, Work
+from engine.plan import NULL_BLOCK, StepPlan, Work
 from launcher.host.gpus import visible_gpus
 from tests.engine.configs import attention as head_attention
 
@@ -32,7 +32,7 @@ SHAPES = {  # (start, tokens) of each work
 }
 
 
-def filled(shape: list[tuple[int, int]], block: int, heads: int, dim: int) -> tuple[list[torch.Tensor], Plan]:
+def filled(shape: list[tuple[int, int]], block: int, heads: int, dim: int) -> tuple[list[torch.Tensor], StepPlan]:
     """Every work's keys and values `[tokens, 2 x kv_heads, dim]`, and a plan with tables in random order."""
     generator = torch.Generator().manual_seed(0)
     totals = [start + count for start, count in shape]
@@ -43,10 +43,10 @@ def filled(shape: list[tuple[int, int]], block: int, heads: int, dim: int) -> tu
         own, order = order[:need], order[need:]
         works.append(Work(number, start, [0] * count, ([*own, 9999],), Sampling(seed=0)))
         contents.append(torch.randn(start + count, 2 * heads, dim, generator=generator))
-    return contents, Plan(0, works)
+    return contents, StepPlan(0, works)
 
 
-def through(plan: Plan, window: int, block: int) -> Plan:
+def through(plan: StepPlan, window: int, block: int) -> StepPlan:
     """The plan in a model of a layer that sees all and one with a window, whose table has no block that it hides."""
     if not window:
         return plan
@@ -55,7 +55,7 @@ def through(plan: Plan, window: int, block: int) -> Plan:
         hidden = max(0, work.start - window + 1) // block
         seen = [NULL_BLOCK] * hidden + work.blocks[0][hidden:]
         works.append(structs.replace(work, blocks=(work.blocks[0], seen)))
-    return Plan(plan.step, works)
+    return StepPlan(plan.step, works)
 
 
 def dense(
@@ -83,7 +83,7 @@ def dense(
     return torch.einsum("hqk,khd->qhd", scores.softmax(-1)[..., : len(content)], values)
 
 
-def write_history(layer: torch.Tensor, contents: list[torch.Tensor], plan: Plan, block: int) -> None:
+def write_history(layer: torch.Tensor, contents: list[torch.Tensor], plan: StepPlan, block: int) -> None:
     """What earlier steps have stored, token by token, by the layout's definition."""
     for content, work in zip(contents, plan.works, strict=True):
         for position in range(work.start):
@@ -204,7 +204,7 @@ def test_what_a_rectangle_gathers_is_bounded_however_many_share_a_long_prompt(mo
     prompt = list(range(1, 65))
     works = [Work(number, 1024, [0], ([*prompt, 65 + number],), Sampling(seed=0)) for number in range(100)]
     layers = list(torch.zeros(1, 200, 4, 16, 8))
-    step = ReferenceAttention(layers, [head_attention(2, 2, 8)]).begin(build_batch(Plan(0, works), 16, CPU, None))
+    step = ReferenceAttention(layers, [head_attention(2, 2, 8)]).begin(build_batch(StepPlan(0, works), 16, CPU, None))
     rectangles = step.steps[0].rectangles
     sizes = [each.tables.numel() * 4 * 16 * 8 * 4 for each in rectangles]
     assert sum(each.works for each in rectangles) == 100 and max(sizes) <= 1 << 20

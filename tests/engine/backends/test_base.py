@@ -4,10 +4,10 @@ import torch
 
 from engine.backends.reference.backend import ReferenceBackend
 from engine.backends.triton.backend import TritonBackend
-from engine.plan import Plan
+from engine.plan import StepPlan
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
-PLAN = Plan(7, [])
+PLAN = StepPlan(7, [])
 
 
 def test_a_gpu_has_two_steps_under_way_and_a_cpu_one() -> None:
@@ -18,7 +18,7 @@ def test_a_gpu_has_two_steps_under_way_and_a_cpu_one() -> None:
 def test_where_the_hosts_threads_compute_a_layer_is_told_and_then_cores_are_divided() -> None:
     seen: list[str] = []
 
-    def written(plan: Plan, group: int, layer: int) -> None:
+    def written(plan: StepPlan, group: int, layer: int) -> None:
         seen.append(f"{plan.step} {group} {layer}")
 
     backend = ReferenceBackend(CPU, torch.float32)
@@ -33,7 +33,7 @@ def test_where_the_hosts_threads_compute_a_layer_is_told_and_then_cores_are_divi
 def test_where_they_do_not_a_layer_is_told_if_anybody_wants_to_know() -> None:
     """A step that nobody is told of may be a recorded one."""
 
-    def written(plan: Plan, group: int, layer: int) -> None: ...
+    def written(plan: StepPlan, group: int, layer: int) -> None: ...
 
     backend = TritonBackend(CPU, torch.float32)
     assert backend.layer_signal(written, lambda: None) is written

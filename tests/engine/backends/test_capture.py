@@ -23,7 +23,7 @@ from benchmarks.simulated.weightless import BLOCK, META, engine_of, weightless_e
 from contracts.kinds import Quantization
 from engine.backends.triton.decode_graphs import DecodeGraphs
 from engine.executor import Engine, Executor
-from engine.plan import Plan, Work
+from engine.plan import StepPlan, Work
 from tests.engine.drive import GREEDY
 from tests.variants import VARIANTS
 
@@ -138,7 +138,7 @@ def test_a_mixed_step_is_seven_kernels_and_four_products_a_layer(engine: Engine)
     executor = Executor(engine)
     decodes = [Work(n, 2000, [7], ([1] * 126,), GREEDY) for n in range(9)]
     with linting() as lint:
-        executor.launch(Plan(0, [*decodes, Work(9, 0, [7] * 40, ([1] * 3,))]))
+        executor.launch(StepPlan(0, [*decodes, Work(9, 0, [7] * 40, ([1] * 3,))]))
     launched = Counter(name for name, *_ in lint.launches if "empty" not in name)
     a_layer = {"_rms_norm": 2, "_rope_and_store": 1, "_attend_part": 1, "_join_pieces": 1, "_attend": 1}
     for name, count in (a_layer | {"_gate": 1, "linear": 4}).items():

@@ -16,7 +16,7 @@ from engine.backends.triton.backend import TritonBackend
 from engine.executor import Engine, Executor
 from engine.kv.host_tier import HostTier
 from engine.kv.pool import KVPool
-from engine.plan import BlockMove, Plan, PromptRows, Work
+from engine.plan import BlockMove, PromptRows, StepPlan, Work
 from engine.start.load import LoadedEngine
 from engine.start.profiling import host_rate, prompt_steps
 from infra.config.engine import EngineConfig
@@ -94,7 +94,7 @@ class Start:
             text = [1] * (start + new) if sampling.looks_back else None
             works.append(Work(number, start, [1] * new, blocks, sampling, samples, 0, text, start + new))
         works[0] = structs.replace(works[0], prompt_rows=prompt_rows)
-        self.executor.launch(Plan(0, works))
+        self.executor.launch(StepPlan(0, works))
         self.executor.collect()
 
     def transfer(self, layer: int, blocks: list[int]) -> None:

@@ -11,7 +11,7 @@ from transformers import LlamaConfig
 from contracts.errors import ConfigError
 from engine.backends.native.library import LinearArguments, load
 from engine.executor import Executor
-from engine.plan import Plan, Work
+from engine.plan import StepPlan, Work
 from tests.engine.drive import GREEDY, run, start
 from tests.engine.test_golden import make_engine, make_executor
 from tests.reference import build_model, golden, make_prompts
@@ -28,7 +28,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def answer(executor: Executor) -> list[list[int]]:
-    executor.launch(Plan(0, [Work(1, 0, [5, 6, 7], ([1],), GREEDY)]))
+    executor.launch(StepPlan(0, [Work(1, 0, [5, 6, 7], ([1],), GREEDY)]))
     return executor.collect().tokens
 
 
@@ -122,7 +122,7 @@ def test_a_requests_bits_depend_on_its_tokens_only(variant: str, tmp_path: Path)
                 Work(number, 0, prompt[: 1 + number % 9], ([1 + 5 * number],), GREEDY) for number in range(1, batch)
             ]
             works.insert(place, Work(0, begin, prompt[begin:end], (own,), GREEDY))
-            executor.launch(Plan(begin, works))
+            executor.launch(StepPlan(begin, works))
             executor.collect()
         return found[-1][place]
 

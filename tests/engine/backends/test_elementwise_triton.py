@@ -14,7 +14,7 @@ from engine.model.batch import build_batch
 from engine.model.config import Activation
 from engine.model.elementwise import Elementwise
 from engine.model.rope import Rope, angle_table
-from engine.plan import Plan, Work
+from engine.plan import StepPlan, Work
 from launcher.host.gpus import visible_gpus
 from tests.engine.configs import attention
 
@@ -49,7 +49,7 @@ def random(*shape: int, seed: int) -> torch.Tensor:
 def test_queries_and_what_is_stored(kind: str) -> None:
     weighted, layer = KINDS[kind]
     weight = random(HEADS + KV_HEADS, DIM, seed=1) if weighted else None
-    batch = build_batch(Plan(0, WORKS), BLOCK, torch.device(DEVICE), None)
+    batch = build_batch(StepPlan(0, WORKS), BLOCK, torch.device(DEVICE), None)
     queries, pools = [], []
     for between in both():
         pool = torch.zeros(2, 5, 2 * KV_HEADS, BLOCK, DIM, device=DEVICE)

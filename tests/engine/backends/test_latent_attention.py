@@ -22,7 +22,7 @@ from engine.model.batch import build_batch
 from engine.model.config import DenseMLP, LatentAttention, LayerConfig
 from engine.model.latent import expands
 from engine.model.rope import Rope
-from engine.plan import Plan, Work
+from engine.plan import StepPlan, Work
 from tests.engine.backends.test_attention import SHAPES
 from tests.engine.configs import dense as dense_config
 
@@ -79,7 +79,7 @@ def begun(
             layers[1][own[position // block], 0, position % block] = contents[-1][position]
         if start % block:  # as it was when the sequence entered the block
             layers[1][own[start // block], 0, start % block :] = 0
-    step = make(layers, [attention] * 2).begin(build_batch(Plan(0, works), block, CPU, None))
+    step = make(layers, [attention] * 2).begin(build_batch(StepPlan(0, works), block, CPU, None))
     new = torch.cat([content[start:] for content, (start, _) in zip(contents, shape, strict=True)])
     behind = torch.cat(
         (torch.full((len(new), 5), math.nan, dtype=dtype), new), 1

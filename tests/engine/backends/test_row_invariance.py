@@ -15,7 +15,7 @@ from transformers import LlamaConfig, Qwen3MoeConfig
 
 from engine.backends.base import OnLayer
 from engine.executor import Executor
-from engine.plan import Plan
+from engine.plan import StepPlan
 from tests.engine.drive import Running, collect, next_plan, start
 from tests.engine.test_golden import make_engine
 from tests.reference import build_model, make_prompts
@@ -82,7 +82,7 @@ class Watched:
                 self._run(plan, running, at, rows)
         return torch.stack(rows)
 
-    def _run(self, plan: Plan, running: list[Running], at: int, rows: list[Tensor]) -> None:
+    def _run(self, plan: StepPlan, running: list[Running], at: int, rows: list[Tensor]) -> None:
         self.executor.launch(plan)
         collect(self.executor, plan, running)
         sampled = [work.sequence for work in plan.works if work.sampling is not None]
@@ -120,7 +120,7 @@ def test_threads_that_come_and_go_within_a_step_change_no_bit(model: Path) -> No
     own = make_prompts([PROMPT], VOCABULARY)
     expected = Watched(model).answer(own, 64)
 
-    def on_layer(plan: Plan, group: int, layer: int) -> None:
+    def on_layer(plan: StepPlan, group: int, layer: int) -> None:
         torch.set_num_threads(1 + (plan.step + layer) % 2)
 
     assert torch.equal(Watched(model, on_layer=on_layer).answer(own, 64), expected)

@@ -22,7 +22,7 @@ from engine.device import device_errors
 from engine.executor import Executor
 from engine.model.batch import Sampled
 from engine.model.read_config import read_config
-from engine.plan import PENDING, Plan, Proposal, StepResult, Work
+from engine.plan import PENDING_TOKEN, Proposal, StepPlan, StepResult, Work
 from engine.start.profiling import warm_up
 from infra.config.engine import EngineConfig
 from launcher.host.gpus import visible_gpus
@@ -74,7 +74,7 @@ def _watched(executor: Executor) -> list[bool]:
     assert isinstance(steps, DecodeGraphs)
     serves = steps.serves
 
-    def watched(plan: Plan) -> bool:
+    def watched(plan: StepPlan) -> bool:
         served.append(serves(plan))
         return served[-1]
 
@@ -177,7 +177,7 @@ def test_a_sequence_that_ends_has_one_other_sent_again() -> None:
     assert inputs.token_ids(4).tolist() == [1, 4, 3, 0]
     assert inputs.slots(4, 0).tolist() == [11 * 16 + 4, 14 * 16 + 4, 13 * 16 + 4, PADDING_SLOT]
     assert inputs.order(3).tolist() == [0, 2, 1]
-    late = Work(5, 20, [PENDING], ([5, 15],), GREEDY)
+    late = Work(5, 20, [PENDING_TOKEN], ([5, 15],), GREEDY)
     inputs.fill([works[2], works[3], late], 4, Sampled(torch.tensor([70]), [late]))  # the first: a new one does
     assert inputs.block_tables(4, 0)[:, :2].tolist() == [[5, 15], [4, 14], [SEEN, SEEN], [SEEN, SEEN]]
     assert inputs.token_ids(4).tolist() == [70, 4, 3, 0] and inputs.order(3).tolist() == [2, 1, 0]
@@ -195,7 +195,7 @@ def test_guesses_change_no_token(variant: str, tmp_path: Path, monkeypatch: pyte
     served = _watched(executor)
     tables = [([1, 2, 3],) * len(executor.engine.pool.counts), ([4, 5, 6],) * len(executor.engine.pool.counts)]
     texts = [list(each.prompt) for each in expected]
-    executor.launch(Plan(0, [Work(at, 0, text, tables[at], GREEDY) for at, text in enumerate(texts)]))
+    executor.launch(StepPlan(0, [Work(at, 0, text, tables[at], GREEDY) for at, text in enumerate(texts)]))
     for text, tokens in zip(texts, executor.collect().tokens, strict=True):
         text += tokens
     served.clear()
@@ -212,7 +212,7 @@ def test_guesses_change_no_token(variant: str, tmp_path: Path, monkeypatch: pyte
             ids = [text[-1], *proposed]
             work = Work(at, len(text) - 1, ids, tables[at], GREEDY, (0,), done, proposed=proposed, parents=parents)
             works.append(work)
-        executor.launch(Plan(step, works))
+        executor.launch(StepPlan(step, works))
         for text, tokens in zip(texts, executor.collect().tokens, strict=True):
             text += tokens
         assert served == [step < 3], "guesses that branch are not recorded"
@@ -237,7 +237,7 @@ def test_a_proposer_reads_the_states_of_recorded_steps(model: Path) -> None:
         if isinstance(engine.decode_steps, DecodeGraphs):
             _overwrite(engine.decode_steps)
         served = _watched(executor) if graphs == "on" else []
-        executor.launch(Plan(0, [Work(at, 0, text, tables[at]) for at, text in enumerate(prompts)]))
+        executor.launch(StepPlan(0, [Work(at, 0, text, tables[at]) for at, text in enumerate(prompts)]))
         executor.collect()
         for step, guesses in enumerate([(), (7, 8), (9,)], 1):
             ids = [11 * step, *guesses]
@@ -245,7 +245,7 @@ def test_a_proposer_reads_the_states_of_recorded_steps(model: Path) -> None:
                 Work(at, len(text), ids, tables[at], GREEDY, output_index=1, proposed=guesses, propose=1)
                 for at, text in enumerate(prompts)
             ]
-            executor.launch(Plan(step, works))
+            executor.launch(StepPlan(step, works))
             if step > 1:
                 executor.collect()
         executor.collect()
@@ -261,7 +261,7 @@ class Keeping:
     def __init__(self) -> None:
         self.heard: list[Tensor] = []
 
-    def propose(self, plan: Plan, result: StepResult, hidden: Tensor) -> dict[int, Proposal]:
+    def propose(self, plan: StepPlan, result: StepResult, hidden: Tensor) -> dict[int, Proposal]:
         self.heard.append(hidden.clone())
         return {}
 
@@ -320,7 +320,7 @@ def test_sequences_have_room_for_their_guesses() -> None:
     """Rows are nobody's behind a sequence's own; logits are asked for of all that are somebody's, work after work."""
     inputs = DecodeInputs(4, 8, 16, CPU, 2, 1, each=3)
     guessing = Work(2, 14, [8, 5, 6], ([4, 7],), GREEDY, proposed=(5, 6))
-    pending = Work(1, 40, [PENDING], ([1, 2, 3],), GREEDY)
+    pending = Work(1, 40, [PENDING_TOKEN], ([1, 2, 3],), GREEDY)
     inputs.fill([pending, guessing], 3, Sampled(torch.tensor([70]), [pending]))
     assert inputs.token_ids(9).tolist() == [70, 0, 0, 8, 5, 6, 0, 0, 0]
     assert inputs.positions(9).tolist() == [40, 0, 0, 14, 15, 16, 0, 0, 0]
@@ -331,7 +331,7 @@ def test_sequences_have_room_for_their_guesses() -> None:
 
 def test_pending_tokens_are_those_of_the_step_before() -> None:
     inputs = DecodeInputs(4, 8, 16, CPU, 2, 1)
-    works = [Work(1, 40, [PENDING], ([1, 2, 3],), GREEDY), Work(2, 3, [8], ([4],), GREEDY)]
+    works = [Work(1, 40, [PENDING_TOKEN], ([1, 2, 3],), GREEDY), Work(2, 3, [8], ([4],), GREEDY)]
     several = Work(3, 0, [1], ([5],), GREEDY, (0, 1))
     inputs.fill(works, 2, Sampled(torch.tensor([70, 71, 72]), [several, Work(1, 39, [6], ([1, 2, 3],), GREEDY)]))
     assert inputs.token_ids(2).tolist() == [72, 8]

@@ -14,7 +14,7 @@ from engine.model.attention import Attention, AttentionStep
 from engine.model.batch import Batch, build_batch
 from engine.model.config import HeadAttention
 from engine.model.trees import depths_and_paths
-from engine.plan import Plan
+from engine.plan import StepPlan
 from tests.engine.backends.test_attention import CPU, dense, filled, through, write_history
 from tests.engine.configs import attention as head_attention
 
@@ -40,7 +40,7 @@ class Problem:
     """A step's works, all their keys and values by place `[tokens, 2 x kv_heads, dim]`, and its batch."""
 
     contents: list[Tensor]
-    plan: Plan
+    plan: StepPlan
     batch: Batch
 
     def ways(self, work: int) -> list[list[int]]:
@@ -61,7 +61,7 @@ def problem(shape: str, *, block: int, kv_heads: int, dim: int, window: int) -> 
         structs.replace(work, proposed=(0,) * guesses, parents=parents_of(guesses, deepest, at), sampling=Sampling(0))
         for at, (work, (_, _, guesses)) in enumerate(zip(plan.works, sizes, strict=True))
     ]
-    plan = Plan(0, works)
+    plan = StepPlan(0, works)
     return Problem(contents, plan, build_batch(through(plan, window, block), block, CPU, None))
 
 

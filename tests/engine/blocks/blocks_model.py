@@ -12,7 +12,7 @@ from itertools import product
 
 from contracts.kv.block_hash import SHORT_KEY_BYTES, BlockKeys, root_key
 from contracts.kv.spec import KVGroup
-from engine.blocks.finding import Found
+from engine.blocks.finding import FoundPrefix
 from engine.blocks.key_changes import KeyChanges
 from engine.blocks.manager import BlockManager, Chains, Tables
 from engine.blocks.prefix_cache import Node
@@ -369,7 +369,7 @@ class BlocksModel:
         assert text >= -len(TENANTS), "KV that is of no text"
         return tokens[::-1], text
 
-    def _check_found(self, held: Held, found: Found, limit: int) -> None:
+    def _check_found(self, held: Held, found: FoundPrefix, limit: int) -> None:
         """Nothing more of the text is in the cache; asked while no step is being planned."""
         here = [
             {number for node in pool.cache for number in self._kv(at, node)}

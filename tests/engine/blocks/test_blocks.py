@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from contracts.errors import CapacityError
 from contracts.kv.spec import KVGroup, KVSpec
-from engine.blocks.finding import Found
+from engine.blocks.finding import FoundPrefix
 from engine.blocks.free_runs import FreeRuns
 from engine.blocks.manager import BlockManager, Tables
 from engine.plan import NULL_BLOCK, BlockMove
@@ -130,11 +130,11 @@ class Text:
         self.known = [0] * len(blocks.groups)
         self.tables: Tables = ()
 
-    def found(self, step: int = 9, *, limit: int | None = None, whole: bool = False) -> Found:
+    def found(self, step: int = 9, *, limit: int | None = None, whole: bool = False) -> FoundPrefix:
         """What the cache has of it, when step `step` is planned."""
         return self.blocks.find(self.tokens, self.chains, limit or len(self.tokens), step, whole=whole)
 
-    def begin(self, step: int = 9) -> Found:
+    def begin(self, step: int = 9) -> FoundPrefix:
         """Takes its blocks, with what the cache has; the answer says what that was."""
         found = self.found(step)
         tables = self.blocks.allocate(len(self.tokens), found)

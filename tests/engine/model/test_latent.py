@@ -18,7 +18,7 @@ from engine.model.linear import LatentProducts, LinearFactory
 from engine.model.read_config import read_config
 from engine.model.transformer import OperatorLayers, Transformer
 from engine.model.weights import Checkpoint
-from engine.plan import Plan, Work
+from engine.plan import StepPlan, Work
 from tests.reference import build_model, load_reference, make_prompts
 from tests.variants import VARIANTS
 
@@ -87,7 +87,7 @@ def test_both_forms_give_transformers_logits(variant: str, tmp_path: Path) -> No
     for expanded in (False, True):
         step, begin = OneText(config, expanded), 0
         for end in (1, 2, 20, 38, 39, TOKENS):
-            plan = Plan(0, [Work(0, begin, text[begin:end], (list(range(1, 9)),), sampling=None)])
+            plan = StepPlan(0, [Work(0, begin, text[begin:end], (list(range(1, 9)),), sampling=None)])
             batch = replace(build_batch(plan, 8, CPU, None), logit_rows=torch.arange(end - begin))
             found = model.logits(model.forward(batch, step, lambda layer: None))
             torch.testing.assert_close(found, expected[begin:end], rtol=0, atol=1e-4)

@@ -4,7 +4,7 @@ from msgspec import structs
 
 from contracts.messages.sampling import Sampling
 from engine.model.batch import build_batch
-from engine.plan import Plan, Work
+from engine.plan import StepPlan, Work
 from engine.speculation.verify.verification import (
     DRAWN,
     NONE_LEFT,
@@ -25,7 +25,7 @@ WORK = Work(3, 6, [1, 2, *GUESSES], ([1, 2],), ASKS, (0,), 5, [0] * 8, proposed=
 
 def test_positions_are_of_depths_and_slots_of_places() -> None:
     plain = Work(1, 4, [9, 9], ([3],), Sampling(seed=0))
-    batch = build_batch(Plan(0, [plain, WORK]), 8, CPU, None)
+    batch = build_batch(StepPlan(0, [plain, WORK]), 8, CPU, None)
     assert batch.positions.tolist() == [4, 5, 6, 7, 8, 8, 9, 9, 9, 10]
     assert batch.groups[0].slots.tolist() == [28, 29, 14, 15, 16, 17, 18, 19, 20, 21]
     assert batch.logit_rows.tolist() == [1, 3, 4, 5, 6, 7, 8, 9]
@@ -33,7 +33,7 @@ def test_positions_are_of_depths_and_slots_of_places() -> None:
     assert trees is not None and trees.works == {1} and trees.deepest == 3
     assert trees.lasts.tolist() == [4, 5, 6, 7, *[7] * 6]
     assert trees.bits.tolist() == [0, 0, 0, 0, 0b1, 0b10, 0b101, 0b1010, 0b10010, 0b110010]
-    assert build_batch(Plan(0, [plain]), 8, CPU, None).trees is None
+    assert build_batch(StepPlan(0, [plain]), 8, CPU, None).trees is None
 
 
 def test_a_row_is_drawn_from_as_if_the_way_to_it_had_been_drawn() -> None:

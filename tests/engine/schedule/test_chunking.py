@@ -5,7 +5,7 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.schedule.chunking import LEAST, Chunking
+from engine.schedule.chunking import MIN_PROMPT_TOKENS, Chunking
 
 MOST = 4096
 TARGET = 0.05
@@ -42,7 +42,7 @@ def test_steps_come_to_the_target_from_wherever_they_were(before: Machine, after
     for machine in (before, after):
         seconds = machine.settle(chunking)
         full = machine.decodes + MOST * machine.token
-        least = machine.decodes + LEAST * machine.token
+        least = machine.decodes + MIN_PROMPT_TOKENS * machine.token
         assert seconds <= max(least, TARGET * 1.1)
         assert seconds >= min(full, TARGET * 0.9 - machine.token)
 
@@ -54,7 +54,7 @@ def test_a_slower_machine_is_noticed_without_a_step_of_decodes_alone(machine: Ma
     machine.decodes, machine.token = machine.decodes * times, machine.token * times
     for _ in range(STEPS):
         last = machine.mixed(chunking)
-    least = machine.decodes + LEAST * machine.token
+    least = machine.decodes + MIN_PROMPT_TOKENS * machine.token
     assert last <= max(least, TARGET) * 1.1
 
 
@@ -66,7 +66,7 @@ def test_prompts_get_on_whatever_was_measured(steps: list[tuple[int, int, float]
     chunking = Chunking(TARGET, 1000.0)
     for tokens, decodes, seconds in steps:
         chunking.learn(tokens, decodes, seconds)
-        assert min(most, LEAST) <= chunking.room(most) <= most
+        assert min(most, MIN_PROMPT_TOKENS) <= chunking.room(most) <= most
 
 
 def test_before_the_first_step_the_profile_is_believed() -> None:

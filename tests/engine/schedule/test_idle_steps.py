@@ -5,7 +5,7 @@ from msgspec import structs
 
 from contracts.kv.spec import KVGroup, KVSpec
 from engine.blocks.manager import BlockManager
-from engine.plan import Plan
+from engine.plan import StepPlan
 from engine.schedule.idle_steps import DECODE_STEPS, MAX_SESSION_S, MAX_SHARE, MEASURE_AFTER_S, IdleSteps
 from pricing.fit import StepFit
 from pricing.steps import StepCosts, StepWork, pairs_of
@@ -21,7 +21,7 @@ def slower(costs: StepCosts, factor: float) -> StepCosts:
     return structs.replace(costs, **{name: factor * getattr(costs, name) for name in names})
 
 
-def work_of(plan: Plan) -> StepWork:
+def work_of(plan: StepPlan) -> StepWork:
     (work,) = plan.works
     tokens = len(work.token_ids)
     return StepWork(sequences=1, context=work.start + 1) if work.start else StepWork(tokens, pairs_of(0, tokens))

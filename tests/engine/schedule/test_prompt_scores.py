@@ -3,7 +3,7 @@
 from msgspec import structs
 
 from contracts.messages.sampling import Sampling
-from engine.schedule.progress import Progress
+from engine.schedule.progress import SequenceProgress
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
 from tests.engine.blocks.test_blocks import spec
@@ -13,12 +13,12 @@ from tests.engine.strict_executor import StrictExecutor, placed
 SCORED = Sampling(seed=1, logprobs=1, prompt_logprobs=2)
 
 
-def run(engine: Scheduler, *sequences: Sequence, executor: StrictExecutor | None = None) -> list[Progress]:
+def run(engine: Scheduler, *sequences: Sequence, executor: StrictExecutor | None = None) -> list[SequenceProgress]:
     """All steps to everybody's end."""
     executor = executor or StrictExecutor(spec(4))
     for each in sequences:
         executor.salts[each.id], executor.known[each.id] = each.prompt.salt, each.tokens
-    progress: list[Progress] = []
+    progress: list[SequenceProgress] = []
     while (plan := engine.plan(1.0)) is not None:
         executor.move(engine.take_moves())
         executor.launch(plan)
@@ -27,7 +27,7 @@ def run(engine: Scheduler, *sequences: Sequence, executor: StrictExecutor | None
     return progress
 
 
-def told(progress: list[Progress], sequence: Sequence) -> None:
+def told(progress: list[SequenceProgress], sequence: Sequence) -> None:
     """The scores came once, with the first token, and those of tokens with these."""
     own = [each for each in progress if each.sequence is sequence]
     prompt = sequence.prompt.token_ids

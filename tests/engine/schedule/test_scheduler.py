@@ -11,12 +11,12 @@ from contracts.errors import CapacityError, IllegalMove
 from contracts.ids import AttemptKey
 from contracts.messages.job import Prompt
 from contracts.messages.sampling import Limits, Sampling
-from engine.blocks.finding import Found
+from engine.blocks.finding import FoundPrefix
 from engine.blocks.manager import BlockManager
-from engine.plan import PENDING, Plan, Proposal, Refusal, StepResult
-from engine.schedule.admission import Admission
+from engine.plan import PENDING_TOKEN, GrammarRefusal, Proposal, StepPlan, StepResult
+from engine.schedule.admission import BlockAdmission
 from engine.schedule.chunking import Chunking
-from engine.schedule.progress import NON_FINITE, NONE_LEFT, Progress
+from engine.schedule.progress import NON_FINITE, NONE_LEFT, SequenceProgress
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence, SequenceState
 from engine.schedule.speculation import Speculation
@@ -88,13 +88,13 @@ def busy(engine: Scheduler) -> bool:
     return load.running + load.waiting > 0
 
 
-def planned(of: Scheduler) -> Plan:
+def planned(of: Scheduler) -> StepPlan:
     plan = of.plan(1.0)
     assert plan is not None
     return plan
 
 
-def answered(of: Scheduler, plan: Plan, token: int = 1, failed: tuple[int, ...] = ()) -> list[Progress]:
+def answered(of: Scheduler, plan: StepPlan, token: int = 1, failed: tuple[int, ...] = ()) -> list[SequenceProgress]:
     """Every sample of every work gets the same token."""
     tokens = [
         [token] * len(work.samples) if work.sampling and number not in failed else []
@@ -240,7 +240,7 @@ def test_output_index_counts_on_from_earlier_attempts() -> None:
     engine.add(retried)
     plan = planned(engine)
     assert (plan.works[0].output_index, plan.works[0].samples) == (2, (3,))
-    assert answered(engine, plan) == [Progress(retried, 2, [1], "length")]
+    assert answered(engine, plan) == [SequenceProgress(retried, 2, [1], "length")]
 
 
 def test_a_sequence_s_tables_stand_in_the_plan_themselves() -> None:
@@ -256,7 +256,7 @@ def test_a_stop_token_is_emitted_and_ends() -> None:
     engine, one = scheduler(), job(4, stop=9)
     engine.add(one)
     step(engine)
-    assert answered(engine, planned(engine), token=9) == [Progress(one, 1, [9], "stop")]
+    assert answered(engine, planned(engine), token=9) == [SequenceProgress(one, 1, [9], "stop")]
     assert engine.load().blocks_used == 0 and not busy(engine)
 
 
@@ -266,7 +266,7 @@ def test_of_several_tokens_those_after_the_end_are_discarded() -> None:
     added(engine, stopping, going)
     plan = planned(engine)
     progress = engine.apply(StepResult(plan.step, [[3, 9, 5], [3, 4, 5]]), 2.0)
-    assert progress == [Progress(stopping, 0, [3, 9], "stop"), Progress(going, 0, [3, 4, 5])]
+    assert progress == [SequenceProgress(stopping, 0, [3, 9], "stop"), SequenceProgress(going, 0, [3, 4, 5])]
     assert step(engine) == [(2, 4, 3)]  # their KV is computed as a chunk
 
 
@@ -274,7 +274,7 @@ def test_max_model_len_ends_with_length() -> None:
     engine, one = scheduler(longest=6), job(4, max_tokens=50)
     engine.add(one)
     step(engine)
-    assert answered(engine, planned(engine)) == [Progress(one, 1, [1], "length")]
+    assert answered(engine, planned(engine)) == [SequenceProgress(one, 1, [1], "length")]
     assert len(one.tokens) == 6
 
 
@@ -283,7 +283,7 @@ def test_logits_that_are_not_finite_end_one_sequence_with_a_reason() -> None:
     bad, good = job(4), job(5)
     added(engine, bad, good)
     progress = answered(engine, planned(engine), failed=(0,))
-    assert progress == [Progress(bad, 0, [], failed=NON_FINITE), Progress(good, 0, [1])]
+    assert progress == [SequenceProgress(bad, 0, [], failed=NON_FINITE), SequenceProgress(good, 0, [1])]
     assert bad.state is SequenceState.ENDED and step(engine) == [(2, 5, 1)]
 
 
@@ -295,7 +295,7 @@ def test_a_sequence_without_a_token_left_ends_and_its_kv_stays_good() -> None:
     plan = planned(engine)
     progress = engine.apply(StepResult(plan.step, [[], [1]], none_left=[0]), 2.0)
     engine.check_invariants()
-    assert progress == [Progress(stuck, 0, [], failed=NONE_LEFT), Progress(good, 0, [1])]
+    assert progress == [SequenceProgress(stuck, 0, [], failed=NONE_LEFT), SequenceProgress(good, 0, [1])]
     assert stuck.state is SequenceState.ENDED and engine.load().blocks_cached == 1
 
 
@@ -303,8 +303,10 @@ def test_logits_that_are_not_finite_leave_no_kv_whatever_else_is_wrong() -> None
     engine, bad = scheduler(), job(4)
     engine.add(bad)
     plan = planned(engine)
-    result = StepResult(plan.step, [[]], failed=[0], none_left=[0], refused={0: Refusal("its masks did not come")})
-    assert engine.apply(result, 2.0) == [Progress(bad, 0, [], failed=NON_FINITE)]
+    result = StepResult(
+        plan.step, [[]], failed=[0], none_left=[0], refused={0: GrammarRefusal("its masks did not come")}
+    )
+    assert engine.apply(result, 2.0) == [SequenceProgress(bad, 0, [], failed=NON_FINITE)]
     engine.check_invariants()
     assert engine.load().blocks_cached == 0
 
@@ -461,7 +463,7 @@ def test_a_step_ahead_decodes_a_pending_token() -> None:
     engine.add(one)
     first, second = planned(engine), planned(engine)
     work = second.works[0]
-    assert (work.start, work.token_ids, work.output_index) == (6, [PENDING], 1)
+    assert (work.start, work.token_ids, work.output_index) == (6, [PENDING_TOKEN], 1)
     assert engine.plan(1.0) is None, "two steps are in flight"
     assert answered(engine, first, token=5)[0].tokens == [5]
     assert planned(engine).works[0].start == 7
@@ -473,7 +475,7 @@ def test_a_stop_seen_late_discards_one_token_and_keeps_the_blocks_until_then() -
     engine, one = scheduler(in_flight=2), job(6, stop=9)
     engine.add(one)
     first, second = planned(engine), planned(engine)
-    assert answered(engine, first, token=9) == [Progress(one, 0, [9], "stop")]
+    assert answered(engine, first, token=9) == [SequenceProgress(one, 0, [9], "stop")]
     assert engine.load().blocks_used == 2 and one.state is SequenceState.ENDED
     assert answered(engine, second, token=4) == []
     assert one.tokens[6:] == [9] and engine.load().blocks_used == 0
@@ -516,7 +518,7 @@ def test_the_result_of_another_step_is_refused() -> None:
 def test_a_handed_off_sequence_that_ends_with_its_first_token_does_not_park() -> None:
     engine, one = scheduler(), job(6, stop=9, hand_off=True)
     engine.add(one)
-    assert answered(engine, planned(engine), token=9) == [Progress(one, 0, [9], "stop")]
+    assert answered(engine, planned(engine), token=9) == [SequenceProgress(one, 0, [9], "stop")]
     assert one.state is SequenceState.ENDED and engine.load().blocks_used == 0
 
 
@@ -603,13 +605,13 @@ def test_load_counts_prompt_and_output_tokens() -> None:
 
 def test_a_full_batch_costs_the_head_of_the_queue_no_look_into_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[Sequence] = []
-    find = Admission.find
+    find = BlockAdmission.find
 
-    def looked(self: Admission, sequence: Sequence, step: int) -> Found:
+    def looked(self: BlockAdmission, sequence: Sequence, step: int) -> FoundPrefix:
         looks.append(sequence)
         return find(self, sequence, step)
 
-    monkeypatch.setattr(Admission, "find", looked)
+    monkeypatch.setattr(BlockAdmission, "find", looked)
     engine = scheduler(sequences=2)
     running, waiting = [job(8), job(8)], job(8)
     added(engine, *running, waiting)

@@ -15,7 +15,7 @@ from contracts.messages.job import Prompt
 from contracts.messages.sampling import Limits, Sampling
 from engine.blocks.manager import BlockManager, Tables
 from engine.plan import Proposal
-from engine.schedule.progress import Progress
+from engine.schedule.progress import SequenceProgress
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence, SequenceState
 from engine.schedule.speculation import Speculation
@@ -295,7 +295,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for progress in self.scheduler.apply(self.executor.collect(), self.now):
             self.note(progress)
 
-    def note(self, progress: Progress) -> None:
+    def note(self, progress: SequenceProgress) -> None:
         sequence = progress.sequence
         emitted = self.emitted[sequence.id]
         assert progress.index == len(emitted) - sequence.prompt_tokens, "each index once, in order"
@@ -311,7 +311,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         going = not progress.finish and not progress.failed
         assert parked or (sequence.state is SequenceState.ENDED) == (not going or sequence.hand_off)
 
-    def note_scores(self, progress: Progress) -> None:
+    def note_scores(self, progress: SequenceProgress) -> None:
         """Each token comes with its own; a prompt's come with its first token, to one sample, once."""
         sequence, tokens = progress.sequence, progress.tokens
         sampling, _ = self.commits[sequence.id]

@@ -5,7 +5,7 @@ import pytest
 from contracts.ids import AttemptKey
 from contracts.messages.sampling import Limits
 from engine.plan import BlockMove, StepResult
-from engine.schedule.progress import NON_FINITE, Progress
+from engine.schedule.progress import NON_FINITE, SequenceProgress
 from engine.schedule.sequence import Sequence, SequenceState
 from tests.engine.schedule.test_scheduler import GREEDY, added, answered, busy, job, planned, scheduler, step
 
@@ -28,7 +28,7 @@ def test_samples_share_their_prompt_s_blocks_and_copy_only_the_last() -> None:
     plan = planned(engine)
     assert [work.samples for work in plan.works] == [(0, 1, 2, 3)]
     progress = engine.apply(StepResult(plan.step, [[11, 12, 13, 14]]), 2.0)
-    assert progress == [Progress(each, 0, [11 + number]) for number, each in enumerate(members)]
+    assert progress == [SequenceProgress(each, 0, [11 + number]) for number, each in enumerate(members)]
     assert engine.load().blocks_used == 3 and all(each.blocks == members[0].blocks for each in members)
     before = members[0].blocks[0][2]
     assert not engine.take_moves()
@@ -82,7 +82,7 @@ def test_a_released_prompt_goes_on_for_the_samples_that_wait_for_it() -> None:
     engine.release(members[0])
     engine.release(members[2])
     assert members[0].abandoned and members[0].state is SequenceState.RUNNING
-    assert answered(engine, planned(engine)) == [Progress(members[1], 0, [1])]
+    assert answered(engine, planned(engine)) == [SequenceProgress(members[1], 0, [1])]
     assert [each.state for each in members] == [SequenceState.ENDED, SequenceState.RUNNING, SequenceState.ENDED]
     assert step(engine) == [(2, 10, 1)] and engine.load().blocks_used == 3
 

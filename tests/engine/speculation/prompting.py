@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from engine.plan import Plan, Proposal, StepResult
+from engine.plan import Proposal, StepPlan, StepResult
 from engine.speculation.proposers.model_proposer import ModelProposer
 
 WAYS = [(), (0,), (0, 1), (0, 1, 2), (3,), (3, 6), (0, 5)]
@@ -20,7 +20,7 @@ class Prompting:
         self._texts = texts
         self._turn = 0
 
-    def propose(self, plan: Plan, result: StepResult, hidden: Tensor) -> dict[int, Proposal]:
+    def propose(self, plan: StepPlan, result: StepResult, hidden: Tensor) -> dict[int, Proposal]:
         found = self._proposer.propose(plan, result, hidden)
         for index, guesses in found.items():
             known = plan.works[index].tokens

@@ -9,7 +9,7 @@ from contracts.messages.job import Prompt
 from contracts.messages.sampling import Limits, Sampling
 from engine.blocks.manager import BlockManager
 from engine.executor import Executor
-from engine.plan import Plan, StepResult
+from engine.plan import StepPlan, StepResult
 from engine.schedule import sequence as sequences
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.speculation import Speculation
@@ -32,7 +32,7 @@ class Guesses:
     preemptions: int = 0
     cut: list[tuple[int, int]] = field(default_factory=list)  # work's output index, and the place of a wrong guess
 
-    def count(self, plan: Plan, result: StepResult) -> None:
+    def count(self, plan: StepPlan, result: StepResult) -> None:
         self.steps += 1
         for index, work in enumerate(plan.works):
             own = len(work.token_ids) - len(work.proposed)
@@ -104,7 +104,7 @@ class Serving:
             ]
             self._scheduler.add(group[0], group[1:])
             members += group
-        flying: list[Plan] = []
+        flying: list[StepPlan] = []
         while self._scheduler.load().running or self._scheduler.load().waiting or flying:
             plan = self._scheduler.plan(0.0)
             if moves := self._scheduler.take_moves():

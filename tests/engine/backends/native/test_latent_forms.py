@@ -15,7 +15,7 @@ from engine.backends.native.linears import NativeLinears
 from engine.executor import Engine
 from engine.model.batch import build_batch
 from engine.model.config import LatentAttention
-from engine.plan import Plan, Work
+from engine.plan import StepPlan, Work
 from tests.engine.drive import run, start
 from tests.engine.test_golden import make_executor
 from tests.reference import build_model, golden, make_prompts
@@ -57,7 +57,7 @@ def forms_of(engine: Engine, shape: list[tuple[int, int]]) -> LatentForms:
     backend, attention = engine.backend, engine.model_config.layers[0].attention
     assert isinstance(backend, NativeBackend) and isinstance(attention, LatentAttention)
     works = [Work(number, start, [0] * count, ([*range(1, 9)],)) for number, (start, count) in enumerate(shape)]
-    batch = build_batch(Plan(0, works), 16, torch.device("cpu"), None)
+    batch = build_batch(StepPlan(0, works), 16, torch.device("cpu"), None)
     step = engine.attention.begin(batch)
     assert isinstance(step, NativeAttentionStep)
     return LatentForms(backend._native, batch, step.group_of(0), attention, backend.dtype)

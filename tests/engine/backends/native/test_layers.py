@@ -15,7 +15,7 @@ from engine.backends.native.library import DTYPE_CODES
 from engine.model.batch import Batch, build_batch
 from engine.model.config import ModelConfig
 from engine.model.transformer import Layers, OperatorLayers
-from engine.plan import Plan, Work
+from engine.plan import StepPlan, Work
 from tests.engine.backends.native.elementwise import NativeElementwise
 from tests.engine.drive import GREEDY
 from tests.engine.test_golden import make_engine
@@ -63,7 +63,7 @@ def test_two_calls_a_layer_equal_its_operators(
     between = NativeElementwise(backend._native, config.ropes, backend.dtype, config.norm_eps)
     groups = len(engine.pool.counts)
     works = [structs.replace(work, blocks=work.blocks * groups) for work in works]
-    batch = build_batch(Plan(1, works), 16, torch.device("cpu"), None)
+    batch = build_batch(StepPlan(1, works), 16, torch.device("cpu"), None)
 
     def run(layers: Layers[NativeAttentionStep]) -> tuple[Tensor, list[Tensor]]:
         """What comes out of stale KV that is the same for both, and all KV afterwards."""

@@ -18,7 +18,7 @@ from engine.model.attention import Attention, AttentionStep
 from engine.model.batch import build_batch
 from engine.model.config import HeadAttention
 from engine.model.kv_layout import AnyAttention, KVForm, bytes_of_vector, layout_of
-from engine.plan import Plan
+from engine.plan import StepPlan
 from tests.engine.backends.native.measures import random
 from tests.engine.backends.native.test_attention import LIMITS
 from tests.engine.backends.test_attention import CPU, SHAPES, dense, filled
@@ -63,7 +63,7 @@ def stored(
     behind = [content[start:] for content, (start, _) in zip(contents, shape, strict=True)]
     for works, parts in ((earlier, before), (plan.works, behind)):
         if works:
-            step = backend.begin(build_batch(Plan(0, works), block, CPU, None))
+            step = backend.begin(build_batch(StepPlan(0, works), block, CPU, None))
             step.store(0, torch.cat(parts))
     return step, contents, memory
 

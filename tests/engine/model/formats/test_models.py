@@ -12,7 +12,7 @@ from torch import Tensor
 from contracts.errors import ConfigError, ModelError
 from engine.backends.native import build as compiling
 from engine.model.formats.registry import format_of, open_checkpoint
-from engine.plan import Plan, PromptRows, Work
+from engine.plan import PromptRows, StepPlan, Work
 from engine.start import sizing
 from engine.start.sizing import refuse_large_weights
 from infra.config.engine import EngineConfig
@@ -65,7 +65,7 @@ def test_tokens_and_logits_are_those_of_the_numbers(case: str, made: Callable[[s
         running = start(executor, [each.prompt for each in expected], NEW_TOKENS)
         assert run(executor, running, NEW_TOKENS, chunk=13) == [each.tokens for each in expected], backend
         tables = ([1, 2, 3],) * len(executor.engine.pool.counts)
-        executor.launch(Plan(0, [Work(1, 0, prompt, tables, GREEDY, prompt_rows=PromptRows(0, prompt[1:], 0))]))
+        executor.launch(StepPlan(0, [Work(1, 0, prompt, tables, GREEDY, prompt_rows=PromptRows(0, prompt[1:], 0))]))
         found = torch.tensor([told.logprob for told in executor.collect().prompt_scores[0]], dtype=torch.float64)
         assert (found - scores).abs().max() <= bound, backend
 

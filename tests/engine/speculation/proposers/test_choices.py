@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from engine.speculation.proposers.choices import MOST, Tree, assumed, likeliest, problem
+from engine.speculation.proposers.choices import MAX_CHOICES, Tree, assumed, choices_problem, likeliest
 
 
 def chance(choice: tuple[int, ...]) -> float:
@@ -15,10 +15,10 @@ def chance(choice: tuple[int, ...]) -> float:
 
 
 def test_the_first_choices_are_a_tree_of_the_likeliest() -> None:
-    choices = likeliest(3, MOST)
-    assert len(set(choices)) == MOST and choices[0] == (0,)
-    for count in range(1, MOST + 1):
-        assert problem([list(choice) for choice in choices[:count]], 3) == ""
+    choices = likeliest(3, MAX_CHOICES)
+    assert len(set(choices)) == MAX_CHOICES and choices[0] == (0,)
+    for count in range(1, MAX_CHOICES + 1):
+        assert choices_problem([list(choice) for choice in choices[:count]], 3) == ""
     chances = [chance(choice) for choice in choices]
     assert chances == sorted(chances, reverse=True)
     others = [
@@ -49,4 +49,4 @@ def test_parents_are_those_that_ways_go_on_from() -> None:
     ],
 )
 def test_a_list_that_is_no_tree_is_told(given: object, why: str) -> None:
-    assert re.match(why, problem(given, 2))
+    assert re.match(why, choices_problem(given, 2))

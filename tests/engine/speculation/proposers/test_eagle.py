@@ -10,7 +10,7 @@ from transformers import LlamaConfig
 from contracts.errors import ModelError
 from contracts.kv.spec import blocks_for
 from engine.executor import Executor
-from engine.plan import NOTHING, Plan, Work
+from engine.plan import NO_PROPOSAL, StepPlan, Work
 from engine.start.load import LoadedEngine
 from tests.engine.drive import GREEDY, run, start
 from tests.engine.speculation.heads import ReferenceHead, build_head, build_next_layer, edited, guesses
@@ -60,7 +60,7 @@ def run_prompts(executor: Executor, prompts: list[list[int]], chunk: int) -> tup
             for number, prompt in enumerate(prompts)
             if begin < len(prompt)
         ]
-        executor.launch(Plan(step, works))
+        executor.launch(StepPlan(step, works))
         result = executor.collect()
         tokens |= {work.sequence: found for work, found in zip(works, result.tokens, strict=True) if found}
         proposed |= {works[index].sequence: guessed.tokens for index, guessed in result.proposed.items()}
@@ -87,13 +87,13 @@ def test_guesses_behind_verified_ones_are_those_of_the_text(backend: str, model:
     text, blocks = prompt + tokens[0], (list(range(1, 5)),)
     plain = Executor(with_head(model, cpu_backend=backend))
     for step in range(4):  # what will come
-        plain.launch(Plan(step, [Work(0, 0, text + tokens[0][1:], blocks, GREEDY)]))
+        plain.launch(StepPlan(step, [Work(0, 0, text + tokens[0][1:], blocks, GREEDY)]))
         tokens[0] += plain.collect().tokens[0]
     coming = tokens[0][1:]
     wrong = (coming[2] + 1) % 320
     proposed = (*coming[:2], wrong)
     work = Work(0, 21, [text[-1], *proposed], blocks, GREEDY, output_index=1, proposed=proposed, propose=GUESSES)
-    executor.launch(Plan(9, [work]))
+    executor.launch(StepPlan(9, [work]))
     result = executor.collect()
     assert result.tokens == [coming[:3]]
     assert result.proposed[0].tokens == guesses(model, head, text + coming[:3], GUESSES)
@@ -128,11 +128,11 @@ def test_kv_behind_what_was_found_in_the_cache_is_that_of_the_whole_text(
     run_prompts(whole, [prompt], chunk=64)
     run_prompts(executor, [[*prompt[:34], 7, 7, 7]], chunk)
     for first, number, blocks in ((32, 7, [1, 2, 9]), (16, 8, [1, 10, 11])):
-        executor.launch(Plan(9, [Work(number, first, prompt[first:], (blocks,), GREEDY, propose=GUESSES)]))
+        executor.launch(StepPlan(9, [Work(number, first, prompt[first:], (blocks,), GREEDY, propose=GUESSES)]))
         executor.collect()
         found = torch.cat([kv_of_head(executor, range(block, block + 1), 16) for block in blocks])[:40]
         assert torch.equal(found, kv_of_head(whole, range(1, 4), 40))
-    executor.launch(Plan(10, [Work(9, 32, prompt[32:], ([1, 5, 12],), GREEDY, propose=GUESSES)]))
+    executor.launch(StepPlan(10, [Work(9, 32, prompt[32:], ([1, 5, 12],), GREEDY, propose=GUESSES)]))
     executor.collect()
     assert kv_of_head(executor, range(12, 13), 1).count_nonzero() == 0, "block 5 was never computed"
 
@@ -145,13 +145,13 @@ def test_kv_behind_blocks_of_an_answer_is_that_of_the_whole_text(model: Path, he
     while len(text) < 40:
         begin = 0 if step == 0 else len(text) - 1
         work = Work(0, begin, [*text[begin:], *proposed], ([1, 2, 3, 4],), GREEDY, output_index=len(text) - len(prompt))
-        executor.launch(Plan(step, [structs.replace(work, proposed=proposed, propose=GUESSES)]))
+        executor.launch(StepPlan(step, [structs.replace(work, proposed=proposed, propose=GUESSES)]))
         result = executor.collect()
         text += result.tokens[0]
         proposed, step = tuple(result.proposed[0].tokens), step + 1
     whole = speculating(with_head(model))
     run_prompts(whole, [text], chunk=64)
-    executor.launch(Plan(99, [Work(7, 32, text[32:], ([1, 2, 9],), GREEDY, propose=GUESSES)]))
+    executor.launch(StepPlan(99, [Work(7, 32, text[32:], ([1, 2, 9],), GREEDY, propose=GUESSES)]))
     executor.collect()
     found, known = kv_of_head(executor, range(9, 10), len(text) - 32), kv_of_head(whole, range(3, 4), len(text) - 32)
     assert torch.equal(found, known)
@@ -172,10 +172,10 @@ def test_kv_of_what_was_decoded_is_that_of_the_whole_text(model: Path, head: Ref
         blocks = (table[: blocks_for(len(text) + len(proposed), 16)],)
         index, most = len(text) - len(prompt), 0 if step % 5 == 4 else GUESSES
         work = Work(0, begin, [*text[begin:], *proposed], blocks, GREEDY, output_index=index)
-        executor.launch(Plan(step, [structs.replace(work, proposed=proposed, propose=most)]))
+        executor.launch(StepPlan(step, [structs.replace(work, proposed=proposed, propose=most)]))
         result = executor.collect()
         text += result.tokens[0]
-        lengths.add(len(result.proposed.get(0, NOTHING).tokens))
+        lengths.add(len(result.proposed.get(0, NO_PROPOSAL).tokens))
         if len(text) > 48:
             break
     assert text == [*prompt, *coming][: len(text)] and {0, GUESSES} < lengths
@@ -197,7 +197,7 @@ def test_what_is_decoded_while_nobody_asks_has_keys_and_values_of_zero(model: Pa
         asks = GUESSES if step == 3 else 0
         index = len(text) - len(prompt)
         work = Work(0, len(text) - 1, text[-1:], blocks, GREEDY, output_index=index, propose=asks)
-        executor.launch(Plan(step, [work]))
+        executor.launch(StepPlan(step, [work]))
         result = executor.collect()
         text += result.tokens[0]
     found = kv_of_head(executor, range(1, 5), 21)
@@ -210,13 +210,13 @@ def test_a_state_that_came_along_continues_a_text_whose_kv_did(model: Path, head
     (prompt,) = make_prompts([19], 320)
     first, second = (speculating(with_head(model)) for _ in range(2))
     work = structs.replace(asked(0, prompt, 1, 0, 19), propose=0, tells_state=True)
-    first.launch(Plan(0, [work]))
+    first.launch(StepPlan(0, [work]))
     told = first.collect()
     for here, there in zip(first.engine.pool.layers, second.engine.pool.layers, strict=True):
         there.copy_(here)
     text = prompt + told.tokens[0]
     going = Work(5, 19, text[-1:], work.blocks, GREEDY, output_index=1, propose=GUESSES, state=told.states[0])
-    second.launch(Plan(0, [going]))
+    second.launch(StepPlan(0, [going]))
     result = second.collect()
     assert result.proposed[0].tokens == guesses(model, head, text + result.tokens[0], GUESSES)
     assert kv_of_head(second, range(1, 3), 20)[19].count_nonzero() > 0

@@ -9,15 +9,15 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from engine.blocks.manager import BlockManager
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.speculation import Speculation
-from engine.speculation.proposers.earlier_answers import BEFORE, SALTS, EarlierAnswers
-from engine.speculation.proposers.ngram import NGram
-from engine.speculation.proposers.suffixes import ENOUGH
+from engine.speculation.proposers.earlier_answers import MAX_SALTS, PROMPT_TAIL_TOKENS, EarlierAnswers
+from engine.speculation.proposers.ngram import NGramProposer
+from engine.speculation.proposers.suffixes import MAX_MATCH_TOKENS
 from tests.engine.blocks.test_blocks import spec
 from tests.engine.schedule.test_prompt_scores import run
 from tests.engine.schedule.test_scheduler import GREEDY, job
 from tests.engine.strict_executor import StrictExecutor, reference
 
-QUESTION = list(range(100, 100 + BEFORE))
+QUESTION = list(range(100, 100 + PROMPT_TAIL_TOKENS))
 ANSWER = list(range(500, 540))
 
 
@@ -26,7 +26,7 @@ def test_an_answer_is_foreseen_from_its_question_on() -> None:
     earlier.keep("a", QUESTION + ANSWER, len(QUESTION))
     for at in range(len(ANSWER) - 8):
         guesses = earlier.guess("a", [1, 2, 3, *QUESTION, *ANSWER[:at]], 8, 0)
-        assert guesses.tokens == ANSWER[at : at + 8] and guesses.evidence == ENOUGH
+        assert guesses.tokens == ANSWER[at : at + 8] and guesses.evidence == MAX_MATCH_TOKENS
 
 
 def test_a_longer_match_elsewhere_counts_and_the_newest_of_equals() -> None:
@@ -50,7 +50,7 @@ def test_the_newest_answers_are_kept() -> None:
 
 def test_salts_that_were_not_asked_for_make_room() -> None:
     earlier = EarlierAnswers(128)
-    for number in range(SALTS):
+    for number in range(MAX_SALTS):
         earlier.keep(str(number), ANSWER, 0)
     assert earlier.guess("0", ANSWER[:9], 2, 0).tokens
     earlier.keep("another", ANSWER, 0)
@@ -65,7 +65,7 @@ def test_a_request_that_comes_again_takes_few_steps_and_another_tenants_as_many_
         max_batch_tokens=64,
         max_sequences=8,
         max_model_len=1000,
-        speculation=Speculation(blocks, NGram(EarlierAnswers(512)), 8),
+        speculation=Speculation(blocks, NGramProposer(EarlierAnswers(512)), 8),
     )
     executor, steps, answers = StrictExecutor(spec(4)), [], []
     for salt in ("one", "one", "another", "another"):
@@ -104,7 +104,7 @@ class Apart(RuleBasedStateMachine):
     @invariant()
     def is_bounded(self) -> None:
         counts = self.earlier.counts()
-        assert len(counts) <= SALTS and all(count <= max(2, self.most) for count in counts.values())
+        assert len(counts) <= MAX_SALTS and all(count <= max(2, self.most) for count in counts.values())
 
 
 TestApart = Apart.TestCase

@@ -11,8 +11,8 @@ from transformers import AutoTokenizer
 from contracts.messages.sampling import Sampling
 from demo_model.corpus import conversations
 from demo_model.evaluate import prompt
-from engine.plan import Plan, Proposal, StepResult, Work
-from engine.speculation.proposers.choices import MOST, Tree, likeliest
+from engine.plan import Proposal, StepPlan, StepResult, Work
+from engine.speculation.proposers.choices import MAX_CHOICES, Tree, likeliest
 from engine.speculation.proposers.model_proposer import ModelProposer
 from engine.start.load import LoadedEngine
 from tests.engine.drive import GREEDY
@@ -25,7 +25,7 @@ from tests.engine.test_golden import make_engine
 from tests.reference import make_prompts
 
 HEADS, BLOCKS = 4, 2
-TREE = Tree.of(likeliest(HEADS, MOST))
+TREE = Tree.of(likeliest(HEADS, MAX_CHOICES))
 NEW = 24
 GUESSES = 8
 HOT = Sampling(seed=4, temperature=1.5)
@@ -55,7 +55,7 @@ class Listening:
         self._proposer = proposer
         self.heard: list[tuple[list[int], Proposal]] = []
 
-    def propose(self, plan: Plan, result: StepResult, hidden: Tensor) -> dict[int, Proposal]:
+    def propose(self, plan: StepPlan, result: StepResult, hidden: Tensor) -> dict[int, Proposal]:
         found = self._proposer.propose(plan, result, hidden)
         for index, guesses in found.items():
             known = plan.works[index].tokens
@@ -117,15 +117,17 @@ def test_tokens_that_a_grammar_gave_take_the_first_heads_guesses_place(
 
     with torch.inference_mode():
         found = engine.proposer.propose(
-            Plan(0, [work]), StepResult(0, [[7, 9, 1, 2, 3]], accepted={0: [0]}), of_text[11:14]
+            StepPlan(0, [work]), StepResult(0, [[7, 9, 1, 2, 3]], accepted={0: [0]}), of_text[11:14]
         )
         all_past = engine.proposer.propose(
-            Plan(0, [work]), StepResult(0, [[7, 9, 1, 2, 3, 4]], accepted={0: [0]}), of_text[11:14]
+            StepPlan(0, [work]), StepResult(0, [[7, 9, 1, 2, 3, 4]], accepted={0: [0]}), of_text[11:14]
         )
         few = structs.replace(work, token_ids=[text[-1]], proposed=(), propose=2)
         other = structs.replace(work, parents=(-1, -1))
-        of_other = engine.proposer.propose(Plan(0, [other]), StepResult(0, [[8, 9]], accepted={0: [1]}), of_text[11:14])
-        of_few = engine.proposer.propose(Plan(0, [few]), StepResult(0, [[7]]), of_text[11:12])
+        of_other = engine.proposer.propose(
+            StepPlan(0, [other]), StepResult(0, [[8, 9]], accepted={0: [1]}), of_text[11:14]
+        )
+        of_few = engine.proposer.propose(StepPlan(0, [few]), StepResult(0, [[7]]), of_text[11:12])
     assert found == {0: Proposal(best(heads, of_text[12], 1, behind=3).tokens)}
     assert all_past == {}
     assert of_few == {0: Proposal(best(heads, of_text[11], 2).tokens)}

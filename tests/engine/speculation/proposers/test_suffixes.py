@@ -3,7 +3,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.speculation.proposers.suffixes import AT_ONCE, ENOUGH, LAG, NO_MATCH, WINDOW, Suffixes, continued
+from engine.speculation.proposers.suffixes import (
+    MAX_INDEXED_TOKENS,
+    MAX_MATCH_TOKENS,
+    MAX_TOKENS_PER_EXTENSION,
+    MAX_UNINDEXED_TOKENS,
+    NO_MATCH,
+    Suffixes,
+    continued,
+)
 
 TEXTS = st.lists(st.integers(0, 3), min_size=1, max_size=120) | st.lists(st.integers(0, 2**31), max_size=60)
 
@@ -13,7 +21,7 @@ def longest(tokens: list[int], newest: int) -> int:
     found = 0
     for place in range(1, newest + 1):
         length = 0
-        while length < min(place, ENOUGH) and tokens[place - 1 - length] == tokens[-1 - length]:
+        while length < min(place, MAX_MATCH_TOKENS) and tokens[place - 1 - length] == tokens[-1 - length]:
             length += 1
         found = max(found, length)
     return found
@@ -34,16 +42,19 @@ def test_a_match_is_where_the_text_stood_before(text: list[int], repeated: bool)
         assert length <= longest(tokens, len(tokens) - 1)
 
 
-@given(text=st.lists(st.integers(0, 50), min_size=3, max_size=40, unique=True), more=st.integers(LAG + 2, 60))
+@given(
+    text=st.lists(st.integers(0, 50), min_size=3, max_size=40, unique=True),
+    more=st.integers(MAX_UNINDEXED_TOKENS + 2, 60),
+)
 def test_a_text_that_repeats_is_matched_as_far_as_it_does(text: list[int], more: int) -> None:
     tokens = (text * (2 + more // len(text)))[: len(text) + more]
     match = Suffixes(len(tokens)).find(tokens)
-    assert match.length == min(more, ENOUGH)
+    assert match.length == min(more, MAX_MATCH_TOKENS)
     assert continued(tokens, match.place, 20) == [(text * 30)[len(tokens) + place] for place in range(20)]
 
 
 def test_the_longest_match_wins_over_newer_ones() -> None:
-    tokens = [9, 1, 2, 3, 4, 50, 8, 3, 4, 60, 7, 4, 70, *range(100, 100 + LAG), 1, 2, 3, 4]
+    tokens = [9, 1, 2, 3, 4, 50, 8, 3, 4, 60, 7, 4, 70, *range(100, 100 + MAX_UNINDEXED_TOKENS), 1, 2, 3, 4]
     suffixes = Suffixes(100)
     match = suffixes.find(tokens)
     assert (tokens[match.place], match.length) == (50, 4)
@@ -51,19 +62,19 @@ def test_the_longest_match_wins_over_newer_ones() -> None:
 
 
 def test_one_token_alone_is_matched_where_no_pair_is() -> None:
-    tokens = [1, 2, 3, *range(100, 100 + 2 * LAG), 2]
+    tokens = [1, 2, 3, *range(100, 100 + 2 * MAX_UNINDEXED_TOKENS), 2]
     match = Suffixes(100).find(tokens)
     assert (tokens[match.place], match.length) == (3, 1)
     assert Suffixes(100).find([1, 2, 3]) == NO_MATCH
 
 
 def test_the_index_keeps_its_size_and_the_newest_of_a_long_text() -> None:
-    text = list(range(WINDOW + 5000))
-    suffixes = Suffixes(10 * WINDOW)
-    for _ in range(len(text) // AT_ONCE + 1):  # so many are taken in for each search
+    text = list(range(MAX_INDEXED_TOKENS + 5000))
+    suffixes = Suffixes(10 * MAX_INDEXED_TOKENS)
+    for _ in range(len(text) // MAX_TOKENS_PER_EXTENSION + 1):  # so many are taken in for each search
         suffixes.find(text)
     arrays = [getattr(suffixes, name) for name in ("_newest", "_before", "_alone")]
-    assert all(len(each) == WINDOW for each in arrays)
+    assert all(len(each) == MAX_INDEXED_TOKENS for each in arrays)
     assert suffixes.find([*text, 10, 11]) == NO_MATCH, "it is too long ago"
     near = len(text) - 20
     assert suffixes.find([*text, near, near + 1]) == (near + 2, 2)

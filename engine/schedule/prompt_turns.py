@@ -15,18 +15,18 @@ from collections.abc import Iterator
 from math import ceil
 
 from engine.schedule.lifecycle import Lifecycle
-from engine.schedule.line import Line, urgency
 from engine.schedule.sequence import Sequence, SequenceState
+from engine.schedule.waiting_queue import WaitingQueue, urgency
 
-SHORTER = 0.5
-LONGER = 0.25
+SHORTER_PROMPTS_SHARE = 0.5
+EXTRA_TOKENS_SHARE = 0.25
 """Tokens, over those of tenants that are served whole, which one that is not may add to their step."""
 
 
-class Turns:
+class PromptTurns:
     """Lends the tokens of a step to prompts."""
 
-    def __init__(self, line: Line, lifecycle: Lifecycle, shorter: float) -> None:
+    def __init__(self, line: WaitingQueue, lifecycle: Lifecycle, shorter: float) -> None:
         """Serves the prompts in `line`, too. `shorter`: share of a step that a long prompt leaves to shorter ones."""
         self._line = line
         self._lifecycle = lifecycle
@@ -48,7 +48,7 @@ class Turns:
                 continue
             left, before = leader.left, leader.planned
             if whole and turn.asked(left) > room:
-                room = min(room, ceil(LONGER * (full - room)))
+                room = min(room, ceil(EXTRA_TOKENS_SHARE * (full - room)))
             kept = min(int(room * self._shorter), turn.shorter_tokens(left)) if left > room else 0
             yield leader, room - kept
             planned = turn.charge(leader, before)
@@ -66,7 +66,7 @@ class _Turn:
 
     def __init__(
         self,
-        line: Line,
+        line: WaitingQueue,
         lifecycle: Lifecycle,
         prompts: list[Sequence],
         stuck: Sequence | None,

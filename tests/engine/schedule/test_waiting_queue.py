@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from contracts.ids import AttemptKey
 from contracts.messages.job import Prompt
-from engine.schedule.line import Line, urgency
 from engine.schedule.sequence import Sequence
+from engine.schedule.waiting_queue import WaitingQueue, urgency
 from infra.fair_queueing.shares import MAX_SAVED_TOKENS
 
 NUMBERS = count(1)
@@ -35,7 +35,7 @@ def waiting(
     return made
 
 
-def served(line: Line, now: float = 0.0) -> list[Sequence]:
+def served(line: WaitingQueue, now: float = 0.0) -> list[Sequence]:
     """Serves everybody who is in line, one after the other."""
     order = []
     while len(line):
@@ -62,14 +62,14 @@ def served(line: Line, now: float = 0.0) -> list[Sequence]:
     ],
 )
 def test_the_order_within_a_tenant(come: list[dict[str, Any]], expected: list[int]) -> None:
-    line, all_of_them = Line(), [waiting(**each) for each in come]
+    line, all_of_them = WaitingQueue(), [waiting(**each) for each in come]
     for each in all_of_them:
         line.insert(each)
     assert [all_of_them.index(each) for each in served(line)] == expected
 
 
 def test_who_becomes_late_in_line_is_moved_once() -> None:
-    line, early, late = Line(), waiting(due=3), waiting(due=9)
+    line, early, late = WaitingQueue(), waiting(due=3), waiting(due=9)
     line.insert(early)
     line.insert(late)
     assert line.first(2.0) is early
@@ -78,7 +78,7 @@ def test_who_becomes_late_in_line_is_moved_once() -> None:
 
 
 def test_a_burst_makes_its_own_tenant_wait() -> None:
-    line = Line()
+    line = WaitingQueue()
     burst = [waiting(512, tenant="a", due=1) for _ in range(100)]
     for each in burst:
         line.insert(each)
@@ -91,7 +91,7 @@ def test_a_burst_makes_its_own_tenant_wait() -> None:
 
 def test_to_send_one_by_one_gains_nothing() -> None:
     """Lets a tenant send its next prompt as soon as it has got one, beside another that has sent all at once."""
-    line = Line()
+    line = WaitingQueue()
     for _ in range(40):
         line.insert(waiting(1000, tenant="a"))
     taken = dict.fromkeys("ab", 0)
@@ -106,7 +106,7 @@ def test_to_send_one_by_one_gains_nothing() -> None:
 
 
 def test_a_tenant_that_was_alone_owes_nothing() -> None:
-    line = Line()
+    line = WaitingQueue()
     for _ in range(50):
         line.insert(waiting(1000, tenant="a"))
     for _ in range(40):
@@ -120,7 +120,7 @@ def test_a_tenant_that_was_alone_owes_nothing() -> None:
 
 
 def test_tenants_share_by_weight() -> None:
-    line, weights = Line(), {"a": 1.0, "b": 2.0, "c": 0.5}
+    line, weights = WaitingQueue(), {"a": 1.0, "b": 2.0, "c": 0.5}
     for tenant, weight in weights.items():
         for tokens in (3000, 100, 700) * 60:
             line.insert(waiting(tokens, tenant=tenant, weight=weight))
@@ -136,7 +136,7 @@ def test_tenants_share_by_weight() -> None:
 
 
 def test_what_was_found_in_the_cache_is_not_charged() -> None:
-    line = Line()
+    line = WaitingQueue()
     for _ in range(20):
         line.insert(waiting(1000, tenant="a"))
         line.insert(waiting(1000, tenant="b"))
@@ -153,7 +153,7 @@ def test_what_was_found_in_the_cache_is_not_charged() -> None:
     st.floats(-60, 60),
 )
 def test_a_tenant_is_in_order_of_urgency_at_any_time(come: list[tuple[int, float, int]], now: float) -> None:
-    line = Line()
+    line = WaitingQueue()
     for tokens, due, priority in come:
         line.insert(waiting(tokens, due=due, priority=priority))
     shortest = line.shortest("")
@@ -171,7 +171,7 @@ class Fairness(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.line = Line()
+        self.line = WaitingQueue()
         self.now = 0.0
         self.came: dict[Sequence, float] = {}
         self.since: dict[str, dict[str, float]] = {}  # of tenants that wait, tokens served to each since they all wait

@@ -7,7 +7,7 @@ Who was preempted comes before everybody else, in order of arrival. Then tenants
 
 an absolute time, so that whoever waits grows more urgent beside those who come later, and nobody waits for ever.
 Without an objective a first token is due half a minute after its job was queued. One that is late already has lost its
-objective; it goes behind those that are due within `LATE`, and so costs nobody theirs.
+objective; it goes behind those that are due within `LATE_PENALTY_S`, and so costs nobody theirs.
 """
 
 from bisect import bisect_left, insort
@@ -24,14 +24,14 @@ from infra.fair_queueing.shares import Shares
 from pricing.backlog import LENGTH_CLASSES, Owner, length_class, owner_of
 from pricing.steps import pairs_of
 
-LATE = 30.0  # s
-PRIORITY = 1.0  # s for each unit of priority …
-MOST_PRIORITY = 60.0  # … and for all of them at most
+LATE_PENALTY_S = 30.0  # s
+SECONDS_PER_PRIORITY = 1.0  # s for each unit of priority …
+MAX_PRIORITY_SECONDS = 60.0  # … and for all of them at most
 
-number = attrgetter("id")
+by_arrival = attrgetter("id")
 
 
-class InOrder:
+class ArrivalOrder:
     """Keeps sequences in the order in which their engine got them."""
 
     def __init__(self) -> None:
@@ -50,37 +50,37 @@ class InOrder:
 
     def insert(self, sequence: Sequence) -> None:
         """Puts a sequence at its place."""
-        insort(self._sequences, sequence, key=number)
+        insort(self._sequences, sequence, key=by_arrival)
 
     def remove(self, sequence: Sequence) -> None:
         """Takes a sequence out; it must be in."""
-        place = bisect_left(self._sequences, sequence.id, key=number)
+        place = bisect_left(self._sequences, sequence.id, key=by_arrival)
         assert self._sequences[place] is sequence
         del self._sequences[place]
 
 
 def urgency(sequence: Sequence, now: float) -> float:
     """Returns a time in s, lower for the more urgent; `now` is on the clock of the sequence's deadline."""
-    due = sequence.due + LATE * (sequence.due < now)
-    return due + max(-MOST_PRIORITY, min(MOST_PRIORITY, PRIORITY * sequence.prompt.priority))
+    due = sequence.due + LATE_PENALTY_S * (sequence.due < now)
+    return due + max(-MAX_PRIORITY_SECONDS, min(MAX_PRIORITY_SECONDS, SECONDS_PER_PRIORITY * sequence.prompt.priority))
 
 
-class Place(NamedTuple):
+class QueuePosition(NamedTuple):
     """Says where one stands among those of its tenant: the lower, the earlier."""
 
     urgency: float  # s
     arrival: int  # the engine's number, or that of its coming where it has none yet
 
 
-class Tenant:
+class TenantQueue:
     """Keeps those of one tenant who wait."""
 
     def __init__(self) -> None:
         self.weight = 1.0  # as the last one that came had it
         self.tokens = 0  # that will be computed for them
         self._coming = count(1)
-        self._places: dict[Sequence, Place] = {}
-        self._waiting: list[tuple[Place, Sequence]] = []  # in order
+        self._places: dict[Sequence, QueuePosition] = {}
+        self._waiting: list[tuple[QueuePosition, Sequence]] = []  # in order
         self._by_length: list[tuple[int, int, Sequence]] = []  # a heap; some have left
         self._by_due: list[tuple[float, int, Sequence]] = []  # a heap of those who are not late; some have left
 
@@ -94,7 +94,7 @@ class Tenant:
         """Puts a sequence at its place; it is not late before somebody looks."""
         arrival = sequence.id or next(self._coming)
         self.tokens += sequence.to_compute
-        self._put(sequence, Place(urgency(sequence, -inf), arrival))
+        self._put(sequence, QueuePosition(urgency(sequence, -inf), arrival))
         heappush(self._by_due, (sequence.due, arrival, sequence))
         heappush(self._by_length, (sequence.to_compute, arrival, sequence))
 
@@ -113,7 +113,7 @@ class Tenant:
         while self._by_due and self._by_due[0][0] < now:
             _, _, late = heappop(self._by_due)
             if late in self._places:
-                self._put(late, Place(urgency(late, now), self._take(late).arrival))
+                self._put(late, QueuePosition(urgency(late, now), self._take(late).arrival))
         return self._waiting[0][1]
 
     def shortest(self) -> Sequence:
@@ -122,11 +122,11 @@ class Tenant:
             heappop(self._by_length)
         return self._by_length[0][2]
 
-    def _put(self, sequence: Sequence, place: Place) -> None:
+    def _put(self, sequence: Sequence, place: QueuePosition) -> None:
         self._places[sequence] = place
         insort(self._waiting, (place, sequence))
 
-    def _take(self, sequence: Sequence) -> Place:
+    def _take(self, sequence: Sequence) -> QueuePosition:
         place = self._places.pop(sequence)
         at = bisect_left(self._waiting, place, key=itemgetter(0))
         assert self._waiting[at][1] is sequence
@@ -134,7 +134,7 @@ class Tenant:
         return place
 
 
-class Line:
+class WaitingQueue:
     """Keeps those who wait for blocks. `now` is on the clock of their deadlines."""
 
     def __init__(self) -> None:
@@ -143,8 +143,8 @@ class Line:
         self.pairs = 0.0  # of such a token and one that it attends to
         self.owned: Counter[Owner] = Counter()  # of these tokens, without those of who was preempted
         self.lengths = [0] * LENGTH_CLASSES  # of all these tokens, by the length of their prompts
-        self._preempted = InOrder()
-        self._tenants: dict[str, Tenant] = {}
+        self._preempted = ArrivalOrder()
+        self._tenants: dict[str, TenantQueue] = {}
 
     def __len__(self) -> int:
         return len(self._preempted) + sum(len(tenant) for tenant in self._tenants.values())
@@ -161,7 +161,7 @@ class Line:
             self._preempted.insert(sequence)
             return
         prompt = sequence.prompt
-        tenant = self._tenants.setdefault(prompt.tenant, Tenant())
+        tenant = self._tenants.setdefault(prompt.tenant, TenantQueue())
         tenant.weight = prompt.weight
         tenant.insert(sequence)
 
