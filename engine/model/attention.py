@@ -1,4 +1,4 @@
-"""Says what every backend's attention offers: the seam between the model and the KV pool."""
+"""The interface of a backend's attention, between the model and the KV pool."""
 
 from typing import Protocol, TypeVar
 
@@ -9,7 +9,7 @@ from engine.model.linear import LatentProducts
 
 
 class AttentionStep(Protocol):
-    """Gives one step its view of the pool: it is made once for a batch, and every layer uses it."""
+    """Attention of one step over the pool: made once for a batch, used by every layer."""
 
     def store(self, layer: int, keys_values: Tensor) -> None:
         """Writes `keys_values` `[tokens, 2 x kv_heads, head_dim]`, keys before values, to the tokens' slots.
@@ -25,22 +25,22 @@ class AttentionStep(Protocol):
         at position p see the keys at p - w + 1 … p. `sinks` are fp32 `[heads]`, scores of a key whose value is 0.
         Returns `[tokens, heads, head_dim]`.
 
-        In a layer of latent attention, `queries` `[tokens, heads, latent + rope]` are absorbed ones. All heads have the
-        same keys, whose first `latent` numbers are the values. Returns `[tokens, heads, latent]`.
+        In a layer of latent attention, `queries` `[tokens, heads, latent + rope]` are absorbed. All heads share the
+        keys, whose first `latent` values are the values. Returns `[tokens, heads, latent]`.
         """
         ...
 
     def attend_latent(self, layer: int, queries: Tensor, products: LatentProducts) -> Tensor:
-        """Attends from rotated `queries` `[tokens, heads, nope + rope]` to what a layer of latent attention has stored.
+        """Attends from rotated `queries` `[tokens, heads, nope + rope]` to the stored KV of latent attention.
 
-        Returns `[tokens, heads, value]`. Works attend in the form that `engine.model.latent.expands` finds, where a
-        backend has both; without a method of its own, all are absorbed.
+        Returns `[tokens, heads, value]`. A backend with both forms chooses by `engine.model.latent.expands`; this
+        default always uses the absorbed form.
         """
         return products.values(self.attend(layer, products.absorbed(queries)))
 
 
 Step = TypeVar("Step", bound=AttentionStep)
-"""The steps of one backend's attention: its layers take no others."""
+"""The attention step of one backend, which only its layers accept."""
 MadeStep = TypeVar("MadeStep", bound=AttentionStep, covariant=True)
 TakenStep = TypeVar("TakenStep", bound=AttentionStep, contravariant=True)
 
@@ -49,5 +49,5 @@ class Attention(Protocol[MadeStep]):
     """Attends over one pool."""
 
     def begin(self, batch: Batch) -> MadeStep:
-        """Makes what all layers of this step share, such as indices and masks."""
+        """Prepares indices and masks that all layers of this step share."""
         ...

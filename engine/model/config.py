@@ -1,6 +1,6 @@
-"""Says which model it is: structs whose fields are all that tells one family from another.
+"""The config of a model: structs whose fields hold every difference between families.
 
-`engine/model/families/` makes them out of checkpoints' configs.
+`engine/model/families/` makes them from checkpoints' configs.
 """
 
 import hashlib
@@ -12,48 +12,48 @@ from msgspec import Struct
 from engine.model.rope import Rope
 
 Activation = Literal["silu", "gelu_tanh", "clamped_swiglu"]
-"""What is between an MLP's products, of gate g and up u: silu(g) u, gelu(g) u by the tanh's approximation, or gpt-oss's
-(u + 1) g sigmoid(1.702 g), of a g up to 7 and a u in -7 … 7."""
+"""Activation of an MLP, from gate g and up u: silu(g) u, gelu(g) u with the tanh approximation, or gpt-oss's
+(u + 1) g sigmoid(1.702 g) with g clamped to at most 7 and u to -7 … 7."""
 
 
 class HeadAttention(Struct, frozen=True, kw_only=True, tag="heads"):
-    """Describes attention whose KV is a key and a value for each KV head."""
+    """Multi-head or grouped-query attention: KV is a key and a value for each KV head."""
 
-    heads: int  # of queries
-    kv_heads: int  # of keys, and of values
+    heads: int  # query heads
+    kv_heads: int
     head_dim: int
-    scale: float  # of scores
-    rope: Rope | None  # None: positions are not rotated into this layer's queries and keys
-    window: int = 0  # tokens that a query sees, itself included; 0 is all
-    softcap: float = 0.0  # a score s becomes softcap tanh(s / softcap); 0: it stays
+    scale: float  # factor of scores
+    rope: Rope | None  # None: this layer rotates nothing
+    window: int = 0  # tokens that a query sees, itself included; 0: all
+    softcap: float = 0.0  # a score s becomes softcap tanh(s / softcap); 0: off
     bias: bool = False  # of queries, keys and values
     output_bias: bool = False
-    norm: Literal["none", "head", "all"] = "none"  # of queries and of keys: each head alone, or all heads as one vector
-    sinks: bool = False  # each head has a score more, of a key that nobody has, whose value is 0
+    norm: Literal["none", "head", "all"] = "none"  # of queries and keys: by head, or across all heads
+    sinks: bool = False  # each head has one more score in its softmax, whose value is 0
 
 
 class LatentAttention(Struct, frozen=True, kw_only=True, tag="latent"):
-    """Describes attention whose KV is one latent vector and one rotated key, which all heads share.
+    """Attention whose KV is one latent vector and one rotated key, shared by all heads.
 
     Multi-head latent attention: DeepSeek-V2 (https://arxiv.org/abs/2405.04434).
     """
 
     heads: int
-    query_rank: int  # of the latent vector that queries come from; 0: they come from the hidden state
-    latent_rank: int  # numbers of the latent vector that keys and values come from
-    rope_dim: int  # numbers of a query, and of the shared key, that are rotated
-    nope_dim: int  # numbers of a query that are not
+    query_rank: int  # length of the queries' latent vector; 0: queries come from the hidden state
+    latent_rank: int  # length of the latent vector of keys and values
+    rope_dim: int  # rotated values of a query, and of the shared key
+    nope_dim: int  # values of a query that are not rotated
     value_dim: int
     scale: float
     rope: Rope
-    bias: bool = False  # of the products that give latent vectors, and of the output
+    bias: bool = False  # of the products for latent vectors, and of the output
     norm_eps: float = 1e-6  # of the norms of latent vectors
 
     window = 0
 
 
 class DenseMLP(Struct, frozen=True, kw_only=True, tag="dense"):
-    """Describes a gated MLP: down(activation(gate, up))."""
+    """A gated MLP: down(activation(gate, up))."""
 
     intermediate: int
     activation: Activation = "silu"
@@ -61,11 +61,11 @@ class DenseMLP(Struct, frozen=True, kw_only=True, tag="dense"):
 
 
 class ExpertsMLP(Struct, frozen=True, kw_only=True, tag="experts"):
-    """Describes a mixture of experts: a router chooses `used` of `experts` gated MLPs for each token, and weighs them.
+    """A mixture of experts: for each token, a router chooses `used` of `experts` gated MLPs and weights them.
 
-    A token's scores are `scores` of the router's logits. With `correction`, a bias for each expert is added where
-    experts are chosen, and not where they are weighed. With several `groups`, the experts of all but the best
-    `groups_used` groups are out of the choice; a group is as good as `group_score` says.
+    `scores` is the function of the router's logits. With `correction`, a bias for each expert is added to choose
+    experts, but not to weight them. With several `groups`, only the experts of the best `groups_used` groups can be
+    chosen, by `group_score`.
     """
 
     experts: int
@@ -75,72 +75,72 @@ class ExpertsMLP(Struct, frozen=True, kw_only=True, tag="experts"):
     bias: bool = False  # of the experts' products
     router_bias: bool = False
     scores: Literal["softmax", "softmax_of_used", "sigmoid"] = "softmax"
-    normalized: bool = False  # the weights of those used are divided by their sum
-    scale: float = 1.0  # of the weights
+    normalized: bool = False  # weights of the chosen experts are divided by their sum
+    scale: float = 1.0  # factor of the weights
     correction: bool = False
     groups: int = 1
     groups_used: int = 1
-    group_score: Literal["best", "best_two"] = "best"  # the largest score of a group, or the sum of its largest two
-    shared: int = 0  # intermediate numbers of the expert that all tokens use; 0: there is none
-    shared_gate: bool = False  # its output is weighed by a sigmoid of one more product
+    group_score: Literal["best", "best_two"] = "best"  # the largest score of a group, or the sum of its two largest
+    shared: int = 0  # intermediate size of the expert that all tokens use; 0: none
+    shared_gate: bool = False  # its output is weighted by the sigmoid of one more product
 
 
 class AttentionLayer(Struct, frozen=True):
-    """Describes what of one layer the KV pool and attention know."""
+    """The part of a layer that the KV pool and attention know."""
 
     attention: HeadAttention | LatentAttention
 
 
 class LayerConfig(AttentionLayer, frozen=True):
-    """Describes one layer: attention, then an MLP."""
+    """One layer: attention, then an MLP."""
 
     mlp: DenseMLP | ExpertsMLP
 
 
 class TextModel(Struct, frozen=True, kw_only=True):
-    """Describes what of a decoder-only model everybody knows, whoever computes it."""
+    """A decoder-only model, computed by our transformer or by transformers' own code."""
 
     name: str  # of the model's directory
-    architecture: str  # as transformers calls it
+    architecture: str  # transformers' class
     vocab_size: int
     layers: tuple[AttentionLayer, ...]
-    max_model_len: int  # tokens of the longest text
-    eos_token_ids: tuple[int, ...]  # tokens that end an answer
+    max_model_len: int  # maximum tokens of a sequence
+    eos_token_ids: tuple[int, ...]
 
     @property
     def windows(self) -> tuple[int, ...]:
-        """Returns the window of each layer, 0 for those that see all."""
+        """Returns the window of each layer; 0 for full attention."""
         return tuple(layer.attention.window for layer in self.layers)
 
 
 class ModelConfig(TextModel, frozen=True, kw_only=True):
-    """Describes a model of our own transformer. Where its norms are, its family's names of tensors say."""
+    """A model of `engine.model.transformer`. The family's tensor names tell where norms are."""
 
     hidden_size: int
     layers: tuple[LayerConfig, ...]
     norm_eps: float
-    norm_offset: float = 0.0  # is added to the weights of all norms
+    norm_offset: float = 0.0  # added to the weights of all norms
     embedding_scale: float = 1.0
-    residual_scale: float = 1.0  # of what attention and MLP add to the hidden state
+    residual_scale: float = 1.0  # factor of the outputs of attention and MLP
     logits_scale: float = 1.0
-    logits_softcap: float = 0.0  # logits l become softcap tanh(l / softcap); 0: they stay
+    logits_softcap: float = 0.0  # a logit l becomes softcap tanh(l / softcap); 0: off
     tied_head: bool = False  # the head's weights are the embedding's
-    left_out: int = 0  # layers behind the last in the checkpoint, which predict further tokens
-    next_layer: LayerConfig | None = None  # the first of those, without which the model's own tokens come
+    left_out: int = 0  # multi-token prediction layers after the last layer in the checkpoint
+    next_layer: LayerConfig | None = None  # the first of those; the model itself does not need it
 
     @property
     def ropes(self) -> tuple[Rope, ...]:
-        """Returns the different rotations that layers have."""
+        """Returns the distinct rotations of the layers."""
         return tuple(dict.fromkeys(layer.attention.rope for layer in self.layers if layer.attention.rope is not None))
 
 
 def heads_of(layer: AttentionLayer) -> HeadAttention:
-    """Returns the attention of a layer that is known to have keys and values for heads."""
+    """Returns the attention of a layer that must not be latent."""
     assert isinstance(layer.attention, HeadAttention)
     return layer.attention
 
 
 def computation(config: TextModel) -> bytes:
-    """Encodes what decides the KV of given tokens and weights, for a digest: all but names and limits."""
+    """Returns a digest of all fields that affect KV: all but names and limits."""
     kept = msgspec.structs.replace(config, name="", max_model_len=0, eos_token_ids=())
     return hashlib.sha256(msgspec.json.encode(kept)).hexdigest()[:32].encode()

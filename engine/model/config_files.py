@@ -1,4 +1,4 @@
-"""Reads the JSON files of a model's directory, by transformers where they describe a model."""
+"""Reads the JSON files of a model's directory, and its config by transformers."""
 
 import json
 from pathlib import Path
@@ -7,11 +7,11 @@ from typing import Any
 from contracts.errors import ModelError
 
 CONFIG_TYPE_ALIASES = {"kimi_k2": "deepseek_v3"}
-"""Model types that transformers does not know, and those that have the same config."""
+"""Model types unknown to transformers, with a known type that has the same config."""
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Reads an object. Raises `ModelError` where the file is missing or holds none."""
+    """Reads a JSON object. Raises `ModelError` if the file is missing or broken."""
     try:
         value = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -24,7 +24,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def auto_config(directory: Path, *, trust_remote_code: bool = False) -> Any:
-    """Returns transformers' config of the model in `directory`. Raises `ModelError` where it has none or refuses it."""
+    """Returns transformers' config of the model. Raises `ModelError` if it is missing or invalid."""
     from transformers import AutoConfig  # heavy: a service that only reads JSON should not pay for it
 
     raw = read_json(directory / "config.json")
@@ -38,9 +38,9 @@ def auto_config(directory: Path, *, trust_remote_code: bool = False) -> Any:
 
 
 def raw_config(directory: Path) -> dict[str, Any]:
-    """Reads config.json, with what hf_quant_config.json says of quantization where that says nothing of it.
+    """Reads config.json, with the quantization from hf_quant_config.json if config.json has none.
 
-    NVIDIA's Model Optimizer writes such a file, and wrote nothing else until version 0.29. Raises `ModelError`.
+    NVIDIA's Model Optimizer wrote only hf_quant_config.json until version 0.29. Raises `ModelError`.
     """
     raw, beside = read_json(directory / "config.json"), directory / "hf_quant_config.json"
     if quantization_of(raw, directory.name) is None and beside.is_file():
@@ -53,9 +53,9 @@ def raw_config(directory: Path) -> dict[str, Any]:
 
 
 def quantization_of(raw: dict[str, Any], name: str) -> dict[str, Any] | None:
-    """Returns what a config.json says of quantized weights; None: it says nothing. Raises `ModelError` for no object.
+    """Returns the `quantization_config` in a config.json, or None. Raises `ModelError` if it is no object.
 
-    It is beside the rest, or in the part that describes the text; compressed-tensors once had another name for it.
+    It is at top level or in `text_config`; older compressed-tensors called it `compression_config`.
     """
     places = [raw, raw.get("text_config") or {}]
     found = [place[key] for place in places for key in ("quantization_config", "compression_config") if key in place]
@@ -67,7 +67,7 @@ def quantization_of(raw: dict[str, Any], name: str) -> dict[str, Any] | None:
 
 
 def eos_of(directory: Path, config: Any) -> tuple[int, ...]:
-    """Reads the tokens that end an answer: generation_config.json knows more of them than config.json."""
+    """Returns the end-of-answer tokens: generation_config.json often lists more of them than config.json."""
     path = directory / "generation_config.json"
     found = read_json(path).get("eos_token_id") if path.is_file() else None
     if found is None:
@@ -78,5 +78,5 @@ def eos_of(directory: Path, config: Any) -> tuple[int, ...]:
 
 
 def sentence_of(error: Exception) -> str:
-    """Brings a library's error onto one line, of at most 300 characters."""
+    """Returns a library's error as one line of at most 300 characters."""
     return " ".join(str(error).split())[:300] or type(error).__name__

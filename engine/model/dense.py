@@ -11,13 +11,12 @@ from engine.model.linear import AnyLinear, LinearFactory
 
 @dataclass(frozen=True, slots=True)
 class DenseWeights(Generic[AnyLinear]):
-    """Holds the weights of a `DenseMLP`. Gate and up are one linear layer."""
+    """The weights of a `DenseMLP`; gate and up are one linear layer."""
 
     gate_up: AnyLinear
     down: AnyLinear
 
     def held(self) -> list[Tensor]:
-        """Returns the tensors that stay in memory."""
         return [*self.gate_up.held(), *self.down.held()]
 
 
@@ -29,9 +28,9 @@ def load_dense(
     down: str,
     adaptable: bool = False,
 ) -> DenseWeights[AnyLinear]:
-    """Loads the tensors with these names; `adaptable`: adapters can change them.
+    """Loads the tensors with these names; `adaptable` allows adapters.
 
-    Raises `ModelError` where one is missing or has another shape.
+    Raises `ModelError` if a tensor is missing or has another shape.
     """
     hidden, width, scale = config.hidden_size, mlp.intermediate, config.residual_scale
     return DenseWeights(

@@ -13,9 +13,9 @@ from engine.model.linear import AnyLinear, Experts, LinearFactory
 
 @dataclass(frozen=True, slots=True)
 class ExpertsWeights(Generic[AnyLinear]):
-    """Holds the weights of an `ExpertsMLP`.
+    """The weights of an `ExpertsMLP`.
 
-    What chooses and weighs is fp32 on every backend: in bf16 experts whose scores are close would change places.
+    The router is fp32 on every backend: in bf16, rounding could swap experts with close scores.
     """
 
     router: Tensor  # fp32 [experts, hidden]
@@ -26,7 +26,6 @@ class ExpertsWeights(Generic[AnyLinear]):
     shared_gate: Tensor | None  # fp32 [1, hidden]
 
     def held(self) -> list[Tensor]:
-        """Returns the tensors that stay in memory."""
         small = (self.router, self.router_bias, self.correction, self.shared_gate)
         shared = [] if self.shared is None else self.shared.held()
         return [*(tensor for tensor in small if tensor is not None), *self.experts.held(), *shared]
@@ -35,7 +34,7 @@ class ExpertsWeights(Generic[AnyLinear]):
 def load_experts(
     config: ModelConfig, mlp: ExpertsMLP, make: LinearFactory[AnyLinear], names: LayerNames
 ) -> ExpertsWeights[AnyLinear]:
-    """Loads a layer's router and experts. Raises `ModelError` where a tensor is missing or has another shape."""
+    """Loads a layer's router and experts. Raises `ModelError` if a tensor is missing or has another shape."""
     hidden, count = config.hidden_size, (mlp.experts,)
     shared = None
     if mlp.shared:

@@ -1,16 +1,16 @@
-"""Loads the weights of latent attention, and says in which of its two forms a work attends.
+"""Loads the weights of latent attention, and chooses between its absorbed and expanded form.
 
-Multi-head latent attention (DeepSeek-V2, https://arxiv.org/abs/2405.04434), of a normed hidden state x and in head h:
+Multi-head latent attention (DeepSeek-V2, https://arxiv.org/abs/2405.04434), for a normalized hidden state x and head h:
 
-    c, k = W x            the latent vector, and a key that all heads share; stored are c, normed, and k, rotated
+    c, k = W x            the latent vector, and a key shared by all heads; stored: c normalized, k rotated
     key_h = K_h c | k     of nope_dim + rope_dim numbers
     value_h = V_h c
     q_h = a_h | b_h       a query's two parts, b_h rotated
 
-Absorbed, no key or value is ever built: q_h key_h = (K_h^T a_h) c + b_h k, and a weighted sum of values is V_h times
-the sum of the latent vectors with these weights. So all heads attend to one vector of each token, `[c | k]`, whose
-value is its first part: a pair costs 2 latent_rank + rope_dim operations. Expanded, keys and values are built once for
-all queries of a work, and a pair costs nope_dim + rope_dim + value_dim.
+Absorbed: no key or value is built. q_h key_h = (K_h^T a_h) c + b_h k, and a weighted sum of values is V_h times the
+weighted sum of latent vectors. All heads attend to one vector of each token, `[c | k]`, whose value is c; a pair of
+query and key costs 2 latent_rank + rope_dim operations. Expanded: keys and values are built once for all queries of a
+work, and a pair costs nope_dim + rope_dim + value_dim.
 """
 
 from dataclasses import dataclass
@@ -27,10 +27,10 @@ from engine.model.rope import halves_order
 
 @dataclass(frozen=True, slots=True)
 class LatentWeights(Generic[AnyLinear]):
-    """Holds the weights of a `LatentAttention`.
+    """The weights of a `LatentAttention`.
 
-    `down` gives, side by side, what queries come from, the latent vector, and the shared key. Queries come from a
-    latent vector of their own by `query_norm` and `query`; without one, `down` gives the queries themselves.
+    The outputs of `down` are, side by side: the queries' latent vector (or the queries), the latent vector, the shared
+    key. `query_norm` and `query` turn the queries' latent vector into queries.
     """
 
     down: AnyLinear
@@ -41,7 +41,6 @@ class LatentWeights(Generic[AnyLinear]):
     output: AnyLinear
 
     def held(self) -> list[Tensor]:
-        """Returns the tensors that stay in memory."""
         query = [] if self.query is None else self.query.held()
         norms = [norm for norm in (self.query_norm, self.norm) if norm is not None]
         return [*norms, *self.down.held(), *query, *self.products.held(), *self.output.held()]
@@ -50,7 +49,7 @@ class LatentWeights(Generic[AnyLinear]):
 def load_latent(
     config: ModelConfig, attention: LatentAttention, make: LinearFactory[AnyLinear], names: LayerNames
 ) -> LatentWeights[AnyLinear]:
-    """Loads a layer's latent attention. Raises `ModelError` where a tensor is missing or has another shape."""
+    """Loads a layer's latent attention. Raises `ModelError` if a tensor is missing or has another shape."""
     hidden, rank = config.hidden_size, attention.query_rank
     queries, latent = attention.heads * (attention.nope_dim + attention.rope_dim), attention.latent_rank
     first = rank or queries
@@ -75,7 +74,7 @@ def load_latent(
 
 
 def _orders(attention: LatentAttention) -> tuple[Tensor | None, Tensor | None]:
-    """Returns the orders in which operators take the outputs of `down` and `query`; None: the checkpoint's."""
+    """Returns the orders of the outputs of `down` and `query`; None: the checkpoint's."""
     if not attention.rope.interleaved:
         return None, None
     rotated, nope = attention.rope_dim, attention.nope_dim
@@ -86,7 +85,7 @@ def _orders(attention: LatentAttention) -> tuple[Tensor | None, Tensor | None]:
 
 
 def expands(attention: LatentAttention, queries: int, keys: int) -> bool:
-    """Tells whether a work of `queries`, the last of `keys` tokens, takes fewer operations in the expanded form."""
+    """Returns whether the expanded form takes fewer operations for `queries`, the last of `keys` tokens."""
     pairs = queries * keys - queries * (queries - 1) // 2
     products = attention.latent_rank * (attention.nope_dim + attention.value_dim)  # for a query, or for a key
     saved = pairs * (2 * attention.latent_rank - attention.nope_dim - attention.value_dim)

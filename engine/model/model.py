@@ -1,4 +1,4 @@
-"""Says what a model offers to the executor, whoever computes it."""
+"""The interface of a model for the executor: our transformer, or transformers' own code."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -16,13 +16,13 @@ class Model(Protocol[TakenStep]):
     """Turns token ids into logits; KV goes to the attention step."""
 
     def weights_bytes(self) -> int:
-        """Counts the bytes of the weights as they are held."""
+        """Returns the bytes of the weights in memory."""
         ...
 
     def forward(self, batch: Batch, step: TakenStep, stored: Stored) -> Tensor:
-        """Computes the states `[rows, hidden]` of `batch.logit_rows`, and stores the KV of all tokens."""
+        """Returns the hidden states `[rows, hidden]` of `batch.logit_rows`, and stores the KV of all tokens."""
         ...
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Returns `[rows, vocab]` of what `forward` gave."""
+        """Returns the logits `[rows, vocab]` of hidden states from `forward`."""
         ...

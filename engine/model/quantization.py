@@ -22,36 +22,35 @@ from engine.model.quantized import Quantized, Weight
 
 LARGEST_INT8, LARGEST_FP8 = 127, 448.0
 FP8_SCALE_CANDIDATES = tuple(2.0 ** (step / 8) for step in range(8))
-"""Scales of fp8 that are tried, in units of the smallest: its numbers' spacing doubles at powers of two, so where they
-lie among the weights matters. On weights of the demo model the error is 0.92 of the smallest scale's."""
+"""Scales of fp8 that are tried, in units of the smallest: fp8's spacing doubles at powers of two, so it matters where
+those fall among the weights. On the demo model's weights the error is 0.92 times that of the smallest scale."""
 INT4_GROUP_INPUTS = 32
-"""Inputs that share a scale of int4."""
 INT4_MIN, INT4_MAX = -8, 7
 INT4_SCALE_CANDIDATES = (1.03, 0.96, 0.9, -1.12, -1.04, -0.97)
-"""Scales of int4 that are tried: 1 gives a group's largest weight the code -8, and -8 / 7 the code 7. On weights of the
-demo model the error is 0.968 of that with 1 alone; forty of each sign would make it 0.964."""
+"""Scales of int4 that are tried: with 1 a group's largest weight gets the code -8, with -8 / 7 the code 7. On the demo
+model's weights the error is 0.968 times that with 1 alone; forty candidates of each sign would make it 0.964."""
 MAX_VALUES_QUANTIZED = 1 << 18
-"""Weights that are quantized at once: beside a large layer, what is computed of it takes megabytes."""
+"""Weights that are quantized at a time, so that intermediate results take only megabytes."""
 SMALLEST_FP32 = torch.finfo(torch.float32).tiny
 
 
 def quantized(weight: Weight, quantization: Quantization) -> Weight:
-    """Quantizes a weight `[out, in]` as is asked for; one that is quantized already stays."""
+    """Quantizes a weight `[out, in]`; one that is quantized already stays."""
     if quantization == "none" or isinstance(weight, Quantized):
         return weight
     return {"int8": to_int8, "int4": to_int4, "fp8": to_fp8}[quantization](weight)
 
 
 def of_head(quantization: Quantization) -> Quantization:
-    """Returns how a model's head is quantized: it keeps 8 bits where others have 4, as all that was computed passes it.
+    """Returns the head's quantization: 8 bits if other layers have 4, as every token passes it.
 
-    In the demo model 4 bits there would cost a sixth more of the divergence.
+    With 4 bits there, the demo model's divergence would be a sixth larger.
     """
     return "int8" if quantization == "int4" else quantization
 
 
 def bytes_of_value(dtype: torch.dtype, quantization: Quantization) -> float:
-    """Returns what a weight takes, with its part of a group's scale; an output's scale is next to nothing."""
+    """Returns the bytes of one weight, with its share of a group's scale; scales of outputs are negligible."""
     return {"none": float(dtype.itemsize), "int8": 1.0, "fp8": 1.0, "int4": 0.5 + 2 / INT4_GROUP_INPUTS}[quantization]
 
 
@@ -70,7 +69,7 @@ def to_fp8(weight: Tensor) -> Quantized:
     values, scales = torch.empty(weight.shape, dtype=torch.float8_e4m3fn, device=weight.device), []
     for outputs, exact in _pieces(weight):
         smallest = exact.abs().amax(1, keepdim=True) / LARGEST_FP8
-        units = exact / _divisor(smallest)  # so that squares are numbers, however large or small the weights are
+        units = exact / _divisor(smallest)  # so that squares neither overflow nor vanish
         least, phase = torch.full_like(smallest, torch.inf), torch.ones_like(smallest)
         for tried in FP8_SCALE_CANDIDATES:
             error = _cut_error(units / tried) * tried**2
@@ -102,15 +101,15 @@ def to_int4(weight: Tensor) -> Quantized:
 
 
 def plain_scales(columns: Tensor) -> Tensor:
-    """Returns the scales `[groups]` that give the largest weight of each column `[32, groups]` the code -8."""
+    """Returns the scales `[groups]` with which each column's largest weight, of `[32, groups]`, gets the code -8."""
     largest = columns.gather(0, columns.abs().argmax(0, keepdim=True))[0]
     return (largest / INT4_MIN).bfloat16().float()
 
 
 def fitting_scales(columns: Tensor) -> Tensor:
-    """Returns the scales `[groups]` that come nearest to the columns `[32, groups]`: none is worse than the plain one.
+    """Returns the scales `[groups]` with the least squared error among the candidates, and never worse than the plain.
 
-    Scales and columns are fp32; the scales have bf16's digits.
+    `columns` are fp32 `[32, groups]`; the scales are fp32 with bf16's digits.
     """
     plain = plain_scales(columns)
     units = columns / _divisor(plain)
@@ -123,11 +122,11 @@ def fitting_scales(columns: Tensor) -> Tensor:
         most, ratio = torch.where(better, explained, most), torch.where(better, product / length, ratio)
     scales = (ratio * plain).bfloat16().float()
     nearer = _error(units, scales / _divisor(plain)) < _error(units, torch.ones_like(plain))
-    return torch.where(nearer, scales, plain)  # rounded to bf16, the best one may be worse
+    return torch.where(nearer, scales, plain)  # after rounding to bf16, the best may be worse
 
 
 def _error(units: Tensor, scales: Tensor) -> Tensor:
-    """Returns the squared error `[groups]` of columns `[32, groups]` that are rounded with these scales."""
+    """Returns the squared error `[groups]` of columns `[32, groups]` rounded with these scales."""
     return _in_int4(units / _divisor(scales)).mul_(scales).sub_(units).square_().sum(0)
 
 
@@ -136,10 +135,10 @@ def _in_int4(numbers: Tensor) -> Tensor:
 
 
 def _cut_error(numbers: Tensor) -> Tensor:
-    """Returns the squared error `[outputs, 1]` of numbers `[outputs, inputs]` that are rounded to fp8's 4 digits.
+    """Returns the squared error `[outputs, 1]` of values `[outputs, inputs]` rounded to fp8's 4 binary digits.
 
-    It is Veltkamp's way of cutting a number, several times faster than to convert it and back, and differs only where
-    e4m3 has fewer digits: below 2 ** -6, where 448 is the largest.
+    Veltkamp's splitting, several times faster than converting to fp8 and back. It differs only where e4m3 has fewer
+    digits: below 2 ** -6, on a scale whose maximum is 448.
     """
     high = numbers * (2.0**20 + 1)
     cut = high - (high - numbers)
@@ -151,12 +150,12 @@ def _in_fp8(numbers: Tensor) -> Tensor:
 
 
 def _divisor(scales: Tensor) -> Tensor:
-    """Returns what to divide by: 1 where a scale is next to nothing, and so are the weights."""
+    """Returns the scales, with 1 in place of those too small to divide by."""
     return torch.where(scales.abs() < SMALLEST_FP32, 1.0, scales)
 
 
 def _pieces(weight: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Yields some of the outputs after the other, as fp32, with their numbers."""
+    """Yields ranges of outputs with their weights in fp32."""
     rows = max(1, MAX_VALUES_QUANTIZED // weight.shape[1])
     for begin in range(0, len(weight), rows):
         yield slice(begin, begin + rows), weight[begin : begin + rows].float()

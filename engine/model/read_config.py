@@ -1,4 +1,4 @@
-"""Reads the config of a model's directory, by way of its family."""
+"""Reads the config of a model's directory, by its family."""
 
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,16 @@ from engine.model.rope import served
 
 
 def read_config(directory: Path, max_model_len: int = 0) -> ModelConfig:
-    """Reads the config of the model in `directory`; `max_model_len` shortens the model's own limit, 0 keeps it.
+    """Reads the config in `directory`; `max_model_len` lowers the model's own limit, 0 keeps it.
 
-    Raises `ModelError` for what is missing, broken or not supported, by name, and `ConfigError` for a longer limit.
+    Raises `ModelError` for a config that is missing, broken or not supported, `ConfigError` for a limit above the model's.
     """
     raw = raw_config(directory)
     architecture = _architecture(raw)
     family = family_of(architecture)
-    format_of(raw, directory.name)  # refuses what is unknown before anything is loaded
+    format_of(raw, directory.name)  # raises for unknown formats before anything is loaded
     whole = auto_config(directory)
-    config = whole.get_text_config()  # itself, unless it describes a part of a model that sees images too
+    config = whole.get_text_config()  # itself, unless the model also reads images
     if max_model_len > config.max_position_embeddings:
         limit = config.max_position_embeddings
         raise ConfigError("max_model_len", max_model_len, f"the model was made for at most {limit} positions")
@@ -48,7 +48,7 @@ def read_config(directory: Path, max_model_len: int = 0) -> ModelConfig:
 
 
 def _served(layer: LayerConfig, longest: int) -> LayerConfig:
-    """Settles what a layer's rotation is where texts have up to `longest` tokens."""
+    """Fixes a layer's rotation for sequences of up to `longest` tokens."""
     attention = layer.attention
     if attention.rope is None:
         return layer

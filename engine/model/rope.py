@@ -1,4 +1,4 @@
-"""Rotates queries and keys by angles that depend on their positions: rotary position embedding.
+"""Rotary position embedding: rotates queries and keys by angles that depend on their positions.
 
 Frequencies: Su et al. 2021 (https://arxiv.org/abs/2104.09864); `linear`: positions divided by a factor; `llama3`:
 Meta's Llama 3.1 (low frequencies divided, a smooth band between); `yarn`: Peng et al. 2023
@@ -17,39 +17,39 @@ ROPE_TYPES = ("default", "linear", "llama3", "yarn", "longrope")
 
 
 class Rope(Struct, frozen=True, kw_only=True):
-    """Holds the parameters of the rotary embedding; those that a type does not use stay at their defaults."""
+    """Parameters of the rotary embedding; unused ones stay at their defaults."""
 
-    dim: int  # numbers of a head that are rotated: its first
-    interleaved: bool = False  # pairs are neighbours in the checkpoint; rows are reordered when they are loaded
+    dim: int  # rotated values of a head, its first ones
+    interleaved: bool = False  # pairs are neighbours in the checkpoint; rows are reordered at load
     type: Literal["default", "linear", "llama3", "yarn", "longrope"] = "default"
     theta: float = 10000.0
     factor: float = 1.0
-    original_max_len: int = 0  # llama3, yarn, longrope: positions that the model was first trained with
+    original_max_len: int = 0  # llama3, yarn, longrope: context length of the original training
     low_freq_factor: float = 1.0  # llama3
     high_freq_factor: float = 4.0  # llama3
     beta_fast: float = 32.0  # yarn
     beta_slow: float = 1.0  # yarn
     magnitude: float = 1.0  # cosine and sine are multiplied by it (the attention factor of yarn and longrope)
     truncate: bool = True  # yarn: round the band's ends to whole dimensions
-    factors: tuple[float, ...] = ()  # longrope: what the frequency of each pair is divided by
-    long_factors: tuple[float, ...] = ()  # longrope: the same for a model of longer texts, until `served` has chosen
+    factors: tuple[float, ...] = ()  # longrope: divisor of each pair's frequency
+    long_factors: tuple[float, ...] = ()  # longrope: divisors for longer sequences, until `served` has chosen
 
 
 def served(rope: Rope, longest: int) -> Rope:
-    """Returns the rotation of a model that takes texts of up to `longest` tokens.
+    """Returns the rotation for a model that takes sequences of up to `longest` tokens.
 
-    LongRoPE has factors of its own for texts beyond the original length. Whose model may have such texts takes these
-    for all of them, as vLLM does: keys that were rotated by others could not be compared with them.
+    LongRoPE has other factors beyond the original length. If such sequences are allowed, all sequences use them, as in
+    vLLM, since keys that were rotated by different factors cannot be compared.
     """
     long = rope.factors if longest <= rope.original_max_len else rope.long_factors
     return structs.replace(rope, factors=long, long_factors=()) if rope.type == "longrope" else rope
 
 
 def halves_order(heads: int, head_dim: int, rotated: int, begin: int = 0) -> Tensor:
-    """Returns which output of a product comes where, int64 `[heads * head_dim]`, so that pairs are halves apart.
+    """Returns the order of a product's outputs, int64 `[heads * head_dim]`, that puts pairs half a head apart.
 
-    Of each head's outputs, `rotated` from `begin` on are pairs of neighbours in the checkpoint: a pair (2 i, 2 i + 1)
-    goes to (i, i + rotated / 2), for queries and keys alike, so that their scores stay.
+    In each head, the `rotated` outputs from `begin` on are neighbouring pairs in the checkpoint: pair (2 i, 2 i + 1)
+    moves to (i, i + rotated / 2), in queries and keys alike, so that scores stay the same.
     """
     order = torch.arange(heads * head_dim).view(heads, head_dim)
     part = order[:, begin : begin + rotated]
@@ -86,7 +86,7 @@ def _llama3(rope: Rope, frequencies: Tensor) -> Tensor:
 
 def _yarn(rope: Rope, powers: Tensor) -> Tensor:
     def dimension(rotations: float) -> float:
-        """Finds the pair that turns `rotations` times within the original length."""
+        """Returns the pair that turns `rotations` times within the original length."""
         return rope.dim * math.log(rope.original_max_len / (rotations * 2 * math.pi)) / (2 * math.log(rope.theta))
 
     low, high = dimension(rope.beta_fast), dimension(rope.beta_slow)
@@ -101,7 +101,7 @@ def _yarn(rope: Rope, powers: Tensor) -> Tensor:
 
 
 def yarn_magnitude(factor: float, mscale: float = 0.0, mscale_all_dim: float = 0.0) -> float:
-    """Computes yarn's attention factor where the checkpoint does not state it (section 3.4 of the paper)."""
+    """Returns yarn's default attention factor (section 3.4 of the paper)."""
 
     def scale(weight: float) -> float:
         return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
@@ -110,7 +110,7 @@ def yarn_magnitude(factor: float, mscale: float = 0.0, mscale_all_dim: float = 0
 
 
 def angle_table(rope: Rope, longest: int, device: torch.device) -> Tensor:
-    """Makes fp32 `[longest, rope.dim]`: for each position the cosines of the rope.dim / 2 pairs, then their sines."""
+    """Returns fp32 `[longest, rope.dim]`: for each position the cosines of the rope.dim / 2 pairs, then their sines."""
     positions = torch.arange(longest, dtype=torch.float32, device=device)
     radians = positions[:, None] * inverse_frequencies(rope).to(device)
     return torch.cat((radians.cos(), radians.sin()), 1) * rope.magnitude
@@ -132,9 +132,9 @@ class Rotary:
 
 
 def rotate_(heads: Tensor, cos: Tensor, sin: Tensor) -> None:
-    """Rotates the first numbers of `heads` `[tokens, heads, head_dim]` in place, as many as the angles have.
+    """Rotates the first values of `heads` `[tokens, heads, head_dim]` in place, as many as the angles have.
 
-    The sine's sign makes a roll do for rotate-half.
+    The signs are in the sine, so a roll replaces rotate-half.
     """
     rotated = heads[..., : cos.shape[-1]]
     turned = torch.roll(rotated, rotated.shape[-1] // 2, -1)

@@ -1,4 +1,4 @@
-"""Reads a checkpoint's tensors by name, from one or many safetensors files, and makes a digest of them."""
+"""Reads a checkpoint's tensors by name from safetensors files, and computes a digest of them."""
 
 import errno
 import hashlib
@@ -22,23 +22,22 @@ from infra.sizes import format_bytes
 
 FLOAT_DTYPES = {"F32", "BF16", "F16"}
 PACKED_DTYPE = "U8"
-"""Bytes of two numbers each, and of what scales these."""
+"""Data type of MXFP4 blocks and their scales."""
 DIGEST_RUNS = 32
-"""Runs of bytes per tensor that enter the digest."""
+"""Sampled runs of each tensor in the digest."""
 DIGEST_RUN_VALUES = 1024
-"""Values per run."""
 
 
 class Checkpoint:
-    """Maps the safetensors files of a model directory into memory; nothing is read before it is asked for."""
+    """The tensors of a model directory, mapped into memory and read on demand."""
 
     def __init__(
         self, directory: Path, format: WeightFormat | None = None, files: Mapping[str, Any] | None = None
     ) -> None:
-        """Opens the files, whose linear layers are in a `format`; None: numbers.
+        """Opens the safetensors files; `format` None means floats.
 
-        `files` has what gives each tensor, as safetensors' own files do, where these are no safetensors. Raises
-        `ModelError` when files are missing, truncated or not safetensors.
+        `files` replaces them: objects with the methods of a safetensors file, by tensor name. Raises `ModelError` if
+        files are missing, truncated or not safetensors.
         """
         self._name = directory.name
         self._format = format or Plain()
@@ -55,7 +54,7 @@ class Checkpoint:
         self._unused = set(self._files)
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Returns a tensor in the file's own format. Raises `ModelError` if it is missing or of another shape."""
+        """Returns a tensor in the file's float format. Raises `ModelError` if it is missing or has another shape."""
         if name in self._files and self.kind(name) in self._format.packs:
             return self._format.numbers(self, name, shape)
         self._view(name, shape)
@@ -64,16 +63,16 @@ class Checkpoint:
         return tensor
 
     def weight(self, name: str, shape: tuple[int, int]) -> Weight:
-        """Returns the weight `[out, in]` of the linear layer `name`, as the checkpoint's format has it.
+        """Returns the weight `[out, in]` of the linear layer `name`, by the checkpoint's format.
 
-        Raises `ModelError` if a tensor of it is missing or of another shape.
+        Raises `ModelError` if one of its tensors is missing or has another shape.
         """
         return self._format.weight(self, name, shape)
 
     def packed(self, name: str, shape: tuple[int, ...], kind: str) -> Tensor:
-        """Returns a tensor stored as `kind`, such as I32, for who can unpack it.
+        """Returns the raw tensor, which must be stored as `kind`, such as I32.
 
-        Raises `ModelError` if it is missing, of another shape or of another kind.
+        Raises `ModelError` if it is missing, or has another shape or kind.
         """
         self._view(name, shape, {kind})
         with _clear_errors(self._name):
@@ -81,21 +80,20 @@ class Checkpoint:
         return tensor
 
     def holds(self, name: str) -> bool:
-        """Tells whether there is such a tensor."""
         return name in self._files
 
     def kind(self, name: str) -> str:
-        """Returns what numbers a tensor is stored as, such as BF16. Raises `ModelError` if it is missing."""
+        """Returns the stored data type, such as BF16. Raises `ModelError` if the tensor is missing."""
         with _clear_errors(self._name):
             return str(self._slice(name).get_dtype())
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Returns the shape that a tensor is stored in. Raises `ModelError` if it is missing."""
+        """Returns the stored shape. Raises `ModelError` if the tensor is missing."""
         with _clear_errors(self._name):
             return tuple(self._slice(name).get_shape())
 
     def part(self, name: str, shape: tuple[int, ...], index: int, *, packed: bool = False) -> Tensor:
-        """Returns `tensor(name, shape)[index]`, and reads no more of the file than that. Who asks may unpack bytes."""
+        """Returns `tensor(name, shape)[index]` without reading the rest; `packed` allows uint8 tensors."""
         view = self._view(name, shape, {PACKED_DTYPE} if packed else FLOAT_DTYPES)
         with _clear_errors(self._name):
             tensor: Tensor = view[index]
@@ -118,7 +116,7 @@ class Checkpoint:
         return self._files[name].get_slice(name)
 
     def parameters(self) -> Counter[Form | None]:
-        """Counts the weights in all tensors by the form that they are read in; None: numbers."""
+        """Counts the weights of all tensors by quantization format; None: floats."""
         found: Counter[Form | None] = Counter()
         for name in self._files:
             form, weights = self._format.stands_for(name, self.kind(name))
@@ -126,10 +124,10 @@ class Checkpoint:
         return found
 
     def refuse_unused(self, endings: tuple[str, ...] = (), beginnings: tuple[str, ...] = ()) -> None:
-        """Raises `ModelError` if a tensor was never asked for: the config would leave out a part of the model.
+        """Raises `ModelError` if a tensor was never read: the config would leave out a part of the model.
 
-        Names with these endings may stay, such as buffers that old checkpoints carry along, and with these beginnings;
-        and what the format knows to change nothing.
+        Ignores names with these suffixes (such as buffers in old checkpoints) or prefixes, and tensors that the format
+        knows to be irrelevant.
         """
         there = sorted(name for name in self._unused if not name.endswith(endings) and not name.startswith(beginnings))
         left = [name for name in there if not self._format.may_stay(self, name)]
@@ -156,7 +154,7 @@ class Checkpoint:
 
 
 def _starts(count: int) -> list[int]:
-    """Returns where the sampled runs begin: evenly spread, from the first to the last; all values of a small tensor."""
+    """Returns the beginnings of the sampled runs, evenly spread; a small tensor is sampled completely."""
     if count <= DIGEST_RUNS * DIGEST_RUN_VALUES:
         return list(range(0, count, DIGEST_RUN_VALUES))
     return [index * (count - DIGEST_RUN_VALUES) // (DIGEST_RUNS - 1) for index in range(DIGEST_RUNS)]
@@ -164,7 +162,7 @@ def _starts(count: int) -> list[int]:
 
 @contextmanager
 def _clear_errors(source: Path | str) -> Iterator[None]:
-    """Turns safetensors' own errors into one sentence. Raises `ModelError`."""
+    """Turns safetensors' errors into a `ModelError` of one sentence."""
     try:
         yield
     except (SafetensorError, OSError) as error:
@@ -174,7 +172,7 @@ def _clear_errors(source: Path | str) -> Iterator[None]:
 
 @contextmanager
 def _mapping(path: Path) -> Iterator[None]:
-    """Tells in a sentence that the kernel refused to map a file, for safetensors or PyTorch. Raises `ModelError`."""
+    """Turns a failed mmap in safetensors or PyTorch into a `ModelError` of one sentence."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:

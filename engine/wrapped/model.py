@@ -30,7 +30,6 @@ class WrappedModel(Generic[Step]):
         self._head = _head_of(own)
 
     def weights_bytes(self) -> int:
-        """See `Model`."""
         packed = [module.linear for module in self._own.modules() if isinstance(module, BackendLinear)]
         tensors = [*self._own.parameters(), *self._own.buffers(), *(each for one in packed for each in one.held())]
         return sum({id(each): each.numel() * each.element_size() for each in tensors}.values())
@@ -49,7 +48,6 @@ class WrappedModel(Generic[Step]):
         return hidden if len(batch.logit_rows) == len(hidden) else hidden[batch.logit_rows]
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """See `Model`."""
         logits: Tensor = self._head(inputs_embeds=hidden.unsqueeze(0), use_cache=False).logits[0]
         return logits
 

@@ -1,6 +1,6 @@
-"""Describes DeepSeek V2, V2-Lite, V3 and R1, and models of their shape, such as Kimi K2.
+"""DeepSeek V2, V2-Lite, V3, R1 and models of the same architecture, such as Kimi K2.
 
-They have latent attention, and experts in all layers but the first.
+Latent attention; a mixture of experts in all layers but the first ones.
 """
 
 import math
@@ -13,7 +13,7 @@ from engine.model.families.reading import activation_of, checked, dense_mlp, rop
 
 
 def read_2(config: Any, name: str) -> ConfigFields:
-    """See `ModelFamily.read`. Where experts are in groups, a group is as good as its best expert."""
+    """Reads V2, where the score of a group of experts is its best expert's."""
     method = config.topk_method
     if method not in ("greedy", "group_limited_greedy"):
         raise ModelError(f"{name}: topk_method {method} is not supported; supported: greedy, group_limited_greedy")
@@ -27,7 +27,7 @@ def read_2(config: Any, name: str) -> ConfigFields:
 
 
 def read_3(config: Any, name: str) -> ConfigFields:
-    """See `ModelFamily.read`. Scores are independent; where experts are chosen, a correction is added to them."""
+    """Reads V3, with sigmoid scores and a correction that is added only to choose experts."""
     for key, known in (("scoring_func", "sigmoid"), ("topk_method", "noaux_tc"), ("moe_layer_freq", 1)):
         given = getattr(config, key, known)
         if given != known:
@@ -44,13 +44,13 @@ def read_3(config: Any, name: str) -> ConfigFields:
     left_out = int(config.num_nextn_predict_layers or 0)
     fields = _fields(config, name, experts, interleaved=bool(config.rope_interleave))
     is_dense = int(config.first_k_dense_replace) > int(config.num_hidden_layers)
-    mlp = dense_mlp(config, name) if is_dense else experts  # checked by whoever uses them
+    mlp = dense_mlp(config, name) if is_dense else experts  # checked where it is used
     next_layer = LayerConfig(_attention(config, name, bool(config.rope_interleave)), mlp) if left_out else None
     return fields | {"left_out": left_out, "next_layer": next_layer}
 
 
 def _experts(config: Any, name: str) -> dict[str, Any]:
-    """Reads what both versions say of experts in the same words."""
+    """Returns the fields that both versions have in common."""
     return {
         "experts": int(config.n_routed_experts or 0),
         "used": int(config.num_experts_per_tok or 0),

@@ -1,4 +1,4 @@
-"""Describes EXAONE 4: norms behind attention and MLP; beside layers with a window, those without rotate nothing."""
+"""EXAONE 4: norms after attention and MLP; if some layers have a window, the full-attention layers have no rotation."""
 
 from typing import Any
 
@@ -9,7 +9,6 @@ from engine.model.families.reading import dense_mlp, head_attention, rope_of, wi
 
 
 def read(config: Any, name: str) -> ConfigFields:
-    """See `ModelFamily.read`."""
     rope, mlp = rope_of(config, name), dense_mlp(config, name)
     mixed = config.sliding_window is not None
     attentions = (

@@ -1,4 +1,4 @@
-"""Says where a checkpoint keeps the tensors of an expert; a family with a layout of its own has a reader of its own."""
+"""Where a checkpoint stores the tensors of an expert; a family with an unusual layout has a reader of its own."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from engine.model.quantized import Weight
 
 
 class CheckpointTensors(Protocol):
-    """Gives a checkpoint's tensors by name. Raises `ModelError` for one that is missing or of another shape."""
+    """A checkpoint's tensors by name. Raises `ModelError` if a tensor is missing or has another shape."""
 
     def holds(self, name: str) -> bool:
-        """Tells whether there is such a tensor."""
+        """Returns whether the tensor exists."""
         ...
 
     def weight(self, name: str, shape: tuple[int, int]) -> Weight:
@@ -26,30 +26,30 @@ class CheckpointTensors(Protocol):
         ...
 
     def part(self, name: str, shape: tuple[int, ...], index: int, *, packed: bool = False) -> Tensor:
-        """Returns `tensor(name, shape)[index]`, and reads no more of the file than that. Who asks may unpack bytes."""
+        """Returns `tensor(name, shape)[index]` without reading the rest; `packed` allows uint8 tensors."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertTensors:
-    """Holds one expert's products, whose weights are `[out, in]`."""
+    """One expert's weights, `[out, in]` each."""
 
-    gate_up: tuple[Weight, ...]  # [2 x intermediate, hidden], perhaps in several tensors, one below the other
+    gate_up: tuple[Weight, ...]  # [2 x intermediate, hidden], in one or two tensors, stacked by outputs
     down: Weight  # [hidden, intermediate]
     gate_up_bias: Tensor | None = None  # [2 x intermediate]
     down_bias: Tensor | None = None  # [hidden]
 
 
 ReadExpert = Callable[[CheckpointTensors, str, ExpertsMLP, int, int], ExpertTensors]
-"""Reads one expert: takes the checkpoint, the layer's prefix, the MLP, the model's hidden size and the expert's number.
+"""Reads one expert, given the checkpoint, the layer's prefix, the MLP, the hidden size and the expert's index.
 
-It is called for one expert after the other, so that no more than one is in memory in the checkpoint's layout.
+Experts are read one by one, so that only one is in memory in the checkpoint's layout.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class NamedExperts:
-    """Reads experts without biases, each of which has three tensors of its own, as most families have them."""
+    """Reads experts with three tensors each and no biases, the layout of most families."""
 
     gate: str = "mlp.experts.{}.gate_proj"
     up: str = "mlp.experts.{}.up_proj"
@@ -58,7 +58,6 @@ class NamedExperts:
     def __call__(
         self, tensors: CheckpointTensors, prefix: str, mlp: ExpertsMLP, hidden: int, expert: int
     ) -> ExpertTensors:
-        """See `ReadExpert`."""
         gate, up, down = (f"{prefix}.{name.format(expert)}" for name in (self.gate, self.up, self.down))
         shape = (mlp.intermediate, hidden)
         return ExpertTensors(

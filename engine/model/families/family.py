@@ -1,4 +1,4 @@
-"""Says what a family of models is: which architectures, what their configs mean, and how their tensors are called."""
+"""A family of models: its architectures, how their configs are read, and the names of their tensors."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,9 +11,9 @@ from engine.model.spellings import BESIDE_TEXT
 
 
 class LayerNames(Struct, frozen=True, kw_only=True):
-    """Names the tensors of one layer in a checkpoint, behind the layer's own prefix.
+    """Names of one layer's tensors in a checkpoint, after the layer's prefix.
 
-    Several names of one product are separate in the checkpoint; a single one has them all, one below the other.
+    A tuple of several names means separate tensors; a tuple of one name is a tensor that has them stacked by outputs.
     """
 
     query_key_value: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
@@ -21,7 +21,7 @@ class LayerNames(Struct, frozen=True, kw_only=True):
     key_norm: str = "self_attn.k_norm"
     attention_output: str = "self_attn.o_proj"
     sinks: str = "self_attn.sinks"
-    query: str = "self_attn.q_proj"  # of latent attention without a query's latent vector
+    query: str = "self_attn.q_proj"  # latent attention whose queries have no latent vector
     query_down: str = "self_attn.q_a_proj"
     query_down_norm: str = "self_attn.q_a_layernorm"
     query_up: str = "self_attn.q_b_proj"
@@ -30,12 +30,12 @@ class LayerNames(Struct, frozen=True, kw_only=True):
     latent_up: str = "self_attn.kv_b_proj"
     gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
     down: str = "mlp.down_proj"
-    attention_norm: str | None = "input_layernorm"  # before attention; None: there is none
-    attention_post_norm: str | None = None  # of what attention adds
+    attention_norm: str | None = "input_layernorm"  # before attention
+    attention_post_norm: str | None = None  # after attention, before the residual addition
     mlp_norm: str | None = "post_attention_layernorm"
     mlp_post_norm: str | None = None
     router: str = "mlp.gate"
-    correction: str = "mlp.gate.e_score_correction_bias"  # the whole name
+    correction: str = "mlp.gate.e_score_correction_bias"  # full name, without a suffix
     shared_gate_up: tuple[str, ...] = ("mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj")
     shared_down: str = "mlp.shared_expert.down_proj"
     shared_gate: str = "mlp.shared_expert_gate"
@@ -44,14 +44,14 @@ class LayerNames(Struct, frozen=True, kw_only=True):
 
 
 class ModelNames(Struct, frozen=True, kw_only=True):
-    """Names a model's tensors in a checkpoint, without `.weight`."""
+    """Names of a model's tensors in a checkpoint, without `.weight`."""
 
     embedding: str = "model.embed_tokens"
-    layer: str = "model.layers.{}"  # prefix of the tensors of the layer with this number
+    layer: str = "model.layers.{}"  # prefix of a layer's tensors
     norm: str = "model.norm"
     head: str = "lm_head"
     of_layer: LayerNames = LayerNames()
-    ignored: tuple[str, ...] = ()  # beginnings of names of what is no part of the language model
+    ignored: tuple[str, ...] = ()  # prefixes of tensors outside of the language model
 
     def in_layer(self, index: int) -> LayerNames:
         """Returns the names of the tensors of one layer, with their prefix."""
@@ -66,20 +66,20 @@ class ModelNames(Struct, frozen=True, kw_only=True):
         return LayerNames(**names | {"prefix": prefix})
 
     def beside_images(self) -> "ModelNames":
-        """Returns the names that these tensors have in a model that sees images too, of which only text is served."""
+        """Returns the names in a model that also reads images, of which only the language model is served."""
         named = {field: f"language_model.{getattr(self, field)}" for field in ("embedding", "layer", "norm", "head")}
         return structs.replace(self, **named, ignored=BESIDE_TEXT)
 
 
 ConfigFields = dict[str, Any]
-"""Fields of a `ModelConfig` in which a family differs from what `engine.model.read_config` reads of any."""
+"""Fields of a `ModelConfig` that the family decides; `engine.model.read_config` reads the others."""
 
 
 @dataclass(frozen=True)
 class ModelFamily:
-    """Holds what `engine.model.families.registry` needs to know of a family."""
+    """One entry of `engine.model.families.registry`."""
 
     architectures: tuple[str, ...]  # as transformers calls them
     read: Callable[[Any, str], ConfigFields]
-    """Reads transformers' config of a model of this name. Raises `ModelError` for what is not supported."""
+    """Reads transformers' config of the model with this name. Raises `ModelError` for unsupported values."""
     names: ModelNames = field(default_factory=ModelNames)

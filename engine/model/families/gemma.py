@@ -1,7 +1,7 @@
-"""Describes Gemma 1 to 3: embeddings scaled by the hidden size's root, norms that begin at 1, GELU gates.
+"""Gemma 1 to 3: embeddings scaled by the root of the hidden size, norm weights stored minus 1, GELU gates.
 
-Gemma 2 has norms behind attention and MLP too, soft caps, and a window in every other layer. Gemma 3 norms heads in
-place of soft caps, and its windowed layers have a rotation of their own (https://arxiv.org/abs/2503.19786).
+Gemma 2 adds norms after attention and MLP, soft caps, and a window in every other layer. Gemma 3 normalizes queries and
+keys in place of soft caps, and its windowed layers have another rotation (https://arxiv.org/abs/2503.19786).
 """
 
 from typing import Any, Literal
@@ -16,24 +16,21 @@ SANDWICH_NORM_NAMES = LayerNames(
     mlp_norm="pre_feedforward_layernorm",
     mlp_post_norm="post_feedforward_layernorm",
 )
-"""Names of layers with a norm before and behind each of their parts."""
+"""Layers with a norm before and after both attention and MLP."""
 
 
 def read_1(config: Any, name: str) -> ConfigFields:
-    """See `ModelFamily.read`."""
     layers, scale = int(config.num_hidden_layers), float(config.head_dim) ** -0.5
     return _fields(config, name, ("full_attention",) * layers, (0,) * layers, scale)
 
 
 def read_2(config: Any, name: str) -> ConfigFields:
-    """See `ModelFamily.read`."""
     scale, softcap = float(config.query_pre_attn_scalar) ** -0.5, float(config.attn_logit_softcapping or 0)
     found = _fields(config, name, kinds_of(config, name), windows_of(config, name), scale, softcap=softcap)
     return found | {"logits_softcap": float(config.final_logit_softcapping or 0)}
 
 
 def read_3(config: Any, name: str) -> ConfigFields:
-    """See `ModelFamily.read`."""
     if config.attn_logit_softcapping:
         raise ModelError(f"{name}: attn_logit_softcapping {config.attn_logit_softcapping} is no part of Gemma 3")
     scale = float(config.query_pre_attn_scalar) ** -0.5

@@ -1,6 +1,6 @@
-"""Describes GLM-4, of both names: half of a head is rotated, in pairs of neighbours; gate and up are one product.
+"""GLM-4, under both class names: half of each head is rotated, in neighbouring pairs; gate and up are one tensor.
 
-`Glm4ForCausalLM` (GLM-4-0414) has norms behind attention and MLP too.
+`Glm4ForCausalLM` (GLM-4-0414) also has norms after attention and MLP.
 """
 
 from typing import Any
@@ -11,7 +11,6 @@ from engine.model.families.reading import dense_mlp, head_attention, rope_of
 
 
 def read(config: Any, name: str) -> ConfigFields:
-    """See `ModelFamily.read`."""
     rope = rope_of(config, name, partial=True, interleaved=True)
     attention = head_attention(config, name, rope, bias=bool(config.attention_bias))
     mlp = dense_mlp(config, name)

@@ -1,7 +1,7 @@
-"""Describes gpt-oss: attention with sinks, a window in every other layer, experts whose gates are clamped.
+"""gpt-oss: attention with sinks, a window in every other layer, experts with clamped gates.
 
-OpenAI 2025 (https://arxiv.org/abs/2508.10925). A checkpoint has an expert's gate and up in turns, and all experts of a
-layer in one tensor: as MXFP4 (OpenAI's own), or in a float format and transposed (what was trained further).
+OpenAI 2025 (https://arxiv.org/abs/2508.10925). One tensor has all experts of a layer, with rows of gate and up
+alternating: MXFP4 in OpenAI's checkpoints, floats and transposed in fine-tuned ones.
 """
 
 from typing import Any
@@ -17,11 +17,10 @@ from engine.model.families.reading import checked, head_attention, rope_of, wind
 from engine.model.quantized import Weight, rows
 
 ALPHA, LIMIT = 1.702, 7.0
-"""The activation's constants, as `clamped_swiglu` has them."""
+"""Constants of the activation `clamped_swiglu`."""
 
 
 def read(config: Any, name: str) -> ConfigFields:
-    """See `ModelFamily.read`."""
     if (config.hidden_act, config.swiglu_alpha, config.swiglu_limit) != ("silu", ALPHA, LIMIT):
         given = (
             f"hidden_act {config.hidden_act}, swiglu_alpha {config.swiglu_alpha}, swiglu_limit {config.swiglu_limit}"
@@ -45,7 +44,6 @@ def read(config: Any, name: str) -> ConfigFields:
 
 
 def read_expert(tensors: CheckpointTensors, prefix: str, mlp: ExpertsMLP, hidden: int, expert: int) -> ExpertTensors:
-    """See `ReadExpert`."""
     width = 2 * mlp.intermediate
 
     def part(name: str, *shape: int, packed: bool = False) -> Tensor:

@@ -1,4 +1,4 @@
-"""Describes Granite: Llama whose embeddings, scores, residual additions and logits have factors of their own."""
+"""Granite: Llama with factors for embeddings, attention scores, residual additions and logits."""
 
 from typing import Any
 
@@ -8,7 +8,6 @@ from engine.model.families.reading import dense_mlp, head_attention, rope_of
 
 
 def read(config: Any, name: str) -> ConfigFields:
-    """See `ModelFamily.read`."""
     bias = bool(config.attention_bias)
     attention = head_attention(
         config, name, rope_of(config, name), scale=float(config.attention_multiplier), bias=bias, output_bias=bias

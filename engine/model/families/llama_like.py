@@ -1,4 +1,4 @@
-"""Describes what is Llama but for biases (Seed-OSS), windows (CWM) or pairs of neighbours (ERNIE 4.5, Helium)."""
+"""Llama with other biases (Seed-OSS), windows (CWM) or rotation of neighbouring pairs (ERNIE 4.5, Helium)."""
 
 from typing import Any
 
@@ -8,7 +8,6 @@ from engine.model.families.reading import dense_mlp, head_attention, rope_of, wi
 
 
 def read_seed_oss(config: Any, name: str) -> ConfigFields:
-    """See `ModelFamily.read`."""
     attention = head_attention(
         config,
         name,
@@ -21,21 +20,18 @@ def read_seed_oss(config: Any, name: str) -> ConfigFields:
 
 
 def read_cwm(config: Any, name: str) -> ConfigFields:
-    """See `ModelFamily.read`."""
     rope, mlp = rope_of(config, name), dense_mlp(config, name, bool(config.mlp_bias))
     attentions = (head_attention(config, name, rope, window=window) for window in windows_of(config, name))
     return {"layers": tuple(LayerConfig(attention, mlp) for attention in attentions)}
 
 
 def read_ernie(config: Any, name: str) -> ConfigFields:
-    """See `ModelFamily.read`."""
     rope, bias = rope_of(config, name, interleaved=True), bool(config.use_bias)
     attention = head_attention(config, name, rope, bias=bias, output_bias=bias)
     return {"layers": (LayerConfig(attention, dense_mlp(config, name, bias)),) * int(config.num_hidden_layers)}
 
 
 def read_helium(config: Any, name: str) -> ConfigFields:
-    """See `ModelFamily.read`."""
     rope = rope_of(config, name, interleaved=True)
     attention = head_attention(config, name, rope, bias=bool(config.attention_bias))
     mlp = dense_mlp(config, name, bool(config.mlp_bias))

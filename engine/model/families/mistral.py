@@ -1,4 +1,4 @@
-"""Describes Mistral and Ministral: a window in all layers, in some, or in none."""
+"""Mistral and Ministral: a window in all, some or no layers."""
 
 from typing import Any
 
@@ -9,21 +9,18 @@ from engine.model.families.reading import dense_mlp, head_attention, rope_of, wi
 
 
 def read(config: Any, name: str) -> ConfigFields:
-    """See `ModelFamily.read`."""
     window = int(config.sliding_window or 0)
     attention = head_attention(config, name, rope_of(config, name), window=window)
     return {"layers": (LayerConfig(attention, dense_mlp(config, name)),) * int(config.num_hidden_layers)}
 
 
 def read_ministral(config: Any, name: str) -> ConfigFields:
-    """See `ModelFamily.read`."""
     rope, mlp = rope_of(config, name), dense_mlp(config, name)
     attentions = (head_attention(config, name, rope, window=window) for window in windows_of(config, name))
     return {"layers": tuple(LayerConfig(attention, mlp) for attention in attentions)}
 
 
 def read_3(config: Any, name: str) -> ConfigFields:
-    """See `ModelFamily.read`."""
     if config.model_type != "mistral":
         raise ModelError(f"{name}: a language model of type {config.model_type} is not supported; supported: mistral")
     return read(config, name)

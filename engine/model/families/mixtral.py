@@ -1,4 +1,4 @@
-"""Describes Mixtral: Mistral with a mixture of experts in every layer."""
+"""Mixtral: Mistral with a mixture of experts in every layer."""
 
 from typing import Any
 
@@ -9,7 +9,6 @@ from engine.model.families.reading import activation_of, checked, head_attention
 
 
 def read(config: Any, name: str) -> ConfigFields:
-    """See `ModelFamily.read`."""
     attention = head_attention(config, name, rope_of(config, name), window=int(config.sliding_window or 0))
     mlp = ExpertsMLP(
         experts=int(config.num_local_experts),

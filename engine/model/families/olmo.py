@@ -1,7 +1,7 @@
-"""Describes OLMo 2 and 3, which have norms behind attention and MLP instead of before them, and OLMoE.
+"""OLMo 2 and 3, with norms after attention and MLP instead of before, and OLMoE.
 
-All norm queries and keys as a whole (https://arxiv.org/abs/2501.00656). OLMo 3 has a window in most layers, whose
-rotation is not stretched. OLMoE (https://arxiv.org/abs/2409.02060) is a mixture of experts.
+All normalize queries and keys across all heads (https://arxiv.org/abs/2501.00656). OLMo 3 has a window in most layers,
+whose rotation is not scaled. OLMoE (https://arxiv.org/abs/2409.02060) is a mixture of experts.
 """
 
 from typing import Any
@@ -28,13 +28,11 @@ POST_NORM_NAMES = LayerNames(
 
 
 def read_2(config: Any, name: str) -> ConfigFields:
-    """See `ModelFamily.read`."""
     layers = int(config.num_hidden_layers)
     return _fields(config, name, ("full_attention",) * layers, (0,) * layers)
 
 
 def read_3(config: Any, name: str) -> ConfigFields:
-    """See `ModelFamily.read`."""
     return _fields(config, name, kinds_of(config, name), windows_of(config, name))
 
 
@@ -51,7 +49,6 @@ def _fields(config: Any, name: str, kinds: tuple[str, ...], windows: tuple[int, 
 
 
 def read_moe(config: Any, name: str) -> ConfigFields:
-    """See `ModelFamily.read`."""
     if config.clip_qkv is not None:
         raise OptionError(f"{name}: clip_qkv {config.clip_qkv} is not supported; supported: null")
     bias = bool(config.attention_bias)

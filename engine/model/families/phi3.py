@@ -1,4 +1,4 @@
-"""Describes Phi-3 and Phi-4: fused products, LongRoPE, and a rotation that takes only a part of a head."""
+"""Phi-3 and Phi-4: fused tensors, LongRoPE, rotation of a part of each head."""
 
 from typing import Any
 
@@ -10,7 +10,6 @@ FUSED_NAMES = LayerNames(query_key_value=("self_attn.qkv_proj",), gate_up=("mlp.
 
 
 def read(config: Any, name: str) -> ConfigFields:
-    """See `ModelFamily.read`."""
     window = int(config.sliding_window or 0)
     attention = head_attention(config, name, rope_of(config, name, partial=True), window=window)
     mlp = dense_mlp(config, name)

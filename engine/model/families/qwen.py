@@ -1,4 +1,4 @@
-"""Describes Qwen 2 and 3: some layers have a window; Qwen 3 norms each head of queries and keys."""
+"""Qwen 2 and 3: some layers have a window; Qwen 3 normalizes each head of queries and keys."""
 
 from typing import Any, Literal
 
@@ -20,12 +20,10 @@ def _read(
 
 
 def read_2(config: Any, name: str) -> ConfigFields:
-    """See `ModelFamily.read`."""
     return _read(config, name, bias=True)
 
 
 def read_3(config: Any, name: str) -> ConfigFields:
-    """See `ModelFamily.read`."""
     bias = bool(config.attention_bias)
     return _read(config, name, bias=bias, output_bias=bias, norm="head")
 

@@ -1,4 +1,4 @@
-"""Describes Qwen 2 and 3 with mixtures of experts: some layers may be dense; Qwen 2 has an expert that all share."""
+"""Qwen 2 and 3 with a mixture of experts: some layers may be dense; Qwen 2 has a shared expert."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,7 +11,6 @@ from engine.model.families.reading import activation_of, checked, dense_mlp, hea
 
 
 def read_2(config: Any, name: str) -> ConfigFields:
-    """See `ModelFamily.read`."""
     rope, bias = rope_of(config, name), bool(config.qkv_bias)
     experts = structs.replace(
         _experts(config, name), shared=int(config.shared_expert_intermediate_size), shared_gate=True
@@ -21,7 +20,6 @@ def read_2(config: Any, name: str) -> ConfigFields:
 
 
 def read_3(config: Any, name: str) -> ConfigFields:
-    """See `ModelFamily.read`."""
     bias, window = bool(config.attention_bias), int(config.sliding_window or 0)
     attention = head_attention(
         config, name, rope_of(config, name), window=window, bias=bias, output_bias=bias, norm="head"
@@ -47,7 +45,7 @@ def _fields(config: Any, name: str, attentions: Iterable[HeadAttention], experts
 
 
 def sparse_layers(config: Any) -> list[bool]:
-    """Tells of each layer whether it has experts."""
+    """Returns for each layer whether it has experts."""
     step, dense = int(config.decoder_sparse_step), set(config.mlp_only_layers)
     layers = range(int(config.num_hidden_layers))
     return [int(config.num_experts) > 0 and (layer + 1) % step == 0 and layer not in dense for layer in layers]

@@ -1,4 +1,4 @@
-"""Turns what transformers reads of a config into parts of ours: what most families say in the same words."""
+"""Reads the config fields that most families share."""
 
 import math
 from collections.abc import Mapping
@@ -26,9 +26,9 @@ def head_attention(
     norm: Literal["none", "head", "all"] = "none",
     sinks: bool = False,
 ) -> HeadAttention:
-    """Describes one layer's attention by the heads that the config counts; without a `scale` it is head_dim ** -0.5.
+    """Returns one layer's attention; `scale` 0 means head_dim ** -0.5.
 
-    Raises `ModelError` where heads and KV heads do not fit together.
+    Raises `ModelError` if the numbers of heads and KV heads do not fit together.
     """
     heads = int(config.num_attention_heads)
     kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
@@ -51,18 +51,18 @@ def head_attention(
 
 
 def head_dim_of(config: Any) -> int:
-    """Returns the numbers of a head: what the config says, or the hidden size divided among the heads."""
+    """Returns the config's `head_dim`, or the hidden size divided by the heads."""
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
 def activation_of(config: Any, name: str) -> Activation:
-    """Reads the MLP's activation. Raises `OptionError` for one that there is not."""
+    """Raises `OptionError` for an unsupported activation."""
     given = getattr(config, "hidden_activation", None) or config.hidden_act
     return word_of(given, ACTIVATION_BY_NAME, "activation", name)
 
 
 def checked(mlp: ExpertsMLP, name: str) -> ExpertsMLP:
-    """Returns the description of experts. Raises `ModelError` where its numbers contradict each other."""
+    """Returns `mlp`. Raises `ModelError` if its numbers contradict each other."""
     if mlp.groups < 1 or mlp.experts % mlp.groups:
         raise ModelError(f"{name}: {mlp.experts} experts cannot be divided among {mlp.groups} groups")
     if not 1 <= mlp.groups_used <= mlp.groups:
@@ -76,19 +76,18 @@ def checked(mlp: ExpertsMLP, name: str) -> ExpertsMLP:
 
 
 def word_of(given: Any, known: Mapping[str, Word], what: str, name: str) -> Word:
-    """Translates a config's word. Raises `OptionError` for one that is not `known`."""
+    """Looks up a config value in `known`. Raises `OptionError` for an unknown one."""
     if given not in known:
         raise OptionError(f"{name}: {what} {given} is not supported; supported: {', '.join(known)}")
     return known[given]
 
 
 def dense_mlp(config: Any, name: str, bias: bool = False) -> DenseMLP:
-    """Describes the MLP of every layer. Raises `OptionError` for an activation that there is not."""
     return DenseMLP(intermediate=int(config.intermediate_size), activation=activation_of(config, name), bias=bias)
 
 
 def kinds_of(config: Any, name: str) -> tuple[str, ...]:
-    """Reads `layer_types`. Raises `ModelError` for a kind that there is not, and for too many or too few."""
+    """Returns `layer_types`. Raises `ModelError` for unknown kinds or a wrong number of entries."""
     layers, kinds = int(config.num_hidden_layers), tuple(config.layer_types)
     unknown = sorted(set(kinds) - {"full_attention", "sliding_attention"})
     if unknown or len(kinds) != layers:
@@ -97,7 +96,7 @@ def kinds_of(config: Any, name: str) -> tuple[str, ...]:
 
 
 def windows_of(config: Any, name: str) -> tuple[int, ...]:
-    """Reads the window of each layer from `layer_types`. Raises `ModelError` where they contradict the rest."""
+    """Returns each layer's window, 0 for full attention. Raises `ModelError` for contradictions."""
     kinds, window = kinds_of(config, name), int(getattr(config, "sliding_window", None) or 0)
     if "sliding_attention" in kinds and not window:
         raise ModelError(f"{name}: layer_types names sliding_attention, but there is no sliding_window")
@@ -107,11 +106,10 @@ def windows_of(config: Any, name: str) -> tuple[int, ...]:
 def rope_of(
     config: Any, name: str, kind: str = "", *, dim: int = 0, partial: bool = False, interleaved: bool = False
 ) -> Rope:
-    """Reads the rotation of all layers, or of those of one `kind` of `layer_types` where each kind has its own.
+    """Returns the rotation of all layers, or of the layers of one `kind` in `layer_types` if each kind has its own.
 
-    `dim` numbers are rotated; 0: those of a head, or, if the family is one of `partial` rotations, the part of them
-    that the config says. Raises `OptionError` for a type that there is not, `ModelError` for other parameters that are
-    missing, or not supported.
+    `dim` values of a head are rotated; 0 means the whole head, or with `partial` the share that the config says. Raises
+    `OptionError` for an unsupported type, `ModelError` for missing or unsupported parameters.
     """
     given = dict(config.rope_parameters or {})
     if kind in given:

@@ -1,4 +1,4 @@
-"""Lists the families that the one transformer of this package serves."""
+"""The model families that `engine.model.transformer` serves."""
 
 from engine.model.config import ModelConfig
 from engine.model.families import (
@@ -56,10 +56,9 @@ SUPPORTED_ARCHITECTURES = tuple(architecture for family in MODEL_FAMILIES for ar
 
 
 def family_of(architecture: str) -> ModelFamily:
-    """Returns the family of an architecture that is one of `SUPPORTED_ARCHITECTURES`."""
+    """Returns the family of one of the `SUPPORTED_ARCHITECTURES`."""
     return next(family for family in MODEL_FAMILIES if architecture in family.architectures)
 
 
 def names_of(config: ModelConfig) -> ModelNames:
-    """Returns how the tensors of a model are called in its checkpoint."""
     return family_of(config.architecture).names

@@ -1,4 +1,4 @@
-"""Describes SmolLM3: every fourth layer rotates nothing."""
+"""SmolLM3: every fourth layer has no rotation."""
 
 from typing import Any
 
@@ -9,7 +9,6 @@ from engine.model.families.reading import dense_mlp, head_attention, rope_of, wi
 
 
 def read(config: Any, name: str) -> ConfigFields:
-    """See `ModelFamily.read`."""
     rotated, count = list(config.no_rope_layers), int(config.num_hidden_layers)  # 0 where a layer has no rope
     if len(rotated) != count:
         raise ModelError(f"{name}: no_rope_layers has {len(rotated)} entries for {count} layers")

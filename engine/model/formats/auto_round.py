@@ -1,7 +1,7 @@
-"""Reads AutoRound checkpoints, whose packing is GPTQ's or AWQ's and named in the config.
+"""Reads AutoRound checkpoints, whose config names GPTQ's or AWQ's packing.
 
-`auto_gptq` stores zero points less one, `auto_round` and `gptqmodel` as they are. `extra_config` says of single layers,
-or of those that match a pattern, what differs; what has 16 bits or more is numbers. See
+`auto_gptq` stores zero points minus one, `auto_round` and `gptqmodel` store them unchanged. `extra_config` overrides
+settings for layers, by name or pattern; layers with 16 bits or more are floats. See
 github.com/intel/auto-round, auto_round/export/export_to_autoround/export.py. Cheng et al. 2023
 (https://arxiv.org/abs/2309.05516).
 """
@@ -23,15 +23,13 @@ GPTQ_VERSION_BY_PACKING = {
     "auto_round": 2,
     "auto_round:gptqmodel": 2,
 }
-"""The version of GPTQ that each packing is: how zero points are stored."""
+"""GPTQ version of each packing, which decides how zero points are stored."""
 UNQUANTIZED_BITS = 16
-"""Bits of a weight that is not quantized."""
 REGEX_CHARACTERS = frozenset("^$|()[]?+*\\")
-"""Characters by which a pattern is known; a name has none of them."""
+"""Characters that tell a pattern from a layer's name."""
 
 
 def read_auto_round(given: dict[str, Any], model: str) -> Gptq | Awq:
-    """See `ReadFormat`."""
     packed = word(
         given.get("packing_format") or "auto",
         model,
@@ -41,7 +39,7 @@ def read_auto_round(given: dict[str, Any], model: str) -> Gptq | Awq:
     extra = fields_of(given, model, "extra_config")
     changes = {name: fields_of(extra, model, name) for name in extra}
     changes = {name: change for name, change in changes.items() if not _is_numbers(change, model)}
-    changes = dict(sorted(changes.items(), key=lambda each: _is_pattern(each[0])))  # a layer's own name decides
+    changes = dict(sorted(changes.items(), key=lambda each: _is_pattern(each[0])))  # exact names first
     if packed not in AWQ_PACKINGS:
         others = tuple((_names(name, model), _packing(given | change, model)) for name, change in changes.items())
         return Gptq(model, GPTQ_VERSION_BY_PACKING[packed], _packing(given, model), others)
@@ -69,7 +67,7 @@ def _packing(given: dict[str, Any], model: str) -> GptqPacking:
 
 
 def _names(name: str, model: str) -> re.Pattern[str]:
-    """Makes a pattern, which `match` takes, of a layer's name or of one that is looked for anywhere in it."""
+    """Returns a pattern for `match`: an exact name, or a pattern that may occur anywhere in a name."""
     return pattern(f".*(?:{name})" if _is_pattern(name) else re.escape(name) + "$", model)
 
 

@@ -1,7 +1,7 @@
 """Reads AWQ checkpoints: 4 bits, packed for AutoAWQ's GEMM.
 
 A layer has `qweight` int32 `[in, out / 8]`, `qzeros` int32 `[groups, out / 8]` and `scales` `[groups, out]`. A word has
-the codes of 8 neighbouring outputs, those of 0 2 4 6 1 3 5 7 from its lowest bits up: `WQLinear_GEMM` of AutoAWQ
+the codes of 8 neighbouring outputs, in the order 0 2 4 6 1 3 5 7 from its lowest bits up: `WQLinear_GEMM` of AutoAWQ
 (github.com/casper-hansen/AutoAWQ, awq/modules/linear/gemm.py). Lin et al. 2023 (https://arxiv.org/abs/2306.00978).
 """
 
@@ -17,18 +17,17 @@ from engine.model.formats.integers import group_in, integers, refuse_indivisible
 from engine.model.quantized import Form, Weight
 
 OUTPUT_POSITIONS = [0, 4, 1, 5, 2, 6, 3, 7]
-"""Where in a word, in codes from its lowest bits, each of eight outputs is."""
+"""Position of each of eight outputs in a word, counted in codes from the lowest bits."""
 
 
 @dataclass(frozen=True)
 class Awq(Plain):
-    """Reads layers that have a `qweight`; others are numbers."""
+    """Reads layers that have a `qweight`; other layers are floats."""
 
     model: str  # its name, for errors
     group: int  # inputs that share a scale; -1: all
 
     def weight(self, stored: StoredTensors, name: str, shape: tuple[int, int]) -> Weight:
-        """See `WeightFormat`."""
         if stored.holds(f"{name}.weight"):
             return super().weight(stored, name, shape)
         outputs, inputs = shape
@@ -41,24 +40,21 @@ class Awq(Plain):
         return integers(by_output(codes), by_output(zeros), scales.t().float(), group, 4, None)
 
     def stands_for(self, name: str, kind: str) -> tuple[Form | None, int]:
-        """See `WeightFormat`."""
         if name.endswith(".qweight"):
             return "int4", 8
         return None, 0 if name.endswith((".qzeros", ".scales")) else 1
 
     def settings(self) -> bytes:
-        """See `WeightFormat`."""
         return f"awq {self.group}".encode()
 
 
 def by_output(words: Tensor) -> Tensor:
-    """Returns the codes uint8 `[out, rows]` of words int32 `[rows, out / 8]`."""
+    """Unpacks words int32 `[rows, out / 8]` to codes uint8 `[out, rows]`."""
     in_words = unpacked(words, 4).view(len(words), -1, 8)
     return in_words[:, :, OUTPUT_POSITIONS].flatten(1).t().contiguous()
 
 
 def read_awq(given: dict[str, Any], model: str) -> Awq:
-    """See `ReadFormat`."""
     version = given.get("version") or given.get("checkpoint_format") or given.get("format") or "gemm"
     word(str(version).lower(), model, "AWQ's version", ("gemm",))
     if given.get("backend") == "llm-awq":

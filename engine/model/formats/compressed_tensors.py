@@ -1,10 +1,10 @@
-"""Reads checkpoints of compressed-tensors, which LLM Compressor writes, by what their config says of each layer.
+"""Reads checkpoints of compressed-tensors, which LLM Compressor writes.
 
-The config has groups of layers. A group's `targets` are names, patterns behind `re:`, or `Linear`, which is all; names
-come before that. Its `weights` say bits, type and what shares a scale, its format how they are packed. See
-github.com/vllm-project/compressed-tensors: quantization/quant_args.py, compressors/. Of `input_activations` it is noted
-whether they are 8 bits of the weights' type, around 0; a backend that quantizes them gives each token scales of its
-own, which are as fine as any that the config may ask for, or finer.
+The config has groups of layers. A group's `targets` are names, patterns after `re:`, or `Linear` for all other layers.
+Its `weights` give bits, type and granularity of scales; its format says how codes are packed. See
+github.com/vllm-project/compressed-tensors: quantization/quant_args.py, compressors/. Of `input_activations` only one
+fact is used: whether they are symmetric 8 bits of the weights' type. A backend that quantizes inputs uses a scale for
+each token, which is at least as fine as any that the config may ask for.
 """
 
 import re
@@ -21,7 +21,7 @@ from engine.model.spellings import spellings
 
 ANY_LINEAR = "Linear"
 SCALE_SUFFIXES = (".weight_scale", ".weight_zero_point", ".weight_shape", ".weight_g_idx", ".weight_global_scale")
-"""Ends of the names of tensors that say how weights are read."""
+"""Suffixes of the tensors by which weights are dequantized."""
 IGNORED_SUFFIXES = (
     *ACTIVATION_SCALE_SUFFIXES,
     ".input_zero_point",
@@ -33,38 +33,37 @@ UNSUPPORTED_OPTIONS: dict[str, tuple[Any, ...]] = {
     "transform_config": (None, {}, {"config_groups": {}}),
     "moe_sparsity_config": (None, {}),
 }
-"""What is not supported, with the values that mean that there is none."""
+"""Unsupported options, with the values that leave them off."""
 
 
 @dataclass(frozen=True)
 class ConfigGroup:
-    """Holds what is said of some layers."""
+    """Layers with one scheme."""
 
     targets: tuple[str | re.Pattern[str], ...]
     scheme: Scheme
 
     def names(self, layer: str) -> bool:
-        """Tells whether one of the targets is this layer."""
+        """Returns whether a target other than `Linear` matches the layer."""
         names = spellings(layer)
         return any(each in names if isinstance(each, str) else any(map(each.match, names)) for each in self.targets)
 
 
 @dataclass(frozen=True)
 class CompressedTensors(Plain):
-    """Reads layers that are stored quantized; others are numbers, whatever the config's `ignore` says."""
+    """Reads layers that are stored quantized; other layers are floats, whatever the config's `ignore` says."""
 
     model: str  # its name, for errors
     groups: tuple[ConfigGroup, ...]
 
     def weight(self, stored: StoredTensors, name: str, shape: tuple[int, int]) -> Weight:
-        """See `WeightFormat`."""
         if stored.holds(f"{name}.weight") and is_numbers(stored, name):
             return super().weight(stored, name, shape)
         scheme = self.scheme_of(name)
         return PACKED_FORMATS[scheme.format].read(stored, self.model, name, shape, scheme)
 
     def scheme_of(self, name: str) -> Scheme:
-        """Returns what is said of the layer `name`. Raises `ModelError` where there is nothing."""
+        """Raises `ModelError` if no target matches the layer `name`."""
         found = [group for group in self.groups if group.names(name)]
         found += [group for group in self.groups if ANY_LINEAR in group.targets]
         if not found:
@@ -72,7 +71,6 @@ class CompressedTensors(Plain):
         return found[0].scheme
 
     def stands_for(self, name: str, kind: str) -> tuple[Form | None, int]:
-        """See `WeightFormat`."""
         if name.endswith((*SCALE_SUFFIXES, *IGNORED_SUFFIXES)):
             return None, 0
         layer, _, tensor = name.rpartition(".")
@@ -83,16 +81,13 @@ class CompressedTensors(Plain):
         return None, 1
 
     def may_stay(self, stored: StoredTensors, name: str) -> bool:
-        """See `WeightFormat`: what is said of activations and KV, and the shape that the config says as well."""
         return name.endswith(IGNORED_SUFFIXES)
 
     def settings(self) -> bytes:
-        """See `WeightFormat`."""
         return f"compressed-tensors {self.groups}".encode()
 
 
 def read_compressed_tensors(given: dict[str, Any], model: str) -> CompressedTensors:
-    """See `ReadFormat`."""
     for key, empty in UNSUPPORTED_OPTIONS.items():
         if given.get(key) not in empty:
             raise ModelError(f"{model}: compressed-tensors with a {key} is not supported")
@@ -145,13 +140,13 @@ def _scheme(weights: dict[str, Any], inputs: dict[str, Any], model: str, packing
 
 
 def _meets_bytes(inputs: dict[str, Any], kind: str) -> bool:
-    """Tells whether what is said of inputs is 8 bits around 0, of the same kind as the weights."""
+    """Returns whether inputs are symmetric 8 bits of the weights' type."""
     same = str(inputs.get("type") or "int").lower() == kind
     return bool(inputs) and inputs.get("num_bits", 8) == 8 and same and bool(inputs.get("symmetric", True))
 
 
 def _strategy(weights: dict[str, Any]) -> str:
-    """Returns what shares a scale; where nothing says it, the group's size does."""
+    """Returns the granularity of scales, inferred from the group size if it is not given."""
     group = weights.get("group_size")
     inferred = "tensor" if group is None else "channel" if group == WHOLE_ROW_GROUP else "group"
     return str(weights.get("strategy") or inferred).lower()

@@ -1,4 +1,4 @@
-"""Reads fields of a `quantization_config`; what cannot be meant is refused by name and value."""
+"""Reads fields of a `quantization_config`. Errors name the field and its value."""
 
 import re
 from collections.abc import Iterable
@@ -7,11 +7,11 @@ from typing import Any
 from contracts.errors import ModelError
 
 WHOLE_ROW_GROUP = -1
-"""The group size that stands for all inputs: an output has one scale."""
+"""Group size in configs for one scale for all inputs of an output."""
 
 
 def whole(given: dict[str, Any], model: str, *names: str, default: int | None = None) -> int:
-    """Returns the first field of these `names` that is there. Raises `ModelError` if it is no whole number."""
+    """Returns the first of the fields `names` that exists. Raises `ModelError` if it is no whole number."""
     found = next((given[name] for name in names if given.get(name) is not None), default)
     if not isinstance(found, int) or isinstance(found, bool):
         raise ModelError(f"{model}: quantization_config says {names[0]} {shown(found)}, which is no whole number")
@@ -19,7 +19,7 @@ def whole(given: dict[str, Any], model: str, *names: str, default: int | None = 
 
 
 def bits_of(given: dict[str, Any], model: str, method: str, known: Iterable[int], *names: str) -> int:
-    """Returns the bits of a weight. Raises `ModelError` for others than are `known`."""
+    """Returns the bits of a weight. Raises `ModelError` if they are not in `known`."""
     bits, served = whole(given, model, *names), tuple(known)
     if bits not in served:
         raise ModelError(f"{model}: {method} with {bits} bits is not supported; supported: {_listed(served)} bits")
@@ -27,7 +27,7 @@ def bits_of(given: dict[str, Any], model: str, method: str, known: Iterable[int]
 
 
 def group_of(given: dict[str, Any], model: str, *names: str, default: int | None = None) -> int:
-    """Returns how many inputs share a scale, or `WHOLE_ROW_GROUP`. Raises `ModelError` for what is neither."""
+    """Returns how many inputs share a scale, or `WHOLE_ROW_GROUP`. Raises `ModelError` for other values."""
     group = whole(given, model, *names, default=default)
     if group < 1 and group != WHOLE_ROW_GROUP:
         raise ModelError(f"{model}: quantization_config says {names[0]} {group}; it is a number of inputs, or -1")
@@ -35,7 +35,7 @@ def group_of(given: dict[str, Any], model: str, *names: str, default: int | None
 
 
 def word(found: Any, model: str, what: str, known: Iterable[str]) -> str:
-    """Returns a word of the config. Raises `ModelError` for one that is not `known`."""
+    """Returns `found`. Raises `ModelError` if it is not in `known`."""
     served = tuple(known)
     if found not in served:
         raise ModelError(f"{model}: {what} {shown(found)} is not supported; supported: {_listed(served)}")
@@ -43,7 +43,7 @@ def word(found: Any, model: str, what: str, known: Iterable[str]) -> str:
 
 
 def fields_of(given: dict[str, Any], model: str, name: str) -> dict[str, Any]:
-    """Returns an object within the config, empty where there is none. Raises `ModelError` for what is no object."""
+    """Returns the object in the field `name`, empty if missing. Raises `ModelError` for other values."""
     found = given.get(name)
     if found is not None and not isinstance(found, dict):
         raise ModelError(f"{model}: quantization_config says {shown(name)} {shown(found)}, which is no object")
@@ -51,7 +51,7 @@ def fields_of(given: dict[str, Any], model: str, name: str) -> dict[str, Any]:
 
 
 def sizes_of(found: Any, model: str, name: str) -> tuple[int, int]:
-    """Returns the outputs and inputs of a block. Raises `ModelError` for what is no pair of sizes."""
+    """Returns the outputs and inputs of a block. Raises `ModelError` for anything but a pair of sizes."""
     sizes = found if isinstance(found, list) else []
     if len(sizes) != 2 or any(not isinstance(size, int) or isinstance(size, bool) or size < 1 for size in sizes):
         raise ModelError(f"{model}: quantization_config says {name} {shown(found)}, which is no pair of sizes")
@@ -59,12 +59,12 @@ def sizes_of(found: Any, model: str, name: str) -> tuple[int, int]:
 
 
 def shown(value: Any) -> str:
-    """Brings any value onto one line, of at most 100 characters."""
+    """Returns a value as one line of at most 100 characters."""
     return " ".join(str(value).split())[:100]
 
 
 def pattern(text: str, model: str) -> re.Pattern[str]:
-    """Compiles a pattern for names of layers. Raises `ModelError` for one that is none."""
+    """Compiles a pattern of layer names. Raises `ModelError` for an invalid one."""
     try:
         return re.compile(text)
     except re.error as error:

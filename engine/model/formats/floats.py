@@ -1,4 +1,4 @@
-"""Reads weights in fp8 (e4m3) and their scales: one for the whole weight, for an output, for a group or for a block."""
+"""Reads fp8 (e4m3) weights and their scales: for the whole weight, an output, a group or a block."""
 
 from collections.abc import Iterable
 
@@ -19,14 +19,14 @@ ACTIVATION_SCALE_SUFFIXES = (
     ".q_scale",
     ".output_scale",
 )
-"""Ends of the names of scales for activations and KV, which are in the model's own format here."""
+"""Suffixes of static scales for activations and KV, which are not read."""
 
 Block = tuple[int, int]
 """Outputs and inputs that share a scale."""
 
 
 def is_numbers(stored: StoredTensors, name: str) -> bool:
-    """Tells whether the weight of the layer `name` is there as numbers. Raises `ModelError` where it is missing."""
+    """Returns whether the weight of the layer `name` is stored as floats. Raises `ModelError` if it is missing."""
     return stored.kind(f"{name}.weight") in FLOAT_DTYPES
 
 
@@ -39,9 +39,9 @@ def fp8(
     block: Block,
     meets_bytes: bool,
 ) -> Quantized:
-    """Reads the weight of the layer `name` whose `scale`, in a float format, is for blocks of this size.
+    """Reads the weight of the layer `name`, whose tensor `scale` has a float for each block of this size.
 
-    Raises `ModelError` where a tensor is missing, or there are other numbers of blocks.
+    Raises `ModelError` if a tensor is missing or has another number of blocks.
     """
     values = stored.packed(f"{name}.weight", shape, FP8_DTYPE)
     scales = by_block(stored, model, f"{name}.{scale}", shape, block)
@@ -51,9 +51,9 @@ def fp8(
 def by_block(
     stored: StoredTensors, model: str, name: str, shape: tuple[int, int], block: Block, kind: str = ""
 ) -> Tensor:
-    """Returns the scales fp32 `[out, groups]` of blocks of a weight `[out, in]`, or zero points, stored as `kind`.
+    """Returns a weight's scales by block, fp32 `[out, groups]`, or its zero points, stored as `kind`.
 
-    Those that are of outputs, or of the whole weight, may be stored without the axes that they do not need.
+    Axes of length 1 may be missing in the stored shape.
     """
     blocks = tuple(-(-size // part) for size, part in zip(shape, block, strict=True))
     found = stored.shape(name)
@@ -65,6 +65,6 @@ def by_block(
 
 
 def first_held(stored: StoredTensors, layer: str, names: Iterable[str]) -> str:
-    """Returns the first of the `names` that the layer has a tensor of; the last where it has none, to be missed."""
+    """Returns the first of `names` that the layer has; the last one if it has none, for the error to name."""
     tried = list(names)
     return next((name for name in tried if stored.holds(f"{layer}.{name}")), tried[-1])

@@ -1,8 +1,8 @@
-"""Reads checkpoints in fp8: DeepSeek's blocks of 128 x 128, and weights with one scale, or one for each output.
+"""Reads fp8 checkpoints: scales for blocks of 128 x 128 (DeepSeek), for each output, or for the whole weight.
 
-A layer's `weight` is e4m3, and multiplied by its scale, called `weight_scale_inv` (DeepSeek, and transformers) or
-`weight_scale` (vLLM, FBGEMM). DeepSeek-AI 2024 (https://arxiv.org/abs/2412.19437), section 3.3. All of them are made
-for inputs in fp8. A static scale of those, one for all tokens, is not read: a token's own is finer.
+A layer's `weight` is e4m3 and multiplied by its scale, called `weight_scale_inv` (DeepSeek, transformers) or
+`weight_scale` (vLLM, FBGEMM). DeepSeek-AI 2024 (https://arxiv.org/abs/2412.19437), section 3.3. All are made for inputs
+in fp8. Static input scales are not read, since a scale for each token is finer.
 """
 
 from dataclasses import dataclass
@@ -18,13 +18,12 @@ SCALE_NAMES = ("weight_scale", "weight_scale_inv")
 
 @dataclass(frozen=True)
 class Fp8(Plain):
-    """Reads layers whose weight is stored in fp8; others are numbers."""
+    """Reads layers whose weight is stored in fp8; other layers are floats."""
 
     model: str  # its name, for errors
-    block: Block | None  # None: a scale is for an output, or for the whole weight
+    block: Block | None  # None: one scale for each output, or for the whole weight
 
     def weight(self, stored: StoredTensors, name: str, shape: tuple[int, int]) -> Weight:
-        """See `WeightFormat`."""
         if is_numbers(stored, name):
             return super().weight(stored, name, shape)
         scale = first_held(stored, name, SCALE_NAMES)
@@ -35,22 +34,18 @@ class Fp8(Plain):
         return fp8(stored, self.model, name, shape, scale, block, meets_bytes=True)
 
     def stands_for(self, name: str, kind: str) -> tuple[Form | None, int]:
-        """See `WeightFormat`."""
         if kind == "F8_E4M3":
             return "fp8", 1
         return None, 0 if name.endswith((*SCALE_NAMES, *ACTIVATION_SCALE_SUFFIXES)) else 1
 
     def may_stay(self, stored: StoredTensors, name: str) -> bool:
-        """See `WeightFormat`: activations and KV are not in fp8 here."""
         return name.endswith(ACTIVATION_SCALE_SUFFIXES)
 
     def settings(self) -> bytes:
-        """See `WeightFormat`."""
         return f"fp8 {self.block}".encode()
 
 
 def read_fp8(given: dict[str, Any], model: str) -> Fp8:
-    """See `ReadFormat`."""
     word(given.get("fmt") or "e4m3", model, "fp8's fmt", ("e4m3",))
     word(given.get("scale_fmt") or "float", model, "fp8's scale_fmt", ("float", "ue8m0"))
     word(given.get("expert_dtype") or "fp8", model, "fp8's expert_dtype", ("fp8",))
@@ -59,5 +54,5 @@ def read_fp8(given: dict[str, Any], model: str) -> Fp8:
 
 
 def read_fbgemm_fp8(given: dict[str, Any], model: str) -> Fp8:
-    """See `ReadFormat`: of what transformers writes with FBGEMM, each output has a scale."""
+    """Reads what transformers writes with FBGEMM: one scale for each output."""
     return Fp8(model, None)

@@ -1,8 +1,8 @@
 """Reads GPTQ checkpoints: 4 or 8 bits, as GPTQModel, AutoGPTQ and Optimum write them.
 
 A layer has `qweight` int32 `[in x bits / 32, out]` with the codes of neighbouring inputs in a word, `qzeros` int32
-`[groups, out x bits / 32]`, `scales` `[groups, out]`, and perhaps `g_idx` int32 `[in]`, each input's group: with
-`desc_act` a group's inputs are those that were quantized one after the other, and lie anywhere. See `TorchQuantLinear`
+`[groups, out x bits / 32]`, `scales` `[groups, out]`, and optionally `g_idx` int32 `[in]`, each input's group: with
+`desc_act`, groups follow the order of quantization, so that a group's inputs are scattered. See `TorchQuantLinear`
 of GPTQModel (github.com/ModelCloud/GPTQModel). Frantar et al. 2022 (https://arxiv.org/abs/2210.17323).
 """
 
@@ -21,30 +21,28 @@ from engine.model.spellings import spellings
 
 GPTQ_BITS = (4, 8)
 VERSION_1_ZERO_OFFSETS = {4: 0x11111111, 8: 0x01010101}
-"""What a word of zero points of so many bits lacks in version 1. It was subtracted from whole words, so it is added to
-whole ones: where a zero point is 0, what was borrowed from the next one comes back."""
+"""Added to each word of zero points in version 1, by bits: writers subtracted it from whole words, borrows included."""
 
 
 @dataclass(frozen=True)
 class GptqPacking:
-    """Says how one layer's codes are packed."""
+    """How one layer's codes are packed."""
 
     bits: int
     group: int  # inputs that share a scale; -1: all
-    by_activation: bool  # a group's inputs lie anywhere
+    by_activation: bool  # a group's inputs are scattered
 
 
 @dataclass(frozen=True)
 class Gptq(Plain):
-    """Reads layers that have a `qweight`; others are numbers."""
+    """Reads layers that have a `qweight`; other layers are floats."""
 
     model: str  # its name, for errors
-    version: int  # 1 has zero points less one
+    version: int  # 1 stores zero points minus one
     packing: GptqPacking
-    others: tuple[tuple[re.Pattern[str], GptqPacking], ...]  # for layers whose names match: the first that does
+    others: tuple[tuple[re.Pattern[str], GptqPacking], ...]  # exceptions by layer name; the first match wins
 
     def weight(self, stored: StoredTensors, name: str, shape: tuple[int, int]) -> Weight:
-        """See `WeightFormat`."""
         if stored.holds(f"{name}.weight"):
             return super().weight(stored, name, shape)
         packing, (outputs, inputs) = self.packing_of(name), shape
@@ -75,12 +73,10 @@ class Gptq(Plain):
         return order_in(stored, self.model, f"{name}.g_idx", group, inputs)
 
     def packing_of(self, name: str) -> GptqPacking:
-        """Returns how the layer `name` is packed."""
         called = spellings(name)
         return next((packing for names, packing in self.others if any(map(names.match, called))), self.packing)
 
     def stands_for(self, name: str, kind: str) -> tuple[Form | None, int]:
-        """See `WeightFormat`."""
         layer, _, tensor = name.rpartition(".")
         if tensor == "qweight":
             bits = self.packing_of(layer).bits
@@ -88,20 +84,18 @@ class Gptq(Plain):
         return None, 0 if tensor in ("qzeros", "scales", "g_idx") else 1
 
     def may_stay(self, stored: StoredTensors, name: str) -> bool:
-        """See `WeightFormat`: AutoGPTQ once wrote biases for layers that have none, all zeros."""
+        # AutoGPTQ once wrote biases of zeros for layers without biases.
         layer, _, tensor = name.rpartition(".")
         if tensor != "bias" or not stored.holds(f"{layer}.qweight"):
             return False
         return not stored.tensor(name, stored.shape(name)).any()
 
     def settings(self) -> bytes:
-        """See `WeightFormat`."""
         others = [(names.pattern, packing) for names, packing in self.others]
         return f"gptq {self.version} {self.packing} {others}".encode()
 
 
 def read_gptq(given: dict[str, Any], model: str) -> Gptq:
-    """See `ReadFormat`."""
     version = str(given.get("checkpoint_format") or given.get("format") or "gptq").lower()
     if given.get("is_marlin_format"):
         version = "marlin"
@@ -112,7 +106,7 @@ def read_gptq(given: dict[str, Any], model: str) -> Gptq:
     dynamic = fields_of(given, model, "dynamic")
     for names in dynamic:
         if names.startswith("-:"):
-            continue  # is left out, and its weight is a tensor of numbers
+            continue  # not quantized: its weight is a tensor of floats
         changes = fields_of(dynamic, model, names)
         if "adapter" in changes:
             raise ModelError(f"{model}: GPTQ's dynamic {shown(names)} has an adapter, which is not supported")

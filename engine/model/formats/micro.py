@@ -1,7 +1,7 @@
-"""Reads weights in 4 or 8 bits of floating point whose groups are small: NVFP4 by 16, MXFP4 and MXFP8 by 32.
+"""Reads 4- and 8-bit floating point weights with small groups: NVFP4 by 16, MXFP4 and MXFP8 by 32.
 
 MX scales are powers of two in a byte, 2 ** (byte - 127) (E8M0). See the Open Compute Project's Microscaling Formats,
-version 1.0, and NVIDIA's description of NVFP4, whose scales are e4m3 with one more for the whole weight.
+version 1.0, and NVIDIA's description of NVFP4, whose scales are e4m3, with one more scale for the whole weight.
 """
 
 import torch
@@ -16,11 +16,11 @@ from engine.model.quantized import Quantized
 
 NVFP4_GROUP = 16
 E8M0_DTYPE = "U8"
-"""How safetensors calls what bytes of two fp4 numbers, and powers of two, are stored as."""
+"""safetensors' name for the data type of powers of two, and of bytes with two fp4 codes."""
 
 
 def fine_scales(stored: StoredTensors, model: str, name: str, shape: tuple[int, int]) -> Tensor:
-    """Returns NVFP4's `weight_scale` fp32 `[out, in / 16]`, stored as e4m3, of the weight `[out, in]` of a layer."""
+    """Returns a layer's NVFP4 `weight_scale`, stored as e4m3, as fp32 `[out, in / 16]`."""
     outputs, inputs = shape
     refuse_indivisible(model, name, "inputs", inputs, NVFP4_GROUP)
     return stored.packed(f"{name}.weight_scale", (outputs, inputs // NVFP4_GROUP), FP8_DTYPE).float()
@@ -29,7 +29,7 @@ def fine_scales(stored: StoredTensors, model: str, name: str, shape: tuple[int, 
 def nvfp4(stored: StoredTensors, name: str, shape: tuple[int, int], scales: Tensor) -> Quantized:
     """Reads the tensor `name`, uint8 `[out, in / 2]`, fp4 (e2m1) with fp32 `scales` `[out, in / 16]`.
 
-    Twice an fp4 number is an integer, so it becomes int8, of groups that int4 does not have.
+    Twice an fp4 value is an integer, so it becomes int8, since int4 has no groups of 16.
     """
     outputs, inputs = shape
     found = stored.packed(name, (outputs, inputs // 2), "U8")
@@ -39,7 +39,7 @@ def nvfp4(stored: StoredTensors, name: str, shape: tuple[int, int], scales: Tens
 
 
 def mxfp4(stored: StoredTensors, model: str, name: str, shape: tuple[int, int]) -> Quantized:
-    """Reads uint8 `weight_packed` `[out, in / 2]`, fp4 (e2m1) with a power of two for every 32."""
+    """Reads uint8 `weight_packed` `[out, in / 2]`, fp4 (e2m1) with a power of two for 32 values."""
     outputs, inputs = shape
     refuse_indivisible(model, name, "inputs", inputs, MX_BLOCK_VALUES)
     found = stored.packed(f"{name}.weight_packed", (outputs, inputs // 2), "U8")
@@ -48,7 +48,7 @@ def mxfp4(stored: StoredTensors, model: str, name: str, shape: tuple[int, int]) 
 
 
 def mxfp8(stored: StoredTensors, model: str, name: str, shape: tuple[int, int]) -> Quantized:
-    """Reads `weight` `[out, in]` in e4m3, with a power of two for every 32."""
+    """Reads `weight` `[out, in]` in e4m3, with a power of two for 32 values."""
     outputs, inputs = shape
     refuse_indivisible(model, name, "inputs", inputs, MX_BLOCK_VALUES)
     values = stored.packed(f"{name}.weight", shape, FP8_DTYPE)

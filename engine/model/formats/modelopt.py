@@ -1,7 +1,7 @@
-"""Reads what NVIDIA's Model Optimizer exports: fp8 with a scale for a weight, an output or a block, NVFP4, and MXFP8.
+"""Reads exports of NVIDIA's Model Optimizer: fp8 with a scale for a weight, an output or a block, NVFP4, and MXFP8.
 
-A layer's `weight` is e4m3, or uint8 `[out, in / 2]` of NVFP4, whose `weight_scale` e4m3 `[out, in / 16]` is multiplied
-by `weight_scale_2`, one number. What a layer has is seen in what is stored of it. See
+A layer's `weight` is e4m3, or for NVFP4 uint8 `[out, in / 2]` with `weight_scale` e4m3 `[out, in / 16]` times a single
+`weight_scale_2`. The stored tensors decide how a layer is read, not the config. See
 github.com/NVIDIA/TensorRT-Model-Optimizer, modelopt/torch/export/quant_utils.py.
 """
 
@@ -27,17 +27,16 @@ SERVED_ALGORITHMS = (
 )
 SCALE_SUFFIXES = (".weight_scale", ".weight_scale_2")
 FP8_BLOCK_SIZE = 128
-"""Outputs, and inputs, that share a scale of `FP8_PB_WO`."""
+"""Outputs, and inputs, that share a scale in `FP8_PB_WO`."""
 
 
 @dataclass(frozen=True)
 class Modelopt(Plain):
-    """Reads layers that are stored quantized; others are numbers."""
+    """Reads layers that are stored quantized; other layers are floats."""
 
     model: str  # its name, for errors
 
     def weight(self, stored: StoredTensors, name: str, shape: tuple[int, int]) -> Weight:
-        """See `WeightFormat`."""
         if is_numbers(stored, name):
             return super().weight(stored, name, shape)
         if stored.kind(f"{name}.weight") == "U8":
@@ -53,7 +52,6 @@ class Modelopt(Plain):
         return fp8(stored, self.model, name, shape, "weight_scale", block, meets_bytes=not is_weight_only)
 
     def stands_for(self, name: str, kind: str) -> tuple[Form | None, int]:
-        """See `WeightFormat`."""
         if name.endswith((*SCALE_SUFFIXES, *ACTIVATION_SCALE_SUFFIXES)):
             return None, 0
         if kind == "U8":
@@ -61,16 +59,13 @@ class Modelopt(Plain):
         return "fp8" if kind == FP8_DTYPE else None, 1
 
     def may_stay(self, stored: StoredTensors, name: str) -> bool:
-        """See `WeightFormat`: activations and KV are not quantized as it says."""
         return name.endswith(ACTIVATION_SCALE_SUFFIXES)
 
     def settings(self) -> bytes:
-        """See `WeightFormat`: all is in the tensors."""
         return b"modelopt"
 
 
 def read_modelopt(given: dict[str, Any], model: str) -> Modelopt:
-    """See `ReadFormat`."""
     algorithm = given.get("quant_algo")
     if algorithm is not None:  # else only KV is quantized
         word(_upper(algorithm), model, "modelopt's quant_algo", SERVED_ALGORITHMS)

@@ -1,4 +1,4 @@
-"""Lists the formats of compressed-tensors, by what they may hold and how they are unpacked."""
+"""The formats of compressed-tensors: the weights that each may hold, and how they are unpacked."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,17 +21,17 @@ BLOCK_STRATEGIES: dict[str, Strategy] = {"tensor": "tensor", "channel": "channel
 
 @dataclass(frozen=True)
 class Scheme:
-    """Says how the weights of some layers are stored."""
+    """How the weights of some layers are stored."""
 
     format: str
     type: str  # int or float
     bits: int
     strategy: Strategy  # what shares a scale
-    group: int = WHOLE_ROW_GROUP  # inputs, where the strategy is by groups
-    symmetric: bool = True  # there are no zero points
-    by_activation: bool = False  # a group's inputs lie anywhere
+    group: int = WHOLE_ROW_GROUP  # inputs that share a scale, for the strategy `group`
+    symmetric: bool = True  # no zero points
+    by_activation: bool = False  # a group's inputs are scattered
     block: Block | None = None
-    meets_bytes: bool = False  # inputs are to be quantized as the weights are, to 8 bits around 0
+    meets_bytes: bool = False  # inputs are quantized like the weights, symmetric with 8 bits
 
     def blocks(self, shape: tuple[int, int]) -> Block:
         """Returns the outputs and inputs of a weight `[out, in]` that share a scale."""
@@ -40,19 +40,19 @@ class Scheme:
         return self.block or (1, shape[1] if self.group == WHOLE_ROW_GROUP else self.group)
 
     def stands_for(self, kind: str) -> tuple[Form | None, int]:
-        """Returns the form, and how many weights, of a number of what is packed as `kind`."""
+        """Returns the quantization format and the number of weights in one element stored as `kind`."""
         if kind == "U8":
             return ("int8" if self.format == "nvfp4-pack-quantized" else "int4"), 2
         return FORM_BY_BITS[self.bits], 32 // self.bits
 
 
 Reader = Callable[[StoredTensors, str, str, tuple[int, int], Scheme], Quantized]
-"""Reads a layer's weight: takes the tensors, the model's name, the layer's, the weight's shape, and the scheme."""
+"""Reads a layer's weight, given tensors, model name, layer name, the weight's shape, and the scheme."""
 
 
 @dataclass(frozen=True)
 class PackedFormat:
-    """Says what a format may hold, and reads it."""
+    """The weights that a format may hold, and its reader."""
 
     read: Reader
     types: tuple[str, ...]
@@ -76,7 +76,7 @@ def read_packed(stored: StoredTensors, model: str, name: str, shape: tuple[int, 
 
 
 def _zeros(stored: StoredTensors, name: str, scales: Tensor, bits: int) -> Tensor:
-    """Returns zero points `[out, groups]` of unsigned codes: packed by outputs, or, until version 0.9, signed bytes."""
+    """Returns the zero points `[out, groups]`: packed by outputs, or, until version 0.9, signed bytes."""
     outputs, groups = scales.shape
     if stored.kind(name) == "I8":
         return stored.packed(name, (outputs, groups), "I8").int() + (1 << bits - 1)
@@ -103,12 +103,10 @@ def read_nvfp4(stored: StoredTensors, model: str, name: str, shape: tuple[int, i
 
 
 def read_mxfp4(stored: StoredTensors, model: str, name: str, shape: tuple[int, int], scheme: Scheme) -> Quantized:
-    """Reads MXFP4."""
     return mxfp4(stored, model, name, shape)
 
 
 def read_mxfp8(stored: StoredTensors, model: str, name: str, shape: tuple[int, int], scheme: Scheme) -> Quantized:
-    """Reads MXFP8."""
     return mxfp8(stored, model, name, shape)
 
 

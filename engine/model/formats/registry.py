@@ -1,4 +1,4 @@
-"""Lists the formats of quantized checkpoints that are served."""
+"""The supported formats of quantized checkpoints."""
 
 import logging
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from engine.model.weights import Checkpoint
 LOG = logging.getLogger(__name__)
 
 ReadFormat = Callable[[dict[str, Any], str], WeightFormat]
-"""Reads a `quantization_config`, of a model of this name. Raises `ModelError` for what of it is not supported."""
+"""Reads the `quantization_config` of the model with this name. Raises `ModelError` for unsupported settings."""
 
 FORMATS_BY_METHOD: dict[str, ReadFormat] = {
     "awq": read_awq,
@@ -38,11 +38,11 @@ FORMATS_BY_METHOD: dict[str, ReadFormat] = {
 }
 """By `quant_method`."""
 ADVICE_BY_METHOD = {"bitsandbytes": "serve the checkpoint that it was made of, with --quantization int8 or int4"}
-"""What to do about formats that are not served, by `quant_method`."""
+"""Advice for unsupported formats, by `quant_method`."""
 
 
 def format_of(raw: dict[str, Any], name: str) -> WeightFormat:
-    """Returns the format that a config.json names, of the model `name`. Raises `ModelError` for one that is unknown."""
+    """Returns the format in the config.json of the model `name`. Raises `ModelError` for an unsupported one."""
     given = quantization_of(raw, name)
     if given is None:
         return Plain()
@@ -55,10 +55,10 @@ def format_of(raw: dict[str, Any], name: str) -> WeightFormat:
 
 
 def open_checkpoint(directory: Path) -> Checkpoint:
-    """Opens the weights in a model's directory, in the format that its config names. Raises `ModelError`."""
+    """Opens the weights in a model's directory. Raises `ModelError` if they are broken or not supported."""
     if (directory / GGUF_INDEX).is_file():
         return open_gguf(directory)
     raw, name = raw_config(directory), directory.name
     if (quantization_of(raw, name) or {}).get("kv_cache_scheme"):
-        LOG.info("%s: its kv_cache_scheme is not heeded: KV is stored as the settings say", name)
+        LOG.info("%s: its kv_cache_scheme is ignored: --kv-dtype decides how KV is stored", name)
     return Checkpoint(directory, format_of(raw, name))

@@ -143,7 +143,7 @@ def test_scales_of_activations_and_kv_may_stay(tmp_path: Path, caplog: pytest.Lo
     found = read(tmp_path, config, tensors | {name: torch.ones(1) for name in others}, SHAPE)
     assert torch.equal(found.dequantized(), expected)
     (line,) = [record.getMessage() for record in caplog.records]
-    assert "its kv_cache_scheme is not heeded" in line
+    assert "its kv_cache_scheme is ignored" in line
 
 
 @pytest.mark.parametrize(
