@@ -17,7 +17,7 @@ from engine.model.rope import served
 def read_config(directory: Path, max_model_len: int = 0) -> ModelConfig:
     """Reads the config in `directory`; `max_model_len` lowers the model's own limit, 0 keeps it.
 
-    Raises `ModelError` for a config that is missing, broken or not supported, `ConfigError` for a limit above the model's.
+    Raises `ModelError` for a config that is missing, broken or not supported, `ConfigError` for too high a limit.
     """
     raw = raw_config(directory)
     architecture = _architecture(raw)
