@@ -38,7 +38,7 @@ from benchmarks.processes.in_process import quiet, serve
 from engine.executor import Executor
 from engine.start.load import load_engine
 from infra.config.engine import EngineConfig
-from launcher.stages import Stages
+from launcher.stages import StageDisplay
 
 TARGET = 0.9
 """A family's rate over Llama's."""
@@ -88,7 +88,7 @@ def load(directory: Path, given: argparse.Namespace) -> tuple[Executor, EngineCo
     return Executor(load_engine(config, quiet)), config
 
 
-def measure(given: argparse.Namespace, stages: Stages) -> None:
+def measure(given: argparse.Namespace, stages: StageDisplay) -> None:
     """Prints a table. Raises `BatonError` where a model cannot be loaded."""
     engines = {}
     with TemporaryDirectory() as directory:
@@ -108,7 +108,7 @@ def measure(given: argparse.Namespace, stages: Stages) -> None:
 
 
 def rounds_of(
-    workload: Workload, engines: dict[str, tuple[Executor, EngineConfig]], rounds: int, stages: Stages
+    workload: Workload, engines: dict[str, tuple[Executor, EngineConfig]], rounds: int, stages: StageDisplay
 ) -> list[dict[str, float]]:
     counted = []
     for number in range(rounds + 1):
@@ -137,7 +137,7 @@ def options() -> argparse.Namespace:
 
 def main() -> int:
     given = options()
-    return run(lambda: measure(given, Stages()), given.threads)
+    return run(lambda: measure(given, StageDisplay()), given.threads)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from engine.executor import Executor
 from engine.plan import StepPlan, Work
 from engine.start.load import load_engine
 from infra.config.engine import EngineConfig
-from launcher.stages import Stages
+from launcher.stages import StageDisplay
 
 SHAPE: dict[str, Any] = dict(
     vocab_size=49152,
@@ -96,7 +96,7 @@ def seconds(executor: Executor, given: argparse.Namespace) -> float:
     return (time.perf_counter() - begin) / STEPS
 
 
-def measure(given: argparse.Namespace, stages: Stages) -> None:
+def measure(given: argparse.Namespace, stages: StageDisplay) -> None:
     """Prints a table. Raises `BatonError` where a model cannot be loaded."""
     executors = {}
     transformers.utils.logging.disable_progress_bar()
@@ -131,7 +131,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     given = parser.parse_args()
-    return run(lambda: measure(given, Stages()), given.threads)
+    return run(lambda: measure(given, StageDisplay()), given.threads)
 
 
 if __name__ == "__main__":

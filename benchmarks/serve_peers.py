@@ -32,7 +32,7 @@ from contracts.kinds import Positive, Seconds, TPOTLimit, TTFTLimit
 from contracts.slo import SLO
 from engine.model.read_config import read_config
 from infra.cli import parse_or_exit
-from launcher.stages import Stages
+from launcher.stages import StageDisplay
 
 SERVERS = ("baton", "baton-unsplit", "vllm")
 TARGET = 1.5
@@ -101,7 +101,7 @@ def trials(
     return search(measure, config.first_rate, config.bisections)
 
 
-def compare(config: ServeConfig, stages: Stages) -> None:
+def compare(config: ServeConfig, stages: StageDisplay) -> None:
     """Starts, loads and stops each server, and prints. Raises a `BatonError` for what is wrong."""
     names, lengths = config.servers(), config.lengths()
     directory = directory_of(config.directory)

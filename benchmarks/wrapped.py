@@ -29,7 +29,7 @@ from engine.executor import Executor
 from engine.start.load import load_engine
 from infra.cli import parse_or_exit
 from infra.config.engine import EngineConfig
-from launcher.stages import Stages
+from launcher.stages import StageDisplay
 
 Prompts = list[list[int]]
 Generate = Callable[[Prompts, int], Prompts]
@@ -77,7 +77,7 @@ def generate_by_engine(directory: Path, given: WrappedBenchmark, way: ModelImpl)
     return lambda prompts, output: in_process.serve(executor, config, prompts, output)[1]
 
 
-def compare(given: WrappedBenchmark, stages: Stages) -> None:
+def compare(given: WrappedBenchmark, stages: StageDisplay) -> None:
     if given.threads:
         torch.set_num_threads(given.threads)
     with TemporaryDirectory() as made:

@@ -16,19 +16,19 @@ from infra.process.dying import die_with
 from launcher.host.instances import Instance, running
 from launcher.options import ROOT, ChatConfig
 
-with suppress(ImportError):  # some builds of Python lack it
+with suppress(ImportError):  # missing in some builds of Python
     import readline  # noqa: F401 - gives input() a history and line editing
 
 HELP = """\
 /help  this list        /new  start a new conversation        /quit  leave (or Ctrl-D)
 Ctrl-C stops an answer that is being written."""
-LOOK_SECONDS = 0.2  # between two looks at whether the chat's own instance is ready
-GRACE_SECONDS = 60.0  # `up` bounds its own stop; this is for one that hangs
+START_POLL_S = 0.2
+STOP_TIMEOUT_S = 60.0  # for a hung instance; `up` bounds its own stop
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 
 
 def chat(arguments: Sequence[str]) -> int:
-    """Runs the conversation and returns the exit status: 0 left, 1 the endpoint failed, 2 bad input."""
+    """Runs a chat. Returns the exit status: 0 left by the user, 1 the endpoint failed, 2 bad input."""
     try:
         config = parse(ChatConfig, arguments, "baton chat")
     except ConfigError as error:
@@ -37,7 +37,7 @@ def chat(arguments: Sequence[str]) -> int:
     with ExitStack() as stack:
         try:
             endpoint = _endpoint(config, stack)
-            return Conversation(endpoint, endpoint.model(), config, sys.stdin.isatty()).run()
+            return ChatSession(endpoint, endpoint.model(), config, sys.stdin.isatty()).run()
         except (BatonError, NotStarted) as error:
             print(f"error: {error}", file=sys.stderr)
             return 1
@@ -47,7 +47,7 @@ def chat(arguments: Sequence[str]) -> int:
 
 
 def _endpoint(config: ChatConfig, stack: ExitStack) -> CompletionsClient:
-    """Finds whom to talk to, with the key and the certificate for it. Raises `BatonError`."""
+    """Finds the endpoint, its key and its certificate. Raises `BatonError`."""
     found = None if config.url else _running()
     url = config.url or (found.url if found is not None else _offer(stack))
     if not url:
@@ -59,7 +59,7 @@ def _endpoint(config: ChatConfig, stack: ExitStack) -> CompletionsClient:
 
 
 def _running() -> Instance | None:
-    """Finds the newest running instance of this user; None: there is none."""
+    """Returns this user's newest running instance, or None."""
     found = running()
     if len(found) > 1:
         others = ", ".join(instance.url for instance in found[1:])
@@ -68,7 +68,7 @@ def _running() -> Instance | None:
 
 
 def _offer(stack: ExitStack) -> str:
-    """Offers to start an instance that lives as long as the chat, and returns its URL; empty: there will be none."""
+    """Offers to start an instance for the time of the chat. Returns its URL, or '' if the user declines."""
     if not sys.stdin.isatty():
         return ""
     try:
@@ -79,12 +79,12 @@ def _offer(stack: ExitStack) -> str:
 
 
 class NotStarted(Exception):
-    """The instance ended before it was ready; it has said why."""
+    """The instance ended before it was ready, and has printed why."""
 
 
 @contextmanager
 def private_instance() -> Iterator[str]:
-    """Starts `baton up` on a free port, gives its URL, and stops it on exit. Raises `NotStarted`."""
+    """Starts `baton up` on a free port, yields its URL, and stops it on exit. Raises `NotStarted`."""
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "launcher", "up", "--port", "0", "--dashboard-port", "0"],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -99,19 +99,19 @@ def private_instance() -> Iterator[str]:
                 break
             if process.poll() is not None:
                 raise NotStarted("the instance did not start")
-            time.sleep(LOOK_SECONDS)
+            time.sleep(START_POLL_S)
         yield mine[0]
     finally:
         process.terminate()
         try:
-            process.wait(GRACE_SECONDS)
+            process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
 
 
-class Conversation:
-    """Holds the messages so far, and answers the lines that the user types."""
+class ChatSession:
+    """The messages so far, and the loop that answers the user's lines."""
 
     def __init__(self, endpoint: CompletionsClient, model: str, config: ChatConfig, interactive: bool) -> None:
         self._endpoint = endpoint
@@ -142,7 +142,7 @@ class Conversation:
         return status
 
     def _read(self) -> str | None:
-        """Reads the next line; None at the end of input. Ctrl-C clears the line."""
+        """Returns the next line, or None at the end of input. Ctrl-C clears the line."""
         try:
             return input("> " if self._interactive else "")
         except EOFError:
@@ -156,7 +156,7 @@ class Conversation:
             return ""
 
     def _say(self, text: str) -> int:
-        """Sends the message and writes the answer as it comes. Returns 1 if the answer failed, else 0."""
+        """Sends the message and prints the streamed answer. Returns 1 if the answer failed, else 0."""
         self._messages.append({"role": "user", "content": text})
         request = {
             "model": self._model,
@@ -198,7 +198,7 @@ class Conversation:
 
 
 def timings_line(timings: Timings) -> str:
-    """Writes `TTFT 41 ms · TPOT 12.3 ms · 87 tokens`; an answer of one token has no TPOT."""
+    """Formats `TTFT 41 ms · TPOT 12.3 ms · 87 tokens`; an answer of one token has no TPOT."""
     parts = [f"TTFT {timings.ttft_ms:.0f} ms"]
     if timings.output_tokens > 1:
         parts.append(f"TPOT {timings.tpot_ms():.1f} ms")

@@ -35,7 +35,7 @@ from launcher.deployment import (
 from launcher.options import DeploymentOptions
 from launcher.yaml_text import Value, as_yaml
 
-HEADER = """\
+COMPOSE_HEADER = """\
 # Baton on one host in containers: docker compose up --build --scale prefill=2
 # `./baton compose > compose.yaml` has written this file; `./baton compose --device cpu` writes one for a host without a
 # GPU, whose image is built with BATON_TORCH_INDEX=https://download.pytorch.org/whl/cpu.
@@ -45,23 +45,23 @@ HEADER = """\
 #   HF_TOKEN, HF_ENDPOINT         the hub's token, for a model that needs one, and another hub than huggingface.co
 #   BATON_PORT, BATON_DASHBOARD_PORT, BATON_HOST   where the endpoint and the dashboard listen on the host
 #
-#   BATON_API_KEYS=/keys/api-keys.json   a file of API keys in ./keys, mounted at /keys; without one nobody is asked
+#   BATON_API_KEYS=/keys/api-keys.json   a file of API keys in ./keys, mounted at /keys; without it clients need no key
 #   BATON_DASHBOARD_KEY=/keys/dashboard  a file there with an operator's key, which the dashboard's Try it box asks with
 #   BATON_TLS_CERT, BATON_TLS_KEY        a certificate and its key there, for HTTPS, with BATON_SCHEME=https
 #   BATON_UID                     the user that the services run as, who has to be able to read the secret
 #   BATON_GPU_SHARE               share of its GPU's memory that each worker takes
-#   BATON_QUANTIZATION            what the workers make of weights that are numbers: none, int8, int4 or fp8
+#   BATON_QUANTIZATION            how workers quantize 16-bit and 32-bit weights: none, int8, int4 or fp8
 #   BATON_GATEWAYS                gateway processes on the one port; one serves a core's worth of tokens
 #   BATON_HANDOFF                 auto: decode workers compute prompts themselves where that is faster; always: never
-#   BATON_KV_DTYPE                the form of KV in their pools: auto (the model's own), fp8 or int8
-#   BATON_SPECULATION             who proposes tokens to decode steps: none, ngram, draft, medusa, eagle or auto, with
-#   BATON_DRAFT_MODEL, BATON_MEDUSA, BATON_EAGLE   the weights of the one that does, below /models
+#   BATON_KV_DTYPE                number format of KV in their pools: auto (the model's), fp8 or int8
+#   BATON_SPECULATION             proposer of draft tokens: none, ngram, draft, medusa, eagle or auto, with
+#   BATON_DRAFT_MODEL, BATON_MEDUSA, BATON_EAGLE   the weights of the proposer, below /models
 #
 # Every worker asks for one NVIDIA GPU. Docker gives each of them the first one, so by default two workers share it;
 # with more GPUs put `device_ids` in the place of `count`.
 """
 
-VARIABLES = {
+FIELD_VARIABLES = {
     "model": "BATON_MODEL",
     "gpu_memory_utilization": "BATON_GPU_SHARE",
     "quantization": "BATON_QUANTIZATION",
@@ -78,15 +78,15 @@ VARIABLES = {
     "gateway_cert": "BATON_TLS_CERT",
     "tls_key": "BATON_TLS_KEY",
 }
-"""The fields that the user's environment decides, each with its variable: there is always an option for them."""
+"""Field → environment variable of the user that sets it; compose.yaml always names these options."""
 
-SHARE = 0.45  # of a GPU's memory: one worker of each role on the one that Docker gives
-PORTS = {"gateway": "BATON_PORT", "dashboard": "BATON_DASHBOARD_PORT"}
-SCHEME = "${BATON_SCHEME:-http}"
-LOGGING: Value = {"driver": "json-file", "options": {"max-size": "16m", "max-file": "4"}}
-"""What Docker keeps of a container's output: by default it is all, until the disk is full."""
-MINUTES = {"prefill": 10, "decode": 10, "gateway": 2}
-"""Minutes in which a start may take its time."""
+GPU_MEMORY_SHARE = 0.45  # for one worker of each role on the same GPU
+PORT_VARIABLES = {"gateway": "BATON_PORT", "dashboard": "BATON_DASHBOARD_PORT"}
+SCHEME_VARIABLE = "${BATON_SCHEME:-http}"
+LOG_LIMITS: Value = {"driver": "json-file", "options": {"max-size": "16m", "max-file": "4"}}
+"""By default Docker keeps all of a container's output, until the disk is full."""
+START_MINUTES = {"prefill": 10, "decode": 10, "gateway": 2}
+"""Minutes in which failed health checks do not count."""
 
 
 class ComposeConfig(Struct, frozen=True, kw_only=True):
@@ -107,37 +107,36 @@ def compose(arguments: Sequence[str]) -> int:
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(HEADER + "\n" + as_yaml([composed(described(config.device))]), end="")
+    print(COMPOSE_HEADER + "\n" + as_yaml([composed(described(config.device))]), end="")
     return 0
 
 
 def described(device: Literal["cpu", "cuda"]) -> Deployment:
-    """Describes what compose.yaml runs: a worker of each role, which `--scale` makes more of."""
-    # A file of keys without a name is none.
+    """Describes the services of compose.yaml: one worker of each role, which `--scale` multiplies."""
+    # An empty name of a key file means no file.
     options = DeploymentOptions(model=DEMO_WEIGHTS, prefill=1, device=device, api_keys=("",))
     return describe(options, host="0.0.0.0", port=8000, dashboard_port=8501)
 
 
 def composed(deployment: Deployment) -> Value:
-    """Returns the content of compose.yaml."""
-    kept: Value = {name: {} for service in deployment.services for name in service.keeps}
+    volumes: Value = {name: {} for service in deployment.services for name in service.keeps}
     return {
         "services": {service.role: _service(service) for service in deployment.services},
         "networks": {"inside": {}},
-        "volumes": kept,
+        "volumes": volumes,
         "secrets": {"baton": {"file": "${BATON_SECRET_FILE:-./secret}"}},
     }
 
 
-def place_of(service: Service) -> Locations:
-    """Returns where a service finds things. A worker listens on the one network that its container has."""
+def locations(service: Service) -> Locations:
+    """Returns the paths and addresses of a service. A worker advertises its address on the container's network."""
     return Locations(
         redis="redis://redis:6379",
         secret_file="/run/secrets/baton",
         status_file="/tmp/status",
         worker=PlaceOptions(announce="eth0"),
-        gpu_share=SHARE if service.gpus else None,
-        gateway=f"{SCHEME}://gateway:8000",
+        gpu_share=GPU_MEMORY_SHARE if service.gpus else None,
+        gateway=f"{SCHEME_VARIABLE}://gateway:8000",
         python=PYTHON_COMMAND,
     )
 
@@ -148,7 +147,7 @@ def _service(service: Service) -> Value:
             "image": REDIS_IMAGE,
             "command": list(redis_command(service)),
             "restart": "unless-stopped",
-            "logging": LOGGING,
+            "logging": LOG_LIMITS,
             "networks": ["inside"],
             "volumes": [f"{name}:{DATA_DIRECTORIES[name]}" for name in service.keeps],
             "healthcheck": {"test": ["CMD", *REDIS_PING], "interval": "2s", "timeout": "2s", "retries": 15},
@@ -160,7 +159,7 @@ def _service(service: Service) -> Value:
         "user": "${BATON_UID:-1000}",
         "init": True,
         "restart": "unless-stopped",
-        "logging": LOGGING,
+        "logging": LOG_LIMITS,
         "stop_grace_period": f"{service.grace:.0f}s",
         "networks": ["inside"],
         "cap_drop": ["ALL"],
@@ -169,13 +168,13 @@ def _service(service: Service) -> Value:
         "volumes": _volumes(service),
         "healthcheck": _health(service),
     }
-    if not isinstance(service.settings, DashboardConfig):  # which reads figures only
+    if not isinstance(service.settings, DashboardConfig):  # the dashboard reads metrics only
         made["secrets"] = ["baton"]
     if "models" in service.keeps:
-        made["environment"] = [HUB_TOKEN, HUB_ENDPOINT]  # without values: the user's, where there are some
-    if service.role in PORTS:
+        made["environment"] = [HUB_TOKEN, HUB_ENDPOINT]  # without values: taken from the user's environment
+    if service.role in PORT_VARIABLES:
         (port,) = service.ports
-        made["ports"] = [f"${{BATON_HOST:-127.0.0.1}}:${{{PORTS[service.role]}:-{port.number}}}:{port.number}"]
+        made["ports"] = [f"${{BATON_HOST:-127.0.0.1}}:${{{PORT_VARIABLES[service.role]}:-{port.number}}}:{port.number}"]
     if service.gpus:
         device = {"driver": "nvidia", "count": service.gpus, "capabilities": ["gpu"]}
         made["deploy"] = {"resources": {"reservations": {"devices": [device]}}}
@@ -183,11 +182,11 @@ def _service(service: Service) -> Value:
 
 
 def _words(service: Service) -> list[str]:
-    """Writes its options: what the user's environment may decide, and what is not the default."""
+    """Returns the options that the user's environment may set, and those that differ from the default."""
     assert service.settings is not None
-    names = {option(name): variable for name, variable in VARIABLES.items()}
+    names = {option(name): variable for name, variable in FIELD_VARIABLES.items()}
     words = []
-    for each in spell(placed(service.settings, place_of(service))):
+    for each in spell(placed(service.settings, locations(service))):
         if each.option in names:
             words.append(f"{each.option}=${{{names[each.option]}:-{each.text}}}")
         elif not each.usual:
@@ -196,7 +195,7 @@ def _words(service: Service) -> list[str]:
 
 
 def _before(service: Service) -> list[str]:
-    """Returns the roles that have to be ready before it starts."""
+    """Returns the roles that must be ready before this service starts."""
     (group,) = [number for number, roles in enumerate(START_ORDER) if service.role in roles]
     return [role for roles in START_ORDER[:group] for role in roles]
 
@@ -209,11 +208,11 @@ def _volumes(service: Service) -> list[str]:
 
 def _health(service: Service) -> Value:
     probes = service.probes
-    place = f"{SCHEME}://127.0.0.1:{service.ports[0].number}{probes.ready}" if probes.ready else "/tmp/status"
+    place = f"{SCHEME_VARIABLE}://127.0.0.1:{service.ports[0].number}{probes.ready}" if probes.ready else "/tmp/status"
     return {
         "test": ["CMD", *is_ready(place)],
         "interval": "10s",
         "timeout": "5s",
         "retries": 3,
-        "start_period": f"{MINUTES.get(service.role, 1)}m",
+        "start_period": f"{START_MINUTES.get(service.role, 1)}m",
     }

@@ -1,4 +1,4 @@
-"""Writes what `baton up` prints when everything is ready: where it is, and a line that can be pasted."""
+"""Writes the greeting of `baton up`: addresses, and a request to paste."""
 
 import json
 import shlex
@@ -10,11 +10,11 @@ from infra.network.listening import http_url, is_local
 from infra.process.hub_kernels import notice
 from launcher.options import DEMO_MODEL, UpConfig
 
-ENDING = "Ctrl-C stops everything."
-PATIENCE = 5.0  # s
-QUESTION = "Tell me a story about a fox."
-TOOL_QUESTION = "What is the weather in Paris?"
-TOOL = {
+STOP_NOTE = "Ctrl-C stops everything."
+MODEL_NAME_TIMEOUT_S = 5.0
+EXAMPLE_QUESTION = "Tell me a story about a fox."
+EXAMPLE_TOOL_QUESTION = "What is the weather in Paris?"
+EXAMPLE_TOOL = {
     "type": "function",
     "function": {
         "name": "get_weather",
@@ -24,7 +24,7 @@ TOOL = {
 
 
 def open_to_all(config: UpConfig) -> str:
-    """Returns a warning where others reach the endpoint and need no key; else nothing."""
+    """Returns a warning if other hosts reach the endpoint without a key, else ''."""
     if config.api_keys or is_local(config.host):
         return ""
     return (
@@ -34,18 +34,24 @@ def open_to_all(config: UpConfig) -> str:
 
 
 def text(
-    config: UpConfig, url: str, directory: Path | None, seconds: float, log: Path, key: str = "", ending: str = ENDING
+    config: UpConfig,
+    url: str,
+    directory: Path | None,
+    seconds: float,
+    log: Path,
+    key: str = "",
+    ending: str = STOP_NOTE,
 ) -> str:
-    """Writes the lines below the stages; `seconds` is the time that the start took, `key` the instance's own API key.
+    """Writes the lines below the stages. `seconds`: duration of the start; `key`: the instance's operator key.
 
-    That key is not among them: what can be pasted has its user's, from the environment.
+    The request to paste does not contain that key, but the user's, from the environment.
     """
     lines = ["", f"Ready after {seconds:.1f} s.", f"  endpoint   {url}/v1"]
     if config.dashboard_port:
         lines.append(f"  dashboard  {http_url(config.host, config.dashboard_port, bool(config.tls_cert))}")
     lines.append(f"  log        {log}")
-    if theirs := notice():
-        lines += ["", f"{theirs}."]
+    if foreign_kernels := notice():
+        lines += ["", f"{foreign_kernels}."]
     model = model_name(url, key, config.tls_cert)
     more = f" --cacert {shlex.quote(config.tls_cert)}" if config.tls_cert else ""
     more += ' -H "Authorization: Bearer $BATON_API_KEY"' if config.api_keys else ""
@@ -58,16 +64,18 @@ def text(
 
 
 def curl_line(url: str, model: str, directory: Path | None, more: str = "") -> str:
-    """Writes a request that the model can answer: a chat where it has a chat template, else a completion."""
+    """Returns a curl command: a chat if the model has a chat template, else a completion."""
     if directory is None or chat_template(directory):
-        return _curl(f"{url}/v1/chat/completions", {"model": model, "messages": [_asked(QUESTION)]}, more)
+        return _curl(f"{url}/v1/chat/completions", {"model": model, "messages": [_asked(EXAMPLE_QUESTION)]}, more)
     return _curl(f"{url}/v1/completions", {"model": model, "prompt": "Once upon a time", "max_tokens": 32}, more)
 
 
 def tool_line(url: str, model: str, more: str = "") -> str:
-    """Writes a request that the model answers by calling a tool."""
+    """Returns a curl command whose answer calls a tool."""
     return _curl(
-        f"{url}/v1/chat/completions", {"model": model, "messages": [_asked(TOOL_QUESTION)], "tools": [TOOL]}, more
+        f"{url}/v1/chat/completions",
+        {"model": model, "messages": [_asked(EXAMPLE_TOOL_QUESTION)], "tools": [EXAMPLE_TOOL]},
+        more,
     )
 
 
@@ -80,7 +88,7 @@ def _curl(url: str, body: dict[str, object], more: str) -> str:
 
 
 def chat_template(directory: Path) -> str:
-    """Returns how the model directory says that a chat is put into a prompt; empty: it does not say."""
+    """Returns the chat template of a model directory, or ''."""
     paths = [directory / "chat_template.jinja", *sorted((directory / "additional_chat_templates").glob("*.jinja"))]
     try:
         if files := "".join(path.read_text(encoding="utf-8") for path in paths if path.is_file()):
@@ -89,12 +97,12 @@ def chat_template(directory: Path) -> str:
     except (OSError, ValueError):
         return ""
     found = settings.get("chat_template") if isinstance(settings, dict) else None
-    return found if isinstance(found, str) else json.dumps(found) if found else ""  # some models have several
+    return found if isinstance(found, str) else json.dumps(found) if found else ""  # a list for some models
 
 
 def model_name(url: str, key: str = "", cert: str = "") -> str:
-    """Returns the name that the gateway serves the model under; the demo model's directory if it does not say."""
+    """Returns the gateway's name of the model, or the demo model's if the gateway does not answer."""
     try:
-        return CompletionsClient(url, silence=PATIENCE, key=key, cert=cert).model()
+        return CompletionsClient(url, silence=MODEL_NAME_TIMEOUT_S, key=key, cert=cert).model()
     except GatewayError:
         return Path(DEMO_MODEL).name

@@ -1,7 +1,7 @@
-"""Checks that a service lives: `python -m launcher.is_alive STATUS_FILE SECONDS` exits with 0 while it does.
+"""Liveness probe: `python -m launcher.is_alive STATUS_FILE SECONDS` exits with 0 while the service lives.
 
-One that is ready renews its status file's time every second, as long as its event loop runs. One that starts is not
-judged: its start has a bound of its own.
+A ready service touches its status file every second while its event loop runs. A starting service counts as alive: the
+start has a bound of its own.
 """
 
 import sys
@@ -10,13 +10,13 @@ from pathlib import Path
 
 from infra.process.status import read_status
 
-READY = "ready"
+READY_STAGE = "ready"
 
 
 def is_alive(path: Path, silent_seconds: float) -> bool:
-    """Tells whether a service starts, or has given a sign of life within so many seconds."""
+    """Returns whether a service is starting, or has touched its status file within `silent_seconds`."""
     status = read_status(path)
-    if status is None or status.stage != READY:
+    if status is None or status.stage != READY_STAGE:
         return True
     return time.time() - path.stat().st_mtime < silent_seconds
 

@@ -1,4 +1,4 @@
-"""Checks a container's health: `python -m launcher.is_ready PLACE` exits with 0 when the service is ready.
+"""Readiness probe: `python -m launcher.is_ready PLACE` exits with 0 when the service is ready.
 
 PLACE is a status file, whose writer must still run, or a URL that must answer 200.
 """
@@ -7,17 +7,17 @@ import sys
 from pathlib import Path
 
 from infra.process.status import read_status
-from launcher.host.process import READY, answers
+from launcher.host.process import READY_STAGE, answers
 
-PATIENCE = 3.0  # s
+ANSWER_TIMEOUT_S = 3.0
 
 
 def is_ready(place: str) -> bool:
-    """Tells whether the service behind a status file or a URL is ready."""
+    """Returns whether the service behind a status file or a URL is ready."""
     if place.startswith(("http://", "https://")):
-        return answers(place, PATIENCE)
+        return answers(place, ANSWER_TIMEOUT_S)
     status = read_status(Path(place))
-    return status is not None and status.stage == READY and Path(f"/proc/{status.pid}").exists()
+    return status is not None and status.stage == READY_STAGE and Path(f"/proc/{status.pid}").exists()
 
 
 if __name__ == "__main__":

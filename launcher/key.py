@@ -1,4 +1,4 @@
-"""Makes, lists and revokes API keys (`baton key`). Services that read the file follow it within two seconds."""
+"""Makes, lists and revokes API keys (`baton key`). Running services read a changed file within two seconds."""
 
 import shlex
 import sys
@@ -19,9 +19,9 @@ from launcher.host.state_directory import state_directory
 HELP = """\
 Makes and revokes the keys that clients send, as Authorization: Bearer KEY or as x-api-key: KEY.
 
-  ./baton key new NAME       make a key, and print it: this is the only time that anybody can see it
-  ./baton key list           tell which keys there are, and what each may do
-  ./baton key revoke NAME    take a key out of the file; whoever sends it is refused within two seconds
+  ./baton key new NAME       make a key, and print it: it is shown only this time
+  ./baton key list           list the keys and their permissions
+  ./baton key revoke NAME    remove a key from the file; it is refused within two seconds
 
 Examples:
   ./baton key new alice                                            may ask anything, as a tenant of its own
@@ -31,9 +31,9 @@ Examples:
   ./baton up --api-keys {path}
 
 The file is {path}, or any other that --api-keys names. It has hashes of the keys, so that
-nobody who reads it can use one. `./baton key new --help` lists the options of a key.
+its readers cannot use them. `./baton key new --help` lists the options of a key.
 """
-OPTION = "--api-keys"
+API_KEYS_OPTION = "--api-keys"
 KeyPath = Annotated[str, Meta(description="file of the keys; empty: this user's own, in ~/.local/state/baton")]
 
 
@@ -47,7 +47,7 @@ class KeyNewConfig(KeyOptions, frozen=True, kw_only=True):
 
 
 class KeyFileConfig(Struct, frozen=True, kw_only=True):
-    """Says which file of API keys is meant."""
+    """Names the file of API keys."""
 
     api_keys: KeyPath = ""
 
@@ -58,14 +58,14 @@ def own_keys() -> Path:
 
 
 def key(arguments: Sequence[str]) -> int:
-    """Runs `baton key`, and returns the exit status: 0 done, 2 bad input."""
+    """Runs `baton key`. Returns the exit status: 0 done, 2 bad input."""
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(HELP.format(path=own_keys()), end="")
         return 0
-    action = ACTIONS.get(arguments[0])
+    action = KEY_ACTIONS.get(arguments[0])
     try:
         if action is None:
-            raise ConfigError("baton key", arguments[0], f"no such action; there are: {', '.join(ACTIONS)}")
+            raise ConfigError("baton key", arguments[0], f"no such action; there are: {', '.join(KEY_ACTIONS)}")
         action(arguments[1:])
     except BatonError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -91,12 +91,12 @@ def new(arguments: Sequence[str]) -> None:
     change_keys(path, added, create=True)
     print(made.text)
     words = f"The key of {name} ({made.record.owner}) is above, and will not be shown again."
-    served = f"./baton up {OPTION} {shlex.quote(str(path))}"
+    served = f"./baton up {API_KEYS_OPTION} {shlex.quote(str(path))}"
     print(f"{words} It is valid where {path} is served: {served}", file=sys.stderr)
 
 
 def listed(arguments: Sequence[str]) -> None:
-    """Prints a line for each key: its public part, and what it may do. Raises `ConfigError`."""
+    """Prints a line for each key: its public part and its permissions. Raises `ConfigError`."""
     path = _path(parse(KeyFileConfig, arguments, "baton key list").api_keys)
     rows = [("NAME", "TENANT", "KEY", "CREATED", "MAY")]
     for one in read_keys(path):
@@ -108,7 +108,7 @@ def listed(arguments: Sequence[str]) -> None:
 
 
 def revoke(arguments: Sequence[str]) -> None:
-    """Takes a key out of its file. Raises `ConfigError`."""
+    """Removes a key from its file. Raises `ConfigError`."""
     name, options = _named(arguments, "revoke")
     path = _path(parse(KeyFileConfig, options, "baton key revoke").api_keys)
 
@@ -122,11 +122,11 @@ def revoke(arguments: Sequence[str]) -> None:
     print(f"The key of {name} is revoked.")
 
 
-ACTIONS: dict[str, Callable[[Sequence[str]], None]] = {"new": new, "list": listed, "revoke": revoke}
+KEY_ACTIONS: dict[str, Callable[[Sequence[str]], None]] = {"new": new, "list": listed, "revoke": revoke}
 
 
 def may(one: KeyOptions) -> str:
-    """Writes what a key may do, in a few words."""
+    """Formats the permissions and limits of a key."""
     bounds = [
         (one.requests_per_minute, "requests/min"),
         (one.tokens_per_minute, "tokens/min"),
@@ -141,7 +141,7 @@ def may(one: KeyOptions) -> str:
 
 
 def _named(arguments: Sequence[str], action: str) -> tuple[str, Sequence[str]]:
-    """Returns the name, which comes first, and the options. Raises `ConfigError` where there is none."""
+    """Splits arguments into the name, which comes first, and options. Raises `ConfigError` without a name."""
     if arguments and not arguments[0].startswith("-"):
         return arguments[0], arguments[1:]
     if "--help" in arguments or "-h" in arguments:

@@ -1,4 +1,4 @@
-"""Holds what `baton up` and `baton chat` can be told; `infra.cli` makes the command-line options from these structs."""
+"""Defines the options of `baton up`, `status` and `chat`; `infra.cli` turns these structs into command-line options."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -27,11 +27,11 @@ from infra.config.transfer import TransferOptions
 
 ROOT = Path(__file__).resolve().parent.parent
 DEMO_MODEL = str(ROOT / "demo_model" / "weights")
-DEMO_NAME = "baton-demo"  # what clients call it; the directory's name says nothing
+DEMO_NAME = "baton-demo"  # model name for clients
 
 
 class DeploymentOptions(Struct, frozen=True, kw_only=True):
-    """Says what is to be deployed, wherever that is."""
+    """Options of a deployment, on every target."""
 
     model: Annotated[str, Meta(description="directory in Hugging Face format, or a hub id such as Qwen/Qwen3-0.6B")] = (
         DEMO_MODEL
@@ -42,7 +42,7 @@ class DeploymentOptions(Struct, frozen=True, kw_only=True):
             description="number of prefill workers; 0: decode workers serve whole requests, which is the default on a "
             "host with one GPU; elsewhere it is 1"
         ),
-    ] = None  # which whoever carries it out replaces
+    ] = None  # each target decides
     decode: Annotated[Positive, Meta(description="number of decode workers")] = 1
     device: Annotated[
         Literal["cpu", "cuda", "auto"], Meta(description="cpu, cuda or auto; cuda spreads the workers over the GPUs")
@@ -75,7 +75,7 @@ class DeploymentOptions(Struct, frozen=True, kw_only=True):
 
 
 class RayPlace(Struct, frozen=True, kw_only=True):
-    """Says which deployment on which Ray cluster is meant.
+    """Names a deployment on a Ray cluster.
 
     Example: ./baton status --ray-address 10.0.0.1:6379
     """
@@ -94,7 +94,7 @@ class RayPlace(Struct, frozen=True, kw_only=True):
 
 
 class RayOptions(RayPlace, frozen=True, kw_only=True):
-    """Says how a deployment is spread over a Ray cluster."""
+    """Options of a deployment on a Ray cluster."""
 
     detach: Annotated[
         bool, Meta(description="on Ray: return when everything is ready, and leave it running until ./baton down")
@@ -132,7 +132,7 @@ class StatusConfig(RayPlace, frozen=True, kw_only=True):
     Example: ./baton status --ray-address 10.0.0.1:6379
     """
 
-    on: Where = "host"  # the options of a Ray cluster mean `ray`, too
+    on: Where = "host"  # --ray-address and --ray-namespace imply `ray`
 
 
 class UpConfig(DeploymentOptions, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
-"""Hands commands that need Ray over to a process that loads it: others start without it, and do not need it installed.
+"""Hands commands that need Ray over to a process that loads it: other commands neither load it nor need it installed.
 
-What Ray reads from the environment it reads when it is imported. Only the standard library: `./baton` asks this module
-before anything is installed.
+Ray reads its environment variables when it is imported. Only the standard library: `./baton` asks this module before
+anything is installed.
 """
 
 import os
@@ -9,20 +9,20 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-EXTRA = "ray"  # of pyproject.toml
+RAY_EXTRA = "ray"  # of pyproject.toml
 ON_RAY = ("down", "ray")
-"""Commands that are about Ray alone; `up` and `status` are where they are told so."""
+"""Commands for Ray only; `up` and `status` need Ray only with `--on ray`."""
 
-SETTINGS = {
+RAY_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_COLOR_PREFIX": "0",
-    "RAY_DEDUP_LOGS": "0",  # a line is written under the name of each service that wrote it
+    "RAY_DEDUP_LOGS": "0",  # keep equal lines of different services
 }
 BAD_INPUT = 2
 
 
 def needs_ray(arguments: Sequence[str]) -> bool:
-    """Tells whether a command of `./baton` is one that loads Ray."""
+    """Returns whether a command of `./baton` loads Ray."""
     if not arguments or arguments[0] in ON_RAY:
         return bool(arguments)
     command, *words = arguments
@@ -30,7 +30,7 @@ def needs_ray(arguments: Sequence[str]) -> bool:
 
 
 def asks_for_ray(words: Sequence[str]) -> bool:
-    """Tells whether the options of `status` mean a deployment on a Ray cluster."""
+    """Returns whether the options of `status` name a deployment on a Ray cluster."""
     return _on_ray(words) or any(word.startswith(("--ray-address", "--ray-namespace")) for word in words)
 
 
@@ -39,15 +39,15 @@ def _on_ray(words: Sequence[str]) -> bool:
 
 
 def hand_over(command: str, arguments: Sequence[str]) -> int:
-    """Becomes the process that runs the command; returns an exit status only where Ray is not installed."""
+    """Replaces this process by the command's; returns an exit status only if Ray is not installed."""
     if find_spec("ray") is None:
         print(
-            f"error: ray is not installed in {sys.prefix}: it is in the extra {EXTRA!r} of pyproject.toml"
+            f"error: ray is not installed in {sys.prefix}: it is in the extra {RAY_EXTRA!r} of pyproject.toml"
             f" (pip install -c constraints.txt ray)",
             file=sys.stderr,
         )
         return BAD_INPUT
-    environment = {**os.environ, **SETTINGS}
+    environment = {**os.environ, **RAY_ENVIRONMENT}
     if command == "ray":
         os.execve(sys.executable, [sys.executable, "-m", "ray.scripts.scripts", *arguments], environment)
     os.execve(sys.executable, [sys.executable, "-P", "-m", "launcher.on_ray", command, *arguments], environment)

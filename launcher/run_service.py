@@ -1,4 +1,4 @@
-"""Runs one service in this process (`baton run decode OPTIONS`): what deployments over several hosts are made of."""
+"""Runs one service in this process (`baton run decode OPTIONS`), for deployments over several hosts."""
 
 import os
 import sys
@@ -8,8 +8,8 @@ from contracts.errors import ConfigError
 from launcher.deployment import SERVICE_ENVIRONMENT, START_ORDER, module_of
 from launcher.host.redis_server import server_binary
 
-HELP = """\
-Runs one service of a deployment, until it is told to stop.
+RUN_HELP = """\
+Runs one service of a deployment, until SIGTERM.
 
   ./baton run redis OPTIONS      the Valkey or Redis server that `./baton up` would start; the options are its own
   ./baton run prefill OPTIONS    a prefill worker
@@ -23,9 +23,9 @@ BAD_INPUT = 2
 
 
 def run_service(arguments: Sequence[str]) -> int:
-    """Becomes the service's process; returns an exit status only where that cannot be: 2 for bad input."""
+    """Replaces this process by the service's; returns an exit status only for bad input: 2."""
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(HELP, end="")
+        print(RUN_HELP, end="")
         return 0
     name, *options = arguments
     roles = {role: role for group in START_ORDER for role in group}

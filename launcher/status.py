@@ -1,4 +1,4 @@
-"""Says how the instances of this user on this host are (`baton status`), or hands over for one on a Ray cluster."""
+"""Shows this user's instances on this host (`baton status`), or hands over for a deployment on a Ray cluster."""
 
 import sys
 import time
@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from contracts.errors import BatonError
 from infra.cli import parse
 from launcher.host.instances import Instance, recorded
-from launcher.host.process import READY, answers
+from launcher.host.process import READY_STAGE, answers
 from launcher.options import StatusConfig
 from launcher.ray_process import asks_for_ray, hand_over
 
 NOT_READY, NO_INSTANCE = 1, 2  # exit statuses
-NOTHING = (
+NO_INSTANCE_HINT = (
     "no instance of this user runs on this host; ./baton up starts one, ./baton status --on ray looks at a Ray cluster"
 )
-PROBE_S = 5.0  # s that the endpoint has to say whether it is ready
+PROBE_TIMEOUT_S = 5.0
 
 
 def status(arguments: Sequence[str]) -> int:
-    """Prints how each instance is. Returns the exit status: 0 all serve, 1 one does not, 2 there is none."""
+    """Prints each instance. Returns the exit status: 0 all serve, 1 some do not, 2 no instance."""
     if asks_for_ray(arguments):
         return hand_over("status", arguments)
     try:
@@ -29,7 +29,7 @@ def status(arguments: Sequence[str]) -> int:
         return NO_INSTANCE
     found = recorded()
     if not found:
-        print(f"error: {NOTHING}", file=sys.stderr)
+        print(f"error: {NO_INSTANCE_HINT}", file=sys.stderr)
         return NO_INSTANCE
     served = [serves(instance) for instance in found]
     now = time.time()
@@ -38,13 +38,13 @@ def status(arguments: Sequence[str]) -> int:
 
 
 def serves(instance: Instance) -> bool:
-    """Tells whether the endpoint serves requests now."""
-    return instance.phase == "running" and answers(f"{instance.url}/ready", PROBE_S)
+    """Returns whether the endpoint serves requests now."""
+    return instance.phase == "running" and answers(f"{instance.url}/ready", PROBE_TIMEOUT_S)
 
 
 def described(instance: Instance, ready: bool, now: float) -> str:
-    """Writes how an instance is: a few lines, and a table of its services. `now` is in seconds since 1970."""
-    phase = READY if ready else "not ready" if instance.phase == "running" else instance.phase
+    """Formats an instance and a table of its services. `now`: seconds since 1970."""
+    phase = READY_STAGE if ready else "not ready" if instance.phase == "running" else instance.phase
     began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(instance.started))
     lines = [
         f"{phase}, since {began} ({duration(now - instance.started)})",
@@ -64,7 +64,7 @@ def described(instance: Instance, ready: bool, now: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Writes `12 s`, `5 min`, `3 h 20 min`, `2 d 4 h`."""
+    """Formats seconds as `12 s`, `5 min`, `3 h 20 min`, `2 d 4 h`."""
     seconds = max(0.0, seconds)
     minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // 86400)
     if days:

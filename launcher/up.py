@@ -1,4 +1,4 @@
-"""Runs everything on this host with one command (`baton up`), until a signal asks to stop."""
+"""Runs all services on this host with one command (`baton up`), until a stop signal."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ from infra.cli import parse
 from infra.network.listening import http_url
 from launcher import greeting
 from launcher.checking.memory import refuse_kv_beyond_memory, refuse_weights_beyond_memory
-from launcher.checking.settings import check_settings, checked_port, with_whole_paths
+from launcher.checking.settings import check_settings, checked_port, with_absolute_paths
 from launcher.host.gpus import usable_gpus
 from launcher.host.instances import Instance, Record
 from launcher.host.log_file import LogFile
@@ -27,18 +27,18 @@ from launcher.host.state_directory import new_log
 from launcher.host.supervisor import StartFailed, StopAsked, Supervisor
 from launcher.options import ROOT, UpConfig
 from launcher.ray_process import hand_over
-from launcher.stages import Stages
+from launcher.stages import StageDisplay
 
 BAD_INPUT = 2
-WHOLE_REQUESTS = (
+UNSPLIT_NOTE = (
     "one GPU: decode workers serve whole requests, because a prefill worker beside them would hold the weights a second"
     " time and take turns with them; --prefill 1 splits"
 )
 
 
 def up(arguments: Sequence[str]) -> int:
-    """Runs an instance and returns the exit status: 0 stopped as asked, 1 failed, 2 bad input."""
-    stages = Stages()
+    """Runs an instance. Returns the exit status: 0 stopped by a signal, 1 failed, 2 bad input."""
+    stages = StageDisplay()
     try:
         asked = parse(UpConfig, arguments, "baton up")
         if asked.on == "ray":
@@ -48,7 +48,7 @@ def up(arguments: Sequence[str]) -> int:
     except BatonError as error:
         return _refused(error)
     if asked.prefill is None and config.prefill == 0:
-        stages.say(WHOLE_REQUESTS)
+        stages.say(UNSPLIT_NOTE)
     if open_to_all := greeting.open_to_all(config):
         stages.say(open_to_all)
     with log, ExitStack() as stack:
@@ -66,10 +66,10 @@ def _refused(error: BatonError) -> int:
 
 
 def check(config: UpConfig) -> tuple[UpConfig, Path | None]:
-    """Refuses what cannot work before anything is started, cheapest first.
+    """Checks the options before a service starts, the cheapest checks first.
 
-    Returns the options with a port in place of 0 and a number of prefill workers, and the model's directory, None for a
-    hub id. Raises a `BatonError` that names the option and its value.
+    Returns the options with a port and a number of prefill workers decided, and the model's directory (None for a hub
+    id). Raises a `BatonError` that names the option and its value.
     """
     if config.ray.autoscale:
         why = "on one host the numbers of workers stay; --on ray has them follow the load"
@@ -77,7 +77,7 @@ def check(config: UpConfig) -> tuple[UpConfig, Path | None]:
     port = checked_port(config)
     gpus = usable_gpus(config.device)
     directory = check_settings(config)
-    config = with_whole_paths(config)
+    config = with_absolute_paths(config)
     prefill = (0 if len(gpus) == 1 else 1) if config.prefill is None else config.prefill
     if not gpus:
         refuse_kv_beyond_memory(config.engine, prefill + config.decode)
@@ -86,7 +86,9 @@ def check(config: UpConfig) -> tuple[UpConfig, Path | None]:
     return replace(config, port=port, prefill=prefill), directory
 
 
-def _run(config: UpConfig, directory: Path | None, run: Path, log: LogFile, stages: Stages, signals: Signals) -> int:
+def _run(
+    config: UpConfig, directory: Path | None, run: Path, log: LogFile, stages: StageDisplay, signals: Signals
+) -> int:
     model = str(directory or config.model)
     began = time.monotonic()
     with Record(_instance(config, model, log.path), stages.say) as record:
@@ -117,7 +119,7 @@ def _run(config: UpConfig, directory: Path | None, run: Path, log: LogFile, stag
             pass
         except (StartFailed, BatonError, OSError) as failure:  # such as a full disk, while the start writes its files
             stages.settle()
-            with suppress(OSError):  # nobody may read it
+            with suppress(OSError):  # the terminal may be gone
                 print(f"error: {failure} (log: {log.path})", file=sys.stderr, flush=True)
             return 1
         finally:
@@ -130,7 +132,7 @@ def _run(config: UpConfig, directory: Path | None, run: Path, log: LogFile, stag
 
 
 def _instance(config: UpConfig, model: str, log: Path) -> Instance:
-    """Describes the instance at its beginning."""
+    """Returns the record of a starting instance."""
     secure = bool(config.tls_cert)
     dashboard = http_url(config.host, config.dashboard_port, secure) if config.dashboard_port else ""
     url = http_url(config.host, config.port, secure)

@@ -1,4 +1,4 @@
-"""Answers what needs nothing installed: help on all commands, and words that no command takes.
+"""Answers commands that need no installation: help, and words that no command knows.
 
 Only the standard library: `./baton` asks this module before anything is installed.
 """
@@ -35,12 +35,12 @@ Examples:
 """
 COMMANDS = tuple(dict.fromkeys(re.findall(r"^  \./baton (\w+)  ", HELP, re.MULTILINE)))
 BAD_INPUT = 2
-FOREIGN = (["ray"], ["test"], ["run", "redis"])  # what takes options of Ray, of pytest, and of a Redis server
-FIELD = re.compile(r"^    ([a-z]\w*): ", re.MULTILINE)
+PASS_THROUGH = (["ray"], ["test"], ["run", "redis"])  # these take options of Ray, of pytest, and of a Redis server
+FIELD_PATTERN = re.compile(r"^    ([a-z]\w*): ", re.MULTILINE)
 
 
 def answer(arguments: Sequence[str], root: Path) -> tuple[int, str] | None:
-    """Returns exit status and text where the words alone decide; `root` is the folder of the packages."""
+    """Returns exit status and text if the words alone decide, else None; `root`: folder of the packages."""
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         return 0, HELP
     command, *words = arguments
@@ -50,16 +50,16 @@ def answer(arguments: Sequence[str], root: Path) -> tuple[int, str] | None:
     for word in words:
         if command == "test" and word != "--help" and get_close_matches(word, ["--help"], cutoff=0.8):
             return BAD_INPUT, f"error: {word}: no such option; --help explains\n"
-    foreign = any(list(arguments[: len(begins)]) == begins for begins in FOREIGN)
-    if not foreign and (unknown := _unknown(words, root)):
+    passes_through = any(list(arguments[: len(begins)]) == begins for begins in PASS_THROUGH)
+    if not passes_through and (unknown := _unknown(words, root)):
         return BAD_INPUT, f"error: {unknown}: no such option; --help lists them\n"
     return None
 
 
 def _unknown(words: Sequence[str], root: Path) -> str:
-    """Returns the first option that no command has: a field of some struct is the name of each (`infra/cli.py`)."""
+    """Returns the first option that no command has. An option is a field of a struct (`infra/cli.py`)."""
     given = [word.partition("=")[0] for word in words if re.match(r"--\w", word)]
     fields = {"help"}
     for source in (*root.glob("infra/**/*.py"), *root.glob("launcher/**/*.py")) if given else ():
-        fields.update(FIELD.findall(source.read_text()))
+        fields.update(FIELD_PATTERN.findall(source.read_text()))
     return next((word for word in given if word[2:].replace("-", "_") not in fields), "")

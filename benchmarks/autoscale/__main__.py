@@ -17,7 +17,7 @@ from benchmarks.processes.children import exit_status
 from contracts.slo import SLO, parse_objective
 from launcher.autoscale.policy import Policy
 from launcher.autoscale.rules import Bounds, Rules
-from launcher.stages import Stages
+from launcher.stages import StageDisplay
 from pricing.steps import StepCosts
 
 COSTS = StepCosts(
@@ -42,7 +42,7 @@ COLUMNS = (
 class Comparison:
     """Runs one day with one scaler after the other."""
 
-    def __init__(self, given: argparse.Namespace, stages: Stages) -> None:
+    def __init__(self, given: argparse.Namespace, stages: StageDisplay) -> None:
         self._given, self._stages = given, stages
         self.slo = parse_objective(given.slo).limits(SLO(2000.0, 100.0))
         self.machine = Machine(COSTS, BLOCKS, given.start)
@@ -107,7 +107,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
 
-    def work(stages: Stages) -> None:
+    def work(stages: StageDisplay) -> None:
         comparison = Comparison(given, stages)
         policy = comparison.run("policy", Policy(comparison.rules, 0.0), 2, 2)
         thresholds = comparison.run("thresholds", Thresholds(comparison.rules), 2, 2)

@@ -22,7 +22,7 @@ from benchmarks.peers.servers import VLLM
 from benchmarks.peers.setup import directory_of, set_up
 from benchmarks.processes.children import exit_status
 from benchmarks.processes.python_path import ROOT
-from launcher.stages import Stages
+from launcher.stages import StageDisplay
 
 PARTS = ("tokens", "streams", "idle", "gateways", "commands", "crowds")
 BUSY = 4  # times the usual rate
@@ -51,7 +51,7 @@ def main() -> int:
         parser.error(f"--peer {options.peer} is asked by --api {' or '.join(PEER_APIS)}, not by {options.api}")
     parts = [part for part in PARTS if part in (options.parts or PARTS)]
 
-    def work(stages: Stages) -> None:
+    def work(stages: StageDisplay) -> None:
         if options.peer:
             set_up(directory_of(options.directory), VLLM, stages)
         for part in parts:

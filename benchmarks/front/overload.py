@@ -28,7 +28,7 @@ from contracts.errors import BatonError
 from contracts.slo import SLO, Timings, parse_objective, percentile
 from infra.completions_client import CompletionEvents
 from launcher.checking.preflight import check_port
-from launcher.stages import Stages
+from launcher.stages import StageDisplay
 
 HOST = "127.0.0.1"
 START_SECONDS = 300.0
@@ -182,7 +182,7 @@ def main() -> int:
     slo = wanted.limits(SLO(2000.0, 100.0))
     sides = {"this code": ROOT} | ({"baseline": given.baseline.resolve()} if given.baseline else {})
 
-    def work(stages: Stages) -> None:
+    def work(stages: StageDisplay) -> None:
         load = f"{given.prompt} + {given.output} tokens, {given.times:g} times what it bears"
         print(f"{given.shape}, {load}, {given.slo}")
         print(f"| {' | '.join(COLUMNS)} |\n" + "| --- " * len(COLUMNS) + "|", flush=True)

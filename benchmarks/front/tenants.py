@@ -29,7 +29,7 @@ from contracts.errors import BatonError
 from contracts.slo import percentile
 from infra.keys.api_key import KeyOptions, NewKey, make_key
 from infra.keys.key_file import change_keys
-from launcher.stages import Stages
+from launcher.stages import StageDisplay
 
 LATEST = 300.0  # s after which an answer is given up
 EMPTY_SECONDS = 60.0  # s in which what was cancelled has to be over
@@ -153,7 +153,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
 
-    def work(stages: Stages) -> None:
+    def work(stages: StageDisplay) -> None:
         with tempfile.TemporaryDirectory(prefix="baton-tenants-") as temporary:
             directory = Path(temporary)
             directory.chmod(0o700)

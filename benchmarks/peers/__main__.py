@@ -33,7 +33,7 @@ from engine.device import DTYPES_BY_NAME
 from engine.model.config import ExpertsMLP
 from engine.model.read_config import read_config
 from infra.cli import parse_or_exit
-from launcher.stages import Stages
+from launcher.stages import StageDisplay
 
 AVX2_ONLY = {
     TARGET_VARIABLE: "-march=x86-64-v3",  # AVX2, FMA, F16C and BMI2: what Haswell and Zen, and all later ones have
@@ -91,7 +91,7 @@ def chosen(only: str, quantization: Quantization = "none") -> list[Peer]:
     return [known[name] for name in names]
 
 
-def compare(config: PeersConfig, stages: Stages) -> None:
+def compare(config: PeersConfig, stages: StageDisplay) -> None:
     """Installs, measures and prints. Raises a `BatonError` for what is wrong."""
     peers = chosen(config.only, config.quantization)
     if config.instructions == "avx2":
@@ -149,7 +149,7 @@ def compare(config: PeersConfig, stages: Stages) -> None:
 
 
 def load(
-    stack: ExitStack, peer: Peer, directory: Path, model: Model, threads: int, stages: Stages
+    stack: ExitStack, peer: Peer, directory: Path, model: Model, threads: int, stages: StageDisplay
 ) -> PeerProcess | PeerError:
     """Starts a system, which ends with the `stack`, and waits until its model is loaded.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.peers.setup import Peer, PeerError, python_of
 from benchmarks.processes.children import child, last_line
 from contracts.kinds import Quantization
-from launcher.stages import Stages
+from launcher.stages import StageDisplay
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Model:
     gguf: Path | None = None
     compressed: Path | None = None
 
-    def with_files(self, place: Path, peers: Sequence[Peer], stages: Stages) -> "Model":
+    def with_files(self, place: Path, peers: Sequence[Peer], stages: StageDisplay) -> "Model":
         """Makes the files that these peers read, where they are not in `place` already. Raises `PeerError`."""
         made, form = self, self.dtype if self.quantization == "none" else self.quantization
         for peer in peers:
@@ -44,7 +44,7 @@ class Model:
         return own or self.directory
 
 
-def random_model(directory: Path, shape: str, stages: Stages) -> Path:
+def random_model(directory: Path, shape: str, stages: StageDisplay) -> Path:
     """Returns a model of this shape, see `benchmarks.random_model`, made if it is not there. Raises `PeerError`."""
     path = directory / f"model-{shape}"
     if not (path / "tokenizer.json").is_file():  # the last file that is written
@@ -52,7 +52,7 @@ def random_model(directory: Path, shape: str, stages: Stages) -> Path:
     return path
 
 
-def _converted(peer: Peer, module: str, model: Path, path: Path, form: str, stages: Stages) -> Path:
+def _converted(peer: Peer, module: str, model: Path, path: Path, form: str, stages: StageDisplay) -> Path:
     if not path.exists() or path.stat().st_mtime < (model / "config.json").stat().st_mtime:
         partial = path.with_name(f"{path.name}.partial")
         for old in (path, partial):
@@ -63,7 +63,7 @@ def _converted(peer: Peer, module: str, model: Path, path: Path, form: str, stag
     return path
 
 
-def _run(name: str, command: list[str], directory: Path, stages: Stages) -> None:
+def _run(name: str, command: list[str], directory: Path, stages: StageDisplay) -> None:
     stages.show(name, "making the model")
     log = directory / f"{name}.log"
     with child(command, log) as process:

@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.peers.model import Model
 from benchmarks.peers.setup import Peer, PeerError, python_of
 from benchmarks.processes.children import child, last_line, processor_seconds
-from launcher.stages import Stages
+from launcher.stages import StageDisplay
 
 LOAD_SECONDS = 600.0
 RUN_SECONDS = 600.0
@@ -33,7 +33,7 @@ class PeerProcess:
         self._process = process
         self._log = log
 
-    def loaded(self, stages: Stages) -> None:
+    def loaded(self, stages: StageDisplay) -> None:
         """Waits until the model is loaded. Raises `PeerError`."""
         began = time.monotonic()
         assert self._process.stdout is not None

@@ -12,7 +12,7 @@ from benchmarks.peers.setup import PEERS, PeerError, python_of
 from benchmarks.processes.children import child, last_line
 from launcher.checking.preflight import check_port
 from launcher.host.process import answers
-from launcher.stages import Stages
+from launcher.stages import StageDisplay
 
 HOST = "127.0.0.1"
 START_SECONDS = 600.0
@@ -55,7 +55,7 @@ def vllm(directory: Path, model: Path, dtype: str, longest: int, threads: int) -
 
 
 @contextmanager
-def serving(server: Server, stages: Stages) -> Iterator[str]:
+def serving(server: Server, stages: StageDisplay) -> Iterator[str]:
     """Starts a server, gives its URL when it takes requests, and ends it on exit. Raises `PeerError` if it fails."""
     server.log.unlink(missing_ok=True)
     with child(server.command, server.log, settings=server.settings) as process:
@@ -67,7 +67,7 @@ def serving(server: Server, stages: Stages) -> Iterator[str]:
     stages.settle()
 
 
-def _wait(server: Server, process: subprocess.Popen[str], url: str, stages: Stages) -> None:
+def _wait(server: Server, process: subprocess.Popen[str], url: str, stages: StageDisplay) -> None:
     began = time.monotonic()
     while not answers(url + server.path, POLL_SECONDS):
         waited = time.monotonic() - began

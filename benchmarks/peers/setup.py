@@ -20,7 +20,7 @@ from launcher.deployment import SERVICE_ENVIRONMENT
 from launcher.installing.requirements import base_name, pins
 from launcher.installing.torch_source import choose, pip_versions
 from launcher.options import ROOT
-from launcher.stages import Stages
+from launcher.stages import StageDisplay
 
 TORCH = "torch==" + pins(ROOT)["torch"]
 POLL_SECONDS = 0.2
@@ -111,7 +111,7 @@ def python_of(directory: Path, peer: Peer) -> Path:
     return directory / peer.place / "bin" / "python"
 
 
-def set_up(directory: Path, peer: Peer, stages: Stages) -> None:
+def set_up(directory: Path, peer: Peer, stages: StageDisplay) -> None:
     """Installs what is missing. Raises `PeerError`."""
     environment = directory / peer.place
     stamp = environment / "stamp"
@@ -135,7 +135,7 @@ def set_up(directory: Path, peer: Peer, stages: Stages) -> None:
 class Installer:
     """Fills one virtual environment, showing what it does and for how long."""
 
-    def __init__(self, environment: Path, name: str, stages: Stages, build: str = "") -> None:
+    def __init__(self, environment: Path, name: str, stages: StageDisplay, build: str = "") -> None:
         self._environment = environment
         self._name = name
         self._stages = stages

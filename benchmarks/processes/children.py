@@ -13,7 +13,7 @@ from types import FrameType
 from benchmarks.processes.python_path import python_path
 from contracts.errors import BatonError, ConfigError, ModelError
 from infra.process.dying import die_with
-from launcher.stages import Stages
+from launcher.stages import StageDisplay
 
 GRACE_SECONDS = 15.0
 """From SIGTERM to SIGKILL: longer than a server's own drain."""
@@ -88,8 +88,8 @@ def processor_seconds(pid: int) -> float:
     return own + sum(processor_seconds(each) for each in children)
 
 
-def exit_status(work: Callable[[Stages], None]) -> int:
-    stages = Stages(sys.stderr)
+def exit_status(work: Callable[[StageDisplay], None]) -> int:
+    stages = StageDisplay(sys.stderr)
     end_on_termination()
     try:
         work(stages)

@@ -22,7 +22,7 @@ from infra.redis.clients import connect_blocking
 from infra.redis.records import FinishedRecord, WorkerRecord
 from infra.redis.registry import FINISHED_KEY, index_key, read_unchecked, record_key
 from launcher.checking.preflight import check_port
-from launcher.host.process import READY, Process
+from launcher.host.process import READY_STAGE, Process
 from launcher.host.processes import Processes, environment
 from launcher.host.redis_server import redis_service
 from launcher.options import ROOT, UpConfig
@@ -104,7 +104,7 @@ def split_system(
 
 def _wait(service: Process, process: subprocess.Popen[str], log: Path) -> None:
     deadline = time.monotonic() + START_SECONDS
-    while (status := service.watch()) is None or status.stage != READY:
+    while (status := service.watch()) is None or status.stage != READY_STAGE:
         if process.poll() is not None or time.monotonic() > deadline:
             raise BatonError(f"{service.name} does not become ready: {last_line(log)}")
         time.sleep(LOOK_SECONDS)

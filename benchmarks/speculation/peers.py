@@ -28,7 +28,7 @@ from engine.executor import Executor
 from engine.start.load import load_engine
 from infra.cli import parse_or_exit
 from infra.config.engine import EngineConfig
-from launcher.stages import Stages
+from launcher.stages import StageDisplay
 
 DEMO = Path(__file__).resolve().parents[2] / "demo_model" / "weights"
 RUNNERS = {"llama.cpp": "benchmarks.peers.runners.llama_cpp_lookup", "vllm": "benchmarks.peers.runners.vllm_ngram"}
@@ -51,7 +51,7 @@ class SpeculationPeersConfig(Struct, frozen=True, kw_only=True):
     rounds: Annotated[Positive, Meta(description="rounds of each row, behind two that count for nothing")] = 10
 
 
-def compare(config: SpeculationPeersConfig, stages: Stages) -> None:
+def compare(config: SpeculationPeersConfig, stages: StageDisplay) -> None:
     """Installs, measures and prints. Raises a `BatonError` for what is wrong."""
     names = [name.strip() for name in config.only.split(",")] if config.only else list(RUNNERS)
     for name in names:

@@ -10,7 +10,7 @@ import sys
 
 from benchmarks.processes.children import exit_status
 from benchmarks.stress.crowd import Crowd, crowd_options, crowded, lines
-from launcher.stages import Stages
+from launcher.stages import StageDisplay
 
 
 def main() -> int:
@@ -19,7 +19,7 @@ def main() -> int:
     options = parser.parse_args()
     crowd = Crowd(options.requests, options.prompt, options.answer)
 
-    def run(stages: Stages) -> None:
+    def run(stages: StageDisplay) -> None:
         with crowded(crowd, options.kv_memory, ["--jobs-ahead", str(options.jobs_ahead)]) as (_, came):
             print("\n".join(lines(crowd, came)))
 

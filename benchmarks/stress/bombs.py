@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.processes.children import exit_status
 from benchmarks.processes.split_system import split_system
 from launcher.options import DEMO_MODEL
-from launcher.stages import Stages
+from launcher.stages import StageDisplay
 
 MOST_RATIO = 2.0
 MOST_SECONDS = 1.0
@@ -167,7 +167,7 @@ def main() -> int:
 
     wrong = 0
 
-    def run(stages: Stages) -> None:
+    def run(stages: StageDisplay) -> None:
         nonlocal wrong
         with tempfile.TemporaryDirectory() as directory, split_system(str(DEMO_MODEL), Path(directory)) as system:
             wrong = asyncio.run(measure(system.url, given.streams, given.rounds))

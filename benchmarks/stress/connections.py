@@ -23,7 +23,7 @@ from benchmarks.processes.children import exit_status
 from benchmarks.processes.split_system import split_system
 from infra.process.descriptors import raise_limit
 from launcher.options import DEMO_MODEL
-from launcher.stages import Stages
+from launcher.stages import StageDisplay
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
 BODY = b'{"prompt": "' + b"Once upon a time. " * 222_000 + b'"}'
@@ -129,7 +129,7 @@ def main() -> int:
     given = parser.parse_args()
     raise_limit()
 
-    def run(stages: Stages) -> None:
+    def run(stages: StageDisplay) -> None:
         with _system() as abuser:
             asyncio.run(_run(abuser, given.connections, given.bodies))
 

@@ -37,13 +37,13 @@ from infra.process.status import read_status
 from infra.redis.clients import connect_blocking
 from launcher.checking.preflight import check_port
 from launcher.host.log_file import LogFile
-from launcher.host.process import READY, Process, answers
+from launcher.host.process import READY_STAGE, Process, answers
 from launcher.host.processes import Processes, described, environment
 from launcher.host.redis_server import redis_service
 from launcher.host.signals import Signals
 from launcher.host.supervisor import Supervisor
 from launcher.options import ROOT, UpConfig
-from launcher.stages import Stages
+from launcher.stages import StageDisplay
 
 BEFORE = 5.0  # s of load before the harm
 LOOK = 0.1
@@ -98,7 +98,7 @@ class Instance:
         self.status = directory / f"{victim}.status"
         self.hang_file = directory / "hang"
         settings = environment({**os.environ, HANG_FILE: str(self.hang_file)}, ROOT, directory)
-        stages = Stages()
+        stages = StageDisplay()
         log = LogFile(directory / "log", self.config.log_bytes, self.config.log_files, stages.say)
         self.supervisor = Supervisor(ROOT, settings, log, stages, signals, self.config.silent_seconds)
 
@@ -139,7 +139,7 @@ class Instance:
             except redis.RedisError:
                 return False
         status = read_status(self.status)
-        return status is not None and status.stage == READY and status.pid != harmed
+        return status is not None and status.stage == READY_STAGE and status.pid != harmed
 
 
 HANGING = "benchmarks.stress.hanging_worker"

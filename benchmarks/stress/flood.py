@@ -32,7 +32,7 @@ from launcher.checking.preflight import check_port
 from launcher.host.processes import environment
 from launcher.host.redis_server import redis_service
 from launcher.options import DEMO_MODEL, ROOT
-from launcher.stages import Stages
+from launcher.stages import StageDisplay
 
 START_SECONDS = 60.0
 ANSWER_SECONDS = 600.0
@@ -48,7 +48,7 @@ def main() -> int:
     return exit_status(lambda stages: run(options.sequences, options.tokens, options.steps, stages))
 
 
-def run(sequences: int, tokens: int, steps: float, stages: Stages) -> None:
+def run(sequences: int, tokens: int, steps: float, stages: StageDisplay) -> None:
     stages.show("flood", "starting")
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         directory = Path(name)

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from benchmarks.processes.children import exit_status
 from benchmarks.processes.split_system import split_system
 from launcher.options import DEMO_MODEL
-from launcher.stages import Stages
+from launcher.stages import StageDisplay
 
 SIZE = 4_000_000  # bytes of a body
 ANSWER_SECONDS = 300.0
@@ -92,7 +92,7 @@ def _gateway() -> Iterator[str]:
 def main() -> int:
     argparse.ArgumentParser(prog="python -m benchmarks.stress.large_bodies", description=__doc__).parse_args()
 
-    def run(stages: Stages) -> None:
+    def run(stages: StageDisplay) -> None:
         with _gateway() as url:
             print(f"{'body':24}{'answered after':>16}{'others stood still':>20}   answer")
             print(f"{'none':24}{'':>16}{longest_wait(url, lambda: time.sleep(2.0)) * 1e3:>17.0f} ms")

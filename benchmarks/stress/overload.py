@@ -10,7 +10,7 @@ import sys
 
 from benchmarks.processes.children import exit_status
 from benchmarks.stress.crowd import Crowd, crowd_options, crowded, lines
-from launcher.stages import Stages
+from launcher.stages import StageDisplay
 
 
 def main() -> int:
@@ -19,7 +19,7 @@ def main() -> int:
     options = parser.parse_args()
     crowd = Crowd(options.requests, options.prompt, options.answer, options.samples)
 
-    def run(stages: Stages) -> None:
+    def run(stages: StageDisplay) -> None:
         with crowded(crowd, options.kv_memory) as (system, came):
             records = system.records()
         print("\n".join(lines(crowd, came)))

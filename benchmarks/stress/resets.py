@@ -30,7 +30,7 @@ from benchmarks.processes.split_system import SplitSystem, split_system
 from infra.keys.api_key import KeyOptions, make_key
 from infra.keys.key_file import change_keys
 from launcher.options import DEMO_MODEL
-from launcher.stages import Stages
+from launcher.stages import StageDisplay
 
 LINGER_0_S = struct.pack("ii", 1, 0)  # SO_LINGER: on, 0 s
 ANSWER_TOKENS = 1200  # of each answer, if nobody ended it
@@ -129,7 +129,7 @@ def main() -> int:
     options = parser.parse_args()
     clean: list[bool] = []
 
-    def run(stages: Stages) -> None:
+    def run(stages: StageDisplay) -> None:
         clean.append(experiment(options))
 
     return exit_status(run) or (0 if all(clean) else 1)

@@ -1,4 +1,4 @@
-"""Refuses weights that cannot fit into this host's memory by the sizes of their files, before anything is started."""
+"""Refuses weights and KV that exceed this host's memory, before a service starts."""
 
 import json
 import shutil
@@ -11,16 +11,16 @@ from infra.config.engine import EngineOptions
 from infra.process.memory import available_memory
 from infra.sizes import format_bytes
 
-COMPILERS = ("cc", "gcc", "clang")
+C_COMPILERS = ("cc", "gcc", "clang")
 
 
 def refuse_weights_beyond_memory(
     directory: Path, engine: EngineOptions, workers: int, there: int | None = None
 ) -> None:
-    """Raises `ConfigError` where `workers` that compute on the CPU cannot hold a model; `there`: bytes, free if None.
+    """Raises `ConfigError` if the weights of `workers` on the CPU exceed `there` bytes (None: the free memory).
 
-    Each worker with native operators has its own copy of the weights, packed for them. PyTorch's operators read the
-    files' pages, which workers share.
+    Each worker with native operators packs its own copy of the weights. PyTorch's operators read the files' pages,
+    which workers share.
     """
     copies = workers if _computes_natively(engine) else 1
     each = _least_bytes(directory, engine.dtype, engine.quantization)
@@ -36,7 +36,7 @@ def refuse_weights_beyond_memory(
 
 
 def refuse_kv_beyond_memory(engine: EngineOptions, workers: int, there: int | None = None) -> None:
-    """Raises `ConfigError` where `workers` on the CPU cannot have the KV memory that each is told to take."""
+    """Raises `ConfigError` if the KV memory of `workers` on the CPU exceeds the free memory."""
     there = available_memory() if there is None else there
     tier = 0 if engine.host_kv_directory else engine.host_kv_memory
     for option, size in (("--kv-memory", engine.kv_memory), ("--host-kv-memory", tier)):
@@ -46,23 +46,23 @@ def refuse_kv_beyond_memory(engine: EngineOptions, workers: int, there: int | No
 
 
 def _others(directory: Path, engine: EngineOptions, copies: int, there: int) -> dict[str, bool]:
-    """Returns options that take less memory, each with whether it would be enough."""
-    room = there // copies
+    """Returns options that need less memory → whether they would suffice."""
+    per_copy = there // copies
     return {
         "--prefill 0 --decode 1": copies > 1 and _least_bytes(directory, engine.dtype, engine.quantization) <= there,
-        "--dtype bf16": engine.dtype == "fp32" and _least_bytes(directory, "bf16", engine.quantization) <= room,
-        "--quantization int4": _least_bytes(directory, engine.dtype, "int4") <= room,
+        "--dtype bf16": engine.dtype == "fp32" and _least_bytes(directory, "bf16", engine.quantization) <= per_copy,
+        "--quantization int4": _least_bytes(directory, engine.dtype, "int4") <= per_copy,
     }
 
 
 def _least_bytes(directory: Path, dtype: str, quantization: str) -> int:
-    """Returns what one copy takes. The blocks of a GGUF file stay as they are."""
+    """Returns the bytes of one copy. A GGUF file's blocks are used as they are."""
     if (directory / GGUF_INDEX).is_file():
         return sum(Path(place).stat().st_size for place in json.loads((directory / GGUF_INDEX).read_bytes())["files"])
     return least_bytes(directory, dtype, quantization)
 
 
 def _computes_natively(engine: EngineOptions) -> bool:
-    """Tells whether native operators, which have no fp16, may pack weights; PyTorch's compute otherwise."""
+    """Returns whether native operators, which lack fp16, may compute; otherwise PyTorch's do."""
     wanted = engine.cpu_backend in ("auto", "native") and engine.dtype != "fp16"
-    return wanted and any(shutil.which(name) for name in COMPILERS)
+    return wanted and any(shutil.which(name) for name in C_COMPILERS)

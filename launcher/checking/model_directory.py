@@ -1,4 +1,4 @@
-"""Checks a model before anything is started: a broken download is told in a sentence, not by a worker's failure."""
+"""Checks a model's files before a service starts, so that a broken download is an error sentence."""
 
 import json
 from pathlib import Path
@@ -12,9 +12,9 @@ from contracts.errors import ConfigError
 
 
 def checked(model: str, option: str = "--model") -> Path | None:
-    """Returns the directory that `option` names, whose files were found to be whole, or None for a hub id.
+    """Returns the model directory that `option` names, after checking its files, or None for a hub id.
 
-    Raises `ModelError` for what is neither, `ConfigError` that names what is wrong with the directory.
+    Raises `ModelError` for a value that is neither, `ConfigError` for a broken directory.
     """
     directory = directory_of(model, option)
     if directory is not None:
@@ -31,7 +31,7 @@ def _check_directory(directory: Path, option: str) -> None:
     if tokenizer.endswith(".json"):
         _read_object(directory, tokenizer, option)
     if (directory / GGUF_INDEX).is_file():
-        return  # what is unpacked of a GGUF file, all of whose tensors were found to be there
+        return  # unpacked from a GGUF file, whose tensors were checked then
     try:
         files = present_weight_files(directory)
     except WeightsMissing as error:
@@ -55,7 +55,7 @@ def _read_object(directory: Path, name: str, option: str) -> dict[str, object]:
 
 
 def _check_weights(directory: Path, name: str, option: str) -> None:
-    """Checks that a weights file is whole: its header says where each tensor's bytes end. Raises `ConfigError`."""
+    """Compares a weights file's size with its header. Raises `ConfigError`."""
     path = directory / name
     try:
         tensors, begin = read_header(path)

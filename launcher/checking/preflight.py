@@ -1,4 +1,4 @@
-"""Checks settings before anything is loaded, so that a bad one costs a second and is named."""
+"""Checks ports and the Redis server before a service starts."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ from infra.network.listening import listen
 from infra.redis.clients import connect, redacted
 from infra.redis.store import check
 
-REDIS_PATIENCE = 5.0  # s
+REDIS_TIMEOUT_S = 5.0
 
 
 def check_port(option: str, host: str, port: int) -> int:
@@ -18,16 +18,16 @@ def check_port(option: str, host: str, port: int) -> int:
 
 
 def check_redis(url: str) -> None:
-    """Checks the server at `url`. Raises `StoreUnavailable` or `ConfigError`, without the password."""
+    """Checks the server at `url`. Raises `StoreUnavailable` or `ConfigError`, whose texts hide the password."""
     asyncio.run(_ask(url))
 
 
 async def _ask(url: str) -> None:
     store = connect(url)
     try:
-        async with asyncio.timeout(REDIS_PATIENCE):
+        async with asyncio.timeout(REDIS_TIMEOUT_S):
             await check(store, url)
     except TimeoutError:
-        raise StoreUnavailable(f"--redis: {redacted(url)!r}: no answer within {REDIS_PATIENCE:.0f} s") from None
+        raise StoreUnavailable(f"--redis: {redacted(url)!r}: no answer within {REDIS_TIMEOUT_S:.0f} s") from None
     finally:
         await store.aclose()

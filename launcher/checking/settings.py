@@ -1,4 +1,4 @@
-"""Checks what a deployment is told, wherever it is to run: a bad setting costs a second and is named."""
+"""Checks the options of a deployment on every target, so that an error names the option and its value."""
 
 from pathlib import Path
 from typing import TypeVar
@@ -22,7 +22,7 @@ Options = TypeVar("Options", bound=DeploymentOptions)
 
 
 def check_settings(config: DeploymentOptions) -> Path | None:
-    """Returns the model's directory, None for a hub id. Raises a `BatonError` that names the option and its value."""
+    """Returns the model's directory, or None for a hub id. Raises a `BatonError` that names the option and value."""
     if config.secret_file:
         load_secret(config.secret_file)
     directory = checked(config.model)
@@ -43,7 +43,7 @@ def check_settings(config: DeploymentOptions) -> Path | None:
 
 
 def checked_port(config: UpConfig) -> int:
-    """Returns the endpoint's port, a free one for 0. Raises `ConfigError` where it or the dashboard's is taken."""
+    """Returns the endpoint's port, a free port for 0. Raises `ConfigError` if a port is in use."""
     port = check_port("--port", config.host, config.port)
     if config.dashboard_port:
         if config.dashboard_port == port:
@@ -53,7 +53,7 @@ def checked_port(config: UpConfig) -> int:
 
 
 def _check_speculation(config: DeploymentOptions) -> None:
-    """Refuses options that do not go together, and places where nothing is. Raises `ConfigError`."""
+    """Raises `ConfigError` for options that exclude each other, and for missing directories."""
     engine = config.engine
     proposing(engine)
     for option, path in (("--medusa", engine.medusa), ("--eagle", engine.eagle)):
@@ -63,8 +63,8 @@ def _check_speculation(config: DeploymentOptions) -> None:
         checked(engine.draft_model, "--draft-model")
 
 
-def with_whole_paths(config: Options) -> Options:
-    """Returns the options with whole paths, for services run in another directory."""
+def with_absolute_paths(config: Options) -> Options:
+    """Returns the options with absolute paths: services run in another directory."""
     found = [str(Path(path).absolute()) if path else "" for path in (config.tls_cert, config.tls_key)]
     keys = tuple(str(Path(path).absolute()) for path in config.api_keys)
     return replace(config, api_keys=keys, tls_cert=found[0], tls_key=found[1])

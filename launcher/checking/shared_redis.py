@@ -1,4 +1,4 @@
-"""Checks whom a Redis server is shared with: workers and gateways of another secret would be there for nobody."""
+"""Checks that all services on a Redis server have the deployment's secret: others could not read their records."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from infra.redis.registry import RECORD_PURPOSE, listed
 
 
 def check_secret(url: str, secret_file: str) -> None:
-    """Raises `ConfigError` where others use the server at `url` with another secret; an empty file is a new secret."""
+    """Raises `ConfigError` if services at `url` have another secret; `secret_file` '': a new secret."""
     asyncio.run(_check(url, secret_file))
 
 

@@ -1,4 +1,4 @@
-"""Runs a service as a child that cannot outlive the launcher, and writes its output to the log under its name."""
+"""Runs a service as a child process that ends with the launcher, and writes its output to the log."""
 
 import os
 import signal
@@ -12,21 +12,21 @@ from infra.process.memory import out_of_memory_kills
 from launcher.host.log_file import Log
 from launcher.host.process import Process
 
-CHUNK = 65536  # bytes; what a pipe holds
-CHUNKS = 16  # per pump, so that one noisy child does not keep the loop
-OUT_OF_MEMORY = (
+PIPE_BYTES = 65536  # capacity of a pipe
+MAX_READS_PER_PUMP = 16  # so that a child with much output does not block the loop
+OUT_OF_MEMORY_HINT = (
     "killed by SIGKILL, and the kernel has killed for lack of memory meanwhile: --quantization int4, a smaller"
     " --kv-memory, --model or number of workers, or a higher memory limit helps"
 )
-LONGEST_LINE = 1 << 20  # bytes; a longer line is cut in the log
+MAX_LINE_BYTES = 1 << 20  # a longer line is split in the log
 
 
 class Child:
-    """Runs one life of a service. The launcher's loop calls `pump` when there is output to read.
+    """One process of a service. The launcher's loop calls `pump` when there is output to read.
 
-    All services are in the launcher's session. Linux shares cores out among sessions first, where
-    `sched_autogroup_enabled` says so: a gateway in one of its own waited up to 300 ms for a core beside busy workers
-    in theirs, however nice those were.
+    All services are in the launcher's session. With `sched_autogroup_enabled` Linux divides cores among sessions first:
+    a gateway in a session of its own waited up to 300 ms for a core beside a session of busy workers, at any nice
+    value.
     """
 
     def __init__(self, service: Process, environment: Mapping[str, str], directory: Path, log: Log) -> None:
@@ -37,7 +37,7 @@ class Child:
         self._last_line = ""
         self._last_error = ""
         if service.status_file is not None:
-            service.status_file.unlink(missing_ok=True)  # an earlier life's
+            service.status_file.unlink(missing_ok=True)  # of an earlier process
         self._process = subprocess.Popen(
             service.command,
             cwd=directory,
@@ -45,7 +45,7 @@ class Child:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            process_group=0,  # Ctrl-C in the terminal reaches the launcher only, which stops all in order
+            process_group=0,  # Ctrl-C reaches only the launcher, which stops all services in order
             preexec_fn=die_with(os.getpid()),
         )
         assert self._process.stdout is not None
@@ -54,30 +54,30 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Returns the process id, which is also the id of its group."""
+        """The process id, which is also the id of the process group."""
         return self._process.pid
 
     def exit_status(self) -> int | None:
-        """Returns None while it runs, a negative number for a signal."""
+        """Returns None while the process runs, and a negative number after a signal."""
         return self._process.poll()
 
     def terminate(self) -> None:
-        """Asks the process to end; one that is stopped goes on, or it could not hear it."""
+        """Sends SIGTERM, and SIGCONT: a stopped process would not handle SIGTERM."""
         if self.exit_status() is None:
             self._process.terminate()
             self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """Ends the process and everything that it started."""
-        with suppress(ProcessLookupError):  # the whole group is gone
+        """Kills the process group."""
+        with suppress(ProcessLookupError):  # the group has ended
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
 
     def pump(self) -> bool:
-        """Moves what the process has written into the log; returns False at the end of its output."""
-        for _ in range(CHUNKS):
+        """Copies output to the log. Returns False at the end of the output."""
+        for _ in range(MAX_READS_PER_PUMP):
             try:
-                data = os.read(self.output.fileno(), CHUNK)
+                data = os.read(self.output.fileno(), PIPE_BYTES)
             except BlockingIOError:
                 return True
             self._split(data)
@@ -86,33 +86,33 @@ class Child:
         return True
 
     def close(self) -> None:
-        """Lets go of the output; what a dead process left in the pipe is still written."""
+        """Closes the output, after copying what is left in the pipe."""
         if not self.output.closed:
             self.pump()
             self.output.close()
 
     def why(self) -> str:
-        """Returns a clause that says how the process ended, in its own words where it has some."""
+        """Returns a clause that says how the process ended: its last line with `error:`, if it wrote such a line."""
         if self._last_error:
             return self._last_error
         status = self.exit_status()
         assert status is not None, "it still runs"
         if status == -signal.SIGKILL and out_of_memory_kills() > self._kills_before:
-            return OUT_OF_MEMORY
+            return OUT_OF_MEMORY_HINT
         if status < 0:
             return f"killed by {signal.Signals(-status).name}"
         return f"ended with status {status}: {self._last_line}" if self._last_line else f"ended with status {status}"
 
     def _split(self, data: bytes) -> None:
         *lines, self._partial = (self._partial + data).split(b"\n")
-        if self._partial and (not data or len(self._partial) > LONGEST_LINE):
+        if self._partial and (not data or len(self._partial) > MAX_LINE_BYTES):
             lines.append(self._partial)
             self._partial = b""
         if lines:
             self._log.write(b"".join(map(self._noted, lines)))
 
     def _noted(self, line: bytes) -> bytes:
-        """Returns a line as the log has it, and keeps what may say how the process ends."""
+        """Formats a line for the log, and remembers it for `why`."""
         text = line.decode(errors="replace").rstrip()
         if text:
             self._last_line = text

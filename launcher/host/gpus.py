@@ -1,4 +1,4 @@
-"""Counts GPUs and gives each worker one, without importing torch."""
+"""Counts GPUs and assigns a GPU to each worker, without importing torch."""
 
 import os
 import shutil
@@ -9,41 +9,41 @@ from importlib.metadata import version
 
 from contracts.errors import ConfigError
 
-USABLE = 0.9  # share of a GPU's memory that all its workers take together
-PATIENCE = 10.0  # s; nvidia-smi starts the driver first where persistence mode is off
+USABLE_MEMORY_SHARE = 0.9  # of a GPU's memory, for all its workers together
+NVIDIA_SMI_TIMEOUT_S = 10.0  # nvidia-smi loads the driver first where persistence mode is off
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Says where a worker computes, with the settings by which it sees no other GPU: so it opens a context on none."""
+    """Device of a worker, and the environment that hides all other GPUs: the worker opens no context on them."""
 
     device: str
-    share: float | None = None  # of that GPU's memory
+    share: float | None = None  # of the GPU's memory
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
 def visible_gpus(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Returns the names of the GPUs that a child process will see, as CUDA_VISIBLE_DEVICES takes them."""
+    """Returns the GPUs that a child process sees, as entries of CUDA_VISIBLE_DEVICES."""
     if shutil.which("nvidia-smi") is None:
         return []
     try:
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=PATIENCE)
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=NVIDIA_SMI_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         return []
     present = sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
     chosen = environment.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return [str(number) for number in range(present)]
-    # As the driver reads it: the list ends at the first entry that names no device.
+    # Like the driver: the list ends at the first entry that names no device.
     named = [entry.strip() for entry in chosen.split(",")]
     end = next((i for i, entry in enumerate(named) if entry in ("", "-1")), len(named))
     return named[: min(present, end)]
 
 
 def usable_gpus(device: str, environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Returns the GPUs that workers on `device` (cpu, cuda, auto) will use; none: they compute on the CPU.
+    """Returns the GPUs for workers on `device` (cpu, cuda, auto); empty: workers compute on the CPU.
 
-    Raises `ConfigError` if GPUs are asked for and there are none.
+    Raises `ConfigError` for `cuda` on a host without a usable GPU.
     """
     if device == "cpu":
         return []
@@ -56,13 +56,13 @@ def usable_gpus(device: str, environment: Mapping[str, str] = os.environ) -> lis
 
 
 def placements(device: str, workers: int, environment: Mapping[str, str] = os.environ) -> list[Placement]:
-    """Spreads workers over the GPUs in turn. Raises `ConfigError` if GPUs are asked for and there are none."""
+    """Assigns workers to GPUs round-robin. Raises `ConfigError` for `cuda` on a host without a usable GPU."""
     gpus = usable_gpus(device, environment)
     if not gpus:
         return [Placement("cpu")] * workers
     order = {} if "CUDA_VISIBLE_DEVICES" in environment else {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # as nvidia-smi counts
     on_gpu = [gpus[worker % len(gpus)] for worker in range(workers)]
     return [
-        Placement("cuda", round(USABLE / on_gpu.count(gpu), 3), {**order, "CUDA_VISIBLE_DEVICES": gpu})
+        Placement("cuda", round(USABLE_MEMORY_SHARE / on_gpu.count(gpu), 3), {**order, "CUDA_VISIBLE_DEVICES": gpu})
         for gpu in on_gpu
     ]

@@ -1,4 +1,4 @@
-"""Tells by a file's lock whether its writer still lives: the kernel drops the lock however the process ends."""
+"""Files whose lock shows that their writer lives: the kernel releases the lock at the end of the process."""
 
 import errno
 import fcntl
@@ -15,13 +15,13 @@ class HeldFile:
         self._descriptor = _made(path, content)
 
     def replace(self, content: str) -> None:
-        """Gives the file another content; a reader sees the old one or the new one, and always the lock."""
+        """Replaces the content atomically; a reader always sees a locked file."""
         descriptor = _made(self.path, content)
         os.close(self._descriptor)
         self._descriptor = descriptor
 
     def close(self) -> None:
-        """Removes the file and lets go of the lock."""
+        """Removes the file and releases the lock."""
         self.path.unlink(missing_ok=True)
         os.close(self._descriptor)
 
@@ -36,12 +36,12 @@ def _made(path: Path, content: str) -> int:
     part = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
-        # Locked before it has its name: whoever finds the name finds the lock.
+        # Locked before the rename: a reader that finds the name finds the lock.
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.write(descriptor, data := content.encode()) < len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         part.replace(path)
-    except OSError:  # the disk is full: no part stays
+    except OSError:  # the disk is full: remove the partial file
         os.close(descriptor)
         part.unlink(missing_ok=True)
         raise
@@ -49,9 +49,9 @@ def _made(path: Path, content: str) -> int:
 
 
 def is_held(path: Path) -> bool:
-    """Tells whether the process that wrote `path` still lives; False if there is no such file.
+    """Returns whether the process that wrote `path` lives; False if there is no such file.
 
-    A file without a lock whose name belongs to another file by now was replaced just now, by a writer that lives.
+    An unlocked file whose name belongs to another file meanwhile was replaced by a living writer.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY)

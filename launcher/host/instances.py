@@ -1,4 +1,4 @@
-"""Records running instances, for other commands of this user: where each is, and how its services are."""
+"""Records running instances, their addresses and the state of their services, for other commands of this user."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,40 +17,40 @@ Phase = Literal["starting", "running", "stopping"]
 
 
 class ServiceState(Struct, frozen=True):
-    """Says how one service of an instance is."""
+    """State of one process of an instance."""
 
     name: str
-    stage: str  # `ready`, or what it does instead
-    pid: int = 0  # 0: it has died, and is started again soon
+    stage: str  # `ready`, or the stage of its start
+    pid: int = 0  # 0: dead, and restarted soon
 
 
 class Instance(Struct, frozen=True):
-    """Describes an instance, as `baton chat` and `baton status` find it."""
+    """An instance, as `baton chat` and `baton status` find it."""
 
     url: str
     pid: int
     model: str
-    started: float
+    started: float  # seconds since 1970
     log: str
-    key_file: str = ""  # with a key that this user may ask with, where keys are needed
-    cert: str = ""  # to trust, where it is asked by https
+    key_file: str = ""  # file with an operator key, where clients need keys
+    cert: str = ""  # certificate to trust, for https
     dashboard: str = ""
     phase: Phase = "running"
-    services: tuple[ServiceState, ...] = ()  # none: they run on a Ray cluster
+    services: tuple[ServiceState, ...] = ()  # empty: on a Ray cluster
 
 
 class Record:
-    """Makes an instance known until it is closed, or the process ends. A full disk only makes it unknown."""
+    """The record of this instance, until `close` or the end of the process. On a full disk there is no record."""
 
     def __init__(self, instance: Instance, say: Callable[[str], None]) -> None:
-        """Writes the record; `say` gets a sentence where that fails."""
+        """Writes the record; `say` gets a sentence if that fails."""
         self.instance = instance
         self._say = say
         self._file: HeldFile | None = None
         self._write()
 
     def change(self, **fields: Any) -> None:
-        """Writes what has changed of the instance's fields."""
+        """Writes the record again if a field has changed."""
         now, self.instance = self.instance, replace(self.instance, **fields)
         if self.instance != now:
             self._write()
@@ -77,7 +77,7 @@ class Record:
 
 
 def recorded() -> list[Instance]:
-    """Returns the instances of this user in every phase, the newest first, and removes the records of dead ones."""
+    """Returns this user's instances in every phase, the newest first, and removes records of dead instances."""
     found = []
     for path in _folder().glob("*.json"):
         if not is_held(path):
@@ -87,12 +87,12 @@ def recorded() -> list[Instance]:
         try:
             found.append(msgspec.json.decode(path.read_bytes(), type=Instance))
         except (FileNotFoundError, msgspec.DecodeError):
-            continue  # it ended in this moment, or an older version wrote it
+            continue  # the instance has just ended, or an older version wrote the record
     return sorted(found, key=lambda instance: instance.started, reverse=True)
 
 
 def running() -> list[Instance]:
-    """Returns the instances of this user that were ready and are not ending, the newest first."""
+    """Returns this user's instances in phase `running`, the newest first."""
     return [instance for instance in recorded() if instance.phase == "running"]
 
 

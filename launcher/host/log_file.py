@@ -1,7 +1,7 @@
-"""Keeps an instance's log within bounds: files of a bounded size, the oldest of which go, and no errors.
+"""Bounds an instance's log: rotated files of a bounded size, and no errors on a full disk.
 
-A log that cannot be written, because the disk is full or gone, loses lines and not the service. The lost lines are
-counted, and their number is said on the terminal and in the log as soon as that can be written again.
+If the log cannot be written, its lines are lost and counted, and the service goes on. The number of lost lines is shown
+on the terminal and in the log as soon as the log can be written again.
 """
 
 import fcntl
@@ -13,27 +13,27 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
-RETRY_S = 5.0  # s between two attempts to write a log that could not be written
+WRITE_RETRY_S = 5.0
 
 
 class Log(Protocol):
-    """Takes lines. Writing raises no error, whatever becomes of the lines."""
+    """A sink of lines that never raises."""
 
     def write(self, lines: bytes) -> None:
-        """Writes whole lines, each with its line end."""
+        """Writes whole lines with their line ends."""
 
 
 class Descriptors(Protocol):
-    """Says where the next lines of a log go."""
+    """The file for the next lines of a log."""
 
     path: str
 
     def of(self, size: int) -> int:
-        """Returns the open file that the next `size` bytes are to be appended to. Raises `OSError`."""
+        """Returns the descriptor for the next `size` bytes. Raises `OSError`."""
 
 
 class LossyLog:
-    """Writes lines to files that may fail. `say` gets a sentence when lines begin to be lost, and when that ends."""
+    """Writes lines to files that may fail. `say` gets a sentence when the loss of lines begins and ends."""
 
     def __init__(
         self, files: Descriptors, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
@@ -41,9 +41,9 @@ class LossyLog:
         self._files = files
         self._say = say
         self._clock = clock
-        self._lost = 0  # lines since the log was last written
+        self._lost = 0  # lines since the last successful write
         self._retry_at = 0.0
-        self._torn = False  # what was written last is the beginning of a line
+        self._torn = False  # the last write ended within a line
 
     def write(self, lines: bytes) -> None:
         """Writes whole lines, or counts them as lost."""
@@ -57,7 +57,7 @@ class LossyLog:
         self._lost = self._append(lines)
 
     def _append(self, lines: bytes) -> int:
-        """Returns how many lines could not be written."""
+        """Returns the number of lost lines."""
         try:
             descriptor = self._files.of(len(lines))
             if self._torn:
@@ -68,7 +68,7 @@ class LossyLog:
                 self._torn = lines[count - 1 : count] != b"\n"
                 lines = lines[count:]
         except OSError as error:
-            self._retry_at = self._clock() + RETRY_S
+            self._retry_at = self._clock() + WRITE_RETRY_S
             if not self._lost:
                 why = error.strerror or type(error).__name__
                 self._say(f"the log {self._files.path} cannot be written ({why}): its lines are lost until it can")
@@ -76,9 +76,9 @@ class LossyLog:
 
 
 class RotatedFiles:
-    """Appends to `path`. Once that has `max_bytes` it becomes `path.1`, which becomes `path.2`: `count` files in all.
+    """Appends to `path`, which becomes `path.1` when it has `max_bytes`; that becomes `path.2`: `count` files in all.
 
-    The file that is written holds a lock, by which others know that it is in use (`held_file.is_held`).
+    The current file is locked, which marks it as in use (`held_file.is_held`).
     """
 
     def __init__(self, path: Path, max_bytes: int, count: int) -> None:
@@ -89,21 +89,20 @@ class RotatedFiles:
         self._descriptor = _locked(self.path)
 
     def of(self, size: int) -> int:
-        """Returns the open file, or a new file where `size` more bytes are too many for it. Raises `OSError`."""
+        """Returns the current file's descriptor, or a new file's if `size` bytes exceed the bound. Raises `OSError`."""
         held = os.fstat(self._descriptor).st_size
         if held and held + size > self._max_bytes:
             self._rotate()
         return self._descriptor
 
     def close(self) -> None:
-        """Lets go of the file and of its lock."""
         os.close(self._descriptor)
 
     def _rotate(self) -> None:
         if self._count == 1:
             os.ftruncate(self._descriptor, 0)
             return
-        fresh = _locked(f"{self.path}.new")  # before anything is renamed: where no file can be made, all stay
+        fresh = _locked(f"{self.path}.new")  # before the renames: if no file can be made, all files stay
         for number in range(self._count - 1, 0, -1):
             with suppress(FileNotFoundError):
                 os.replace(f"{self.path}.{number - 1}" if number > 1 else self.path, f"{self.path}.{number}")
@@ -113,16 +112,15 @@ class RotatedFiles:
 
 
 class LogFile(LossyLog):
-    """Writes the log of one instance on this host, until it is closed."""
+    """The log of one instance on this host."""
 
     def __init__(self, path: Path, max_bytes: int, count: int, say: Callable[[str], None]) -> None:
-        """Makes the file. Raises `OSError`."""
+        """Opens the file. Raises `OSError`."""
         self.path = path
         self._rotated = RotatedFiles(path, max_bytes, count)
         super().__init__(self._rotated, say)
 
     def close(self) -> None:
-        """Lets go of the file."""
         self._rotated.close()
 
     def __enter__(self) -> "LogFile":
@@ -133,19 +131,18 @@ class LogFile(LossyLog):
 
 
 class Inherited:
-    """Gives a file that this process was started with, and whose size another program bounds."""
+    """A descriptor that this process inherited, whose size another program bounds."""
 
     def __init__(self, descriptor: int, name: str) -> None:
         self.path = name
         self._descriptor = descriptor
 
     def of(self, size: int) -> int:
-        """Returns the file."""
         return self._descriptor
 
 
 def _locked(path: str) -> int:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    with suppress(OSError):  # a file system without locks: the log can still be written
+    with suppress(OSError):  # a file system without locks
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return descriptor

@@ -1,4 +1,4 @@
-"""Makes what an instance has of its own, for as long as it runs: a secret, and an operator's key."""
+"""Makes the secret and the operator key of an instance."""
 
 import time
 from pathlib import Path
@@ -11,7 +11,7 @@ from launcher.options import DeploymentOptions
 
 
 def own_key(config: DeploymentOptions, run: Path) -> str:
-    """Makes the instance's own operator's key, which lives as long as its run directory; empty where none is needed."""
+    """Makes the operator key in the instance's run directory; empty where clients need no key."""
     if not config.api_keys:
         return ""
     made = make_key("this-instance", KeyOptions(tenant="baton", operator=True), time.time())
@@ -22,7 +22,7 @@ def own_key(config: DeploymentOptions, run: Path) -> str:
 
 
 def secret_path(config: DeploymentOptions, run: Path) -> Path:
-    """Returns the file with the deployment's secret: the one that was given, or a new one."""
+    """Returns the file with the deployment's secret: `--secret-file`, or a file with a new secret."""
     if config.secret_file:
         return Path(config.secret_file).resolve()
     path = run / "secret"

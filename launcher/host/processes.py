@@ -1,4 +1,4 @@
-"""Carries a deployment's description out on this host: the processes of its services, and where each finds things."""
+"""Makes the processes of a deployment on this host."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -17,25 +17,25 @@ from launcher.host.process import Process, watch_both, watch_http, watch_status_
 from launcher.options import UpConfig
 
 OWN_KEYS, OWN_KEY = "api-keys.json", "api-key"
-"""Files of the run directory, where keys are needed: the instance's own, for its dashboard and its user's chats."""
+"""Files of the run directory with the instance's operator key, which its dashboard and `baton chat` use."""
 
 
 def environment(inherited: Mapping[str, str], root: Path, run: Path) -> dict[str, str]:
-    """Returns what children see: our settings where the user has not decided otherwise, and the packages of `root`.
+    """Returns the environment of children: our defaults, the user's variables, and `root` on Python's path.
 
-    Their temporary files go into the run directory and with it: torch leaves some, and a killed process all of its.
+    Temporary files go into the run directory, and are removed with it: torch and killed processes leave files.
     """
     return {**SERVICE_ENVIRONMENT, **inherited, "PYTHONPATH": str(root), "TMPDIR": str(run)}
 
 
 def described(config: UpConfig) -> Deployment:
-    """Describes what an instance on this host consists of."""
-    config = replace(config, engine=_with_whole_paths(config.engine))
+    """Describes the deployment of an instance on this host."""
+    config = replace(config, engine=_with_absolute_paths(config.engine))
     return describe(config, host=config.host, port=config.port, dashboard_port=config.dashboard_port)
 
 
-def _with_whole_paths(engine: EngineOptions) -> EngineOptions:
-    """Returns the options with whole paths, for workers that run in another directory."""
+def _with_absolute_paths(engine: EngineOptions) -> EngineOptions:
+    """Returns the options with absolute paths: workers run in another directory."""
 
     def whole(path: str) -> str:
         return str(Path(path).expanduser().resolve()) if path else ""
@@ -46,14 +46,14 @@ def _with_whole_paths(engine: EngineOptions) -> EngineOptions:
         host_kv_directory=whole(engine.host_kv_directory),
         lora=tuple(f"{one.name}={whole(one.path)}" for one in parse_sources(engine.lora)),
         lora_root=whole(engine.lora_root),
-        draft_model=str(draft.resolve()) if engine.draft_model and draft.exists() else engine.draft_model,  # or an id
+        draft_model=str(draft.resolve()) if engine.draft_model and draft.exists() else engine.draft_model,
         medusa=whole(engine.medusa),
         eagle=whole(engine.eagle),
     )
 
 
 class Processes:
-    """Makes the processes of an instance; `model`, `redis`, `secret` are as the services take them."""
+    """The processes of an instance. `model`: directory or hub id; `redis`: URL; `secret`: file."""
 
     def __init__(self, config: UpConfig, run: Path, model: str, redis: str, secret: Path) -> None:
         self._config = config
@@ -63,7 +63,7 @@ class Processes:
         self._place = Locations(redis=redis, model=model, secret_file=str(secret))
 
     def workers(self) -> list[Process]:
-        """Makes all prefill and decode workers, each with a GPU, or with a share of one."""
+        """Makes all prefill and decode workers, each with a GPU or a share of a GPU."""
         busy = replace(self._place, busy_page=str(self._run / "busy"))
         workers = [(service, name) for service in self._deployment.of(*WORKERS) for name in service.names]
         made = []
@@ -73,14 +73,14 @@ class Processes:
         return made
 
     def gateways(self) -> list[Process]:
-        """Makes the gateways. One is ready when it accepts requests and knows a worker that can serve them."""
+        """Makes the gateways, which are ready when they accept requests and have found workers."""
         (service,) = self._deployment.of("gateway")
         own_keys = str(self._run / OWN_KEYS) if self._config.api_keys else ""
         place = replace(self._place, own_keys=own_keys, share_port=new_epoch() if service.replicas > 1 else "")
         return [self._process(service, name, place) for name in service.names]
 
     def dashboard(self) -> list[Process]:
-        """Makes the dashboard, if there is to be one. It is ready when Streamlit serves its page."""
+        """Makes the dashboard, if it is wanted; ready when Streamlit serves its page."""
         own_key = str(self._run / OWN_KEY) if self._config.api_keys else ""
         place = replace(self._place, gateway=self._url, own_key=own_key)
         return [self._process(service, service.role, place) for service in self._deployment.of("dashboard")]

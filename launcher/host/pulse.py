@@ -1,4 +1,4 @@
-"""Watches whether a child that runs also lives: one that is stopped or silent serves nobody, and never ends itself."""
+"""Observes whether a running child is stopped or hung: such a child serves no request and never ends itself."""
 
 from pathlib import Path
 
@@ -6,11 +6,11 @@ from infra.process.run_queue import RunQueue
 from infra.process.stillness import Stillness
 from launcher.host.process import Process
 
-STOPPED = ("T", "t")  # by a signal; by a debugger
+STOPPED_STATES = ("T", "t")  # of proc(5): by a signal, by a debugger
 
 
 class Pulse:
-    """Feels the pulse of one life of a service. `look` is to be called about once a second."""
+    """Signs of life of one process. Call `look` about once a second."""
 
     def __init__(self, service: Process, pid: int) -> None:
         self._service = service
@@ -19,11 +19,10 @@ class Pulse:
         self._run_queue = RunQueue(pid)
 
     def look(self, now: float, ready: bool) -> tuple[float, str]:
-        """Returns for how many seconds the child has been stopped or silent, and which; `now`: time.monotonic.
+        """Returns the seconds for which the child was stopped or silent, and which; `now`: time.monotonic.
 
-        A service that beats renews the time of its status file every second from when it is `ready` on. Time in which
-        the child waited for a processor is not silence: a child that is killed for it takes its requests along, and
-        its next start adds to the load that starved it.
+        A `ready` service with `beats` touches its status file every second. Time on the run queue of a processor does
+        not count as silence: killing a starved child would lose its requests, and add the load of a start.
         """
         waited = self._run_queue.look(now)
         if is_stopped(self._pid):
@@ -40,9 +39,9 @@ class Pulse:
 
 
 def is_stopped(pid: int) -> bool:
-    """Tells whether a process exists and is stopped (proc(5))."""
+    """Returns whether a process exists and is stopped (proc(5))."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return False
-    return stat.rpartition(")")[2].split()[0] in STOPPED
+    return stat.rpartition(")")[2].split()[0] in STOPPED_STATES

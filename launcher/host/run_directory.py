@@ -1,4 +1,4 @@
-"""Makes the directory of a running instance, for socket, status files and secret, and removes those of ended ones."""
+"""Makes the run directory of an instance (socket, status files, secret), and removes those of ended instances."""
 
 import os
 import shutil
@@ -11,25 +11,25 @@ from pathlib import Path
 from contracts.errors import ConfigError
 from launcher.host.held_file import HeldFile, is_held
 
-PREFIX = "baton-run-"
-OWNER = "owner"
-LONGEST_BASE = 80  # bytes; a UNIX socket's path has at most 107
-YOUNG_SECONDS = 60.0  # a directory without an owner may be one that is just being made
+DIRECTORY_PREFIX = "baton-run-"
+OWNER_FILE = "owner"
+MAX_BASE_BYTES = 80  # a UNIX socket's path has at most 107 bytes
+MIN_AGE_S = 60.0  # a younger directory may not have its owner file yet
 
 
 @contextmanager
 def run_directory() -> Iterator[Path]:
-    """Makes a directory that only this user can enter, until exit. First removes what killed instances left behind.
+    """Makes a private directory until exit, after removing directories of killed instances.
 
-    Raises `ConfigError` where it cannot be made.
+    Raises `ConfigError` if it cannot be made.
     """
     try:
         base = Path(tempfile.gettempdir())
-        if len(os.fsencode(base)) > LONGEST_BASE:
+        if len(os.fsencode(base)) > MAX_BASE_BYTES:
             base = Path("/tmp")
         sweep(base)
-        path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
-        owner = HeldFile(path / OWNER, f"{os.getpid()}\n")
+        path = Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX, dir=base))
+        owner = HeldFile(path / OWNER_FILE, f"{os.getpid()}\n")
     except OSError as error:
         why = f"no run directory can be made: {error.strerror}; TMPDIR names another place"
         raise ConfigError("TMPDIR", os.environ.get("TMPDIR", ""), why) from None
@@ -41,13 +41,13 @@ def run_directory() -> Iterator[Path]:
 
 
 def sweep(base: Path) -> None:
-    """Removes this user's run directories whose instance is gone."""
-    for path in base.glob(f"{PREFIX}*"):
+    """Removes this user's run directories whose instance has ended."""
+    for path in base.glob(f"{DIRECTORY_PREFIX}*"):
         try:
             status = path.stat()
         except FileNotFoundError:
-            continue  # another start swept it first
-        if status.st_uid != os.getuid() or is_held(path / OWNER):
+            continue  # another start removed it first
+        if status.st_uid != os.getuid() or is_held(path / OWNER_FILE):
             continue
-        if (path / OWNER).exists() or time.time() - status.st_mtime > YOUNG_SECONDS:
+        if (path / OWNER_FILE).exists() or time.time() - status.st_mtime > MIN_AGE_S:
             shutil.rmtree(path, ignore_errors=True)

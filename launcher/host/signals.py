@@ -1,4 +1,4 @@
-"""Turns signals into data: they are noted and wake the launcher's one loop, which decides; handlers do no more."""
+"""Turns signals into data: a handler counts the signal and wakes the launcher's loop, which decides."""
 
 import select
 import signal
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Signals:
-    """Counts the signals that ask to stop; `wakeup` becomes readable at any signal, the death of a child included."""
+    """Counts stop signals; `wakeup` becomes readable at any signal, SIGCHLD included."""
 
     def __init__(self) -> None:
         self.wakeup, self._writer = socket.socketpair()
@@ -20,7 +20,6 @@ class Signals:
         self.asked_to_stop = 0
 
     def drain(self) -> None:
-        """Empties `wakeup`."""
         try:
             while self.wakeup.recv(512):
                 pass
@@ -28,31 +27,30 @@ class Signals:
             pass
 
     def note(self, number: int, frame: FrameType | None) -> None:
-        """Handles every signal."""
-        if number in STOPPING:
+        """Signal handler."""
+        if number in STOP_SIGNALS:
             self.asked_to_stop += 1
 
     def wait(self, seconds: float) -> None:
-        """Returns at any signal, or after so many seconds."""
+        """Returns at any signal, or after `seconds`."""
         if select.select([self.wakeup], [], [], seconds)[0]:
             self.drain()
 
     def ask_to_stop(self) -> None:
-        """Does what a signal would, for whoever runs a supervisor in a thread of a process that is not its own."""
+        """Acts like a stop signal, for a supervisor in a thread of another program's process."""
         self.asked_to_stop += 1
-        with suppress(BlockingIOError):  # full of earlier ones
+        with suppress(BlockingIOError):  # full of earlier wake-ups
             self._writer.send(b"\0")
 
     def close(self) -> None:
-        """Lets go of the sockets."""
         self.wakeup.close()
         self._writer.close()
 
     @contextmanager
     def installed(self) -> Iterator["Signals"]:
-        """Handles the signals for a while. A hang-up that is ignored (`nohup`) stays ignored."""
+        """Installs the handlers until exit. An ignored SIGHUP (`nohup`) stays ignored."""
         previous = {}
-        for number in (*STOPPING, signal.SIGCHLD):
+        for number in (*STOP_SIGNALS, signal.SIGCHLD):
             if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
                 continue
             previous[number] = signal.signal(number, self.note)

@@ -1,4 +1,4 @@
-"""Finds the directory of what outlives an instance, and makes the instance's log there."""
+"""Finds this user's state directory, and makes an instance's log in it."""
 
 import os
 import time
@@ -9,7 +9,7 @@ from contracts.errors import ConfigError
 from launcher.host.held_file import is_held
 from launcher.host.log_file import LogFile
 
-KEPT_LOGS = 20
+MAX_OLD_LOGS = 20
 
 
 def state_directory() -> Path:
@@ -18,14 +18,14 @@ def state_directory() -> Path:
 
 
 def new_log(max_bytes: int, files: int, say: Callable[[str], None]) -> LogFile:
-    """Makes the log of an instance that starts now, and removes the oldest logs of those that have ended.
+    """Makes the log of a starting instance, and removes the oldest logs of ended instances.
 
-    Raises `ConfigError` where it cannot be made.
+    Raises `ConfigError` if it cannot be made.
     """
     logs = state_directory() / "logs"
     try:
         logs.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for old in sorted(logs.glob("*.log"))[: 1 - KEPT_LOGS]:
+        for old in sorted(logs.glob("*.log"))[: 1 - MAX_OLD_LOGS]:
             if not is_held(old):
                 for each in (old, *logs.glob(f"{old.name}.*")):
                     each.unlink(missing_ok=True)

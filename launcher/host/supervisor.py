@@ -1,7 +1,7 @@
-"""Keeps the services of one instance: starts them in order, watches them, restarts what died, stops them in order.
+"""Supervises the processes of one instance: starts and stops them in order, and restarts dead and hung processes.
 
-One loop in one thread: it sleeps until a child writes, a child ends, a signal comes or a time is due. Once a second it
-looks whether those that run also live.
+One loop in one thread: it sleeps until output, the end of a child, a signal or a deadline. Once a second it checks the
+children's signs of life.
 """
 
 import selectors
@@ -13,16 +13,16 @@ from pathlib import Path
 from launcher.host.child import Child
 from launcher.host.instances import ServiceState
 from launcher.host.log_file import Log
-from launcher.host.process import FAILED, READY, Process
+from launcher.host.process import FAILED_STAGE, READY_STAGE, Process
 from launcher.host.pulse import Pulse
 from launcher.host.signals import Signals
-from launcher.stages import Stages
+from launcher.stages import StageDisplay
 
-LOOK_SECONDS = 0.05  # between two looks at a starting service
-PULSE_SECONDS = 1.0  # between two looks at a service that runs
-FIRST_DELAY = 1.0  # s before a restart after an early death; doubled by each that follows
-LONGEST_DELAY = 30.0
-EARLY_SECONDS = 60.0  # a life shorter than this was an early death
+START_POLL_S = 0.05
+PULSE_PERIOD_S = 1.0
+FIRST_RESTART_DELAY_S = 1.0  # after an early death; doubled by each further early death
+MAX_RESTART_DELAY_S = 30.0
+MIN_LIFE_S = 60.0  # a process that ends sooner died early
 
 
 class StartFailed(Exception):
@@ -30,12 +30,12 @@ class StartFailed(Exception):
 
 
 class StopAsked(Exception):
-    """A signal came while services were starting."""
+    """A stop signal arrived while services were starting."""
 
 
 @dataclass
-class Kept:
-    """Holds a service and its present life."""
+class SupervisedService:
+    """A service and its current process."""
 
     service: Process
     child: Child
@@ -47,28 +47,27 @@ class Kept:
     restart_at: float | None = None
 
     def state(self) -> ServiceState:
-        """Says how it is."""
         if self.restart_at is not None:
             return ServiceState(self.service.name, "died, and is started again")
-        return ServiceState(self.service.name, READY if self.ready else self.stage, self.child.pid)
+        return ServiceState(self.service.name, READY_STAGE if self.ready else self.stage, self.child.pid)
 
 
 class Supervisor:
-    """Owns the children of one instance from the first start to the last stop."""
+    """Owns the children of one instance."""
 
     def __init__(
         self,
         directory: Path,
         environment: Mapping[str, str],
         log: Log,
-        stages: Stages,
+        stages: StageDisplay,
         signals: Signals,
         silent_seconds: float,
         changed: Callable[[tuple[ServiceState, ...]], None] = lambda states: None,
     ) -> None:
-        """Begins without children. `silent_seconds`: for so long a child may be stopped or silent; 0: for ever.
+        """`silent_seconds`: a child that is stopped or silent for longer is killed; 0: never.
 
-        `changed` is told how the services are, whenever that changes.
+        `changed` is called with the states of all services at every change.
         """
         self._directory = directory
         self._environment = environment
@@ -78,16 +77,16 @@ class Supervisor:
         self._silent_seconds = silent_seconds
         self._changed = changed
         self._states: tuple[ServiceState, ...] = ()
-        self._kept: list[Kept] = []
+        self._kept: list[SupervisedService] = []
         self._selector = selectors.DefaultSelector()
         self._selector.register(signals.wakeup, selectors.EVENT_READ, None)
 
     def start(self, services: Iterable[Process]) -> None:
         """Starts services together and returns when all are ready. Raises `StartFailed` or `StopAsked`.
 
-        A service that was ready once is kept meanwhile: it is started again if it dies, for others may wait for it.
+        A service that was ready once is restarted if it dies meanwhile, since others may wait for it.
         """
-        starting: list[Kept] = []
+        starting: list[SupervisedService] = []
         for service in services:
             starting.append(self._keep(service))
             self._kept.append(starting[-1])
@@ -99,28 +98,28 @@ class Supervisor:
             never_ready = [kept for kept in never_ready if not kept.ready]
             for kept in self._kept:
                 if kept not in never_ready:
-                    self._tend(kept, time.monotonic())
-            self._tell()
-            self._sleep(LOOK_SECONDS)
+                    self._check(kept, time.monotonic())
+            self._publish_states()
+            self._sleep(START_POLL_S)
             if self._signals.asked_to_stop:
                 raise StopAsked
 
     def watch(self) -> None:
-        """Returns when a signal asks to stop; restarts what dies meanwhile."""
+        """Restarts dead and hung processes until a stop signal."""
         while not self._signals.asked_to_stop:
             now = time.monotonic()
             for kept in self._kept:
-                self._tend(kept, now)
-            self._tell()
+                self._check(kept, now)
+            self._publish_states()
             starting = any(not kept.ready and kept.restart_at is None for kept in self._kept)
             due = [kept.restart_at - now for kept in self._kept if kept.restart_at is not None]
-            self._sleep(min([*due, 0.5 if starting else PULSE_SECONDS]))
+            self._sleep(min([*due, 0.5 if starting else PULSE_PERIOD_S]))
 
-    def _tend(self, kept: Kept, now: float) -> None:
-        """Restarts a service that was ready once, and has died or shows no life."""
+    def _check(self, kept: SupervisedService, now: float) -> None:
+        """Restarts a service that was ready once and is dead or hung."""
         if kept.restart_at is not None:
             if kept.restart_at <= now:
-                self._revive(kept, now)
+                self._restart(kept, now)
         elif kept.child.exit_status() is not None:
             self._bury(kept, now)
         elif (why := self._lifeless(kept, now)) is not None:
@@ -128,7 +127,7 @@ class Supervisor:
         elif not kept.ready:
             self._look_again(kept)
 
-    def _tell(self) -> None:
+    def _publish_states(self) -> None:
         states = tuple(kept.state() for kept in self._kept)
         if states != self._states:
             self._states = states
@@ -136,17 +135,17 @@ class Supervisor:
 
     @property
     def ready(self) -> bool:
-        """Tells whether every child is ready; any thread may ask."""
+        """Whether every child is ready. Safe to read from any thread."""
         return all(kept.ready for kept in self._kept)
 
     def stop(self, order: Sequence[Sequence[str]]) -> None:
-        """Ends all children, group by group as `order` names them, then any other. A second signal ends the grace."""
+        """Stops all children, group by group in `order`, then the others. A second signal kills without grace."""
         for names in order:
             self._stop([kept for kept in self._kept if kept.service.name in names])
         self._stop(self._kept)
         self._selector.close()
 
-    def _stop(self, group: Sequence[Kept]) -> None:
+    def _stop(self, group: Sequence[SupervisedService]) -> None:
         for kept in group:
             kept.child.terminate()
         asked = self._signals.asked_to_stop
@@ -155,20 +154,20 @@ class Supervisor:
             left = deadline - time.monotonic()
             if left <= 0 or self._signals.asked_to_stop > asked:
                 break
-            self._sleep(min(left, LOOK_SECONDS))  # no signal tells of a child's end, where this is not the main thread
+            self._sleep(min(left, START_POLL_S))  # outside the main thread there is no SIGCHLD
         for kept in group:
             kept.child.kill()
             self._forget(kept.child)
 
-    def _keep(self, service: Process) -> Kept:
+    def _keep(self, service: Process) -> SupervisedService:
         try:
             child = self._spawn(service)
         except OSError as error:
             raise StartFailed(f"{service.name} did not start: {error}") from None
-        return Kept(service, child, Pulse(service, child.pid), time.monotonic())
+        return SupervisedService(service, child, Pulse(service, child.pid), time.monotonic())
 
     def _spawn(self, service: Process) -> Child:
-        """Begins a life. Raises `OSError` where this host has no process, memory or descriptor left for it."""
+        """Starts a process. Raises `OSError` if the host has no process, memory or descriptor left."""
         child = Child(service, self._environment, self._directory, self._log)
         self._selector.register(child.output, selectors.EVENT_READ, child)
         return child
@@ -187,11 +186,11 @@ class Supervisor:
             elif not key.data.pump():
                 self._selector.unregister(key.fileobj)
 
-    def _look(self, kept: Kept) -> None:
-        """Shows how far a start is. Raises `StartFailed`."""
+    def _look(self, kept: SupervisedService) -> None:
+        """Shows the progress of a start. Raises `StartFailed`."""
         name = kept.service.name
         status = kept.service.watch()
-        if kept.child.exit_status() is not None or (status is not None and status.stage == FAILED):
+        if kept.child.exit_status() is not None or (status is not None and status.stage == FAILED_STAGE):
             if status is None or not status.error:
                 kept.child.kill()
                 kept.child.pump()
@@ -200,47 +199,47 @@ class Supervisor:
             raise StartFailed(f"{name} did not start: {why}")
         if status is None:
             return
-        if status.stage == READY:
+        if status.stage == READY_STAGE:
             kept.ready = True
-            self._stages.show(name, READY)
+            self._stages.show(name, READY_STAGE)
         else:
             kept.stage = status.stage
             self._stages.show(name, status.stage, int(status.percent) if status.percent else None)
 
-    def _look_again(self, kept: Kept) -> None:
-        """Notes when a restarted service is ready; if it fails instead, its death will be noticed."""
+    def _look_again(self, kept: SupervisedService) -> None:
+        """Updates the stage of a restarted service; its failure shows as its death."""
         status = kept.service.watch()
         kept.stage = status.stage if status is not None else "starting"
-        if kept.stage == READY:
+        if kept.stage == READY_STAGE:
             kept.ready = True
             self._stages.say(f"{kept.service.name} is ready again")
 
-    def _lifeless(self, kept: Kept, now: float) -> str | None:
-        """Returns a clause that says for how long a child has been stopped or silent, where that is too long."""
+    def _lifeless(self, kept: SupervisedService, now: float) -> str | None:
+        """Returns a clause about a child that was stopped or silent for too long, else None."""
         seconds, how = kept.pulse.look(now, kept.ready)
         if not self._silent_seconds or seconds < self._silent_seconds:
             return None
         return f"{how} for {seconds:.0f} s, so it was killed: --silent-seconds {self._silent_seconds:g}"
 
-    def _bury(self, kept: Kept, now: float, why: str = "") -> None:
-        """Notes a death, and when the next life starts. `why`: a clause, where the child cannot say it itself."""
-        kept.child.kill()  # what it started must not meet its next life, nor must itself where it is only stopped
+    def _bury(self, kept: SupervisedService, now: float, why: str = "") -> None:
+        """Kills a process and schedules its restart. `why`: reason, where the child itself gives none."""
+        kept.child.kill()  # the process group must end before its successor starts
         self._forget(kept.child)
-        self._put_off(kept, now, f"{kept.service.name} died ({why or kept.child.why()})")
+        self._schedule_restart(kept, now, f"{kept.service.name} died ({why or kept.child.why()})")
 
-    def _put_off(self, kept: Kept, now: float, sentence: str) -> None:
-        kept.early_deaths = kept.early_deaths + 1 if now - kept.born < EARLY_SECONDS else 0
+    def _schedule_restart(self, kept: SupervisedService, now: float, sentence: str) -> None:
+        kept.early_deaths = kept.early_deaths + 1 if now - kept.born < MIN_LIFE_S else 0
         delay = restart_delay(kept.early_deaths)
         kept.ready = False
         kept.restart_at = now + delay
         self._stages.say(f"{sentence}; it is started again {f'in {delay:.0f} s' if delay else 'at once'}")
 
-    def _revive(self, kept: Kept, now: float) -> None:
+    def _restart(self, kept: SupervisedService, now: float) -> None:
         kept.born = now
         try:
             kept.child = self._spawn(kept.service)
         except OSError as error:
-            self._put_off(kept, now, f"{kept.service.name} cannot be started ({error.strerror or error})")
+            self._schedule_restart(kept, now, f"{kept.service.name} cannot be started ({error.strerror or error})")
             return
         kept.pulse = Pulse(kept.service, kept.child.pid)
         kept.stage = "starting"
@@ -248,5 +247,5 @@ class Supervisor:
 
 
 def restart_delay(early_deaths: int) -> float:
-    """Returns the seconds before a service is started again that has died early so many times in a row."""
-    return min(FIRST_DELAY * 2 ** (early_deaths - 1), LONGEST_DELAY) if early_deaths else 0.0
+    """Returns the delay of a restart, in seconds, after `early_deaths` early deaths in a row."""
+    return min(FIRST_RESTART_DELAY_S * 2 ** (early_deaths - 1), MAX_RESTART_DELAY_S) if early_deaths else 0.0

@@ -1,7 +1,7 @@
-"""Makes `.venv` and installs into it what pyproject.toml asks for, in the versions of constraints.txt.
+"""Makes `.venv` and installs the dependencies of pyproject.toml, in the versions of constraints.txt.
 
 Started by `./baton` with the system's Python before anything is installed, so it uses the standard library only. The
-stamp is written last: an interrupted installation is resumed by the next start, a changed pin is installed by it.
+stamp is written last, so the next start resumes an interrupted installation, and installs changed pins.
 """
 
 import fcntl
@@ -20,12 +20,12 @@ from typing import IO, NoReturn
 
 from launcher.installing.removable import kept, owned_by_another
 from launcher.installing.requirements import base_name, pins, requirements, stamp
-from launcher.installing.torch_source import SETTING, choose, has_nvidia_driver, pip_versions
-from launcher.ray_process import EXTRA, needs_ray
-from launcher.stages import Stages
+from launcher.installing.torch_source import INDEX_VARIABLE, choose, has_nvidia_driver, pip_versions
+from launcher.ray_process import RAY_EXTRA, needs_ray
+from launcher.stages import StageDisplay
 from launcher.words import answer
 
-POLL_SECONDS = 0.2
+POLL_PERIOD_S = 0.2
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -36,7 +36,7 @@ class InstallFailed(Exception):
 def main(arguments: Sequence[str]) -> int:
     """Completes `.venv` and becomes `python -m launcher ARGUMENTS` in it; returns an exit status only on failure.
 
-    Words that no command takes are refused first. `status` installs nothing: what is not installed does not run.
+    Unknown words are refused first. `status` installs nothing: without an installation no instance runs.
     """
     if answered := answer(arguments, ROOT):
         exit_status, text = answered
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
     python = str(ROOT / ".venv" / "bin" / "python")
     try:
         if arguments[0] != "status" or needs_ray(arguments):
-            extras = ["test"] if arguments[0] == "test" else [EXTRA] if needs_ray(arguments) else []
+            extras = ["test"] if arguments[0] == "test" else [RAY_EXTRA] if needs_ray(arguments) else []
             install(ROOT, extras, os.environ)
         elif not (ROOT / ".venv" / "stamp").is_file():
             raise InstallFailed(f"nothing is installed in {ROOT}/.venv, so nothing of it runs; ./baton up does both")
@@ -71,7 +71,7 @@ def _become(program: str, words: list[str]) -> NoReturn:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Ends pip with us, whichever signal it was."""
+    """Ends pip with this process."""
     raise KeyboardInterrupt
 
 
@@ -81,12 +81,12 @@ def install(root: Path, extras: Sequence[str], settings: Mapping[str, str]) -> N
     nvidia = has_nvidia_driver()
     installed = [*extras, "cuda"] if nvidia else list(extras)
     version = ".".join(map(str, sys.version_info[:3]))
-    wanted = stamp(root, [version, settings.get(SETTING, ""), str(nvidia)])
-    # One stamp for each set of packages that was installed; the one without extras is part of every other.
+    wanted = stamp(root, [version, settings.get(INDEX_VARIABLE, ""), str(nvidia)])
+    # One stamp for each set of extras; the packages without extras are part of every set.
     stamps = [venv / "-".join(["stamp", *extras]), venv / "stamp"]
     if _holds(stamps[0], wanted):
         return
-    stages = Stages()
+    stages = StageDisplay()
     with _alone(root, stages) as lock:
         if _holds(stamps[0], wanted):
             return
@@ -127,11 +127,11 @@ def _holds(path: Path, wanted: str) -> bool:
 
 
 @contextmanager
-def _alone(root: Path, stages: Stages) -> Iterator[int]:
-    """Keeps other set-ups of this folder waiting, and gives the lock's descriptor.
+def _alone(root: Path, stages: StageDisplay) -> Iterator[int]:
+    """Locks this folder against other set-ups, and yields the lock's descriptor.
 
-    The lock is on the folder itself, and ends with the last process that holds the descriptor: pip gets it too, so that
-    a pip that outlives a killed set-up keeps the next one waiting.
+    The lock ends with the last process that holds the descriptor. pip holds it too, so that the next set-up waits for a
+    pip that outlives a killed set-up.
     """
     folder = os.open(root, os.O_RDONLY)
     try:
@@ -145,10 +145,10 @@ def _alone(root: Path, stages: Stages) -> Iterator[int]:
         os.close(folder)
 
 
-def _make_venv(venv: Path, version: str, stages: Stages, lock: int) -> None:
-    """Makes `.venv`, unless it holds its `python-version`; a `.venv` that was interrupted or is older is replaced.
+def _make_venv(venv: Path, version: str, stages: StageDisplay, lock: int) -> None:
+    """Makes `.venv`, unless its `python-version` is `version`; an incomplete or older `.venv` is replaced.
 
-    Raises `InstallFailed` where a reason speaks against its removal, before any file of it is removed.
+    Raises `InstallFailed` before any file is removed if the old `.venv` must stay.
     """
     made = venv / "python-version"
     if _holds(made, version):
@@ -161,7 +161,7 @@ def _make_venv(venv: Path, version: str, stages: Stages, lock: int) -> None:
         except OSError as error:
             raise InstallFailed(f"{venv} cannot be removed: {error}") from None
     stages.show("set-up", f"making .venv with Python {version}")
-    # The base interpreter: the running one may be the `.venv` that was just removed.
+    # The base interpreter: this process may run from the `.venv` that was just removed.
     base = getattr(sys, "_base_executable", sys.executable)
     with tempfile.TemporaryFile() as output:
         if _run([base, "-m", "venv", str(venv)], output, lock, lambda: None) != 0:
@@ -171,10 +171,10 @@ def _make_venv(venv: Path, version: str, stages: Stages, lock: int) -> None:
     made.write_text(version)
 
 
-def _pip(command: Sequence[str], log: Path, stages: Stages, lock: int, stage: str, expected: int = 0) -> None:
-    """Runs pip into the log, showing progress from what it writes there and from what it has unpacked.
+def _pip(command: Sequence[str], log: Path, stages: StageDisplay, lock: int, stage: str, expected: int = 0) -> None:
+    """Runs pip with its output in the log, and shows progress.
 
-    `expected` is the number of packages, 0 where their number says nothing about the time that is left.
+    `expected`: number of packages; 0 if it says nothing about the time left.
     """
     started = time.monotonic()
     with log.open("ab") as out:
@@ -193,7 +193,7 @@ def _pip(command: Sequence[str], log: Path, stages: Stages, lock: int, stage: st
 
 
 def _run(command: Sequence[str], output: IO[bytes], lock: int, show: Callable[[], None]) -> int:
-    """Runs a command and returns its exit status. Whatever ends us ends it too, with all that it has started."""
+    """Runs a command and returns its exit status. The command's whole session ends with this process."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -205,7 +205,7 @@ def _run(command: Sequence[str], output: IO[bytes], lock: int, show: Callable[[]
     try:
         while process.poll() is None:
             show()
-            time.sleep(POLL_SECONDS)
+            time.sleep(POLL_PERIOD_S)
         return process.returncode
     finally:
         with suppress(ProcessLookupError):
@@ -214,7 +214,7 @@ def _run(command: Sequence[str], output: IO[bytes], lock: int, show: Callable[[]
 
 
 def _progress(log: Path, offset: int, expected: int) -> Callable[[], tuple[str, int | None]]:
-    """Makes what tells pip's progress: its log names the packages that it has found, site-packages those unpacked."""
+    """Returns a function for pip's progress: found packages from its log, unpacked packages from site-packages."""
     (site,) = log.parent.glob("lib/python3*/site-packages")
     before = len(list(site.glob("*.dist-info")))
 
@@ -238,7 +238,7 @@ def _last_error(log: Path, offset: int) -> str:
     with log.open("rb") as lines:
         lines.seek(offset)
         text = lines.read().decode(errors="replace").splitlines()
-    # pip ends a conflict with a link to its manual; the line before says what conflicts.
+    # pip ends a conflict with a link to its manual; the line before names the conflict.
     errors = [line for line in text if line.startswith("ERROR:") and "ResolutionImpossible" not in line]
     return (errors or text or ["pip said nothing"])[-1].removeprefix("ERROR:").strip()
 

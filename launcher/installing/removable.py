@@ -1,4 +1,4 @@
-"""Finds what speaks against changing or removing a `.venv`: it belongs to another user, or a process runs from it.
+"""Finds reasons not to change or remove a `.venv`: it belongs to another user, or a process runs from it.
 
 Only the standard library: this runs before anything is installed.
 """
@@ -8,11 +8,11 @@ import pwd
 from collections.abc import Iterator
 from pathlib import Path
 
-PROCESSES = Path("/proc")
+PROC_DIRECTORY = Path("/proc")
 
 
 def owned_by_another(venv: Path, user: int) -> str:
-    """Returns a sentence where `.venv` belongs to a user with another number; else nothing."""
+    """Returns a sentence if `.venv` belongs to another user than `user`, else ''."""
     owner = venv.stat().st_uid
     if owner == user:
         return ""
@@ -27,7 +27,7 @@ def owned_by_another(venv: Path, user: int) -> str:
 
 
 def kept(venv: Path) -> str:
-    """Returns a sentence that says why a `.venv` of another Python is not removed; nothing where it may be."""
+    """Returns why a `.venv` of another Python must stay, or ''."""
     other = "a checkout of your own has a .venv of its own, and BATON_PYTHON=PATH names the Python of this one"
     if venv.is_symlink():
         return f"{venv} is a link, and was made by another Python: remove the link, or name that Python by BATON_PYTHON"
@@ -38,7 +38,7 @@ def kept(venv: Path) -> str:
     except PermissionError:
         may_run = False
     except OSError:
-        may_run = True  # the link leads nowhere any more: such a `.venv` is made anew
+        may_run = True  # a dangling link: such a `.venv` is made again
     if not may_run:
         return f"you may not run {python.resolve()}, the Python of {venv}: {other}"
     if users := ", ".join(map(str, running_from(venv))):
@@ -47,13 +47,13 @@ def kept(venv: Path) -> str:
 
 
 def running_from(venv: Path) -> Iterator[int]:
-    """Yields the processes, as far as this user sees them, that were started by the Python of `.venv`."""
+    """Yields the visible processes that the Python of `.venv` runs."""
     place = venv.resolve()
-    for entry in PROCESSES.glob("[0-9]*"):
+    for entry in PROC_DIRECTORY.glob("[0-9]*"):
         try:
             program = os.fsdecode((entry / "cmdline").read_bytes().partition(b"\0")[0])
         except OSError:
-            continue  # it has ended, or is hidden
+            continue  # ended, or hidden from this user
         if (
             program.startswith("/")
             and int(entry.name) != os.getpid()

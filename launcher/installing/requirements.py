@@ -1,4 +1,4 @@
-"""Reads from pyproject.toml and constraints.txt what has to be installed, and makes the stamp that says that it was.
+"""Reads the dependencies from pyproject.toml and constraints.txt, and computes the stamp of an installation.
 
 Only the standard library: this runs before anything is installed. `python -m launcher.installing.requirements
 [EXTRA ...]` prints what `./baton` would give to pip.
@@ -28,7 +28,7 @@ def pins(root: Path) -> dict[str, str]:
 
 
 def stamp(root: Path, settings: Sequence[str]) -> str:
-    """Returns a digest of all that decides what is installed: dependencies, pins, and `settings` from outside."""
+    """Returns a digest of everything that decides the installation: dependencies, pins and `settings`."""
     digest = hashlib.sha256()
     for part in settings:
         digest.update(part.encode() + b"\0")
@@ -39,7 +39,7 @@ def stamp(root: Path, settings: Sequence[str]) -> str:
 
 
 def base_name(requirement: str) -> str:
-    """Returns the name in a requirement: of `uvicorn>=0.35; …`, `uvicorn`."""
+    """Returns the package name of a requirement: `uvicorn` of `uvicorn>=0.35; …`."""
     match = re.match(r"[A-Za-z0-9._-]+", requirement)
     assert match is not None, requirement
     return match[0].lower()

@@ -1,4 +1,4 @@
-"""Chooses where PyTorch comes from: the index's default on Linux is the CUDA build, gigabytes of no use to a CPU.
+"""Chooses PyTorch's package index: the default build on Linux has gigabytes of CUDA, of no use on a CPU.
 
 Only the standard library: this runs before anything is installed.
 """
@@ -12,25 +12,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-SETTING = "BATON_TORCH_INDEX"
-PATIENCE = ("--timeout", "5", "--retries", "0")  # an index that cannot be reached must not hold up the set-up
+INDEX_VARIABLE = "BATON_TORCH_INDEX"
+SHORT_TIMEOUT = ("--timeout", "5", "--retries", "0")  # an unreachable index must not delay the set-up
 
-# Asks the package index (the configured one, or the one given) which versions of torch it has.
+# Returns torch's versions on a package index; None: the configured index.
 Versions = Callable[[str | None], set[str]]
 
 
 @dataclass(frozen=True)
 class TorchSource:
-    """Names the package index to take torch from, None for the configured one; `why` is told to the user."""
+    """Package index for torch; None: the configured index. `why` is shown to the user."""
 
     index: str | None
     why: str
 
 
 def choose(version: str, settings: Mapping[str, str], nvidia: bool, versions: Versions) -> TorchSource:
-    """Chooses: the setting wins, a host with a GPU takes the default build, others look for the nearest CPU build."""
-    if index := settings.get(SETTING):
-        return TorchSource(index, f"PyTorch from {SETTING}={index}")
+    """Chooses the setting's index; else the default build for a GPU, or an index with a CPU build."""
+    if index := settings.get(INDEX_VARIABLE):
+        return TorchSource(index, f"PyTorch from {INDEX_VARIABLE}={index}")
     if nvidia:
         return TorchSource(None, "PyTorch with CUDA: this host has an NVIDIA driver")
     if platform.system() != "Linux":
@@ -42,22 +42,22 @@ def choose(version: str, settings: Mapping[str, str], nvidia: bool, versions: Ve
         return TorchSource(CPU_INDEX, f"PyTorch's CPU build from {CPU_INDEX}")
     return TorchSource(
         None,
-        f"PyTorch with CUDA, gigabytes: {CPU_INDEX} cannot be reached; {SETTING}=URL names another index",
+        f"PyTorch with CUDA, gigabytes: {CPU_INDEX} cannot be reached; {INDEX_VARIABLE}=URL names another index",
     )
 
 
 def has_nvidia_driver() -> bool:
-    """Tells whether an NVIDIA driver is loaded on this host."""
+    """Returns whether an NVIDIA driver is loaded on this host."""
     return Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
 
 
 def pip_versions(python: str) -> Versions:
-    """Makes what lists versions by `pip index versions`, which reads the index's page and downloads no package."""
+    """Returns a `Versions` over `pip index versions`, which downloads no package."""
 
     def versions(index: str | None) -> set[str]:
         command = [python, "-m", "pip", "index", "versions", "torch"]
         if index:
-            command += [*PATIENCE, "--index-url", index]
+            command += [*SHORT_TIMEOUT, "--index-url", index]
         found = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PIP_NO_COLOR": "1"})
         listed = next((line for line in found.stdout.splitlines() if line.startswith("Available versions:")), "")
         return {word.strip() for word in listed.partition(":")[2].split(",")}

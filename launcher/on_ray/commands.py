@@ -10,7 +10,7 @@ from launcher.on_ray.cluster import BAD_INPUT, ClusterError, connected
 from launcher.on_ray.leftovers import leftovers, remove_leftovers
 from launcher.on_ray.reports import Reports, controller, table, taken_down
 from launcher.options import RayPlace, StatusConfig
-from launcher.stages import Stages
+from launcher.stages import StageDisplay
 
 
 class DownConfig(RayPlace, frozen=True, kw_only=True):
@@ -28,7 +28,7 @@ def status(arguments: Sequence[str]) -> int:
             handle = controller(place.ray_namespace)
             if handle is None:
                 raise ClusterError(_nothing(place))
-            overview = Reports(handle, Stages()).ask()
+            overview = Reports(handle, StageDisplay()).ask()
     except BatonError as error:
         return _refused(error)
     print(table(overview))
@@ -37,7 +37,7 @@ def status(arguments: Sequence[str]) -> int:
 
 def down(arguments: Sequence[str]) -> int:
     """Ends the deployment. Returns the exit status: 0 ended, 2 no deployment."""
-    stages = Stages()
+    stages = StageDisplay()
     try:
         place = parse(DownConfig, arguments, "baton down")
         with Signals().installed() as signals, connected(place.ray_address, place.ray_namespace):

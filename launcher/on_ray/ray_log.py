@@ -4,7 +4,7 @@ import io
 import re
 import threading
 
-from launcher.host.child import LONGEST_LINE
+from launcher.host.child import MAX_LINE_BYTES
 from launcher.host.log_file import Log
 
 RAY_PREFIX = re.compile(r"^\((?:\S+ )?pid=\d+(?:, ip=\S+)?\) ")
@@ -26,7 +26,7 @@ class RayLog(io.TextIOBase):
     def write(self, text: str) -> int:
         """Buffers a line until its end arrives from the same thread, and then writes the whole line."""
         *lines, rest = (getattr(self._mine, "rest", "") + text).split("\n")
-        if len(rest) > LONGEST_LINE:
+        if len(rest) > MAX_LINE_BYTES:
             lines, rest = [*lines, rest], ""
         self._mine.rest = rest
         with self._lock:

@@ -12,7 +12,7 @@ from launcher.on_ray.cluster import ClusterError
 from launcher.on_ray.control.controller import CONTROLLER_NAME
 from launcher.on_ray.leftovers import remove_leftovers
 from launcher.on_ray.overview import Overview, Phase
-from launcher.stages import Stages
+from launcher.stages import StageDisplay
 
 ANSWER_TIMEOUT_S = 30.0  # Ray restarts a controller whose node has just died
 POLL_PERIOD_S = 0.5
@@ -30,7 +30,7 @@ def controller(namespace: str) -> Any:
 class Reports:
     """Reads the controller's overviews one after the other, and shows new sentences."""
 
-    def __init__(self, handle: Any, stages: Stages, keeps: bool = False) -> None:
+    def __init__(self, handle: Any, stages: StageDisplay, keeps: bool = False) -> None:
         self._handle = handle
         self._stages = stages
         self._keeps = keeps
@@ -85,7 +85,7 @@ def table(overview: Overview) -> str:
     return "\n".join([f"{overview.phase}{f': {overview.error}' if overview.error else ''}", "", *lines])
 
 
-def taken_down(handle: Any, stages: Stages, signals: Signals) -> None:
+def taken_down(handle: Any, stages: StageDisplay, signals: Signals) -> None:
     """Has the controller stop the deployment, shows progress, and ends the controller. Raises `ClusterError`."""
     signals_before, began = signals.asked_to_stop, time.monotonic()
     handle.stop.remote()

@@ -3,7 +3,7 @@
 import io
 from collections import deque
 
-from launcher.stages import Stages
+from launcher.stages import StageDisplay
 
 MAX_SENTENCES = 200
 
@@ -25,7 +25,7 @@ class SentenceLog:
         return tuple(self._last)[len(self._last) - new :]
 
 
-class RecordedStages(Stages):
+class RecordedStages(StageDisplay):
     """The stage and the sentences of the process that a supervisor runs."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from contracts.errors import BatonError
 from infra.cli import parse
 from infra.network.listening import http_url
 from launcher import greeting
-from launcher.checking.settings import check_settings, checked_port, with_whole_paths
+from launcher.checking.settings import check_settings, checked_port, with_absolute_paths
 from launcher.host.instances import Instance, Record
 from launcher.host.processes import OWN_KEY
 from launcher.host.run_directory import run_directory
@@ -35,7 +35,7 @@ from launcher.on_ray.planning import make_plan, redis_node, scaling_rules, settl
 from launcher.on_ray.ray_log import RayLog
 from launcher.on_ray.reports import Reports, taken_down
 from launcher.options import ROOT, UpConfig
-from launcher.stages import Stages
+from launcher.stages import StageDisplay
 
 CONCURRENT_CALLS = 16  # of the controller
 TASK_TIMEOUT_S = 30.0
@@ -44,13 +44,13 @@ DETACHED_NOTE = "It goes on without this process: ./baton status --on ray says h
 
 def up(arguments: Sequence[str]) -> int:
     """Runs a deployment. Returns the exit status: 0 stopped by a signal or detached, 1 failed, 2 bad input."""
-    stages = Stages(sys.stdout)
+    stages = StageDisplay(sys.stdout)
     try:
         asked = parse(UpConfig, arguments, "baton up")
         scaling_rules(asked)
         directory = check_settings(asked)
         model = asked.model if directory is None else str(Path(asked.model).expanduser().absolute())
-        config = replace(with_whole_paths(asked), model=model, port=checked_port(asked))
+        config = replace(with_absolute_paths(asked), model=model, port=checked_port(asked))
         log = new_log(config.log_bytes, config.log_files, stages.say)
     except BatonError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -72,7 +72,7 @@ def up(arguments: Sequence[str]) -> int:
 class Up:
     """One run of the command."""
 
-    def __init__(self, config: UpConfig, directory: Path | None, run: Path, log: Path, stages: Stages) -> None:
+    def __init__(self, config: UpConfig, directory: Path | None, run: Path, log: Path, stages: StageDisplay) -> None:
         self._config = config
         self._directory = directory
         self._run = run
@@ -137,7 +137,7 @@ class Up:
             overview = reports.follow(signals, lambda phase: phase != "starting", show=True)
             if overview.phase == "running" and not signals.asked_to_stop:
                 leave = config.ray.detach
-                self._greet(DETACHED_NOTE if leave else greeting.ENDING)
+                self._greet(DETACHED_NOTE if leave else greeting.STOP_NOTE)
                 if not leave:
                     overview = self._watch(reports, signals)
             if overview.error:

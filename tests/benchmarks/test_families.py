@@ -8,7 +8,7 @@ import pytest
 from benchmarks import families
 from benchmarks.limits.workloads import Workload
 from engine.model.config import DenseMLP, ModelConfig
-from launcher.stages import Stages
+from launcher.stages import StageDisplay
 
 TINY = dict(vocab_size=320, hidden_size=72, intermediate_size=96, num_hidden_layers=2, max_position_embeddings=64)
 
@@ -26,5 +26,5 @@ def test_every_family_is_measured_beside_llama(
         engines[family] = families.load(tmp_path / family, given)
         config = engines[family][0].engine.model_config
         assert isinstance(config, ModelConfig) and isinstance(config.layers[0].mlp, DenseMLP), family
-    (counted,) = families.rounds_of(workload, engines, 1, Stages())
+    (counted,) = families.rounds_of(workload, engines, 1, StageDisplay())
     assert counted.keys() == families.FAMILIES.keys() and min(counted.values()) > 0

@@ -14,7 +14,7 @@ from infra.cli import parse
 from infra.config.dashboard import DashboardConfig
 from infra.config.engine import EngineConfig
 from infra.config.worker import WorkerConfig
-from launcher.compose import compose, described, place_of
+from launcher.compose import compose, described, locations
 from launcher.deployment import placed
 from launcher.is_ready import is_ready
 from launcher.options import ROOT, DeploymentOptions
@@ -100,7 +100,7 @@ def test_services_are_told_what_the_description_says(composed: Any) -> None:
             continue
         python, flag, module, *words = composed["services"][service.role]["command"]
         assert (python, flag, module) == ("python", "-m", service.module)
-        told = placed(service.settings, place_of(service))
+        told = placed(service.settings, locations(service))
         if isinstance(told, DashboardConfig):
             told = structs.replace(told, gateway="http://gateway:8000")
         if not isinstance(told, WorkerConfig):

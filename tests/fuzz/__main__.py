@@ -32,7 +32,7 @@ from infra.cli import parse_or_exit
 from infra.network.curve_keys import CurveKeys
 from infra.network.sockets import dealer, payload_dealer, send_now
 from launcher.options import DEMO_MODEL
-from launcher.stages import Stages
+from launcher.stages import StageDisplay
 from tests.fuzz.frames import Frames, Mutator, Target, raw
 from tests.fuzz.processes import listening, resident
 from tests.fuzz.traffic import Traffic, traffic
@@ -238,7 +238,7 @@ async def _read(socket_: zmq.asyncio.Socket) -> None:
         await socket_.recv_multipart()
 
 
-async def attack_all(config: FuzzConfig, target: SplitSystem, stages: Stages) -> tuple[list[Outcome], Traffic]:
+async def attack_all(config: FuzzConfig, target: SplitSystem, stages: StageDisplay) -> tuple[list[Outcome], Traffic]:
     """Sends every attacker to every port, one after the other."""
     outcomes = []
     async with traffic(target.url, config.seed) as flow:
@@ -342,7 +342,7 @@ def failures(config: FuzzConfig, outcomes: list[Outcome], flow: Traffic, left: d
     return found
 
 
-def fuzz(config: FuzzConfig, stages: Stages) -> list[str]:
+def fuzz(config: FuzzConfig, stages: StageDisplay) -> list[str]:
     """Runs it all, prints the table, and returns what is not as it should be."""
     with tempfile.TemporaryDirectory(prefix="baton-fuzz-") as directory:
         with split_system(config.model, Path(directory)) as target:

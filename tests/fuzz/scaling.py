@@ -22,7 +22,7 @@ from benchmarks.random_model import make
 from contracts.errors import BatonError
 from contracts.kinds import Positive, Seconds
 from infra.cli import parse_or_exit
-from launcher.stages import Stages
+from launcher.stages import StageDisplay
 from tests.e2e.harness.ray_cluster import RayCluster, ray_cluster
 
 LOOK_SECONDS = 0.5
@@ -109,7 +109,7 @@ async def measure(url: str, config: ScalingConfig) -> Clients:
     return clients
 
 
-def run(cluster: RayCluster, directory: Path, config: ScalingConfig, stages: Stages) -> Clients:
+def run(cluster: RayCluster, directory: Path, config: ScalingConfig, stages: StageDisplay) -> Clients:
     """Has a deployment follow the load. Raises `BatonError` where it does not start."""
     model = directory / "model"
     make(model, config.shape)
@@ -131,7 +131,7 @@ def main() -> int:
     config = parse_or_exit(ScalingConfig, "tests.fuzz.scaling")
     failed = 0
 
-    def work(stages: Stages) -> None:
+    def work(stages: StageDisplay) -> None:
         nonlocal failed
         stages.show("cluster", "starting")
         with tempfile.TemporaryDirectory(prefix="scaling-") as directory, ray_cluster(1, [4, 4]) as cluster:

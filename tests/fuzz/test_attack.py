@@ -4,13 +4,13 @@ import io
 
 import pytest
 
-from launcher.stages import Stages
+from launcher.stages import StageDisplay
 from tests.fuzz.__main__ import FuzzConfig, fuzz
 
 
 @pytest.mark.timeout(240)
 def test_an_attack_on_every_port_harms_nobody(capsys: pytest.CaptureFixture[str]) -> None:
-    assert fuzz(FuzzConfig(frames=1200, seconds=20.0), Stages(io.StringIO())) == []
+    assert fuzz(FuzzConfig(frames=1200, seconds=20.0), StageDisplay(io.StringIO())) == []
     printed = capsys.readouterr().out
     print(printed)
     for port, attackers in (("prefill control", 2), ("decode control", 2), ("decode handoff", 3)):

@@ -112,7 +112,7 @@ def test_an_unreachable_redis_is_named_without_its_password(capsys: pytest.Captu
 def test_a_server_that_is_no_redis_is_refused_in_time(
     monkeypatch: pytest.MonkeyPatch, taken_port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("launcher.checking.preflight.REDIS_PATIENCE", 0.3)
+    monkeypatch.setattr("launcher.checking.preflight.REDIS_TIMEOUT_S", 0.3)
     url = f"redis://127.0.0.1:{taken_port}"
     sentence = refused(["--port", "0", "--dashboard-port", "0", "--model", "a/b", "--redis", url], capsys)
     assert sentence.startswith(f"error: --redis: '{url}': no answer")

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from launcher.stages import Stages
+from launcher.stages import StageDisplay
 
 
 class Terminal(io.StringIO):
@@ -15,7 +15,7 @@ class Terminal(io.StringIO):
 
 def test_without_a_terminal_a_line_appears_only_with_news() -> None:
     out = io.StringIO()
-    stages = Stages(out)
+    stages = StageDisplay(out)
     for percent in (1, 2, 2, 30, 31, 99):
         stages.show("decode-0", "loading weights", percent)
     stages.show("decode-0", "ready")
@@ -30,7 +30,7 @@ def test_without_a_terminal_a_line_appears_only_with_news() -> None:
 
 def test_a_note_is_no_news() -> None:
     out = io.StringIO()
-    stages = Stages(out)
+    stages = StageDisplay(out)
     for second in range(3):
         stages.show("pip", "downloading", note=f"({second} s)")
     assert out.getvalue().count("\n") == 1
@@ -38,7 +38,7 @@ def test_a_note_is_no_news() -> None:
 
 def test_a_terminal_is_updated_in_place() -> None:
     out = Terminal()
-    stages = Stages(out)
+    stages = StageDisplay(out)
     stages.show("redis", "ready")
     stages.show("decode-0", "starting")
     out.seek(0)
@@ -53,7 +53,7 @@ def test_a_terminal_is_updated_in_place() -> None:
 def test_long_lines_do_not_wrap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     out = Terminal()
-    Stages(out).show("redis", "x" * 100)
+    StageDisplay(out).show("redis", "x" * 100)
     assert len(out.getvalue().strip().removeprefix("\x1b[2K")) < 40
 
 
@@ -61,7 +61,7 @@ def test_a_reader_that_went_away_does_no_harm() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     out = os.fdopen(writer, "w", buffering=1)
-    stages = Stages(out)
+    stages = StageDisplay(out)
     stages.show("redis", "ready")
     stages.say("a sentence")
     with pytest.raises(BrokenPipeError):

@@ -8,7 +8,7 @@ import pytest
 from launcher.__main__ import main
 from launcher.host.instances import Instance, Record, ServiceState
 from launcher.ray_process import asks_for_ray, needs_ray
-from launcher.status import NO_INSTANCE, NOT_READY, NOTHING, described, duration
+from launcher.status import NO_INSTANCE, NO_INSTANCE_HINT, NOT_READY, described, duration
 
 INSTANCE = Instance(
     "http://127.0.0.1:1",
@@ -23,7 +23,7 @@ INSTANCE = Instance(
 
 def test_where_nothing_runs_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status"]) == NO_INSTANCE
-    assert capsys.readouterr() == ("", f"error: {NOTHING}\n")
+    assert capsys.readouterr() == ("", f"error: {NO_INSTANCE_HINT}\n")
 
 
 def test_an_instance_whose_endpoint_does_not_answer_is_not_ready(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ import ray
 from ray.exceptions import RayActorError, RayError
 
 from launcher.deployment import Role
-from launcher.host.process import READY
+from launcher.host.process import READY_STAGE
 from launcher.on_ray.overview import ActorReport, MemberState
 from launcher.on_ray.placement import WorkerGroup
 
@@ -49,9 +49,9 @@ class Member:
                 self._lost = True
             else:
                 sentences = look.sentences
-                if self._lost and look.stage == READY:
+                if self._lost and look.stage == READY_STAGE:
                     sentences = (*sentences, f"{self.name} is ready again, on {look.address}")
-                self._lost = self._lost and look.stage != READY
+                self._lost = self._lost and look.stage != READY_STAGE
                 self.last, self._heard = look, look.said
         self._asked, self._asked_at = self.handle.look.remote(self._heard), time.monotonic()
         return sentences
@@ -62,7 +62,7 @@ class Member:
 
     @property
     def ready(self) -> bool:
-        return self.last is not None and self.last.stage == READY and not self._lost
+        return self.last is not None and self.last.stage == READY_STAGE and not self._lost
 
     def state(self) -> MemberState:
         look = self.last

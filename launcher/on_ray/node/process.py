@@ -18,7 +18,7 @@ from infra.network.listening import ANY_ADDRESS, http_url
 from infra.process.status import Status, read_status
 from launcher.deployment import WORKERS, Locations, command
 from launcher.host.held_file import is_held
-from launcher.host.process import READY, Process, Watch, watch_http, watch_status_file
+from launcher.host.process import READY_STAGE, Process, Watch, watch_http, watch_status_file
 from launcher.host.processes import OWN_KEY, OWN_KEYS, environment
 from launcher.on_ray.node.redis import redis_process
 from launcher.on_ray.order import Order
@@ -105,7 +105,7 @@ def _watch_gateway(status_file: Path, path: str) -> Watch:
 
     def watch() -> Status | None:
         status = read_status(status_file)
-        if status is None or status.stage != READY:
+        if status is None or status.stage != READY_STAGE:
             return status
         return watch_http(f"{status.address}{path}", "waiting for the workers")()
 

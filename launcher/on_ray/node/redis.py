@@ -9,7 +9,7 @@ from pathlib import Path
 from infra.network.bind_address import bracketed
 from infra.network.listening import listen
 from infra.process.status import Status
-from launcher.host.process import PROBE_SECONDS, READY, Process, Watch
+from launcher.host.process import PROBE_TIMEOUT_S, READY_STAGE, Process, Watch
 from launcher.host.redis_server import server_binary
 from launcher.on_ray.order import RedisServer
 
@@ -62,8 +62,8 @@ def _watch(server: RedisServer) -> Watch:
 
     def watch() -> Status | None:
         try:
-            with socket.create_connection((server.address, server.port), PROBE_SECONDS) as connection:
-                connection.settimeout(PROBE_SECONDS)
+            with socket.create_connection((server.address, server.port), PROBE_TIMEOUT_S) as connection:
+                connection.settimeout(PROBE_TIMEOUT_S)
                 connection.sendall(f"AUTH {server.password}\r\nPING\r\n".encode())
                 answer = b""
                 while answer.count(b"\r\n") < 2 and (data := connection.recv(256)):
@@ -71,6 +71,6 @@ def _watch(server: RedisServer) -> Watch:
         except OSError:
             return None
         address = f"{bracketed(server.address)}:{server.port}"
-        return Status(READY, 100.0, address) if b"+PONG" in answer else Status("loading")
+        return Status(READY_STAGE, 100.0, address) if b"+PONG" in answer else Status("loading")
 
     return watch

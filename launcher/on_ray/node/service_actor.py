@@ -14,9 +14,9 @@ from contracts.errors import BatonError
 from infra.process.status import read_status
 from launcher.host.held_file import HeldFile
 from launcher.host.log_file import Inherited, LossyLog
-from launcher.host.process import READY
+from launcher.host.process import READY_STAGE
 from launcher.host.signals import Signals
-from launcher.host.supervisor import FIRST_DELAY, LONGEST_DELAY, StartFailed, StopAsked, Supervisor
+from launcher.host.supervisor import FIRST_RESTART_DELAY_S, MAX_RESTART_DELAY_S, StartFailed, StopAsked, Supervisor
 from launcher.on_ray.node.process import OWNER_FILE, advertised, make_directory, make_process, node_environment
 from launcher.on_ray.node.restarted import was_restarted
 from launcher.on_ray.order import Order
@@ -50,13 +50,13 @@ class ServiceActor:
         """Returns the state of the process, with the sentences after the first `heard`."""
         stages, status = self._stages, read_status(self._status_file) if self._status_file is not None else None
         stage, percent = stages.stage, stages.percent
-        if stage == READY and self._supervisor is not None and not self._supervisor.ready:
-            stage = status.stage if status is not None and status.stage != READY else "starting again"
+        if stage == READY_STAGE and self._supervisor is not None and not self._supervisor.ready:
+            stage = status.stage if status is not None and status.stage != READY_STAGE else "starting again"
         return ActorReport(
             node=self._node,
             address=self._address,
             stage=stage,
-            percent=percent if stage != READY else None,
+            percent=percent if stage != READY_STAGE else None,
             failure=self._failure,
             endpoint=advertised(self._order, status, self._address),
             sentences=stages.said.since(heard),
@@ -71,14 +71,14 @@ class ServiceActor:
 
     def _live(self) -> None:
         """Body of the thread whose end is the process's end."""
-        delay = FIRST_DELAY
+        delay = FIRST_RESTART_DELAY_S
         while not self._stopped.is_set():
             self._failure = self._supervise()
             if not self._restarted or self._stopped.is_set():
                 return
             self._stages.say(f"{self._failure}; it is tried again in {delay:.0f} s")
             self._stopped.wait(delay)
-            delay = min(2 * delay, LONGEST_DELAY)
+            delay = min(2 * delay, MAX_RESTART_DELAY_S)
 
     def _supervise(self) -> str:
         """Runs the process until `stop`. Returns why the process did not start, or ''."""

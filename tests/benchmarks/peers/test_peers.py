@@ -23,7 +23,7 @@ from benchmarks.peers.setup import PEERS, Peer, PeerError
 from benchmarks.peers.table import Measured, table
 from contracts.errors import ConfigError
 from engine.model.read_config import read_config
-from launcher.stages import Stages
+from launcher.stages import StageDisplay
 from tests.waiting import alive, children
 
 TRANSFORMERS = next(peer for peer in PEERS if peer.name == "transformers")
@@ -55,7 +55,7 @@ def systems(directory: Path) -> Iterator[list[PeerProcess]]:
     with ExitStack() as stack:
         found = [stack.enter_context(running(peer, directory, model(directory), 1)) for peer in (OURS, TRANSFORMERS)]
         for system in found:
-            system.loaded(Stages())
+            system.loaded(StageDisplay())
         yield found
 
 
@@ -95,7 +95,7 @@ def test_quantized_weights_stand_beside_plain_ones(
     vllm = next(peer for peer in PEERS if peer.name == "vllm")
     quantized = replace(model(directory), quantization="int4")
     with ExitStack() as stack:
-        peers = [load(stack, each, directory, quantized, 1, Stages()) for each in (OURS, PLAIN, vllm)]
+        peers = [load(stack, each, directory, quantized, 1, StageDisplay()) for each in (OURS, PLAIN, vllm)]
         assert isinstance(peers[2], PeerError) and "no such operator" in str(peers[2])
         ran = [each for each in peers if isinstance(each, PeerProcess)]
         results = run_rounds(ran, [Workload(1, 16, 3)], 2, 4096, lambda what, percent: None)
@@ -113,7 +113,7 @@ def test_quantized_weights_stand_beside_plain_ones(
 
 def test_processes_end_with_the_one_that_measures(directory: Path) -> None:
     with running(TRANSFORMERS, directory, model(directory), 1) as system:
-        system.loaded(Stages())
+        system.loaded(StageDisplay())
         pids = [*children(system.pid), system.pid]
         assert alive(system.pid) and system.processor_seconds() > 0
     assert not any(alive(pid) for pid in pids)
@@ -125,7 +125,7 @@ def test_a_peer_that_ends_says_why(directory: Path) -> None:
         running(Peer("broken", "none", ("one of its own",)), directory, model(directory), 1) as system,
         pytest.raises(PeerError, match=r"^broken: has ended: no such processor \(log: .*broken\.log\)"),
     ):
-        system.loaded(Stages())
+        system.loaded(StageDisplay())
 
 
 def test_a_peer_that_gives_too_few_tokens_is_refused(directory: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_peer_that_gives_too_few_tokens_is_refused(directory: Path) -> None:
         running(Peer("short", "none", ("one of its own",)), directory, model(directory), 1) as system,
         pytest.raises(PeerError, match="short: gave another number of tokens than 3 for each of 1"),
     ):
-        system.loaded(Stages())
+        system.loaded(StageDisplay())
         system.run([[1]], 3)
 
 

@@ -16,7 +16,7 @@ from benchmarks.processes.children import child, last_line
 from benchmarks.serve_peers import ServeConfig, line, summary
 from launcher.checking.preflight import check_port
 from launcher.options import ROOT
-from launcher.stages import Stages
+from launcher.stages import StageDisplay
 from tests.waiting import alive, wait_until
 
 
@@ -27,7 +27,7 @@ def server(tmp_path: Path, *command: str) -> Server:
 def test_a_server_is_ready_when_it_answers_and_gone_afterwards(tmp_path: Path) -> None:
     port = check_port("--port", HOST, 0)
     small = server(tmp_path, "-m", "http.server", str(port), "--bind", HOST, "--directory", str(tmp_path))
-    with serving(Server(small.name, small.command, {}, "/", port, small.log), Stages()) as url:
+    with serving(Server(small.name, small.command, {}, "/", port, small.log), StageDisplay()) as url:
         assert httpx.get(url).status_code == 200
     with pytest.raises(httpx.ConnectError):
         httpx.get(url)
@@ -45,7 +45,7 @@ def test_a_child_finds_what_was_brought_along(tmp_path: Path, monkeypatch: pytes
 
 def test_a_server_that_ends_says_why(tmp_path: Path) -> None:
     small = server(tmp_path, "-c", "import os; raise SystemExit('no room, ' + os.environ['SETTING'])")
-    with pytest.raises(PeerError, match=r"^small: has ended: no room, kept"), serving(small, Stages()):
+    with pytest.raises(PeerError, match=r"^small: has ended: no room, kept"), serving(small, StageDisplay()):
         pass
 
 

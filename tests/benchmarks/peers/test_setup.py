@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.peers.setup import Peer, PeerError, requirements, set_up
-from launcher.stages import Stages
+from launcher.stages import StageDisplay
 
 
 @pytest.fixture
@@ -45,17 +45,17 @@ def test_an_installation_that_failed_is_resumed_and_then_left_alone(tmp_path: Pa
     with pytest.raises(
         PeerError, match=r"^peer: downloading second failed: ERROR: .*second.*\(log: .*peer-setup\.log\)"
     ):
-        set_up(tmp_path, peer, Stages())
+        set_up(tmp_path, peer, StageDisplay())
     environment = tmp_path / "peer"
     assert "first" in installed(environment) and not (environment / "stamp").exists()
     wheel(wheels, "second", "third", "absent>=2", 'fourth; extra == "more"')
     wheel(wheels, "third")
-    set_up(tmp_path, peer, Stages())
+    set_up(tmp_path, peer, StageDisplay())
     assert {"first", "second", "third"} <= installed(environment)
     before = (environment / "stamp").stat().st_mtime_ns
     for path in wheels.iterdir():
         path.unlink()  # nothing is asked for again
-    set_up(tmp_path, peer, Stages())
+    set_up(tmp_path, peer, StageDisplay())
     assert (environment / "stamp").stat().st_mtime_ns == before
 
 

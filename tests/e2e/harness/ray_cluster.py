@@ -20,7 +20,7 @@ from benchmarks.processes.python_path import python_path
 from launcher.on_ray.control.controller import CONTROLLER_NAME
 from launcher.on_ray.overview import ActorReport, MemberState, Overview
 from launcher.on_ray.reports import Reports
-from launcher.stages import Stages
+from launcher.stages import StageDisplay
 from tests.e2e.harness.forks import ROOT
 from tests.waiting import alive, children, wait_until
 
@@ -79,7 +79,7 @@ class RayCluster:
 
     def overview(self) -> Overview:
         """Asks the controller."""
-        return Reports(ray.get_actor(CONTROLLER_NAME, NAMESPACE), Stages(io.StringIO())).ask()
+        return Reports(ray.get_actor(CONTROLLER_NAME, NAMESPACE), StageDisplay(io.StringIO())).ask()
 
     def services(self) -> dict[str, MemberState]:
         """Returns how each service is."""

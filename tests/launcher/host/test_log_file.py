@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.host.child import Child
-from launcher.host.log_file import RETRY_S, Inherited, LogFile, LossyLog
+from launcher.host.log_file import WRITE_RETRY_S, Inherited, LogFile, LossyLog
 from launcher.host.process import Process
 from tests.full_disk import room
 from tests.waiting import wait_until
@@ -77,12 +77,12 @@ def test_lines_are_lost_while_the_disk_is_full_and_their_number_is_told(tmp_path
         log.write(4 * LINE)  # two and a half are written
         assert path.read_bytes() == (4 * LINE)[:250]
         assert said == ["the log of a test cannot be written (File too large): its lines are lost until it can"]
-        now += RETRY_S
+        now += WRITE_RETRY_S
         log.write(LINE)
         assert len(said) == 1, "it is said once"
     log.write(3 * LINE)
     assert path.stat().st_size == 250, "it is not tried again at every line"
-    now += RETRY_S
+    now += WRITE_RETRY_S
     log.write(LINE)
     assert path.read_bytes() == (
         2 * LINE + LINE[:50] + b"\nlauncher  | 6 lines were lost: the log could not be written\n" + LINE

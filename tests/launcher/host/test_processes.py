@@ -20,8 +20,8 @@ from launcher.host.gpus import Placement, placements, visible_gpus
 from launcher.host.process import Process
 from launcher.host.processes import Processes, described, environment
 from launcher.options import DEMO_MODEL, DEMO_NAME, UpConfig
-from launcher.stages import Stages
-from launcher.up import WHOLE_REQUESTS, check, up
+from launcher.stages import StageDisplay
+from launcher.up import UNSPLIT_NOTE, check, up
 
 EVERYTHING = UpConfig(
     model="/m",
@@ -139,7 +139,7 @@ def test_an_open_host_without_keys_is_warned_of_in_one_line(
 ) -> None:
     change_keys(tmp_path / "keys.json", lambda keys: [], create=True)
     output = StringIO()
-    monkeypatch.setattr("launcher.up.Stages", lambda: Stages(output))
+    monkeypatch.setattr("launcher.up.Stages", lambda: StageDisplay(output))
     monkeypatch.setattr("launcher.up._run", lambda *given: 0)
     given = [word.replace("KEYS", str(tmp_path / "keys.json")) for word in asked]
     assert up([*given, "--port", "0", "--dashboard-port", "0", "--prefill", "1", "--device", "cpu"]) == 0
@@ -298,9 +298,7 @@ def test_prompts_have_workers_of_their_own_but_on_a_single_gpu(
         assert parse(WorkerConfig, options(workers[0]), "decode_service").engine.gpu_memory_utilization == 0.9
 
 
-@pytest.mark.parametrize(
-    ("asked", "said"), [((), [WHOLE_REQUESTS]), (("--prefill", "0"), []), (("--prefill", "1"), [])]
-)
+@pytest.mark.parametrize(("asked", "said"), [((), [UNSPLIT_NOTE]), (("--prefill", "0"), []), (("--prefill", "1"), [])])
 def test_the_default_on_a_single_gpu_says_why_and_how_to_split(
     asked: tuple[str, ...],
     said: list[str],
@@ -309,7 +307,7 @@ def test_the_default_on_a_single_gpu_says_why_and_how_to_split(
 ) -> None:
     has_gpus(1)
     output = StringIO()
-    monkeypatch.setattr("launcher.up.Stages", lambda: Stages(output))
+    monkeypatch.setattr("launcher.up.Stages", lambda: StageDisplay(output))
     monkeypatch.setattr("launcher.up._run", lambda *given: 0)  # nothing is started: there is no GPU
     assert up([*asked, "--port", "0", "--dashboard-port", "0"]) == 0
     assert output.getvalue().splitlines() == said

@@ -13,7 +13,7 @@ from launcher.host.redis_server import redis_service, server_binary
 from launcher.host.run_directory import run_directory
 from launcher.host.signals import Signals
 from launcher.host.supervisor import Supervisor
-from launcher.stages import Stages
+from launcher.stages import StageDisplay
 from tests.waiting import alive, children
 
 
@@ -22,7 +22,7 @@ def test_starts_serves_and_leaves_nothing(own_directories: Path, tmp_path: Path)
     with Signals().installed() as signals, run_directory() as run:
         service, url = redis_service(run, 96 << 20)
         before = set(children(os.getpid()))  # of other tests, still running
-        supervisor = Supervisor(run, os.environ, log, Stages(), signals, 0.0)
+        supervisor = Supervisor(run, os.environ, log, StageDisplay(), signals, 0.0)
         try:
             supervisor.start([service])
             assert stat.S_IMODE(run.stat().st_mode) == 0o700

@@ -12,7 +12,7 @@ import pytest
 from contracts.errors import ConfigError
 from launcher.host.held_file import HeldFile, is_held
 from launcher.host.instances import running
-from launcher.host.run_directory import OWNER, PREFIX, run_directory, sweep
+from launcher.host.run_directory import DIRECTORY_PREFIX, OWNER_FILE, run_directory, sweep
 
 HOLD = """
 import os, signal
@@ -28,7 +28,7 @@ def test_is_private_while_it_is_used_and_gone_afterwards(own_directories: Path) 
     with run_directory() as run:
         (run / "socket").touch()
         assert run.parent == own_directories
-        assert is_held(run / OWNER)
+        assert is_held(run / OWNER_FILE)
     assert list(own_directories.iterdir()) == []
 
 
@@ -47,7 +47,7 @@ def test_a_killed_instance_is_swept_and_a_living_one_is_not(own_directories: Pat
 
 
 def test_a_directory_that_is_just_being_made_is_left_alone(own_directories: Path) -> None:
-    young, old = own_directories / f"{PREFIX}young", own_directories / f"{PREFIX}old"
+    young, old = own_directories / f"{DIRECTORY_PREFIX}young", own_directories / f"{DIRECTORY_PREFIX}old"
     for path in (young, old):
         path.mkdir()
     hour_ago = time.time() - 3600

@@ -6,7 +6,7 @@ import pytest
 
 from contracts.errors import ConfigError
 from launcher.host.log_file import LogFile
-from launcher.host.state_directory import KEPT_LOGS, new_log
+from launcher.host.state_directory import MAX_OLD_LOGS, new_log
 
 
 def quiet(sentence: str) -> None:
@@ -21,7 +21,7 @@ def logs(tmp_path: Path) -> Path:
 
 
 def later_starts(logs: Path) -> None:
-    for number in range(KEPT_LOGS + 5):
+    for number in range(MAX_OLD_LOGS + 5):
         (logs / f"29990101-0000{number:02d}-1.log").touch()
         (logs / f"29990101-0000{number:02d}-1.log.1").touch()
 
@@ -31,7 +31,7 @@ def test_only_the_newest_logs_are_kept(logs: Path) -> None:
     with new_log(1 << 20, 2, quiet) as newest:
         assert newest.path.exists()
         left = sorted(path.name for path in logs.iterdir() if path != newest.path)
-    names = [f"29990101-0000{number:02d}-1.log" for number in range(6, KEPT_LOGS + 5)]
+    names = [f"29990101-0000{number:02d}-1.log" for number in range(6, MAX_OLD_LOGS + 5)]
     assert left == sorted([*names, *(f"{name}.1" for name in names)])
 
 

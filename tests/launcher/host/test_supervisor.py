@@ -21,7 +21,7 @@ from launcher.host.process import Process, watch_status_file
 from launcher.host.pulse import Pulse
 from launcher.host.signals import Signals
 from launcher.host.supervisor import StartFailed, StopAsked, Supervisor, restart_delay
-from launcher.stages import Stages
+from launcher.stages import StageDisplay
 from tests.waiting import alive, children, wait_until
 
 READY_THEN_SLEEP = """
@@ -60,7 +60,7 @@ class Bench:
     ) -> Supervisor:
         """Makes another supervisor, for which the bench will care."""
         self.supervisor = Supervisor(
-            self.directory, os.environ, self.log, Stages(self.shown), self.signals, silent_seconds, changed
+            self.directory, os.environ, self.log, StageDisplay(self.shown), self.signals, silent_seconds, changed
         )
         return self.supervisor
 
@@ -207,7 +207,7 @@ def test_a_worker_that_dies_is_started_again(bench: Bench) -> None:
 
 
 def test_who_lived_long_is_started_again_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launcher.host.supervisor.EARLY_SECONDS", 0.0)
+    monkeypatch.setattr("launcher.host.supervisor.MIN_LIFE_S", 0.0)
     bench.supervisor.start([bench.service("redis"), bench.service("worker")])
     for pid in bench.pids():
         os.kill(pid, signal.SIGKILL)
@@ -224,7 +224,7 @@ def test_who_lived_long_is_started_again_at_once(bench: Bench, monkeypatch: pyte
 
 
 def test_who_dies_again_and_again_is_started_again_ever_later(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launcher.host.supervisor.FIRST_DELAY", 0.5)
+    monkeypatch.setattr("launcher.host.supervisor.FIRST_RESTART_DELAY_S", 0.5)
     later_lives_end = 'sys.exit(1) if len(open("pids").readlines()) > 1 else signal.pause()'
     bench.supervisor.start([bench.service("worker", READY_THEN_SLEEP.replace("signal.pause()", later_lives_end))])
 
@@ -242,7 +242,7 @@ def test_who_dies_again_and_again_is_started_again_ever_later(bench: Bench, monk
 
 def test_a_service_that_cannot_be_started_again_is_tried_later(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its program is away when it is to be started again: that ends neither the launcher nor the other services."""
-    monkeypatch.setattr("launcher.host.supervisor.FIRST_DELAY", 0.3)
+    monkeypatch.setattr("launcher.host.supervisor.FIRST_RESTART_DELAY_S", 0.3)
     program = bench.directory / "program"
     program.symlink_to(sys.executable)
     worker = bench.service("worker")
@@ -322,7 +322,7 @@ def memory_group() -> Iterator[Path]:
 def test_a_child_that_is_stopped_or_silent_is_killed_and_started_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("launcher.host.supervisor.PULSE_SECONDS", 0.05)
+    monkeypatch.setattr("launcher.host.supervisor.PULSE_PERIOD_S", 0.05)
     supervisor = bench.supervise(silent_seconds=0.3)
     supervisor.start([bench.service("stopped")])
     supervisor.start([bench.service("silent", beats=True)])  # it says that it beats, and does not
@@ -343,7 +343,7 @@ def test_a_child_that_is_stopped_or_silent_is_killed_and_started_again(
 
 
 def test_a_stopped_child_is_left_alone_where_the_setting_says_so(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launcher.host.supervisor.PULSE_SECONDS", 0.001)
+    monkeypatch.setattr("launcher.host.supervisor.PULSE_PERIOD_S", 0.001)
     looks = itertools.count()
     look = Pulse.look
     monkeypatch.setattr(Pulse, "look", lambda self, now, ready: look(self, 1000.0 * next(looks), ready))

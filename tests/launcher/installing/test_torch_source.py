@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.installing.torch_source import CPU_INDEX, SETTING, TorchSource, Versions, choose
+from launcher.installing.torch_source import CPU_INDEX, INDEX_VARIABLE, TorchSource, Versions, choose
 
 
 def index(configured: set[str], cpu: set[str]) -> Versions:
@@ -13,8 +13,8 @@ def index(configured: set[str], cpu: set[str]) -> Versions:
 @pytest.mark.parametrize(
     ("settings", "nvidia", "versions", "source"),
     [
-        ({SETTING: "https://mirror"}, False, index({"2.0+cpu"}, {"2.0+cpu"}), "https://mirror"),
-        ({SETTING: "https://mirror"}, True, index(set(), set()), "https://mirror"),
+        ({INDEX_VARIABLE: "https://mirror"}, False, index({"2.0+cpu"}, {"2.0+cpu"}), "https://mirror"),
+        ({INDEX_VARIABLE: "https://mirror"}, True, index(set(), set()), "https://mirror"),
         ({}, True, index({"2.0+cpu"}, {"2.0+cpu"}), None),
         ({}, False, index({"2.0", "2.0+cpu"}, {"2.0+cpu"}), None),
         ({}, False, index({"2.0", "1.9+cpu"}, {"2.0+cpu"}), CPU_INDEX),
@@ -31,4 +31,4 @@ def test_gigabytes_are_announced() -> None:
     chosen = choose("2.0", {}, False, index({"2.0"}, set()))
     assert chosen == TorchSource(None, chosen.why)
     assert "gigabytes" in chosen.why
-    assert SETTING in chosen.why
+    assert INDEX_VARIABLE in chosen.why
