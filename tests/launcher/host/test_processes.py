@@ -139,7 +139,7 @@ def test_an_open_host_without_keys_is_warned_of_in_one_line(
 ) -> None:
     change_keys(tmp_path / "keys.json", lambda keys: [], create=True)
     output = StringIO()
-    monkeypatch.setattr("launcher.up.Stages", lambda: StageDisplay(output))
+    monkeypatch.setattr("launcher.up.StageDisplay", lambda: StageDisplay(output))
     monkeypatch.setattr("launcher.up._run", lambda *given: 0)
     given = [word.replace("KEYS", str(tmp_path / "keys.json")) for word in asked]
     assert up([*given, "--port", "0", "--dashboard-port", "0", "--prefill", "1", "--device", "cpu"]) == 0
@@ -307,7 +307,7 @@ def test_the_default_on_a_single_gpu_says_why_and_how_to_split(
 ) -> None:
     has_gpus(1)
     output = StringIO()
-    monkeypatch.setattr("launcher.up.Stages", lambda: StageDisplay(output))
+    monkeypatch.setattr("launcher.up.StageDisplay", lambda: StageDisplay(output))
     monkeypatch.setattr("launcher.up._run", lambda *given: 0)  # nothing is started: there is no GPU
     assert up([*asked, "--port", "0", "--dashboard-port", "0"]) == 0
     assert output.getvalue().splitlines() == said
