@@ -19,9 +19,9 @@ from itertools import pairwise
 import msgspec
 
 from contracts.scores import Scores, TokenScore
-from gateway.openai.answers.logprobs import CompletionLogprobs, Scored, TokenNames, of_chat
-from gateway.output.formats.families import FAMILIES
-from gateway.output.reader import Reader, ReadingParser
+from gateway.openai.answers.logprobs import CompletionLogprobsEncoder, ScoredTokens, TokenNames, chat_logprobs
+from gateway.output.formats.known_formats import TOOL_FORMATS
+from gateway.output.reader import OutputReader, ReadingParser
 from gateway.output.tools import Tool, ToolUse
 from gateway.text.stop import StopSearch, StopStrings
 from gateway.text.token_bytes import TokenBytes
@@ -67,9 +67,9 @@ def _push(search: StopSearch, texts: tuple[str, ...], number: int) -> object:
 
 def readers() -> Iterator[tuple[str, Step]]:
     use = ToolUse((Tool("f", {"properties": {"a": {"type": "string"}}}),))
-    for family in FAMILIES:
+    for family in TOOL_FORMATS:
         for piece in TEXT_PIECES:
-            reader = Reader()
+            reader = OutputReader()
             parser = ReadingParser(reader, family.read(reader, use, ""))
             yield f"{family.name}, tokens: {piece!r}", lambda _, parser=parser, piece=piece: parser.push(piece)  # type: ignore[misc]
 
@@ -77,9 +77,10 @@ def readers() -> Iterator[tuple[str, Step]]:
 def scores() -> Iterator[tuple[str, Step]]:
     names = TokenNames(TokenBytes(lambda token: f"token{token}", lambda token: True, True), as_ids=False)
     top = [(number, -float(number)) for number in range(TOP_LOGPROBS)]
-    one = Scored([1], Scores.of([TokenScore(-1.5, 1, top)], TOP_LOGPROBS))
-    shape = CompletionLogprobs(TOP_LOGPROBS, names, lambda token: True)
-    yield f"log-probabilities of chats, top {TOP_LOGPROBS}", lambda _: _finished(of_chat(one, TOP_LOGPROBS, names))
+    one = ScoredTokens([1], Scores.of([TokenScore(-1.5, 1, top)], TOP_LOGPROBS))
+    shape = CompletionLogprobsEncoder(TOP_LOGPROBS, names, lambda token: True)
+    chats = f"log-probabilities of chats, top {TOP_LOGPROBS}"
+    yield chats, lambda _: _finished(chat_logprobs(one, TOP_LOGPROBS, names))
     yield f"log-probabilities of completions, top {TOP_LOGPROBS}", lambda _: _finished(shape.of(one))
 
 

@@ -7,8 +7,14 @@ from gateway.anthropic.schemas import Block, CountTokensRequest, MessagesRequest
 from gateway.errors import invalid
 from gateway.openai.bodies.parsing import converted, json_object
 
-BUILT_IN = ("bash_", "text_editor_", "computer_", "memory_", "browser_")  # tools of Anthropic's that clients run
-BLOCKS = {kind.__struct_config__.tag for kind in get_args(Block)}
+BUILT_IN_TOOL_PREFIXES = (
+    "bash_",
+    "text_editor_",
+    "computer_",
+    "memory_",
+    "browser_",
+)  # tools of Anthropic's that clients run
+BLOCK_TYPES = {kind.__struct_config__.tag for kind in get_args(Block)}
 
 
 def parse_messages(body: bytes) -> MessagesRequest:
@@ -32,14 +38,14 @@ def _checked(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     for number, message in enumerate(_list(fields.get("messages"))):
         for where, block in _blocks(message, f"messages[{number}]"):
             kind = block.get("type")
-            if isinstance(kind, str) and kind not in BLOCKS:
+            if isinstance(kind, str) and kind not in BLOCK_TYPES:
                 name = f"{where}.type"
                 raise invalid(f"{name}: blocks of the type {kind[:64]!r} are not supported, only text is", name)
     for number, tool in enumerate(_list(fields.get("tools"))):
         kind = tool.get("type") if isinstance(tool, dict) else None
         if isinstance(kind, str) and kind != "custom":
             name = f"tools[{number}].type"
-            built_in = kind.startswith(BUILT_IN)
+            built_in = kind.startswith(BUILT_IN_TOOL_PREFIXES)
             why = "its schema is known to Claude alone" if built_in else "this server runs no tools"
             message = f"{name}: a tool of the type {kind[:64]!r} is not supported, for {why}"
             raise invalid(f"{message}; describe yours by its name and input_schema", name, "unsupported_parameter")

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from gateway.openai.bodies.messages import MESSAGES
-from gateway.openai.bodies.schemas import STOPS, StopText
-from gateway.openai.bodies.tools import TOOLS
+from gateway.openai.bodies.messages import MAX_MESSAGES
+from gateway.openai.bodies.schemas import MAX_STOPS, StopText
+from gateway.openai.bodies.tools import MAX_TOOLS
 
 Id = Annotated[str, Meta(max_length=256)]
 ToolName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
@@ -141,10 +141,10 @@ class OutputConfig(Struct, frozen=True, kw_only=True):
 class CountTokensRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Holds the body of /v1/messages/count_tokens: what makes up a prompt."""
 
-    messages: Annotated[list[AnthropicMessage], Meta(min_length=1, max_length=MESSAGES)]
+    messages: Annotated[list[AnthropicMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
     model: str
     system: str | list[PlainBlock] | None = None
-    tools: Annotated[list[AnthropicTool], Meta(max_length=TOOLS)] | None = None
+    tools: Annotated[list[AnthropicTool], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: ChooseAny | ChooseAuto | ChooseTool | ChooseNone | None = None
     thinking: ThinkingEnabled | ThinkingAdaptive | ThinkingBetweenTools | ThinkingDisabled | None = None
     output_config: OutputConfig | None = None
@@ -163,7 +163,7 @@ class MessagesRequest(CountTokensRequest, frozen=True, kw_only=True, forbid_unkn
 
     max_tokens: Annotated[int, Meta(ge=1)]
     stream: bool | None = None
-    stop_sequences: Annotated[list[StopText], Meta(max_length=STOPS)] | None = None
+    stop_sequences: Annotated[list[StopText], Meta(max_length=MAX_STOPS)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=0, le=(1 << 31) - 1)] | None = None

@@ -26,10 +26,18 @@ from gateway.errors import conflict
 from gateway.openai.bodies.formats import JSONSchemaFormat, NamedSchema
 from gateway.openai.bodies.messages import Message, TextPart
 from gateway.openai.bodies.schemas import ChatRequest
-from gateway.openai.bodies.tools import CalledFunction, Function, FunctionName, NamedTool, Tool, ToolCall, ToolChoice
+from gateway.openai.bodies.tools import (
+    CalledFunction,
+    ChatTool,
+    Function,
+    FunctionName,
+    NamedTool,
+    ToolCall,
+    ToolChoice,
+)
 from gateway.openai.bodies.turns import joined
 
-NAMES = {
+ANTHROPIC_FIELD_NAMES = {
     "max_completion_tokens": "max_tokens",
     "stop": "stop_sequences",
     "response_format": "output_config.format",
@@ -146,9 +154,9 @@ def _parts(content: str | Sequence[TextBlock | PlainBlock]) -> str | list[TextPa
     return [TextPart(type="text", text=block.text) for block in content]
 
 
-def _tool(tool: AnthropicTool) -> Tool:
+def _tool(tool: AnthropicTool) -> ChatTool:
     function = Function(name=tool.name, description=tool.description, parameters=tool.input_schema, strict=tool.strict)
-    return Tool(type="function", function=function)
+    return ChatTool(type="function", function=function)
 
 
 def _choice(body: CountTokensRequest) -> ToolChoice | None:

@@ -20,17 +20,20 @@ from llguidance.gbnf_to_lark import any_to_lark
 
 from checkpoints.grammars import MAX_GRAMMAR_BYTES, GrammarError, compiled, first_sentence, read_tokenizer, refuse_error
 from contracts.errors import ModelError
-from gateway.grammar.counting import REFUSAL, UNCOUNTED
-from gateway.grammar.frames import LENGTH, Check, Verdict
+from gateway.grammar.counting import COUNT_REFUSAL, UNCOUNTED_ERROR
+from gateway.grammar.frames import LENGTH_BYTES, GrammarCheck, GrammarVerdict
 
-NICENESS = 5  # workers go first: a check takes a third of what is theirs where they want all processors
-STEPS = 32  # tokens of a text that are written
-SECONDS = 0.15  # of a processor that a check may take
-MEMORY = 512 << 20  # bytes that it may take beyond what the tokenizer has
-OURS = {UNCOUNTED: REFUSAL, "NoExtensionBias": "no text fits it, as where a reference leads only back to itself"}
-"""What is said in place of words of the library."""
+CHECKER_NICENESS = 5  # workers go first: a check gets a third of a worker's share where all processors are busy
+TRIAL_TOKENS = 32  # length of the text that a check writes by the grammar
+MAX_CHECK_CPU_S = 0.15
+MAX_CHECK_BYTES = 512 << 20  # beyond the memory of the tokenizer
+REPLACED_MESSAGES = {
+    UNCOUNTED_ERROR: COUNT_REFUSAL,
+    "NoExtensionBias": "no text fits it, as where a reference leads only back to itself",
+}
+"""Clearer sentences for some errors of llguidance."""
 
-TOO_LARGE = (
+TOO_LARGE_WORDS = (
     "too large",
     "too complex",
     "too deeply",
@@ -49,15 +52,15 @@ def serve(tokenizer: LLTokenizer, incoming: int, outgoing: int) -> None:
         if child == 0:
             _answer(tokenizer, body, outgoing)
         if os.waitpid(child, 0)[1] != 0:
-            message = f"it takes more than {SECONDS:g} s or {MEMORY >> 20} MiB to compile"
-            _write(outgoing, Verdict("grammar_too_complex", message))
+            message = f"it takes more than {MAX_CHECK_CPU_S:g} s or {MAX_CHECK_BYTES >> 20} MiB to compile"
+            _write(outgoing, GrammarVerdict("grammar_too_complex", message))
 
 
 def _answer(tokenizer: LLTokenizer, body: bytes, outgoing: int) -> NoReturn:
     status = 1
     try:
         _bound()
-        verdict = check(tokenizer, msgspec.json.decode(body, type=Check))
+        verdict = check(tokenizer, msgspec.json.decode(body, type=GrammarCheck))
         signal.setitimer(signal.ITIMER_PROF, 0)
         _write(outgoing, verdict)
         status = 0
@@ -67,18 +70,18 @@ def _answer(tokenizer: LLTokenizer, body: bytes, outgoing: int) -> NoReturn:
         os._exit(status)
 
 
-def check(tokenizer: LLTokenizer, asked: Check) -> Verdict:
+def check(tokenizer: LLTokenizer, asked: GrammarCheck) -> GrammarVerdict:
     """Compiles a grammar, and begins a text by it."""
     try:
         grammar = _lark(asked)
         _walk(compiled(tokenizer, grammar), tokenizer)
     except GrammarError as error:
-        large = any(words in str(error) for words in TOO_LARGE)
-        message = next((ours for theirs, ours in OURS.items() if theirs in str(error)), str(error))
-        return Verdict("grammar_too_complex" if large else "invalid_grammar", message)
+        large = any(words in str(error) for words in TOO_LARGE_WORDS)
+        message = next((ours for theirs, ours in REPLACED_MESSAGES.items() if theirs in str(error)), str(error))
+        return GrammarVerdict("grammar_too_complex" if large else "invalid_grammar", message)
     if len(grammar.encode()) > MAX_GRAMMAR_BYTES:
-        return Verdict("grammar_too_complex", f"in Lark it has more than {MAX_GRAMMAR_BYTES} bytes")
-    return Verdict(grammar=grammar if asked.written == "any" else "")
+        return GrammarVerdict("grammar_too_complex", f"in Lark it has more than {MAX_GRAMMAR_BYTES} bytes")
+    return GrammarVerdict(grammar=grammar if asked.written == "any" else "")
 
 
 def _walk(matcher: LLMatcher, tokenizer: LLTokenizer) -> None:
@@ -87,7 +90,7 @@ def _walk(matcher: LLMatcher, tokenizer: LLTokenizer) -> None:
     A grammar that is ambiguous without end compiles at once, and shows it only now.
     """
     chance = random.Random(0)
-    for _ in range(STEPS):
+    for _ in range(TRIAL_TOKENS):
         bits = int.from_bytes(matcher.compute_bitmask(), "little")
         refuse_error(matcher)
         for end in tokenizer.eos_tokens:
@@ -104,7 +107,7 @@ def _lowest(bits: int) -> int:
     return (bits & -bits).bit_length() - 1
 
 
-def _lark(asked: Check) -> str:
+def _lark(asked: GrammarCheck) -> str:
     """Returns a grammar in Lark. Raises `GrammarError` if it is no GBNF either."""
     if asked.written == "lark":
         return asked.grammar
@@ -119,16 +122,16 @@ def _lark(asked: Check) -> str:
 def _bound() -> None:
     """Bounds what this process may take; the kernel ends it with a signal beyond that."""
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, MAX_CHECK_CPU_S)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
-    most = pages * resource.getpagesize() + MEMORY
+    most = pages * resource.getpagesize() + MAX_CHECK_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _read(incoming: int) -> bytes | None:
     """Returns the next frame's body, or None at the end of the input."""
-    head = _exactly(incoming, LENGTH)
+    head = _exactly(incoming, LENGTH_BYTES)
     return _exactly(incoming, struct.unpack("<I", head)[0]) if head is not None else None
 
 
@@ -143,7 +146,7 @@ def _exactly(incoming: int, size: int) -> bytes | None:
     return b"".join(parts)
 
 
-def _write(outgoing: int, verdict: Verdict) -> None:
+def _write(outgoing: int, verdict: GrammarVerdict) -> None:
     body = msgspec.json.encode(verdict)
     left = memoryview(struct.pack("<I", len(body)) + body)
     while left:
@@ -152,7 +155,7 @@ def _write(outgoing: int, verdict: Verdict) -> None:
 
 def main() -> int:
     """Returns exit status 0 when its input ends, 2 for a model whose grammars cannot be compiled."""
-    os.nice(NICENESS)
+    os.nice(CHECKER_NICENESS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the gateway decides
     directory, vocabulary = sys.argv[1:]
     try:

@@ -15,16 +15,18 @@ import msgspec
 
 from checkpoints.grammars import MAX_GRAMMAR_BYTES
 from gateway.errors import invalid, unavailable
-from gateway.grammar.frames import LENGTH, Check, Verdict
+from gateway.grammar.frames import LENGTH_BYTES, GrammarCheck, GrammarVerdict
 from infra.fair_queueing.turns import NO_TENANT, FairSlots, TenantShare, TooManyWait
 from infra.process.tasks import Tasks
 
-PROCESSES = 2
-WAITING = 256  # grammars that may wait to be checked, each for any number of requests …
-WAITING_EACH = 64  # … and how many of them may be one tenant's
-SECONDS = 10.0  # s until a check is given up, the start of its process included: it may get little of a processor
-KNOWN = 1024  # verdicts that are remembered
-KNOWN_BYTES = 8 << 20  # that they may take
+CHECKER_PROCESSES = 2
+MAX_WAITING_GRAMMARS = 256  # grammars that may wait to be checked, each for any number of requests …
+MAX_WAITING_PER_TENANT = 64  # … and how many of them may be one tenant's
+CHECK_TIMEOUT_S = (
+    10.0  # s until a check is given up, the start of its process included: it may get little of a processor
+)
+MAX_REMEMBERED_VERDICTS = 1024  # verdicts that are remembered
+MAX_REMEMBERED_BYTES = 8 << 20  # that they may take
 log = logging.getLogger("baton.gateway")
 
 
@@ -36,12 +38,12 @@ class GrammarChecks:
     """
 
     def __init__(self, directory: Path, vocabulary: int) -> None:
-        self._checkers = [_Checker(directory, vocabulary) for _ in range(PROCESSES)]
+        self._checkers = [_Checker(directory, vocabulary) for _ in range(CHECKER_PROCESSES)]
         self._idle = list(self._checkers)
-        self._slots = FairSlots(PROCESSES, WAITING_EACH)
+        self._slots = FairSlots(CHECKER_PROCESSES, MAX_WAITING_PER_TENANT)
         self._tasks = Tasks("checking grammars")
-        self._under_way: dict[bytes, asyncio.Task[Verdict | None]] = {}
-        self._known: OrderedDict[bytes, Verdict] = OrderedDict()
+        self._under_way: dict[bytes, asyncio.Task[GrammarVerdict | None]] = {}
+        self._known: OrderedDict[bytes, GrammarVerdict] = OrderedDict()
         self._known_bytes = 0
 
     async def checked(
@@ -56,7 +58,7 @@ class GrammarChecks:
             message = f"{param}: the grammar has more than {MAX_GRAMMAR_BYTES} bytes"
             raise invalid(message, param, "grammar_too_complex")
         key = hashlib.sha256(f"{written} {grammar}".encode()).digest()
-        verdict = self._known.get(key) or await self._verdict(key, Check(grammar, written), party)
+        verdict = self._known.get(key) or await self._verdict(key, GrammarCheck(grammar, written), party)
         if verdict is None:
             message = "the grammar could not be checked: too many other grammars are being checked"
             raise unavailable(message, "grammar_checks_busy")
@@ -70,19 +72,19 @@ class GrammarChecks:
         for checker in self._checkers:
             await checker.close()
 
-    async def _verdict(self, key: bytes, asked: Check, party: TenantShare) -> Verdict | None:
+    async def _verdict(self, key: bytes, asked: GrammarCheck, party: TenantShare) -> GrammarVerdict | None:
         """Returns the verdict on a grammar that is not known yet; None: it could not be had."""
         task = self._under_way.get(key)
         if task is None:
-            if len(self._under_way) >= WAITING:
+            if len(self._under_way) >= MAX_WAITING_GRAMMARS:
                 return None
             task = self._under_way[key] = self._tasks.start(self._check(key, asked, party))
             task.add_done_callback(lambda _: self._under_way.pop(key, None))
         return await asyncio.shield(task)
 
-    async def _check(self, key: bytes, asked: Check, party: TenantShare) -> Verdict | None:
+    async def _check(self, key: bytes, asked: GrammarCheck, party: TenantShare) -> GrammarVerdict | None:
         try:
-            async with asyncio.timeout(SECONDS):
+            async with asyncio.timeout(CHECK_TIMEOUT_S):
                 await self._slots.take(party, 1)
                 checker = self._idle.pop()
                 try:
@@ -95,7 +97,7 @@ class GrammarChecks:
         if verdict is not None:
             self._known[key] = verdict
             self._known_bytes += len(verdict.grammar)
-            while len(self._known) > KNOWN or self._known_bytes > KNOWN_BYTES:
+            while len(self._known) > MAX_REMEMBERED_VERDICTS or self._known_bytes > MAX_REMEMBERED_BYTES:
                 self._known_bytes -= len(self._known.popitem(last=False)[1].grammar)
         return verdict
 
@@ -107,7 +109,7 @@ class _Checker:
         self._command = [sys.executable, "-m", "gateway.grammar.checker", str(directory), str(vocabulary)]
         self._process: asyncio.subprocess.Process | None = None
 
-    async def check(self, asked: Check) -> Verdict | None:
+    async def check(self, asked: GrammarCheck) -> GrammarVerdict | None:
         """Returns the verdict, or None if the process dies. Whoever gives up the wait ends the process."""
         try:
             process = await self._living()
@@ -115,8 +117,8 @@ class _Checker:
             body = msgspec.json.encode(asked)
             process.stdin.write(struct.pack("<I", len(body)) + body)
             await process.stdin.drain()
-            (size,) = struct.unpack("<I", await process.stdout.readexactly(LENGTH))
-            return msgspec.json.decode(await process.stdout.readexactly(size), type=Verdict)
+            (size,) = struct.unpack("<I", await process.stdout.readexactly(LENGTH_BYTES))
+            return msgspec.json.decode(await process.stdout.readexactly(size), type=GrammarVerdict)
         except (OSError, asyncio.IncompleteReadError) as error:
             log.error("the process that checks grammars has died: %s", type(error).__name__)
             await self.close()

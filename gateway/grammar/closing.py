@@ -16,16 +16,18 @@ from gateway.grammar.pointers import named_by
 
 MAX_ADDED_NAMES = 1 << 14  # of properties, which the parts of compositions name for each other
 
-_BELOW = frozenset({"items", "prefixItems", "additionalItems", "additionalProperties"})  # a schema, or a list of them
-_BELOW_NAMED = frozenset({"properties", "patternProperties"})
-_IN_PLACE = ("allOf", "anyOf", "oneOf")
-_BRANCHES = ("anyOf", "oneOf")
-_DEFINITIONS = frozenset({"$defs", "definitions"})
-_MATTERS = frozenset({"$ref", *_IN_PLACE}) | _BELOW | _BELOW_NAMED | {"$id"}
-_DECIDES = frozenset({"additionalProperties", "unevaluatedProperties", "enum", "const"})
+_SUBSCHEMA_KEYS = frozenset(
+    {"items", "prefixItems", "additionalItems", "additionalProperties"}
+)  # a schema, or a list of them
+_NAMED_SUBSCHEMA_KEYS = frozenset({"properties", "patternProperties"})
+_IN_PLACE_KEYS = ("allOf", "anyOf", "oneOf")
+_BRANCH_KEYS = ("anyOf", "oneOf")
+_DEFINITION_KEYS = frozenset({"$defs", "definitions"})
+_RELEVANT_KEYS = frozenset({"$ref", *_IN_PLACE_KEYS}) | _SUBSCHEMA_KEYS | _NAMED_SUBSCHEMA_KEYS | {"$id"}
+_DECIDING_KEYS = frozenset({"additionalProperties", "unevaluatedProperties", "enum", "const"})
 
 
-class Named(NamedTuple):
+class PropertyNames(NamedTuple):
     """Says which properties a part of a composition names."""
 
     listed: dict[str, None]  # in the order of the schema, which is that of answers
@@ -36,7 +38,7 @@ class Named(NamedTuple):
     least: int = 0  # properties that an object needs
 
 
-NOTHING = Named({}, {}, {})
+NO_PROPERTIES = PropertyNames({}, {}, {})
 
 
 def with_closed_objects(schema: dict[str, Any]) -> dict[str, Any]:
@@ -47,33 +49,33 @@ def with_closed_objects(schema: dict[str, Any]) -> dict[str, Any]:
 class _Closing:
     def __init__(self, root: dict[str, Any]) -> None:
         self._root = root
-        self._known: dict[int, Named] = {}  # by the identity of a part of the root
+        self._known: dict[int, PropertyNames] = {}  # by the identity of a part of the root
         self._copies: dict[tuple[str, bool], str] = {}  # names of copies, by what they copy and whether they are closed
         self._waiting: list[tuple[str, bool]] = []  # copies that are to be written
         self._added = 0
         self._leads_out = False  # a reference names no place in the schema: perhaps a definition's `$id`
 
     def written(self) -> dict[str, Any]:
-        found: dict[str, Any] = self._closed(self._root, NOTHING)
+        found: dict[str, Any] = self._closed(self._root, NO_PROPERTIES)
         copies: dict[str, Any] = {}
         while self._waiting:
             reference, closed = self._waiting.pop()
             part = named_by(reference, self._root)
-            copies[self._copies[reference, closed]] = self._closed(part, NOTHING) if closed else self._open(part)
+            copies[self._copies[reference, closed]] = self._closed(part, NO_PROPERTIES) if closed else self._open(part)
         if not self._leads_out:
-            found = {key: value for key, value in found.items() if key not in _DEFINITIONS}
+            found = {key: value for key, value in found.items() if key not in _DEFINITION_KEYS}
         kept = found.get("$defs")
         return found | {"$defs": {**(kept if isinstance(kept, dict) else {}), **copies}} if copies else found
 
-    def _closed(self, schema: Any, outer: Named) -> Any:
+    def _closed(self, schema: Any, outer: PropertyNames) -> Any:
         """Returns a part that allows what it names, and what the parts beside it do: `outer`."""
-        if not self._is_known(schema) or _MATTERS.isdisjoint(schema):
+        if not self._is_known(schema) or _RELEVANT_KEYS.isdisjoint(schema):
             return schema
-        alone = outer == NOTHING == self._named(schema, without=("$ref",))
-        beside = _united((outer, self._named(schema, without=("anyOf",)))) if "anyOf" in schema else NOTHING
+        alone = outer == NO_PROPERTIES == self._named(schema, without=("$ref",))
+        beside = _united((outer, self._named(schema, without=("anyOf",)))) if "anyOf" in schema else NO_PROPERTIES
         # A closed branch of `oneOf` would let the others fit less than they do.
         found = self._rewritten(schema, lambda branch: self._closed(branch, beside), closed_reference=alone)
-        if (alone and "$ref" in schema) or not self._named(schema, without=_BRANCHES).lists:
+        if (alone and "$ref" in schema) or not self._named(schema, without=_BRANCH_KEYS).lists:
             return found
         every = _united((outer, self._named(schema)))
         properties = every.listed | every.required
@@ -98,14 +100,14 @@ class _Closing:
                 self._leads_out = True
             elif key == "$ref":
                 value = self._copy(value, closed_reference)
-            elif key in _IN_PLACE and isinstance(value, list):
+            elif key in _IN_PLACE_KEYS and isinstance(value, list):
                 value = [(branch if key == "anyOf" else self._open)(each) for each in value]
-            elif key in _BELOW and isinstance(value, list):
-                value = [self._closed(each, NOTHING) for each in value]
-            elif key in _BELOW:
-                value = self._closed(value, NOTHING)
-            elif key in _BELOW_NAMED and isinstance(value, dict):
-                value = {name: self._closed(each, NOTHING) for name, each in value.items()}
+            elif key in _SUBSCHEMA_KEYS and isinstance(value, list):
+                value = [self._closed(each, NO_PROPERTIES) for each in value]
+            elif key in _SUBSCHEMA_KEYS:
+                value = self._closed(value, NO_PROPERTIES)
+            elif key in _NAMED_SUBSCHEMA_KEYS and isinstance(value, dict):
+                value = {name: self._closed(each, NO_PROPERTIES) for name, each in value.items()}
             found[key] = value
         return found
 
@@ -124,34 +126,34 @@ class _Closing:
             raise GrammarError(message)
         return properties | added
 
-    def _named(self, schema: dict[str, Any], without: Collection[str] = ()) -> Named:
+    def _named(self, schema: dict[str, Any], without: Collection[str] = ()) -> PropertyNames:
         """Returns what a part names, and all parts in it do but those behind the keywords `without`."""
         if any(key in schema for key in without):
             return _united(self._parts(schema, without))
         if id(schema) not in self._known:
-            self._known[id(schema)] = NOTHING  # for a reference that leads back here
+            self._known[id(schema)] = NO_PROPERTIES  # for a reference that leads back here
             self._known[id(schema)] = _united(self._parts(schema, ()))
         return self._known[id(schema)]
 
-    def _parts(self, schema: dict[str, Any], without: Collection[str]) -> Iterator[Named]:
+    def _parts(self, schema: dict[str, Any], without: Collection[str]) -> Iterator[PropertyNames]:
         properties, required, least = (schema.get(key) for key in ("properties", "required", "minProperties"))
-        listed = [key for key in _BELOW_NAMED if isinstance(schema.get(key), dict)]
-        yield Named(
+        listed = [key for key in _NAMED_SUBSCHEMA_KEYS if isinstance(schema.get(key), dict)]
+        yield PropertyNames(
             dict.fromkeys(properties if isinstance(properties, dict) else ()),
             dict.fromkeys(schema["patternProperties"] if "patternProperties" in listed else ()),
             dict.fromkeys(_strings(required)),
             bool(listed),
-            not _DECIDES.isdisjoint(schema),
+            not _DECIDING_KEYS.isdisjoint(schema),
             least if isinstance(least, int) else 0,
         )
-        parts = [part for key in _IN_PLACE if key not in without for part in _list(schema.get(key))]
+        parts = [part for key in _IN_PLACE_KEYS if key not in without for part in _list(schema.get(key))]
         if "$ref" in schema and "$ref" not in without:
             parts.append(named_by(schema["$ref"], self._root))
         for part in parts:
             if self._is_known(part):
                 yield self._named(part)
             elif not isinstance(part, bool):
-                yield Named({}, {}, {}, decides=True)
+                yield PropertyNames({}, {}, {}, decides=True)
 
     def _is_known(self, schema: Any) -> bool:
         """Tells whether a part can be looked into: the references in one with an `$id` start from there."""
@@ -161,10 +163,10 @@ class _Closing:
         return isinstance(schema, dict)
 
 
-def _united(parts: Iterable[Named]) -> Named:
-    together = [part for part in parts if part != NOTHING]
+def _united(parts: Iterable[PropertyNames]) -> PropertyNames:
+    together = [part for part in parts if part != NO_PROPERTIES]
     if len(together) < 2:
-        return together[0] if together else NOTHING
+        return together[0] if together else NO_PROPERTIES
     listed: dict[str, None] = {}
     patterns: dict[str, None] = {}
     required: dict[str, None] = {}
@@ -175,7 +177,7 @@ def _united(parts: Iterable[Named]) -> Named:
         patterns.update(part.patterns)
         required.update(part.required)
         lists, decides, least = lists or part.lists, decides or part.decides, max(least, part.least)
-    return Named(listed, patterns, required, lists, decides, least)
+    return PropertyNames(listed, patterns, required, lists, decides, least)
 
 
 def _strings(value: Any) -> list[str]:

@@ -11,19 +11,19 @@ from itertools import islice
 from typing import Any
 
 MAX_BRANCHES = 128
-UNCOUNTED = "min/maxProperties only supported"  # llguidance's words for counts that were not written otherwise
-REFUSAL = (
+UNCOUNTED_ERROR = "min/maxProperties only supported"  # llguidance's words for counts that were not written otherwise
+COUNT_REFUSAL = (
     "minProperties and maxProperties are kept to beside the properties of their object, "
     f"where they leave at most {MAX_BRANCHES} choices between the optional ones"
 )
 
-_COUNTS = ("minProperties", "maxProperties")
+_COUNT_KEYS = ("minProperties", "maxProperties")
 
 
 def with_counts(schema: dict[str, Any]) -> dict[str, Any]:
     """Returns one schema, without what is below it, or a changed copy; one of too many branches stays as it is."""
     properties, told = schema.get("properties"), schema.get("required")
-    least, most = (value if _is_count(value := schema.get(key)) else None for key in _COUNTS)
+    least, most = (value if _is_count(value := schema.get(key)) else None for key in _COUNT_KEYS)
     if not isinstance(properties, dict) or (least is None and most is None):
         return schema
     needed = {name for name in told if isinstance(name, str)} & properties.keys() if isinstance(told, list) else set()
@@ -40,7 +40,7 @@ def with_counts(schema: dict[str, Any]) -> dict[str, Any]:
     if len(chosen) > MAX_BRANCHES:
         return schema
     branches = {"anyOf": [_branch(each) for each in chosen]} if chosen else {"enum": []}
-    kept = {key: value for key, value in schema.items() if not closed or key not in _COUNTS}
+    kept = {key: value for key, value in schema.items() if not closed or key not in _COUNT_KEYS}
     return kept | ({"allOf": [*beside, branches]} if "anyOf" in schema else branches)
 
 

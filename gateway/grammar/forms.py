@@ -18,8 +18,10 @@ from gateway.grammar.texts import (
 )
 from infra.fair_queueing.turns import NO_TENANT, TenantShare
 
-REGEX = 1 << 14  # characters
-FORM = 4096  # characters of work that a schema or choices are taken for, whose size is not known: a thread's
+MAX_REGEX_CHARS = 1 << 14  # characters
+ASSUMED_SCHEMA_CHARS = (
+    4096  # characters of work that a schema or choices are taken for, whose size is not known: a thread's
+)
 
 Work = Callable[[Callable[[], str], int, str, TenantShare], Awaitable[str]]
 """Does work of a size, about a field, for a tenant, here or on a thread."""
@@ -43,7 +45,7 @@ async def grammar_of(form: Form, checks: GrammarChecks, work: Work, party: Tenan
     """
     if form.kind == "grammar":
         return await checks.checked(str(form.value), form.param, "any", party)
-    size = len(form.value) if isinstance(form.value, str) else FORM
+    size = len(form.value) if isinstance(form.value, str) else ASSUMED_SCHEMA_CHARS
     return await work(partial(_written, form), size, form.param, party)
 
 
@@ -56,8 +58,8 @@ def _written(form: Form) -> str:
         case "json_schema", (dict() | bool()) as schema:
             return _of_schema(schema, form)
         case "regex", str(pattern):
-            if len(pattern) > REGEX:
-                message = f"{form.param}: {len(pattern)} characters of a regex are more than {REGEX}"
+            if len(pattern) > MAX_REGEX_CHARS:
+                message = f"{form.param}: {len(pattern)} characters of a regex are more than {MAX_REGEX_CHARS}"
                 raise invalid(message, form.param, "grammar_too_complex")
             return of_regex(pattern)
         case "choice", list(choices):

@@ -4,17 +4,17 @@ from typing import Literal
 
 from msgspec import Struct
 
-LENGTH = 4  # bytes of a frame's length, little-endian
+LENGTH_BYTES = 4  # bytes of a frame's length, little-endian
 
 
-class Check(Struct, frozen=True):
+class GrammarCheck(Struct, frozen=True):
     """Asks whether a grammar can be compiled; `written` says in what."""
 
     grammar: str
     written: Literal["lark", "any"]  # "any": in Lark or as GBNF
 
 
-class Verdict(Struct, frozen=True):
+class GrammarVerdict(Struct, frozen=True):
     """Answers a check."""
 
     refused: Literal["", "invalid_grammar", "grammar_too_complex"] = ""  # why, as an error's code; empty: it is good

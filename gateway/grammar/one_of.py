@@ -12,10 +12,10 @@ from gateway.grammar.dates import with_leap_years
 from gateway.grammar.parts import with_each_part
 from gateway.grammar.pointers import named_by
 
-MOST_BRANCHES = 16
-MOST_HOPS = 16  # from $ref to $ref
+MAX_ONE_OF_BRANCHES = 16
+MAX_REFERENCE_HOPS = 16  # from $ref to $ref
 
-_TYPES = {"string": str, "boolean": bool, "null": type(None), "object": dict, "array": list}
+_PYTHON_TYPES = {"string": str, "boolean": bool, "null": type(None), "object": dict, "array": list}
 
 
 def with_any_of(schema: dict[str, Any]) -> dict[str, Any]:
@@ -34,7 +34,7 @@ class _OneOf:
         return with_leap_years(schema)
 
     def _exclusive(self, branches: list[Any]) -> bool:
-        if len(branches) > MOST_BRANCHES:
+        if len(branches) > MAX_ONE_OF_BRANCHES:
             return False
         resolved = [self._resolved(branch) for branch in branches]
         return all(self._apart(one, other) for one, other in combinations(resolved, 2))
@@ -57,7 +57,7 @@ class _OneOf:
 
     def _resolved(self, schema: Any) -> dict[str, Any]:
         """Follows a schema's `$ref` within its document; what leads nowhere allows everything."""
-        for _ in range(MOST_HOPS):
+        for _ in range(MAX_REFERENCE_HOPS):
             if not isinstance(schema, dict):
                 return {}
             if not isinstance(schema.get("$ref"), str):
@@ -86,7 +86,7 @@ def _values(schema: Mapping[str, Any]) -> set[tuple[str, str]] | None:
 
 
 def _value(value: Any) -> tuple[str, str]:
-    name = next((name for name, kind in _TYPES.items() if type(value) is kind), "number")
+    name = next((name for name, kind in _PYTHON_TYPES.items() if type(value) is kind), "number")
     return name, repr(float(value)) if name == "number" else repr(value)
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 MAX_PARTS = 1024  # of a schema; a larger one stays as it is: its walk would keep the event loop
 
-_ONE = ("additionalProperties", "items", "not", "propertyNames", "contains", "if", "then", "else")
-_MANY = ("anyOf", "allOf", "oneOf", "prefixItems")
-_NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_SINGLE_KEYS = ("additionalProperties", "items", "not", "propertyNames", "contains", "if", "then", "else")
+_LIST_KEYS = ("anyOf", "allOf", "oneOf", "prefixItems")
+_MAP_KEYS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 
 
 def with_each_part(schema: dict[str, Any], change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
@@ -21,11 +21,11 @@ def with_each_part(schema: dict[str, Any], change: Callable[[dict[str, Any]], di
             return part
         found = {}
         for key, value in part.items():
-            if key in _ONE and isinstance(value, dict):
+            if key in _SINGLE_KEYS and isinstance(value, dict):
                 value = walked(value)
-            elif key in _MANY and isinstance(value, list):
+            elif key in _LIST_KEYS and isinstance(value, list):
                 value = [walked(each) for each in value]
-            elif key in _NAMED and isinstance(value, dict):
+            elif key in _MAP_KEYS and isinstance(value, dict):
                 value = {name: walked(each) for name, each in value.items()}
             found[key] = value
         return change(found)

@@ -21,7 +21,7 @@ from gateway.grammar.counting import with_counts
 from gateway.grammar.one_of import with_any_of
 from gateway.grammar.parts import with_each_part
 
-WHITESPACE = r"[ \t]{1,2}|\r?\n[ \t]{0,40}"
+JSON_WHITESPACE_REGEX = r"[ \t]{1,2}|\r?\n[ \t]{0,40}"
 """Between the tokens of JSON, as people and models indent it; bounded, so that no answer is lost in it."""
 
 JSONSchema = dict[str, Any] | bool
@@ -35,7 +35,7 @@ def of_json_schema(schema: JSONSchema, closes: bool = True) -> str:
     """
     if isinstance(schema, bool):
         schema = {} if schema else {"enum": []}
-    options, told = {"whitespace_pattern": WHITESPACE}, schema.get("x-guidance")
+    options, told = {"whitespace_pattern": JSON_WHITESPACE_REGEX}, schema.get("x-guidance")
     try:
         found = with_any_of(schema)
         found = with_each_part(with_closed_objects(found) if closes else found, with_counts)
@@ -70,9 +70,9 @@ def nested(grammar: str) -> str:
     return f"%lark {{\n{grammar}\n}}"
 
 
-_WRITTEN = {"\\d": "[0-9]", "/": "\\/", "\n": "\\n", "\\\n": "\\n"}
+_LARK_ESCAPES = {"\\d": "[0-9]", "/": "\\/", "\n": "\\n", "\\\n": "\\n"}
 
 
 def _escaped(pattern: str) -> str:
     """Returns a regex as it stands between slashes. Digits are those of ASCII, as a reader of numbers expects."""
-    return re.sub(r"\\.|/|\n", lambda found: _WRITTEN.get(found[0], found[0]), pattern, flags=re.DOTALL)
+    return re.sub(r"\\.|/|\n", lambda found: _LARK_ESCAPES.get(found[0], found[0]), pattern, flags=re.DOTALL)

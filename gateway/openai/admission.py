@@ -14,11 +14,11 @@ from gateway.errors import APIError, conflict, invalid, no_model
 from gateway.grammar.checks import GrammarChecks
 from gateway.keys.caller import ANYBODY, Caller
 from gateway.openai.admitted import Admitted
-from gateway.openai.bodies.constraints import Constraints, size_of_tools
+from gateway.openai.bodies.constraints import AnswerConstraints, size_of_tools
 from gateway.openai.bodies.forms import form_of
 from gateway.openai.bodies.nesting import values
 from gateway.openai.bodies.sampling import bad_sequences, check_ids, check_prompt, limits_of, samples_of, sampling_of
-from gateway.openai.bodies.schemas import PROMPTS, ChatRequest, CompletionRequest, SamplingFields
+from gateway.openai.bodies.schemas import MAX_PROMPTS, ChatRequest, CompletionRequest, SamplingFields
 from gateway.openai.bodies.template_options import template_options
 from gateway.openai.bodies.tool_choice import functions_of, no_tools, tool_use_of
 from gateway.openai.turn_threads import TurnThreads
@@ -83,7 +83,7 @@ class Admission:
         shown = NOTHING_SHOWN if tokenizer.template is None else tokenizer.template.shown_tools()
         self._format = answer_format(shown, tokenizer.token_id, config.tool_parser, config.reasoning_parser)
         self._model = model
-        self._constraints = Constraints(self._format, grammars, self.tokenized)
+        self._constraints = AnswerConstraints(self._format, grammars, self.tokenized)
         self._tenants = tenants
         self._in_progress = in_progress
         self._workers_context = workers_context
@@ -100,7 +100,7 @@ class Admission:
 
     def values(self) -> int:
         """Returns how many values a body with token ids may have: those of all prompts, and a few more."""
-        return min(VALUES, PROMPTS * self.context() + FEW_VALUES) if self.context() else VALUES
+        return min(VALUES, MAX_PROMPTS * self.context() + FEW_VALUES) if self.context() else VALUES
 
     async def chat(self, body: ChatRequest, caller: Caller = ANYBODY, cuts: bool = False) -> Admitted:
         """Returns what a chat asks for. Raises `APIError`.
@@ -133,7 +133,7 @@ class Admission:
             message = f"{self._model} has no chat template; use /v1/completions"
             raise invalid(message, "messages", "no_chat_template")
         functions = functions_of(body) if body.tool_choice != "none" and body.function_call != "none" else []
-        if functions and self._format.family is None:
+        if functions and self._format.tool_format is None:
             raise no_tools(body, self._model, self._config.tool_parser, self._format.takes_tools)
         size = sum(message.size() for message in body.messages) + size_of_tools(len(functions))
 

@@ -13,10 +13,10 @@ from gateway.openai.admission import Admission
 from gateway.openai.bodies.messages import Messages
 from gateway.openai.bodies.parsing import check_messages, converted, json_object
 from gateway.openai.bodies.schemas import ChatRequest, CompletionRequest
-from gateway.openai.bodies.tools import TOOLS, Tool
+from gateway.openai.bodies.tools import MAX_TOOLS, ChatTool
 from infra.fair_queueing.turns import TenantShare
 
-MOST = 1 << 17  # ids that one answer or question may have: more would hold up the event loop
+MAX_TOKENS_PER_REQUEST = 1 << 17  # ids that one answer or question may have: more would hold up the event loop
 
 
 class TokenizeText(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -32,7 +32,7 @@ class TokenizeChat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Holds a chat that is to be rendered by the model's template, and tokenized."""
 
     messages: Messages
-    tools: Annotated[list[Tool], Meta(max_length=TOOLS)] | None = None
+    tools: Annotated[list[ChatTool], Meta(max_length=MAX_TOOLS)] | None = None
     model: str | None = None
     add_special_tokens: Literal[False] | None = None  # the template has them
     add_generation_prompt: bool | None = None  # what begins the assistant's answer; true where it is absent
@@ -43,7 +43,7 @@ class TokenizeChat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class Detokenize(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Holds token ids that are to become text."""
 
-    tokens: Annotated[list[Annotated[int, Meta(ge=0)]], Meta(max_length=MOST)]
+    tokens: Annotated[list[Annotated[int, Meta(ge=0)]], Meta(max_length=MAX_TOKENS_PER_REQUEST)]
     model: str | None = None
 
 
@@ -98,7 +98,7 @@ def parse_detokenize(body: bytes) -> Detokenize:
 
 async def tokenized(front: Admission, body: TokenizeText | TokenizeChat, party: TenantShare) -> Tokenized:
     """Returns the tokens of a text or chat, which may be longer than the context is. Raises `APIError`."""
-    most = max(MOST, front.context())
+    most = max(MAX_TOKENS_PER_REQUEST, front.context())
     if isinstance(body, TokenizeChat):
         chat = ChatRequest(model=body.model, messages=body.messages, tools=body.tools)
         with front.room(chat, 1):

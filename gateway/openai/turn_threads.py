@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 from gateway.errors import unavailable
 from infra.fair_queueing.turns import FairSlots, TenantShare, TooManyWait
 
-WAITING_EACH = 256
+MAX_WAITING_PER_TENANT = 256
 """Works that a tenant may have waiting; `--max-requests` and `--max-waiting` bound the works of all tenants."""
-T = TypeVar("T")
+Result = TypeVar("Result")
 
 
 class TurnThreads:
@@ -19,10 +19,10 @@ class TurnThreads:
 
     def __init__(self, count: int, name: str) -> None:
         """Makes up to `count` threads of this name, when they are needed."""
-        self._slots = FairSlots(count, WAITING_EACH)
+        self._slots = FairSlots(count, MAX_WAITING_PER_TENANT)
         self._threads = ThreadPoolExecutor(count, thread_name_prefix=name)
 
-    async def run(self, work: Callable[[], T], party: TenantShare, size: int, seconds: float) -> T:
+    async def run(self, work: Callable[[], Result], party: TenantShare, size: int, seconds: float) -> Result:
         """Does `work`, and returns its result; turns are counted by the works' sizes.
 
         Raises `TimeoutError` where it takes longer than `seconds`, and `APIError` (503) where its turn has not come by

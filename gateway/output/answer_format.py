@@ -4,11 +4,11 @@ from collections.abc import Collection
 
 from contracts.kinds import ReasoningParser, ToolParser
 from gateway.grammar.texts import nested
-from gateway.output.formats.families import FAMILIES, THINKINGS
-from gateway.output.formats.family import Family
+from gateway.output.formats.known_formats import THINKING_FORMATS, TOOL_FORMATS
+from gateway.output.formats.tool_format import ToolFormat
 from gateway.output.lark import TokenId, mark
 from gateway.output.parts import OutputParser
-from gateway.output.reader import Reader, ReadingParser, Steps
+from gateway.output.reader import OutputReader, ReadingParser, Steps
 from gateway.output.recognition import recognised
 from gateway.output.thinking import Thinking
 from gateway.output.tools import ToolUse
@@ -22,20 +22,22 @@ class AnswerFormat:
     the tools.
     """
 
-    def __init__(self, family: Family | None, thinking: Thinking | None, token_id: TokenId, takes_tools: bool) -> None:
+    def __init__(
+        self, family: ToolFormat | None, thinking: Thinking | None, token_id: TokenId, takes_tools: bool
+    ) -> None:
         self.takes_tools = takes_tools
-        self.family = family
+        self.tool_format = family
         self.thinking = thinking
         self._token_id = token_id
 
     def markers(self, use: ToolUse | None) -> Collection[str]:
         """Returns the special tokens whose text the parser has to see; others have none."""
-        called = self.family.markers if self.family is not None and use is not None else ()
+        called = self.tool_format.markers if self.tool_format is not None and use is not None else ()
         return {*called, *(self.thinking.markers if self.thinking is not None else ())}
 
     def parser(self, prompt: str, use: ToolUse | None) -> OutputParser:
         """Returns the parser of one sample's text. Without `use`, there are no calls in it."""
-        reader = Reader(only_calls=use is not None and use.must)
+        reader = OutputReader(only_calls=use is not None and use.must)
         return ReadingParser(reader, self._read(reader, prompt, use))
 
     def grammar(self, prompt: str, use: ToolUse | None, form: str = "") -> str:
@@ -43,11 +45,11 @@ class AnswerFormat:
 
         With a form and tools that need not be called, the answer is one or the other. Thinking stays free.
         """
-        if self.family is None or use is None:
+        if self.tool_format is None or use is None:
             return self.after_thinking(prompt, form) if form else ""
         either = form and not use.must
-        calls = self.family.grammar(use._replace(must=True) if either else use, self._token_id)
-        if self.family.thinks:
+        calls = self.tool_format.grammar(use._replace(must=True) if either else use, self._token_id)
+        if self.tool_format.thinks:
             return self._either(self.after_thinking(prompt, form), calls) if either else calls
         return self.after_thinking(prompt, self._either(form, calls) if either else calls)
 
@@ -56,11 +58,15 @@ class AnswerFormat:
         return grammar if self.thinking is None else self.thinking.before(grammar, prompt, self._token_id)
 
     def _either(self, form: str, calls: str) -> str:
-        marker = mark(self.family.beside, self._token_id) if self.family is not None and self.family.beside else ""
+        marker = (
+            mark(self.tool_format.beside, self._token_id)
+            if self.tool_format is not None and self.tool_format.beside
+            else ""
+        )
         return f"%llguidance {{}}\nstart: {nested(form)} | {marker} {nested(calls)}\n"
 
-    def _read(self, reader: Reader, prompt: str, use: ToolUse | None) -> Steps[None]:
-        family = self.family if use is not None else None
+    def _read(self, reader: OutputReader, prompt: str, use: ToolUse | None) -> Steps[None]:
+        family = self.tool_format if use is not None else None
         if self.thinking is not None and not (family is not None and family.thinks):
             yield from self.thinking.read(reader, prompt)
         if family is not None and use is not None:
@@ -73,10 +79,10 @@ def answer_format(
     shown: ShownTools, token_id: TokenId, tools: ToolParser = "auto", reasoning: ReasoningParser = "auto"
 ) -> AnswerFormat:
     """Returns the format of a model whose template shows this. `tools` and `reasoning` name formats, auto or none."""
-    family = next((family for family in FAMILIES if family.name == tools), None)
+    family = next((family for family in TOOL_FORMATS if family.name == tools), None)
     if tools == "auto":
-        family = recognised(FAMILIES, shown, token_id)
-    thinking = next((thinking for thinking in THINKINGS if thinking.name == reasoning), None)
+        family = recognised(TOOL_FORMATS, shown, token_id)
+    thinking = next((thinking for thinking in THINKING_FORMATS if thinking.name == reasoning), None)
     if reasoning == "auto":
-        thinking = next((thinking for thinking in THINKINGS if thinking.recognises(shown.source)), None)
+        thinking = next((thinking for thinking in THINKING_FORMATS if thinking.recognises(shown.source)), None)
     return AnswerFormat(family, thinking, token_id, shown.takes)

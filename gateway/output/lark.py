@@ -16,16 +16,18 @@ from gateway.output.tools import Tool, ToolUse
 
 TokenId = Callable[[str], int | None]  # the id of a token that is spelled so, or None
 
-HEAD = """%llguidance {}
+LARK_HEAD = """%llguidance {}
 TEXT: /(.|\\n)*/
 SPACE: /[ \\n]{1,2}/
 """
-NOTHING: Mapping[str, Any] = {"properties": {}, "additionalProperties": False}
-_SAID = frozenset({"$comment", "default", "deprecated", "description", "examples", "readOnly", "title", "writeOnly"})
-_NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+NO_ARGUMENTS_SCHEMA: Mapping[str, Any] = {"properties": {}, "additionalProperties": False}
+_DESCRIPTION_KEYS = frozenset(
+    {"$comment", "default", "deprecated", "description", "examples", "readOnly", "title", "writeOnly"}
+)
+_NAMED_SUBSCHEMA_KEYS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 
 
-_TOKEN = re.compile(r"(<\|[^<>|]+\|>|｜[^<>｜]+｜)")
+_TOKEN_REGEX = re.compile(r"(<\|[^<>|]+\|>|｜[^<>｜]+｜)")
 """What tokens look like that markers have among other text."""
 
 
@@ -44,7 +46,7 @@ def _parted(words: str, token_id: TokenId) -> tuple[str, int | None, str]:
     """Returns the text before the first token in a marker, the token's id or None, and the text behind it."""
     if (token := token_id(words)) is not None:
         return "", token, ""
-    for found in _TOKEN.finditer(words):
+    for found in _TOKEN_REGEX.finditer(words):
         if (token := token_id(found[0])) is not None:
             return words[: found.start()], token, words[found.end() :]
     return words, None, ""
@@ -68,7 +70,7 @@ def up_to(rule: str, words: str, token_id: TokenId) -> str:
 
 def arguments(tool: Tool) -> str:
     """Returns a tool's arguments: an object by its schema, or an empty one."""
-    return schema({"type": "object", **(NOTHING if tool.parameters is None else tool.parameters)}, tool)
+    return schema({"type": "object", **(NO_ARGUMENTS_SCHEMA if tool.parameters is None else tool.parameters)}, tool)
 
 
 def schema(given: Any, tool: Tool, root: Mapping[str, Any] | None = None) -> str:
@@ -81,7 +83,7 @@ def schema(given: Any, tool: Tool, root: Mapping[str, Any] | None = None) -> str
 
 def bare(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a schema without what it only says to readers."""
-    return {key: _bare(value, key) for key, value in schema.items() if key not in _SAID}
+    return {key: _bare(value, key) for key, value in schema.items() if key not in _DESCRIPTION_KEYS}
 
 
 def _bare(value: Any, key: str) -> Any:
@@ -91,7 +93,7 @@ def _bare(value: Any, key: str) -> Any:
         return [bare(part) if isinstance(part, Mapping) else part for part in value]
     if not isinstance(value, Mapping):
         return value
-    if key in _NAMED:
+    if key in _NAMED_SUBSCHEMA_KEYS:
         return {name: bare(part) if isinstance(part, Mapping) else part for name, part in value.items()}
     return bare(value)
 
@@ -125,7 +127,7 @@ def member_rules(
     return rules + "".join(f"{rule}_{place}_{len(values)}: {literal(end)}\n" for place in places)
 
 
-class Shared:
+class SharedRules:
     """Collects the rules of expressions that come often, each once."""
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
-"""Reads text that arrives in pieces, so that a format's parser can be written as if all of it were there.
+"""Reads text that arrives in pieces, so that a format's parser can be written as if the whole text were there.
 
-A parser is a generator over a `Reader`. Where it needs text that has not come yet, it yields None and goes on when more
-is there; everything else that it yields is a part of the answer. What is read is never looked at again, so the time is
-linear in the text, however it is cut: only the few characters that may be the beginning of a marker are held back.
+A parser is a generator over an `OutputReader`. Where it needs more text, it yields None and is resumed when text has
+arrived; everything else that it yields is a part of the answer. Text is read once and only the few characters that may
+begin a marker are held back, so the time is linear in the text, however it is cut.
 """
 
 import re
@@ -11,14 +11,14 @@ from typing import TypeVar
 
 from gateway.output.parts import CallArguments, CallBegins, Content, Part, Reasoning
 
-T = TypeVar("T")
-Steps = Generator[Part | None, None, T]  # parts of the answer, None where more text is needed; T: what was found
-Pieces = Generator[str | None, None, T]  # pieces of text, None where more is needed
+Result = TypeVar("Result")
+Steps = Generator[Part | None, None, Result]  # parts of the answer, None where more text is needed; T: what was found
+Pieces = Generator[str | None, None, Result]  # pieces of text, None where more is needed
 
 _NO_SPACE = re.compile(r"\S")
 
 
-class Marks:
+class Markers:
     """Holds the markers at which a stretch of text ends. None of them begins another one."""
 
     def __init__(self, *marks: str) -> None:
@@ -37,7 +37,7 @@ class Marks:
         return next((place for place in range(first, len(text)) if text[place:] in self._beginnings), len(text))
 
 
-class Reader:
+class OutputReader:
     """Holds text that has come and is not read yet, and counts the calls that were found in it.
 
     With `only_calls`, an answer consists of calls: what its end leaves of a call is markup, and white space no content.
@@ -83,7 +83,7 @@ class Reader:
             yield None
         return True
 
-    def until(self, marks: Marks) -> Pieces[str]:
+    def until(self, marks: Markers) -> Pieces[str]:
         """Yields the text before the next marker. Returns that marker, or "" at the end of the text."""
         while True:
             found = marks.find(self.text, self.at)
@@ -159,7 +159,7 @@ class Reader:
 
     # the answer -------------------------------------------------------------------------------------------------------
 
-    def content(self, marks: Marks) -> Steps[str]:
+    def content(self, marks: Markers) -> Steps[str]:
         """Yields the text before the next marker as content. Returns that marker, or "" at the end of the text.
 
         White space beside calls is part of the format, and no content.
@@ -223,24 +223,24 @@ class Reader:
         return CallArguments(self.calls - 1, text)
 
 
-def told(pieces: Pieces[T], part: Callable[[str], Part]) -> Steps[T]:
+def told(pieces: Pieces[Result], part: Callable[[str], Part]) -> Steps[Result]:
     """Yields each piece of text as a part of the answer."""
     while True:
         try:
             piece = next(pieces)
         except StopIteration as stop:
-            result: T = stop.value
+            result: Result = stop.value
             return result
         yield None if piece is None else part(piece)
 
 
-def kept(pieces: Pieces[T], into: list[str]) -> Generator[None, None, T]:
+def kept(pieces: Pieces[Result], into: list[str]) -> Generator[None, None, Result]:
     """Keeps each piece of text in a list."""
     while True:
         try:
             piece = next(pieces)
         except StopIteration as stop:
-            result: T = stop.value
+            result: Result = stop.value
             return result
         if piece is None:
             yield None
@@ -251,7 +251,7 @@ def kept(pieces: Pieces[T], into: list[str]) -> Generator[None, None, T]:
 class ReadingParser:
     """Makes an `OutputParser` of a generator over a reader."""
 
-    def __init__(self, reader: Reader, steps: Steps[None]) -> None:
+    def __init__(self, reader: OutputReader, steps: Steps[None]) -> None:
         self._reader = reader
         self._steps = steps
 

@@ -8,17 +8,17 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gateway.output.formats.family import Family
+from gateway.output.formats.tool_format import ToolFormat
 from gateway.output.lark import TokenId
 from gateway.output.parts import CallArguments, CallBegins, Part
-from gateway.output.reader import Reader, ReadingParser
+from gateway.output.reader import OutputReader, ReadingParser
 from gateway.output.tools import Tool, ToolUse
-from gateway.text.shown_tools import NAME, PARAMETERS, ShownCalls, ShownTools
+from gateway.text.shown_tools import PROBE_PARAMETERS, PROBE_TOOL_NAME, ShownCalls, ShownTools
 
-_USE = ToolUse((Tool(NAME, PARAMETERS),))
+_PROBE_USE = ToolUse((Tool(PROBE_TOOL_NAME, PROBE_PARAMETERS),))
 
 
-def recognised(families: Sequence[Family], shown: ShownTools, token_id: TokenId) -> Family | None:
+def recognised(families: Sequence[ToolFormat], shown: ShownTools, token_id: TokenId) -> ToolFormat | None:
     """Returns the family of a model's format, the first that fits, or None if it takes no tools, or no family fits."""
     if not shown.takes:
         return None
@@ -33,7 +33,7 @@ def recognised(families: Sequence[Family], shown: ShownTools, token_id: TokenId)
     return next(told, None) or next(spelled, None)
 
 
-def _reads(family: Family, calls: ShownCalls) -> bool:
+def _reads(family: ToolFormat, calls: ShownCalls) -> bool:
     """Returns whether a family's parser finds just these calls, written as the family's grammar has them."""
     return any(
         all(words in text for words in family.written) and _called(_parts(family, text)) == list(calls.arguments)
@@ -41,9 +41,9 @@ def _reads(family: Family, calls: ShownCalls) -> bool:
     )
 
 
-def _parts(family: Family, text: str) -> Sequence[Part]:
-    reader = Reader()
-    parser = ReadingParser(reader, family.read(reader, _USE, ""))
+def _parts(family: ToolFormat, text: str) -> Sequence[Part]:
+    reader = OutputReader()
+    parser = ReadingParser(reader, family.read(reader, _PROBE_USE, ""))
     return [*parser.push(text), *parser.flush()]
 
 
@@ -52,7 +52,7 @@ def _called(parts: Iterable[Part]) -> list[Mapping[str, Any]] | None:
     texts: list[list[str]] = []
     for part in parts:
         if isinstance(part, CallBegins):
-            if part.name != NAME:
+            if part.name != PROBE_TOOL_NAME:
                 return None
             texts.append([])
         elif isinstance(part, CallArguments):

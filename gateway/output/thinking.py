@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from gateway.grammar.texts import literal
-from gateway.output.lark import HEAD, TokenId, up_to
+from gateway.output.lark import LARK_HEAD, TokenId, up_to
 from gateway.output.parts import Reasoning
-from gateway.output.reader import Marks, Pieces, Reader, Steps, told
+from gateway.output.reader import Markers, OutputReader, Pieces, Steps, told
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Thinking:
         """Returns whether a prompt ends within the thinking: its template has opened it."""
         return prompt.rstrip().endswith(self.opening)
 
-    def read(self, reader: Reader, prompt: str) -> Steps[None]:
+    def read(self, reader: OutputReader, prompt: str) -> Steps[None]:
         """Yields what was thought, and leaves the rest unread."""
         yield from reader.hold_space()
         if not (yield from reader.skip(self.opening)) and not self.began(prompt):
@@ -40,7 +40,7 @@ class Thinking:
         if self.title:
             yield from reader.skip(self.title)
             yield from reader.space()
-        yield from told(_trimmed(reader.until(Marks(self.closing))), Reasoning)
+        yield from told(_trimmed(reader.until(Markers(self.closing))), Reasoning)
         yield from reader.space()
 
     def before(self, grammar: str, prompt: str, token_id: TokenId) -> str:
@@ -53,14 +53,14 @@ class Thinking:
         opened = f"opened: SPACE? (opening{'' if token is None else f' | <[{token}]>'})\n"
         opened += f"opening[lazy]: {literal(self.opening)}\n"
         return (
-            f"{HEAD}start: {first} answer\n"
+            f"{LARK_HEAD}start: {first} answer\n"
             + ("" if self.began(prompt) else opened)
             + up_to("thought", self.closing, token_id)
             + f"answer: SPACE? %lark {{\n{grammar}\n}}\n"
         )
 
 
-THINK = Thinking("think", "<think>", "</think>")
+THINK_TAGS = Thinking("think", "<think>", "</think>")
 SEED_THINK = Thinking("seed_oss", "<seed:think>", "</seed:think>")
 COHERE_THINK = Thinking("cohere", "<|START_THINKING|>", "<|END_THINKING|>")
 GEMMA_THINK = Thinking("gemma4", "<|channel>", "<channel|>", title="thought")

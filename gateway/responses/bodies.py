@@ -7,16 +7,16 @@ from gateway.errors import invalid
 from gateway.openai.bodies.parameters import implemented
 from gateway.openai.bodies.parsing import converted, json_object
 from gateway.responses.items import ContentPart, Item
-from gateway.responses.schemas import REFUSED, ResponsesRequest
+from gateway.responses.schemas import UNIMPLEMENTED_PARAMETERS, ResponsesRequest
 
-UNSUPPORTED = "unsupported_parameter"
-ITEMS = {kind.__struct_config__.tag for kind in get_args(Item)}
-PARTS = {kind.__struct_config__.tag for kind in get_args(ContentPart)}
+UNSUPPORTED_CODE = "unsupported_parameter"
+ITEM_TYPES = {kind.__struct_config__.tag for kind in get_args(Item)}
+PART_TYPES = {kind.__struct_config__.tag for kind in get_args(ContentPart)}
 
 
 def parse_response(body: bytes) -> ResponsesRequest:
     """Returns the body of a response. Raises `APIError` for whatever is wrong with it."""
-    fields = implemented(json_object(body), REFUSED)
+    fields = implemented(json_object(body), UNIMPLEMENTED_PARAMETERS)
     if isinstance(fields.get("input"), list):
         fields["input"] = [_item(item, f"input[{number}]") for number, item in enumerate(fields["input"])]
     _check_kinds(fields.get("tools"), "tools", {"function"}, "a tool")
@@ -32,12 +32,12 @@ def _item(item: Any, where: str) -> Any:
     if "type" not in item and "role" in item:
         item = {**item, "type": "message"}
     kind = item.get("type")
-    if isinstance(kind, str) and kind not in ITEMS:
+    if isinstance(kind, str) and kind not in ITEM_TYPES:
         more = "; give the item itself, or previous_response_id" if kind == "item_reference" else ""
         raise invalid(f"{where}.type: items of the type {kind[:64]!r} are not supported{more}", f"{where}.type")
     for field in ("content", "output"):
         if kind in ("message", "function_call_output"):
-            _check_kinds(item.get(field), f"{where}.{field}", PARTS, "a part")
+            _check_kinds(item.get(field), f"{where}.{field}", PART_TYPES, "a part")
     return item
 
 
@@ -46,7 +46,7 @@ def _check_kinds(found: Any, where: str, known: set[Any], what: str) -> None:
     for name, kind in _kinds(found, where):
         if isinstance(kind, str) and kind not in known:
             message = f"{name}: {what} of the type {kind[:64]!r} is not supported, only of {', '.join(sorted(known))}"
-            raise invalid(message, name, UNSUPPORTED)
+            raise invalid(message, name, UNSUPPORTED_CODE)
 
 
 def _kinds(found: Any, where: str) -> Iterator[tuple[str, Any]]:

@@ -18,7 +18,7 @@ from infra.redis.stored import TenantStore
 log = logging.getLogger("baton.gateway")
 
 
-class Conversation(Struct, frozen=True):
+class StoredConversation(Struct, frozen=True):
     """Holds a response, and every item from the first of its conversation to the response's own last."""
 
     response: ResponseAnswer
@@ -57,7 +57,7 @@ class Conversations:
 
     async def keep(self, caller: Caller, said: list[Item], response: ResponseAnswer) -> bool:
         """Keeps a response behind what was said. Returns False where it cannot be kept: the answer is good anyway."""
-        body = msgspec.json.encode(Conversation(response, [*said, *response.output]))
+        body = msgspec.json.encode(StoredConversation(response, [*said, *response.output]))
         if len(body) > self._store.largest:
             return False
         try:
@@ -68,7 +68,7 @@ class Conversations:
         self._outage.ends()
         return kept
 
-    async def get(self, caller: Caller, id: str) -> Conversation:
+    async def get(self, caller: Caller, id: str) -> StoredConversation:
         """Returns what was kept. Raises `APIError`: 404 if there is nothing for this tenant, 503 without Redis."""
         try:
             body = await self._store.get(self._tenants.salt(caller), id)
@@ -76,7 +76,7 @@ class Conversations:
             raise _away() from None
         try:
             if body is not None:
-                return msgspec.json.decode(body, type=Conversation)
+                return msgspec.json.decode(body, type=StoredConversation)
         except msgspec.DecodeError:
             log.warning("a stored response is of another version, and taken for missing")
         raise APIError(404, f"there is no stored response {id[:256]!r}", param="response_id", code="not_found")

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from gateway.openai.bodies.tools import ARGUMENTS, ToolName
+from gateway.openai.bodies.tools import MAX_ARGUMENT_CHARS, ToolName
 
 Id = Annotated[str, Meta(min_length=1, max_length=256)]
 Status = Literal["in_progress", "completed", "incomplete"]
@@ -76,7 +76,7 @@ class FunctionCallItem(Struct, kw_only=True, tag_field="type", tag="function_cal
 
     call_id: Id
     name: ToolName
-    arguments: Annotated[str, Meta(max_length=ARGUMENTS)]
+    arguments: Annotated[str, Meta(max_length=MAX_ARGUMENT_CHARS)]
     id: Id | None = None
     status: Status | None = None
 

@@ -7,21 +7,21 @@ from msgspec import Meta, Struct
 
 from contracts.scores import MAX_TOP_LOGPROBS
 from gateway.openai.bodies.formats import JSONSchema
-from gateway.openai.bodies.messages import MESSAGES
-from gateway.openai.bodies.parameters import NOTHING, Neutral, only
+from gateway.openai.bodies.messages import MAX_MESSAGES
+from gateway.openai.bodies.parameters import ONLY_NULL, NeutralValues, only
 from gateway.openai.bodies.schemas import Label
-from gateway.openai.bodies.tools import TOOLS, ToolName
+from gateway.openai.bodies.tools import MAX_TOOLS, ToolName
 from gateway.responses.items import Id, Item
 
-LOGPROBS = "message.output_text.logprobs"
+LOGPROBS_INCLUDE = "message.output_text.logprobs"
 
-REFUSED: Mapping[str, Neutral] = {
+UNIMPLEMENTED_PARAMETERS: Mapping[str, NeutralValues] = {
     "background": only(False),
-    "conversation": NOTHING,
-    "prompt": NOTHING,
+    "conversation": ONLY_NULL,
+    "prompt": ONLY_NULL,
     "truncation": only("disabled"),
     "context_management": only([]),
-    "moderation": NOTHING,
+    "moderation": ONLY_NULL,
     "access_programs": only({}),
     "image": only({}),
 }
@@ -85,7 +85,7 @@ class ResponsesStreamOptions(Struct, frozen=True, kw_only=True, forbid_unknown_f
 class ResponsesRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Holds the body of /v1/responses."""
 
-    input: str | Annotated[list[Item], Meta(max_length=MESSAGES)]
+    input: str | Annotated[list[Item], Meta(max_length=MAX_MESSAGES)]
     model: str | None = None
     instructions: str | None = None
     previous_response_id: Id | None = None
@@ -95,7 +95,7 @@ class ResponsesRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_output_tokens: Annotated[int, Meta(ge=1)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    tools: Annotated[list[FunctionTool], Meta(max_length=TOOLS)] | None = None
+    tools: Annotated[list[FunctionTool], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | ChosenFunction | None = None
     parallel_tool_calls: bool | None = None
     text: TextConfig | None = None
@@ -115,4 +115,4 @@ class ResponsesRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def wants_logprobs(self) -> bool:
         """Tells whether the answer says how likely its tokens were."""
-        return bool(self.top_logprobs) or LOGPROBS in (self.include or ())
+        return bool(self.top_logprobs) or LOGPROBS_INCLUDE in (self.include or ())

@@ -10,9 +10,9 @@ from msgspec import structs
 from contracts.messages.sampling import Finish
 from contracts.scores import Scores
 from gateway.errors import APIError
-from gateway.openai.answers.logprobs import Scored, TokenNames, of_chat
+from gateway.openai.answers.logprobs import ScoredTokens, TokenNames, chat_logprobs
 from gateway.openai.answers.replies import COMMENT, Answer
-from gateway.openai.answers.thoughts import Thoughts
+from gateway.openai.answers.thought_counter import ThoughtCounter
 from gateway.output.parts import Part
 from gateway.requests.request import Request
 from gateway.requests.stream import Delta
@@ -55,7 +55,7 @@ class ResponseShaper(OneAnswerShaper[Event]):
         self._top = (body.top_logprobs or 0) if body.wants_logprobs else None
         self._in_turns = self._top is not None
         self._names = TokenNames(tokens, as_ids=False)
-        self._thoughts = Thoughts(thought_end, 1)
+        self._thoughts = ThoughtCounter(thought_end, 1)
         self._scores = TextScores()
         self._shape = ResponseShape(request.id, self._empty(model, body, request.id))
 
@@ -102,7 +102,7 @@ class ResponseShaper(OneAnswerShaper[Event]):
         """Returns the log-probabilities of the text among these parts."""
         if self._top is None or scores is None:
             return ()
-        told = await of_chat(Scored(token_ids, scores), self._top, self._names)
+        told = await chat_logprobs(ScoredTokens(token_ids, scores), self._top, self._names)
         self._scores.add(msgspec.json.decode(one, type=TextLogprob) for one in told["content"])
         return self._scores.of(parts)
 

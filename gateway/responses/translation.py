@@ -4,9 +4,17 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from gateway.errors import invalid
 from gateway.openai.bodies.formats import JSONObjectFormat, JSONSchemaFormat, NamedSchema, ResponseFormat
-from gateway.openai.bodies.messages import MESSAGES, Message, TextPart
+from gateway.openai.bodies.messages import MAX_MESSAGES, Message, TextPart
 from gateway.openai.bodies.schemas import ChatRequest
-from gateway.openai.bodies.tools import CalledFunction, Function, FunctionName, NamedTool, Tool, ToolCall, ToolChoice
+from gateway.openai.bodies.tools import (
+    CalledFunction,
+    ChatTool,
+    Function,
+    FunctionName,
+    NamedTool,
+    ToolCall,
+    ToolChoice,
+)
 from gateway.openai.bodies.turns import joined
 from gateway.responses.items import (
     ContentPart,
@@ -19,7 +27,11 @@ from gateway.responses.items import (
 )
 from gateway.responses.schemas import AnyObject, BySchema, ChosenFunction, FunctionTool, ResponsesRequest
 
-NAMES = {"messages": "input", "max_completion_tokens": "max_output_tokens", "response_format": "text.format"}
+RESPONSES_FIELD_NAMES = {
+    "messages": "input",
+    "max_completion_tokens": "max_output_tokens",
+    "response_format": "text.format",
+}
 """What a chat calls a field, and what it is called here: errors name the client's."""
 
 
@@ -33,8 +45,8 @@ def chat_of(body: ResponsesRequest, conversation: Sequence[Item]) -> ChatRequest
 
     Raises `APIError` for what cannot be said in a chat.
     """
-    if len(conversation) > MESSAGES:
-        raise invalid(f"input: {len(conversation)} items are more than {MESSAGES}", "input")
+    if len(conversation) > MAX_MESSAGES:
+        raise invalid(f"input: {len(conversation)} items are more than {MAX_MESSAGES}", "input")
     instructions = [Message(role="system", content=body.instructions)] if body.instructions else []
     messages = [*instructions, *_messages(conversation)]
     if not messages:
@@ -99,9 +111,9 @@ def _parts(parts: list[ContentPart]) -> list[TextPart]:
     ]
 
 
-def _tool(tool: FunctionTool) -> Tool:
+def _tool(tool: FunctionTool) -> ChatTool:
     function = Function(name=tool.name, description=tool.description, parameters=tool.parameters, strict=tool.strict)
-    return Tool(type="function", function=function)
+    return ChatTool(type="function", function=function)
 
 
 def _choice(body: ResponsesRequest) -> ToolChoice | None:

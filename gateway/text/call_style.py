@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from gateway.errors import APIError
 from gateway.text.chat import Chat
 
-NAME, VALUE = "probe", "found"  # of the call with which a template is tried
+PROBE_NAME, PROBE_VALUE = "probe", "found"  # of the call with which a template is tried
 
 
 class CallStyle(NamedTuple):
@@ -57,32 +57,36 @@ def _short(id: str) -> str:
     return id if len(id) == 9 and id.isalnum() else hashlib.sha256(id.encode()).hexdigest()[:9]
 
 
-STYLES = tuple(
+CALL_STYLES = tuple(
     CallStyle(content, as_text, short_ids)
     for short_ids in (False, True)
     for as_text in (False, True)
     for content in (None, "")
 )
-IN_CONTENT = CallStyle("", False, in_content=True)
+CALLS_IN_CONTENT = CallStyle("", False, in_content=True)
 
 
 def call_style(render: Callable[[Chat], str]) -> CallStyle:
-    """Returns the first of `STYLES` in which a template shows a call as it is, or `IN_CONTENT` if only that shows it.
+    """Returns the first of `CALL_STYLES`, or else `CALLS_IN_CONTENT`, in which a template shows a call unchanged.
 
-    Where nothing does, that is the first in which the template does not refuse the call, or the first of all.
+    If none does, returns the first style that the template does not refuse, or the first of all.
     """
-    call = {"id": "call_of_a_probe", "type": "function", "function": {"name": NAME, "arguments": {"value": VALUE}}}
+    call = {
+        "id": "call_of_a_probe",
+        "type": "function",
+        "function": {"name": PROBE_NAME, "arguments": {"value": PROBE_VALUE}},
+    }
     question = {"role": "user", "content": "a"}
     said: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": [call]}
-    result = {"role": "tool", "content": "b", "name": NAME, "tool_call_id": call["id"]}
+    result = {"role": "tool", "content": "b", "name": PROBE_NAME, "tool_call_id": call["id"]}
     accepted: list[CallStyle] = []
     for behind in ([result], []):  # some templates refuse every result
-        for style in (*STYLES, IN_CONTENT):
+        for style in (*CALL_STYLES, CALLS_IN_CONTENT):
             try:
                 text = render(Chat([question, style.written(said), *behind]))
             except APIError:
                 continue
-            if NAME in text and VALUE in text and "None" not in text and '\\"' not in text:
+            if PROBE_NAME in text and PROBE_VALUE in text and "None" not in text and '\\"' not in text:
                 return style
             accepted.append(style)
-    return (accepted or STYLES)[0]
+    return (accepted or CALL_STYLES)[0]

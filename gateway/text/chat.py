@@ -5,9 +5,20 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-ROLE = "role"  # the field of a message that is one of a few words, not a client's text
-STRUCTURE = frozenset({"role", "content", "name", "tool_calls", "tool_call_id", "id", "type", "function", "arguments"})
-STRUCTURE |= {"reasoning", "reasoning_content", "description", "parameters", "properties", "required", "items", "enum"}
+ROLE_FIELD = "role"  # the field of a message that is one of a few words, not a client's text
+STRUCTURE_NAMES = frozenset(
+    {"role", "content", "name", "tool_calls", "tool_call_id", "id", "type", "function", "arguments"}
+)
+STRUCTURE_NAMES |= {
+    "reasoning",
+    "reasoning_content",
+    "description",
+    "parameters",
+    "properties",
+    "required",
+    "items",
+    "enum",
+}
 """Names of fields that stay as they are, because templates ask for them; all other names are a client's."""
 
 
@@ -25,14 +36,14 @@ class Chat(Struct, frozen=True):
     def texts(self) -> Iterator[str]:
         """Yields every text that a client wrote, names of fields among them."""
         for message in self.messages:
-            yield from _texts({name: value for name, value in message.items() if name != ROLE})
+            yield from _texts({name: value for name, value in message.items() if name != ROLE_FIELD})
         yield from _texts(self.tools)
         yield from _texts(list(self.options.values()))
 
     def changed(self, change: Callable[[str], str]) -> "Chat":
         """Returns the chat with each of these texts changed."""
         messages = [
-            {name: value if name == ROLE else _changed(value, change) for name, value in message.items()}
+            {name: value if name == ROLE_FIELD else _changed(value, change) for name, value in message.items()}
             for message in self.messages
         ]
         options = {name: _changed(value, change) for name, value in self.options.items()}
@@ -44,7 +55,7 @@ def _texts(value: Any) -> Iterator[str]:
         yield value
     elif isinstance(value, Mapping):
         for name, one in value.items():
-            if name not in STRUCTURE:
+            if name not in STRUCTURE_NAMES:
                 yield name
             yield from _texts(one)
     elif isinstance(value, (list, tuple)):
@@ -56,7 +67,7 @@ def _changed(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        return {name if name in STRUCTURE else change(name): _changed(one, change) for name, one in value.items()}
+        return {name if name in STRUCTURE_NAMES else change(name): _changed(one, change) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
         return [_changed(one, change) for one in value]
     return value

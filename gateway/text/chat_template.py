@@ -24,9 +24,9 @@ from gateway.text.call_style import call_style
 from gateway.text.chat import Chat
 from gateway.text.shown_tools import ShownTools, shown_tools
 
-FAILURES = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError)
+TEMPLATE_FAILURES = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError)
 """What else a template may raise that meets data which it does not expect."""
-THOUGHTS = ("reasoning_content", "thinking", "reasoning")
+REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 """Names of a message's reasoning, the usual one first; gpt-oss has the second."""
 
 
@@ -77,14 +77,14 @@ class ChatTemplate:
                 documents=None,
                 add_generation_prompt=chat.answer,
             )
-        except (jinja2.TemplateError, *FAILURES) as error:
+        except (jinja2.TemplateError, *TEMPLATE_FAILURES) as error:
             said = str(error) if isinstance(error, jinja2.TemplateError) else type(error).__name__
             raise invalid(f"the model's chat template refuses these messages: {said}", "messages") from None
 
 
 def _with_thoughts(message: dict[str, Any]) -> dict[str, Any]:
     """Returns a message whose reasoning, if there is some, has all names by which templates ask for it."""
-    thought = next((message[name] for name in THOUGHTS if message.get(name) is not None), None)
+    thought = next((message[name] for name in REASONING_FIELDS if message.get(name) is not None), None)
     return message if thought is None else {"thinking": thought, **message, "reasoning_content": thought}
 
 

@@ -1,8 +1,8 @@
-"""Turns token ids into text, a few at a time: never half a character, in the end the text of all ids at once.
+"""Turns token ids into text as they arrive. No half character is sent; all pieces make the text of all ids together.
 
-Two kinds of tokenizer need two ways. Where tokens are bytes (`BytePieces`), an incremental UTF-8 decoder is exact and
-costs the same for every token. Where a token's text depends on its neighbours (`Window`), the last few are decoded with
-and without the new one, and the difference is new.
+Where tokens are bytes (`BytePieces`), an incremental UTF-8 decoder is exact and costs the same for every token. Where a
+token's text depends on its neighbours (`WindowDetokenizer`), the last few tokens are decoded with and without the new
+token, and the difference is the new text.
 """
 
 import codecs
@@ -13,8 +13,8 @@ from typing import Protocol
 from checkpoints.vocabulary.alphabet import byte_alphabet
 
 Piece = Callable[[int], str | None]  # a token as the vocabulary spells it, None for special tokens
-REPLACEMENT = "\ufffd"  # what decoders write for bytes that are no character
-LONGEST = 4  # bytes of a UTF-8 character, so tokens that one can be spread over
+REPLACEMENT_CHARACTER = "\ufffd"  # what decoders write for bytes that are no character
+MAX_UTF8_BYTES = 4  # bytes of a UTF-8 character, so tokens that one can be spread over
 
 
 class Detokenizer(Protocol):
@@ -84,7 +84,7 @@ class _ByteStream:
         return self._decoder.decode(b"", final=True)
 
 
-class Window:
+class WindowDetokenizer:
     """Serves all other decoders. The window holds the tokens of the last completed text and those after it."""
 
     def __init__(self, decode: Callable[[list[int]], str], piece: Piece) -> None:
@@ -100,8 +100,8 @@ class Window:
             return ""
         self._window.append(token)
         text = self._decode(self._window)
-        self._broken = self._broken + 1 if text.endswith(REPLACEMENT) else 0
-        if 0 < self._broken < LONGEST:
+        self._broken = self._broken + 1 if text.endswith(REPLACEMENT_CHARACTER) else 0
+        if 0 < self._broken < MAX_UTF8_BYTES:
             return ""  # may be the beginning of a character
         return self._advance(text)
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-KINDS = (
+INFILL_MARKERS = (
     ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),  # Qwen, CodeGemma
     ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),  # StarCoder, Granite
     ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),  # SantaCoder
@@ -37,7 +37,7 @@ class Infill(NamedTuple):
 
 def infill(encode: Encode, token_id: Callable[[str], int | None]) -> Infill | None:
     """Returns how a model fills in a middle, or None if its tokenizer has no tokens for that."""
-    for kind in KINDS:
+    for kind in INFILL_MARKERS:
         before, between, behind = map(token_id, kind)
         if before is not None and between is not None and behind is not None:
             return Infill(before, between, behind, encode)

@@ -9,7 +9,7 @@ from checkpoints.vocabulary.settings import SETTINGS_FILES as SETTINGS
 from checkpoints.vocabulary.settings import read_object as read_json
 from contracts.errors import ModelError
 
-FILES = [
+MODEL_FILES = [
     "config.json",
     "generation_config.json",
     *TOKENIZERS,
@@ -21,8 +21,8 @@ FILES = [
 
 
 def locate_files(model: str) -> Path:
-    """Returns the directory with `FILES`, downloaded first if `model` is a hub id. Raises `ModelError`."""
-    return locate(model, patterns=FILES, weights=False)
+    """Returns the directory with `MODEL_FILES`, downloaded first if `model` is a hub id. Raises `ModelError`."""
+    return locate(model, patterns=MODEL_FILES, weights=False)
 
 
 def read_object(directory: Path, name: str, required: bool = False) -> dict[str, Any]:

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 from gateway.errors import APIError
 from gateway.text.chat import Chat
 
-NAME = "look_up_weather"
+PROBE_TOOL_NAME = "look_up_weather"
 QUESTION, ANSWER, RESULT = "Is it raining?", "ZZZ", "Rain."
-CALLS: tuple[Mapping[str, Any], ...] = ({"place": "Oslo", "days": 3}, {"place": "Lima"})  # arguments of each
-PARAMETERS: Mapping[str, Any] = {
+PROBE_ARGUMENTS: tuple[Mapping[str, Any], ...] = ({"place": "Oslo", "days": 3}, {"place": "Lima"})  # arguments of each
+PROBE_PARAMETERS: Mapping[str, Any] = {
     "type": "object",
     "properties": {
         "place": {"type": "string", "description": "where"},
@@ -21,9 +21,9 @@ PARAMETERS: Mapping[str, Any] = {
     },
     "required": ["place"],
 }
-TOOL: Mapping[str, Any] = {
+PROBE_TOOL: Mapping[str, Any] = {
     "type": "function",
-    "function": {"name": NAME, "description": "Tells the weather.", "parameters": PARAMETERS},
+    "function": {"name": PROBE_TOOL_NAME, "description": "Tells the weather.", "parameters": PROBE_PARAMETERS},
 }
 
 
@@ -48,19 +48,23 @@ NOTHING_SHOWN = ShownTools("", False, None)
 def shown_tools(source: str, render: Callable[[Chat], str]) -> ShownTools:
     """Returns what a template shows that `render` renders, which raises `APIError` where the template refuses."""
     question: dict[str, Any] = {"role": "user", "content": QUESTION}
-    prompt = _rendered(render, [question], [TOOL])
-    takes = prompt is not None and NAME in prompt
-    plain = _rendered(render, [question, {"role": "assistant", "content": ANSWER}], [TOOL]) or ""
-    for number in range(len(CALLS), 0, -1):
-        calls = [_call(place, arguments) for place, arguments in enumerate(CALLS[:number])]
+    prompt = _rendered(render, [question], [PROBE_TOOL])
+    takes = prompt is not None and PROBE_TOOL_NAME in prompt
+    plain = _rendered(render, [question, {"role": "assistant", "content": ANSWER}], [PROBE_TOOL]) or ""
+    for number in range(len(PROBE_ARGUMENTS), 0, -1):
+        calls = [_call(place, arguments) for place, arguments in enumerate(PROBE_ARGUMENTS[:number])]
         said = {"role": "assistant", "content": None, "tool_calls": calls}
-        results = [{"role": "tool", "content": RESULT, "name": NAME, "tool_call_id": call["id"]} for call in calls]
+        results = [
+            {"role": "tool", "content": RESULT, "name": PROBE_TOOL_NAME, "tool_call_id": call["id"]} for call in calls
+        ]
         for messages in ([question, said, *results], [question, said]):
-            whole = _rendered(render, messages, [TOOL])
-            if whole is None or CALLS[number - 1]["place"] not in whole:
+            whole = _rendered(render, messages, [PROBE_TOOL])
+            if whole is None or PROBE_ARGUMENTS[number - 1]["place"] not in whole:
                 continue
             behind = whole.rpartition(QUESTION)[2]
-            return ShownTools(source, takes, ShownCalls(CALLS[:number], (_behind_common(whole, plain), behind)))
+            return ShownTools(
+                source, takes, ShownCalls(PROBE_ARGUMENTS[:number], (_behind_common(whole, plain), behind))
+            )
     return ShownTools(source, takes, None)
 
 
@@ -71,7 +75,7 @@ def _behind_common(text: str, other: str) -> str:
 
 
 def _call(place: int, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    return {"id": f"probe000{place}", "type": "function", "function": {"name": NAME, "arguments": arguments}}
+    return {"id": f"probe000{place}", "type": "function", "function": {"name": PROBE_TOOL_NAME, "arguments": arguments}}
 
 
 def _rendered(render: Callable[[Chat], str], messages: list[dict[str, Any]], tools: list[Any]) -> str | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.models import WordLevel
 
-REST = "rest"  # of a text, between special tokens
+UNMATCHED_TOKEN = "rest"  # of a text, between special tokens
 
 
 class SpecialTokens:
@@ -17,7 +17,7 @@ class SpecialTokens:
 
     def __init__(self, tokens: Iterable[str]) -> None:
         self.tokens = list(tokens)
-        self._search = Tokenizer(WordLevel({REST: 0}, unk_token=REST))
+        self._search = Tokenizer(WordLevel({UNMATCHED_TOKEN: 0}, unk_token=UNMATCHED_TOKEN))
         self._search.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in self.tokens])
 
     def found(self, text: str) -> list[int]:

@@ -18,7 +18,7 @@ from gateway.errors import invalid
 from gateway.text.chat import Chat
 from gateway.text.special_tokens import SpecialTokens
 
-MARKS = [chr(code) for code in (*range(0xFDD0, 0xFDF0), *range(0xE000, 0xE100))]
+MARK_CHARACTERS = [chr(code) for code in (*range(0xFDD0, 0xFDF0), *range(0xE000, 0xE100))]
 """Unicode's noncharacters, which no text should have, and some of its private characters."""
 
 
@@ -48,9 +48,9 @@ class SpelledTokens:
         keys = sorted({key for key in self._keys.values() if any(key in text for text in texts)})
         if not keys:
             return MarkedText(render(chat), {})
-        free = [mark for mark in MARKS if not any(mark in text for text in texts)]
+        free = [mark for mark in MARK_CHARACTERS if not any(mark in text for text in texts)]
         if len(free) < len(keys):
-            raise invalid(f"messages hold {len(MARKS) - len(free)} private characters of Unicode", "messages")
+            raise invalid(f"messages hold {len(MARK_CHARACTERS) - len(free)} private characters of Unicode", "messages")
         marks = dict(zip(keys, free, strict=False))
         marked = chat.changed(lambda text: self._spelled_marked(text, marks))
         text, bare = render(marked), render(chat.changed(lambda text: _all_marked(text, marks)))

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from checkpoints.vocabulary.alphabet import byte_alphabet
 
-_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # a token for one byte, in vocabularies that have such tokens
-SPACE = "\u2581"  # how they spell a space
+_BYTE_TOKEN_REGEX = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # a token for one byte, in vocabularies that have such tokens
+SPACE_SYMBOL = "\u2581"  # how they spell a space
 
 
 class TokenBytes:
@@ -46,6 +46,6 @@ class TokenBytes:
             return piece.encode()
         if self._alphabet:
             return bytes([self._alphabet[sign] for sign in piece if sign in self._alphabet])
-        if byte := _BYTE.fullmatch(piece):
+        if byte := _BYTE_TOKEN_REGEX.fullmatch(piece):
             return bytes([int(byte[1], 16)])
-        return piece.replace(SPACE, " ").encode()
+        return piece.replace(SPACE_SYMBOL, " ").encode()

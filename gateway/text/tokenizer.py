@@ -11,11 +11,11 @@ from checkpoints.vocabulary.reading import tokenizer_of
 from checkpoints.vocabulary.settings import named_tokens, settings_of
 from gateway.text.chat import Chat
 from gateway.text.chat_template import ChatTemplate
-from gateway.text.detokenizer import BytePieces, Detokenizer, Window, WithMarkers
+from gateway.text.detokenizer import BytePieces, Detokenizer, WindowDetokenizer, WithMarkers
 from gateway.text.infill import infill
 from gateway.text.literal_tokenizer import LiteralTokenizer
+from gateway.text.longest_token import UNKNOWN_LENGTH, max_chars_per_token
 from gateway.text.model_files import chat_templates, read_object
-from gateway.text.reach import UNKNOWN, reach
 from gateway.text.spelled_tokens import SpelledTokens
 from gateway.text.token_bytes import TokenBytes
 
@@ -65,7 +65,7 @@ class ModelTokenizer:
         self._special = {key for key, token in added.items() if token.special}
         self._added = {token.content: key for key, token in added.items()}
         made = json.loads(self._tokenizer.to_str())
-        self._reach = reach(made, self._tokenizer.get_vocab(with_added_tokens=True))
+        self._reach = max_chars_per_token(made, self._tokenizer.get_vocab(with_added_tokens=True))
         self._literal: LiteralTokenizer | None = None
         if spelled == "text" and not self._tokenizer.encode_special_tokens:
             self._literal = LiteralTokenizer(self._tokenizer, _unknown_token(made["model"]))
@@ -142,11 +142,11 @@ class ModelTokenizer:
         return WithMarkers(self._plain_detokenizer, written) if written else self._plain_detokenizer()
 
     def _plain_detokenizer(self) -> Detokenizer:
-        return self._pieces.stream() if self._byte_level else Window(self.decode, self.piece)
+        return self._pieces.stream() if self._byte_level else WindowDetokenizer(self.decode, self.piece)
 
     def _check_length(self, text: str, most: int | None) -> None:
         """Raises `TooManyTokens` if a text has more than `most` tokens for its length alone."""
-        least = 0 if self._reach == UNKNOWN else -(-len(text) // self._reach)
+        least = 0 if self._reach == UNKNOWN_LENGTH else -(-len(text) // self._reach)
         if most is not None and least > most:
             raise TooManyTokens(least, counted=False)
 

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.openai.bodies.parameters import Neutral
+from gateway.openai.bodies.parameters import NeutralValues
 
 JSON = "application/json"
 Handler = Callable[[Request], Awaitable[Response]]
@@ -28,5 +28,5 @@ class Endpoint(NamedTuple):
     last: str = ""  # the data of a stream's last event, where it is no JSON
     media: str = JSON  # of the answer
     shown: bool = True  # False: it is not in /openapi.json
-    neutral: Mapping[str, Neutral] = {}  # parameters that the body may have as well, at values that change nothing
+    neutral: Mapping[str, NeutralValues] = {}  # unimplemented parameters, at harmless values
     others: Mapping[int, Any] = {}  # types of its answers by status, where they are no errors

@@ -8,18 +8,18 @@ from typing import Any
 
 import msgspec
 
-ENTRIES = 128  # of a list that are encoded in one turn; a token with all its alternatives is 1.4 kB
-PIECE = 128 << 10  # bytes
+ENTRIES_PER_PIECE = 128  # of a list that are encoded in one turn; a token with all its alternatives is 1.4 kB
+PIECE_BYTES = 128 << 10  # bytes
 
 encode = msgspec.json.Encoder().encode
 
 
 def json_pieces(value: Any) -> Iterator[bytes]:
-    """Yields the JSON of plain data in pieces of about `PIECE` bytes: lists are cut between entries, texts are not."""
+    """Yields the JSON of plain data in pieces of about `PIECE_BYTES`. Lists are cut between entries, strings never."""
     held = bytearray()
     for part in _parts(value):
         held += part
-        if len(held) >= PIECE:
+        if len(held) >= PIECE_BYTES:
             yield bytes(held)
             held.clear()
     yield bytes(held)
@@ -40,10 +40,10 @@ def _parts(value: Any) -> Iterator[bytes]:
             yield from _parts(one)
             before = b","
         yield b"]"
-    elif isinstance(value, list) and len(value) > ENTRIES:
+    elif isinstance(value, list) and len(value) > ENTRIES_PER_PIECE:
         before = b"["
-        for begin in range(0, len(value), ENTRIES):
-            yield before + encode(value[begin : begin + ENTRIES])[1:-1]
+        for begin in range(0, len(value), ENTRIES_PER_PIECE):
+            yield before + encode(value[begin : begin + ENTRIES_PER_PIECE])[1:-1]
             before = b","
         yield b"]"
     else:

@@ -15,8 +15,8 @@ from msgspec import Raw
 from contracts.scores import Scores, TokenScore
 from gateway.text.token_bytes import TokenBytes
 
-LEAST = -9999.0  # stands for what is less, as in vLLM: JSON has no infinity
-PIECE = 256  # alternatives that are shaped in one turn, in about half a millisecond
+MIN_LOGPROB = -9999.0  # stands for what is less, as in vLLM: JSON has no infinity
+ALTERNATIVES_PER_TURN = 256  # alternatives that are shaped in one turn, in about half a millisecond
 
 encode = msgspec.json.Encoder().encode
 
@@ -33,7 +33,7 @@ class TokenNames:
         return f"token_id:{token}" if self._as_ids else self.tokens.name(token)
 
 
-class Scored(NamedTuple):
+class ScoredTokens(NamedTuple):
     """Holds tokens and their scores, which are as many."""
 
     token_ids: Sequence[int]
@@ -43,7 +43,7 @@ class Scored(NamedTuple):
         """Yields each token with its score, and lets others run in between."""
         if self.scores is None:
             return
-        size = max(1, PIECE // (self.scores.top + 1))
+        size = max(1, ALTERNATIVES_PER_TURN // (self.scores.top + 1))
         for begin in range(0, len(self.token_ids), size):
             if begin:
                 await asyncio.sleep(0)
@@ -52,11 +52,11 @@ class Scored(NamedTuple):
                 yield one
 
 
-async def of_chat(scored: Scored, top: int, names: TokenNames) -> dict[str, Any]:
+async def chat_logprobs(scored: ScoredTokens, top: int, names: TokenNames) -> dict[str, Any]:
     """Returns the object `logprobs` of a chat's choice, with `top` alternatives of each token."""
 
     def entry(token: int, logprob: float) -> dict[str, Any]:
-        return {"token": names.of(token), "logprob": max(logprob, LEAST), "bytes": list(names.tokens.of(token))}
+        return {"token": names.of(token), "logprob": max(logprob, MIN_LOGPROB), "bytes": list(names.tokens.of(token))}
 
     content = []
     async for token, score in scored.in_turns():
@@ -65,7 +65,7 @@ async def of_chat(scored: Scored, top: int, names: TokenNames) -> dict[str, Any]
     return {"content": content, "refusal": None}
 
 
-class CompletionLogprobs:
+class CompletionLogprobsEncoder:
     """Makes the objects `logprobs` of one completion's chunks, with `top` alternatives; offsets run through all."""
 
     def __init__(self, top: int, names: TokenNames, has_text: Callable[[int], bool]) -> None:
@@ -75,7 +75,7 @@ class CompletionLogprobs:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._offset = 0  # characters of the text before the next token
 
-    async def of(self, scored: Scored, first: int | None = None) -> dict[str, Any]:
+    async def of(self, scored: ScoredTokens, first: int | None = None) -> dict[str, Any]:
         """Returns the object for the next tokens, behind a prompt's `first`, whose score nobody knows."""
         tokens: list[str] = []
         logprobs: list[float | None] = []
@@ -86,9 +86,9 @@ class CompletionLogprobs:
             offsets.append(self._passed(first))
         async for token, score in scored.in_turns():
             name = self._names.of(token)
-            top = {name: max(score.logprob, LEAST)}
+            top = {name: max(score.logprob, MIN_LOGPROB)}
             for other, logprob in score.top[: self._top]:
-                top.setdefault(self._names.of(other), max(logprob, LEAST))
+                top.setdefault(self._names.of(other), max(logprob, MIN_LOGPROB))
             tokens.append(name)
             logprobs.append(top[name])
             alternatives.append(Raw(encode(top)))
@@ -103,7 +103,7 @@ class CompletionLogprobs:
         return offset
 
 
-async def of_prompt(scored: Scored, top: int, names: TokenNames) -> list[Raw | None]:
+async def prompt_logprobs(scored: ScoredTokens, top: int, names: TokenNames) -> list[Raw | None]:
     """Returns vLLM's `prompt_logprobs`: nothing for the first token, which is not among these."""
     found: list[Raw | None] = [None]
     async for token, score in scored.in_turns():
@@ -115,4 +115,4 @@ async def of_prompt(scored: Scored, top: int, names: TokenNames) -> list[Raw | N
 
 
 def _entry(token: int, logprob: float, rank: int, names: TokenNames) -> dict[str, Any]:
-    return {"logprob": max(logprob, LEAST), "rank": rank, "decoded_token": names.of(token)}
+    return {"logprob": max(logprob, MIN_LOGPROB), "rank": rank, "decoded_token": names.of(token)}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import msgspec
 
 encode = msgspec.json.Encoder().encode
-_MARK = secrets.token_hex(16)  # stands for the text; nobody can have it in an event
+_TEXT_PLACEHOLDER = secrets.token_hex(16)  # stands for the text; nobody can have it in an event
 
 
 class TextTemplate:
@@ -15,7 +15,7 @@ class TextTemplate:
     __slots__ = ("_after", "_before")
 
     def __init__(self, event: Callable[[str], bytes]) -> None:
-        self._before, self._after = event(_MARK).split(encode(_MARK))
+        self._before, self._after = event(_TEXT_PLACEHOLDER).split(encode(_TEXT_PLACEHOLDER))
 
     def of(self, text: str) -> bytes:
         """Returns what `event` would."""

@@ -5,20 +5,20 @@ from functools import partial
 from checkpoints.grammars import GrammarError
 from gateway.errors import APIError, invalid
 from gateway.grammar.checks import GrammarChecks
-from gateway.grammar.forms import FORM, Form, Work, grammar_of
+from gateway.grammar.forms import ASSUMED_SCHEMA_CHARS, Form, Work, grammar_of
 from gateway.output.answer_format import AnswerFormat
 from gateway.output.tools import ToolUse
 from infra.fair_queueing.turns import NO_TENANT, TenantShare
 
-TOOL = 512  # characters of work that a tool is taken for, beside those of a schema of unknown size
+ASSUMED_TOOL_CHARS = 512  # characters of work that a tool is taken for, beside those of a schema of unknown size
 
 
 def size_of_tools(count: int) -> int:
     """Returns the characters of work that tools are taken for: a thread's, since a tool's schema may be of any size."""
-    return FORM + TOOL * count if count else 0
+    return ASSUMED_SCHEMA_CHARS + ASSUMED_TOOL_CHARS * count if count else 0
 
 
-class Constraints:
+class AnswerConstraints:
     """Makes grammars for one model, whose answers have this format."""
 
     def __init__(self, format: AnswerFormat, grammars: GrammarChecks, work: Work) -> None:

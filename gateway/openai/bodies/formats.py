@@ -4,12 +4,12 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-GRAMMAR_TEXT = 1 << 18  # characters of a regex or a grammar; what they become has limits of its own
-CHOICES = 1024  # texts of which an answer may be one
+MAX_GRAMMAR_CHARS = 1 << 18  # characters of a regex or a grammar; what they become has limits of its own
+MAX_CHOICES = 1024  # texts of which an answer may be one
 
-GrammarText = Annotated[str, Meta(min_length=1, max_length=GRAMMAR_TEXT)]
+GrammarText = Annotated[str, Meta(min_length=1, max_length=MAX_GRAMMAR_CHARS)]
 Choice = Annotated[str, Meta(min_length=1, max_length=4096)]
-Choices = Annotated[list[Choice], Meta(min_length=1, max_length=CHOICES)]
+Choices = Annotated[list[Choice], Meta(min_length=1, max_length=MAX_CHOICES)]
 JSONSchema = dict[str, Any] | bool
 
 

@@ -6,12 +6,12 @@ import msgspec
 from msgspec import Meta, Struct
 
 from gateway.openai.bodies.nesting import is_too_deep
-from gateway.openai.bodies.tools import TOOLS, CalledFunction, ToolCall
+from gateway.openai.bodies.tools import MAX_TOOLS, CalledFunction, ToolCall
 
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
-OBJECT = 1024  # characters that an object of arguments is taken for
-MESSAGES = 2048  # that one chat may have
-PARTS = ("text", "refusal")  # kinds of parts that are text
+ASSUMED_ARGUMENT_CHARS = 1024  # characters that an object of arguments is taken for
+MAX_MESSAGES = 2048  # that one chat may have
+TEXT_PART_TYPES = ("text", "refusal")  # kinds of parts that are text
 
 
 class TextPart(Struct, frozen=True, kw_only=True):
@@ -32,7 +32,7 @@ class Message(Struct, frozen=True, kw_only=True):
     role: Role
     content: str | list[TextPart] | None = None
     name: Annotated[str, Meta(max_length=256)] | None = None
-    tool_calls: Annotated[list[ToolCall], Meta(max_length=TOOLS)] | None = None
+    tool_calls: Annotated[list[ToolCall], Meta(max_length=MAX_TOOLS)] | None = None
     tool_call_id: Annotated[str, Meta(max_length=256)] | None = None
     function_call: CalledFunction | None = None
     refusal: str | None = None
@@ -50,7 +50,11 @@ class Message(Struct, frozen=True, kw_only=True):
         texts = [part.words() for part in self.content] if isinstance(self.content, list) else [self.content or ""]
         texts += [self.reasoning_content or "", self.reasoning or ""]
         calls = [call.function.arguments for call in self.calls()]
-        return 256 + sum(map(len, texts)) + sum(len(one) if isinstance(one, str) else OBJECT for one in calls)
+        return (
+            256
+            + sum(map(len, texts))
+            + sum(len(one) if isinstance(one, str) else ASSUMED_ARGUMENT_CHARS for one in calls)
+        )
 
     def calls(self) -> list[ToolCall]:
         """Returns the calls in it, in whichever of both forms they are."""
@@ -82,14 +86,14 @@ class Message(Struct, frozen=True, kw_only=True):
         return fields
 
 
-WITH_CONTENT: dict[str, Any] = {
+CONTENT_SCHEMA: dict[str, Any] = {
     "anyOf": [
         {"properties": {"role": {"enum": ["assistant"]}}},
         {"required": ["content"], "properties": {"content": {"type": ["string", "array"]}}},
     ]
 }
 Messages = Annotated[
-    list[Annotated[Message, Meta(extra_json_schema=WITH_CONTENT)]], Meta(min_length=1, max_length=MESSAGES)
+    list[Annotated[Message, Meta(extra_json_schema=CONTENT_SCHEMA)]], Meta(min_length=1, max_length=MAX_MESSAGES)
 ]
 """The messages of a chat. What `bodies.py` checks of them, and types cannot say, is in the schema as well."""
 

@@ -3,13 +3,13 @@
 from collections.abc import Iterable
 from typing import Any
 
-NESTING = 64  # levels of objects and lists
+MAX_NESTING_LEVELS = 64  # levels of objects and lists
 
 
 def is_too_deep(value: Any) -> bool:
-    """Tells whether plain data has more than `NESTING` levels."""
+    """Tells whether plain data has more than `MAX_NESTING_LEVELS` levels."""
     level = [value] if isinstance(value, (dict, list)) else []
-    for _ in range(NESTING):
+    for _ in range(MAX_NESTING_LEVELS):
         level = [one for outer in level for one in _values(outer) if isinstance(one, (dict, list))]
     return bool(level)
 

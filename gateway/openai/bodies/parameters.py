@@ -9,58 +9,58 @@ from typing import Any, NamedTuple
 from gateway.errors import invalid
 
 
-class Neutral(NamedTuple):
+class NeutralValues(NamedTuple):
     """Tells the values at which a parameter changes nothing: by a test, and by a JSON schema that says the same."""
 
     accepts: Callable[[Any], bool]
     schema: Mapping[str, Any]
 
 
-def only(*values: Any) -> Neutral:
+def only(*values: Any) -> NeutralValues:
     """Returns what accepts only these values. `1` and `true` are different things here, `1` and `1.0` are not."""
 
     def accepts(value: Any) -> bool:
         return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in values)
 
-    return Neutral(accepts, {"enum": [*values, None]})
+    return NeutralValues(accepts, {"enum": [*values, None]})
 
 
-EMPTY = only("", [], {})
-NOTHING = only()
+ONLY_EMPTY = only("", [], {})
+ONLY_NULL = only()
 
 
-_COMMON: dict[str, Neutral] = {
+_COMMON_PARAMETERS: dict[str, NeutralValues] = {
     "length_penalty": only(1),
     "use_beam_search": only(False),
     "spaces_between_special_tokens": only(True, False),  # only ever meant something to other tokenizers
-    "truncate_prompt_tokens": NOTHING,
-    "logits_processors": EMPTY,
-    "kv_transfer_params": NOTHING,  # where KV goes is decided by the server alone
-    "request_id": NOTHING,
+    "truncate_prompt_tokens": ONLY_NULL,
+    "logits_processors": ONLY_EMPTY,
+    "kv_transfer_params": ONLY_NULL,  # where KV goes is decided by the server alone
+    "request_id": ONLY_NULL,
     "include_reasoning": only(True),
     "guided_decoding_backend": only("auto", "xgrammar", "guidance", "outlines", "lm-format-enforcer"),  # one form
-    "guided_whitespace_pattern": NOTHING,
-    "vllm_xargs": EMPTY,
-    "structural_tag": NOTHING,
+    "guided_whitespace_pattern": ONLY_NULL,
+    "vllm_xargs": ONLY_EMPTY,
+    "structural_tag": ONLY_NULL,
     "early_stopping": only(False),
-    "mm_processor_kwargs": EMPTY,
-    "media_io_kwargs": EMPTY,
-    "lora_path": NOTHING,
-    "regex": NOTHING,  # these three are SGLang's names of `structured_outputs`
-    "ebnf": NOTHING,
-    "json_schema": NOTHING,
+    "mm_processor_kwargs": ONLY_EMPTY,
+    "media_io_kwargs": ONLY_EMPTY,
+    "lora_path": ONLY_NULL,
+    "regex": ONLY_NULL,  # these three are SGLang's names of `structured_outputs`
+    "ebnf": ONLY_NULL,
+    "json_schema": ONLY_NULL,
     "prompt_cache_retention": only("in-memory", "24h"),  # a cache is as large as it is
 }
 
-CHAT: Mapping[str, Neutral] = {
-    **_COMMON,
+CHAT_PARAMETERS: Mapping[str, NeutralValues] = {
+    **_COMMON_PARAMETERS,
     "modalities": only(["text"]),
-    "audio": NOTHING,
-    "prediction": NOTHING,
+    "audio": ONLY_NULL,
+    "prediction": ONLY_NULL,
     "verbosity": only("medium"),
-    "web_search_options": NOTHING,
-    "chat_template": NOTHING,  # a template is code
-    "documents": EMPTY,
+    "web_search_options": ONLY_NULL,
+    "chat_template": ONLY_NULL,  # a template is code
+    "documents": ONLY_EMPTY,
     "add_generation_prompt": only(True),
     "continue_final_message": only(False),
     "add_special_tokens": only(False),
@@ -69,14 +69,14 @@ CHAT: Mapping[str, Neutral] = {
     "stream_reasoning": only(True),
 }
 
-COMPLETION: Mapping[str, Neutral] = {
-    **_COMMON,
+COMPLETION_PARAMETERS: Mapping[str, NeutralValues] = {
+    **_COMMON_PARAMETERS,
     "add_special_tokens": only(True),
-    "prompt_embeds": NOTHING,
+    "prompt_embeds": ONLY_NULL,
 }
 
 
-def implemented(given: Mapping[str, Any], neutral: Mapping[str, Neutral]) -> dict[str, Any]:
+def implemented(given: Mapping[str, Any], neutral: Mapping[str, NeutralValues]) -> dict[str, Any]:
     """Returns `given` without the neutral values of listed parameters; null is neutral. Raises `APIError` on others."""
     rest = {}
     for name, value in given.items():

@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 import msgspec
 
 from gateway.errors import APIError, invalid
-from gateway.openai.bodies.messages import MESSAGES, PARTS
-from gateway.openai.bodies.nesting import NESTING, is_too_deep
-from gateway.openai.bodies.parameters import CHAT, COMPLETION, implemented
-from gateway.openai.bodies.schemas import PROMPTS, ChatRequest, CompletionRequest
+from gateway.openai.bodies.messages import MAX_MESSAGES, TEXT_PART_TYPES
+from gateway.openai.bodies.nesting import MAX_NESTING_LEVELS, is_too_deep
+from gateway.openai.bodies.parameters import CHAT_PARAMETERS, COMPLETION_PARAMETERS, implemented
+from gateway.openai.bodies.schemas import MAX_PROMPTS, ChatRequest, CompletionRequest
 
 Body = TypeVar("Body")
-WHOLE = float(1 << 53)  # up to which a float has each integer
+MAX_EXACT_INTEGER = float(1 << 53)  # up to which a float has each integer
 
 
 def _number(written: str) -> float:
@@ -23,7 +23,7 @@ def _number(written: str) -> float:
     number = float(written)
     if math.isinf(number):
         raise ValueError("out of range")
-    return int(number) if number.is_integer() and abs(number) <= WHOLE else number
+    return int(number) if number.is_integer() and abs(number) <= MAX_EXACT_INTEGER else number
 
 
 _decoder = msgspec.json.Decoder(float_hook=_number)
@@ -36,16 +36,16 @@ def parse_chat(body: bytes) -> ChatRequest:
 
 def parse_completion(body: bytes) -> CompletionRequest:
     """Returns the body of a completion. Raises `APIError` for whatever is wrong with it."""
-    fields = implemented(json_object(body), COMPLETION)
+    fields = implemented(json_object(body), COMPLETION_PARAMETERS)
     prompt = fields.get("prompt")
-    if isinstance(prompt, list) and len(prompt) > PROMPTS and not isinstance(prompt[0], int):
-        raise invalid(f"prompt: {len(prompt)} prompts are more than {PROMPTS}", "prompt")
+    if isinstance(prompt, list) and len(prompt) > MAX_PROMPTS and not isinstance(prompt[0], int):
+        raise invalid(f"prompt: {len(prompt)} prompts are more than {MAX_PROMPTS}", "prompt")
     return converted(fields, CompletionRequest)
 
 
 def chat_request(given: Mapping[str, Any]) -> ChatRequest:
     """Returns a chat that is there as plain data. Raises `APIError` for whatever is wrong with it."""
-    fields = implemented(given, CHAT)
+    fields = implemented(given, CHAT_PARAMETERS)
     check_messages(fields.get("messages"))
     return converted(fields, ChatRequest)
 
@@ -54,8 +54,8 @@ def check_messages(messages: Any) -> None:
     """Raises `APIError` for what is wrong with messages and types cannot say. What is no list of them is let pass."""
     if not isinstance(messages, list):
         return
-    if len(messages) > MESSAGES:
-        raise invalid(f"messages: {len(messages)} messages are more than {MESSAGES}", "messages")
+    if len(messages) > MAX_MESSAGES:
+        raise invalid(f"messages: {len(messages)} messages are more than {MAX_MESSAGES}", "messages")
     for number, message in enumerate(messages):
         if isinstance(message, dict):
             _check_message(message, f"messages[{number}]")
@@ -78,7 +78,7 @@ def json_object(body: bytes) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise invalid("the body is not a JSON object", code="invalid_json")
     if is_too_deep(found):
-        raise invalid(f"the body is nested more than {NESTING} levels deep", code="nested_too_deeply")
+        raise invalid(f"the body is nested more than {MAX_NESTING_LEVELS} levels deep", code="nested_too_deeply")
     return found
 
 
@@ -101,24 +101,24 @@ def _check_message(message: Mapping[str, Any], where: str) -> None:
         raise invalid(f"{where}.content is missing", f"{where}.content", "missing_required_parameter")
     for number, part in enumerate(content if isinstance(content, list) else ()):
         kind = part.get("type") if isinstance(part, dict) else None
-        if isinstance(kind, str) and kind not in PARTS:
+        if isinstance(kind, str) and kind not in TEXT_PART_TYPES:
             name = f"{where}.content[{number}].type"
             raise invalid(f"{name}: parts of the type {kind[:64]!r} are not supported, only text is", name)
 
 
-_PLACE = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>[^`]*)`)?$", re.DOTALL)
-_UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>.*)`$", re.DOTALL)
-_MISSING = re.compile(r"^Object missing required field `(?P<name>.*)`$", re.DOTALL)
+_ERROR_REGEX = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>[^`]*)`)?$", re.DOTALL)
+_UNKNOWN_FIELD_REGEX = re.compile(r"^Object contains unknown field `(?P<name>.*)`$", re.DOTALL)
+_MISSING_FIELD_REGEX = re.compile(r"^Object missing required field `(?P<name>.*)`$", re.DOTALL)
 
 
 def _refusal(error: str) -> APIError:
     """Returns msgspec's sentence as an error, with the field's name in front and as `param`."""
-    place = _PLACE.match(error)
+    place = _ERROR_REGEX.match(error)
     assert place is not None
     what, path = place["what"], (place["path"] or "").lstrip(".")
     for pattern, sentence, code in (
-        (_UNKNOWN, "{} is not a parameter", "unknown_parameter"),
-        (_MISSING, "{} is missing", "missing_required_parameter"),
+        (_UNKNOWN_FIELD_REGEX, "{} is not a parameter", "unknown_parameter"),
+        (_MISSING_FIELD_REGEX, "{} is missing", "missing_required_parameter"),
     ):
         if found := pattern.match(what):
             name = f"{path}.{found['name']}" if path else found["name"]

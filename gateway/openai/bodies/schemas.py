@@ -8,15 +8,15 @@ from contracts.scores import MAX_TOP_LOGPROBS
 from gateway.errors import conflict, invalid
 from gateway.openai.bodies.formats import Choices, GrammarText, JSONSchema, ResponseFormat, StructuredOutputs
 from gateway.openai.bodies.messages import Messages
-from gateway.openai.bodies.tools import TOOLS, Function, FunctionChoice, Tool, ToolChoice
+from gateway.openai.bodies.tools import MAX_TOOLS, ChatTool, Function, FunctionChoice, ToolChoice
 
-STOPS = 16  # stop strings that a request may have
-STOP_IDS = 128  # token ids that end an answer
-BIASES = 1024  # tokens whose logits a request may change
-BAD_WORDS = 128
-ALLOWED = 16384  # token ids to which a request may restrict its answer
-PROMPTS = 128  # that one completion request may have
-LOWEST, HIGHEST = -(1 << 31), (1 << 31) - 1  # priorities that a request may have
+MAX_STOPS = 16  # stop strings that a request may have
+MAX_STOP_IDS = 128  # token ids that end an answer
+MAX_BIASES = 1024  # tokens whose logits a request may change
+MAX_BAD_WORDS = 128
+MAX_ALLOWED_IDS = 16384  # token ids to which a request may restrict its answer
+MAX_PROMPTS = 128  # that one completion request may have
+MIN_PRIORITY, MAX_PRIORITY = -(1 << 31), (1 << 31) - 1  # priorities that a request may have
 
 TEMPLATE_OPTIONS = frozenset(
     {
@@ -42,7 +42,7 @@ Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Top = Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)]
 Biases = Annotated[
     dict[str, Annotated[float, Meta(ge=-100, le=100)]],
-    Meta(max_length=BIASES, extra_json_schema={"propertyNames": {"pattern": "^[0-9]{1,10}$"}}),
+    Meta(max_length=MAX_BIASES, extra_json_schema={"propertyNames": {"pattern": "^[0-9]{1,10}$"}}),
 ]
 KeywordText = Annotated[str, Meta(max_length=1024)]
 TemplateOptions = Annotated[
@@ -76,11 +76,11 @@ class SamplingFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     frequency_penalty: Penalty | None = None
     repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)] | None = None
     logit_bias: Biases | None = None
-    allowed_token_ids: Annotated[list[int], Meta(min_length=1, max_length=ALLOWED)] | None = None
-    bad_words: Annotated[list[StopText], Meta(max_length=BAD_WORDS)] | None = None
+    allowed_token_ids: Annotated[list[int], Meta(min_length=1, max_length=MAX_ALLOWED_IDS)] | None = None
+    bad_words: Annotated[list[StopText], Meta(max_length=MAX_BAD_WORDS)] | None = None
     seed: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)] | None = None
-    stop: StopText | Annotated[list[StopText], Meta(max_length=STOPS)] | None = None
-    stop_token_ids: Annotated[list[int], Meta(max_length=STOP_IDS)] | None = None
+    stop: StopText | Annotated[list[StopText], Meta(max_length=MAX_STOPS)] | None = None
+    stop_token_ids: Annotated[list[int], Meta(max_length=MAX_STOP_IDS)] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
@@ -95,7 +95,7 @@ class SamplingFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     guided_regex: GrammarText | None = None
     guided_choice: Choices | None = None
     guided_grammar: GrammarText | None = None
-    priority: Annotated[int, Meta(ge=LOWEST, le=HIGHEST)] | None = None
+    priority: Annotated[int, Meta(ge=MIN_PRIORITY, le=MAX_PRIORITY)] | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     # Labels, which change nothing here.
     user: Label | None = None
@@ -127,10 +127,10 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
     """Holds the body of /v1/chat/completions. Other interfaces' bodies are translated into it."""
 
     messages: Messages
-    tools: Annotated[list[Tool], Meta(max_length=TOOLS)] | None = None
+    tools: Annotated[list[ChatTool], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    functions: Annotated[list[Function], Meta(max_length=TOOLS)] | None = None
+    functions: Annotated[list[Function], Meta(max_length=MAX_TOOLS)] | None = None
     function_call: FunctionChoice | None = None
     logprobs: bool | None = None
     top_logprobs: Top | None = None

@@ -4,7 +4,7 @@ from contracts.kinds import ToolParser
 from gateway.errors import APIError, conflict, invalid
 from gateway.openai.bodies.schemas import ChatRequest
 from gateway.openai.bodies.tools import Function, FunctionChoice, FunctionName, NamedTool, ToolChoice
-from gateway.output.formats.families import FAMILIES
+from gateway.output.formats.known_formats import TOOL_FORMATS
 from gateway.output.tools import Tool, ToolUse
 
 
@@ -62,6 +62,6 @@ def no_tools(body: ChatRequest, model: str, parser: ToolParser, takes_tools: boo
     if not takes_tools:
         message = f"{param}: the chat template of {model} leaves tools out of the prompt"
         return invalid(message, param, "no_tool_template")
-    names = ", ".join(family.name for family in FAMILIES)
+    names = ", ".join(family.name for family in TOOL_FORMATS)
     message = f"{param}: the chat template of {model} takes tools, and writes calls in none of the known formats"
     return invalid(f"{message}; --tool-parser says in which one they are: {names}", param, "no_tool_parser")

@@ -4,8 +4,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-TOOLS = 128  # that a request may have
-ARGUMENTS = 1 << 20  # characters of one call's arguments
+MAX_TOOLS = 128  # that a request may have
+MAX_ARGUMENT_CHARS = 1 << 20  # characters of one call's arguments
 
 ToolName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
@@ -25,7 +25,7 @@ class Function(Struct, frozen=True, kw_only=True):
         return {"name": self.name, **described, "parameters": self.parameters or NO_PARAMETERS}
 
 
-class Tool(Struct, frozen=True, kw_only=True):
+class ChatTool(Struct, frozen=True, kw_only=True):
     """Holds a tool, which is always a function."""
 
     type: Literal["function"]
@@ -53,7 +53,7 @@ class CalledFunction(Struct, frozen=True):
     """Says which function the model has called in an earlier message, and with what: JSON, as it was written."""
 
     name: Annotated[str, Meta(max_length=256)]
-    arguments: Annotated[str, Meta(max_length=ARGUMENTS)] | dict[str, Any] = ""
+    arguments: Annotated[str, Meta(max_length=MAX_ARGUMENT_CHARS)] | dict[str, Any] = ""
 
 
 class ToolCall(Struct, frozen=True, kw_only=True):

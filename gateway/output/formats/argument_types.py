@@ -7,11 +7,11 @@ from typing import Any
 from gateway.grammar.pointers import named_by
 from gateway.output.tools import Tool
 
-STRING = "string"
-TYPES = frozenset({STRING, "number", "integer", "boolean", "null", "object", "array"})
-_PYTHON = {"True": "true", "False": "false", "None": "null"}  # as models write them, too
-_DEPTH = 8  # references and unions that are followed, one within the other …
-_SCHEMAS = 256  # … and schemas that are looked at in all, for one argument: references multiply
+STRING_TYPE = "string"
+ALL_TYPES = frozenset({STRING_TYPE, "number", "integer", "boolean", "null", "object", "array"})
+_PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}  # as models write them, too
+_MAX_DEPTH = 8  # references and unions that are followed, one within the other …
+_MAX_SCHEMAS = 256  # … and schemas that are looked at in all, for one argument: references multiply
 
 
 def argument_types(tools: tuple[Tool, ...], name: str, argument: str) -> frozenset[str]:
@@ -19,23 +19,23 @@ def argument_types(tools: tuple[Tool, ...], name: str, argument: str) -> frozens
     schema = next((tool.parameters for tool in tools if tool.name == name), None) or {}
     properties = schema.get("properties")
     if not isinstance(properties, Mapping) or argument not in properties:
-        return TYPES
+        return ALL_TYPES
     return types_of(properties[argument], schema)
 
 
 def types_of(schema: Any, root: Mapping[str, Any]) -> frozenset[str]:
     """Returns the JSON types that a schema allows; all, where it does not say, or says it in too many places."""
-    return _types(schema, root, 0, iter(range(_SCHEMAS)))
+    return _types(schema, root, 0, iter(range(_MAX_SCHEMAS)))
 
 
 def _types(schema: Any, root: Mapping[str, Any], depth: int, left: Iterator[int]) -> frozenset[str]:
-    if not isinstance(schema, Mapping) or depth > _DEPTH or next(left, None) is None:
-        return TYPES
-    allowed = TYPES
+    if not isinstance(schema, Mapping) or depth > _MAX_DEPTH or next(left, None) is None:
+        return ALL_TYPES
+    allowed = ALL_TYPES
     given = schema.get("type")
     if isinstance(given, str | list):
         names = [given] if isinstance(given, str) else given
-        allowed = frozenset(name for name in names if isinstance(name, str)) & TYPES
+        allowed = frozenset(name for name in names if isinstance(name, str)) & ALL_TYPES
     if isinstance(values := schema.get("enum"), list):
         allowed &= frozenset(map(json_type, values))
     if "const" in schema:
@@ -48,7 +48,7 @@ def _types(schema: Any, root: Mapping[str, Any], depth: int, left: Iterator[int]
             allowed &= _types(part, root, depth + 1, left)
     if isinstance(reference := schema.get("$ref"), str):
         allowed &= _types(named_by(reference, root), root, depth + 1, left)
-    return allowed or TYPES
+    return allowed or ALL_TYPES
 
 
 def json_type(value: Any) -> str:
@@ -63,7 +63,7 @@ def json_type(value: Any) -> str:
         case float():
             return "number"
         case str():
-            return STRING
+            return STRING_TYPE
         case list():
             return "array"
     return "object"
@@ -72,13 +72,13 @@ def json_type(value: Any) -> str:
 def as_json(text: str, types: frozenset[str]) -> str:
     """Returns a bare text as JSON: as it is where that is a value of these types, and as a string otherwise."""
     words = text.strip()
-    words = _PYTHON.get(words, words)
+    words = _PYTHON_WORDS.get(words, words)
     try:
         kind = json_type(json.loads(words, parse_constant=_refused))
     except (ValueError, RecursionError):
-        kind = STRING
+        kind = STRING_TYPE
     fits = kind in types or (kind == "integer" and "number" in types)
-    return words if fits and kind != STRING else json.dumps(text, ensure_ascii=False)
+    return words if fits and kind != STRING_TYPE else json.dumps(text, ensure_ascii=False)
 
 
 def _refused(word: str) -> None:

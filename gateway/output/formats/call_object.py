@@ -11,18 +11,18 @@ import json
 import re
 from collections.abc import Container, Generator
 
-from gateway.output.reader import Pieces, Reader, Steps, kept, told
+from gateway.output.reader import OutputReader, Pieces, Steps, kept, told
 
-ARGUMENTS = ("arguments", "parameters")
+ARGUMENT_KEYS = ("arguments", "parameters")
 NO_ARGUMENTS = "{}"
 
-_OUTSIDE = re.compile(r'["{}\[\]]')
-_INSIDE = re.compile(r'["\\]')
+_STRUCTURE_REGEX = re.compile(r'["{}\[\]]')
+_STRING_REGEX = re.compile(r'["\\]')
 _SCALAR_END = re.compile(r"[\s,:\]}]")
-_CLOSING = {"{": "}", "[": "]"}
+_CLOSING_BRACKETS = {"{": "}", "[": "]"}
 
 
-class Found(enum.Enum):
+class CallOutcome(enum.Enum):
     """Says what was read."""
 
     NOTHING = enum.auto()  # no call: nothing was told of it
@@ -30,13 +30,15 @@ class Found(enum.Enum):
     BROKEN = enum.auto()  # a call whose arguments break off, or go on in no way that JSON knows
 
 
-def call_object(reader: Reader, known: Container[str] | None = None, name_key: str = "name") -> Steps[Found]:
+def call_object(
+    reader: OutputReader, known: Container[str] | None = None, name_key: str = "name"
+) -> Steps[CallOutcome]:
     """Reads a call from its opening brace on. The tool's name is the member `name_key`.
 
     Calls of other tools than `known` are none; with None, whoever asked decides what an unknown name is.
     """
     if not (yield from reader.skip("{")):
-        return Found.NOTHING
+        return CallOutcome.NOTHING
     name: str | None = None
     early: str | None = None  # arguments that came before the name
     begun = False
@@ -44,20 +46,20 @@ def call_object(reader: Reader, known: Container[str] | None = None, name_key: s
         yield from reader.space()
         key = yield from string(reader)
         if key is None or not (yield from _colon(reader)):
-            return Found.CALL if begun else Found.NOTHING
+            return CallOutcome.CALL if begun else CallOutcome.NOTHING
         if key == name_key and name is None:
             name = yield from string(reader)
             if not name or (known is not None and name not in known):
-                return Found.NOTHING
-        elif key in ARGUMENTS and not begun and early is None:
+                return CallOutcome.NOTHING
+        elif key in ARGUMENT_KEYS and not begun and early is None:
             if name is not None and (yield from reader.comes("{")):
                 begun = True
-                if (yield from arguments_value(reader, name)) is Found.BROKEN:
-                    return Found.BROKEN
+                if (yield from arguments_value(reader, name)) is CallOutcome.BROKEN:
+                    return CallOutcome.BROKEN
             else:
                 early = yield from _whole_arguments(reader)
                 if early is None:
-                    return Found.NOTHING
+                    return CallOutcome.NOTHING
         else:  # an id, or what else a model adds
             yield from kept(value(reader), [])
         yield from reader.space()
@@ -66,41 +68,41 @@ def call_object(reader: Reader, known: Container[str] | None = None, name_key: s
         closed = yield from reader.skip("}")
         if not begun:
             if name is None or (early is None and not closed):
-                return Found.NOTHING
+                return CallOutcome.NOTHING
             yield reader.begin(name)
             yield reader.arguments(early or NO_ARGUMENTS)
-        return Found.CALL
+        return CallOutcome.CALL
 
 
-def keyed_call_object(reader: Reader) -> Steps[Found]:
+def keyed_call_object(reader: OutputReader) -> Steps[CallOutcome]:
     """Reads a call from its opening brace on whose only member is the tool's name with the arguments."""
     if not (yield from reader.skip("{")):
-        return Found.NOTHING
+        return CallOutcome.NOTHING
     yield from reader.space()
     name = yield from string(reader)
     if not name or not (yield from _colon(reader)):
-        return Found.NOTHING
+        return CallOutcome.NOTHING
     outcome = yield from arguments_value(reader, name)
-    if outcome is Found.CALL:
+    if outcome is CallOutcome.CALL:
         yield from reader.space()
         yield from reader.skip("}")
     return outcome
 
 
-def arguments_value(reader: Reader, name: str) -> Steps[Found]:
+def arguments_value(reader: OutputReader, name: str) -> Steps[CallOutcome]:
     """Reads the arguments of a call whose name is known: an object that follows."""
     if not (yield from reader.comes("{")):
-        return Found.NOTHING
+        return CallOutcome.NOTHING
     yield reader.begin(name)
-    return Found.CALL if (yield from told(value(reader), reader.arguments)) else Found.BROKEN
+    return CallOutcome.CALL if (yield from told(value(reader), reader.arguments)) else CallOutcome.BROKEN
 
 
-def value(reader: Reader) -> Pieces[bool]:
+def value(reader: OutputReader) -> Pieces[bool]:
     """Yields the text of the JSON value that follows. Returns False if it breaks or the text ends within it."""
     if not (yield from reader.more()):
         return False
     first = reader.text[reader.at]
-    if first in _CLOSING:
+    if first in _CLOSING_BRACKETS:
         return (yield from _nested(reader))
     if first == '"':
         return (yield from _quoted(reader))
@@ -112,7 +114,7 @@ def value(reader: Reader) -> Pieces[bool]:
             return end is not None
 
 
-def string(reader: Reader) -> Generator[None, None, str | None]:
+def string(reader: OutputReader) -> Generator[None, None, str | None]:
     """Returns the JSON string that follows, or None if there is none."""
     if not (yield from reader.comes('"')):
         return None
@@ -130,14 +132,14 @@ def _decoded(text: str) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _colon(reader: Reader) -> Generator[None, None, bool]:
+def _colon(reader: OutputReader) -> Generator[None, None, bool]:
     yield from reader.space()
     found = yield from reader.skip(":")
     yield from reader.space()
     return bool(found)
 
 
-def _whole_arguments(reader: Reader) -> Generator[None, None, str | None]:
+def _whole_arguments(reader: OutputReader) -> Generator[None, None, str | None]:
     """Returns arguments that cannot leave piece by piece: without a name, null, or JSON in a string."""
     pieces: list[str] = []
     if not (yield from kept(value(reader), pieces)):
@@ -150,7 +152,7 @@ def _whole_arguments(reader: Reader) -> Generator[None, None, str | None]:
     return text if text.startswith("{") else None
 
 
-def _nested(reader: Reader) -> Pieces[bool]:
+def _nested(reader: OutputReader) -> Pieces[bool]:
     """Yields an object or an array, up to the bracket that closes it."""
     expected: list[str] = []
     inside = escaped = False
@@ -160,7 +162,7 @@ def _nested(reader: Reader) -> Pieces[bool]:
             if escaped:
                 at, escaped = at + 1, False
                 continue
-            found = (_INSIDE if inside else _OUTSIDE).search(text, at)
+            found = (_STRING_REGEX if inside else _STRUCTURE_REGEX).search(text, at)
             if found is None:
                 at = len(text)
                 break
@@ -169,8 +171,8 @@ def _nested(reader: Reader) -> Pieces[bool]:
                 inside = not inside
             elif sign == "\\":
                 escaped = True
-            elif sign in _CLOSING:
-                expected.append(_CLOSING[sign])
+            elif sign in _CLOSING_BRACKETS:
+                expected.append(_CLOSING_BRACKETS[sign])
             elif expected.pop() != sign:
                 at -= 1  # a bracket that closes nothing is not part of it
                 if at > reader.at:
@@ -184,7 +186,7 @@ def _nested(reader: Reader) -> Pieces[bool]:
             return False
 
 
-def _quoted(reader: Reader) -> Pieces[bool]:
+def _quoted(reader: OutputReader) -> Pieces[bool]:
     """Yields a string with its quotation marks."""
     yield reader.take(reader.at + 1)
     escaped = False
@@ -194,7 +196,7 @@ def _quoted(reader: Reader) -> Pieces[bool]:
             if escaped:
                 at, escaped = at + 1, False
                 continue
-            found = _INSIDE.search(text, at)
+            found = _STRING_REGEX.search(text, at)
             if found is None:
                 at = len(text)
                 break

@@ -7,44 +7,44 @@ The prompt ends with the first `>>>`. Content is addressed to `all`.
 """
 
 from gateway.grammar.texts import literal
-from gateway.output.formats.call_object import Found, arguments_value
-from gateway.output.formats.family import Family
-from gateway.output.lark import HEAD, TokenId, arguments, either, up_to
-from gateway.output.reader import Marks, Reader, Steps, kept, told
+from gateway.output.formats.call_object import CallOutcome, arguments_value
+from gateway.output.formats.tool_format import ToolFormat
+from gateway.output.lark import LARK_HEAD, TokenId, arguments, either, up_to
+from gateway.output.reader import Markers, OutputReader, Steps, kept, told
 from gateway.output.tools import Tool, ToolUse
 
 TO, ALL = ">>>", "all"
-_TO, _NAME_ENDS = Marks(TO), Marks("\n", TO)
+_TO, _NAME_ENDS = Markers(TO), Markers("\n", TO)
 
 
-def _read(reader: Reader, use: ToolUse, prompt: str) -> Steps[None]:
+def _read(reader: OutputReader, use: ToolUse, prompt: str) -> Steps[None]:
     """Yields content and calls."""
     begun = prompt.rstrip().endswith(TO)
     found = TO if begun else (yield from reader.content(_TO))
     reader.attempt("" if begun else found)
     while found:
         outcome = yield from _addressed(reader)
-        if outcome is Found.BROKEN:
+        if outcome is CallOutcome.BROKEN:
             found = yield from told(reader.until(_TO), reader.arguments)
         else:
-            if outcome is Found.NOTHING:
+            if outcome is CallOutcome.NOTHING:
                 yield from reader.give_up()
             found = yield from reader.content(_TO)
         reader.attempt(found)
 
 
-def _addressed(reader: Reader) -> Steps[Found]:
+def _addressed(reader: OutputReader) -> Steps[CallOutcome]:
     """Reads a recipient, and the arguments of the call that it is; what is said to all is left unread."""
     words: list[str] = []
     if (yield from kept(reader.until(_NAME_ENDS), words)) == TO:
         reader.unread(TO)
-        return Found.NOTHING
+        return CallOutcome.NOTHING
     name = "".join(words).strip()
     if name == ALL:
         reader.accept()
-        return Found.CALL
+        return CallOutcome.CALL
     yield from reader.space()
-    return (yield from arguments_value(reader, name)) if name else Found.NOTHING
+    return (yield from arguments_value(reader, name)) if name else CallOutcome.NOTHING
 
 
 def _grammar(use: ToolUse, token_id: TokenId) -> str:
@@ -53,9 +53,11 @@ def _grammar(use: ToolUse, token_id: TokenId) -> str:
     more = f" ({to} call)*" if use.parallel else ""
     calls = f"call: {either(_call(tool) for tool in use.tools)}\n"
     if use.must:
-        return HEAD + f"start: ({to})? call{more}\n" + calls
+        return LARK_HEAD + f"start: ({to})? call{more}\n" + calls
     said = literal(f"{ALL}\n")
-    return HEAD + f"start: ({to})? ({said} said)* (call{more} | {said} TEXT)\n" + calls + up_to("said", TO, token_id)
+    return (
+        LARK_HEAD + f"start: ({to})? ({said} said)* (call{more} | {said} TEXT)\n" + calls + up_to("said", TO, token_id)
+    )
 
 
 def _call(tool: Tool) -> str:
@@ -63,4 +65,4 @@ def _call(tool: Tool) -> str:
     return f"{named} {arguments(tool)} SPACE?"
 
 
-FUNCTIONARY_V32 = Family("functionary_v32", (), _read, _grammar, words=(f"{TO}${{recipient}}",))
+FUNCTIONARY_V32 = ToolFormat("functionary_v32", (), _read, _grammar, words=(f"{TO}${{recipient}}",))

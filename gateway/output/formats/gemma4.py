@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.grammar.texts import literal
-from gateway.output.formats.argument_types import STRING, TYPES, as_json, types_of
-from gateway.output.formats.call_object import Found
-from gateway.output.formats.family import Family
+from gateway.output.formats.argument_types import ALL_TYPES, STRING_TYPE, as_json, types_of
+from gateway.output.formats.call_object import CallOutcome
+from gateway.output.formats.tool_format import ToolFormat
 from gateway.output.lark import (
-    HEAD,
-    NOTHING,
+    LARK_HEAD,
+    NO_ARGUMENTS_SCHEMA,
     TokenId,
     either,
     listed_values,
@@ -28,48 +28,48 @@ from gateway.output.lark import (
     start,
     up_to,
 )
-from gateway.output.reader import Marks, Pieces, Reader, Steps, kept, told
+from gateway.output.reader import Markers, OutputReader, Pieces, Steps, kept, told
 from gateway.output.tools import Tool, ToolUse
 
 OPEN, CLOSE, QUOTE, CALL = "<|tool_call>", "<tool_call|>", '<|"|>', "call:"
-_OPEN, _ENDS, _QUOTE, _NAME_END = Marks(OPEN), Marks(OPEN, CLOSE), Marks(QUOTE), Marks("{", OPEN, CLOSE)
+_OPEN, _ENDS, _QUOTE, _NAME_END = Markers(OPEN), Markers(OPEN, CLOSE), Markers(QUOTE), Markers("{", OPEN, CLOSE)
 _KEY_END, _WORD_END = re.compile(r"[:,{}\[\]<]"), re.compile(r"[,{}\[\]<]")
-_CLOSING = {"{": "}", "[": "]"}
-_DEPTH = 5  # of schemas within a schema; what is deeper may be anything
+_CLOSING_BRACKETS = {"{": "}", "[": "]"}
+_MAX_SCHEMA_DEPTH = 5  # of schemas within a schema; what is deeper may be anything
 
 
 # reading --------------------------------------------------------------------------------------------------------------
 
 
-def read(reader: Reader, use: ToolUse, prompt: str) -> Steps[None]:
+def read(reader: OutputReader, use: ToolUse, prompt: str) -> Steps[None]:
     """Yields content and calls."""
     found = yield from reader.content(_OPEN)
     while found:
         reader.attempt(found)
         outcome = yield from _call(reader)
-        if outcome is Found.BROKEN:
+        if outcome is CallOutcome.BROKEN:
             end = yield from told(reader.until(_ENDS), reader.arguments)
             found = end if end == OPEN else (yield from reader.content(_OPEN))
             continue
-        if outcome is Found.NOTHING:
+        if outcome is CallOutcome.NOTHING:
             yield from reader.give_up()
         else:
             yield from reader.end(CLOSE)
         found = yield from reader.content(_OPEN)
 
 
-def _call(reader: Reader) -> Steps[Found]:
+def _call(reader: OutputReader) -> Steps[CallOutcome]:
     yield from reader.space()
     words: list[str] = []
     if not (yield from reader.skip(CALL)):
-        return Found.NOTHING
+        return CallOutcome.NOTHING
     end = yield from kept(reader.until(_NAME_END), words)
     name = "".join(words).strip()
     if end != "{" or len(name.split()) != 1:
         reader.unread(end)
-        return Found.NOTHING
+        return CallOutcome.NOTHING
     yield reader.begin(name)
-    return Found.CALL if (yield from told(_members(reader), reader.arguments)) else Found.BROKEN
+    return CallOutcome.CALL if (yield from told(_members(reader), reader.arguments)) else CallOutcome.BROKEN
 
 
 class _Next(enum.Enum):
@@ -80,7 +80,7 @@ class _Next(enum.Enum):
     COMMA = enum.auto()  # or the end
 
 
-def _members(reader: Reader) -> Pieces[bool]:
+def _members(reader: OutputReader) -> Pieces[bool]:
     """Yields an object as JSON, from behind its opening brace on. Returns False if it breaks."""
     yield "{"
     closing, follows = ["}"], _Next.FIRST
@@ -99,9 +99,9 @@ def _members(reader: Reader) -> Pieces[bool]:
         if closing[-1] == "}" and not (yield from _key(reader)):
             return False
         yield from reader.space()
-        if opened := (yield from reader.skip(*_CLOSING)):
+        if opened := (yield from reader.skip(*_CLOSING_BRACKETS)):
             yield opened
-            closing.append(_CLOSING[opened])
+            closing.append(_CLOSING_BRACKETS[opened])
             follows = _Next.FIRST
             continue
         if not (yield from _scalar(reader)):
@@ -110,7 +110,7 @@ def _members(reader: Reader) -> Pieces[bool]:
     return True
 
 
-def _key(reader: Reader) -> Pieces[bool]:
+def _key(reader: OutputReader) -> Pieces[bool]:
     """Yields a name as JSON, which may be quoted, or what is none as it is."""
     words: list[str] = []
     if (yield from reader.skip(QUOTE)):
@@ -125,7 +125,7 @@ def _key(reader: Reader) -> Pieces[bool]:
     return True
 
 
-def _scalar(reader: Reader) -> Pieces[bool]:
+def _scalar(reader: OutputReader) -> Pieces[bool]:
     """Yields a value that has no other values in it as JSON. Returns False if the text ends within it."""
     if (yield from reader.skip(QUOTE)):
         yield '"'
@@ -140,7 +140,7 @@ def _scalar(reader: Reader) -> Pieces[bool]:
             yield piece if piece is None else json.dumps(piece, ensure_ascii=False)[1:-1]
     word = yield from reader.word(_WORD_END)
     if word.strip():
-        yield as_json(word.strip(), TYPES)
+        yield as_json(word.strip(), ALL_TYPES)
     return bool(word.strip())
 
 
@@ -154,11 +154,11 @@ def grammar(use: ToolUse, token_id: TokenId) -> str:
         f"{literal(f'{CALL}{tool.name}{{')} {values.members(_parameters(tool), tool, 0)}" for tool in use.tools
     )
     body = f"body: ({calls}) {mark(CLOSE, token_id)}\n"
-    return HEAD + start(use, OPEN, token_id) + body + values.written() + up_to("quoted", QUOTE, token_id)
+    return LARK_HEAD + start(use, OPEN, token_id) + body + values.written() + up_to("quoted", QUOTE, token_id)
 
 
 def _parameters(tool: Tool) -> Mapping[str, Any]:
-    return NOTHING if tool.parameters is None else tool.parameters
+    return NO_ARGUMENTS_SCHEMA if tool.parameters is None else tool.parameters
 
 
 class _Values:
@@ -188,15 +188,15 @@ class _Values:
         return rule
 
     def _value(self, given: Any, tool: Tool, depth: int) -> str:
-        if not isinstance(given, Mapping) or depth > _DEPTH or "$ref" in given:
+        if not isinstance(given, Mapping) or depth > _MAX_SCHEMA_DEPTH or "$ref" in given:
             return "any"
         types = types_of(given, tool.parameters or {})
-        ways = [self._string(given)] if STRING in types else []
+        ways = [self._string(given)] if STRING_TYPE in types else []
         if "array" in types:
             ways.append(self._array(given, tool, depth))
         if "object" in types:
             ways.append('"{" ' + self.members(given, tool, depth))
-        if scalars := types - {STRING, "array", "object"}:
+        if scalars := types - {STRING_TYPE, "array", "object"}:
             other = {"type": sorted(scalars)} if ways else given
             ways.append(schema(other, tool, tool.parameters))
         return f"({either(ways)})"
@@ -216,4 +216,4 @@ class _Values:
         return f'"[" ({item} ("," {item}){more}){"" if least else "?"} "]"'
 
 
-GEMMA4 = Family("gemma4", (OPEN, CLOSE, QUOTE), read, grammar, words=(OPEN, CLOSE))
+GEMMA4_FORMAT = ToolFormat("gemma4", (OPEN, CLOSE, QUOTE), read, grammar, words=(OPEN, CLOSE))

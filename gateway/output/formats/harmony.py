@@ -12,27 +12,27 @@ import re
 
 from gateway.grammar.texts import literal
 from gateway.output.formats.call_object import NO_ARGUMENTS
-from gateway.output.formats.family import Family
-from gateway.output.lark import HEAD, TokenId, arguments, either, mark, up_to
+from gateway.output.formats.tool_format import ToolFormat
+from gateway.output.lark import LARK_HEAD, TokenId, arguments, either, mark, up_to
 from gateway.output.parts import Content, Reasoning
-from gateway.output.reader import Marks, Reader, Steps, kept, told
+from gateway.output.reader import Markers, OutputReader, Steps, kept, told
 from gateway.output.thinking import Thinking
 from gateway.output.tools import Tool, ToolUse
 
 START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
 END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"
-MARKERS = (START, CHANNEL, CONSTRAIN, MESSAGE, END, CALL, RETURN)
+HARMONY_MARKERS = (START, CHANNEL, CONSTRAIN, MESSAGE, END, CALL, RETURN)
 RECIPIENT, FUNCTIONS = "to=", "functions."
 ANALYSIS, COMMENTARY, FINAL = "analysis", "commentary", "final"
-_OUTSIDE, _HEADER_ENDS, _BODY_ENDS = Marks(START, CHANNEL), Marks(MESSAGE, START), Marks(END, CALL, RETURN, START)
-_NAMED = re.compile(rf"\b{RECIPIENT}([^\s<]+)")
-_CHANNEL = re.compile(re.escape(CHANNEL) + r"\s*(\w+)")
+_OUTSIDE, _HEADER_ENDS, _BODY_ENDS = Markers(START, CHANNEL), Markers(MESSAGE, START), Markers(END, CALL, RETURN, START)
+_RECIPIENT_REGEX = re.compile(rf"\b{RECIPIENT}([^\s<]+)")
+_CHANNEL_REGEX = re.compile(re.escape(CHANNEL) + r"\s*(\w+)")
 
 
 # reading --------------------------------------------------------------------------------------------------------------
 
 
-def read(reader: Reader, use: ToolUse | None, prompt: str) -> Steps[None]:
+def read(reader: OutputReader, use: ToolUse | None, prompt: str) -> Steps[None]:
     """Yields thought, content and calls. Without `use`, what would be a call is content."""
     header, opened, _ = _begun(prompt).partition(MESSAGE)
     if not opened and (yield from reader.skip(f" {RECIPIENT}")):
@@ -59,7 +59,7 @@ def _begun(prompt: str) -> str:
     return begun if MESSAGE in begun and not any(end in begun for end in (END, CALL, RETURN)) else ""
 
 
-def _header(reader: Reader, begin: str) -> Steps[str]:
+def _header(reader: OutputReader, begin: str) -> Steps[str]:
     """Returns a message's header, or "" if it is none: then what was read is content."""
     words = [begin]
     end = yield from kept(reader.until(_HEADER_ENDS), words)
@@ -70,9 +70,9 @@ def _header(reader: Reader, begin: str) -> Steps[str]:
     return ""
 
 
-def _body(reader: Reader, header: str, use: ToolUse | None) -> Steps[str]:
+def _body(reader: OutputReader, header: str, use: ToolUse | None) -> Steps[str]:
     """Yields the text of a message as what its header says, and returns the marker behind it."""
-    channel, recipient = _CHANNEL.search(header), _NAMED.search(header)
+    channel, recipient = _CHANNEL_REGEX.search(header), _RECIPIENT_REGEX.search(header)
     if recipient is not None and use is not None:
         name = recipient[1].removeprefix(FUNCTIONS)
         if name and (name != recipient[1] or any(tool.name == name for tool in use.tools)):
@@ -81,7 +81,7 @@ def _body(reader: Reader, header: str, use: ToolUse | None) -> Steps[str]:
     return (yield from told(reader.until(_BODY_ENDS), Reasoning if thought else Content))
 
 
-def _call(reader: Reader, name: str) -> Steps[str]:
+def _call(reader: OutputReader, name: str) -> Steps[str]:
     yield reader.begin(name)
     first = yield from reader.skip(END, CALL, RETURN)
     if first:
@@ -97,7 +97,7 @@ def grammar(use: ToolUse, token_id: TokenId) -> str:
     """Returns the grammar of an answer, with the thinking in it. There is one call at most, which ends it."""
     last = "call" if use.must else f"call | {_message(FINAL, token_id)} TEXT"
     calls = either(_called(tool, token_id) for tool in use.tools)
-    return HEAD + _before("first", token_id, COMMENTARY) + f"start: first* ({last})\ncall: {calls}\n"
+    return LARK_HEAD + _before("first", token_id, COMMENTARY) + f"start: first* ({last})\ncall: {calls}\n"
 
 
 def _before(rule: str, token_id: TokenId, *channels: str) -> str:
@@ -124,12 +124,12 @@ class _Channels(Thinking):
 
     @property
     def markers(self) -> tuple[str, ...]:
-        return MARKERS
+        return HARMONY_MARKERS
 
     def recognises(self, template: str) -> bool:
         return CHANNEL in template
 
-    def read(self, reader: Reader, prompt: str) -> Steps[None]:
+    def read(self, reader: OutputReader, prompt: str) -> Steps[None]:
         yield from read(reader, None, prompt)
 
     def before(self, grammar: str, prompt: str, token_id: TokenId) -> str:
@@ -140,13 +140,13 @@ class _Channels(Thinking):
         rest = f"first* {_message(FINAL, token_id)} answer"
         if begun:
             rest = f'body {mark(START, token_id)} "assistant" {rest}'
-        return HEAD + f"start: {rest}\n" + _before("first", token_id, COMMENTARY) + nested
+        return LARK_HEAD + f"start: {rest}\n" + _before("first", token_id, COMMENTARY) + nested
 
 
-CHANNELS = _Channels("harmony", f"{CHANNEL}{ANALYSIS}{MESSAGE}", END)
-HARMONY = Family(
+HARMONY_THINKING = _Channels("harmony", f"{CHANNEL}{ANALYSIS}{MESSAGE}", END)
+HARMONY_FORMAT = ToolFormat(
     "harmony",
-    markers=MARKERS,
+    markers=HARMONY_MARKERS,
     words=(CHANNEL,),
     read=read,
     grammar=grammar,

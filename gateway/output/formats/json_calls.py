@@ -12,10 +12,10 @@ import json
 from typing import NamedTuple
 
 from gateway.grammar.texts import literal
-from gateway.output.formats.call_object import Found, call_object, keyed_call_object
-from gateway.output.formats.family import Family
-from gateway.output.lark import HEAD, TokenId, arguments, either, mark, start
-from gateway.output.reader import Marks, Reader, Steps, told
+from gateway.output.formats.call_object import CallOutcome, call_object, keyed_call_object
+from gateway.output.formats.tool_format import ToolFormat
+from gateway.output.lark import LARK_HEAD, TokenId, arguments, either, mark, start
+from gateway.output.reader import Markers, OutputReader, Steps, told
 from gateway.output.tools import Tool, ToolUse
 
 
@@ -35,45 +35,45 @@ class JsonCalls(NamedTuple):
     tokens: tuple[str, ...] | None = None  # special tokens in its markers; None: the markers are
 
 
-def json_family(name: str, form: JsonCalls, *written: str) -> Family:
-    """Returns the family of a format. See `Family` for `written`."""
-    marks = Marks(form.opening), Marks(*filter(None, (form.opening, form.closing)))
+def json_format(name: str, form: JsonCalls, *written: str) -> ToolFormat:
+    """Returns the family of a format. See `ToolFormat` for `written`."""
+    marks = Markers(form.opening), Markers(*filter(None, (form.opening, form.closing)))
 
-    def read(reader: Reader, use: ToolUse, prompt: str) -> Steps[None]:
+    def read(reader: OutputReader, use: ToolUse, prompt: str) -> Steps[None]:
         return _read(reader, form, *marks)
 
     def grammar(use: ToolUse, token_id: TokenId) -> str:
         return _grammar(form, use, token_id)
 
     markers = tuple(filter(None, (form.opening, form.closing))) if form.tokens is None else form.tokens
-    return Family(name, markers, read, grammar, words=(form.opening,), written=written)
+    return ToolFormat(name, markers, read, grammar, words=(form.opening,), written=written)
 
 
 # reading --------------------------------------------------------------------------------------------------------------
 
 
-def _read(reader: Reader, form: JsonCalls, opening: Marks, ends: Marks) -> Steps[None]:
+def _read(reader: OutputReader, form: JsonCalls, opening: Markers, ends: Markers) -> Steps[None]:
     found = yield from reader.content(opening)
     while found:
         reader.attempt(found)
         yield from reader.space()
         outcome = yield from _calls(reader, form)
-        if outcome is Found.BROKEN:
+        if outcome is CallOutcome.BROKEN:
             end = yield from told(reader.until(ends), reader.arguments)
             found = end if end == form.opening else (yield from reader.content(opening))
             continue
-        if outcome is Found.NOTHING:
+        if outcome is CallOutcome.NOTHING:
             yield from reader.give_up()
         found = yield from reader.content(opening)
 
 
-def _calls(reader: Reader, form: JsonCalls) -> Steps[Found]:
+def _calls(reader: OutputReader, form: JsonCalls) -> Steps[CallOutcome]:
     """Reads the calls behind a marker, and what closes them."""
     array = form.array and (yield from reader.skip("["))
     while True:
         yield from reader.space()
         outcome = yield from (call_object(reader, name_key=form.name) if form.arguments else keyed_call_object(reader))
-        if outcome is not Found.CALL:
+        if outcome is not CallOutcome.CALL:
             return outcome
         yield from reader.hold_space()
         if array and (yield from reader.skip(",")):
@@ -82,7 +82,7 @@ def _calls(reader: Reader, form: JsonCalls) -> Steps[Found]:
             reader.attempt()
         else:
             yield from reader.end(*filter(None, ("]" if array else "", form.closing)))
-            return Found.CALL
+            return CallOutcome.CALL
 
 
 # constraining ---------------------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ def _grammar(form: JsonCalls, use: ToolUse, token_id: TokenId) -> str:
     calls = f'"[" GAP? call{more} GAP? "]"' if form.array else f"call{more}"
     closing = f" GAP? {mark(form.closing, token_id)}" if form.closing else ""
     return (
-        HEAD
+        LARK_HEAD
         + "GAP: /[ \\n]{1,12}/\n"
         + start(use, form.opening, token_id, again=not several, framing=form.framing)
         + f"body: GAP? {calls}{closing}\n"
@@ -115,42 +115,47 @@ def _call(form: JsonCalls, tool: Tool) -> str:
     return f'"{{" GAP? {first}{named}{last} GAP? "}}"'
 
 
-_ID = '(/, ?"id": ?"[a-zA-Z0-9_-]{1,40}"/)?'
-_COHERE = ("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>")
+# formats --------------------------------------------------------------------------------------------------------------
 
-# <tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>
-HERMES = json_family("hermes", JsonCalls("<tool_call>", "</tool_call>"))
-# <|tool_call|>[{"name": "f", "arguments": {"a": 1}}]
-GRANITE = json_family("granite", JsonCalls("<|tool_call|>", array=True))
-# <TOOLCALL>[{"name": "f", "arguments": {"a": 1}}]</TOOLCALL>
-NEMOTRON = json_family("nemotron", JsonCalls("<TOOLCALL>", "</TOOLCALL>", array=True))
-# <tool_calls>[{"name": "f", "arguments": {"a": 1}, "id": "c"}]</tool_calls>
-APRIEL = json_family("apriel", JsonCalls("<tool_calls>", "</tool_calls>", array=True, last=_ID), "<tool_calls>[")
-# <tool_calls>{"name": "f", "arguments": {"a": 1}}</tool_calls>, a call in each line
-MINIMAX = json_family("minimax", JsonCalls("<tool_calls>", "</tool_calls>", lines=True))
-# <|tools_prefix|>[{"f": {"a": 1}}]<|tools_suffix|>
-APERTUS = json_family("apertus", JsonCalls("<|tools_prefix|>", "<|tools_suffix|>", array=True, arguments=""))
-# <|START_ACTION|>[{"tool_call_id": "0", "tool_name": "f", "parameters": {"a": 1}}]<|END_ACTION|>
-COMMAND_R7B = json_family(
-    "command_r7b",
-    JsonCalls(
-        "<|START_ACTION|>",
-        "<|END_ACTION|>",
-        array=True,
-        name="tool_name",
-        arguments="parameters",
-        first='/"tool_call_id": ?"[0-9]{1,4}",/',
-        framing=_COHERE,
+_ID_MEMBER = '(/, ?"id": ?"[a-zA-Z0-9_-]{1,40}"/)?'
+_COHERE_FRAMING = ("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>")
+
+JSON_FORMATS = (
+    # <tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>
+    json_format("hermes", JsonCalls("<tool_call>", "</tool_call>")),
+    # <|tool_call|>[{"name": "f", "arguments": {"a": 1}}]
+    json_format("granite", JsonCalls("<|tool_call|>", array=True)),
+    # <TOOLCALL>[{"name": "f", "arguments": {"a": 1}}]</TOOLCALL>
+    json_format("nemotron", JsonCalls("<TOOLCALL>", "</TOOLCALL>", array=True)),
+    # <tool_calls>[{"name": "f", "arguments": {"a": 1}, "id": "c"}]</tool_calls>
+    json_format("apriel", JsonCalls("<tool_calls>", "</tool_calls>", array=True, last=_ID_MEMBER), "<tool_calls>["),
+    # <tool_calls>{"name": "f", "arguments": {"a": 1}}</tool_calls>, a call in each line
+    json_format("minimax", JsonCalls("<tool_calls>", "</tool_calls>", lines=True)),
+    # <|tools_prefix|>[{"f": {"a": 1}}]<|tools_suffix|>
+    json_format("apertus", JsonCalls("<|tools_prefix|>", "<|tools_suffix|>", array=True, arguments="")),
+    # <|START_ACTION|>[{"tool_call_id": "0", "tool_name": "f", "parameters": {"a": 1}}]<|END_ACTION|>
+    json_format(
+        "command_r7b",
+        JsonCalls(
+            "<|START_ACTION|>",
+            "<|END_ACTION|>",
+            array=True,
+            name="tool_name",
+            arguments="parameters",
+            first='/"tool_call_id": ?"[0-9]{1,4}",/',
+            framing=_COHERE_FRAMING,
+        ),
     ),
+    # Action: ```json [{"tool_name": "f", "parameters": {"a": 1}}]```
+    json_format(
+        "command_r",
+        JsonCalls("Action:\n```json", "```", array=True, name="tool_name", arguments="parameters", tokens=()),
+    ),
+    # function call<|role_sep|>{"name": "f", "arguments": {"a": 1}}
+    json_format(
+        "gigachat3",
+        JsonCalls("function call<|role_sep|>\n", alone=True, framing=("<|message_sep|>",), tokens=("<|role_sep|>",)),
+    ),
+    # <|function_call|>{"name": "f", "arguments": {"a": 1}}
+    json_format("gigachat31", JsonCalls("<|function_call|>", alone=True)),
 )
-# Action: ```json [{"tool_name": "f", "parameters": {"a": 1}}]```
-COMMAND_R = json_family(
-    "command_r", JsonCalls("Action:\n```json", "```", array=True, name="tool_name", arguments="parameters", tokens=())
-)
-# function call<|role_sep|>{"name": "f", "arguments": {"a": 1}}
-GIGACHAT3 = json_family(
-    "gigachat3",
-    JsonCalls("function call<|role_sep|>\n", alone=True, framing=("<|message_sep|>",), tokens=("<|role_sep|>",)),
-)
-# <|function_call|>{"name": "f", "arguments": {"a": 1}}
-GIGACHAT31 = json_family("gigachat31", JsonCalls("<|function_call|>", alone=True))

@@ -10,19 +10,19 @@ import json
 from collections.abc import Container
 
 from gateway.grammar.texts import literal
-from gateway.output.formats.call_object import Found, call_object
-from gateway.output.formats.family import Family
-from gateway.output.lark import HEAD, TokenId, arguments, either, mark, up_to
-from gateway.output.reader import Marks, Reader, Steps, told
+from gateway.output.formats.call_object import CallOutcome, call_object
+from gateway.output.formats.tool_format import ToolFormat
+from gateway.output.lark import LARK_HEAD, TokenId, arguments, either, mark, up_to
+from gateway.output.reader import Markers, OutputReader, Steps, told
 from gateway.output.tools import Tool, ToolUse
 
-TAG = "<|python_tag|>"
-_TAG = Marks(TAG)
-_MEMBER = literal('"parameters":')
-_BEGIN = '/\\{"name": ?"/'
+PYTHON_TAG = "<|python_tag|>"
+_PYTHON_TAG_MARKER = Markers(PYTHON_TAG)
+_PARAMETERS_KEY = literal('"parameters":')
+_CALL_BEGIN = '/\\{"name": ?"/'
 
 
-def read(reader: Reader, use: ToolUse, prompt: str) -> Steps[None]:
+def read(reader: OutputReader, use: ToolUse, prompt: str) -> Steps[None]:
     """Yields content and calls."""
     known = {tool.name for tool in use.tools}
     yield from reader.hold_space()
@@ -30,49 +30,49 @@ def read(reader: Reader, use: ToolUse, prompt: str) -> Steps[None]:
         reader.attempt()
         found = yield from _calls(reader, known)
     else:
-        found = yield from reader.content(_TAG)
+        found = yield from reader.content(_PYTHON_TAG_MARKER)
     while found:
-        reader.attempt(TAG)
-        yield from reader.skip(TAG)  # once more
+        reader.attempt(PYTHON_TAG)
+        yield from reader.skip(PYTHON_TAG)  # once more
         yield from reader.space()
         found = yield from _calls(reader, None)
 
 
-def _calls(reader: Reader, known: Container[str] | None) -> Steps[str]:
+def _calls(reader: OutputReader, known: Container[str] | None) -> Steps[str]:
     """Reads calls, and content up to the next tag, which it returns."""
     while True:
         outcome = yield from call_object(reader, known)
-        if outcome is Found.BROKEN:
-            return (yield from told(reader.until(_TAG), reader.arguments))
-        if outcome is Found.NOTHING:
+        if outcome is CallOutcome.BROKEN:
+            return (yield from told(reader.until(_PYTHON_TAG_MARKER), reader.arguments))
+        if outcome is CallOutcome.NOTHING:
             yield from reader.give_up()
-            return (yield from reader.content(_TAG))
+            return (yield from reader.content(_PYTHON_TAG_MARKER))
         yield from reader.hold_space()
         if not (yield from reader.skip(";")):
-            return (yield from reader.content(_TAG))
+            return (yield from reader.content(_PYTHON_TAG_MARKER))
         reader.attempt(";")
         yield from reader.space()
 
 
 def grammar(use: ToolUse, token_id: TokenId) -> str:
     """Returns the grammar of an answer. One that begins as a call does is a call."""
-    more = f" (/; ?/ {_BEGIN} call)*" if use.parallel else ""
+    more = f" (/; ?/ {_CALL_BEGIN} call)*" if use.parallel else ""
     calls = f"call: {either(map(_call, use.tools))}\n"
     if use.must:
-        return HEAD + f"start: SPACE? ({mark(TAG, token_id)})? {_BEGIN} call{more} SPACE?\n" + calls
-    opening = f"plain[lazy]: /[ \\n]{{0,2}}/ {_BEGIN}\n" + up_to("tagged", TAG, token_id)
-    return HEAD + f"start: (plain | tagged {_BEGIN}) call{more} SPACE? | TEXT\n" + opening + calls
+        return LARK_HEAD + f"start: SPACE? ({mark(PYTHON_TAG, token_id)})? {_CALL_BEGIN} call{more} SPACE?\n" + calls
+    opening = f"plain[lazy]: /[ \\n]{{0,2}}/ {_CALL_BEGIN}\n" + up_to("tagged", PYTHON_TAG, token_id)
+    return LARK_HEAD + f"start: (plain | tagged {_CALL_BEGIN}) call{more} SPACE? | TEXT\n" + opening + calls
 
 
 def _call(tool: Tool) -> str:
     name = json.dumps(tool.name)[1:]  # behind its opening quotation mark
-    return f"{literal(name + ',')} / ?/ {_MEMBER} / ?/ {arguments(tool)} {literal('}')}"
+    return f"{literal(name + ',')} / ?/ {_PARAMETERS_KEY} / ?/ {arguments(tool)} {literal('}')}"
 
 
-LLAMA3_JSON = Family(
+LLAMA3_JSON = ToolFormat(
     "llama3_json",
-    markers=(TAG,),
-    beside=TAG,
+    markers=(PYTHON_TAG,),
+    beside=PYTHON_TAG,
     words=('"parameters":', "<|start_header_id|>"),
     written=('"parameters":',),
     read=read,

@@ -9,18 +9,18 @@ Both are read, whichever of them the model's template has; the template says whi
 import json
 
 from gateway.grammar.texts import literal
-from gateway.output.formats.call_object import Found, arguments_value, call_object
-from gateway.output.formats.family import Family
-from gateway.output.lark import HEAD, TokenId, arguments, either, mark, start
-from gateway.output.reader import Marks, Reader, Steps, kept, told
+from gateway.output.formats.call_object import CallOutcome, arguments_value, call_object
+from gateway.output.formats.tool_format import ToolFormat
+from gateway.output.lark import LARK_HEAD, TokenId, arguments, either, mark, start
+from gateway.output.reader import Markers, OutputReader, Steps, kept, told
 from gateway.output.tools import Tool, ToolUse
 
 CALLS, ARGS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
-_ID = 'ID: /, ?"id": ?"[a-zA-Z0-9]{9}"/\n'
-_CALLS, _ARGS, _NAME_END = Marks(CALLS), Marks(ARGS, CALLS), Marks(ARGS, CALL_ID, CALLS, "{")
+_ID_RULE = 'ID: /, ?"id": ?"[a-zA-Z0-9]{9}"/\n'
+_CALLS, _ARGS, _NAME_END = Markers(CALLS), Markers(ARGS, CALLS), Markers(ARGS, CALL_ID, CALLS, "{")
 
 
-def read(reader: Reader, use: ToolUse, prompt: str) -> Steps[None]:
+def read(reader: OutputReader, use: ToolUse, prompt: str) -> Steps[None]:
     """Yields content and calls."""
     found = yield from reader.content(_CALLS)
     while found:
@@ -32,29 +32,29 @@ def read(reader: Reader, use: ToolUse, prompt: str) -> Steps[None]:
             outcome = yield from call_object(reader)
         else:
             outcome = yield from _named(reader)
-        if outcome is Found.BROKEN:
+        if outcome is CallOutcome.BROKEN:
             found = yield from told(reader.until(_CALLS), reader.arguments)
             continue
-        if outcome is Found.NOTHING:
+        if outcome is CallOutcome.NOTHING:
             yield from reader.give_up()
         found = yield from reader.content(_CALLS)
 
 
-def _array(reader: Reader) -> Steps[Found]:
+def _array(reader: OutputReader) -> Steps[CallOutcome]:
     """Reads calls from behind the array's opening bracket on."""
     while True:
         yield from reader.space()
         outcome = yield from call_object(reader)
-        if outcome is not Found.CALL:
+        if outcome is not CallOutcome.CALL:
             return outcome
         yield from reader.hold_space()
         if not (yield from reader.skip(",")):
             yield from reader.end("]")
-            return Found.CALL
+            return CallOutcome.CALL
         reader.attempt(",")
 
 
-def _named(reader: Reader) -> Steps[Found]:
+def _named(reader: OutputReader) -> Steps[CallOutcome]:
     """Reads a call that is a name, perhaps an id, and arguments."""
     words: list[str] = []
     mark = yield from kept(reader.until(_NAME_END), words)
@@ -66,7 +66,7 @@ def _named(reader: Reader) -> Steps[Found]:
     if mark not in (ARGS, "{") or not name or len(name.split()) > 1:
         if mark == CALLS:
             reader.unread(mark)
-        return Found.NOTHING
+        return CallOutcome.NOTHING
     yield from reader.space()
     return (yield from arguments_value(reader, name))
 
@@ -74,8 +74,8 @@ def _named(reader: Reader) -> Steps[Found]:
 def array_grammar(use: ToolUse, token_id: TokenId) -> str:
     """Returns the grammar of an answer whose calls are an array."""
     more = " (/, ?/ call)*" if use.parallel else ""
-    body = f'body: " "? "[" call{more} "]"\ncall: {either(map(_object, use.tools))}\n{_ID}'
-    return HEAD + start(use, CALLS, token_id, again=False) + body
+    body = f'body: " "? "[" call{more} "]"\ncall: {either(map(_object, use.tools))}\n{_ID_RULE}'
+    return LARK_HEAD + start(use, CALLS, token_id, again=False) + body
 
 
 def _object(tool: Tool) -> str:
@@ -89,9 +89,9 @@ def named_grammar(use: ToolUse, token_id: TokenId) -> str:
     """Returns the grammar of an answer whose calls are names and arguments."""
     args = mark(ARGS, token_id)
     calls = either(f"{literal(tool.name)} {args} {arguments(tool)}" for tool in use.tools)
-    return HEAD + start(use, CALLS, token_id) + f"body: {calls}\n"
+    return LARK_HEAD + start(use, CALLS, token_id) + f"body: {calls}\n"
 
 
-MARKERS = (CALLS, ARGS, CALL_ID)
-MISTRAL = Family("mistral", MARKERS, read, array_grammar, words=(CALLS,))
-MISTRAL_NAMED = Family("mistral_named", MARKERS, read, named_grammar, words=(CALLS, ARGS), written=(ARGS,))
+MISTRAL_MARKERS = (CALLS, ARGS, CALL_ID)
+MISTRAL_ARRAY = ToolFormat("mistral", MISTRAL_MARKERS, read, array_grammar, words=(CALLS,))
+MISTRAL_NAMED = ToolFormat("mistral_named", MISTRAL_MARKERS, read, named_grammar, words=(CALLS, ARGS), written=(ARGS,))

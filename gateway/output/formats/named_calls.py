@@ -10,14 +10,14 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from gateway.grammar.texts import literal
-from gateway.output.formats.call_object import Found, arguments_value
-from gateway.output.formats.family import Family
-from gateway.output.lark import HEAD, TokenId, arguments, either, mark, start
-from gateway.output.reader import Marks, Reader, Steps, kept, told
+from gateway.output.formats.call_object import CallOutcome, arguments_value
+from gateway.output.formats.tool_format import ToolFormat
+from gateway.output.lark import LARK_HEAD, TokenId, arguments, either, mark, start
+from gateway.output.reader import Markers, OutputReader, Steps, kept, told
 from gateway.output.tools import Tool, ToolUse
 
-FENCE = "```"
-Mark = Callable[[str], str]  # writes a marker as part of a rule
+CODE_FENCE = "```"
+MarkerRule = Callable[[str], str]  # writes a marker as part of a rule
 
 
 class NamedCalls(NamedTuple):
@@ -28,17 +28,17 @@ class NamedCalls(NamedTuple):
     call: str
     separators: tuple[str, ...]  # behind the words before the arguments
     call_end: str
-    rule: Callable[[Tool, Mark], str]  # what stands between `call` and `call_end`
+    rule: Callable[[Tool, MarkerRule], str]  # what stands between `call` and `call_end`
     between: str = ""  # calls, as part of a rule
     tokens: bool = True  # the markers are special tokens
     named: re.Pattern[str] = re.compile(r"(\S+)")  # the tool's name, in the last word before the arguments
 
 
-def named_family(name: str, form: NamedCalls, *written: str) -> Family:
-    """Returns the family of a format. See `Family` for `written`."""
+def named_format(name: str, form: NamedCalls, *written: str) -> ToolFormat:
+    """Returns the family of a format. See `ToolFormat` for `written`."""
     reading = _Reading(form)
 
-    def read(reader: Reader, use: ToolUse, prompt: str) -> Steps[None]:
+    def read(reader: OutputReader, use: ToolUse, prompt: str) -> Steps[None]:
         return reading.read(reader)
 
     def grammar(use: ToolUse, token_id: TokenId) -> str:
@@ -46,7 +46,7 @@ def named_family(name: str, form: NamedCalls, *written: str) -> Family:
 
     markers = tuple(filter(None, (form.section, form.section_end, form.call, *form.separators, form.call_end)))
     own = (form.section or form.call,)
-    return Family(name, markers if form.tokens else (), read, grammar, words=own, written=(*own, *written))
+    return ToolFormat(name, markers if form.tokens else (), read, grammar, words=own, written=(*own, *written))
 
 
 class _Reading:
@@ -55,49 +55,49 @@ class _Reading:
     def __init__(self, form: NamedCalls) -> None:
         self._form = form
         ends = tuple(filter(None, (form.call_end, form.section_end, form.call)))
-        self._open = Marks(*filter(None, (form.section, form.call)))
-        self._call_ends = Marks(*ends)
-        self._head_ends = Marks(*form.separators, *ends)
-        self._name_ends = Marks(*dict.fromkeys((*form.separators, "\n", "{")), *ends)
+        self._open = Markers(*filter(None, (form.section, form.call)))
+        self._call_ends = Markers(*ends)
+        self._head_ends = Markers(*form.separators, *ends)
+        self._name_ends = Markers(*dict.fromkeys((*form.separators, "\n", "{")), *ends)
 
-    def read(self, reader: Reader) -> Steps[None]:
+    def read(self, reader: OutputReader) -> Steps[None]:
         """Yields content and calls."""
         form = self._form
         found = yield from reader.content(self._open)
         while found:
             reader.attempt(found)
             outcome = yield from self._call(reader, found)
-            if outcome is Found.BROKEN:
+            if outcome is CallOutcome.BROKEN:
                 end = yield from told(reader.until(self._call_ends), reader.arguments)
                 if end == form.call_end:
                     yield from reader.end(*filter(None, (form.section_end,)))
                 found = end if end == form.call else (yield from reader.content(self._open))
                 continue
-            if outcome is Found.NOTHING:
+            if outcome is CallOutcome.NOTHING:
                 yield from reader.give_up()
             else:
-                yield from reader.end(*filter(None, (FENCE, form.call_end, form.section_end)))
+                yield from reader.end(*filter(None, (CODE_FENCE, form.call_end, form.section_end)))
             found = yield from reader.content(self._open)
 
-    def _call(self, reader: Reader, found: str) -> Steps[Found]:
+    def _call(self, reader: OutputReader, found: str) -> Steps[CallOutcome]:
         """Reads one call up to its arguments' end."""
         form = self._form
         if found == form.section:
             yield from reader.space()
             if not (yield from reader.skip(form.call)):
-                return Found.NOTHING
+                return CallOutcome.NOTHING
         word = yield from _word(reader, self._head_ends, *form.separators)
         yield from reader.space()
         if word is not None and not (yield from reader.comes("{")):  # that was another word before the name
             word = yield from _word(reader, self._name_ends, *form.separators, "\n", "{")
             yield from reader.space()
-            yield from reader.skip(f"{FENCE}json")
+            yield from reader.skip(f"{CODE_FENCE}json")
             yield from reader.space()
         name = form.named.fullmatch(word) if word else None
-        return Found.NOTHING if name is None else (yield from arguments_value(reader, name[1]))
+        return CallOutcome.NOTHING if name is None else (yield from arguments_value(reader, name[1]))
 
 
-def _word(reader: Reader, ends: Marks, *good: str) -> Steps[str | None]:
+def _word(reader: OutputReader, ends: Markers, *good: str) -> Steps[str | None]:
     """Returns a word that ends with one of `good`, or None."""
     words: list[str] = []
     end = yield from kept(reader.until(ends), words)
@@ -114,10 +114,10 @@ def _grammar(form: NamedCalls, use: ToolUse, token_id: TokenId) -> str:
     end = f" {marked(form.call_end)}" if form.call_end else ""
     calls = f"({either(form.rule(tool, marked) for tool in use.tools)}){end}\n"
     if not form.section:
-        return HEAD + start(use, form.call, token_id) + f"body: {calls}"
+        return LARK_HEAD + start(use, form.call, token_id) + f"body: {calls}"
     more = f" ({form.between} call)*" if use.parallel else ""
     return (
-        HEAD
+        LARK_HEAD
         + start(use, form.section, token_id, again=False)
         + f"body: call{more} {marked(form.section_end)}\ncall: {marked(form.call)} {calls}"
     )
@@ -134,8 +134,8 @@ def _grammar(form: NamedCalls, use: ToolUse, token_id: TokenId) -> str:
 _DEEPSEEK_SEPARATOR = "<｜tool▁sep｜>"
 
 
-def _fenced(tool: Tool, mark: Mark) -> str:
-    named, end = literal(f"{tool.name}\n{FENCE}json\n"), literal(f"\n{FENCE}")
+def _fenced(tool: Tool, mark: MarkerRule) -> str:
+    named, end = literal(f"{tool.name}\n{CODE_FENCE}json\n"), literal(f"\n{CODE_FENCE}")
     return f"{literal('function')} {mark(_DEEPSEEK_SEPARATOR)} {named} {arguments(tool)} {end}"
 
 
@@ -147,13 +147,13 @@ _DEEPSEEK = NamedCalls(
     call_end="<｜tool▁call▁end｜>",
     rule=lambda tool, mark: f"{literal(tool.name)} {mark(_DEEPSEEK_SEPARATOR)} {arguments(tool)}",
 )
-DEEPSEEK_V3 = named_family("deepseek_v3", _DEEPSEEK._replace(rule=_fenced, between="SPACE?"), f"{FENCE}json")
-DEEPSEEK_V31 = named_family("deepseek_v31", _DEEPSEEK)
+DEEPSEEK_V3 = named_format("deepseek_v3", _DEEPSEEK._replace(rule=_fenced, between="SPACE?"), f"{CODE_FENCE}json")
+DEEPSEEK_V31 = named_format("deepseek_v31", _DEEPSEEK)
 
 # <|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"a": 1}<|tool_call_end|>…:
 # names are ids that count the calls.
 _KIMI_SEPARATOR = "<|tool_call_argument_begin|>"
-KIMI_K2 = named_family(
+KIMI_K2 = named_format(
     "kimi_k2",
     NamedCalls(
         section="<|tool_calls_section_begin|>",
@@ -170,7 +170,7 @@ KIMI_K2 = named_family(
 
 # <|tool_calls|><|tool_call:begin|>id<|tool_call:name|>f<|tool_call:args|>{"a": 1}<|tool_call:end|><|calls|>
 _SOLAR_NAME, _SOLAR_ARGUMENTS = "<|tool_call:name|>", "<|tool_call:args|>"
-SOLAR_OPEN = named_family(
+SOLAR_OPEN = named_format(
     "solar_open",
     NamedCalls(
         section="<|tool_calls|>",
@@ -186,7 +186,7 @@ SOLAR_OPEN = named_family(
 )
 
 # <function=f>{"a": 1}</function>
-FUNCTIONARY_V31 = named_family(
+FUNCTIONARY_V31 = named_format(
     "functionary_v31",
     NamedCalls(
         section="",

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 
-_TOKEN = re.compile(
+_TOKEN_REGEX = re.compile(
     r"""\s*(?:
         (?P<string>'[^'\\]*(?:\\.[^'\\]*)*' | "[^"\\]*(?:\\.[^"\\]*)*")
       | (?P<number>-?(?:\d[\d_]*)?\.?\d[\d_]*\.?(?:[eE][+-]?\d+)?)
@@ -13,10 +13,10 @@ _TOKEN = re.compile(
     )\s*""",
     re.VERBOSE | re.DOTALL,
 )
-_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|x([0-9a-fA-F]{2})|(.))", re.DOTALL)
-_ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a", "0": "\0", "\n": ""}
-_WORDS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
-_BRACKETS = {"(": "[", ")": "]"}
+_ESCAPE_REGEX = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|x([0-9a-fA-F]{2})|(.))", re.DOTALL)
+_ESCAPED_CHARACTERS = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a", "0": "\0", "\n": ""}
+_JSON_WORDS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
+_JSON_BRACKETS = {"(": "[", ")": "]"}
 
 
 def as_json(text: str) -> str | None:
@@ -36,7 +36,7 @@ def _translated(text: str) -> Iterator[str]:
     comma = ""
     at = 0
     while at < len(text):
-        token = _TOKEN.match(text, at)
+        token = _TOKEN_REGEX.match(text, at)
         if token is None:
             raise ValueError(f"no literal at {at}")
         at = token.end()
@@ -50,11 +50,11 @@ def _translated(text: str) -> Iterator[str]:
             yield comma
         comma = ""
         if sign:
-            yield ": " if sign == ":" else _BRACKETS.get(sign, sign)
+            yield ": " if sign == ":" else _JSON_BRACKETS.get(sign, sign)
         elif token["string"]:
             yield json.dumps(_unescaped(token["string"][1:-1]), ensure_ascii=False)
         elif token["word"]:
-            yield _WORDS.get(token["word"], "?")  # JSON does not know it either
+            yield _JSON_WORDS.get(token["word"], "?")  # JSON does not know it either
         else:
             yield token["number"].replace("_", "")
 
@@ -63,11 +63,11 @@ def _unescaped(text: str) -> str:
     """Returns a string's text. Two escapes may be the halves of one character, as in JSON."""
     if "\\" not in text:
         return text
-    return _ESCAPE.sub(_character, text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return _ESCAPE_REGEX.sub(_character, text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _character(escape: re.Match[str]) -> str:
     code = escape[1] or escape[2] or escape[3]
     if code:
         return chr(int(code, 16)) if int(code, 16) < 0x110000 else "\ufffd"
-    return _ESCAPED.get(escape[4], escape[4] if escape[4] in "\\'\"/" else escape[0])
+    return _ESCAPED_CHARACTERS.get(escape[4], escape[4] if escape[4] in "\\'\"/" else escape[0])

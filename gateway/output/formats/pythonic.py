@@ -14,19 +14,29 @@ from typing import NamedTuple
 
 from gateway.grammar.texts import literal
 from gateway.output.formats.argument_types import types_of
-from gateway.output.formats.family import Family
 from gateway.output.formats.python_values import as_json
-from gateway.output.lark import HEAD, Shared, TokenId, either, mark, member_rules, required_names, schema, up_to
-from gateway.output.reader import Marks, Reader, Steps
+from gateway.output.formats.tool_format import ToolFormat
+from gateway.output.lark import (
+    LARK_HEAD,
+    SharedRules,
+    TokenId,
+    either,
+    mark,
+    member_rules,
+    required_names,
+    schema,
+    up_to,
+)
+from gateway.output.reader import Markers, OutputReader, Steps
 from gateway.output.tools import Tool, ToolUse
 
 _NAME_ENDS = re.compile(r"[^\w.-]")
-_SIGN = re.compile(r"""["'\[\]{}(),]""")
-_QUOTED = {sign: re.compile(rf"[{sign}\\]") for sign in "\"'"}
-_CLOSING = {"{": "}", "[": "]", "(": ")"}
+_SIGN_REGEX = re.compile(r"""["'\[\]{}(),]""")
+_QUOTED_REGEXES = {sign: re.compile(rf"[{sign}\\]") for sign in "\"'"}
+_CLOSING_BRACKETS = {"{": "}", "[": "]", "(": ")"}
 
 
-class Lists(NamedTuple):
+class ListMarkers(NamedTuple):
     """Holds what a format writes around a list of calls."""
 
     start: str
@@ -34,24 +44,24 @@ class Lists(NamedTuple):
     bare: bool  # the markers may be missing
 
 
-def pythonic_family(name: str, form: Lists, *words: str) -> Family:
-    """Returns the family of a format. See `Family` for `words`."""
-    starts = Marks(form.start)
+def pythonic_format(name: str, form: ListMarkers, *words: str) -> ToolFormat:
+    """Returns the family of a format. See `ToolFormat` for `words`."""
+    starts = Markers(form.start)
 
-    def read(reader: Reader, use: ToolUse, prompt: str) -> Steps[None]:
+    def read(reader: OutputReader, use: ToolUse, prompt: str) -> Steps[None]:
         return _read(reader, use, form, starts)
 
     def grammar(use: ToolUse, token_id: TokenId) -> str:
         return _grammar(form, use, token_id)
 
     beside = form.start if form.bare else ""
-    return Family(name, (form.start, form.end), read, grammar, words=words, beside=beside)
+    return ToolFormat(name, (form.start, form.end), read, grammar, words=words, beside=beside)
 
 
 # reading --------------------------------------------------------------------------------------------------------------
 
 
-def _read(reader: Reader, use: ToolUse, form: Lists, starts: Marks) -> Steps[None]:
+def _read(reader: OutputReader, use: ToolUse, form: ListMarkers, starts: Markers) -> Steps[None]:
     """Yields content and calls."""
     known = {tool.name for tool in use.tools}
     yield from reader.hold_space()
@@ -64,7 +74,7 @@ def _read(reader: Reader, use: ToolUse, form: Lists, starts: Marks) -> Steps[Non
         yield from _list(reader, known, form)
 
 
-def _list(reader: Reader, known: Container[str], form: Lists) -> Steps[None]:
+def _list(reader: OutputReader, known: Container[str], form: ListMarkers) -> Steps[None]:
     """Reads a list of calls. What breaks is content."""
     yield from reader.skip(form.start)  # once more
     yield from reader.space()
@@ -81,7 +91,7 @@ def _list(reader: Reader, known: Container[str], form: Lists) -> Steps[None]:
         reader.attempt(",")
 
 
-def _arguments(reader: Reader, name: str) -> Steps[bool]:
+def _arguments(reader: OutputReader, name: str) -> Steps[bool]:
     """Reads arguments up to the closing bracket. Returns False where they break: `give_up` has what is not told."""
     begun = False
     while True:
@@ -108,7 +118,7 @@ def _arguments(reader: Reader, name: str) -> Steps[bool]:
         yield from reader.skip(",")
 
 
-def _literal(reader: Reader, into: list[str]) -> Generator[None, None, bool]:
+def _literal(reader: OutputReader, into: list[str]) -> Generator[None, None, bool]:
     """Reads the text of a value, up to the comma or the bracket behind it. Returns False if there is no such end."""
     expected: list[str] = []
     quote = ""
@@ -119,7 +129,7 @@ def _literal(reader: Reader, into: list[str]) -> Generator[None, None, bool]:
             if escaped:
                 at, escaped = at + 1, False
                 continue
-            found = (_QUOTED[quote] if quote else _SIGN).search(text, at)
+            found = (_QUOTED_REGEXES[quote] if quote else _SIGN_REGEX).search(text, at)
             if found is None:
                 at = len(text)
                 break
@@ -127,10 +137,10 @@ def _literal(reader: Reader, into: list[str]) -> Generator[None, None, bool]:
             if quote:
                 escaped = sign == "\\"
                 quote = quote if escaped else ""
-            elif sign in _QUOTED:
+            elif sign in _QUOTED_REGEXES:
                 quote = sign
-            elif sign in _CLOSING:
-                expected.append(_CLOSING[sign])
+            elif sign in _CLOSING_BRACKETS:
+                expected.append(_CLOSING_BRACKETS[sign])
             elif not expected and sign in ",)":
                 into.append(reader.take(at - 1))
                 return True
@@ -143,10 +153,10 @@ def _literal(reader: Reader, into: list[str]) -> Generator[None, None, bool]:
 # constraining ---------------------------------------------------------------------------------------------------------
 
 
-def _grammar(form: Lists, use: ToolUse, token_id: TokenId) -> str:
+def _grammar(form: ListMarkers, use: ToolUse, token_id: TokenId) -> str:
     """Returns the grammar of an answer. Where no call has to come, one that begins as a list of calls does is one."""
     start, end = mark(form.start, token_id), mark(form.end, token_id)
-    calls, begins, rules, shared = [], [], "", Shared()
+    calls, begins, rules, shared = [], [], "", SharedRules()
     for number, tool in enumerate(use.tools):
         begin = literal(f"{tool.name}(")
         calls.append(f"{begin} of_{number}")
@@ -156,12 +166,12 @@ def _grammar(form: Lists, use: ToolUse, token_id: TokenId) -> str:
     more = ' (", " call)*' if use.parallel else ""
     behind = f'{more} "]" ({end}){"?" if form.bare else ""} SPACE?'
     if use.must:
-        return HEAD + f'start: SPACE? ({start}){"?" if form.bare else ""} "[" call{behind}\n' + rules
+        return LARK_HEAD + f'start: SPACE? ({start}){"?" if form.bare else ""} "[" call{behind}\n' + rules
     begun = "(begun | tagged" if form.bare else "(tagged"
-    return HEAD + f'start: {begun} "[" call){behind} | TEXT\n' + rules + up_to("tagged", form.start, token_id)
+    return LARK_HEAD + f'start: {begun} "[" call){behind} | TEXT\n' + rules + up_to("tagged", form.start, token_id)
 
 
-def _argument_rules(tool: Tool, rule: str, shared: Shared) -> str:
+def _argument_rules(tool: Tool, rule: str, shared: SharedRules) -> str:
     """Returns rules by which `rule` is a tool's arguments, in the order of its schema, and the bracket behind them."""
     root = tool.parameters or {"properties": {}}
     properties = root.get("properties")
@@ -178,7 +188,11 @@ def _value(value: object, tool: Tool) -> str:
     return schema(value, tool, tool.parameters)
 
 
-# [f(a=1), g()], with <|python_start|> and <|python_end|> around it or without
-PYTHONIC = pythonic_family("pythonic", Lists("<|python_start|>", "<|python_end|>", bare=True), "[func_name")
-# <|tool_call_start|>[f(a=1), g()]<|tool_call_end|>
-LFM2 = pythonic_family("lfm2", Lists("<|tool_call_start|>", "<|tool_call_end|>", bare=False), "<|tool_list_start|>")
+# formats --------------------------------------------------------------------------------------------------------------
+
+LIST_FORMATS = (
+    # <|tool_call_start|>[f(a=1), g()]<|tool_call_end|>
+    pythonic_format("lfm2", ListMarkers("<|tool_call_start|>", "<|tool_call_end|>", bare=False), "<|tool_list_start|>"),
+    # [f(a=1), g()], with <|python_start|> and <|python_end|> around it or without
+    pythonic_format("pythonic", ListMarkers("<|python_start|>", "<|python_end|>", bare=True), "[func_name"),
+)

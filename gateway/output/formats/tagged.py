@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gateway.grammar.texts import literal
-from gateway.output.formats.argument_types import STRING, TYPES, argument_types, as_json, types_of
+from gateway.output.formats.argument_types import ALL_TYPES, STRING_TYPE, argument_types, as_json, types_of
 from gateway.output.lark import (
-    NOTHING,
-    Shared,
+    NO_ARGUMENTS_SCHEMA,
+    SharedRules,
     TokenId,
     either,
     listed_values,
@@ -22,11 +22,11 @@ from gateway.output.lark import (
     schema,
     up_to,
 )
-from gateway.output.reader import Marks, Pieces, Reader, Steps, kept, told
+from gateway.output.reader import Markers, OutputReader, Pieces, Steps, kept, told
 from gateway.output.tools import Tool, ToolUse
 
 
-class Tags(NamedTuple):
+class ArgumentTags(NamedTuple):
     """Holds what a format writes around the arguments of a call."""
 
     key: str  # before an argument's name
@@ -43,7 +43,7 @@ class Tags(NamedTuple):
 # reading --------------------------------------------------------------------------------------------------------------
 
 
-def read_arguments(reader: Reader, use: ToolUse, name: str, tags: Tags) -> Steps[bool]:
+def read_arguments(reader: OutputReader, use: ToolUse, name: str, tags: ArgumentTags) -> Steps[bool]:
     """Reads arguments and the end of the call. Returns whether it has begun: else nothing was told of it."""
     begun = False
     while True:
@@ -71,7 +71,7 @@ def read_arguments(reader: Reader, use: ToolUse, name: str, tags: Tags) -> Steps
             return True
 
 
-def _key(reader: Reader, tags: Tags) -> Steps[tuple[str | None, frozenset[str]]]:
+def _key(reader: OutputReader, tags: ArgumentTags) -> Steps[tuple[str | None, frozenset[str]]]:
     """Returns an argument's name, or None if there is none, and its types, where a tag says them.
 
     What was read ends where the value begins.
@@ -80,26 +80,26 @@ def _key(reader: Reader, tags: Tags) -> Steps[tuple[str | None, frozenset[str]]]
     words: list[str] = []
     if not (yield from reader.skip(tags.key)):
         return None, nothing
-    if not (yield from kept(reader.until(Marks(tags.key_end)), words)):
+    if not (yield from kept(reader.until(Markers(tags.key_end)), words)):
         return None, nothing
     before = tuple(filter(None, (tags.value, tags.text, tags.json)))
     if not before:
         return "".join(words).strip(), nothing
     yield from reader.space()
     found = yield from reader.skip(*before)
-    types = frozenset({STRING}) if tags.text and found == tags.text else nothing
+    types = frozenset({STRING_TYPE}) if tags.text and found == tags.text else nothing
     return "".join(words).strip() if found else None, types
 
 
-def _value(reader: Reader, types: frozenset[str], tags: Tags) -> Steps[bool]:
+def _value(reader: OutputReader, types: frozenset[str], tags: ArgumentTags) -> Steps[bool]:
     """Yields a value as JSON. Returns False if the text ends within it."""
-    pieces = reader.until(Marks(tags.value_end))
+    pieces = reader.until(Markers(tags.value_end))
     if tags.quoted and (yield from reader.skip(tags.quoted[0])):
         pieces = _quoted(reader, tags.quoted[1], tags.value_end)
     if tags.lines:
         yield from reader.skip("\n")
         pieces = _without_last_break(pieces)
-    if types == {STRING}:
+    if types == {STRING_TYPE}:
         yield reader.arguments('"')
         whole = yield from told(pieces, lambda piece: reader.arguments(json.dumps(piece, ensure_ascii=False)[1:-1]))
         if whole:
@@ -112,9 +112,9 @@ def _value(reader: Reader, types: frozenset[str], tags: Tags) -> Steps[bool]:
     return bool(whole)
 
 
-def _quoted(reader: Reader, quote: str, end: str) -> Pieces[str]:
+def _quoted(reader: OutputReader, quote: str, end: str) -> Pieces[str]:
     """Yields the text before a closing quote, and reads the tag behind it."""
-    if not (yield from reader.until(Marks(quote))):
+    if not (yield from reader.until(Markers(quote))):
         return ""
     yield from reader.space()
     return (yield from reader.skip(end)) or quote
@@ -139,12 +139,12 @@ def _without_last_break(pieces: Pieces[str]) -> Pieces[str]:
 # constraining ---------------------------------------------------------------------------------------------------------
 
 
-def argument_rules(tools: Sequence[Tool], tags: Tags, token_id: TokenId) -> str:
+def argument_rules(tools: Sequence[Tool], tags: ArgumentTags, token_id: TokenId) -> str:
     """Returns rules by which `tool_0` and so on are the arguments of tools, each in the order of its schema.
 
     Of texts only a list of choices is kept to: they are bare, and end at their tag.
     """
-    shared = Shared()
+    shared = SharedRules()
     rules = "".join(_tool_rule(f"tool_{number}", tool, tags, shared) for number, tool in enumerate(tools))
     named = ("key", "key_end", "value", "text", "json", "value_end")
     for name, words in ((name, getattr(tags, name)) for name in named):
@@ -152,8 +152,8 @@ def argument_rules(tools: Sequence[Tool], tags: Tags, token_id: TokenId) -> str:
     return rules + shared.written() + up_to("bare", tags.value_end, token_id)
 
 
-def _tool_rule(rule: str, tool: Tool, tags: Tags, shared: Shared) -> str:
-    parameters = NOTHING if tool.parameters is None else tool.parameters
+def _tool_rule(rule: str, tool: Tool, tags: ArgumentTags, shared: SharedRules) -> str:
+    parameters = NO_ARGUMENTS_SCHEMA if tool.parameters is None else tool.parameters
     properties, required = parameters.get("properties"), required_names(parameters)
     between = "key_end" + (" SPACE? value" if tags.value else "") + _break(tags)
     if not isinstance(properties, Mapping):
@@ -165,26 +165,26 @@ def _tool_rule(rule: str, tool: Tool, tags: Tags, shared: Shared) -> str:
     return f"{rule}:{arguments or ' ' + literal('')}\n"
 
 
-def _break(tags: Tags) -> str:
+def _break(tags: ArgumentTags) -> str:
     """Returns the break of a line beside a value that is no part of it."""
     return " /\\n?/" if tags.lines else ""
 
 
-def _value_rule(value: Any, tool: Tool, tags: Tags, shared: Shared) -> str:
+def _value_rule(value: Any, tool: Tool, tags: ArgumentTags, shared: SharedRules) -> str:
     """Returns a value with what ends it, and the tag that says its type."""
     root = tool.parameters or {}
     types = types_of(value, root)
     text, json = ("text ", "json ") if tags.text else ("", "")
-    if STRING not in types:
+    if STRING_TYPE not in types:
         return shared.rule(f"{json}{schema(value, tool, root)}{_break(tags)} value_end")
     choices = listed_values(value) if isinstance(value, Mapping) else []
     if choices and all(isinstance(choice, str) and choice for choice in choices):
         return shared.rule(f"{text}({either(map(literal, choices))}){_break(tags)} value_end")
-    if tags.text and types != {STRING}:
+    if tags.text and types != {STRING_TYPE}:
         return shared.rule(f"text bare | json {schema(_other(value), tool, root)} value_end")
     return f"{text}bare"
 
 
 def _other(value: Any) -> Any:
     """Returns a schema of the values that are no strings."""
-    return {"allOf": [value, {"type": sorted(TYPES - {STRING})}]} if isinstance(value, Mapping) else {}
+    return {"allOf": [value, {"type": sorted(ALL_TYPES - {STRING_TYPE})}]} if isinstance(value, Mapping) else {}

@@ -12,10 +12,10 @@ Oslo
 from typing import NamedTuple
 
 from gateway.grammar.texts import literal
-from gateway.output.formats.family import Family
-from gateway.output.formats.tagged import Tags, argument_rules, read_arguments
-from gateway.output.lark import HEAD, TokenId, either, mark, start
-from gateway.output.reader import Marks, Reader, Steps, kept
+from gateway.output.formats.tagged import ArgumentTags, argument_rules, read_arguments
+from gateway.output.formats.tool_format import ToolFormat
+from gateway.output.lark import LARK_HEAD, TokenId, either, mark, start
+from gateway.output.reader import Markers, OutputReader, Steps, kept
 from gateway.output.tools import ToolUse
 
 
@@ -26,18 +26,18 @@ class TaggedCalls(NamedTuple):
     section_end: str
     call: str
     name_end: str  # "": the name is one word, which a line break or a tag ends
-    tags: Tags
+    tags: ArgumentTags
     several: bool = True  # a section may have several calls
     tokens: tuple[str, ...] | None = None  # special tokens in its markers; None: the section's markers
     words: tuple[str, ...] = ()  # that tell its chat templates from those of other formats; (): the first marker
 
 
-def tagged_family(name: str, form: TaggedCalls) -> Family:
+def tagged_format(name: str, form: TaggedCalls) -> ToolFormat:
     """Returns the family of a format."""
-    opening = Marks(*filter(None, (form.section, form.call)))
-    name_end = Marks(form.name_end) if form.name_end else Marks("\n", form.tags.key, form.tags.end, form.call)
+    opening = Markers(*filter(None, (form.section, form.call)))
+    name_end = Markers(form.name_end) if form.name_end else Markers("\n", form.tags.key, form.tags.end, form.call)
 
-    def read(reader: Reader, use: ToolUse, prompt: str) -> Steps[None]:
+    def read(reader: OutputReader, use: ToolUse, prompt: str) -> Steps[None]:
         return _read(reader, use, form, opening, name_end)
 
     def grammar(use: ToolUse, token_id: TokenId) -> str:
@@ -45,13 +45,13 @@ def tagged_family(name: str, form: TaggedCalls) -> Family:
 
     markers = tuple(filter(None, (form.section, form.section_end))) if form.tokens is None else form.tokens
     own = tuple(filter(None, (form.section, form.call)))
-    return Family(name, markers, read, grammar, words=form.words or own, written=() if form.words else own)
+    return ToolFormat(name, markers, read, grammar, words=form.words or own, written=() if form.words else own)
 
 
 # reading --------------------------------------------------------------------------------------------------------------
 
 
-def _read(reader: Reader, use: ToolUse, form: TaggedCalls, opening: Marks, name_end: Marks) -> Steps[None]:
+def _read(reader: OutputReader, use: ToolUse, form: TaggedCalls, opening: Markers, name_end: Markers) -> Steps[None]:
     """Yields content and calls. The tags around calls may be missing, as models leave them away."""
     while found := (yield from reader.content(opening)):
         reader.attempt(found)
@@ -61,7 +61,7 @@ def _read(reader: Reader, use: ToolUse, form: TaggedCalls, opening: Marks, name_
             yield from reader.give_up()
 
 
-def _call(reader: Reader, use: ToolUse, form: TaggedCalls, found: str, name_end: Marks) -> Steps[bool]:
+def _call(reader: OutputReader, use: ToolUse, form: TaggedCalls, found: str, name_end: Markers) -> Steps[bool]:
     if found == form.section:
         yield from reader.space()
         if not (yield from reader.skip(form.call)):
@@ -88,84 +88,37 @@ def _grammar(form: TaggedCalls, use: ToolUse, token_id: TokenId) -> str:
     )
     rules = f"named: {calls}\n" + argument_rules(use.tools, form.tags, token_id)
     if not form.section:
-        return HEAD + start(use, form.call, token_id) + f"body: {'' if form.name_end else 'SPACE? '}named\n{rules}"
+        return LARK_HEAD + start(use, form.call, token_id) + f"body: {'' if form.name_end else 'SPACE? '}named\n{rules}"
     more = " (SPACE? call)*" if form.several and use.parallel else ""
     body = f"body: SPACE? call{more} SPACE? {mark(form.section_end, token_id)}\n"
     call = f"call: {mark(form.call, token_id)} named\n"
-    return HEAD + start(use, form.section, token_id, again=not form.several) + body + call + rules
+    return LARK_HEAD + start(use, form.section, token_id, again=not form.several) + body + call + rules
 
 
-def _xml(space: str) -> Tags:
-    """Returns tags whose names stand in attributes, in a namespace."""
-    return Tags(f'<{space}parameter name="', '">', "", f"</{space}parameter>", f"</{space}invoke>")
+# formats --------------------------------------------------------------------------------------------------------------
 
-
-FUNCTION = "<function="
-_LINES = Tags("<parameter=", ">", "", "</parameter>", "</function>", lines=True)
-
-# <tool_call><function=f><parameter=a>1</parameter></function></tool_call>, all in lines
-QWEN3_CODER = tagged_family(
-    "qwen3_coder", TaggedCalls("<tool_call>", "</tool_call>", FUNCTION, ">", _LINES, several=False)
-)
-# <tool_call>f
-# <arg_key>a</arg_key>
-# <arg_value>1</arg_value>
-# </tool_call>
-_GLM = Tags("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "</tool_call>")
-GLM45 = tagged_family(
-    "glm45",
-    TaggedCalls("", "", "<tool_call>", "", _GLM, tokens=("<tool_call>", *_GLM[:5]), words=(_GLM.key,)),
-)
-# <seed:tool_call><function=f><parameter=a>1</parameter></function></seed:tool_call>
-SEED_OSS = tagged_family(
-    "seed_oss",
-    TaggedCalls("<seed:tool_call>", "</seed:tool_call>", FUNCTION, ">", _LINES._replace(lines=False), several=False),
-)
-# <minimax:tool_call><invoke name="f"><parameter name="a">1</parameter></invoke></minimax:tool_call>
-MINIMAX_M2 = tagged_family(
-    "minimax_m2", TaggedCalls("<minimax:tool_call>", "</minimax:tool_call>", '<invoke name="', '">', _xml(""))
-)
-# <function name="f"><param name="a">1</param></function>
-MINICPM5 = tagged_family(
-    "minicpm5",
-    TaggedCalls(
-        "",
-        "",
-        '<function name="',
-        '">',
-        Tags('<param name="', '">', "", "</param>", "</function>", quoted=("<![CDATA[", "]]>")),
-    ),
-)
-# <tool_calls:opensource><tool_call:opensource>f<tool_sep:opensource><arg_key:opensource>a</arg_key:opensource>…
-_HUNYUAN = Tags(
+FUNCTION_TAG = "<function="
+_LINE_TAGS = ArgumentTags("<parameter=", ">", "", "</parameter>", "</function>", lines=True)
+_GLM_TAGS = ArgumentTags("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "</tool_call>")
+_HUNYUAN_TAGS = ArgumentTags(
     "<arg_key:opensource>",
     "</arg_key:opensource>",
     "<arg_value:opensource>",
     "</arg_value:opensource>",
     "</tool_call:opensource>",
 )
-HUNYUAN = tagged_family(
-    "hunyuan",
-    TaggedCalls(
-        "<tool_calls:opensource>",
-        "</tool_calls:opensource>",
-        "<tool_call:opensource>",
-        "<tool_sep:opensource>",
-        _HUNYUAN,
-        tokens=(
-            "<tool_calls:opensource>",
-            "</tool_calls:opensource>",
-            "<tool_call:opensource>",
-            "<tool_sep:opensource>",
-            *_HUNYUAN[:5],
-        ),
-    ),
+_HUNYUAN_MARKERS = (
+    "<tool_calls:opensource>",
+    "</tool_calls:opensource>",
+    "<tool_call:opensource>",
+    "<tool_sep:opensource>",
 )
 
 
 def _dsml(section: str) -> TaggedCalls:
+    """Returns DeepSeek's markup with its calls in this section."""
     mark = "｜DSML｜"  # a token
-    tags = Tags(
+    tags = ArgumentTags(
         f'<{mark}parameter name="',
         '" string="',
         "",
@@ -177,7 +130,63 @@ def _dsml(section: str) -> TaggedCalls:
     return TaggedCalls(f"<{mark}{section}>", f"</{mark}{section}>", f'<{mark}invoke name="', '">', tags, tokens=(mark,))
 
 
-# <｜DSML｜function_calls><｜DSML｜invoke name="f"><｜DSML｜parameter name="a" string="false">1</｜DSML｜parameter>…
-DEEPSEEK_V32 = tagged_family("deepseek_v32", _dsml("function_calls"))
-# The same with <｜DSML｜tool_calls>.
-DEEPSEEK_V4 = tagged_family("deepseek_v4", _dsml("tool_calls"))
+DEEPSEEK_FORMATS = (
+    # <｜DSML｜function_calls><｜DSML｜invoke name="f"><｜DSML｜parameter name="a" string="false">1</｜DSML｜parameter>…
+    tagged_format("deepseek_v32", _dsml("function_calls")),
+    # The same with <｜DSML｜tool_calls>.
+    tagged_format("deepseek_v4", _dsml("tool_calls")),
+)
+TAGGED_FORMATS = (
+    # <tool_call>f
+    # <arg_key>a</arg_key>
+    # <arg_value>1</arg_value>
+    # </tool_call>
+    tagged_format(
+        "glm45",
+        TaggedCalls(
+            "", "", "<tool_call>", "", _GLM_TAGS, tokens=("<tool_call>", *_GLM_TAGS[:5]), words=(_GLM_TAGS.key,)
+        ),
+    ),
+    # <tool_calls:opensource><tool_call:opensource>f<tool_sep:opensource><arg_key:opensource>a</arg_key:opensource>…
+    tagged_format(
+        "hunyuan", TaggedCalls(*_HUNYUAN_MARKERS, _HUNYUAN_TAGS, tokens=(*_HUNYUAN_MARKERS, *_HUNYUAN_TAGS[:5]))
+    ),
+    # <tool_call><function=f><parameter=a>1</parameter></function></tool_call>, all in lines
+    tagged_format(
+        "qwen3_coder", TaggedCalls("<tool_call>", "</tool_call>", FUNCTION_TAG, ">", _LINE_TAGS, several=False)
+    ),
+    # <seed:tool_call><function=f><parameter=a>1</parameter></function></seed:tool_call>
+    tagged_format(
+        "seed_oss",
+        TaggedCalls(
+            "<seed:tool_call>",
+            "</seed:tool_call>",
+            FUNCTION_TAG,
+            ">",
+            _LINE_TAGS._replace(lines=False),
+            several=False,
+        ),
+    ),
+    # <minimax:tool_call><invoke name="f"><parameter name="a">1</parameter></invoke></minimax:tool_call>
+    tagged_format(
+        "minimax_m2",
+        TaggedCalls(
+            "<minimax:tool_call>",
+            "</minimax:tool_call>",
+            '<invoke name="',
+            '">',
+            ArgumentTags('<parameter name="', '">', "", "</parameter>", "</invoke>"),
+        ),
+    ),
+    # <function name="f"><param name="a">1</param></function>
+    tagged_format(
+        "minicpm5",
+        TaggedCalls(
+            "",
+            "",
+            '<function name="',
+            '">',
+            ArgumentTags('<param name="', '">', "", "</param>", "</function>", quoted=("<![CDATA[", "]]>")),
+        ),
+    ),
+)

@@ -6,9 +6,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.openai.answers.answer_types import ChatChunk, ChatCompletion, Completion, CompletionChunk
-from gateway.openai.answers.chat_shape import ChatShape
-from gateway.openai.answers.completion_shape import CompletionShape
-from gateway.openai.bodies.parameters import CHAT, COMPLETION
+from gateway.openai.answers.chat_shaper import ChatShaper
+from gateway.openai.answers.completion_shaper import CompletionShaper
+from gateway.openai.bodies.parameters import CHAT_PARAMETERS, COMPLETION_PARAMETERS
 from gateway.openai.bodies.parsing import parse_chat, parse_completion
 from gateway.openai.bodies.schemas import ChatRequest, CompletionRequest
 from gateway.requests.request import Request as Open
@@ -26,8 +26,8 @@ def endpoints(serving: Serving) -> list[Endpoint]:
         front = gateway.front()
         admitted = await front.chat(body, caller(request))
 
-        def shape(requests: list[Open]) -> ChatShape:
-            return ChatShape(body.model or gateway.model, body, requests, front.tokenizer.bytes_of, front.thought_end)
+        def shape(requests: list[Open]) -> ChatShaper:
+            return ChatShaper(body.model or gateway.model, body, requests, front.tokenizer.bytes_of, front.thought_end)
 
         return await serving.answer(request, admitted, received, bool(body.stream), shape)
 
@@ -37,8 +37,8 @@ def endpoints(serving: Serving) -> list[Endpoint]:
         front = gateway.front()
         admitted = await front.completion(body, caller(request))
 
-        def shape(requests: list[Open]) -> CompletionShape:
-            return CompletionShape(body.model or gateway.model, body, requests, front.tokenizer)
+        def shape(requests: list[Open]) -> CompletionShaper:
+            return CompletionShaper(body.model or gateway.model, body, requests, front.tokenizer)
 
         return await serving.answer(request, admitted, received, bool(body.stream), shape)
 
@@ -49,7 +49,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
             chat,
             "Answers a chat.",
             body=ChatRequest,
-            neutral=CHAT,
+            neutral=CHAT_PARAMETERS,
             answer=ChatCompletion,
             event=ChatChunk,
             last="[DONE]",
@@ -60,7 +60,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
             completion,
             "Completes texts or token ids.",
             body=CompletionRequest,
-            neutral=COMPLETION,
+            neutral=COMPLETION_PARAMETERS,
             answer=Completion,
             event=CompletionChunk,
             last="[DONE]",

@@ -9,10 +9,10 @@ from gateway.anthropic.bodies import parse_count, parse_messages
 from gateway.anthropic.events import Event, MessageAnswer, TokenCount
 from gateway.anthropic.schemas import CountTokensRequest, MessagesRequest
 from gateway.anthropic.shaper import MessageShaper
-from gateway.anthropic.translation import NAMES, chat_of
+from gateway.anthropic.translation import ANTHROPIC_FIELD_NAMES, chat_of
 from gateway.errors import named
 from gateway.openai.bodies.schemas import ChatRequest
-from gateway.openai.tokens import MOST
+from gateway.openai.tokens import MAX_TOKENS_PER_REQUEST
 from gateway.requests.request import Request as Open
 from gateway.web.endpoint import Endpoint
 from gateway.web.serving import Serving, caller, reply
@@ -25,7 +25,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
     async def messages(request: Request) -> Response:
         received = time.monotonic()
         body, chat = await serving.read(request, _message)
-        with named(NAMES):
+        with named(ANTHROPIC_FIELD_NAMES):
             admitted = await gateway.front().chat(chat, caller(request), cuts=True)
 
         def shape(requests: list[Open]) -> MessageShaper:
@@ -36,8 +36,8 @@ def endpoints(serving: Serving) -> list[Endpoint]:
     async def count(request: Request) -> Response:
         chat, front = await serving.read(request, _counted), gateway.front()
         await serving.admit(request)
-        with named(NAMES), front.room(chat, 1):
-            ids = await front.chat_tokens(chat, max(MOST, front.context()), caller(request).party)
+        with named(ANTHROPIC_FIELD_NAMES), front.room(chat, 1):
+            ids = await front.chat_tokens(chat, max(MAX_TOKENS_PER_REQUEST, front.context()), caller(request).party)
         return reply(TokenCount(len(ids)))
 
     path, counts = "/v1/messages", "Counts the tokens of a message's prompt."
@@ -50,10 +50,10 @@ def endpoints(serving: Serving) -> list[Endpoint]:
 def _message(written: bytes) -> tuple[MessagesRequest, ChatRequest]:
     """Returns a body, and the chat that it describes: of a large one, both are made on a thread."""
     body = parse_messages(written)
-    with named(NAMES):
+    with named(ANTHROPIC_FIELD_NAMES):
         return body, chat_of(body)
 
 
 def _counted(written: bytes) -> ChatRequest:
-    with named(NAMES):
+    with named(ANTHROPIC_FIELD_NAMES):
         return chat_of(parse_count(written))

@@ -9,14 +9,14 @@ from starlette.responses import Response
 from gateway.errors import invalid, named
 from gateway.keys.caller import Caller
 from gateway.openai.bodies.schemas import ChatRequest
-from gateway.openai.tokens import MOST
+from gateway.openai.tokens import MAX_TOKENS_PER_REQUEST
 from gateway.requests.request import Request as Open
 from gateway.responses.bodies import parse_response
 from gateway.responses.events import Event, InputTokens, ItemList, ResponseAnswer, ResponseDeleted
 from gateway.responses.items import Item
 from gateway.responses.schemas import ResponsesRequest
 from gateway.responses.shaper import ResponseShaper
-from gateway.responses.translation import NAMES, chat_of, items_of
+from gateway.responses.translation import RESPONSES_FIELD_NAMES, chat_of, items_of
 from gateway.web.endpoint import Endpoint
 from gateway.web.paging import page_size
 from gateway.web.serving import Serving, caller, reply
@@ -55,7 +55,7 @@ class ResponsesAPI:
         body = await self._serving.read(request, parse_response)
         whose, front = caller(request), self._gateway.front()
         said = await self._said(whose, body)
-        with named(NAMES):
+        with named(RESPONSES_FIELD_NAMES):
             admitted = await front.chat(await self._chat(whose, body, said), whose)
         stores = body.store is not False and self._conversations.keeps
         keep = partial(self._conversations.keep, whose, said) if stores else None
@@ -70,10 +70,10 @@ class ResponsesAPI:
         body = await self._serving.read(request, parse_response)
         await self._serving.admit(request)
         whose, front = caller(request), self._gateway.front()
-        with named(NAMES):
+        with named(RESPONSES_FIELD_NAMES):
             chat = await self._chat(whose, body, await self._said(whose, body))
             with front.room(chat, 1):
-                ids = await front.chat_tokens(chat, max(MOST, front.context()), whose.party)
+                ids = await front.chat_tokens(chat, max(MAX_TOKENS_PER_REQUEST, front.context()), whose.party)
         return reply(InputTokens(input_tokens=len(ids)))
 
     async def retrieve(self, request: Request) -> Response:

@@ -151,7 +151,7 @@ def test_equal_grammars_are_checked_once(model: Path) -> None:
         assert {error.code for error in errors} == {"grammar_too_complex"}
         began = time.monotonic()
         await refusal(checks, form)
-        assert time.monotonic() - began < checks_module.SECONDS, "it is known"
+        assert time.monotonic() - began < checks_module.CHECK_TIMEOUT_S, "it is known"
         assert len(checks._known) == 1
 
     checked(model, test)
@@ -189,14 +189,14 @@ def test_a_process_that_dies_is_told_and_replaced(model: Path) -> None:
 
 def test_a_grammar_that_nobody_can_check_now_is_not_blamed(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without a processor to spare says so, and asks again later; and too many at a time are turned away."""
-    monkeypatch.setattr(checks_module, "SECONDS", 0.0)
+    monkeypatch.setattr(checks_module, "CHECK_TIMEOUT_S", 0.0)
 
     async def slow(checks: GrammarChecks) -> None:
         assert (await refusal(checks, Form("json_object"))).status == 503
 
     checked(model, slow)
-    monkeypatch.setattr(checks_module, "SECONDS", 60.0)
-    monkeypatch.setattr(checks_module, "WAITING", 2)
+    monkeypatch.setattr(checks_module, "CHECK_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(checks_module, "MAX_WAITING_GRAMMARS", 2)
 
     async def many(checks: GrammarChecks) -> None:
         asked = [admitted(Form("choice", [f"{i}"]), checks) for i in range(4)]

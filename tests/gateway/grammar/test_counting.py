@@ -10,7 +10,7 @@ import pytest
 from llguidance import LLTokenizer
 
 from checkpoints.grammars import GrammarError, read_tokenizer
-from gateway.grammar.counting import MAX_BRANCHES, UNCOUNTED, with_counts
+from gateway.grammar.counting import MAX_BRANCHES, UNCOUNTED_ERROR, with_counts
 from gateway.grammar.texts import of_json_schema
 from tests.gateway.grammar.fitting import fits, fitting
 
@@ -69,7 +69,7 @@ def test_objects_below_are_counted(tokenizer: LLTokenizer) -> None:
 def test_too_many_choices_stay_as_they_are_for_the_refusal(tokenizer: LLTokenizer) -> None:
     wide = {"properties": {f"p{i}": {} for i in range(20)}, "minProperties": 5, "additionalProperties": False}
     assert with_counts(wide) == wide
-    with pytest.raises(GrammarError, match=UNCOUNTED):
+    with pytest.raises(GrammarError, match=UNCOUNTED_ERROR):
         fits(tokenizer, of_json_schema(wide), "{}")
     many = {"properties": {f"p{i}": {} for i in range(MAX_BRANCHES)}, "minProperties": 1, "additionalProperties": False}
     assert len(with_counts(many)["anyOf"]) == MAX_BRANCHES

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from gateway.openai.admission import AT_ONCE, INLINE, LONG, Admission
 from gateway.openai.bodies.constraints import size_of_tools
-from gateway.openai.bodies.tools import TOOLS
+from gateway.openai.bodies.tools import MAX_TOOLS
 from gateway.openai.turn_threads import TurnThreads
 from infra.fair_queueing.turns import NO_TENANT
 from tests.gateway.models import CONTEXT
@@ -78,4 +78,4 @@ async def test_short_prompts_do_not_wait_for_long_ones(serve: Serve) -> None:
 
 def test_schemas_of_tools_are_read_on_a_thread_and_not_among_the_long_prompts() -> None:
     """A single tool may have a schema of a megabyte."""
-    assert INLINE < size_of_tools(1) < size_of_tools(TOOLS - 10) <= LONG
+    assert INLINE < size_of_tools(1) < size_of_tools(MAX_TOOLS - 10) <= LONG

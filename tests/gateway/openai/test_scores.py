@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.gateway.openai.answers.test_parts import events
+from tests.gateway.openai.answers.test_envelope import events
 from tests.gateway.running import Running
 
 QUESTION: Any = [{"role": "user", "content": "Hi!"}]

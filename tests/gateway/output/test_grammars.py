@@ -137,7 +137,7 @@ def test_an_answer_has_its_form_or_is_a_call(family: str, kind: Kind) -> None:
     assert words.accepted(either, says % "Yes.") != says % "Yes."
     for output in found:
         if only_calls(output) and not output.prompt:
-            marker = known.family.beside if known.family else ""
+            marker = known.tool_format.beside if known.tool_format else ""
             text = marker + output.text.strip("\n").removeprefix(marker)
             assert words.accepted(either, text) == text
             assert words.accepted(formed, output.text) != output.text
@@ -205,8 +205,8 @@ def test_what_a_grammar_lets_pass_is_read_as_calls_that_keep_to_the_schema(famil
     use = ToolUse(CHOICES, must=True)
     words = Vocabulary(tuple(format_of(family).markers(use)), kind)
     known = format_of(family, words.token_id)
-    assert known.family is not None
-    grammar = known.family.grammar(use, words.token_id)
+    assert known.tool_format is not None
+    grammar = known.tool_format.grammar(use, words.token_id)
     schemas = {tool.name: tool.parameters or {"maxProperties": 0} for tool in CHOICES}
     whole = [text for seed in range(8) if (text := written(words, grammar, seed)) is not None]
     assert len(whole) >= 4

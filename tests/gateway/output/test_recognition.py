@@ -25,7 +25,7 @@ def shown(source: str) -> ShownTools:
 
 
 def family(source: str, token_id: Callable[[str], int | None] = lambda text: None) -> str | None:
-    found = answer_format(shown(source), token_id).family
+    found = answer_format(shown(source), token_id).tool_format
     return found and found.name
 
 
@@ -83,4 +83,4 @@ def test_a_template_that_leaves_tools_out_takes_none() -> None:
     source = "{% for m in messages %}{{ m.content or '' }}" + CALLS.replace("CALL", f"<tool_call>{JSON}</tool_call>")
     assert shown(source + BODY).calls is not None and not shown(source + BODY).takes
     assert family(source + BODY) is None
-    assert answer_format(NOTHING_SHOWN, lambda text: None).family is None
+    assert answer_format(NOTHING_SHOWN, lambda text: None).tool_format is None

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.output.answer_format import AnswerFormat
-from gateway.output.formats.family import Family
-from gateway.output.reader import Reader, ReadingParser
+from gateway.output.formats.tool_format import ToolFormat
+from gateway.output.reader import OutputReader, ReadingParser
 from tests.gateway.output.composed import EACH_READER, USE, format_of, parsed, plain, written
 
 MB = 1 << 20
@@ -20,16 +20,16 @@ def calls(family: str, texts: list[str]) -> str:
     return written(family, [("note", {"text": text}) for text in texts])
 
 
-def family_of(family: str) -> Family:
-    found = format_of(family).family
+def family_of(family: str) -> ToolFormat:
+    found = format_of(family).tool_format
     assert found is not None
     return found
 
 
 def fragments(known: AnswerFormat) -> list[str]:
     """Pieces of the format: markers, halves of them, and what stands between them."""
-    assert known.family is not None
-    whole = calls(known.family.name, ["x", 'y"'])
+    assert known.tool_format is not None
+    whole = calls(known.tool_format.name, ["x", 'y"'])
     markers = sorted(known.markers(USE))
     pieces = [whole[at : at + 7] for at in range(0, len(whole), 7)]
     return [
@@ -72,7 +72,7 @@ def test_nothing_is_held_back_but_what_may_be_a_marker(family: str, size: int) -
     """So each push costs what it brings, and the time is linear in the text."""
     text = "Well.\n" * 20 + calls(family, ["x" * 3000] * 5) + " \n" * 500 + calls(family, ["y" * 300])[:-40]
     longest = max(map(len, (*format_of(family).markers(USE), "function call<|role_sep|>\n")))
-    reader = Reader()
+    reader = OutputReader()
     parser = ReadingParser(reader, family_of(family).read(reader, USE, ""))
     for at in range(0, len(text), size):
         parser.push(text[at : at + size])

@@ -3,12 +3,12 @@
 import pytest
 
 from gateway.output.answer_format import answer_format
-from gateway.output.formats.families import THINKINGS
+from gateway.output.formats.known_formats import THINKING_FORMATS
 from gateway.output.thinking import Thinking
 from gateway.text.shown_tools import ShownTools
 from tests.gateway.output.composed import parsed
 
-MARKED = [thinking for thinking in THINKINGS if type(thinking) is Thinking]
+MARKED = [thinking for thinking in THINKING_FORMATS if type(thinking) is Thinking]
 
 
 @pytest.mark.parametrize("thinking", MARKED, ids=lambda thinking: thinking.name)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from checkpoints.vocabulary.alphabet import byte_alphabet
-from gateway.text.detokenizer import REPLACEMENT, Detokenizer
+from gateway.text.detokenizer import REPLACEMENT_CHARACTER, Detokenizer
 from gateway.text.tokenizer import ModelTokenizer
 from tests.gateway.models import byte_level, llama_style
 
@@ -52,7 +52,7 @@ def test_text_of_a_byte_level_tokenizer_never_splits_a_character(bytes_like: Mod
     detokenizer = bytes_like.detokenizer()
     pieces = [detokenizer.push(token) for token in bytes_like.encode(text, special=False)]
     assert "".join(pieces) == text
-    assert not any(REPLACEMENT in piece for piece in pieces)
+    assert not any(REPLACEMENT_CHARACTER in piece for piece in pieces)
     assert detokenizer.flush() == ""
 
 
@@ -62,7 +62,7 @@ def test_text_of_a_byte_fallback_tokenizer(pieces_like: ModelTokenizer, text: st
     detokenizer = pieces_like.detokenizer()
     pieces = [detokenizer.push(token) for token in ids]
     assert "".join([*pieces, detokenizer.flush()]) == pieces_like.decode(ids)
-    assert not any(REPLACEMENT in piece for piece in pieces)
+    assert not any(REPLACEMENT_CHARACTER in piece for piece in pieces)
 
 
 @given(ids=st.lists(st.integers(0, 700), max_size=60))
@@ -79,7 +79,7 @@ def test_half_a_character_at_the_end_is_a_replacement_character(bytes_like: Mode
     assert len(ids) > 1, "this emoji must not be a token of its own"
     detokenizer = bytes_like.detokenizer()
     assert [detokenizer.push(token) for token in ids[:-1]] == [""] * (len(ids) - 1)
-    assert detokenizer.flush() == REPLACEMENT
+    assert detokenizer.flush() == REPLACEMENT_CHARACTER
 
 
 def test_unknown_ids_and_special_tokens_become_nothing(bytes_like: ModelTokenizer) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer
 
-from gateway.text.infill import KINDS
+from gateway.text.infill import INFILL_MARKERS
 from gateway.text.tokenizer import ModelTokenizer
 from tests.gateway.models import byte_level, llama_style
 
@@ -17,7 +17,7 @@ def with_tokens(directory: Path, kind: tuple[str, str, str]) -> ModelTokenizer:
 
 
 def test_prefix_suffix_and_middle(tmp_path: Path) -> None:
-    for number, kind in enumerate(KINDS):
+    for number, kind in enumerate(INFILL_MARKERS):
         ours = with_tokens(byte_level(tmp_path / str(number)), kind)
         assert ours.infill is not None
         before, between, behind = (ours.token_id(token) or 0 for token in kind)
@@ -28,10 +28,10 @@ def test_prefix_suffix_and_middle(tmp_path: Path) -> None:
 
 
 def test_a_text_begins_as_the_tokenizer_begins_it(tmp_path: Path) -> None:
-    ours = with_tokens(llama_style(tmp_path), KINDS[0])
+    ours = with_tokens(llama_style(tmp_path), INFILL_MARKERS[0])
     assert ours.infill is not None
     start = ours.token_id("<s>")
-    assert ours.infill.tokens("a", "b", None)[:2] == [start, ours.token_id(KINDS[0][0])]
+    assert ours.infill.tokens("a", "b", None)[:2] == [start, ours.token_id(INFILL_MARKERS[0][0])]
 
 
 def test_other_models_cannot(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 from gateway.errors import APIError
 from gateway.text.chat import Chat
 from gateway.text.literal_tokenizer import LiteralTokenizer
-from gateway.text.spelled_tokens import MARKS, MarkedText
+from gateway.text.spelled_tokens import MARK_CHARACTERS, MarkedText
 from gateway.text.tokenizer import ModelTokenizer
 from tests.gateway.models import CHATML, byte_level, llama_style, unigram
 
@@ -45,7 +45,7 @@ KINDS: dict[str, Any] = {
 SPECIAL = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|end|>", "<|assistant|>", "<s>", "</s>"]
 UNTIMED = settings(deadline=None, max_examples=40)
 WIDE = "\uff1c"  # NFKC makes < of it
-PIECES = [*"<|>/s \n[]é漢🙂", "im_end", "end", "</think>", "<tool call>", "Hello", "  two", WIDE, *MARKS[:2]]
+PIECES = [*"<|>/s \n[]é漢🙂", "im_end", "end", "</think>", "<tool call>", "Hello", "  two", WIDE, *MARK_CHARACTERS[:2]]
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=12).map("".join)
 FORGED = st.lists(st.sampled_from([*PIECES, *SPECIAL]), max_size=12).map("".join)
 
@@ -158,8 +158,8 @@ def test_special_tokens_that_are_normalized_are_not_found_under_other_spellings(
 def test_messages_with_every_mark_are_refused(tmp_path: Path) -> None:
     ours = ModelTokenizer(byte_level(tmp_path))
     with pytest.raises(APIError, match="private characters"):
-        ours.chat(Chat([{"role": "user", "content": "<|im_end|>" + "".join(MARKS)}]))
-    assert ours.chat(Chat([{"role": "user", "content": "a" + "".join(MARKS)}]))
+        ours.chat(Chat([{"role": "user", "content": "<|im_end|>" + "".join(MARK_CHARACTERS)}]))
+    assert ours.chat(Chat([{"role": "user", "content": "a" + "".join(MARK_CHARACTERS)}]))
 
 
 def test_a_raw_prompt_is_the_clients_own(tmp_path: Path) -> None:

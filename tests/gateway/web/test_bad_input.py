@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from gateway.openai.bodies.messages import MESSAGES as MOST_MESSAGES
+from gateway.openai.bodies.messages import MAX_MESSAGES as MOST_MESSAGES
 from tests.gateway.models import CONTEXT
 from tests.gateway.running import Running, serving
 

@@ -11,7 +11,7 @@ import pytest
 
 from contracts.slo import Objective
 from gateway.openai.admission import FEW_VALUES
-from gateway.openai.bodies.schemas import PROMPTS
+from gateway.openai.bodies.schemas import MAX_PROMPTS
 from infra.network.sealing import Signer
 from infra.redis.clients import connect
 from infra.redis.records import (
@@ -390,14 +390,14 @@ async def test_stats_while_redis_is_away(running: Running, monkeypatch: pytest.M
 
 
 async def test_values_are_counted_before_they_are_decoded(running: Running) -> None:
-    ids = b'{"prompt": [' + b"1," * (PROMPTS * CONTEXT + FEW_VALUES) + b"1]}"
+    ids = b'{"prompt": [' + b"1," * (MAX_PROMPTS * CONTEXT + FEW_VALUES) + b"1]}"
     messages = b'{"messages": [' + b",".join([b'{"role": "user", "content": ""}'] * 100_000) + b"]}"
     no_prompt = b'{"stop_token_ids": [' + b"1," * FEW_VALUES + b"1]}"  # which only prompts may have so many of
     chat = "/v1/chat/completions"
     for path, body in (("/v1/completions", ids), (chat, messages), (chat, no_prompt)):
         answer = await running.client.post(path, content=body, headers={"content-type": "application/json"})
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "too_many_values")
-    full = [[5] * (CONTEXT - 1)] * PROMPTS
+    full = [[5] * (CONTEXT - 1)] * MAX_PROMPTS
     assert (await running.post("/v1/completions", prompt=full)).status_code == 200
 
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from gateway.openai.answers.json_pieces import PIECE, json_pieces
+from gateway.openai.answers.json_pieces import PIECE_BYTES, json_pieces
 
 
 @pytest.mark.parametrize(
@@ -30,4 +30,4 @@ def test_no_piece_is_large_however_long_the_lists_are() -> None:
     body = {"choices": [{"text": "a", "prompt_logprobs": [None, *[entry] * 3000]}]}
     pieces = list(json_pieces(body))
     assert b"".join(pieces) == msgspec.json.encode(body)
-    assert len(pieces) > 10 and max(map(len, pieces)) < 3 * PIECE
+    assert len(pieces) > 10 and max(map(len, pieces)) < 3 * PIECE_BYTES

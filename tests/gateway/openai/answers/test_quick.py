@@ -16,8 +16,8 @@ from contracts.messages.job import Prompt
 from contracts.messages.sampling import Limits, Sampling
 from gateway.anthropic.bodies import parse_messages
 from gateway.anthropic.shaper import MessageShaper
-from gateway.openai.answers.chat_shape import ChatShape
-from gateway.openai.answers.completion_shape import CompletionShape
+from gateway.openai.answers.chat_shaper import ChatShaper
+from gateway.openai.answers.completion_shaper import CompletionShaper
 from gateway.openai.answers.replies import Shaper
 from gateway.openai.bodies.parsing import parse_chat, parse_completion
 from gateway.output.parts import CallArguments, CallBegins, Content, Part, Reasoning
@@ -45,12 +45,12 @@ def request(samples: int = 1) -> Request:
 
 def chat(**more: object) -> Shaper:
     body = parse_chat(json.dumps({**CHAT, **more}).encode())
-    return ChatShape("m", body, [request(body.n or 1)], BYTES, 7)
+    return ChatShaper("m", body, [request(body.n or 1)], BYTES, 7)
 
 
 def completion(tokenizer: ModelTokenizer, **more: object) -> Shaper:
     body = parse_completion(json.dumps({"stream": True, "prompt": "Hi!", **more}).encode())
-    return CompletionShape("m", body, [request()], tokenizer)
+    return CompletionShaper("m", body, [request()], tokenizer)
 
 
 def response() -> Shaper:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gateway.errors import APIError
-from gateway.openai.bodies.nesting import NESTING, is_too_deep
+from gateway.openai.bodies.nesting import MAX_NESTING_LEVELS, is_too_deep
 from gateway.openai.bodies.parsing import chat_request, parse_chat
 from gateway.openai.bodies.schemas import ChatRequest, CompletionRequest
 
@@ -57,7 +57,7 @@ def test_parts_that_are_no_text_are_refused_by_name(kind: str) -> None:
 
 def test_depth_is_bounded_everywhere() -> None:
     value: Any = {}
-    for _ in range(NESTING - 1):
+    for _ in range(MAX_NESTING_LEVELS - 1):
         value = {"a": 1, "b": value}
     assert not is_too_deep(value) and is_too_deep([value]) and is_too_deep({"a": value})
     deep = '{"a": ' * 100 + "1" + "}" * 100

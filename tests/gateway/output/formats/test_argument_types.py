@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gateway.output.formats.argument_types import TYPES, argument_types
+from gateway.output.formats.argument_types import ALL_TYPES, argument_types
 from gateway.output.tools import Tool
 from tests.effort import lines_run
 
@@ -22,7 +22,7 @@ def types(schema: dict[str, Any], **more: Any) -> frozenset[str]:
         ({"const": True}, {"boolean"}),
         ({"anyOf": [{"type": "string"}, {"$ref": "#/$defs/n"}]}, {"string", "number"}),
         ({"allOf": [{"type": ["string", "null"]}, {"oneOf": [{"type": "null"}]}]}, {"null"}),
-        ({"$ref": "#/properties/a"}, TYPES),
+        ({"$ref": "#/properties/a"}, ALL_TYPES),
         ({"type": [["string"], {}, "null"]}, {"null"}),
         ({"enum": 5, "anyOf": 5, "allOf": 5, "const": "x"}, {"string"}),
     ],
@@ -32,8 +32,8 @@ def test_types_are_those_of_the_schema(schema: dict[str, Any], allowed: set[str]
 
 
 def test_who_is_not_described_may_be_anything() -> None:
-    assert argument_types((Tool("f", {"properties": {"a": {"type": "null"}}}),), "f", "b") == TYPES
-    assert argument_types((Tool("f"),), "f", "a") == argument_types((), "f", "a") == TYPES
+    assert argument_types((Tool("f", {"properties": {"a": {"type": "null"}}}),), "f", "b") == ALL_TYPES
+    assert argument_types((Tool("f"),), "f", "a") == argument_types((), "f", "a") == ALL_TYPES
 
 
 def test_references_that_multiply_take_no_longer() -> None:
@@ -41,4 +41,4 @@ def test_references_that_multiply_take_no_longer() -> None:
     steps = {one: {"anyOf": [{"$ref": f"#/$defs/{after}"}] * 40} for one, after in ("ab", "bc", "cd")}
     found: list[frozenset[str]] = []
     made = lines_run(lambda: found.append(types({"$ref": "#/$defs/a"}, **{"$defs": {**steps, "d": {"type": "null"}}})))
-    assert made < 20_000 and found == [TYPES]
+    assert made < 20_000 and found == [ALL_TYPES]

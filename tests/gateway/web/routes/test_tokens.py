@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from lm_eval.utils import RemoteTokenizer, check_remote_tokenizer_support
 
-from gateway.openai.tokens import MOST
+from gateway.openai.tokens import MAX_TOKENS_PER_REQUEST
 from tests.gateway.models import CONTEXT, llama_style
 from tests.gateway.running import Running
 
@@ -87,11 +87,11 @@ BAD: dict[str, tuple[str, dict[str, Any], int, str, str | None]] = {
         "missing_required_parameter",
         "messages[0].content",
     ),
-    "too long": ("/tokenize", {"prompt": "z" * (MOST + 1)}, 400, "context_length_exceeded", "prompt"),
+    "too long": ("/tokenize", {"prompt": "z" * (MAX_TOKENS_PER_REQUEST + 1)}, 400, "context_length_exceeded", "prompt"),
     "an unknown id": ("/detokenize", {"tokens": [5, 443]}, 400, "invalid_token_id", "tokens"),
     "a negative id": ("/detokenize", {"tokens": [-1]}, 400, "invalid_value", "tokens[0]"),
     "a text": ("/detokenize", {"tokens": "abc"}, 400, "invalid_type", "tokens"),
-    "too many ids": ("/detokenize", {"tokens": [1] * (MOST + 1)}, 400, "too_many_values", None),
+    "too many ids": ("/detokenize", {"tokens": [1] * (MAX_TOKENS_PER_REQUEST + 1)}, 400, "too_many_values", None),
 }
 
 

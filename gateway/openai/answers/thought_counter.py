@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from gateway.output.parts import Part, Reasoning
 
 
-class Thoughts:
+class ThoughtCounter:
     """Counts the thoughts of a request's choices. `end` is the token behind them; None: they cannot be told apart."""
 
     def __init__(self, end: int | None, choices: int) -> None:

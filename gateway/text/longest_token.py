@@ -8,17 +8,17 @@ from typing import Any
 
 from checkpoints.vocabulary.alphabet import byte_alphabet
 
-UNKNOWN = 0
-COMPOSED = 4  # code points that NFC and NFKC make one of, at most: no composed character decomposes into more
-BYTES = 256
+UNKNOWN_LENGTH = 0
+MAX_COMPOSED_CHARS = 4  # code points that NFC and NFKC make one of, at most: no composed character decomposes into more
+BYTE_VALUES = 256
 
 # Steps that keep every character, or make more of it.
 _KEEPING_NORMALIZERS = {"NFD", "NFKD", "Lowercase", "Prepend", "ByteLevel"}
 _KEEPING_PRE_TOKENIZERS = {"ByteLevel", "Metaspace", "Digits", "UnicodeScripts"}
 
 
-def reach(tokenizer: Mapping[str, Any], vocabulary: Iterable[str]) -> int:
-    """Returns the most characters of a text that one token stands for, or `UNKNOWN`.
+def max_chars_per_token(tokenizer: Mapping[str, Any], vocabulary: Iterable[str]) -> int:
+    """Returns the most characters of a text that one token stands for, or `UNKNOWN_LENGTH`.
 
     `tokenizer` is `tokenizer.json` as it is in use, `vocabulary` all tokens as they are spelled, added ones among them.
     A text of n characters has then at least n / reach tokens. A token in the byte-level alphabet stands for as many
@@ -29,11 +29,11 @@ def reach(tokenizer: Mapping[str, Any], vocabulary: Iterable[str]) -> int:
     whole = _keeps(tokenizer.get("pre_tokenizer")) and _knows_everything(tokenizer, tokens)
     # A token that takes the white space beside it stands for any amount of that.
     greedy = any(token.get("lstrip") or token.get("rstrip") for token in tokenizer.get("added_tokens") or ())
-    return shrinking * max(map(len, tokens), default=UNKNOWN) if whole and not greedy else UNKNOWN
+    return shrinking * max(map(len, tokens), default=UNKNOWN_LENGTH) if whole and not greedy else UNKNOWN_LENGTH
 
 
 def _normalizer(step: Mapping[str, Any] | None) -> int:
-    """Returns into how few characters a normalizer turns many: the greatest such ratio, or `UNKNOWN`."""
+    """Returns into how few characters a normalizer turns many: the greatest such ratio, or `UNKNOWN_LENGTH`."""
     if step is None:
         return 1
     match step["type"]:
@@ -43,12 +43,12 @@ def _normalizer(step: Mapping[str, Any] | None) -> int:
                 ratio *= _normalizer(one)
             return ratio
         case "NFC" | "NFKC":
-            return COMPOSED
+            return MAX_COMPOSED_CHARS
         case "Replace":
             replaced, by = step["pattern"].get("String"), step["content"]
-            return -(-len(replaced) // len(by)) if replaced and by else UNKNOWN
+            return -(-len(replaced) // len(by)) if replaced and by else UNKNOWN_LENGTH
         case kind:
-            return 1 if kind in _KEEPING_NORMALIZERS else UNKNOWN
+            return 1 if kind in _KEEPING_NORMALIZERS else UNKNOWN_LENGTH
 
 
 def _keeps(step: Mapping[str, Any] | None) -> bool:
@@ -70,7 +70,7 @@ def _knows_everything(tokenizer: Mapping[str, Any], tokens: set[str]) -> bool:
     if model["type"] not in ("BPE", "Unigram"):
         return False  # WordPiece and WordLevel make one unknown token of a word, however long
     if model.get("byte_fallback"):
-        return all(f"<0x{byte:02X}>" in tokens for byte in range(BYTES))
+        return all(f"<0x{byte:02X}>" in tokens for byte in range(BYTE_VALUES))
     if _works_on_bytes(tokenizer.get("pre_tokenizer")) or _works_on_bytes(tokenizer.get("normalizer")):
         return tokens.issuperset(byte_alphabet())
     return model["type"] == "BPE" and model.get("unk_token") is not None and not model.get("fuse_unk")

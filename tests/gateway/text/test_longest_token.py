@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, normalizers
 
-from gateway.text.reach import COMPOSED, UNKNOWN, reach
+from gateway.text.longest_token import MAX_COMPOSED_CHARS, UNKNOWN_LENGTH, max_chars_per_token
 from launcher.options import DEMO_MODEL
 from tests.gateway.models import byte_level, llama_style
 
@@ -22,7 +22,7 @@ KINDS: dict[str, Callable[[Path], Path]] = {
 
 
 def reach_of(tokenizer: Tokenizer) -> int:
-    return reach(json.loads(tokenizer.to_str()), tokenizer.get_vocab(with_added_tokens=True))
+    return max_chars_per_token(json.loads(tokenizer.to_str()), tokenizer.get_vocab(with_added_tokens=True))
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -33,7 +33,7 @@ def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 def check(tokenizer: Tokenizer, text: str) -> None:
     most = reach_of(tokenizer)
-    assert most != UNKNOWN
+    assert most != UNKNOWN_LENGTH
     ids = tokenizer.encode(text, add_special_tokens=False).ids
     assert len(text) <= most * len(ids)
 
@@ -52,7 +52,7 @@ def test_normal_forms_compose_no_more_than_they_are_allowed(tmp_path: Path, form
     tokenizer = Tokenizer.from_file(str(byte_level(tmp_path) / "tokenizer.json"))
     plain = reach_of(tokenizer)
     tokenizer.normalizer = getattr(normalizers, form)()
-    assert reach_of(tokenizer) == plain * (COMPOSED if form.endswith("C") else 1)
+    assert reach_of(tokenizer) == plain * (MAX_COMPOSED_CHARS if form.endswith("C") else 1)
     check(tokenizer, letter * 50)
 
 
@@ -70,25 +70,28 @@ ROWS: dict[str, tuple[dict[str, Any], int]] = {
     "the longest token": ({}, 5),
     "a space's sign": (replaced("▁", String=" "), 5),
     "three for two": (replaced("yy", String="xxx"), 10),
-    "replaced by nothing": (replaced("", String="x"), UNKNOWN),
-    "a pattern": (replaced("x", Regex="x+"), UNKNOWN),
+    "replaced by nothing": (replaced("", String="x"), UNKNOWN_LENGTH),
+    "a pattern": (replaced("x", Regex="x+"), UNKNOWN_LENGTH),
     "both": ({"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Lowercase"}]}}, 20),
-    "stripped": ({"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Strip"}]}}, UNKNOWN),
-    "a SentencePiece map": ({"normalizer": {"type": "Precompiled"}}, UNKNOWN),
+    "stripped": (
+        {"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Strip"}]}},
+        UNKNOWN_LENGTH,
+    ),
+    "a SentencePiece map": ({"normalizer": {"type": "Precompiled"}}, UNKNOWN_LENGTH),
     "divided": ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [ISOLATED, {"type": "Digits"}]}}, 5),
-    "what is between is dropped": ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [REMOVED]}}, UNKNOWN),
-    "white space is dropped": ({"pre_tokenizer": {"type": "Whitespace"}}, UNKNOWN),
-    "a token takes the space beside it": ({"added_tokens": [{"content": "a", "rstrip": True}]}, UNKNOWN),
-    "unknown characters are dropped": ({"model": BPE | {"unk_token": None}}, UNKNOWN),
-    "unknown characters are joined": ({"model": BPE | {"fuse_unk": True}}, UNKNOWN),
-    "a byte is missing": ({"model": BPE | {"byte_fallback": True}}, UNKNOWN),
-    "a byte's letter is missing": ({"pre_tokenizer": {"type": "ByteLevel"}}, UNKNOWN),
-    "unigrams": ({"model": {"type": "Unigram", "byte_fallback": False}}, UNKNOWN),
-    "whole words": ({"model": {"type": "WordPiece", "unk_token": "<unk>"}}, UNKNOWN),
+    "what is between is dropped": ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [REMOVED]}}, UNKNOWN_LENGTH),
+    "white space is dropped": ({"pre_tokenizer": {"type": "Whitespace"}}, UNKNOWN_LENGTH),
+    "a token takes the space beside it": ({"added_tokens": [{"content": "a", "rstrip": True}]}, UNKNOWN_LENGTH),
+    "unknown characters are dropped": ({"model": BPE | {"unk_token": None}}, UNKNOWN_LENGTH),
+    "unknown characters are joined": ({"model": BPE | {"fuse_unk": True}}, UNKNOWN_LENGTH),
+    "a byte is missing": ({"model": BPE | {"byte_fallback": True}}, UNKNOWN_LENGTH),
+    "a byte's letter is missing": ({"pre_tokenizer": {"type": "ByteLevel"}}, UNKNOWN_LENGTH),
+    "unigrams": ({"model": {"type": "Unigram", "byte_fallback": False}}, UNKNOWN_LENGTH),
+    "whole words": ({"model": {"type": "WordPiece", "unk_token": "<unk>"}}, UNKNOWN_LENGTH),
 }
 
 
 @pytest.mark.parametrize("row", ROWS)
 def test_what_could_let_text_vanish_has_no_reach(row: str) -> None:
     changed, expected = ROWS[row]
-    assert reach({"model": BPE} | changed, VOCABULARY) == expected
+    assert max_chars_per_token({"model": BPE} | changed, VOCABULARY) == expected

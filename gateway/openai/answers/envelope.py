@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from gateway.openai.answers.json_pieces import json_pieces
-from gateway.openai.answers.logprobs import Scored, TokenNames, of_prompt
+from gateway.openai.answers.logprobs import ScoredTokens, TokenNames, prompt_logprobs
 from gateway.openai.answers.replies import DONE, Answer, event
 from gateway.openai.bodies.schemas import SamplingFields, StreamOptions
 from gateway.requests.request import Request
@@ -15,12 +15,12 @@ from gateway.requests.stream import Delta, Stream
 from gateway.text.token_bytes import TokenBytes
 
 NO_OPTIONS = StreamOptions()
-END = b"\n\n"  # of an event
+EVENT_END = b"\n\n"  # of an event
 
 encode = msgspec.json.Encoder().encode
 
 
-class Answers:
+class AnswerEnvelope:
     """Describes one answer. Its choices are the samples of `requests`, of which there is one for each prompt, in order.
 
     `kind` is the answer's `object`. `made` is False where no tokens were asked for, and one was made all the same.
@@ -56,7 +56,7 @@ class Answers:
         self._continuous = bool(options.continuous_usage_stats)
         # What all chunks have in front of their choice and behind it, as JSON already.
         self._front = b"data: " + encode(self._head)[:-1] + b',"choices":['
-        self._rest = (b'],"usage":null}' if self._include_usage else b"]}") + END
+        self._rest = (b'],"usage":null}' if self._include_usage else b"]}") + EVENT_END
         self.names = TokenNames(tokens, bool(body.return_tokens_as_token_ids))
         self.wants_ids = bool(body.return_token_ids)
         self.wants_all = self.wants_ids or self._continuous  # a token without text gives a chunk too
@@ -83,7 +83,7 @@ class Answers:
             more = {"usage": self._usage_so_far(choice["index"]), **(more or {})}
         elif more is not None and self._include_usage:
             more = {"usage": None, **more}
-        return self._rest if more is None else b"]," + encode(more)[1:] + END
+        return self._rest if more is None else b"]," + encode(more)[1:] + EVENT_END
 
     def finish(self, choice: dict[str, Any], delta: Delta, reason: str, last: bool) -> bytes:
         """Returns the last chunk of a choice. That of a stream carries figures for `vllm bench serve`."""
@@ -109,15 +109,15 @@ class Answers:
         """Returns the token ids of a choice's prompt."""
         return self._request_of[choice].samples[0].prompt.token_ids
 
-    def prompt_scored(self, choice: int) -> Scored:
+    def prompt_scored(self, choice: int) -> ScoredTokens:
         """Returns the tokens of a choice's prompt with their scores: all but the first."""
-        return Scored(self.prompt_ids(choice)[1:], self._request_of[choice].prompt_scores)
+        return ScoredTokens(self.prompt_ids(choice)[1:], self._request_of[choice].prompt_scores)
 
     async def prompt_logprobs(self, choice: int) -> dict[str, Any]:
         """Returns the field `prompt_logprobs` if the client wants it."""
         if self._prompt_top is None:
             return {}
-        return {"prompt_logprobs": await of_prompt(self.prompt_scored(choice), self._prompt_top, self.names)}
+        return {"prompt_logprobs": await prompt_logprobs(self.prompt_scored(choice), self._prompt_top, self.names)}
 
     def _usage(self, thoughts: int | None) -> dict[str, Any]:
         """Counts tokens: those of each prompt once, however many samples it has, and those of all choices."""

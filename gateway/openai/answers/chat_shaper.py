@@ -9,11 +9,11 @@ from contracts.messages.sampling import Finish
 from contracts.scores import Scores
 from gateway.errors import APIError
 from gateway.openai.answers.best import best
-from gateway.openai.answers.logprobs import Scored, of_chat
-from gateway.openai.answers.parts import Answers, ended
+from gateway.openai.answers.envelope import AnswerEnvelope, ended
+from gateway.openai.answers.logprobs import ScoredTokens, chat_logprobs
 from gateway.openai.answers.replies import COMMENT, Answer, failure_events
 from gateway.openai.answers.text_template import TextTemplate
-from gateway.openai.answers.thoughts import Thoughts
+from gateway.openai.answers.thought_counter import ThoughtCounter
 from gateway.openai.bodies.schemas import ChatRequest
 from gateway.output.parts import CallArguments, CallBegins, Content, Part, Reasoning
 from gateway.requests.request import Request
@@ -21,21 +21,21 @@ from gateway.requests.stream import Delta
 from gateway.text.token_bytes import TokenBytes
 
 
-class ChatShape:
+class ChatShaper:
     """Shapes the answer to one chat. `thought_end` is the token behind a model's thoughts, if there is one."""
 
     def __init__(
         self, model: str, body: ChatRequest, requests: Sequence[Request], tokens: TokenBytes, thought_end: int | None
     ) -> None:
         kind = "chat.completion.chunk" if body.stream else "chat.completion"
-        self._answers = Answers("chatcmpl", kind, model, body, requests, tokens)
+        self._answers = AnswerEnvelope("chatcmpl", kind, model, body, requests, tokens)
         self._wanted = body.n or 1
         self._made = len(requests[0].streams)
         self._top = (body.top_logprobs or 0) if body.logprobs else None
         self._legacy = body.functions is not None
         self._all = self._answers.wants_all or self._top is not None
         self._thinks = thought_end is not None
-        self._thoughts = Thoughts(thought_end, self._answers.choices)
+        self._thoughts = ThoughtCounter(thought_end, self._answers.choices)
         self._texts = [TextTemplate(partial(self._content, choice)) for choice in range(self._answers.choices)]
         self._begun: set[int] = set()
         self._called: set[int] = set()
@@ -151,13 +151,15 @@ class ChatShape:
 
     async def _without_tokens(self, choice: int, delta: dict[str, Any]) -> dict[str, Any]:
         """Returns a choice with empty lists, where the client reads scores or ids in each chunk."""
-        scores = None if self._top is None else await of_chat(Scored((), None), self._top, self._answers.names)
+        scores = (
+            None if self._top is None else await chat_logprobs(ScoredTokens((), None), self._top, self._answers.names)
+        )
         return _choice(choice, delta) | {"logprobs": scores} | self._answers.ids(())
 
     async def _logprobs(self, token_ids: Sequence[int], scores: Scores | None) -> dict[str, Any] | None:
         if self._top is None or scores is None:
             return None
-        return await of_chat(Scored(token_ids, scores), self._top, self._answers.names)
+        return await chat_logprobs(ScoredTokens(token_ids, scores), self._top, self._answers.names)
 
 
 def _choice(index: int, delta: dict[str, Any]) -> dict[str, Any]:

@@ -7,11 +7,10 @@ import pytest
 
 from contracts.kinds import ReasoningParser, ToolParser
 from gateway.output.answer_format import answer_format
-from gateway.output.formats.families import FAMILIES as KNOWN
-from gateway.output.formats.families import THINKINGS
-from gateway.output.formats.family import Family
-from gateway.output.formats.json_calls import HERMES
-from gateway.output.thinking import THINK, Thinking
+from gateway.output.formats.known_formats import THINKING_FORMATS
+from gateway.output.formats.known_formats import TOOL_FORMATS as KNOWN
+from gateway.output.formats.tool_format import ToolFormat
+from gateway.output.thinking import THINK_TAGS, Thinking
 from gateway.text.shown_tools import NOTHING_SHOWN
 from tests.gateway.output.composed import FAMILIES, USE, cuts, format_of, outputs, parsed, shown
 
@@ -27,13 +26,13 @@ def test_a_composed_output_has_its_parts_however_it_is_cut(family: str) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_is_recognised_by_its_template(family: str) -> None:
-    found = format_of(family).family
+    found = format_of(family).tool_format
     assert found is not None
     assert found.name == family
 
 
-@pytest.mark.parametrize(("option", "known"), [(ToolParser, KNOWN), (ReasoningParser, THINKINGS)])
-def test_an_option_names_the_formats(option: Any, known: Sequence[Family | Thinking]) -> None:
+@pytest.mark.parametrize(("option", "known"), [(ToolParser, KNOWN), (ReasoningParser, THINKING_FORMATS)])
+def test_an_option_names_the_formats(option: Any, known: Sequence[ToolFormat | Thinking]) -> None:
     names = get_args(get_args(option)[0])
     assert sorted(names) == sorted(["auto", "none", *(found.name for found in known)])
     assert all(name in get_args(option)[1].description for name in names)
@@ -44,6 +43,7 @@ def test_every_family_has_outputs() -> None:
 
 
 def test_options_come_before_the_template() -> None:
-    assert answer_format(shown("hermes"), lambda text: None, tools="none").family is None
+    assert answer_format(shown("hermes"), lambda text: None, tools="none").tool_format is None
     found = answer_format(NOTHING_SHOWN, lambda text: None, tools="hermes", reasoning="think")
-    assert (found.family, found.thinking) == (HERMES, THINK)
+    assert found.tool_format is not None
+    assert (found.tool_format.name, found.thinking) == ("hermes", THINK_TAGS)

@@ -7,8 +7,8 @@ from typing import Any
 from contracts.scores import Scores
 from gateway.errors import APIError
 from gateway.openai.answers.best import best
-from gateway.openai.answers.logprobs import CompletionLogprobs, Scored
-from gateway.openai.answers.parts import Answers, ended
+from gateway.openai.answers.envelope import AnswerEnvelope, ended
+from gateway.openai.answers.logprobs import CompletionLogprobsEncoder, ScoredTokens
 from gateway.openai.answers.replies import COMMENT, Answer, failure_events
 from gateway.openai.answers.text_template import TextTemplate
 from gateway.openai.bodies.schemas import CompletionRequest
@@ -18,7 +18,7 @@ from gateway.requests.stream import Delta
 from gateway.text.tokenizer import ModelTokenizer
 
 
-class CompletionShape:
+class CompletionShaper:
     """Shapes the answers to the prompts of one body."""
 
     def __init__(
@@ -26,7 +26,7 @@ class CompletionShape:
     ) -> None:
         self._only_echo = body.only_echo()
         made = not self._only_echo
-        self._answers = Answers("cmpl", "text_completion", model, body, requests, tokenizer.bytes_of, made)
+        self._answers = AnswerEnvelope("cmpl", "text_completion", model, body, requests, tokenizer.bytes_of, made)
         self._tokenizer = tokenizer
         self._skips_special = body.skip_special_tokens is not False
         self._prompts = body.prompts() if body.echo else None
@@ -35,7 +35,7 @@ class CompletionShape:
         self._top = body.logprobs
         self._all = self._answers.wants_all or self._top is not None
         self._texts = [TextTemplate(partial(self._event, choice)) for choice in range(self._answers.choices)]
-        self._logprobs: dict[int, CompletionLogprobs] = {}  # of choices that have begun
+        self._logprobs: dict[int, CompletionLogprobsEncoder] = {}  # of choices that have begun
 
     def chunks(self, choice: int, parts: Sequence[Part], delta: Delta, last: bool) -> bytes | AsyncIterator[bytes]:
         """Returns the prompt if wanted, then what has come, and in the end the reason of the end."""
@@ -96,7 +96,9 @@ class CompletionShape:
 
     async def _begin(self, choice: int) -> tuple[str, dict[str, Any] | None]:
         """Begins a choice. Returns its prompt's text and scores, which are empty where the client wants no echo."""
-        logprobs = self._logprobs[choice] = CompletionLogprobs(self._top or 0, self._answers.names, self._is_shown)
+        logprobs = self._logprobs[choice] = CompletionLogprobsEncoder(
+            self._top or 0, self._answers.names, self._is_shown
+        )
         if self._prompts is None:
             return "", None
         prompt = self._prompts[choice // self._made]
@@ -108,11 +110,11 @@ class CompletionShape:
     async def _scored(self, choice: int, token_ids: Sequence[int], scores: Scores | None) -> dict[str, Any] | None:
         if self._top is None or scores is None:
             return None
-        return await self._logprobs[choice].of(Scored(token_ids, scores))
+        return await self._logprobs[choice].of(ScoredTokens(token_ids, scores))
 
     async def _no_scores(self, choice: int) -> dict[str, Any] | None:
         """Returns the scores of a chunk without tokens: empty lists, where the client reads scores in each chunk."""
-        return None if self._top is None else await self._logprobs[choice].of(Scored((), None))
+        return None if self._top is None else await self._logprobs[choice].of(ScoredTokens((), None))
 
     def _is_shown(self, token: int) -> bool:
         return not self._skips_special or self._tokenizer.piece(token) is not None
