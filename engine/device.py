@@ -1,4 +1,4 @@
-"""Chooses where the model runs and in which number format, and names what goes wrong there."""
+"""Chooses device and dtype of the model, and turns device errors into sentences."""
 
 import logging
 import os
@@ -22,7 +22,7 @@ LOG = logging.getLogger(__name__)
 
 DTYPES_BY_NAME = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 AMPERE_CAPABILITY = (8, 0)
-"""The compute capability from which on GPUs multiply bf16. PyTorch says that older ones support it: it emulates it."""
+"""First compute capability with bf16 products. PyTorch reports support on older GPUs, but emulates it."""
 MEMORY_HINT = "a lower --gpu-memory-utilization or --max-batch-tokens leaves more to steps"
 TENSOR_FORMATS = {
     np.dtype(np.int32): torch.int32,
@@ -30,12 +30,12 @@ TENSOR_FORMATS = {
     np.dtype(np.float32): torch.float32,
 }
 ALIGNED_BYTES = 16
-"""Bytes. Triton compiles a kernel for each alignment of its arguments, maybe while a request waits."""
+"""Triton compiles a kernel for each alignment of its arguments, perhaps during a request."""
 BF16_MULTIPLIED = "the processor multiplies bf16"
 BF16_WIDENED = "the processor has no products of bf16, but native operators widen it as fast as they read it"
 BF16_EMULATED = "the processor has no products of bf16, and would emulate them"
 DEVICE_ERROR_PREFIXES = ("CUDA", "Triton Error", "cuBLAS", "CUBLAS")
-"""What errors of libraries below PyTorch begin with."""
+"""Prefixes of error messages of the libraries below PyTorch."""
 
 
 def choose_device(wanted: str) -> torch.device:
@@ -54,7 +54,7 @@ def choose_device(wanted: str) -> torch.device:
 
 
 def use_device(device: torch.device) -> None:
-    """Makes a GPU the calling thread's own; every thread that touches CUDA begins with it.
+    """Makes a GPU the calling thread's current device; every thread that uses CUDA calls it first.
 
     A thread's pinned memory, events and streams are its current device's. Without this that is GPU 0, where a worker of
     another GPU would open a context of hundreds of MiB. PyTorch's fused attention is never cuDNN's from here on: that
@@ -66,7 +66,7 @@ def use_device(device: torch.device) -> None:
 
 
 def device_label(device: torch.device, environment: Mapping[str, str] = os.environ) -> str:
-    """Returns what people call a device: with its name in CUDA_VISIBLE_DEVICES where that renumbers the GPUs."""
+    """Returns a device's label, with its entry in CUDA_VISIBLE_DEVICES if that renumbers the GPUs."""
     visible = environment.get("CUDA_VISIBLE_DEVICES", "")
     if device.type != "cuda" or not visible:
         return str(device)
@@ -74,7 +74,8 @@ def device_label(device: torch.device, environment: Mapping[str, str] = os.envir
 
 
 def older_than_ampere(device: torch.device) -> str:
-    """Names a GPU that multiplies no bf16, and whose registers our kernels do not fit into; empty: it is none."""
+    """Returns the name of a GPU older than Ampere (no bf16 products, too few registers for the kernels); '' for
+    others."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) >= AMPERE_CAPABILITY:
         return ""
     major, minor = torch.cuda.get_device_capability(device)
@@ -104,12 +105,12 @@ def choose_dtype(wanted: str, device: torch.device, widened: bool = False) -> to
 
 
 def cpu_has_avx2() -> bool:
-    """Tells whether this CPU has the instructions by which the native operators widen bf16 as fast as they read it."""
+    """Returns whether this CPU has AVX2, with which native operators widen bf16 as fast as they read it."""
     return bool(getattr(torch.cpu, "_is_avx2_supported", lambda: False)())
 
 
 def cpu_multiplies_bf16() -> bool:
-    """Tells whether this CPU has AVX-512 bf16 or AMX; PyTorch's operators emulate bf16 on others."""
+    """Returns whether this CPU has AVX-512 bf16 or AMX; PyTorch's operators emulate bf16 on others."""
     return any(
         bool(getattr(torch.cpu, probe, lambda: False)())
         for probe in ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
@@ -117,7 +118,7 @@ def cpu_multiplies_bf16() -> bool:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """Returns the configuration's word for a number format."""
+    """Returns the configuration's name of a dtype."""
     return next(name for name, value in DTYPES_BY_NAME.items() if value == dtype)
 
 

@@ -40,14 +40,15 @@ CodecName = Literal["fp8", "int8"]
 CODEC_FORMATS = {"fp8": (torch.float8_e4m3fn, 448.0), "int8": (torch.int8, 127.0)}
 WORD_DTYPE = torch.int64
 MAX_VECTOR_VALUES = 1 << 14
-"""Values of one vector in a block that the registers of four warps hold."""
+"""Maximum values of a vector in a block, held in the registers of four warps."""
 MIN_SCALE = tl.constexpr(2.0**-126)
 ROUND_TO_INTEGER = tl.constexpr(1.5 * 2.0**23)
-"""Added to a number below 2^22 and taken away again, it leaves the nearest integer, and the even one of two."""
+"""Adding and subtracting it rounds a value below 2^22 to the nearest integer, ties to even."""
 
 
 def unsupported(block: int, dim: int, code: CodecName, device: torch.device) -> str:
-    """Says in one sentence why blocks of so many tokens and values cannot be encoded on a device; empty: they can."""
+    """Returns one sentence that says why blocks of so many tokens and values cannot be encoded on a device; empty if
+    supported."""
     if code == "fp8" and not converts_fp8(device):
         return "block_copy converts to fp8 on GPUs that have instructions for it, from sm_89 on"
     if block * dim > MAX_VECTOR_VALUES:
@@ -257,14 +258,14 @@ def _rounded(scaled: tl.tensor, LARGEST: tl.constexpr) -> tl.tensor:
 
 
 def reference(pool: Tensor, blocks: Tensor) -> Tensor:
-    """Computes what `gather` gives, by torch's operators."""
+    """Computes what `gather` gives, with torch operators."""
     return pool[:, blocks].transpose(0, 1).contiguous()
 
 
 def reference_encode(
     layer: Tensor, blocks: Tensor, code: CodecName, parts: Sequence[int] = ()
 ) -> tuple[Tensor, Tensor]:
-    """Computes what `encode` gives, by torch's operators."""
+    """Computes what `encode` gives, with torch operators."""
     split = layer[blocks].split(list(parts) or layer.shape[-1], -1)
     values, scales = zip(*(_reference_part(part, code) for part in split), strict=True)
     return torch.cat(values, -1), torch.stack(scales, -1)

@@ -1,4 +1,4 @@
-"""Knows what a kernel's launch depends on beside its tensors: the device."""
+"""Device properties that kernel launches depend on."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ from functools import cache
 import torch
 
 INTERPRETER_PROCESSORS = 4
-"""Processors that Triton's interpreter is said to have, so that it splits work as a device does."""
+"""Processor count of Triton's interpreter, chosen so that it splits work as a device does."""
 
 
 @cache
@@ -25,27 +25,27 @@ FP8_CAPABILITY = (8, 9)
 HOPPER_MAJOR = 9
 DEFAULT_CAPABILITY = (9, 0)
 _assumed: list[tuple[int, int]] = [DEFAULT_CAPABILITY]
-"""What devices without a compute capability, the interpreter among them, are taken for; the innermost is last."""
+"""Compute capabilities assumed for devices without one, such as the interpreter; the innermost is last."""
 
 
 def multiplies_by_groups(device: torch.device) -> bool:
-    """Tells whether the device's products leave registers to larger tiles: see `WARP_GROUP_MAJORS`."""
+    """Returns whether the device's products leave registers to larger tiles: see `WARP_GROUP_MAJORS`."""
     return _capability(device)[0] in WARP_GROUP_MAJORS
 
 
 def is_hopper(device: torch.device) -> bool:
-    """Tells whether products of warp groups keep their sums in registers, as on Hopper alone."""
+    """Returns whether products of warp groups keep their sums in registers, as on Hopper alone."""
     return _capability(device)[0] == HOPPER_MAJOR
 
 
 def converts_fp8(device: torch.device) -> bool:
-    """Tells whether the device has instructions for e4m3, as GPUs from Ada and Hopper on (sm_89) do."""
+    """Returns whether the device has instructions for e4m3, as GPUs from Ada and Hopper on (sm_89) do."""
     return _capability(device) >= FP8_CAPABILITY
 
 
 @contextmanager
 def assumed(major: int, minor: int) -> Iterator[None]:
-    """Takes tensors without a GPU for those of a GPU of this compute capability meanwhile, for which is compiled."""
+    """Assumes this compute capability for tensors without a GPU while the context is open."""
     _assumed.append((major, minor))
     try:
         yield

@@ -88,7 +88,7 @@ def sigmoid(x: tl.tensor) -> tl.tensor:
 
 
 def reference(gate_up: Tensor, activation: Activation) -> Tensor:
-    """Computes the same by torch's operators, in fp32 or what is wider."""
+    """Computes the same with torch operators, in fp32 or what is wider."""
     first, second = gate_up.to(torch.promote_types(gate_up.dtype, torch.float32)).chunk(2, -1)
     match activation:
         case "silu":

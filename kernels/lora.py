@@ -24,7 +24,7 @@ CANDIDATE_CONFIGS = (
 )
 """The first is the default. Sizes of tiles: of ranks and inputs that shrink, and of outputs."""
 WORDS_PER_MATRIX = 5
-"""Of a matrix in a table: its address, first rank, ranks, first output and outputs; all 0 where there is none."""
+"""Table words of a matrix: address, first rank, ranks, first output, outputs; all 0 for no matrix."""
 
 
 def adapt(x: Tensor, y: Tensor, slots: Tensor, table: Tensor, widest: int, *, config: Config | None = None) -> None:
@@ -134,7 +134,7 @@ def _expand(
 def reference(
     x: Tensor, y: Tensor, slots: Tensor, adapters: dict[int, tuple[Tensor, list[tuple[int, int, Tensor]]]]
 ) -> Tensor:
-    """Returns what `y` becomes, by PyTorch's operators in fp32.
+    """Returns what `y` becomes, with PyTorch operators in fp32.
 
     `adapters` are by slot A, and of each part its first output, its first rank and its B.
     """

@@ -20,11 +20,11 @@ CANDIDATE_CONFIGS = (Config({}, warps=8), Config({}, warps=4), Config({}, warps=
 """The first is the default."""
 
 MAX_WIDTH = 1 << 14
-"""Values of a row that the registers of eight warps hold beside their weights."""
+"""Maximum row width: the registers of eight warps hold it beside the weights."""
 
 
 def unsupported(width: int) -> str:
-    """Says in one sentence why rows of so many values cannot be normed; empty: they can."""
+    """Returns one sentence that says why rows of so many values cannot be normed; empty if supported."""
     return f"rms_norm supports rows of up to {MAX_WIDTH} values, not {width}" if width > MAX_WIDTH else ""
 
 
@@ -117,7 +117,7 @@ def norm_row(
 
 
 def reference(hidden: Tensor, weight: Tensor, eps: float, change: Tensor | None = None) -> Tensor:
-    """Computes the same by torch's operators, in fp32 or what is wider; adds a `change` in place first."""
+    """Computes the same with torch operators, in fp32 or what is wider; adds a `change` in place first."""
     if change is not None:
         hidden += change
     wide = hidden.to(torch.promote_types(hidden.dtype, torch.float32))

@@ -39,12 +39,12 @@ CANDIDATE_CONFIGS = (
 MAX_HEAD_DIM = 512
 """Values of a head."""
 MAX_NORMED_VALUES = 1 << 14
-"""Values of all heads that are normed as one, which the registers of a program hold."""
+"""Maximum number of values normed as one vector, held in the registers of a program."""
 ALL_WARPS = 16
 
 
 def unsupported(dim: int, all_heads: int = 0) -> str:
-    """Says in one sentence why heads of `dim` values cannot be rotated; empty: they can.
+    """Returns one sentence that says why heads of `dim` values cannot be rotated; empty if supported.
 
     `all_heads` counts queries, keys and values where all are normed as one; 0: each is alone.
     """
@@ -250,7 +250,7 @@ def reference(
     as_one: bool = False,
     eps: float = 0.0,
 ) -> None:
-    """Computes the same by torch's operators, in fp32 or what is wider."""
+    """Computes the same with torch operators, in fp32 or what is wider."""
     _, kv_heads, _, block, _ = pool.shape
     rotated = query_heads + kv_heads
     wide = heads[:, :rotated].to(torch.promote_types(heads.dtype, torch.float32))

@@ -1,4 +1,4 @@
-"""Counts tiles on the host. Triton's own functions take ten times as long there, and a step calls them by hundreds."""
+"""Tile counts on the host. Triton's own functions take ten times as long, and a step calls them hundreds of times."""
 
 
 def power_of_two(size: int) -> int:
@@ -7,5 +7,5 @@ def power_of_two(size: int) -> int:
 
 
 def tile_count(size: int, tile: int) -> int:
-    """Returns how many tiles cover `size`."""
+    """Returns the number of tiles that cover `size`."""
     return -(-size // tile)

@@ -20,11 +20,11 @@ from kernels.tuning import Config, tuned
 CANDIDATE_CONFIGS = (Config({}, warps=4), Config({}, warps=2), Config({}, warps=8))
 """The first is the default."""
 MAX_WIDTH = 1 << 13
-"""Numbers of a vector that the registers of a program hold."""
+"""Maximum vector width that the registers of a program hold."""
 
 
 def unsupported(latent: int, query_rank: int) -> str:
-    """Says in one sentence why such latent vectors cannot be normed; empty: they can."""
+    """Returns one sentence that says why such latent vectors cannot be normed; empty if supported."""
     widest = max(latent, query_rank)
     return (
         f"store_latents supports latent vectors of up to {MAX_WIDTH} numbers, not {widest}"
@@ -189,7 +189,7 @@ def reference(
     pool: Tensor,
     eps: float,
 ) -> Tensor:
-    """Computes the same by torch's operators, in fp32 or what is wider."""
+    """Computes the same with torch operators, in fp32 or what is wider."""
     block, latent, rope = pool.shape[2], len(weight), cos_sin.shape[1]
     wide = down.to(torch.promote_types(down.dtype, torch.float32))
     queries, latents, first, second = wide.split((down.shape[1] - latent - rope, latent, rope // 2, rope // 2), 1)

@@ -1,4 +1,4 @@
-"""Chooses tile sizes, warps and pipeline stages of the kernels: what was measured on a device, a default elsewhere.
+"""Chooses tile sizes, warps and pipeline stages of the kernels: tuned values of a device, or defaults.
 
 Nothing is tuned while requests run. `python -m benchmarks.kernels --tune` measures the candidates that each kernel
 names, and writes the best of each shape to `tuned.json` beside this file, by the device's name.
@@ -16,12 +16,12 @@ import torch
 
 TUNED_FILE = Path(__file__).with_name("tuned.json")
 _watching: list[list[tuple[str, str]]] = []
-"""What each `asked` that is open has seen; the innermost is last."""
+"""Requests that each open `asked` has recorded; the innermost is last."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """Says how a kernel is compiled. Every wrapper takes one, and by default asks for what was measured (`tuned`)."""
+    """Launch configuration of a kernel. Wrappers take one, by default the `tuned` one."""
 
     tiles: Mapping[str, int]  # its `tl.constexpr` sizes by name
     warps: int = 4
@@ -33,7 +33,7 @@ class Config:
 
 
 def tuned(kernel: str, shape: str, device: torch.device, default: Config) -> Config:
-    """Returns what was measured for a kernel on this kind of device, for a `shape` such as `bf16,dim=128,shared=4`."""
+    """Returns the tuned config of a kernel on this kind of device for a `shape` such as `bf16,dim=128,shared=4`."""
     if _watching:
         _watching[-1].append((kernel, shape))
     if device.type != "cuda":
@@ -43,7 +43,7 @@ def tuned(kernel: str, shape: str, device: torch.device, default: Config) -> Con
 
 @contextmanager
 def asked() -> Iterator[list[tuple[str, str]]]:
-    """Lists the kernels and shapes that `tuned` is asked for meanwhile: what a measurement has to be recorded as."""
+    """Records the kernels and shapes that `tuned` is asked for while the context is open."""
     _watching.append([])
     try:
         yield _watching[-1]
@@ -52,7 +52,7 @@ def asked() -> Iterator[list[tuple[str, str]]]:
 
 
 def record(name: str, kernel: str, shape: str, config: Config) -> None:
-    """Keeps what was measured on a device of this name."""
+    """Records a measured config for devices of this name."""
     table = _table()
     table.setdefault(name, {}).setdefault(kernel, {})[shape] = asdict(config)
     TUNED_FILE.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n")

@@ -1,4 +1,4 @@
-"""Says how logits change before a token is drawn from them, and what every adjuster offers.
+"""How logits change before a token is drawn from them, and what every adjuster offers.
 
 In this order, and in fp32 whatever the model's format (a penalty of 0.05 is less than bf16 resolves):
 
@@ -24,7 +24,7 @@ from engine.model.batch import Sampled
 from engine.plan import Work
 
 FORBIDDEN_LOGIT = -(2.0**98)
-"""The logit of a token that must not be drawn: finite at every temperature, and below all that is not forbidden."""
+"""Logit of forbidden tokens: finite at every temperature, and below all others."""
 
 
 class Adjuster(Protocol):
@@ -34,15 +34,15 @@ class Adjuster(Protocol):
         """Returns adjusted logits, fp32 `[rows, vocab]`: the given ones, changed, if they are fp32, else new ones.
 
         `works` has one entry for each row. A work's last token may be `PENDING`: then it is what `before` sampled for
-        its sequence, and `Work.tokens` lacks it. Rows of guesses stand behind their work's first, and have the guesses
-        on their way as `Work.proposed`: these are the last tokens of their text. The host does not wait for the device.
-        Rows of works that ask for nothing keep their values.
+        its sequence, and `Work.tokens` lacks it. Rows of draft tokens stand behind their work's first, and have the
+        draft tokens on their way as `Work.proposed`: these are the last tokens of their text. The host does not wait
+        for the device. Rows of works that ask for nothing keep their values.
         """
         ...
 
 
 def is_adjusted(work: Work) -> bool:
-    """Tells whether a work that is sampled asks for changed logits."""
+    """Returns whether a work that is sampled asks for changed logits."""
     sampling = work.sampling
     assert sampling is not None
     return sampling.looks_back or bool(work.banned or sampling.logit_bias) or sampling.allowed_token_ids is not None

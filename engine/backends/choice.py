@@ -27,7 +27,7 @@ LOG = logging.getLogger(__name__)
 
 
 def serves_natively(config: EngineConfig) -> bool:
-    """Tells whether the native operators are going to compute on a CPU, as far as it is known before a model is."""
+    """Returns whether native operators will probably compute on a CPU, before the model is known."""
     if config.cpu_backend not in ("auto", "native"):
         return False
     try:

@@ -1,4 +1,4 @@
-"""Says how tokens are drawn from logits, and what every sampler offers.
+"""How tokens are drawn from logits, and what every sampler offers.
 
 A token is the largest logit, or a draw by the Gumbel-max trick: argmax(logits / temperature + Gumbel noise) is a draw
 from softmax(logits / temperature), and needs neither a sum nor a sort. Filters are thresholds on the scaled logits, in
@@ -20,7 +20,7 @@ from engine.backends.gumbel import keys
 
 
 class Draw(NamedTuple):
-    """Says how one row is sampled: once for each of `samples`, whose draws are independent."""
+    """How one row is sampled: once for each of `samples`, whose draws are independent."""
 
     sampling: Sampling
     samples: tuple[int, ...]
@@ -40,7 +40,7 @@ class Sampler(Protocol):
 
 
 def is_cut(sampling: Sampling, vocab: int) -> bool:
-    """Tells whether top_k or top_p leaves something out."""
+    """Returns whether top_k or top_p leaves something out."""
     return 0 < sampling.top_k < vocab or sampling.top_p < 1
 
 

@@ -1,4 +1,4 @@
-"""Says how likely tokens were, and what every scorer offers.
+"""How likely tokens were, and what every scorer offers.
 
 Log-probabilities are log softmax, in fp32, of sums that are as good as their terms. A token's rank is 1 more than the
 number of tokens with a larger logit. Of equal logits the lower id comes first among the likeliest, on every backend.
@@ -16,7 +16,7 @@ from torch import Tensor
 from contracts.scores import Scores
 
 MIN_LOGPROB = -9999.0
-"""No log-probability is told that is lower: OpenAI's clients know this number, and JSON knows no infinity."""
+"""Lowest log-probability in answers: OpenAI's clients know this value, and JSON has no infinity."""
 
 
 class Scorer(Protocol):
@@ -45,5 +45,5 @@ def scores_of(words: NDArray[np.int32], top: int) -> Scores:
 
 
 def finite(words: NDArray[np.int32]) -> bool:
-    """Tells whether the log-probabilities of these tokens, `[tokens, words]`, are numbers."""
+    """Returns whether the log-probabilities of these tokens, `[tokens, words]`, are numbers."""
     return bool(np.isfinite(np.ascontiguousarray(words[:, 0]).view(np.float32)).all())

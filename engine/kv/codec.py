@@ -1,4 +1,4 @@
-"""Says how a backend converts KV blocks to the forms they travel in, and where a payload's tokens belong."""
+"""How a backend converts KV blocks to the forms they travel in, and where a payload's tokens belong."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from engine.plan import NULL_BLOCK
 
 @dataclass(frozen=True)
 class Landing:
-    """Says which tokens of a payload are written where. Tokens are counted from the first of `blocks`."""
+    """Which tokens of a payload are written where. Tokens are counted from the first of `blocks`."""
 
     form: WireForm
     blocks: list[int]  # of the pool: those that get tokens, none of them the null block

@@ -49,7 +49,6 @@ class HostBytes:
             self._aheads[group].reach(int(blocks.max()))
 
     def ready(self, group: int, layer: int, blocks: Sequence[int]) -> bool:
-        """Says yes: what the engine's thread has stored is there."""
         return True
 
     def read(self, group: int, layer: int, blocks: Sequence[int], codec: Codec) -> list[memoryview]:

@@ -1,4 +1,4 @@
-"""Says how a backend moves blocks out of a pool, into it, and from place to place in it."""
+"""How a backend moves blocks out of a pool, into it, and from place to place in it."""
 
 from typing import Protocol
 

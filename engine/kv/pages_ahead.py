@@ -19,11 +19,11 @@ import threading
 import time
 
 AHEAD_BYTES = 512 << 20
-"""Bytes of all layers of all groups that get pages beyond the highest block in use."""
+"""Bytes, over all layers and groups, that get pages beyond the highest block in use."""
 STRETCH_BYTES = 256 << 10
-"""Bytes of a layer that one call asks for: the kernel keeps the mapping locked for so long."""
+"""Bytes of a layer in one call, during which the kernel locks the mapping."""
 REST_FACTOR = 3.0
-"""Times what a call has taken, that the thread rests behind it: it has a quarter of a processor at most."""
+"""Rest after a call, as a multiple of its duration: the thread uses at most a quarter of a processor."""
 POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, which Python has no name for
 _madvise = ctypes.CDLL(None).madvise  # `mmap.madvise` would hold Python's lock meanwhile
 
@@ -51,7 +51,7 @@ class PagesAhead:
             self._make(min(self._goal, self._done + self._stretch), rest=0.0)
 
     def reach(self, block: int) -> None:
-        """Takes note that this block is in use now, or soon. Used by any thread; returns at once."""
+        """Notes that this block is or will soon be in use. Callable from any thread; returns at once."""
         if self._done == self._blocks or self._done - block > self._ahead // 2:
             return  # still far enough
         with self._lock:

@@ -1,4 +1,4 @@
-"""Holds the memory of all KV blocks, and gives and takes its bytes for the I/O thread.
+"""Memory of all KV blocks, and gives and takes its bytes for the I/O thread.
 
 One tensor per group, `[layers, blocks, vectors, block, width]`, or `[layers, blocks, vectors, bytes]` where values have
 a byte each, with scales (`engine/model/kv_layout.py` has both layouts): adjacent blocks of a layer are adjacent in
@@ -39,17 +39,15 @@ STORED_DTYPES: dict[str, torch.dtype] = {
     **DTYPES_BY_NAME,
     **{str(name): dtype for dtype, name in KV_FORM_BY_DTYPE.items()},
 }
-"""Number formats of a pool's tensors, by their names."""
+"""Dtypes of a pool's tensors by name."""
 STAGED_BYTES = 32 << 20
-"""Bytes that one batch of moves gathers before it scatters them."""
+"""Maximum bytes that a batch of moves gathers before it scatters them."""
 
 
 class PoolBytes(Protocol):
-    """Holds a pool's bytes: the engine's thread says what it does with blocks, the I/O thread takes and lands them."""
+    """A pool's bytes: the engine's thread says what it does with blocks, the I/O thread takes and lands them."""
 
-    def begin_step(self, works: Sequence[Work] | None, *, is_read: bool) -> None:
-        """See `KVPool.begin_step`."""
-        ...
+    def begin_step(self, works: Sequence[Work] | None, *, is_read: bool) -> None: ...
 
     def begin_moves(self, blocks: Sequence[Sequence[int]]) -> None:
         """Says that moves are about to read or write these blocks of each group: what has landed in them is there."""
@@ -75,13 +73,9 @@ class PoolBytes(Protocol):
         """Says that these blocks are about to get their first tokens."""
         ...
 
-    def ready(self, group: int, layer: int, blocks: Sequence[int]) -> bool:
-        """See `KVPool.ready`."""
-        ...
+    def ready(self, group: int, layer: int, blocks: Sequence[int]) -> bool: ...
 
-    def read(self, group: int, layer: int, blocks: Sequence[int], codec: Codec) -> list[memoryview]:
-        """See `KVPool.read`."""
-        ...
+    def read(self, group: int, layer: int, blocks: Sequence[int], codec: Codec) -> list[memoryview]: ...
 
     def write(self, group: int, layer: int, blocks: Sequence[int], payload: Payload) -> None:
         """Lands bytes that have the size of these blocks."""
@@ -93,7 +87,7 @@ class PoolBytes(Protocol):
 
 
 class KVPool:
-    """Holds blocks 0 … `counts[group]` - 1 of every layer; block 0 is the null block, which stays zero."""
+    """Blocks 0 … `counts[group]` - 1 of every layer; block 0 is the null block, which stays zero."""
 
     def __init__(
         self,
@@ -215,7 +209,7 @@ class KVPool:
         self._bytes.enter(group, blocks)
 
     def ready(self, group: int, layer: int, blocks: Sequence[int]) -> bool:
-        """Tells whether `read` would not wait: on a GPU a layer is said to be written before it is computed."""
+        """Returns whether `read` would not wait: on a GPU a layer is said to be written before it is computed."""
         self._check(group, blocks, layer)
         return self._bytes.ready(group, layer, blocks)
 

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 MAX_EVENTS_PER_LAYER = 8
-"""Events of each layer that are remembered: two steps are under way, and each may have moves before it."""
+"""Maximum events remembered for each layer: two steps are in flight, and each may have moves before it."""
 
 Event = TypeVar("Event")
 

@@ -20,7 +20,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class GroupTables:
-    """Says where one KV group has a step's KV, int64 on the device."""
+    """Slots and block tables of a step in one KV group, int64 on the device."""
 
     slots: Tensor  # [tokens] block x block_size + offset of where each token's KV goes
     block_tables: Tensor  # [works, blocks] the null block behind a work's own, and in places that a window hides
@@ -29,14 +29,14 @@ class GroupTables:
 
 @dataclass(frozen=True)
 class Batch:
-    """Holds a step's inputs, int64 on the device; what the host keeps is for choosing shapes without asking it."""
+    """Inputs of a step, int64 on the device; arrays on the host serve to choose shapes without a synchronization."""
 
     token_ids: Tensor  # [tokens]
-    positions: Tensor  # [tokens]; of a guess that branches it is its depth's, of all others the place of their KV
+    positions: Tensor  # [tokens]; of a draft token that branches it is its depth's, of all others the place of their KV
     groups: tuple[GroupTables, ...]  # of each KV group
     query_start: Tensor  # [works] first row of each work
     logit_rows: Tensor  # [rows] ascending: those that go on to the head; each work's last, if it is sampled from, and
-    # one before it for each guess
+    # one before it for each draft token
     query_lengths: Ints  # [works], on the host
     kv_lengths: Ints  # [works], on the host
     split: "RowSplit | None" = None  # of `logit_rows`; None: all are sampled from
@@ -46,7 +46,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class RowSplit:
-    """Tells rows that are sampled from and rows of which only a prompt's scores are wanted apart, by their places."""
+    """Separates rows to sample from and rows that are only scored, by their places among `logit_rows`."""
 
     sampled: Tensor  # [sampled rows] int64
     scored: Tensor  # [other rows] int64
@@ -54,7 +54,7 @@ class RowSplit:
 
 @dataclass(frozen=True)
 class Sampled:
-    """Holds the tokens of the step before, still on the device, and which of them a sequence goes on with."""
+    """Tokens of the previous step, still on the device, and the works that they belong to."""
 
     tokens: Tensor  # [samples]
     works: Sequence[Work]  # those that were sampled, in order
@@ -98,7 +98,7 @@ class BlockTables:
 
 
 def first_difference(left: list[int], right: list[int]) -> int:
-    """Returns how many leading numbers are alike. Lists compare themselves quickly, so it is found by halves."""
+    """Returns the length of the common prefix, by bisection, since Python compares lists quickly."""
     first, end = 0, min(len(left), len(right))
     while first < end:
         half = (first + end + 1) // 2
@@ -110,7 +110,7 @@ def first_difference(left: list[int], right: list[int]) -> int:
 
 
 def block_tables(groups: int) -> tuple[BlockTables, ...]:
-    """Makes what keeps the block tables of so many KV groups."""
+    """Makes the block tables of `groups` KV groups."""
     return tuple(map(BlockTables, range(groups)))
 
 
@@ -124,7 +124,7 @@ def build_batch(
 ) -> Batch:
     """Copies a plan to `device` in one transfer; `PENDING_TOKEN`s become what `before` sampled for their sequences.
 
-    Who builds one batch after the other passes the same `tables` each time, one for each KV group. `adapters` are the
+    Callers that build successive batches pass the same `tables` each time, one for each KV group. `adapters` are the
     works' slots, if one of them has an adapter.
     """
     works = plan.works
@@ -175,7 +175,7 @@ def build_batch(
 
 
 def _logit_rows(works: Sequence[Work], query_start: Ints, lengths: Ints) -> tuple[Ints, Ints, Ints]:
-    """Finds the rows that go on to the head, and the places among them of those that are sampled, or only scored."""
+    """Finds the rows for the head, and the places among them of sampled and of scored rows."""
     last = query_start + lengths - 1
     sampled: Ints = last[np.flatnonzero([work.sampling is not None for work in works])]
     guesses = [len(work.proposed) for work in works if work.sampling is not None]
@@ -208,9 +208,9 @@ def _pending(works: Sequence[Work], token_ids: Ints, owners: Ints, before: Sampl
 
 
 def place_of_samples(works: Sequence[Work]) -> dict[int, int]:
-    """Tells where each sequence that drew one sample finds it among the step's tokens.
+    """Returns for each sequence with one sample its place among the step's tokens.
 
-    Of one that had guesses, which is planned when it is known what came, any place is told.
+    The place of a sequence with drafts does not matter: it is planned once its tokens are known.
     """
     places = {}
     place = 0
@@ -223,7 +223,7 @@ def place_of_samples(works: Sequence[Work]) -> dict[int, int]:
 
 
 def _room(needed: int, there: int) -> int:
-    """Returns a power of two where what is there is too little, so that it seldom grows."""
+    """Rounds the capacity up to a power of two when it must grow."""
     return there if needed <= there else 1 << (needed - 1).bit_length()
 
 

@@ -1,4 +1,4 @@
-"""Says what a layer computes between its matrix products, beside attention."""
+"""The operators between a layer's matrix products, except for attention."""
 
 from typing import Protocol
 
@@ -10,15 +10,14 @@ from engine.model.linear import Linear
 from engine.model.rope import Rope
 
 Angles = tuple[Tensor, Tensor]
-"""A step's rotations, as the one that made them takes them: cosine and sine, or positions and a table of both."""
+"""A step's rotations in the backend's own form: cosine and sine, or positions and a table of both."""
 
 
 class Elementwise(Protocol[TakenStep]):
     """Adds, norms, rotates and gates.
 
     Norms are root mean square norms over the last axis (https://arxiv.org/abs/1910.07467), in fp32 inside. A norm or a
-    gate and the linear layer that takes it are one operator as well: in which form numbers pass between the two is the
-    backend's own affair.
+    gate can also be fused with the linear layer behind it; the format between the two is up to the backend.
     """
 
     def add_norm(self, hidden: Tensor, change: Tensor | None, weight: Tensor | None) -> tuple[Tensor, Tensor]:

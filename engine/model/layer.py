@@ -17,7 +17,7 @@ from engine.model.rope import halves_order
 
 @dataclass(frozen=True, slots=True)
 class HeadWeights(Generic[AnyLinear]):
-    """Holds the weights of a `HeadAttention`. Query, key and value are one linear layer."""
+    """Weights of a `HeadAttention`. Query, key and value are one linear layer."""
 
     query_key_value: AnyLinear
     query_key_norm: Tensor | None  # fp32 [heads + kv_heads, head_dim], or None where heads are not normed
@@ -32,7 +32,7 @@ class HeadWeights(Generic[AnyLinear]):
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights(Generic[AnyLinear]):
-    """Holds one layer's weights, and what they mean. Norms are fp32 `[hidden]`, or None where there is none."""
+    """One layer's weights and config. Norms are fp32 `[hidden]` or None."""
 
     config: LayerConfig
     attention_norm: Tensor | None
@@ -118,7 +118,7 @@ def _heads(
 
 
 def _output_order(attention: HeadAttention) -> Tensor | None:
-    """Returns the order in which operators rotate the outputs of queries and keys; None: it is the checkpoint's."""
+    """Returns the order of query and key outputs for rotation; None for the checkpoint's order."""
     rope = attention.rope
     if rope is None or not rope.interleaved:
         return None

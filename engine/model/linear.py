@@ -28,7 +28,7 @@ class Linear(Protocol):
 
 
 class Experts(Protocol):
-    """Computes what a token's experts give together: `[tokens, hidden]` of `x` `[tokens, hidden]`."""
+    """Weighted sum of the experts of each token: `[tokens, hidden]` from `x` `[tokens, hidden]`."""
 
     def __call__(self, x: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
         """Sums `shares[t, i] * expert(chosen[t, i])(x[t])` over the experts that token t uses.
@@ -44,7 +44,7 @@ class Experts(Protocol):
 
 
 class LatentProducts(Protocol):
-    """Multiplies by what makes keys and values of a latent vector: `engine.model.latent` has the formulas."""
+    """Products of latent attention; `engine.model.latent` has the formulas."""
 
     def absorbed(self, queries: Tensor) -> Tensor:
         """Returns `[tokens, heads, latent + rope]`, K_h^T a_h | b_h of `queries` `[tokens, heads, nope + rope]`."""
@@ -75,7 +75,7 @@ class Linears(Protocol[AnyLinear]):
 
     @property
     def forms(self) -> frozenset[Form]:
-        """Returns the forms that it has operators for; weights of others are multiplied as the numbers they are."""
+        """Returns the supported quantization formats; weights in other formats are dequantized."""
         ...
 
     def fused(self, weights: Sequence[Weight], bias: Tensor | None, adapting: Adapting | None = None) -> AnyLinear:
@@ -87,7 +87,7 @@ class Linears(Protocol[AnyLinear]):
         ...
 
     def of_held(self, weight: Tensor) -> AnyLinear:
-        """Makes a layer of a weight that the model holds already, in its format and on its device."""
+        """Makes a layer from a weight that is already loaded."""
         ...
 
     def experts(self, mlp: ExpertsMLP, hidden: int, tensors: Iterable[ExpertTensors]) -> Experts:
@@ -114,7 +114,7 @@ class LinearFactory(Generic[AnyLinear]):
         adapting: Adapting | None = None,
         quantization: Quantization = "none",
     ) -> None:
-        """Has weights of numbers quantized, with a `quantization`.
+        """Unquantized weights are quantized if there is a `quantization`.
 
         With `adapting`, adapters can change the layers that are made as `adaptable`: they are in `places` then.
         """
@@ -163,7 +163,7 @@ class LinearFactory(Generic[AnyLinear]):
         return linear
 
     def _quantized(self, weight: Weight, quantization: Quantization) -> Weight:
-        """Quantizes, if that is asked for: from the checkpoint's own format, not from the model's, on the device."""
+        """Quantizes on request, on the device, from the checkpoint's own dtype."""
         if isinstance(weight, Tensor) and quantization != "none":
             weight = quantized(weight.to(self._device), quantization)
         if isinstance(weight, Quantized):
@@ -241,7 +241,7 @@ def _changed(weights: Sequence[Weight], scale: float, order: Tensor | None) -> l
 
 
 def stacked(tensors: Sequence[Weight], device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Copies tensors one below the other, as numbers, and converts them on the way: the whole has no second copy."""
+    """Concatenates tensors along rows, dequantized and converted, without a second copy."""
     whole = torch.empty((sum(map(len, tensors)), *tensors[0].shape[1:]), dtype=dtype, device=device)
     begin = 0
     for tensor in tensors:

@@ -1,7 +1,7 @@
-"""Computes the one decoder-only transformer; what tells architectures apart is in its config.
+"""The decoder-only transformer; its config holds all differences between architectures.
 
-It touches the outside at four points: an `AttentionStep` that stores and attends, the linear layers that a factory
-made, the operators between those, and the signal that a layer's KV is stored.
+It depends on four things: an `AttentionStep` that stores and attends, linear layers from a factory, the operators
+between them, and a callback for each layer whose KV is stored.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,12 +37,10 @@ class Layers(Protocol[TakenStep]):
 
 
 Arrange = Callable[[ModelConfig, Sequence[LayerWeights[AnyLinear]], Tensor | None], Layers[Step]]
-"""Makes the layers out of a model's config, their weights, and the weight `[hidden]` of the norm behind them."""
+"""Makes the layers from the config, their weights, and the final norm's weight `[hidden]`."""
 
 
 class Transformer(Generic[Step]):
-    """See `engine.model.model.Model`."""
-
     def __init__(
         self,
         config: ModelConfig,
@@ -73,7 +71,7 @@ class Transformer(Generic[Step]):
         progress("loading weights", 100.0)
 
     def weights_bytes(self) -> int:
-        """Counts the bytes of the weights as they are held: a tied head only where it was packed into a copy."""
+        """Returns the bytes of all weights in memory; a tied head counts only if it was packed into a copy."""
         return sum({id(tensor): tensor.numel() * tensor.element_size() for tensor in self._held}.values())
 
     def forward(self, batch: Batch, step: Step, stored: Stored) -> Tensor:
@@ -101,9 +99,9 @@ class Transformer(Generic[Step]):
 
 
 class OperatorLayers(Generic[Step]):
-    """Runs one operator after the other: linear layers multiply, an `Elementwise` does what is between them.
+    """Runs a layer's operators in order: linear layers, and an `Elementwise` between them.
 
-    In the last layer only `batch.logit_rows` go on once all KV is stored: nobody reads what the others give.
+    In the last layer only `batch.logit_rows` are computed once all KV is stored.
     """
 
     def __init__(
@@ -114,7 +112,7 @@ class OperatorLayers(Generic[Step]):
         between: Elementwise[Step],
         first: int = 0,
     ) -> None:
-        """Stores the layers' KV in the pool's layers from number `first` on; without a `norm` states are not normed."""
+        """`first` is the pool's layer of the first layer's KV; without a `norm` states are not normed."""
         self._ropes = config.ropes
         self._layers = layers
         self._norm = norm
@@ -122,7 +120,6 @@ class OperatorLayers(Generic[Step]):
         self._first = first
 
     def forward(self, hidden: Tensor, batch: Batch, step: Step, stored: Stored) -> Tensor:
-        """See `Layers`."""
         between = self._between
         angles = {rope: between.angles(batch.positions, rope) for rope in self._ropes}
         change: Tensor | None = None
@@ -145,7 +142,7 @@ class OperatorLayers(Generic[Step]):
         return between.add_norm(hidden, change, self._norm)[1]
 
     def _mlp(self, layer: LayerWeights[Linear], hidden: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns `hidden + change`, and what the MLP makes of its norm."""
+        """Returns `hidden + change`, and the MLP of its norm."""
         mlp, weights, between = layer.config.mlp, layer.mlp, self._between
         if isinstance(weights, DenseWeights):
             hidden, gate_up = between.norm_and_multiply(hidden, change, layer.mlp_norm, weights.gate_up)
@@ -169,7 +166,7 @@ class OperatorLayers(Generic[Step]):
     def _store(
         self, layer: LayerWeights[Linear], index: int, product: Tensor, angles: Angles | None, step: Step
     ) -> Tensor:
-        """Stores a layer's KV, of its first `product`. Returns its queries, or what latent attention makes them of."""
+        """Stores a layer's KV from its first `product`. Returns its queries, or the input of latent queries."""
         weights, attention = layer.attention, layer.config.attention
         if isinstance(weights, LatentWeights):
             assert isinstance(attention, LatentAttention) and angles is not None
@@ -195,5 +192,5 @@ class OperatorLayers(Generic[Step]):
 
 
 def _first_of(attention: HeadWeights[Linear] | LatentWeights[Linear]) -> Linear:
-    """Returns the linear layer that attention begins with."""
+    """Returns attention's first linear layer."""
     return attention.down if isinstance(attention, LatentWeights) else attention.query_key_value

@@ -16,13 +16,13 @@ from kernels.attention.multi_query import MultiQuery
 from kernels.sizes import power_of_two
 
 MAX_SPLITS, FEW_SPLITS = 64, 8
-"""The kernel that joins parts is compiled twice, for up to so many."""
+"""The kernel that joins parts is compiled for these two maximum numbers of parts."""
 MIN_PART_TOKENS = 512
-"""Positions. With fewer, the start of a part's program and its result are no longer small beside its keys."""
+"""Minimum tokens of a part: below, starting a program and storing its result cost too much beside its keys."""
 
 
 def split_count(programs: int, room: int, longest: int) -> int:
-    """Returns how many parts to split sequences in, so that `programs` become as many as the device has `room` for.
+    """Returns the number of parts that turns `programs` programs into the `room` programs that fill the device.
 
     Sequences have up to `longest` tokens.
     """
@@ -64,7 +64,7 @@ def store_part(
 
 
 def join_parts(parts: Tensor, sums: Tensor, output: Tensor) -> None:
-    """Joins what `parts_of` gave into `output`. What a part without a share has left in `parts` is not read.
+    """Joins the parts in `parts_of`'s memory into `output`. Parts without keys are not read.
 
     Args:
         parts: `[splits, tokens, heads, dim]` fp32, each part's attention.
@@ -88,7 +88,7 @@ def join_parts(parts: Tensor, sums: Tensor, output: Tensor) -> None:
 
 
 def _warps(dim: int) -> int:
-    """Returns how many warps hold `MAX_SPLITS` parts of a row in their registers."""
+    """Returns the warps whose registers hold `MAX_SPLITS` parts of a row."""
     return 4 if dim <= 256 else 16
 
 

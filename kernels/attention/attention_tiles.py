@@ -1,4 +1,4 @@
-"""Holds what attention's two kernels share: online softmax over tiles of paged keys and values, and launch options.
+"""What attention's two kernels share: online softmax over tiles of paged keys and values, and launch options.
 
     highest'  = max(highest, max_j s_j)                           s_j = scale q k_j * log2(e)
     p_j       = 2^(s_j - highest')
@@ -34,12 +34,12 @@ from kernels.tuning import Config, tuned
 LOG2_E = 1.4426950408889634
 TO_BASE_2 = tl.constexpr(LOG2_E)
 LOWEST_SCORE = tl.constexpr(-1e30)
-"""Where `highest` begins: finite, so that a row that sees nothing of a tile never computes inf - inf."""
+"""Initial value of `highest`: finite, so that a row that sees no key of a tile never computes inf - inf."""
 MAX_DIM, MAX_HEADS_PER_KV_HEAD = 256, 16
 
 
 def unsupported(dtype: torch.dtype, dim: int, block: int, shared: int) -> str:
-    """Says in one sentence why such a pool cannot be attended to; empty: it can.
+    """Returns one sentence that says why such a pool cannot be attended to; empty if supported.
 
     `dtype` is the pool's format, `dim` the values of a head, `block` the tokens of a block, `shared` the query heads to
     one KV head.
@@ -56,7 +56,7 @@ def unsupported(dtype: torch.dtype, dim: int, block: int, shared: int) -> str:
 
 
 class ScoreParams(NamedTuple):
-    """Says how a layer scores keys, and which."""
+    """Attention parameters of a layer."""
 
     scale: float | None = None  # of products; None: 1 / sqrt(dim)
     window: int = 0  # positions that a query sees, up to its own; 0: all
@@ -67,7 +67,7 @@ PLAIN_SCORES = ScoreParams()
 
 
 class DefaultConfigs(NamedTuple):
-    """Holds the configs that a kernel is launched with where nothing was measured."""
+    """Launch configs for shapes without a tuned config."""
 
     usual: Config  # for heads of up to 128 values in 16 bits
     wide: Config  # for heads of more than 128 values
@@ -81,7 +81,7 @@ class DefaultConfigs(NamedTuple):
 
 
 class HeadShape(NamedTuple):
-    """Holds what a layer of the pool and its queries decide of a launch."""
+    """Launch parameters that follow from a layer of the pool and its queries."""
 
     dtype: torch.dtype  # of queries, and of keys and values as they are multiplied
     kv_heads: int
@@ -91,12 +91,12 @@ class HeadShape(NamedTuple):
     form: int = 0  # of the pool's bytes; 0: it has numbers in `dtype`
 
     def config(self, kernel: str, device: torch.device, defaults: DefaultConfigs) -> Config:
-        """Returns the config that was measured for this shape on the device, or a default."""
+        """Returns the tuned config for this shape and device, or a default."""
         name = f"{str(self.dtype).removeprefix('torch.')},dim={self.dim},shared={self.shared}"
         return tuned(kernel, name, device, defaults.of(self.dtype, self.dim))
 
     def options(self, config: Config, scoring: ScoreParams, *, sinks: bool, split: bool) -> dict[str, float]:
-        """Returns the keyword arguments that every attention kernel is launched with."""
+        """Returns the compile-time arguments of every attention kernel."""
         scale = self.dim**-0.5 if scoring.scale is None else scoring.scale
         return {
             "SCALE": scale * LOG2_E,
@@ -169,7 +169,7 @@ def attend_tiles(
     first: tl.tensor,  # the first position, a multiple of TILE
     end: tl.tensor,  # one past the last; a multiple of TILE too, unless MASKED
     at: tl.tensor,  # [ROWS] positions of the queries, which see up to there
-    lasts: tl.tensor,  # [ROWS] see multi_query.py; read where guesses branch
+    lasts: tl.tensor,  # [ROWS] see multi_query.py; read where draft tokens branch
     bits: tl.tensor,
     window: tl.tensor,
     pool: tl.tensor,  # where the KV head's keys are in block 0
@@ -188,7 +188,7 @@ def attend_tiles(
     TREES: tl.constexpr,
     TENSOR_CORES: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Takes the positions first … end - 1 into (weighted, highest, total), and returns those."""
+    """Adds the positions first … end - 1 to (weighted, highest, total) and returns them."""
     PADDED: tl.constexpr = queries.shape[1]
     # What is left to multiply scores by: the scale is inside of a soft cap.
     SIDE: tl.constexpr = BLOCK * DIM if FORM == 0 else BLOCK * (DIM + 2)  # from a key to its value

@@ -46,7 +46,7 @@ def latent_decode_attention(
     output: Tensor | None = None,
     config: Config | None = None,
 ) -> Tensor:
-    """Attends with the newest tokens of each sequence to all of its tokens that are stored, themselves among them.
+    """Attends from the newest tokens of each sequence to all of its stored tokens, including themselves.
 
     The device reads lengths and the split plan, so a captured graph serves any.
 
@@ -84,7 +84,7 @@ def latent_decode_attention(
     return output
 
 
-# What changes from batch to batch is not specialized on: that would compile another kernel while a request waits.
+# Arguments that change from batch to batch are not specialized: a new kernel would be compiled during a request.
 @triton.jit(
     do_not_specialize=["table_stride", "mask_stride", "most"],
     do_not_specialize_on_alignment=UNALIGNED_ARGUMENTS,

@@ -38,7 +38,7 @@ def latent_prefill_attention(
     output: Tensor | None = None,
     config: Config | None = None,
 ) -> Tensor:
-    """Attends with each query to the tokens of its work that are stored up to its position.
+    """Attends from each query to the stored tokens of its sequence up to its position.
 
     Query i of work w stands at position kv_lengths[w] - queries of w + i.
 
@@ -53,7 +53,7 @@ def latent_prefill_attention(
         scale: of scores.
         splits: equal parts that the keys of each tile are cut into; by default as many as the device has processors
             for, if sequences are as long as the tables are wide.
-        output: where the result goes, as it is returned; by default it is allocated.
+        output: memory for the result; by default it is allocated.
 
     Returns `[tokens, heads, latent]`, contiguous; zeros for a work of length 0, undefined from query_start[works] on.
 
@@ -103,7 +103,7 @@ def result_of(queries: Tensor, latent: int, output: Tensor | None) -> Tensor:
     return output
 
 
-# What changes from batch to batch is not specialized on: that would compile another kernel while a request waits.
+# Arguments that change from batch to batch are not specialized: a new kernel would be compiled during a request.
 @triton.jit(
     do_not_specialize=["tokens", "table_stride", "works"],
     do_not_specialize_on_alignment=["block_tables", "query_start", "kv_lengths"],

@@ -1,4 +1,4 @@
-"""Holds what the two kernels of latent attention share: online softmax over tiles of latent vectors, and checks.
+"""What the two kernels of latent attention share: online softmax over tiles of latent vectors, and checks.
 
     s_j = scale (q c_j + r k_j)                    o = sum_j softmax(s)_j c_j
 
@@ -27,13 +27,13 @@ from kernels.sizes import power_of_two, tile_count
 from kernels.tuning import Config, tuned
 
 MIN_TILE_VALUES, MAX_LATENT, MAX_ROPE = 16, 512, 128
-"""Numbers of either part of a tile: the tensor cores take no fewer, and registers hold no more sums of many rows."""
+"""Sizes of the two parts of a tile: the minimum of the tensor cores, and maxima that fit the registers."""
 WARP_GROUP_CONFIG = Config({"ROWS": 64, "TILE": 32}, warps=8, stages=2)
 REGISTER_CONFIG = Config({"ROWS": 16, "TILE": 32}, warps=4, stages=2)
 QUANTIZED_CONFIG = Config({"ROWS": 16, "TILE": 32}, warps=8, stages=2)
 FP32_CONFIG = Config({"ROWS": 16, "TILE": 16}, warps=8, stages=1)
-"""The defaults: on Hopper, elsewhere or where heads are few, for vectors that are made of bytes, which takes registers,
-and for fp32. Blackwell's larger tiles spill registers."""
+"""The default configs: on Hopper, on other devices or for few heads, for quantized pools, and for fp32. On Blackwell
+larger tiles spill registers."""
 CANDIDATE_CONFIGS = (
     WARP_GROUP_CONFIG,
     Config({"ROWS": 64, "TILE": 64}, warps=8, stages=2),
@@ -46,7 +46,7 @@ CANDIDATE_CONFIGS = (
 
 
 def unsupported(dtype: torch.dtype, latent: int, rope: int, block: int) -> str:
-    """Says in one sentence why vectors of so many numbers cannot be attended to; empty: they can."""
+    """Returns one sentence that says why vectors of so many numbers cannot be attended to; empty if supported."""
     if dtype not in (torch.float32, torch.float16, torch.bfloat16):
         return f"latent attention supports fp32, fp16 and bf16, not {str(dtype).removeprefix('torch.')}"
     if latent > MAX_LATENT or rope > MAX_ROPE:
@@ -57,12 +57,12 @@ def unsupported(dtype: torch.dtype, latent: int, rope: int, block: int) -> str:
 
 
 def programs_of(heads: int) -> int:
-    """Returns for how many programs one piece of a sequence counts: each fills a processor by half, or more."""
+    """Returns the weight of one part of a sequence in programs: a program fills at least half of a processor."""
     return 2 * tile_count(heads, WARP_GROUP_CONFIG.tiles["ROWS"])
 
 
 class LatentShape(NamedTuple):
-    """Holds what a layer of the pool and its queries decide of a launch."""
+    """Launch parameters that follow from a layer of the pool and its queries."""
 
     dtype: torch.dtype  # of queries, and of vectors as they are multiplied
     heads: int
@@ -72,7 +72,7 @@ class LatentShape(NamedTuple):
     form: int = 0  # of the pool's bytes; 0: it has numbers in `dtype`
 
     def config(self, kernel: str, device: torch.device) -> Config:
-        """Returns the config that was measured for this shape on the device, or a default."""
+        """Returns the tuned config for this shape and device, or a default."""
         default = (
             WARP_GROUP_CONFIG if is_hopper(device) and self.heads > REGISTER_CONFIG.tiles["ROWS"] else REGISTER_CONFIG
         )
@@ -81,7 +81,7 @@ class LatentShape(NamedTuple):
         return tuned(kernel, name, device, FP32_CONFIG if self.dtype == torch.float32 else default)
 
     def options(self, config: Config, scale: float, *, split: bool) -> dict[str, float]:
-        """Returns the keyword arguments that either kernel is launched with."""
+        """Returns the compile-time arguments of both kernels."""
         return {
             "SCALE": scale * LOG2_E,
             "HEADS": self.heads,
@@ -140,7 +140,7 @@ def attend_latents(
     first: tl.tensor,  # the first position, a multiple of TILE
     end: tl.tensor,  # one past the last
     at: tl.tensor,  # [ROWS] positions of the queries, which see up to there
-    lasts: tl.tensor,  # [ROWS] see multi_query.py; read where guesses branch
+    lasts: tl.tensor,  # [ROWS] see multi_query.py; read where draft tokens branch
     bits: tl.tensor,
     pool: tl.tensor,
     scales: tl.tensor,
@@ -155,7 +155,7 @@ def attend_latents(
     STAGES: tl.constexpr,
     TREES: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Takes the positions first … end - 1 into (weighted, highest, total), and returns those."""
+    """Adds the positions first … end - 1 to (weighted, highest, total) and returns them."""
     LATENT_TILE: tl.constexpr = first_part.shape[1]
     ROPE_TILE: tl.constexpr = second_part.shape[1]
     latent = tl.arange(0, LATENT_TILE)[None, :]

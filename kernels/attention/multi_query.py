@@ -1,8 +1,9 @@
-"""Says which rows of a step belong to works of a few queries each, and what these see of each other's keys.
+"""Multi-query decode: query rows of each sequence, and the tree mask between its draft tokens.
 
-A decode step that verifies guesses has a few queries of each sequence: its last token and what is guessed to follow.
-They read the sequence's keys and values once, as rows of one tile. Guesses in a row see the ones before them; where
-guesses branch, each sees the text and its own ancestors, which is a bit mask over the places behind the text.
+A decode step that verifies draft tokens has several queries of each sequence: its last token and what is guessed to
+follow. They read the sequence's keys and values once, as rows of one tile. Guesses in a row see the ones before them;
+where draft tokens branch, each sees the text and its own ancestors, which is a bit mask over the places behind the
+text.
 """
 
 from dataclasses import dataclass
@@ -15,21 +16,21 @@ from torch import Tensor
 from kernels.sizes import power_of_two, tile_count
 
 QUERIES_PER_TILE = 8
-"""Queries of a work whose heads fill a tile, up to `MAX_TILE_ROWS` rows; of more there are several tiles."""
+"""Queries of a sequence in one tile, up to `MAX_TILE_ROWS` rows; more queries take several tiles."""
 MIN_TILE_ROWS, MAX_TILE_ROWS = 16, 64
 WIDE_TILE, WIDE_WARPS = 64 * 256, 8
-"""Sums of a tile that so many warps hold in their registers."""
+"""Accumulators of a tile, and the warps whose registers hold them."""
 
 
 @dataclass(frozen=True)
 class MultiQuery:
-    """Holds each work's queries: query i of work w is row starts[w] + i, and its own key is the last but i."""
+    """Query rows: query i of sequence w is row starts[w] + i; the last query's key is the newest."""
 
     starts: Tensor  # [works] int32
     counts: Tensor  # [works] int32, 0 for padding
     most: int  # a bound of `counts`
     tree_mask: Tensor | None = None
-    """Holds int64 `[3, rows]` of guesses that branch: each row's position, the place up to which it sees all, and bits:
+    """Int64 `[3, rows]` of branching drafts: each row's position, the place up to which it sees all, and bits:
     j is set where it sees the j-th place behind that. None: a row sees all up to its own key."""
 
     def first(self, works: int) -> "MultiQuery":
@@ -39,7 +40,8 @@ class MultiQuery:
         return MultiQuery(self.starts[:works], self.counts[:works], self.most, tree_mask)
 
     def tiles(self, shared: int) -> tuple[int, int]:
-        """Returns the rows of a tile, for so many heads of each query, and how many tiles a work has at most."""
+        """Returns the rows of a tile for `shared` heads of each query, and the maximum number of tiles of a
+        sequence."""
         rows = min(
             max(MIN_TILE_ROWS, power_of_two(QUERIES_PER_TILE * shared)), max(MAX_TILE_ROWS, power_of_two(shared))
         )
@@ -52,14 +54,14 @@ def visible_in_tree(
     lasts: tl.tensor,  # [ROWS] int64
     bits: tl.tensor,  # [ROWS] int64
 ) -> tl.tensor:
-    """Tells which keys rows see that are guesses, or are beside some: `[ROWS, TILE]`."""
+    """Tells which keys rows see that are draft tokens, or are beside some: `[ROWS, TILE]`."""
     behind = positions[None, :] - lasts[:, None] - 1
     shown = (bits[:, None] >> tl.minimum(tl.maximum(behind, 0), 62)) & 1
     return (behind < 0) | ((behind < 63) & (shown == 1))
 
 
 def hidden_in_tree(keys: Tensor, tree_mask: Tensor) -> Tensor:
-    """Returns by torch's operators which `keys` `[keys]` rows do not see, `[rows, keys]`, of their `tree_mask`."""
+    """Returns with torch operators which `keys` `[keys]` rows do not see, `[rows, keys]`, of their `tree_mask`."""
     behind = keys - tree_mask[1, :, None] - 1
     shown = (tree_mask[2, :, None] >> behind.clamp(0, 62)) & 1
     return (behind >= 0) & ((behind >= 63) | (shown == 0))

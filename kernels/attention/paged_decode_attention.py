@@ -57,7 +57,7 @@ CANDIDATE_CONFIGS = (
 )
 
 MAX_ROWS_WITHOUT_TENSOR_CORES = 4
-"""Up to which a config without tensor cores holds: products of more would not fit into the registers."""
+"""Maximum rows of a config without tensor cores: more would not fit into the registers."""
 
 
 def paged_decode_attention(
@@ -73,7 +73,7 @@ def paged_decode_attention(
     output: Tensor | None = None,
     config: Config | None = None,
 ) -> Tensor:
-    """Attends with the newest tokens of each sequence to all of its tokens that are stored, themselves among them.
+    """Attends from the newest tokens of each sequence to all of its stored tokens, including themselves.
 
     The device reads lengths and the split plan, so a captured graph serves any.
 
@@ -120,7 +120,7 @@ def paged_decode_attention(
     return output
 
 
-# What changes from batch to batch is not specialized on: that would compile another kernel while a request waits.
+# Arguments that change from batch to batch are not specialized: a new kernel would be compiled during a request.
 @triton.jit(
     do_not_specialize=["table_stride", "mask_stride", "most", "window"],
     do_not_specialize_on_alignment=UNALIGNED_ARGUMENTS,

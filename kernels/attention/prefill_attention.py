@@ -47,7 +47,7 @@ REGISTER_CONFIGS = DefaultConfigs(
 """On devices whose products take their operands from registers: larger tiles would spill them, and those of wide heads
 need more than the 99 KiB of shared memory that sm_86, 89 and 120 have."""
 QUANTIZED_CONFIG = Config({"ROWS": 64, "TILE": 16}, warps=8, stages=2)
-"""For wide heads whose numbers are made of bytes: that takes registers, everywhere."""
+"""For wide heads with a quantized KV pool: dequantizing takes registers on every device."""
 CANDIDATE_CONFIGS = (
     DEFAULT_CONFIGS.usual,
     Config({"ROWS": 128, "TILE": 128}, warps=8, stages=2),
@@ -60,9 +60,9 @@ CANDIDATE_CONFIGS = (
 )
 
 SEARCH_WIDTH = tl.constexpr(256)
-"""Works that a program looks through at once."""
+"""Sequences that a program searches at once."""
 FULL_RATE_ROWS = 64
-"""Rows that the tensor cores multiply at their full rate; four warps do."""
+"""Rows from which four warps use the full rate of the tensor cores."""
 
 
 def prefill_attention(
@@ -79,7 +79,7 @@ def prefill_attention(
     output: Tensor | None = None,
     config: Config | None = None,
 ) -> Tensor:
-    """Attends with each query to the tokens of its work that are stored up to its position.
+    """Attends from each query to the stored tokens of its sequence up to its position.
 
     Query i of work w stands at position kv_lengths[w] - queries of w + i.
 
@@ -94,7 +94,7 @@ def prefill_attention(
         sinks: `[heads]` fp32, a score for each head of a key whose value is 0; None: there is no such key.
         splits: equal parts that the keys of each tile are cut into; by default as many as the device has processors
             for, if sequences are as long as the tables are wide.
-        output: where the result goes, as it is returned; by default it is allocated.
+        output: memory for the result; by default it is allocated.
 
     Returns `[tokens, heads, dim]`, contiguous; zeros for a work of length 0, undefined from query_start[works] on.
 
@@ -150,7 +150,7 @@ def prefill_attention(
     return output
 
 
-# What changes from batch to batch is not specialized on: that would compile another kernel while a request waits.
+# Arguments that change from batch to batch are not specialized: a new kernel would be compiled during a request.
 @triton.jit(
     do_not_specialize=["tokens", "table_stride", "works", "window"],
     do_not_specialize_on_alignment=["block_tables", "query_start", "kv_lengths"],
@@ -271,7 +271,7 @@ def _attend(
 def work_of(
     tile: tl.tensor, query_start: tl.tensor, works: tl.tensor, EACH: tl.constexpr, ROWS: tl.constexpr
 ) -> tl.tensor:
-    """Finds the work that a tile of so many rows belongs to, each query being `EACH`: see the head of this file."""
+    """Finds the sequence of a tile of `ROWS` rows, with `EACH` rows for each query (see the module docstring)."""
     found = 0
     for first in range(0, works, SEARCH_WIDTH):
         work = first + tl.arange(0, SEARCH_WIDTH)

@@ -1,11 +1,11 @@
-"""Cuts the sequences of a decode step into pieces of about equal work, one for each program of attention.
+"""Plans split-KV: cuts the sequences of a decode step into parts of about equal length, one for each program.
 
     longest piece = max(SHORTEST_PART, sum of lengths / room)
 
-A device is full when its programs have as much to do as each other, whatever sequences they are from: a long sequence
-among many short ones is cut, and those are not. (FlashInfer plans its decodes alike: Ye et al., 2025,
-https://arxiv.org/abs/2501.01005.) The plan is data that the kernel reads, of a size that the batch's rows decide and
-lengths do not. So a recorded step serves every length: the host makes a plan for each step.
+A device is well used when its programs have equal work, so a long sequence among short ones is split. (FlashInfer plans
+its decodes alike: Ye et al., 2025, https://arxiv.org/abs/2501.01005.) The plan is data that the kernel reads; its size
+depends on the number of sequences, not on their lengths. So a CUDA graph serves every length, with a new plan for each
+step.
 """
 
 from dataclasses import dataclass
@@ -17,31 +17,31 @@ from torch import Tensor
 from kernels.attention.attention_parts import MAX_SPLITS, MIN_PART_TOKENS
 
 PROGRAMS_PER_PROCESSOR = 4
-"""Programs to each processor: about three run there at a time, and the rest evens out pieces of unequal lengths."""
+"""Programs for each processor: about three run at a time, the rest evens out unequal parts."""
 NO_SEQUENCE = -1
-"""The sequence of a program that has nothing to do."""
+"""Marks a program without a part."""
 
 
 @dataclass(frozen=True)
 class SplitPlan:
-    """Says which part of which sequence each program takes, as the kernel reads it."""
+    """Split-KV plan: which part of which sequence each program computes."""
 
     owners: Tensor  # [programs] int32, the sequence of each piece, in order; NOBODY behind the last
     starts: Tensor  # [works + 1] int32, the first piece of each sequence; it is cut into starts[w + 1] - starts[w]
 
 
 def max_parts(processors: int, kv_heads: int) -> int:
-    """Returns how many pieces of sequences, with a program for each KV head, keep so many processors busy."""
+    """Returns the number of parts, with one program for each KV head, that keeps `processors` busy."""
     return max(1, PROGRAMS_PER_PROCESSOR * processors // kv_heads)
 
 
 def may_split(longest: int, window: int) -> bool:
-    """Tells whether any sequence of up to `longest` tokens, seen through a window (0: none), is ever cut."""
+    """Returns whether sequences of up to `longest` tokens are ever split, given a window (0: none)."""
     return min(longest, window or longest) > MIN_PART_TOKENS
 
 
 def split_plan_words(works: int, room: int) -> int:
-    """Returns how many numbers the plan of so many sequences has: of each program, then of each sequence."""
+    """Returns the int32 words of a plan for `works` sequences: one for each program, then one for each sequence."""
     return works + room + works + 1
 
 
@@ -64,5 +64,5 @@ def plan_splits(lengths: NDArray[np.int64], room: int, window: int = 0) -> NDArr
 
 
 def split_plan_of(words: Tensor, works: int, room: int) -> SplitPlan:
-    """Takes what `plan_splits` gave apart, on the device."""
+    """Splits the words of `plan_splits` into a plan, on the device."""
     return SplitPlan(words[: works + room], words[works + room : split_plan_words(works, room)])

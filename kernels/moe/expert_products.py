@@ -44,14 +44,14 @@ SUM_TILE = 1024
 
 
 class Expert(NamedTuple):
-    """Holds one product of all experts of a layer."""
+    """One product of all experts of a layer."""
 
     weight: Tensor  # [experts, out, in]
     bias: Tensor | None  # [experts, out]
 
 
 def unsupported(dtype: torch.dtype) -> str:
-    """Says in one sentence why experts in such a format cannot be computed; empty: they can."""
+    """Returns one sentence that says why experts in such a format cannot be computed; empty if supported."""
     if dtype not in (torch.float32, torch.float16, torch.bfloat16):
         return f"experts are supported in fp32, fp16 and bf16, not {str(dtype).removeprefix('torch.')}"
     return ""

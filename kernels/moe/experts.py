@@ -70,7 +70,7 @@ def experts_of(product: Expert | PackedExpert) -> int:
 def reference(
     x: Tensor, chosen: Tensor, shares: Tensor, first: Expert, second: Expert, activation: Activation
 ) -> Tensor:
-    """Computes the same by torch's operators, one expert after the other, in the precision of `x`.
+    """Computes the same with torch operators, one expert after the other, in the precision of `x`.
 
     Weights may be in another format: all of them may be too large for that of `x`.
     """

@@ -37,7 +37,7 @@ products want: an operand passes through shared memory in slices, with 33 to 65 
 
 
 class PackedExpert(NamedTuple):
-    """Holds one product of all experts of a layer."""
+    """One product of all experts of a layer."""
 
     weight: PackedWeight  # codes [experts, runs, out, 32], scales [experts, groups, out]
     bias: Tensor | None  # [experts, out]

@@ -1,4 +1,4 @@
-"""Holds what the products of experts share, whatever their weights are: who takes which tile, and what is stored.
+"""What the products of experts share, whatever their weights are: who takes which tile, and what is stored.
 
 Programs are numbered in groups of `GROUP` tiles of pairs; in a group the columns of all its tiles come first, then the
 next columns. `expert_products.py` has the formulas.

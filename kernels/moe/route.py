@@ -28,15 +28,15 @@ CANDIDATE_CONFIGS = (Config({}, warps=1), Config({}, warps=2), Config({}, warps=
 
 MAX_EXPERTS = 1024
 MIN_SHARE_SUM = tl.constexpr(1e-20)
-"""Is added to the sum of shares before they are divided by it: sigmoids may all be 0."""
+"""Added to the sum of shares before dividing by it, since all sigmoids may be 0."""
 NAN_LOGIT = tl.constexpr(-1e30)
-"""Stands for logits that are NaN."""
+"""Replaces NaN logits."""
 NO_EXPERT = tl.constexpr(1 << 30)
-"""Is larger than every expert's number."""
+"""Larger than every expert's number."""
 
 
 class Routing(NamedTuple):
-    """Says how experts are chosen and weighed: see the head of this file."""
+    """How experts are chosen and weighed: see the head of this file."""
 
     used: int
     scores: Literal["softmax", "softmax_of_used", "sigmoid"] = "softmax"
@@ -48,7 +48,7 @@ class Routing(NamedTuple):
 
 
 def unsupported(experts: int) -> str:
-    """Says in one sentence why a choice among so many experts cannot be made; empty: it can."""
+    """Returns one sentence that says why a choice among so many experts cannot be made; empty if supported."""
     return f"route supports up to {MAX_EXPERTS} experts, not {experts}" if experts > MAX_EXPERTS else ""
 
 
@@ -174,7 +174,7 @@ def _route(
 
 
 def reference(logits: Tensor, routing: Routing, correction: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Computes the same by torch's operators, in the precision of the logits."""
+    """Computes the same with torch operators, in the precision of the logits."""
     scores = logits
     if routing.scores != "softmax_of_used":
         scores = logits.softmax(-1) if routing.scores == "softmax" else logits.sigmoid()

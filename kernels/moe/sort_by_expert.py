@@ -30,12 +30,12 @@ CANDIDATE_CONFIGS = (
 """The first is the default."""
 
 NO_PAIR = -1
-"""The pair of a row that fills a tile up, and the expert of a tile that is not needed."""
+"""Pair of a padding row, and expert of an unused tile."""
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """Holds the pairs as tiles of `rows` rows; pair t * used + i is of token t's i-th expert."""
+    """Pairs as tiles of `rows` rows; pair t * used + i is of token t's i-th expert."""
 
     pairs: Tensor  # [tiles x rows] int32, `NO_PAIR` behind an expert's last one; undefined in tiles of nobody
     owners: Tensor  # [tiles] int32, the expert of each tile, `NO_PAIR` behind the last
@@ -118,7 +118,7 @@ def _sort(
 
 
 def reference(chosen: Tensor, experts: int, rows: int) -> Tiles:
-    """Computes the same by torch's operators; pairs of tiles of nobody are `NO_PAIR`."""
+    """Computes the same with torch operators; pairs of tiles of nobody are `NO_PAIR`."""
     count = most_tiles(chosen.numel(), experts, rows)
     pairs, owners = chosen.new_full((count * rows,), NO_PAIR), chosen.new_full((count,), NO_PAIR)
     tile = 0

@@ -1,9 +1,9 @@
-"""Makes the numbers `[out, in]` of a packed weight that it stands for, to be multiplied by a thousand rows and more.
+"""Dequantizes a packed weight to `[out, in]`, for products with a thousand rows and more.
 
     w[o, i] = scales[i // group, o] v[o, i] + offsets[i // group, o]
 
-Rounded once, to the format that is asked for. With so many rows a product takes far longer than to write its weights
-once and read them again; a library's own then runs faster than one that unpacks a tile of weights for each of its rows.
+Rounded once, to the requested format. With so many rows the product takes far longer than writing and reading the
+dequantized weight, and a library's product is faster than one that unpacks weights for each tile of rows.
 """
 
 import torch
@@ -26,7 +26,7 @@ CANDIDATE_CONFIGS = (
 
 
 def dequantize(weight: PackedWeight, dtype: torch.dtype, *, config: Config | None = None) -> Tensor:
-    """Returns the numbers `[out, in]` of a packed weight, in fp32, bf16 or fp16.
+    """Returns the dequantized weight `[out, in]` in fp32, bf16 or fp16.
 
     Example: int4 `[28672, 4096]` in groups of 32 gives as many numbers in bf16, 235 MB.
     """
@@ -103,5 +103,5 @@ def _unpack(
 
 
 def reference(weight: PackedWeight, dtype: torch.dtype) -> Tensor:
-    """Computes the same by torch's operators, in fp64."""
+    """Computes the same with torch operators, in fp64."""
     return unpacked(weight).to(dtype)

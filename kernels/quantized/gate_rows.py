@@ -1,9 +1,9 @@
-"""Gates rows as `kernels/gate.py` does, and quantizes what comes of it: one launch, and half of the bytes.
+"""Gates rows as `kernels/gate.py` does and quantizes the result, in one launch with half of the memory traffic.
 
     rows = quantized(activation(first half) * second half)
 
-What is gated is rounded to the format of its halves before it is quantized: the bits are those of two launches. A
-program takes a whole row, where the gate alone takes a part of one: there are many rows.
+The gated value is rounded to the input format before it is quantized, so the bits are those of two launches. A program
+takes a whole row, since there are many rows.
 """
 
 import torch
@@ -79,5 +79,4 @@ def _gate_rows(
 
 
 def reference(gate_up: Tensor, activation: Activation, form: RowFormat) -> QuantizedRows:
-    """Computes the same by two launches."""
     return quantize_rows(gate(gate_up, activation), form)

@@ -1,4 +1,4 @@
-"""Makes numbers of the bytes of a quantized KV pool, and bytes and scales of numbers, in registers.
+"""Quantizes and dequantizes the bytes of a quantized KV pool, in registers.
 
 A layer is `[blocks, kv_heads, 2, bytes]`, int8 or fp8 (e4m3): of a key or a value of a block, `[block, dim]` bytes, and
 behind them bf16 scales `[block]`. Of latent vectors it is `[blocks, 1, bytes]`: `[block, latent + rope]` bytes, and
@@ -16,11 +16,11 @@ import triton.language as tl
 from torch import Tensor
 
 KV_FORMATS = {torch.int8: 1, torch.float8_e4m3fn: 2}
-"""Numbers of the forms, by the format of a layer; 0 is a pool that is not quantized."""
+"""Quantization format by the dtype of a layer; 0 stands for an unquantized pool."""
 INT8_FORMAT = tl.constexpr(1)
 SCALE_BYTES = 2
 ROUND_TO_INTEGER = tl.constexpr(1.5 * 2.0**23)
-"""Added to a number below 2^22 and taken away again, it leaves the nearest integer, and the even one of two."""
+"""Adding and subtracting it rounds a value below 2^22 to the nearest integer, ties to even."""
 MIN_SCALE = tl.constexpr(2.0**-126)
 INFINITE_VALUE = tl.constexpr(float("inf"))
 
@@ -39,7 +39,7 @@ def views_of(pool: Tensor) -> tuple[Tensor, Tensor]:
 
 @triton.jit
 def dequantized(found: tl.tensor, like: tl.tensor, FORM: tl.constexpr) -> tl.tensor:
-    """Returns what uint8 `found` mean, without scale and unit, in the format of `like`: all have them exactly."""
+    """Dequantizes uint8 `found`, without scale and unit, to the dtype of `like`, which is exact."""
     if FORM == INT8_FORMAT:
         return found.to(tl.int8, bitcast=True).to(tl.float32).to(like.dtype)
     wide = found.to(tl.uint16)
@@ -49,7 +49,7 @@ def dequantized(found: tl.tensor, like: tl.tensor, FORM: tl.constexpr) -> tl.ten
 
 @triton.jit
 def scales_at(place: tl.tensor, there: tl.tensor, FORM: tl.constexpr) -> tl.tensor:
-    """Returns scales with the form's unit, fp32; 0 where nothing is `there`."""
+    """Returns fp32 scales times the format's unit; 0 outside of `there`."""
     UNIT: tl.constexpr = 1.0 if FORM == INT8_FORMAT else 256.0
     return tl.load(place, mask=there, other=0.0).to(tl.float32) * UNIT
 
@@ -89,13 +89,13 @@ def e4m3(numbers: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def largest_of(numbers: tl.tensor, AXIS: tl.constexpr) -> tl.tensor:
-    """Returns the largest magnitudes; infinite where a number is not finite: a maximum may pass over NaN."""
+    """Returns the largest magnitudes, infinite if a value is not finite (a plain maximum may skip NaN)."""
     sizes = tl.abs(numbers)
     return tl.max(tl.where(sizes < INFINITE_VALUE, sizes, INFINITE_VALUE), AXIS)
 
 
 def reference_packed(pool: Tensor, form: torch.dtype, *parts: int) -> Tensor:
-    """Returns a layer `[…, block, width]` of numbers as one of bytes, `[…, bytes]`, by torch's operators.
+    """Returns a layer `[…, block, width]` of numbers as one of bytes, `[…, bytes]`, with torch operators.
 
     `parts` are numbers of a vector that share a scale; by default all do.
     """
@@ -113,7 +113,7 @@ def reference_packed(pool: Tensor, form: torch.dtype, *parts: int) -> Tensor:
 
 
 def reference_dequantized(layer: Tensor, *parts: int) -> Tensor:
-    """Returns what a layer of bytes means, fp32 `[…, block, width]`, by torch's operators."""
+    """Dequantizes a layer of bytes to fp32 `[…, block, width]`, with torch operators."""
     block, width = block_of(layer, *parts), sum(parts)
     scales = layer.view(torch.uint8)[..., block * width :].contiguous().view(torch.bfloat16).float()
     numbers = layer[..., : block * width].float().unflatten(-1, (block, width)).split(parts, -1)

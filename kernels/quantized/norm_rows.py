@@ -1,4 +1,4 @@
-"""Norms rows as `kernels/rms_norm.py` does, and quantizes what comes of it: one launch, and half of the bytes.
+"""Norms rows as `kernels/rms_norm.py` does and quantizes the result, in one launch with half of the memory traffic.
 
     hidden = hidden + change
     rows = quantized(hidden / sqrt(mean(hidden^2) + eps) * weight)
@@ -72,7 +72,6 @@ def _norm_rows(
 
 
 def reference(hidden: Tensor, change: Tensor | None, weight: Tensor, eps: float, form: RowFormat) -> QuantizedRows:
-    """Computes the same by two launches."""
     if change is not None:
         hidden += change
     return quantize_rows(rms_norm(hidden, weight, eps), form)

@@ -1,12 +1,12 @@
-"""Packs quantized weights for the kernels of this room: what a program reads at once lies together.
+"""Packs quantized weights for these kernels: what a program reads at once is contiguous.
 
     w[o, i] = scales[i // group, o] v[o, i] + offsets[i // group, o]
 
 A *run* is 32 bytes: of one output the codes of 32 neighbouring inputs, or of 64 where a code has 4 bits: then byte j
 has input j in its lower half and input j + 32 in its upper one, so that both halves are tiles of a matrix as they are.
 Runs of all outputs lie side by side, `[runs, out, 32]`, and so do the scales of a group: a tile of outputs is one piece
-of memory. Codes are such that a few operations on bits make numbers of them (`steps.py`); those of 8 bits are int8 or
-e4m3 as devices multiply it (`row_product.py`).
+of memory. A few bit operations dequantize a code (`steps.py`); 8-bit codes are int8 or e4m3 as devices multiply them
+(`row_product.py`).
 """
 
 from collections.abc import Sequence
@@ -25,16 +25,16 @@ RUN_BYTES = 32
 MIN_GROUP_INPUTS = {"int4": 32, "fp4": 32, "int8": 16, "fp8": 16}
 E2M1_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 FP4_VALUES = (*E2M1_VALUES, *(-value for value in E2M1_VALUES))
-"""What the codes of fp4 stand for: the highest bit is the sign (OCP Microscaling Formats 1.0, section 5.3.3)."""
+"""Values of the fp4 codes, with the sign in the highest bit (OCP Microscaling Formats 1.0, section 5.3.3)."""
 INT4_ZERO_CODE = 8
 """The code of int4 that stands for 0."""
 SINGLE_GROUP_INPUTS = 1 << 30
 FP8_NAN_CODE = 0x7F
-"""The code of fp8 that is no number, but for its sign."""
+"""The fp8 code of NaN, without its sign."""
 
 
 class WeightCodes(NamedTuple):
-    """Holds a weight as a checkpoint's reader gives it: w = scales * v + offsets for each group of inputs."""
+    """A weight as a checkpoint's reader gives it: w = scales * v + offsets for each group of inputs."""
 
     values: Tensor  # [out, in]: uint8 codes 0 … 15, int8 or float8_e4m3fn
     scales: Tensor  # fp32 [out, groups]
@@ -44,7 +44,7 @@ class WeightCodes(NamedTuple):
 
     @property
     def kind(self) -> CodeKind | None:
-        """Returns what its codes are to the kernels; None: they do not know them."""
+        """Returns the kernels' code kind; None if they do not support the codes."""
         if self.values.dtype == torch.uint8:
             return {(): "int4", FP4_VALUES: "fp4"}.get(self.table)  # type: ignore[return-value]
         return "int8" if self.values.dtype == torch.int8 else "fp8"
@@ -52,7 +52,7 @@ class WeightCodes(NamedTuple):
 
 @dataclass(frozen=True)
 class PackedWeight:
-    """Holds a weight, or those of several experts, as the kernels of this room take it."""
+    """A weight, or those of several experts, as the kernels of this room take it."""
 
     kind: CodeKind
     codes: Tensor  # uint8 [runs, out, 32], or of experts [experts, runs, out, 32]
@@ -63,44 +63,43 @@ class PackedWeight:
 
     @property
     def outputs(self) -> int:
-        """Returns how many there are."""
         return self.codes.shape[-2]
 
     @property
     def in_run(self) -> int:
-        """Returns how many inputs a run has."""
+        """Returns the inputs of a run."""
         return RUN_BYTES * (2 if self.kind in ("int4", "fp4") else 1)
 
     @property
     def by_output(self) -> bool:
-        """Tells whether an output has nothing but one scale: then sums are multiplied by it, and no weights."""
+        """Returns whether each output has a single scale and no offset, so the scale multiplies the sum."""
         return self.scales.shape[-2] == 1 and self.offsets is None
 
     @property
     def name(self) -> str:
-        """Returns what configs are measured for, such as `int4,group=32`."""
+        """Returns the key of tuned configs, such as `int4,group=32`."""
         group = "all" if self.scales.shape[-2] == 1 else str(self.group)
         return f"{self.kind},group={group}" + (",offsets" if self.offsets is not None else "")
 
     @property
     def even_group(self) -> int:
-        """Returns the inputs of a group as the kernels count them: no step has more where there is but one group."""
+        """Returns the inputs of a group for the kernels: with a single group, more than any step has."""
         return self.group if self.scales.shape[-2] > 1 else SINGLE_GROUP_INPUTS
 
     def runs_of_step(self, most: int) -> int:
-        """Returns how many runs a step has, `most`, a power of two, or fewer: its inputs are of one group."""
+        """Returns the runs of a step: at most `most`, a power of two, so that its inputs belong to one group."""
         runs = most
         while self.even_group % (runs * self.in_run) and runs > 1:
             runs //= 2
         return runs
 
     def tensors(self) -> list[Tensor]:
-        """Lists what it holds in memory."""
+        """Returns the tensors that stay in memory."""
         return [self.codes, self.scales, *([] if self.offsets is None else [self.offsets])]
 
 
 def unsupported(weight: WeightCodes) -> str:
-    """Says in one sentence why the kernels do not take such a weight; empty: they do."""
+    """Returns one sentence that says why the kernels do not take such a weight; empty if supported."""
     if weight.kind is None:
         return "codes of 4 bits stand for themselves or for MXFP4's numbers in the kernels, not for another table's"
     fewest = MIN_GROUP_INPUTS[weight.kind]
@@ -141,7 +140,7 @@ def one_of(weight: PackedWeight, expert: int) -> PackedWeight:
 
 
 def narrowed(numbers: Tensor) -> Tensor:
-    """Returns fp32 numbers in 16 bits, if those hold each of them."""
+    """Converts fp32 values to 16 bits if that is exact for all of them."""
     for dtype in (torch.float16, torch.bfloat16):
         short = numbers.to(dtype)
         if ((short.float() == numbers) | numbers.isnan()).all():
@@ -150,12 +149,12 @@ def narrowed(numbers: Tensor) -> Tensor:
 
 
 def needed(offsets: Tensor) -> bool:
-    """Tells whether one of the offsets is not 0; one that is no number is not."""
+    """Returns whether an offset is not 0; NaN counts as such."""
     return bool(offsets.any())
 
 
 def _codes(values: Tensor, kind: CodeKind) -> Tensor:
-    """Returns bytes `[runs, out, 32]`; inputs behind the last have any code, as x is 0 there."""
+    """Returns bytes `[runs, out, 32]`; codes of padding inputs do not matter, as x is 0 there."""
     outputs, inputs = values.shape
     per_run = RUN_BYTES * (2 if kind in ("int4", "fp4") else 1)
     runs = tile_count(inputs, per_run)
@@ -167,7 +166,8 @@ def _codes(values: Tensor, kind: CodeKind) -> Tensor:
 
 
 def _without_nan(weight: WeightCodes) -> Tensor:
-    """Returns the scales `[out, groups]`, NaN where one of a group's codes is: so the kernels need not look for it."""
+    """Returns the scales `[out, groups]`, NaN for groups that contain a NaN code, so that the kernels need not check
+    for it."""
     if weight.kind != "fp8":
         return weight.scales
     wrong = weight.values.view(torch.uint8) & FP8_NAN_CODE == FP8_NAN_CODE
@@ -185,7 +185,7 @@ def _offsets(weight: WeightCodes) -> Tensor:
 
 
 def reference(packed: PackedWeight) -> Tensor:
-    """Returns the weight `[out, in]` in fp64 that a packed one stands for, by torch's operators."""
+    """Returns the dequantized weight `[out, in]` in fp64, with torch operators."""
     codes = packed.codes.transpose(0, 1)  # [out, runs, 32]
     if packed.in_run > RUN_BYTES:
         codes = torch.stack((codes & 15, codes >> 4), 2)

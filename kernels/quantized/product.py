@@ -4,9 +4,9 @@
 
 (Weights of 4 bits under values of 16: Frantar et al., 2024, https://arxiv.org/abs/2408.11743; parts of a sum for few
 rows: Hoque et al., 2024, https://arxiv.org/abs/2402.00025.) A program makes a tile of outputs for a tile of rows;
-weights are read once for all rows of a tile. Few outputs would leave processors idle, so up to 128 rows have the sum
-over inputs cut into parts, which a second launch adds up, in their order: the same input gives the same bits, and a row
-the same ones whatever rows are beside it, as long as `rows_for` says the same of their number.
+weights are read once for all rows of a tile. Few outputs would leave processors idle, so with up to 128 rows the
+reduction is split (split-K), and a second launch adds up the parts in order. Results are deterministic, and a row does
+not depend on the rows beside it while `rows_for` gives the same tile.
 """
 
 import torch
@@ -22,9 +22,9 @@ from kernels.sizes import tile_count
 from kernels.tuning import Config, tuned
 
 ROW_TILES = (16, 32, 64, 128)
-"""Of a tile: as few as tensor cores take, and as many as are worth a tile that reads the weights once."""
+"""Rows of a tile, from the minimum of the tensor cores up."""
 MAX_SPLIT_K_ROWS = ROW_TILES[-1]
-"""Rows up to which there is one tile of them, whose sums are cut."""
+"""Up to this many rows fit one row tile; the reduction is then split (split-K)."""
 FEW_ROWS_CONFIG = Config({"TILE": 64, "RUNS": 4}, warps=4, stages=4)
 SOME_ROWS_CONFIG = Config({"TILE": 128, "RUNS": 2}, warps=8, stages=3)
 FP32_CONFIG = Config({"TILE": 32, "RUNS": 1}, warps=8, stages=2)
@@ -39,23 +39,23 @@ CANDIDATE_CONFIGS = (
 )
 """The first two are the defaults of up to 32 rows and of more, the last is that of fp32."""
 PROGRAMS_PER_PROCESSOR = 4
-"""Programs that a processor should have at least, so that one reads while another one waits."""
+"""Minimum number of programs on a processor, so that one reads while another waits."""
 MIN_STEPS_PER_PART, MAX_PARTS = 4, 16
-"""Steps of a part at least: fewer are over before their loads have come. Parts of a sum at most."""
+"""Minimum steps of a split-K part, since shorter parts end before their loads arrive; maximum number of parts."""
 NEIGHBOUR_ROW_TILES = 8
-"""Tiles of rows whose programs are neighbours for each tile of outputs: the weights then come from the cache."""
+"""Row tiles with consecutive programs for each output tile, so that the weights come from the cache."""
 JOIN_TILE = 512
 
 
 def unsupported(dtype: torch.dtype) -> str:
-    """Says in one sentence why rows in such a format cannot be multiplied; empty: they can."""
+    """Returns one sentence that says why rows in such a format cannot be multiplied; empty if supported."""
     if dtype not in (torch.float32, torch.float16, torch.bfloat16):
         return f"quantized weights multiply fp32, fp16 and bf16, not {str(dtype).removeprefix('torch.')}"
     return ""
 
 
 def rows_for(rows: int) -> int:
-    """Returns how many rows a tile has where there are so many."""
+    """Returns the rows of a tile for a batch of `rows`."""
     return next((tile for tile in ROW_TILES if rows <= tile), ROW_TILES[-1])
 
 
@@ -75,8 +75,8 @@ def product(
         weight: packed, `[out, in]`.
         bias: `[out]`, contiguous, in any of these formats.
         output: `[rows, out]` in the format of x to write to, whose rows are contiguous; by default a new one.
-        config: tiles, warps and stages; by default what was measured.
-        parts: of a sum; by default what fills the device.
+        config: launch config; by default the tuned config.
+        parts: split-K parts; by default as many as fill the device.
 
     Returns the output.
 
@@ -144,7 +144,7 @@ def product(
 
 
 def parts_of(steps: int, tiles: int, device: torch.device) -> int:
-    """Returns into how many parts a sum of so many steps is cut, where that many tiles of outputs are to be made."""
+    """Returns the number of split-K parts for a reduction of `steps` steps and `tiles` output tiles."""
     return max(1, min(PROGRAMS_PER_PROCESSOR * processors(device) // tiles, steps // MIN_STEPS_PER_PART, MAX_PARTS))
 
 
@@ -251,6 +251,6 @@ def _join(
 
 
 def reference(x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> Tensor:
-    """Computes the same by torch's operators, in fp64."""
+    """Computes the same with torch operators, in fp64."""
     y = x.double() @ dequantized(weight).t()
     return (y if bias is None else y + bias.double()).to(x.dtype)

@@ -2,12 +2,12 @@
 
     y[r, o] = sum_g row_scales[g, r] scales[g, o] sum_i x[r, i] v[o, i] + b[o]    over the inputs i of group g
 
-Products are those of bytes, of which tensor cores do twice as many as of numbers of 16 bits; of int8 a group's sum is
-exact. A group is all inputs, or rows and weights share groups of as many. fp8 needs a device that multiplies it
-(sm_89). Hopper keeps but some 14 digits of a sum of fp8 products (DeepSeek-AI, 2024, https://arxiv.org/abs/2412.19437,
-section 3.3.2): so such a sum goes to a total in fp32 after each step of up to 128 inputs. On Blackwell in data centers
-rows that meet int8 stay as they are: Triton 3.7 multiplies int8 there by Ampere's instructions, at half of the rate at
-which the device multiplies bf16 by its own.
+Tensor cores multiply bytes twice as fast as 16-bit values; int8 sums of a group are exact. A group is all inputs, or
+rows and weights share groups of as many. fp8 needs a device that multiplies it (sm_89). Hopper keeps but some 14 digits
+of a sum of fp8 products (DeepSeek-AI, 2024, https://arxiv.org/abs/2412.19437, section 3.3.2): so such a sum goes to a
+total in fp32 after each step of up to 128 inputs. On Blackwell in data centers rows that meet int8 stay as they are:
+Triton 3.7 multiplies int8 there by Ampere's instructions, at half of the rate at which the device multiplies bf16 by
+its own.
 """
 
 import torch
@@ -36,11 +36,12 @@ CANDIDATE_CONFIGS = (
 """The first is the default of devices whose products take operands from shared memory, the second that of others. The
 last is that of groups on Blackwell in data centers: their sums leave a memory of their own after each step."""
 MIN_GROUP_INPUTS = 32
-"""Inputs of a group at least: a product of bytes takes so many."""
+"""Minimum number of inputs of a group: the depth of a byte product."""
 
 
 def row_format(weight: PackedWeight, device: torch.device) -> RowFormat | None:
-    """Returns how rows have to be quantized for a weight; None: they are not, by the weight or by the device."""
+    """Returns the activation format for rows that meet this weight; None if the weight or the device needs
+    unquantized rows."""
     kind, group = weight.kind, weight.even_group
     if kind != "int8" and kind != "fp8":
         return None
@@ -71,7 +72,7 @@ def row_product(
         weight: packed, `[out, in]`.
         bias: `[out]`, contiguous, in fp32, bf16 or fp16.
         output: `[rows, out]` in one of these, to write to, whose rows are contiguous.
-        config: tiles, warps and stages; by default what was measured.
+        config: launch config; by default the tuned config.
 
     Returns the output.
 
@@ -188,6 +189,6 @@ def _multiply(
 
 
 def reference(rows: QuantizedRows, weight: PackedWeight, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Computes the same by torch's operators, in fp64."""
+    """Computes the same with torch operators, in fp64."""
     y = dequantized(rows) @ unpacked(weight).t()
     return (y if bias is None else y + bias.double()).to(dtype)

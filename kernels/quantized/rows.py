@@ -1,13 +1,13 @@
-"""Quantizes rows to int8 or fp8 (e4m3), so that they multiply weights of 8 bits as those are.
+"""Quantizes rows to int8 or fp8 (e4m3) for products with 8-bit weights.
 
     scales[g, r] = max |x[r, i]| / most    over the inputs i of group g; most = 127 of int8, 448 of fp8
     values[r, i] = x[r, i] / scales[g, r], rounded to the nearest
 
-A row's largest value so keeps its size: nothing is clipped. A group is all inputs, or 128 of them where weights have
-scales for so many (DeepSeek-AI, 2024, https://arxiv.org/abs/2412.19437, section 3.3). Rows, and groups, whose largest
-value is below 2^-100 have the scale of that. Those that are not finite have a scale that is not, either.
+Nothing is clipped. A group is all inputs, or 128 of them where weights have scales for 128 inputs (DeepSeek-AI, 2024,
+https://arxiv.org/abs/2412.19437, section 3.3). Magnitudes below 2^-100 count as 2^-100 for the scale. A group with a
+value that is not finite has a scale that is not finite.
 
-Behind its end a row has zeros up to a multiple of 32 values, as packed weights have codes: so it begins at one, too.
+Rows are padded with zeros to a multiple of 32 values, as packed weights are.
 
 A program takes one row and keeps it in registers. `store_row` is what `norm_rows.py` and `gate_rows.py` end with.
 """
@@ -30,7 +30,7 @@ RowKind = Literal["int8", "fp8"]
 ROW_DTYPES: dict[RowKind, torch.dtype] = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
 LARGEST_VALUES: dict[RowKind, float] = {"int8": 127.0, "fp8": 448.0}
 MAX_WIDTH = 1 << 15
-"""Values of a row that the registers of 16 warps hold."""
+"""Maximum row width that the registers of 16 warps hold."""
 MIN_MAGNITUDE = 2.0**-100
 CANDIDATE_CONFIGS = (Config({}, warps=8), Config({}, warps=4), Config({}, warps=16))
 """The first is the default of rows of up to `MAX_NARROW_WIDTH` values, the last that of longer ones."""
@@ -44,23 +44,23 @@ MIN_MAGNITUDE_BITS, INFINITY_BITS, MAGNITUDE_BITS = (
 
 
 class RowFormat(NamedTuple):
-    """Says how rows are quantized."""
+    """How rows are quantized."""
 
     kind: RowKind
     group: int  # inputs that share a row's scale: a power of two, or more than there are
 
     def groups(self, inputs: int) -> int:
-        """Returns how many scales a row has."""
+        """Returns the number of scales of a row."""
         return tile_count(inputs, self.group)
 
     @property
     def name(self) -> str:
-        """Returns what configs are measured for."""
+        """Returns the key of tuned configs."""
         return f"{self.kind},group={self.group if self.group <= MAX_WIDTH else 'all'}"
 
 
 class QuantizedRows(NamedTuple):
-    """Holds quantized rows."""
+    """Quantized rows."""
 
     values: Tensor  # [rows, in up to a multiple of 32], int8 or float8_e4m3fn
     scales: Tensor  # fp32 [groups, rows]
@@ -69,23 +69,23 @@ class QuantizedRows(NamedTuple):
 
 
 def unsupported(width: int) -> str:
-    """Says in one sentence why rows of so many values cannot be quantized; empty: they can."""
+    """Returns one sentence that says why rows of so many values cannot be quantized; empty if supported."""
     return f"rows of up to {MAX_WIDTH} values are quantized, not of {width}" if width > MAX_WIDTH else ""
 
 
 def empty_rows(rows: int, width: int, form: RowFormat, device: torch.device) -> QuantizedRows:
-    """Makes room for quantized rows."""
+    """Allocates quantized rows."""
     values = torch.empty((rows, tile_count(width, RUN_BYTES) * RUN_BYTES), dtype=ROW_DTYPES[form.kind], device=device)
     return QuantizedRows(values, torch.empty((form.groups(width), rows), device=device), form, width)
 
 
 def tile_of(width: int) -> int:
-    """Returns of how many values the tile of a row is."""
+    """Returns the tile width of a row."""
     return max(RUN_BYTES, power_of_two(width))
 
 
 def config_for(kernel: str, x: Tensor, form: RowFormat, width: int, config: Config | None) -> Config:
-    """Returns how a kernel that quantizes rows of so many values is launched."""
+    """Returns the launch config of a kernel that quantizes rows of this width."""
     shape = f"{str(x.dtype).removeprefix('torch.')},{form.name},width={width}"
     return config or tuned(kernel, shape, x.device, CANDIDATE_CONFIGS[0 if width <= MAX_NARROW_WIDTH else -1])
 
@@ -169,7 +169,7 @@ def store_row(
 
 
 def reference(x: Tensor, form: RowFormat) -> QuantizedRows:
-    """Computes the same by torch's operators, in fp32 or what is wider; of finite rows."""
+    """Computes the same with torch operators, in fp32 or what is wider; of finite rows."""
     rows, width = x.shape
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     groups = form.groups(width)

@@ -1,4 +1,4 @@
-"""Multiplies by packed weights step by step: codes become numbers in registers, and those go to the tensor cores.
+"""Multiplies by packed weights step by step: codes are dequantized in registers and multiplied by tensor cores.
 
 A step has `RUNS` runs of each output of a tile (`packed.py`). All of its inputs are of one group or, with one run, each
 half of them is: so a step has two vectors of scales at most. They are loaded one step ahead: they are too short for
@@ -21,13 +21,13 @@ FP8_FACTOR, FP4_FACTOR = tl.constexpr(2.0**120), tl.constexpr(2.0**126)
 
 @triton.jit
 def in_step(KIND: tl.constexpr, RUNS: tl.constexpr) -> tl.constexpr:
-    """Returns how many inputs a step has."""
+    """Returns the inputs of a step."""
     return RUNS * 64 if KIND == "int4" or KIND == "fp4" else RUNS * 32
 
 
 @triton.jit
 def dequantized(codes: tl.tensor, KIND: tl.constexpr) -> tl.tensor:
-    """Makes fp32 of codes, exactly: by bits, since GPUs convert few numbers at a time, and some know no fp8."""
+    """Dequantizes codes to fp32 exactly, by bit operations: GPUs convert slowly, and some have no fp8."""
     bits = codes.to(tl.int32)
     if KIND == "int4":
         return (bits | 0x4B000000).to(tl.float32, bitcast=True) - INT4_OFFSET

@@ -65,7 +65,7 @@ def _forbid_tokens(
 
 
 def reference(logits: Tensor, entries: Tensor, sampled: Tensor, forbidden: float) -> None:
-    """Does the same by torch's operators."""
+    """Does the same with torch operators."""
     rows, tokens, newest, wanted = entries.long()
     holds = (newest < 0) | (sampled[newest.clamp(min=0)] == wanted)
     rows, tokens = rows[holds], tokens[holds]

@@ -91,7 +91,7 @@ def _penalize(
 
 
 def reference(logits: Tensor, counts: Tensor, texts: Tensor, penalties: Tensor, sampled: Tensor) -> None:
-    """Does the same by torch's operators."""
+    """Does the same with torch operators."""
     rows, own, newest = texts.long()
     places = own * counts.shape[1] + sampled[newest.clamp(min=0)]
     counts.view(-1).index_add_(0, places, torch.where(newest >= 0, 2, 0).int())

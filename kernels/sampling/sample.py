@@ -31,10 +31,10 @@ CANDIDATE_CONFIGS = (
 """The first is the default."""
 
 MIN_PART_LOGITS = 1024
-"""Logits that are worth a program."""
+"""Minimum number of logits for a program."""
 
 PROGRAMS_PER_PROCESSOR = 8
-"""Programs for each processor, so that those which end early have more to do."""
+"""Programs for each processor, to balance programs that end early."""
 
 LOGIT_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -42,7 +42,7 @@ PARTS_TILE: tl.constexpr = tl.constexpr(MAX_PARTS)
 
 
 def unsupported(dtype: torch.dtype, vocab: int) -> str:
-    """Says in one sentence why logits of this kind cannot be sampled from; empty: they can."""
+    """Returns one sentence that says why logits of this kind cannot be sampled from; empty if supported."""
     if dtype not in LOGIT_DTYPES:
         return f"sample supports logits in {', '.join(map(str, LOGIT_DTYPES))}, not {dtype}"
     return f"sample supports vocabularies of up to {MAX_VOCAB} tokens, not {vocab}" if vocab > MAX_VOCAB else ""
@@ -176,7 +176,7 @@ def _best(scores: tl.tensor, ids: tl.tensor, parts: tl.tensor, tokens: tl.tensor
 
 
 def reference(logits: Tensor, settings: SampleSettings, keys: Tensor, *, filtered: bool) -> tuple[Tensor, Tensor]:
-    """Computes the same by torch's operators, on all of a sample's scores at once."""
+    """Computes the same with torch operators, on all of a sample's scores at once."""
     vocab, random = logits.shape[1], (settings.temperature > 0)[:, None]
     own = logits[settings.rows].float()
     scaled = torch.where(random, own / settings.temperature[:, None], own)

@@ -1,4 +1,4 @@
-"""Holds how samples are drawn, and which part of a row of logits a program looks at: for the kernels that draw."""
+"""How samples are drawn, and which part of a row of logits a program looks at: for the kernels that draw."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class SampleSettings(NamedTuple):
-    """Says how each sample is drawn: five contiguous tensors `[samples]`."""
+    """How each sample is drawn: five contiguous tensors `[samples]`."""
 
     rows: Tensor  # int32, the row of logits that the sample draws from
     temperature: Tensor  # fp32; 0: the largest logit is taken

@@ -66,7 +66,7 @@ def _token_mask(
 
 
 def reference(logits: Tensor, rows: Tensor, bits: Tensor, forbidden: float) -> None:
-    """Does the same by torch's operators."""
+    """Does the same with torch operators."""
     shifts = torch.arange(32, dtype=torch.int32, device=bits.device)
     allowed = ((bits[:, :, None] >> shifts) & 1).flatten(1)[:, : logits.shape[1]] == 1
     x = logits[rows.long()]

@@ -158,7 +158,7 @@ def _join(
 
 
 def reference(logits: Tensor, rows: Tensor, tokens: Tensor, top: int) -> Tensor:
-    """Computes the same by torch's operators: a stable sort leaves equal logits in the order of their ids."""
+    """Computes the same with torch operators: a stable sort leaves equal logits in the order of their ids."""
     x, own = logits[rows].float(), tokens[:, None]
     ordered = (x + 0.0).sort(dim=-1, descending=True, stable=True)
     values = torch.cat((x.gather(1, own), ordered.values[:, :top]), 1).double()

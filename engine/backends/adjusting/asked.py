@@ -1,4 +1,4 @@
-"""Prepares what a sampling asks of logits, once for all steps of its sequence."""
+"""Logit changes of a sampling, prepared once for all steps of its sequence."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,11 +7,11 @@ from contracts.messages.sampling import Sampling
 from engine.backends.adjusting.bad_words import BadWords
 
 TOKENS_PER_WORD = 32
-"""Tokens whose bits are in one word of a mask."""
+"""Number of tokens with bits in one mask word."""
 
 
 class LogitChanges:
-    """Holds a sampling's wishes over one vocabulary. Ids that the vocabulary does not have change nothing."""
+    """Logit changes that a sampling asks for over one vocabulary. Ids outside of it are ignored."""
 
     def __init__(self, sampling: Sampling, vocab: int) -> None:
         self.sampling = sampling

@@ -10,7 +10,7 @@ Word = tuple[list[int], int]
 
 
 class BadWords:
-    """Holds token sequences of which none may come to be in an output. What stands in a prompt is no part of one."""
+    """Token sequences of which none may come to be in an output. What stands in a prompt is no part of one."""
 
     def __init__(self, words: Sequence[Sequence[int]], vocab: int) -> None:
         """Takes words in which an id from `vocab` on, which no model draws, makes a word harmless."""

@@ -2,8 +2,8 @@
 
 A sequence has a row of the table while it is in steps. A row is filled from the text when a sequence is new there, or
 has come back after others took its row, or the table had to grow; from then on each step adds the text's newest token,
-which the device alone may know. In a step with guesses each of these has a row too: a copy of that, with the guesses on
-its way.
+which the device alone may know. In a step with draft tokens each of these has a row too: a copy of that, with the draft
+tokens on its way.
 """
 
 from collections import Counter
@@ -31,18 +31,18 @@ class Row(NamedTuple):
 
 
 class Updates(NamedTuple):
-    """Says how the table changes before the newest tokens are added that the host does not know."""
+    """How the table changes before the newest tokens are added that the host does not know."""
 
     rows: NDArray[np.int32]  # of each text, in order
     fresh: NDArray[np.int64]  # rows that are to be 0 first
     places: NDArray[np.int64]  # in the flat table, each once
     amounts: NDArray[np.int32]  # to be added there
-    copies: NDArray[np.int64]  # [2, rows of guesses] rows that are then copied, and those that become like them
+    copies: NDArray[np.int64]  # [2, rows of draft tokens] rows that are then copied, and those that become like them
     guesses: NDArray[np.int64]  # places in the flat table that further tokens are added at, each as often as it comes
 
 
 class DeviceCounts:
-    """Holds the table: int32 `[rows, vocab]`, twice the count in the output, plus 1 if a token is in the prompt."""
+    """Table: int32 `[rows, vocab]`, twice the count in the output, plus 1 if a token is in the prompt."""
 
     def __init__(self) -> None:
         self.table = torch.empty((0, 0), dtype=torch.int32)
@@ -63,7 +63,7 @@ class DeviceCounts:
         for change, row in zip(changes, kept, strict=True):
             work = change.work
             assert work.tokens is not None
-            if work.proposed:  # a row of guesses: its work's first row stands before it
+            if work.proposed:  # a row of draft tokens: its work's first row stands before it
                 rows.append(free.pop())
                 copies.append((self._rows[work.sequence].number, rows[-1]))
                 guesses += [token + rows[-1] * vocab for token in work.proposed]

@@ -19,7 +19,7 @@ from engine.model.batch import Sampled
 from engine.plan import Work
 
 NOT_PENDING = -1
-"""As a place among the tokens of the step before: the host knows the token, or it does not matter."""
+"""Instead of a place among the previous step's tokens: the host knows the token, or it does not matter."""
 
 
 NO_ENTRIES = np.empty((4, 0), np.int32)
@@ -62,8 +62,6 @@ class Lasting(NamedTuple):
 
 
 class DeviceAdjuster:
-    """See `engine.backends.adjuster.Adjuster`."""
-
     def __init__(self, operators: Operators) -> None:
         self._operators = operators
         self._changes = RowChanges()

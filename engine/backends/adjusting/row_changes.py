@@ -1,4 +1,4 @@
-"""Works out what changes each row of a step, as far as the host can know it: the same for every adjuster."""
+"""Computes each row's logit changes as far as the host can know them, for every adjuster."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -17,7 +17,7 @@ NONE_DEPENDS: NDArray[np.int32] = np.empty((0, 2), np.int32)
 
 
 class RowChange(NamedTuple):
-    """Says what one row's logits are changed by."""
+    """Says changes of one row's logits."""
 
     row: int
     work: Work
@@ -29,7 +29,7 @@ class RowChange(NamedTuple):
 
 
 class RowChanges:
-    """Prepares what samplings ask, and keeps it for the next step of their sequences."""
+    """Prepares the changes that samplings ask for and caches them by sequence."""
 
     def __init__(self) -> None:
         self._asked: Recent[LogitChanges] = Recent()
@@ -70,7 +70,7 @@ class RowChanges:
 
 
 def is_pending(work: Work) -> bool:
-    """Tells whether `Work.tokens` lacks the text's last token, which only the step before knows yet."""
+    """Returns whether `Work.tokens` lacks the text's last token, which only the step before knows yet."""
     if work.tokens is None:
         return False
     return work.output_index > len(work.tokens) + len(work.proposed) - work.prompt_tokens
@@ -88,7 +88,7 @@ def _bad_words(asked: LogitChanges, work: Work, pending: int | None) -> tuple[li
 
 
 def leaves_others(bits: NDArray[np.int32], banned: Sequence[int]) -> bool:
-    """Tells whether a mask leaves any token that is not banned."""
+    """Returns whether a mask leaves any token that is not banned."""
     left = bits.view(np.uint32).copy()
     for token in banned:
         if token < TOKENS_PER_WORD * len(left):

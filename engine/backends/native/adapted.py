@@ -1,4 +1,4 @@
-"""Adds what adapters add to linear layers by the native operator: all of a step's adapters in one call for a layer."""
+"""Applies LoRA adapters to linear layers by the native operator: one call per layer for all adapters of a step."""
 
 import ctypes
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from engine.model.adapted import AdapterRows, Adapting, Ints, LowRank, StepAdapt
 from engine.model.quantized import Weight
 
 COLUMN_MULTIPLE = 16
-"""Columns of a packed matrix are a multiple of this, and so of the processor's vectors."""
+"""Columns of a packed matrix are padded to a multiple of this, a whole number of vectors."""
 
 
 class NativeAdapted(NativeLinear):
@@ -35,7 +35,6 @@ class NativeAdapted(NativeLinear):
         dtype: torch.dtype,
         adapting: Adapting,
     ) -> None:
-        """See `NativeLinear`."""
         super().__init__(native, weights, bias, dtype)
         self.adapting = adapting
         self._table = (POINTER(LoraArguments) * (adapting.slots + 1))()
@@ -82,7 +81,7 @@ class NativeAdapted(NativeLinear):
 
 
 class AdapterRoom:
-    """Tells the operator of a step's adapters, and keeps the room that it needs from step to step."""
+    """Operator arguments of a step's adapters, with a buffer that is kept from step to step."""
 
     def __init__(self, adapting: Adapting, dtype: torch.dtype) -> None:
         self._columns = -(-adapting.widest // COLUMN_MULTIPLE) * COLUMN_MULTIPLE
@@ -90,7 +89,7 @@ class AdapterRoom:
         self._alive: list[Ints] = []
 
     def of(self, step: StepAdapters) -> AdaptersArguments:
-        """Returns what is told, valid until the next call."""
+        """Returns the arguments, valid until the next call."""
         rows = len(step.every.order)
         if rows > len(self._shrunk):
             self._shrunk = torch.empty((1 << (rows - 1).bit_length(), self._columns), dtype=self._shrunk.dtype)
@@ -118,5 +117,4 @@ def packed(matrix: Tensor) -> Tensor:
 
 
 def columns_of(matrix: Tensor) -> int:
-    """Returns the columns of a packed matrix."""
     return matrix.shape[1]

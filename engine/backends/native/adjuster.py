@@ -1,7 +1,7 @@
-"""Adjusts logits on a CPU, in one call of the native operator: only tokens that are spoken of are touched.
+"""Adjusts logits on a CPU in one call of the native operator, which touches only affected tokens.
 
-Counts are kept as lists of the tokens that are in a text. All is known here: a token that is pending is read from the
-step before, which is over.
+Counts are kept as lists of the tokens that are in a text. Nothing is pending on a CPU: the previous step is over, so
+its tokens are read.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ _ROW_CHANGE_STRUCT = struct.Struct("=qqqqQQQQQQddd")
 
 
 class CountedText(NamedTuple):
-    """Says how much of a text its counts hold."""
+    """Token counts of a text, and how much of it they include."""
 
     text: list[int]  # the sequence's own list: another one is another text
     tokens: int  # of it, from the first on
@@ -33,8 +33,6 @@ class CountedText(NamedTuple):
 
 
 class NativeAdjuster:
-    """See `engine.backends.adjuster.Adjuster`."""
-
     def __init__(self, native: ctypes.CDLL) -> None:
         self._native = native
         self._changes = RowChanges()
@@ -52,7 +50,7 @@ class NativeAdjuster:
         return logits
 
     def _packed(self, change: RowChange, sampled: Tensor | None, alive: list[NDArray[np.int32]]) -> bytes:
-        """Packs one row's change; what it points to stays `alive`."""
+        """Packs one row's change; `alive` keeps the arrays that it points to."""
         asked, sampling, bits = change.asked, change.asked.sampling, change.bits
         pending = None
         if change.pending is not None:
@@ -86,7 +84,7 @@ class NativeAdjuster:
     def _counts(self, change: RowChange, pending: int | None) -> Listed:
         """Returns a text's counts, the pending token included; what was counted before is not counted again.
 
-        That of a row of guesses is its work's first row's, with the guesses on the way.
+        That of a row of draft tokens is its work's first row's, with the draft tokens on the way.
         """
         work = change.work
         text = work.tokens

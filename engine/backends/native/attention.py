@@ -1,7 +1,7 @@
 """Computes paged attention by the native operator, which reads a KV block in place, once for all heads that share it.
 
-In fp32 a query's result depends, to the bit, on that query and its sequence's KV only: not on the batch, the chunk, the
-number of threads, or where the step began.
+In fp32 the bits of a query's result depend only on the query and its sequence's KV, not on batch, chunk, threads or the
+start of the step.
 """
 
 import ctypes
@@ -21,13 +21,13 @@ from engine.model.kv_layout import AnyAttention, groups_of_layers, layout_of, qu
 
 MAX_HEAD_DIM, MAX_BLOCK = 576, 64
 SOFTMAX_TILE = 128
-"""Positions of one softmax."""
+"""Tokens of one softmax."""
 UNIT_WORDS = 8
-"""Numbers of a `struct unit`. The library is asked whether these constants are attention_step.h's."""
+"""Words of a `struct unit`. At start these constants are compared with those of attention_step.h."""
 
 
 def unsupported(config: TextModel, dtype: torch.dtype, block: int) -> str:
-    """Says why the native operators cannot serve such a model, in a few words; empty: they can."""
+    """Returns why the native operators cannot serve such a model, or ''."""
     if dtype not in DTYPE_CODES:
         return f"fp32 and bf16 are supported, not {dtype_name(dtype)}"
     if MAX_BLOCK % block:
@@ -36,7 +36,7 @@ def unsupported(config: TextModel, dtype: torch.dtype, block: int) -> str:
 
 
 def _missing(layer: AttentionLayer) -> str:
-    """Says what of a layer there is not; empty: nothing."""
+    """Returns why this layer is unsupported, or ''."""
     attention = layer.attention
     width = layout_of(attention).width
     if width > MAX_HEAD_DIM or width % 2:
@@ -48,14 +48,14 @@ def _missing(layer: AttentionLayer) -> str:
 
 
 def _sizes(attention: AnyAttention) -> tuple[int, int, int]:
-    """Returns KV heads, the vectors that each has of a token, and the numbers of a value."""
+    """Returns KV heads, vectors of a token in each head, and the width of a value."""
     if isinstance(attention, LatentAttention):
         return 1, 1, attention.latent_rank
     return attention.kv_heads, 2, attention.head_dim
 
 
 def attention_params(attention: AnyAttention, sinks: Tensor | None) -> AttentionParams:
-    """Returns what the operator is told of one layer; the `sinks` have to outlive it."""
+    """Returns the operator's parameters of one layer; the `sinks` have to outlive them."""
     where = None if sinks is None else sinks.data_ptr()
     softcap = attention.softcap if isinstance(attention, HeadAttention) else 0.0
     return AttentionParams(scale=attention.scale, softcap=softcap, sinks=where)
@@ -91,8 +91,6 @@ class NativeAttention:
 
 
 class NativeAttentionStep(AttentionStep):
-    """See `engine.model.attention.AttentionStep`."""
-
     def __init__(self, attention: NativeAttention, batch: Batch) -> None:
         self.attention = attention
         self.groups = [
@@ -128,10 +126,10 @@ class NativeAttentionStep(AttentionStep):
 
 
 class NativeGroupStep:
-    """Holds what the operators are told in one step of the layers of one KV group."""
+    """Operator arguments of one step for the layers of one KV group."""
 
     def __init__(self, attention: NativeAttention, layer: int, batch: Batch, tables: GroupTables) -> None:
-        """Takes any layer of the group."""
+        """`layer` is any layer of the group."""
         self.tables = tables
         self._batch = batch
         self._native = attention.native
@@ -163,10 +161,9 @@ class NativeGroupStep:
             self.arguments.sights = self._sights.data_ptr()
 
     def prepared(self, attention: AnyAttention, left_out: Sequence[int] = ()) -> AttentionArguments:
-        """Returns what the operators are told of the layers with such an attention; valid as long as this step.
+        """Returns the arguments for layers with this attention, valid as long as this step.
 
-        The work's units are cut when the first layer shows how many heads share one of KV; works that are `left_out`
-        get none.
+        Units are planned when the first layer shows how many heads share a KV head; sequences in `left_out` get none.
         """
         arguments = self.arguments
         shared = attention.heads // arguments.kv_heads
@@ -185,9 +182,9 @@ class NativeGroupStep:
 def plan(
     native: ctypes.CDLL, arguments: AttentionArguments, queries: Ints, lengths: Ints, threads: int
 ) -> tuple[Ints, Tensor]:
-    """Cuts a step into units that threads take one after the other; works of the length 0 are left out.
+    """Splits a step into units that threads take one after the other; sequences of length 0 are left out.
 
-    Returns `[units, 8]`, `struct unit` in attention_step.h, and the room `[floats]` that they need for states of rows.
+    Returns `[units, 8]` (`struct unit` in attention_step.h), and a buffer `[floats]` for the states of rows.
     """
     floats = ctypes.c_int64()
     works = queries.ctypes.data, lengths.ctypes.data, len(queries), threads

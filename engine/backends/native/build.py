@@ -22,10 +22,10 @@ COMPILER_NAMES = ("cc", "gcc", "clang")
 COMPILER_FLAGS = ("-std=gnu11", "-O3", "-fopenmp", "-fPIC", "-fvisibility=hidden", "-Wno-psabi", "-ffp-contract=off")
 NATIVE_TARGET = ("-march=native",)
 TARGET_VARIABLE = "BATON_NATIVE_TARGET"
-"""The environment variable that names other instructions, as the compiler's options do: `-march=x86-64-v3` is AVX2."""
+"""Environment variable with other target options for the compiler, such as `-march=x86-64-v3` for AVX2."""
 LINKED_LIBRARIES = ("-lm",)
 COMPILE_TIMEOUT_S = 60.0
-"""A compiler that takes longer is stuck."""
+"""Timeout of one compiler run."""
 
 
 def build(target: Sequence[str] = ()) -> Path:

@@ -14,8 +14,6 @@ from engine.kv.codec import Landing
 
 
 class NativeCodec:
-    """See `engine.kv.codec.BlockCodec`."""
-
     def __init__(self, native: ctypes.CDLL) -> None:
         self._native = native
 

@@ -19,14 +19,12 @@ from engine.model.config import ExpertsMLP
 from engine.model.experts import ExpertsWeights
 
 MAX_EXPERTS = 1024
-"""The same constant is in experts.h."""
+"""Equal to MOST_EXPERTS in experts.h."""
 SCORE_KINDS = ("softmax", "softmax_of_used", "sigmoid")
 """`enum scores` in experts.h."""
 
 
 class NativeExperts:
-    """See `engine.model.linear.Experts`."""
-
     def __init__(
         self,
         native: ctypes.CDLL,
@@ -35,7 +33,7 @@ class NativeExperts:
         dtype: torch.dtype,
         experts: Sequence[tuple[NativeLinear, NativeLinear]],
     ) -> None:
-        """`experts` are the products of each: gate and up as one, and down."""
+        """`experts` has each expert's products: gate and up as one, and down."""
         self._native = native
         self._dtype = dtype
         self._mlp = mlp
@@ -66,7 +64,7 @@ class NativeExperts:
 
 
 class ExpertsBuffers:
-    """Holds what passes between the operators of a mixture, for up to `tokens` tokens of layers like `mlps`."""
+    """Buffers between the operators of a mixture of experts, for up to `tokens` tokens of layers like `mlps`."""
 
     def __init__(self, tokens: int, mlps: Sequence[ExpertsMLP], hidden: int, dtype: torch.dtype) -> None:
         used, shared = max(mlp.used for mlp in mlps), max(mlp.shared for mlp in mlps)
@@ -89,7 +87,6 @@ class ExpertsBuffers:
 
 
 def router_arguments(mlp: ExpertsMLP) -> RouterArguments:
-    """Describes a router to the native operator."""
     return RouterArguments(
         experts=mlp.experts,
         used=mlp.used,
@@ -103,7 +100,7 @@ def router_arguments(mlp: ExpertsMLP) -> RouterArguments:
 
 
 def layer_arguments(weights: ExpertsWeights[NativeLinear]) -> ExpertsArguments:
-    """Describes a layer's experts with their router, and with the expert that is shared."""
+    """Returns the arguments of a layer's experts with their router and the shared expert."""
     assert isinstance(weights.experts, NativeExperts)
     arguments = ExpertsArguments.from_buffer_copy(weights.experts.arguments)
     arguments.weight = weights.router.data_ptr()

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 MAPPING_BYTES = 32 << 20
-"""Bytes that are mapped at once; what is larger than half of it has a mapping of its own."""
+"""Bytes of a shared mapping; larger tensors (above half of it) get a mapping of their own."""
 CACHE_LINE_BYTES = 64
-"""Weights begin at a line of the caches."""
+"""Alignment of weights."""
 
 
 class HugePages:

@@ -1,4 +1,4 @@
-"""Describes latent attention to the native operators: its weights, and the room that a step needs."""
+"""Arguments of native latent attention: its weights, and the buffers of a step."""
 
 import ctypes
 from collections.abc import Sequence
@@ -19,7 +19,8 @@ class NativeLatentProducts:
     def __init__(
         self, keys: Sequence[NativeLinear], values: Sequence[NativeLinear], building: Sequence[NativeLinear]
     ) -> None:
-        """Takes, of each head, the products that absorb a query, make a value, and, if works expand, build a key."""
+        """Each list has one product per head: absorbing a query, making a value, and building a key if sequences are
+        expanded."""
         self._keys = keys
         self._values = values
         self._building = building
@@ -43,12 +44,11 @@ class NativeLatentProducts:
         return torch.stack(keys), torch.stack([linear(latents) for linear in self._values[heads]])
 
     def held(self) -> list[Tensor]:
-        """Returns the packed weights of all heads."""
         return [tensor for linear in (*self._keys, *self._values, *self._building) for tensor in linear.held()]
 
 
 class LatentBuffers:
-    """Holds what passes between the operators of latent attention, for up to `tokens` tokens of layers like these."""
+    """Buffers between the operators of latent attention, for up to `tokens` tokens of layers like these."""
 
     def __init__(self, tokens: int, attentions: Sequence[LatentAttention], dtype: torch.dtype) -> None:
         def most(*widths: int) -> Tensor:
@@ -63,7 +63,7 @@ class LatentBuffers:
         self.arguments = LatentBufferArguments(**{name: tensor.data_ptr() for name, tensor in self._tensors.items()})
 
     def take(self, forms: LatentForms, attention: LatentAttention) -> None:
-        """Says how the works of a step attend, and makes room for what is built for them."""
+        """Sets how the sequences of a step attend, and grows the buffers for expanded keys and values."""
         self._forms = forms
         arguments = self.arguments
         arguments.absorbing, arguments.absorbing_count = forms.absorbing, len(forms.absorbing)
@@ -81,7 +81,7 @@ class LatentBuffers:
 def latent_arguments(
     weights: LatentWeights[NativeLinear], attention: LatentAttention, dtype: torch.dtype
 ) -> LatentArguments:
-    """Describes a layer's latent attention; the weights have to outlive it."""
+    """Returns the arguments of a layer's latent attention; the weights have to outlive them."""
     assert isinstance(weights.products, NativeLatentProducts)
     return LatentArguments(
         format=DTYPE_CODES[dtype],

@@ -1,6 +1,6 @@
-"""Chooses the form in which each work of a step attends to latent vectors, for the native operators.
+"""Chooses for each sequence of a step whether native latent attention is absorbed or expanded.
 
-In fp32 all are absorbed: in the other form a row's sums have another order, and its bits may not depend on its chunk.
+In fp32 all are absorbed: the expanded form sums in another order, and bits must not depend on the chunk.
 """
 
 import ctypes
@@ -15,18 +15,19 @@ from engine.model.config import LatentAttention
 from engine.model.latent import expands
 
 MAX_EXPANDED_BYTES = 256 << 20
-"""Bytes of keys and values that one work may have built."""
+"""Maximum bytes of expanded keys and values of one sequence."""
 ABSORBED_ONLY_DTYPES = frozenset({torch.float32})
-"""Formats in which no work is expanded."""
+"""Dtypes in which no sequence is expanded."""
 
 
 class LatentForms:
-    """Says how a step's works attend: which rows are absorbed, and what the others' keys and values are built for."""
+    """The form in which each sequence of a step attends: row ranges that are absorbed, and sequences that are
+    expanded."""
 
     def __init__(
         self, native: ctypes.CDLL, batch: Batch, group: NativeGroupStep, attention: LatentAttention, dtype: torch.dtype
     ) -> None:
-        """Takes a step of layers with this attention."""
+        """For a step of layers with this attention."""
         branching = batch.trees.works if batch.trees is not None else ()
         works = list(zip(batch.query_lengths.tolist(), batch.kv_lengths.tolist(), strict=True))
         self.expanding = tuple(
@@ -58,7 +59,7 @@ class LatentForms:
 
 
 class ExpandedAttention:
-    """Holds what attention over the built keys and values of one work is told."""
+    """Arguments of attention over the expanded keys and values of one sequence."""
 
     def __init__(
         self, native: ctypes.CDLL, attention: LatentAttention, dtype: torch.dtype, queries: int, keys: int
@@ -84,12 +85,12 @@ class ExpandedAttention:
 
 
 def built_numbers(attention: LatentAttention, keys: int) -> int:
-    """Returns how many numbers the keys and values of a work with so many keys take."""
+    """Returns the number of values in the expanded keys and values of a sequence with `keys` keys."""
     return -(-keys // MAX_BLOCK) * MAX_BLOCK * attention.heads * 2 * (attention.nope_dim + attention.rope_dim)
 
 
 def expands_in(dtype: torch.dtype) -> bool:
-    """Tells whether works may be expanded in this format: if not, nothing that builds keys has to be held."""
+    """Returns whether sequences may be expanded in this dtype; otherwise no weights that build keys are needed."""
     return dtype not in ABSORBED_ONLY_DTYPES
 
 

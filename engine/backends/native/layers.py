@@ -1,4 +1,5 @@
-"""Runs the layers of the transformer by native code: two calls a layer, in memory that is kept from step to step."""
+"""Runs the transformer's layers in native code: two calls for each layer, with buffers that are kept from step to
+step."""
 
 import ctypes
 from collections.abc import Sequence
@@ -36,8 +37,6 @@ from engine.model.rope import Rope, inverse_frequencies
 
 
 class NativeLayers:
-    """See `engine.model.transformer.Layers`."""
-
     def __init__(
         self,
         native: ctypes.CDLL,
@@ -87,7 +86,7 @@ class NativeLayers:
         return normed
 
     def _enter(self, batch: Batch, group: NativeGroupStep, attention: AnyAttention) -> None:
-        """Says where the layers that follow have their KV."""
+        """Sets where the following layers have their KV."""
         arguments, tables = self._step, group.tables
         expanding: Sequence[int] = ()
         if isinstance(attention, LatentAttention):
@@ -121,7 +120,7 @@ class NativeLayers:
             )
 
     def _reserve(self, tokens: int) -> None:
-        """Makes room for a step of so many tokens; more than before is rounded up, so that it seldom grows."""
+        """Grows the buffers for a step of `tokens` tokens, to a power of two."""
         if self._room and len(self._room["change"]) >= tokens:
             return
         rows = 1 << (tokens - 1).bit_length()
@@ -147,7 +146,7 @@ class NativeLayers:
 
 
 def _adapter_room(layers: Sequence[LayerWeights[NativeLinear]], dtype: torch.dtype) -> AdapterRoom | None:
-    """Makes room for adapters, if they can change a layer's products."""
+    """Makes the adapters' buffers if adapters can change a layer."""
     products = [layer.attention.query_key_value for layer in layers if isinstance(layer.attention, HeadWeights)]
     products += [layer.mlp.gate_up for layer in layers if isinstance(layer.mlp, DenseWeights)]
     adapted = next((product for product in products if isinstance(product, NativeAdapted)), None)
@@ -155,7 +154,7 @@ def _adapter_room(layers: Sequence[LayerWeights[NativeLinear]], dtype: torch.dty
 
 
 def _widths(layer: LayerConfig) -> dict[str, int]:
-    """Returns how many numbers of a token pass between a layer's operators, where they are not the hidden state's."""
+    """Returns the widths of a token's buffers between a layer's operators, except for the hidden size."""
     attention, mlp = layer.attention, layer.mlp
     dense = mlp.intermediate if isinstance(mlp, DenseMLP) else 0
     if isinstance(attention, LatentAttention):
@@ -204,7 +203,7 @@ def _describe_heads(arguments: LayerArguments, weights: HeadWeights[NativeLinear
 
 
 Products = LinearArguments | ExpertsArguments | LatentArguments
-"""One product, or several that are multiplied at once."""
+"""One product, or several that are computed at once."""
 
 
 def _products(layer: LayerArguments) -> list[Products]:
@@ -218,7 +217,7 @@ def _products(layer: LayerArguments) -> list[Products]:
 
 
 def _first(products: Products) -> int | None:
-    """Returns the address of the product that is multiplied first; None: which one is not known before."""
+    """Returns the address of the first product; None if it is not known in advance."""
     if isinstance(products, LinearArguments):
         return ctypes.addressof(products)
     first: int | None = products.shared_gate_up if isinstance(products, ExpertsArguments) else products.keys

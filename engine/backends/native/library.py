@@ -1,7 +1,7 @@
-"""Loads the native operators as a ctypes library, whose OpenMP runtime is the one that PyTorch has loaded.
+"""Loads the native operators as a ctypes library that shares PyTorch's OpenMP runtime.
 
-Two runtimes in one process would each keep threads of its own that wait, spinning, for the other's: so PyTorch is
-imported first, and its `libgomp.so.1` is what the loader finds for ours. `torch.set_num_threads` holds for both.
+Two runtimes in one process would each keep spinning threads, so PyTorch is imported first, and the loader finds its
+`libgomp.so.1`. `torch.set_num_threads` applies to both. A test compares the structures with the C headers.
 """
 
 import ctypes
@@ -17,11 +17,11 @@ from engine.model.quantized import Form
 DTYPE_CODES = {torch.float32: 0, torch.bfloat16: 1}
 """`enum format` in vector.h."""
 QUANTIZED_CODES: dict[Form, int] = {"int8": 2, "int4": 3, "fp8": 4}
-"""Formats of weights only, in linear.h: forms that it has operators for."""
+"""Codes of quantized weight formats in linear.h."""
 KV_DTYPE_CODES = {**DTYPE_CODES, torch.int8: 3, torch.float8_e4m3fn: 4}
-"""Formats of pools, as attention_step.h has them."""
+"""Codes of KV pool dtypes in attention_step.h."""
 CODEC_DTYPE_CODES = {"fp32": 0, "bf16": 1, "fp16": 2, "int8": 3, "fp8": 4}
-"""Formats that codec.c knows: those of pools, and the codecs' on the wire."""
+"""Codes of pool dtypes and wire codecs in codec.c."""
 
 
 class AttentionArguments(Structure):
@@ -216,7 +216,7 @@ class StepArguments(Structure):
 
 
 NORM_CODES = {"none": 0, "head": 1, "all": 2}
-"""`enum norm` in elementwise.h, of what `HeadAttention.norm` says."""
+"""`enum norm` in elementwise.h, by `HeadAttention.norm`."""
 ACTIVATION_CODES = {"silu": 0, "gelu_tanh": 1, "clamped_swiglu": 2}
 """`enum activation` in elementwise.h."""
 
@@ -249,11 +249,11 @@ ARGUMENT_TYPES: dict[str, tuple[type, ...]] = {
     "baton_score": (c_int, c_void_p, c_long, c_void_p, c_void_p, c_long, c_long, c_void_p),
     "baton_sample": (c_int, c_void_p, c_long, c_char_p, c_long, *[c_void_p] * 5),
 }
-"""Argument types of the functions that return nothing; the sources say what each is."""
+"""Argument types of the functions without a result; the C sources document them."""
 
 
 def load(target: Sequence[str] = ()) -> ctypes.CDLL:
-    """Loads the operators, compiled first where they have to be. Raises `NativeError` where that cannot be."""
+    """Loads the operators, and compiles them first if needed. Raises `NativeError` on failure."""
     path = build(target)
     try:
         library = ctypes.CDLL(str(path))

@@ -1,4 +1,4 @@
-"""Multiplies by the native operator: at the speed of memory for few rows, at the processor's for many."""
+"""Native linear layer: memory-bound for few rows, compute-bound for many."""
 
 import ctypes
 from collections.abc import Iterator, Sequence
@@ -25,9 +25,9 @@ class NativeLinear:
         bias: Tensor | None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Packs one weight or several, `[out, in]`, whose outputs lie side by side, for an `x` in `dtype`.
+        """Packs one weight `[out, in]`, or several whose outputs lie side by side, for an `x` in `dtype`.
 
-        Without a `dtype` it is that of the weight, which is a tensor then; `bias` `[out of all]` is in it.
+        The default `dtype` is that of the weight, which is then a tensor; `bias` `[out of all]` has it too.
         """
         given = [weights] if isinstance(weights, Tensor | Quantized) else list(weights)
         if dtype is None:
@@ -54,14 +54,14 @@ class NativeLinear:
         return y
 
     def held(self) -> list[Tensor]:
-        """Returns the packed copies, biases, and what else belongs to quantized weights."""
+        """Returns the packed copies, biases, and the other tensors of quantized weights."""
         return [tensor for part in self._parts for tensor in part.tensors]
 
 
 def prove(native: ctypes.CDLL) -> None:
-    """Multiplies whole numbers whose sums are exact: what this compiler made for this processor has to get them right.
+    """Checks the compiled operators on this processor with whole numbers, whose sums are exact.
 
-    Raises `NativeError` where it does not: then PyTorch's operators serve.
+    Raises `NativeError` if a product is wrong; PyTorch's operators serve then.
     """
     rows, outputs, inputs = 39, 70, 227  # whole tiles, and rests of every kind
     x = (torch.arange(rows * inputs) % 7 - 3).view(rows, inputs).float()
@@ -79,7 +79,7 @@ def prove(native: ctypes.CDLL) -> None:
 
 
 def _whole_weights(outputs: int, inputs: int) -> Iterator[Quantized]:
-    """Yields a weight of whole numbers for each form, with a scale for an output, and with those of groups."""
+    """Yields weights of whole numbers for each quantization format, with scales by output and by group."""
     forms: tuple[tuple[Form, torch.dtype, int], ...] = (
         ("int8", torch.int8, 2),
         ("int4", torch.uint8, 0),

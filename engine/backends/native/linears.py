@@ -1,4 +1,4 @@
-"""Makes linear layers, and what is made of several of them, for the native operators."""
+"""Makes the linear layers of the native operators, and experts and latent products from several of them."""
 
 import ctypes
 import logging
@@ -23,8 +23,6 @@ LOG = logging.getLogger(__name__)
 
 
 class NativeLinears:
-    """See `engine.model.linear.Linears`."""
-
     forms: frozenset[Form] = frozenset(QUANTIZED_CODES)
 
     def __init__(self, native: ctypes.CDLL, dtype: torch.dtype) -> None:
@@ -33,7 +31,6 @@ class NativeLinears:
         self._said: set[str] = set()
 
     def fused(self, weights: Sequence[Weight], bias: Tensor | None, adapting: Adapting | None = None) -> NativeLinear:
-        """See `Linears.fused`."""
         for weight in weights:
             self._say(weight)
         if adapting is None:
@@ -41,7 +38,7 @@ class NativeLinears:
         return NativeAdapted(self._native, weights, bias, self._dtype, adapting)
 
     def _say(self, weight: Weight) -> None:
-        """Says once that weights of some kind are not multiplied as they are; of other forms, whoever loads says it."""
+        """Logs once per format that weights are dequantized; loaders log formats outside `forms`."""
         what = without_operator(weight)
         if what is not None and what not in self._said and what not in self.forms:
             self._said.add(what)

@@ -1,4 +1,4 @@
-"""Packs weights for the native operator: those that it can multiply as one become one part of a layer."""
+"""Packs weights for the native operator; weights that it can multiply together become one part of a layer."""
 
 import ctypes
 from collections.abc import Sequence
@@ -14,29 +14,29 @@ from engine.model.quantized import Quantized, Weight, dequantized
 
 CPU_DEVICE = torch.device("cpu")
 GROUP_MULTIPLE = 16
-"""Groups are multiples of it."""
+"""Group sizes must be multiples of this."""
 PANEL_UNIT_INPUTS = 32
 """See quantized_panel.h."""
 TABLE_UNITS = tuple(2.0**-power for power in range(8))
-"""Numbers of a table are whole in one of these."""
+"""Units in which the values of a supported table are whole numbers."""
 MAX_TABLE_SPAN = 32
-"""Whole numbers of a table are at most so far apart: 16 bits hold eight products of them with int8."""
+"""Maximum spread of a table's whole numbers: 16 bits then hold eight products of them with int8."""
 INT4_ZERO_CODE = 8
-"""The code of int4 that stands for zero where a checkpoint's numbers lie around it."""
+"""The int4 code of zero in symmetrically quantized checkpoints."""
 
 _HUGE_PAGES = HugePages()
 
 
 @dataclass(frozen=True, slots=True)
 class PackedPart:
-    """Holds packed weights, and the tensors that `arguments` point to."""
+    """Packed weights, and the tensors that `arguments` point to."""
 
     arguments: LinearArguments
     tensors: list[Tensor]
 
 
 def without_operator(weight: Weight) -> str | None:
-    """Says what of a weight the operator does not know, if there is something."""
+    """Returns what the operator does not support about a weight, or None."""
     if not isinstance(weight, Quantized):
         return None
     if weight.form not in QUANTIZED_CODES:
@@ -49,9 +49,10 @@ def without_operator(weight: Weight) -> str | None:
 
 
 def joined(weights: Sequence[Weight], dtype: torch.dtype) -> list[Weight]:
-    """Joins neighbours that can be one part: numbers, in `dtype`, and quantized weights that differ in outputs only.
+    """Joins neighbours that can be one part: unquantized weights, in `dtype`, and quantized ones that differ in outputs
+    only.
 
-    Weights without an operator become the numbers that they stand for.
+    Weights without an operator are dequantized.
     """
     runs: list[list[Weight]] = []
     for weight in weights:
@@ -93,7 +94,7 @@ def _together(run: list[Weight], dtype: torch.dtype) -> Weight:
 
 
 def packed(native: ctypes.CDLL, weight: Weight, bias: Tensor | None, dtype: torch.dtype) -> PackedPart:
-    """Packs what `joined` made, for an `x` in `dtype`; `bias` `[out]` is in it, too."""
+    """Packs a weight from `joined` for an `x` in `dtype`; `bias` `[out]` has that dtype too."""
     outputs, inputs = weight.shape
     arguments = LinearArguments(DTYPE_CODES[dtype], outputs=outputs, inputs=inputs)
     if isinstance(weight, Quantized):
@@ -147,7 +148,7 @@ def _pack_quantized(
 def powers_above(scales: Tensor, offsets: Tensor | None) -> Tensor:
     """Returns the power of two above each output's largest finite scale or offset, `[out, 1]`.
 
-    Divided by it, they fit in fp16: exactly where they have its digits, unless they are next to nothing beside others.
+    Divided by it they fit in fp16, exactly if they have its digits and are not tiny beside others.
     """
     numbers = scales if offsets is None else torch.cat((scales, offsets), 1)
     largest = numbers.abs().nan_to_num(0, 0, 0).amax(1, keepdim=True).clamp(min=2.0**-100)
@@ -155,7 +156,7 @@ def powers_above(scales: Tensor, offsets: Tensor | None) -> Tensor:
 
 
 def whole_table(table: Sequence[float]) -> tuple[float, Tensor, int] | None:
-    """Returns a unit, small whole numbers `[16]`, and one of them: the table is unit x (number - that one)."""
+    """Returns (unit, whole numbers `[16]`, zero) with table = unit x (number - zero), or None."""
     for unit in TABLE_UNITS:
         numbers = [value / unit for value in table]
         if all(number.is_integer() for number in numbers) and max(numbers) - min(numbers) <= MAX_TABLE_SPAN:

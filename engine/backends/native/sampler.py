@@ -21,8 +21,6 @@ _DRAW_STRUCT = struct.Struct("=qQqqqddd")
 
 
 class NativeSampler:
-    """See `engine.backends.sampler.Sampler`."""
-
     def __init__(self, native: ctypes.CDLL) -> None:
         self._native = native
 

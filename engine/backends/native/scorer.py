@@ -14,8 +14,6 @@ from engine.backends.scorer import width
 
 
 class NativeScorer:
-    """See `engine.backends.scorer.Scorer`."""
-
     def __init__(self, native: ctypes.CDLL) -> None:
         self._native = native
 

@@ -7,18 +7,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 MIN_LIST_CAPACITY = 64
-"""Places that a list has at least, so that it seldom grows."""
+"""Minimum capacity of a list, so that it seldom grows."""
 
 
 class Listed(NamedTuple):
-    """Holds the tokens that are in a text, and how often each is in its output."""
+    """Tokens that are in a text, and how often each is in its output."""
 
     ids: NDArray[np.int32]
     counts: NDArray[np.int32]
 
 
 class TokenCounts:
-    """Holds int32 `ids` and `counts`, whose first `len` entries are of the tokens so far; each token is there once."""
+    """Int32 `ids` and `counts`, whose first `len` entries are of the tokens so far; each token is there once."""
 
     def __init__(self, prompt: Sequence[int]) -> None:
         """Begins with the tokens of a prompt, which count as 0."""

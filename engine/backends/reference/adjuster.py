@@ -1,4 +1,4 @@
-"""Adjusts logits by PyTorch's operators, on any device: the reference."""
+"""Adjusts logits with PyTorch operators, on any device: the reference."""
 
 import torch
 from torch import Tensor
@@ -10,8 +10,6 @@ from engine.backends.adjusting.on_device import NOT_PENDING, DeviceAdjuster
 
 
 class ReferenceOperators:
-    """See `engine.backends.adjusting.on_device.Operators`."""
-
     def penalize(self, logits: Tensor, counts: Tensor, texts: Tensor, penalties: Tensor, sampled: Tensor) -> None:
         rows, own, newest = texts.long()
         places = own * counts.shape[1] + sampled[newest.clamp(min=0)]
@@ -40,8 +38,6 @@ class ReferenceOperators:
 
 
 class ReferenceAdjuster(DeviceAdjuster):
-    """See `engine.backends.adjuster.Adjuster`."""
-
     def __init__(self) -> None:
         super().__init__(ReferenceOperators())
 

@@ -1,4 +1,4 @@
-"""Computes paged attention by PyTorch's operators: it gathers blocks, then calls `scaled_dot_product_attention`."""
+"""Computes paged attention with PyTorch operators: it gathers blocks, then calls `scaled_dot_product_attention`."""
 
 from collections.abc import Sequence
 
@@ -16,8 +16,6 @@ from engine.model.linear import LatentProducts
 
 
 class ReferenceAttention:
-    """See `engine.model.attention.Attention`."""
-
     def __init__(
         self, layers: Sequence[Tensor], attentions: Sequence[AnyAttention], dtype: torch.dtype | None = None
     ) -> None:
@@ -36,8 +34,6 @@ class ReferenceAttention:
 
 
 class ReferenceAttentionStep(AttentionStep):
-    """See `engine.model.attention.AttentionStep`."""
-
     def __init__(
         self, layers: Sequence[KVRows], attentions: Sequence[AnyAttention], groups: Sequence[int], batch: Batch
     ) -> None:

@@ -1,4 +1,4 @@
-"""Encodes and decodes KV blocks by PyTorch's operators on a CPU: the reference of the native ones.
+"""Encodes and decodes KV blocks with PyTorch operators on a CPU: the reference of the native ones.
 
 The engine's thread alone may share operators out among threads, and this is called by another. So everything is done in
 pieces that PyTorch works through on the thread that calls, and without the operators that it shares out much sooner:
@@ -16,16 +16,14 @@ from engine.device import DTYPES_BY_NAME
 from engine.kv.codec import Landing
 
 CODEC_FORMATS = {"fp8": (torch.float8_e4m3fn, 448.0), "int8": (torch.int8, 127.0)}
-"""What values become, and its largest number."""
+"""Dtype and largest value of each codec."""
 MAX_SERIAL_ELEMENTS = (1 << 15) - 1
-"""Elements that are not shared out: fewer than `at::internal::GRAIN_SIZE` in PyTorch's sources."""
+"""Maximum elements that PyTorch processes on one thread (below `at::internal::GRAIN_SIZE`)."""
 ROUND_TO_INTEGER = 1.5 * 2.0**23
-"""Added to a number below 2^22 and taken away again, it leaves the nearest integer, and the even one of two."""
+"""Adding and subtracting it rounds a value below 2^22 to the nearest integer, ties to even."""
 
 
 class ReferenceCodec:
-    """See `engine.kv.codec.BlockCodec`."""
-
     @torch.inference_mode()
     def encode(self, layer: Tensor, blocks: Tensor, codec: Codec, parts: Sequence[int] = ()) -> Tensor:
         _, vectors, block_tokens, width = layer.shape

@@ -1,4 +1,4 @@
-"""Encodes and decodes KV blocks by PyTorch's operators on a GPU: a payload at once, its tokens by their index."""
+"""Encodes and decodes KV blocks with PyTorch operators on a GPU: a payload at once, its tokens by their index."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Adds, norms, rotates and gates between a layer's matrix products, by PyTorch's operators, on any device."""
+"""Adds, norms, rotates and gates between a layer's matrix products, with PyTorch operators, on any device."""
 
 from collections.abc import Sequence
 

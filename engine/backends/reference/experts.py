@@ -1,4 +1,4 @@
-"""Computes a mixture of experts by PyTorch's operators, one expert after the other."""
+"""Computes a mixture of experts with PyTorch operators, one expert after the other."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ class ReferenceExperts:
     """See `engine.model.linear.Experts`. The host waits for the number of rows that each expert has."""
 
     def __init__(self, experts: Sequence[tuple[Linear, Linear]], activation: Activation) -> None:
-        """`experts` are the products of each: gate and up as one, and down."""
+        """`experts` has each expert's products: gate and up as one, and down."""
         self._experts = experts
         self._activation = activation
 

@@ -1,4 +1,4 @@
-"""Attends to keys and values of heads by PyTorch's operators, for the layers of one KV group.
+"""Attends to keys and values of heads with PyTorch operators, for the layers of one KV group.
 
     softmax(scale q k^T + mask) v
 
@@ -24,7 +24,7 @@ class HeadAttentionStep:
     """Stores and attends in one step, in layers of one KV group, whose vectors are `[kv_heads, 2]` for each token."""
 
     def __init__(self, layer: KVRows, batch: Batch, group: int, window: int) -> None:
-        """Takes any layer of the group."""
+        """`layer` is any layer of the group."""
         self._tables = batch.groups[group]
         self._kv_heads, self._block, self._dim = layer.vectors // 2, layer.block, layer.width
         self._dtype = layer.dtype
@@ -45,7 +45,6 @@ class HeadAttentionStep:
         pool.put(self._store_rows, keys_values.reshape(-1, self._dim))
 
     def attend(self, pool: KVRows, queries: Tensor, attention: HeadAttention, sinks: Tensor | None) -> Tensor:
-        """See `engine.model.attention.AttentionStep.attend`."""
         if len(self.rectangles) == 1 and self.rectangles[0].rows is None:
             return self._one(0, pool, queries.unsqueeze(1), attention, sinks).squeeze(1)
         output = torch.empty_like(queries, memory_format=torch.contiguous_format)

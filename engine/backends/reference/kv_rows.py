@@ -1,4 +1,4 @@
-"""Stores vectors in a layer of a pool, and gathers blocks of it, by PyTorch's operators: numbers or quantized ones.
+"""Stores vectors in a layer of a pool, and gathers blocks of it, with PyTorch operators: numbers or quantized ones.
 
 A layer's vectors of its blocks are counted one after the other: vector v of block b is b x vectors + v.
 """

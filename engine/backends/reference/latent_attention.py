@@ -1,4 +1,4 @@
-"""Attends to latent vectors by PyTorch's operators, in both forms, for the layers of one KV group.
+"""Attends to latent vectors with PyTorch operators, in both forms, for the layers of one KV group.
 
 A rectangle of works attends in the form that takes fewer operations by its own sizes (`engine.model.latent.expands`).
 Expanded keys and values are built for some heads at a time: those of all may be a hundred times what the pool has.
@@ -18,14 +18,14 @@ from engine.model.linear import LatentProducts
 MAX_GATHERED_BYTES = 256 << 20
 """Bytes of vectors that one rectangle copies out of the pool, unless a single work has more."""
 MAX_EXPANDED_BYTES = 256 << 20
-"""Bytes of keys and values that are built at once, unless a single head has more."""
+"""Maximum bytes of keys and values that are expanded at once, unless a single head has more."""
 
 
 class LatentAttentionStep:
     """Stores and attends in one step, in layers of one KV group, with a vector of latent + rope for each token."""
 
     def __init__(self, layer: KVRows, batch: Batch, group: int) -> None:
-        """Takes any layer of the group."""
+        """`layer` is any layer of the group."""
         self._tables = batch.groups[group]
         self._width = layer.width
         most = MAX_GATHERED_BYTES // (self._width * layer.dtype.itemsize)
@@ -48,7 +48,6 @@ class LatentAttentionStep:
     def attend_latent(
         self, pool: KVRows, queries: Tensor, attention: LatentAttention, products: LatentProducts
     ) -> Tensor:
-        """See `engine.model.attention.AttentionStep.attend_latent`."""
         output = queries.new_empty((*queries.shape[:2], attention.value_dim))
         for rectangle in self.rectangles:
             vectors, own = self._gathered(pool, rectangle), rectangle.taken(queries)

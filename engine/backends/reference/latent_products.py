@@ -1,4 +1,4 @@
-"""Multiplies by the key and value parts of latent attention by PyTorch's operators, on any device."""
+"""Multiplies by the key and value parts of latent attention with PyTorch operators, on any device."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Multiplies by PyTorch's operators, on any device.
+"""Multiplies with PyTorch operators, on any device.
 
 On a CPU oneDNN's prepacked bf16 weights run 1 to 32 rows at two to four times the speed of
 `torch.nn.functional.linear`, which lays its weights out anew on every call; in fp32 the plain operator stays: it is the
@@ -82,7 +82,6 @@ class AdaptedLinear:
         return y
 
     def put(self, slot: int, change: LowRank | None) -> None:
-        """See `engine.model.adapted.Adaptable`."""
         if change is None:
             self._changes.pop(slot, None)
         else:
@@ -94,8 +93,6 @@ class AdaptedLinear:
 
 
 class ReferenceLinears:
-    """See `engine.model.linear.Linears`."""
-
     forms: frozenset[Form] = frozenset()
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
@@ -121,7 +118,7 @@ class ReferenceLinears:
 
 
 def can_pack() -> bool:
-    """Tells whether oneDNN multiplies bf16 and PyTorch offers its packing."""
+    """Returns whether oneDNN multiplies bf16 and PyTorch offers its packing."""
     operators: Any = torch.ops.mkldnn
     packing = hasattr(operators, "_reorder_linear_weight") and hasattr(operators, "_linear_pointwise")
     backend: Any = torch.backends.mkldnn

@@ -1,4 +1,4 @@
-"""Moves KV blocks by PyTorch's operators, on any device."""
+"""Moves KV blocks with PyTorch operators, on any device."""
 
 from torch import Tensor
 

@@ -1,4 +1,4 @@
-"""Chooses experts by PyTorch's operators: the reference of all other routers."""
+"""Chooses experts with PyTorch operators: the reference of all other routers."""
 
 import torch
 from torch import Tensor
@@ -10,7 +10,6 @@ LEAST_SUM = 1e-20
 
 
 def route(logits: Tensor, mlp: ExpertsMLP, correction: Tensor | None) -> tuple[Tensor, Tensor]:
-    """See `engine.model.elementwise.Elementwise.route`."""
     match mlp.scores:
         case "softmax":
             scores = logits.softmax(-1)

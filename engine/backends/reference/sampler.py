@@ -1,4 +1,4 @@
-"""Draws tokens by PyTorch's operators, on any device: the reference."""
+"""Draws tokens with PyTorch operators, on any device: the reference."""
 
 from collections.abc import Sequence
 
@@ -16,8 +16,6 @@ CANDIDATE_TOKENS = 1024
 
 
 class ReferenceSampler:
-    """See `engine.backends.sampler.Sampler`."""
-
     def sample(self, logits: Tensor, draws: Sequence[Draw]) -> tuple[Tensor, Tensor]:
         logits = logits.float()
         finite = torch.isfinite(logits.sum(-1))  # one pass; infinities and NaN survive a sum

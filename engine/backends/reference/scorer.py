@@ -1,4 +1,4 @@
-"""Finds how likely tokens were by PyTorch's operators, on any device: the reference."""
+"""Finds how likely tokens were with PyTorch operators, on any device: the reference."""
 
 import torch
 from torch import Tensor
@@ -11,8 +11,6 @@ UINT32_MASK = 0xFFFFFFFF
 
 
 class ReferenceScorer:
-    """See `engine.backends.scorer.Scorer`."""
-
     def score(self, logits: Tensor, rows: Tensor | None, tokens: Tensor, top: int) -> Tensor:
         words = torch.empty((len(tokens), width(top)), dtype=torch.int32, device=logits.device)
         for begin in range(0, len(tokens), AT_ONCE):

@@ -10,8 +10,6 @@ from kernels.sampling.token_mask import token_mask
 
 
 class TritonOperators:
-    """See `engine.backends.adjusting.on_device.Operators`."""
-
     def penalize(self, logits: Tensor, counts: Tensor, texts: Tensor, penalties: Tensor, sampled: Tensor) -> None:
         penalize(logits, counts, texts, penalties, sampled)
 
@@ -23,7 +21,5 @@ class TritonOperators:
 
 
 class TritonAdjuster(DeviceAdjuster):
-    """See `engine.backends.adjuster.Adjuster`."""
-
     def __init__(self) -> None:
         super().__init__(TritonOperators())

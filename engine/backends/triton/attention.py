@@ -1,7 +1,7 @@
-"""Computes paged attention by two Triton kernels: one for few queries, which splits long sequences, one for chunks.
+"""Computes paged attention with two Triton kernels: decode (split-KV, multi-query) and prefill of chunks.
 
-A step of both begins with the works of few queries, as the scheduler plans it: decodes, and those with guesses. Such a
-work behind a chunk goes as a chunk, unless its guesses branch: that only the first kernel can do.
+A step of both begins with the works of few queries, as the scheduler plans it: decodes, and those with draft tokens.
+Such a work behind a chunk goes as a chunk, unless its draft tokens branch: that only the first kernel can do.
 """
 
 from collections.abc import Sequence
@@ -33,14 +33,14 @@ from kernels.attention.split_kv import SplitPlan, max_parts, may_split, plan_spl
 from kernels.device import processors
 
 MAX_DECODE_QUERIES = 17
-"""Queries of a work that decode attention takes, unless they branch: those of as many guesses as there ever are."""
+"""Maximum queries of a sequence in decode attention without trees: the maximum of drafts plus one."""
 WARM_UP_QUERIES = 1024
-"""Queries of a work that fill the largest tile."""
+"""Queries that fill the largest tile."""
 
 
 @dataclass(frozen=True)
 class SequenceTables:
-    """Says where works find their KV, as the kernels take it."""
+    """Block tables and lengths of sequences, as the kernels take them."""
 
     blocks: Tensor  # [works, width] int32
     kv_lengths: Tensor  # [works] int32
@@ -48,18 +48,18 @@ class SequenceTables:
 
 @dataclass(frozen=True)
 class DecodeSequences:
-    """Holds the works of one query each, or of a few."""
+    """Sequences of decode attention, with one query each or several."""
 
     tables: SequenceTables
     split: SplitPlan | None  # None: no sequence is split
     rows: int  # of all
     multi_query: MultiQuery | None = None  # None: each sequence has one query
-    padded: bool = False  # whether there are rows that are nobody's
+    padded: bool = False  # whether there are padding rows
 
 
 @dataclass(frozen=True)
 class PrefillChunks:
-    """Holds the works behind the decodes."""
+    """Sequences of prefill attention, behind the decodes."""
 
     tables: SequenceTables
     query_start: Tensor  # [works + 1] int32, from the first chunk's first row
@@ -69,7 +69,7 @@ class PrefillChunks:
 
 @dataclass(frozen=True)
 class KVGroupStep:
-    """Holds a step's works with their places in one KV group."""
+    """A step's sequences in one KV group."""
 
     slots: Tensor  # [tokens] int64, as a batch has them
     decodes: DecodeSequences
@@ -77,8 +77,6 @@ class KVGroupStep:
 
 
 class TritonAttention:
-    """See `engine.model.attention.Attention`."""
-
     def __init__(
         self, layers: Sequence[Tensor], attentions: Sequence[AnyAttention], dtype: torch.dtype | None = None
     ) -> None:
@@ -102,7 +100,7 @@ class TritonAttention:
         self._max_parts = [max_parts(processors(self.device), each) for each in programs]
 
     def begin(self, batch: Batch) -> "TritonAttentionStep":
-        """Brings lengths and tables into the kernels' format."""
+        """Converts lengths and block tables to the kernels' format."""
         lengths = batch.query_lengths
         works, decodes = len(lengths), self._decodes(batch)
         own = lengths[:decodes]
@@ -131,7 +129,7 @@ class TritonAttention:
         return self.step(steps)
 
     def _decodes(self, batch: Batch) -> int:
-        """Counts the works of few queries that a step begins with."""
+        """Counts the decode sequences that a step begins with."""
         many = batch.query_lengths > MAX_DECODE_QUERIES
         if batch.trees is not None:
             many[list(batch.trees.works)] = False
@@ -140,7 +138,7 @@ class TritonAttention:
         return count
 
     def _tree_mask(self, batch: Batch, rows: int) -> Tensor | None:
-        """Returns what the first `rows` see, as the kernels take it, where guesses branch."""
+        """Returns the tree mask of the first `rows`, or None without trees."""
         if batch.trees is None:
             return None
         windows = [window for window in self.windows if window]
@@ -148,20 +146,20 @@ class TritonAttention:
         return torch.stack((batch.positions[:rows], batch.trees.lasts[:rows], batch.trees.bits[:rows]))
 
     def groups_that_cut(self, longest: int) -> list[int]:
-        """Lists the groups where sequences of up to `longest` tokens may be cut into pieces."""
+        """Lists the groups where sequences of up to `longest` tokens may be split."""
         return [group for group, window in enumerate(self.windows) if may_split(longest, window)]
 
     def words_of_plan(self, works: int, groups: Sequence[int]) -> int:
-        """Returns how many numbers the `plan` of so many decodes has."""
+        """Returns the int32 words of the split plans for `works` sequences."""
         return sum(split_plan_words(works, self._max_parts[group]) for group in groups)
 
     def plan(self, lengths: Ints, groups: Sequence[int]) -> NDArray[np.int32]:
-        """Cuts sequences of these `lengths`, few queries each, into pieces, for one of the groups after the other."""
+        """Plans split-KV for sequences of these `lengths`, one group after the other."""
         plans = (plan_splits(lengths, self._max_parts[group], self.windows[group]) for group in groups)
         return np.concatenate([np.empty(0, np.int32), *plans])
 
     def split_plans(self, plan: Tensor, works: int, groups: Sequence[int]) -> dict[int, SplitPlan]:
-        """Takes apart on the device, by group, what `plan` gave."""
+        """Splits the words of `plan` into each group's plan, on the device."""
         sizes = [split_plan_words(works, self._max_parts[group]) for group in groups]
         parts = plan[: sum(sizes)].split(sizes)
         return {
@@ -169,7 +167,7 @@ class TritonAttention:
         }
 
     def warm_up(self) -> None:
-        """Launches each variant of the kernels once, with one query that sees the null block."""
+        """Launches each kernel variant once, with one query over the null block."""
         table = torch.zeros((1, 1), dtype=torch.int32, device=self.device)
         lengths = torch.ones_like(table[0])
         starts = torch.arange(2, dtype=torch.int32, device=self.device)
@@ -195,7 +193,7 @@ class TritonAttention:
                     prefill(sinks=sinks, longest=longest, splits=splits)
 
     def _one_row(self) -> tuple[MultiQuery | None, ...]:
-        """Says in each way that there is one row: by default, as one of few, and as one of guesses that branch."""
+        """Returns each variant of a single query row: default, multi-query, and with a tree mask."""
         start, count = torch.tensor([[0], [1]], dtype=torch.int32, device=self.device)
         tree_mask = torch.zeros((3, 1), dtype=torch.int64, device=self.device)
         return None, MultiQuery(start, count, 1), MultiQuery(start, count, 1, tree_mask)
@@ -220,17 +218,15 @@ class TritonAttention:
             prefill(latent=latent, scale=scale, splits=splits)
 
     def step(self, groups: Sequence[KVGroupStep]) -> "TritonAttentionStep":
-        """Makes a step whose first rows are those of the decodes."""
+        """Makes a step; its first rows are the decodes."""
         return TritonAttentionStep(self._layers, self._attentions, [groups[each] for each in self._group_of_layer])
 
 
 class TritonAttentionStep(AttentionStep):
-    """See `engine.model.attention.AttentionStep`."""
-
     def __init__(
         self, layers: Sequence[Tensor], attentions: Sequence[AnyAttention], steps: Sequence[KVGroupStep]
     ) -> None:
-        """Takes of each layer its KV, its attention and its group's places."""
+        """Takes each layer's KV, attention parameters and group step."""
         self._layers = layers
         self._attentions = attentions
         self._steps = steps
@@ -244,7 +240,7 @@ class TritonAttentionStep(AttentionStep):
         return self._steps[layer].slots
 
     def store(self, layer: int, keys_values: Tensor) -> None:
-        """Stores by PyTorch's operators, for tests: the engine's steps store with the kernel that rotates."""
+        """Stores with PyTorch operators, for tests: the engine's steps store with the kernel that rotates."""
         pool, slots, attention = self._layers[layer], self.slots(layer), self._attentions[layer]
         assert isinstance(attention, HeadAttention)
         rows = rows_of(pool.flatten(1, 2), attention, keys_values.dtype)
@@ -337,15 +333,15 @@ def _attend_latents(
 
 
 def _room(queries: Tensor, shape: Sequence[int], decodes: DecodeSequences) -> Tensor:
-    """Allocates a result; what is nobody's is zero, for it goes on to the next layers."""
+    """Allocates a result; padding rows are zero, since they go on to the next layers."""
     return queries.new_zeros(shape) if decodes.padded else queries.new_empty(shape)
 
 
 def _programs(attention: AnyAttention) -> int:
-    """Counts the programs that a piece of a sequence takes."""
+    """Counts the programs of one part of a sequence."""
     return attention.kv_heads if isinstance(attention, HeadAttention) else programs_of(attention.heads)
 
 
 def score_params(attention: HeadAttention) -> ScoreParams:
-    """Returns how a layer scores keys, as the kernels take it."""
+    """Returns a layer's attention parameters for the kernels."""
     return ScoreParams(attention.scale, attention.window, attention.softcap)

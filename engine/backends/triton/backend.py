@@ -85,7 +85,7 @@ class TritonBackend(Backend[Linear, TritonAttentionStep]):
 
 
 def unsupported(config: TextModel, dtype: torch.dtype, block: int) -> str:
-    """Says why the kernels cannot run such a model, in one sentence; empty: they can."""
+    """Says why the kernels cannot run such a model, in one sentence; empty if supported."""
     layers = (_unsupported_layer(layer, dtype, block) for layer in dict.fromkeys(config.layers))
     return (
         next(filter(None, layers), "")

@@ -1,4 +1,4 @@
-"""Encodes KV blocks by a Triton kernel, which reads a block once. What lands is decoded by PyTorch's operators."""
+"""Encodes KV blocks by a Triton kernel, which reads a block once. What lands is decoded with PyTorch operators."""
 
 from collections.abc import Sequence
 

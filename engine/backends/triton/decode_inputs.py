@@ -1,6 +1,6 @@
-"""Keeps what a decode step reads at places on the device that stay, so that a recorded step finds it there.
+"""Keeps the inputs of a decode step at fixed addresses on the device, where a recorded step reads them.
 
-A step is one row for each sequence, or as many as it may have guesses and one more; behind those that it has, a
+A step is one row for each sequence, or as many as it may have draft tokens and one more; behind those that it has, a
 sequence's rows are nobody's. Tokens, positions, slots and lengths travel in one copy from pinned memory, and
 with them how attention is divided between the device's programs, which the lengths of this step decide. A sequence
 keeps its row from step to step, and with it its block table there. So rows are not in the order of a step's works; that
@@ -21,17 +21,17 @@ from engine.plan import PENDING_TOKEN, Work
 
 TOKEN, POSITION, KV_LENGTH, COUNT, SOURCE, ORDER, ADAPTER, SLOT = range(8)
 NOT_PENDING = -1
-"""As a source: the token is known on the host, and not one that the step before has sampled."""
+"""Source of a token that the host knows, rather than one that the previous step sampled."""
 PADDING_SLOT = -1
 PLAN_WORDS_PER_INT64 = 2
-"""Of a plan, to one number of the rest, with which they travel."""
+"""Plan words (int32) in one int64 of the shared buffer."""
 IDLE_PLAN_WORD = -1
-"""Stands all over a plan in which nobody does anything."""
+"""Word of an empty plan."""
 Words = NDArray[np.int32]
 
 
 class DecodeInputs:
-    """Holds the inputs of up to `rows` sequences of up to `width` blocks, `each` with so many tokens at most.
+    """Inputs of up to `rows` sequences of up to `width` blocks, `each` with so many tokens at most.
 
     In fields of tokens a sequence has `each` neighbours, in those of sequences (length, count) one place.
     """
@@ -104,7 +104,7 @@ class DecodeInputs:
     def _find_tokens(self, works: Sequence[Work], before: Sampled | None) -> tuple[Ints, Ints]:
         """Returns the works' tokens, 0 if they are pending, and the places among the step before's where they are then.
 
-        Of a work, only its first may be: guesses are known.
+        Of a work, only its first may be: draft tokens are known.
         """
         tokens = np.array([token for work in works for token in work.token_ids])
         sources = np.full_like(tokens, NOT_PENDING)

@@ -33,8 +33,6 @@ from kernels.store_latents import store_latents
 
 
 class TritonElementwise(Elementwise[TritonAttentionStep]):
-    """See `engine.model.elementwise.Elementwise`."""
-
     def __init__(self, tables: Mapping[Rope, Tensor], eps: float) -> None:
         """`tables` are `[longest, rope.dim]` each, as `engine.model.rope.angle_table` makes them."""
         self._tables = tables
@@ -116,7 +114,7 @@ class TritonElementwise(Elementwise[TritonAttentionStep]):
 
 
 def _quantizing(linear: Linear, rows: int) -> tuple[QuantizedLinear | None, RowFormat | None]:
-    """Returns the layer, and to what so many rows are quantized for it, if they are."""
+    """Returns the quantized layer and its activation format for `rows` rows; None where they do not apply."""
     if isinstance(linear, TritonAdapted):
         linear = linear.current
     return (linear, linear.form_of(rows)) if isinstance(linear, QuantizedLinear) else (None, None)

@@ -17,16 +17,16 @@ from engine.model.latent import expands
 from engine.model.linear import LatentProducts
 
 MIN_EXPANDED_QUERIES = 64
-"""Queries of a chunk: with fewer, operators of its own take longer than the form saves."""
+"""Minimum queries of an expanded chunk: below, the extra operators cost more than the form saves."""
 MAX_EXPANDED_BYTES = 256 << 20
-"""Bytes of keys and values that are built at once, unless a single head has more."""
+"""Maximum bytes of keys and values that are expanded at once, unless a single head has more."""
 
 ChunkSizes = tuple[int, int]
-"""Queries of a work, and its keys, those of the queries among them."""
+"""Queries and keys of a sequence; the keys include those of the queries."""
 
 
 def all_expand(attention: LatentAttention, works: Sequence[ChunkSizes]) -> bool:
-    """Tells whether every one of a step's chunks is better attended to in the expanded form."""
+    """Returns whether the expanded form is better for all chunks of a step."""
     return all(queries >= MIN_EXPANDED_QUERIES and expands(attention, queries, keys) for queries, keys in works)
 
 

@@ -22,8 +22,6 @@ from engine.model.quantized import Form, Weight
 
 
 class TritonLinears(ReferenceLinears):
-    """See `engine.model.linear.Linears`."""
-
     forms: frozenset[Form] = frozenset({"int4", "int8", "fp8"})
 
     def __init__(self, device: torch.device, dtype: torch.dtype, activations: Activations = "auto") -> None:

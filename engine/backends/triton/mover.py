@@ -7,8 +7,6 @@ from kernels import block_copy
 
 
 class TritonMover:
-    """See `engine.kv.mover.BlockMover`."""
-
     def gather(self, pool: Tensor, blocks: Tensor) -> Tensor:
         return block_copy.gather(pool, blocks).flatten(2).view(WORD_DTYPE)
 

@@ -1,4 +1,4 @@
-"""Multiplies by quantized weights on a GPU: they stay packed, and become numbers in a kernel's registers.
+"""Multiplies by quantized weights on a GPU: they stay packed and are dequantized in registers.
 
 Where rows are to be quantized as well, and there are many, bytes are multiplied by bytes. Fewer rows stay what they
 are: by an H100's data sheet, a product of up to some 150 takes as long as to read the weights, whatever the rows are.
@@ -25,8 +25,8 @@ from kernels.quantized.rows import QuantizedRows, RowFormat, quantize_rows
 
 LOG = logging.getLogger(__name__)
 MIN_DEQUANTIZED_ROWS = 1024
-"""Rows from which a weight's numbers are made first, for cuBLAS to multiply by. By an H100's data sheet, to write and
-read them takes a quarter of the product's time then, and less of more rows'."""
+"""Rows from which a weight is dequantized first and multiplied by cuBLAS. By an H100's data sheet, writing and
+reading it then takes a quarter of the product's time, and less for more rows."""
 _told: set[str] = set()
 
 
@@ -53,21 +53,20 @@ class QuantizedLinear:
         return y if output is None else output.copy_(y)
 
     def form_of(self, rows: int) -> RowFormat | None:
-        """Returns to what so many rows are quantized; None: they are not."""
+        """Returns the activation format for a batch of `rows`, or None for unquantized."""
         return self._form if rows > MAX_SPLIT_K_ROWS else None
 
     def multiply(self, rows: QuantizedRows, output: Tensor) -> Tensor:
-        """Writes `[rows, out]` of rows that are quantized already to `output`, and returns it."""
+        """Multiplies quantized rows into `output` `[rows, out]`, and returns it."""
         return row_product(rows, self._weight, self._bias, output)
 
     @property
     def inputs(self) -> int:
-        """Returns how many there are."""
         return self._weight.inputs
 
     @property
     def variant(self) -> tuple[object, ...]:
-        """Returns what the kernels are compiled for: of layers with equal ones one has to be warmed up."""
+        """Returns the key of compiled kernels: one layer of each variant is warmed up."""
         weight = self._weight
         formats = [tensor.dtype for tensor in weight.tensors()]
         sizes = weight.group, weight.inputs, weight.outputs
@@ -79,7 +78,7 @@ class QuantizedLinear:
 
 
 class NumbersLinear:
-    """Multiplies by numbers, as parts of a layer do whose other parts are packed; cuBLAS does it."""
+    """Unquantized part of a layer whose other parts are packed, multiplied by cuBLAS."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self._weight, self._bias = weight, bias
@@ -87,7 +86,7 @@ class NumbersLinear:
 
     @property
     def variant(self) -> tuple[object, ...]:
-        """Returns what decides where the outputs of others lie."""
+        """Returns the part of the key that decides where the other parts' outputs lie."""
         return (self.outputs,)
 
     def __call__(self, x: Tensor, output: Tensor) -> Tensor:
@@ -95,7 +94,6 @@ class NumbersLinear:
         return output.copy_(functional.linear(x, self._weight, self._bias))
 
     def held(self) -> list[Tensor]:
-        """Returns weight and bias."""
         return [self._weight] if self._bias is None else [self._weight, self._bias]
 
 
@@ -109,7 +107,7 @@ class SideBySide:
 
     @property
     def variant(self) -> tuple[object, ...]:
-        """Returns what the kernels are compiled for, which may depend on where outputs lie."""
+        """Returns the key of compiled kernels, which may depend on where outputs lie."""
         return tuple(part.variant for part in self._parts)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -120,7 +118,6 @@ class SideBySide:
         return y
 
     def held(self) -> list[Tensor]:
-        """Returns what the parts hold."""
         return [tensor for part in self._parts for tensor in part.held()]
 
 
@@ -174,7 +171,7 @@ def coded(weight: Weight) -> WeightCodes:
 
 
 def packs(weight: Weight) -> bool:
-    """Tells whether the kernels take a weight. What of a quantized one they do not is in the log, once."""
+    """Returns whether the kernels support a weight; logs once why a quantized one is not supported."""
     if not isinstance(weight, Quantized):
         return False
     why = unsupported(coded(weight))
@@ -190,7 +187,7 @@ def _tell(what: str) -> None:
 
 
 def _fusing(weight: Weight) -> tuple[object, ...]:
-    """Returns what has to be equal of neighbours that become one."""
+    """Returns the key of neighbours that are packed together."""
     if not isinstance(weight, Quantized) or not packs(weight):
         return ()
     order = b"" if weight.order is None else weight.order.cpu().numpy().tobytes()

@@ -18,21 +18,19 @@ from kernels.sampling.sample import sample
 from kernels.sampling.sample_settings import SampleSettings
 
 SETTINGS_WORDS = 8
-"""32-bit words that one sample's settings take."""
+"""32-bit words of one sample's settings."""
 ALIGNED_WORDS = 4
-"""Words of 16 bytes: Triton compiles a kernel for each alignment of its arguments, maybe while a request waits."""
+"""Words in 16 bytes: Triton compiles a kernel for each alignment of its arguments, perhaps during a request."""
 
 
 class TritonSampler:
-    """See `engine.backends.sampler.Sampler`."""
-
     def sample(self, logits: Tensor, draws: Sequence[Draw]) -> tuple[Tensor, Tensor]:
         settings, keys = sent(draws, logits.device)
         return sample(logits, settings, keys, filtered=is_filtered(draws, logits.shape[1]))
 
 
 def is_filtered(draws: Sequence[Draw], vocab: int) -> bool:
-    """Tells whether any draw has a temperature, and a filter that may leave out some of `vocab` ids."""
+    """Returns whether any draw has a temperature, and a filter that may leave out some of `vocab` ids."""
     random = [draw.sampling for draw in draws if draw.sampling.temperature > 0]
     return any(each.min_p > 0 or is_cut(each, vocab) for each in random)
 

@@ -7,8 +7,6 @@ from kernels.sampling.token_scores import token_scores
 
 
 class TritonScorer:
-    """See `engine.backends.scorer.Scorer`."""
-
     def warm_up(self, vocab: int, device: torch.device, dtype: torch.dtype) -> None:
         """Compiles what scores tokens of logits as the model gives them, and as adjustments and filters leave them."""
         token = torch.zeros(1, dtype=torch.int64, device=device)
