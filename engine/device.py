@@ -74,8 +74,7 @@ def device_label(device: torch.device, environment: Mapping[str, str] = os.envir
 
 
 def older_than_ampere(device: torch.device) -> str:
-    """Returns the name of a GPU older than Ampere (no bf16 products, too few registers for the kernels); '' for
-    others."""
+    """Returns the name of a GPU older than Ampere, which has no bf16 products and too few registers; '' for others."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) >= AMPERE_CAPABILITY:
         return ""
     major, minor = torch.cuda.get_device_capability(device)
@@ -179,7 +178,7 @@ def device_errors() -> Iterator[None]:
 
 
 def compiler_problem(error: subprocess.CalledProcessError) -> str:
-    """Says in one clause why the host's compiler could not make the part of Triton that launches kernels."""
+    """Returns one clause that says why the host's compiler could not build Triton's launcher."""
     scheme = sysconfig.get_default_scheme()
     include = sysconfig.get_paths("posix_prefix" if scheme == "posix_local" else scheme)["include"]  # as Triton asks
     if Path(include, "Python.h").exists():

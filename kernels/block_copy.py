@@ -47,8 +47,7 @@ ROUND_TO_INTEGER = tl.constexpr(1.5 * 2.0**23)
 
 
 def unsupported(block: int, dim: int, code: CodecName, device: torch.device) -> str:
-    """Returns one sentence that says why blocks of so many tokens and values cannot be encoded on a device; empty if
-    supported."""
+    """Returns one sentence that says why such blocks cannot be encoded on the device; empty if supported."""
     if code == "fp8" and not converts_fp8(device):
         return "block_copy converts to fp8 on GPUs that have instructions for it, from sm_89 on"
     if block * dim > MAX_VECTOR_VALUES:

@@ -24,7 +24,7 @@ MAX_WIDTH = 1 << 14
 
 
 def unsupported(width: int) -> str:
-    """Returns one sentence that says why rows of so many values cannot be normed; empty if supported."""
+    """Returns one sentence that says why rows of this width cannot be normed; empty if supported."""
     return f"rms_norm supports rows of up to {MAX_WIDTH} values, not {width}" if width > MAX_WIDTH else ""
 
 

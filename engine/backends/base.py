@@ -1,4 +1,4 @@
-"""Says what every backend offers: a backend is whose operators compute.
+"""The interface of backends, which provide the operators.
 
 A backend is chosen once, when the model loads (`engine/backends/choice.py`), and named in the log.
 """
@@ -33,16 +33,16 @@ OwnLinear = TypeVar("OwnLinear", bound=Linear)
 
 
 class DecodeSteps(Protocol):
-    """Runs steps of nothing but decodes in a way of a backend's own."""
+    """A backend's own way to run steps that contain only decodes."""
 
     def serves(self, plan: StepPlan) -> bool:
-        """Tells whether this is such a step."""
+        """Returns whether this is such a step."""
         ...
 
     def run(self, works: Sequence[Work], before: Sampled | None, adapters: Sequence[int] | None = None) -> Tensor:
         """Returns normed states `[rows, hidden]`, which the next run may overwrite; KV of all layers is stored.
 
-        There is a row for each work, and one for each of its guesses. The head is the caller's.
+        There is a row for each work, and one for each of its draft tokens. The head is the caller's.
 
         `PENDING` tokens are what `before` sampled. `adapters` are the works' slots, if one of them has an adapter.
         """
@@ -89,7 +89,7 @@ class Backend(ABC, Generic[OwnLinear, Step]):
         """Makes the attention over a pool's layers, as `engine/model/kv_layout.py` has them."""
 
     def warm_up(self, config: TextModel, pool: list[Tensor]) -> None:
-        """Compiles what the steps of a start do not need and a request should not wait for."""
+        """Compiles kernels that the first steps do not use, so that no request waits for them."""
         return
 
     def decode_steps(
@@ -108,10 +108,10 @@ class Backend(ABC, Generic[OwnLinear, Step]):
         return None
 
     def layer_signal(self, written: OnLayer | None, divide: Callable[[], None]) -> OnLayer | None:
-        """Returns what a step calls when it has stored a layer's KV, before that layer attends; None: nothing.
+        """Returns the callback of a step after a layer's KV is stored and before it attends; None for no callback.
 
-        `written` is told of the layer, if anybody wants to know. `divide` shares the host's cores out anew, for another
-        worker may have become busy, or be at rest; where the host's threads do not compute, it is not called.
+        It calls `written`, if any, and `divide`, which redistributes the host's cores since other workers may have
+        become busy or idle; backends that do not compute on the host do not call `divide`.
         """
 
         def signal(plan: StepPlan, group: int, layer: int) -> None:

@@ -1,7 +1,7 @@
 """Finds the event that a step has to wait for before it touches blocks that KV has landed in.
 
-Landings of many handoffs follow each other on one stream. A step that waited for the newest of them would stand behind
-bytes of sequences that nobody runs yet; it waits for those in its own blocks only, and for each of them once.
+Landings of many handoffs follow each other on one stream. A step that waited for the newest one would also wait for
+sequences that do not run yet, so it waits only for landings in its own blocks, once for each.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,17 +26,17 @@ class LandingOrder(Generic[Event]):
         self._ends: dict[int, int] = {}  # of each sequence of the step before, the position behind its last token
 
     def landed(self, group: int, blocks: Iterable[int], event: Event) -> None:
-        """Takes note of an `event` that comes behind what has just landed in these blocks."""
+        """Records an `event` behind the newest landing in these blocks."""
         self._count += 1
         entry = (self._count, event)
         for block in blocks:
             self._landed[group][block] = entry
 
     def of_step(self, works: Sequence[Work]) -> Event | None:
-        """Returns the event that covers all landings in blocks of these works that nobody has waited for; None: none.
+        """Returns the event behind all landings in blocks of these works that no step has waited for yet, or None.
 
-        A sequence that goes on where its work of the step before ended has blocks that were looked at then, but for
-        those that it writes now. Nothing lands in blocks that a sequence runs with.
+        If a sequence continues its work of the previous step, only the blocks that it writes now have to be checked:
+        nothing lands in blocks of a running sequence.
         """
         if not self._count:
             return None  # most prefill workers' steps
@@ -47,7 +47,7 @@ class LandingOrder(Generic[Event]):
         return self.of_blocks([self._touched(group, works, firsts) for group in range(len(self._landed))])
 
     def of_blocks(self, blocks: Sequence[Iterable[int]]) -> Event | None:
-        """Returns the event that covers all landings in these blocks of each group that nobody has waited for, if any.
+        """Returns the event behind all landings in these blocks of each group without a waiter so far, or None.
 
         Nothing lands in the null blocks of a table.
         """
@@ -60,7 +60,7 @@ class LandingOrder(Generic[Event]):
         return max(found, key=lambda entry: entry[0])[1] if found else None
 
     def of_any(self) -> Event | None:
-        """Returns the event that covers all landings that nobody has waited for; None: none."""
+        """Returns the event behind all landings without a waiter so far, or None."""
         return self.of_blocks([list(landed) for landed in self._landed])
 
     def _touched(self, group: int, works: Sequence[Work], firsts: Sequence[int]) -> list[int]:

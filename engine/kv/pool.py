@@ -50,19 +50,19 @@ class PoolBytes(Protocol):
     def begin_step(self, works: Sequence[Work] | None, *, is_read: bool) -> None: ...
 
     def begin_moves(self, blocks: Sequence[Sequence[int]]) -> None:
-        """Says that moves are about to read or write these blocks of each group: what has landed in them is there."""
+        """Orders the next moves of these blocks of each group behind what has landed in them."""
         ...
 
     def written(self, layer: int) -> None:
-        """Says that the newest step has stored this layer's KV."""
+        """Marks this layer's KV of the newest step as stored."""
         ...
 
     def all_written(self) -> None:
-        """Says that the newest step has stored the KV of all layers."""
+        """Marks the KV of all layers of the newest step as stored."""
         ...
 
     def moved(self, targets: Sequence[Sequence[int]]) -> None:
-        """Says that these blocks of each group were filled from others, or from the host tier."""
+        """Marks these blocks of each group as filled from other blocks or from the host tier."""
         ...
 
     def begin(self) -> None:
@@ -70,7 +70,7 @@ class PoolBytes(Protocol):
         ...
 
     def enter(self, group: int, blocks: Tensor) -> None:
-        """Says that these blocks are about to get their first tokens."""
+        """Announces the first tokens of these blocks."""
         ...
 
     def ready(self, group: int, layer: int, blocks: Sequence[int]) -> bool: ...
@@ -185,15 +185,15 @@ class KVPool:
         return to_device(np.array(blocks, dtype=np.int64), self._device)
 
     def written(self, layer: int) -> None:
-        """Says that the engine thread has stored this layer's KV of a step: `read` finds it from now on."""
+        """Marks a layer's KV of a step as stored by the engine thread: `read` finds it from now on."""
         self._bytes.written(layer)
 
     def all_written(self) -> None:
-        """Says the same of all layers, for a step that is launched as a whole."""
+        """The same for all layers, for a step that is launched as a whole."""
         self._bytes.all_written()
 
     def begin_step(self, works: Sequence[Work] | None = None, *, is_read: bool = True) -> None:
-        """Says that the engine thread is about to launch a step of `works`; None: it may touch any block.
+        """Announces the launch of a step of `works`; None if it may touch any block.
 
         What has landed in its blocks before is there for it; it does not wait for what lands in others. A read waits
         for the step only if it may have written the blocks; where nobody reads what it writes, that is not recorded.
@@ -205,7 +205,7 @@ class KVPool:
         self._bytes.begin()
 
     def enter(self, group: int, blocks: Tensor) -> None:
-        """Says that these blocks, on the pool's device, are about to get their first tokens."""
+        """Announces the first tokens of these blocks, which are on the pool's device."""
         self._bytes.enter(group, blocks)
 
     def ready(self, group: int, layer: int, blocks: Sequence[int]) -> bool:

@@ -37,7 +37,7 @@ class WriteOrder(Generic[Event]):
             marks[np.array(written, dtype=np.int64)] = self._newest
 
     def recorded(self, layers: Sequence[int], event: Event) -> None:
-        """Takes note of an `event` that comes behind all that the newest mark writes in these layers."""
+        """Records an `event` behind all writes of the newest mark in these layers."""
         for layer in layers:
             self._events[layer] = (*self._events[layer][1 - MAX_EVENTS_PER_LAYER :], (self._newest, event))
 

@@ -71,7 +71,7 @@ class BlockTables:
     def of(self, works: Sequence[Work], counts: Sequence[int]) -> Ints:
         """Returns `[works, blocks]`, until the next call: each work's first `counts` blocks, and null blocks behind.
 
-        What a sequence has reserved beyond those that hold tokens may hold anything.
+        Blocks reserved beyond those with tokens may hold anything.
         """
         self._reserve(len(works), max(counts))
         rows = self._rows

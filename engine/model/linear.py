@@ -82,7 +82,7 @@ class Linears(Protocol[AnyLinear]):
         """Makes one layer of several, whose outputs lie side by side.
 
         `weights` are as the checkpoint has them, in any float format or quantized, of one form or of several; `bias`
-        `[out of all]` is in the model's. With `adapting`, it is `Adaptable`, and each step's adapters are told there.
+        `[out of all]` is in the model's. With `adapting`, it is `Adaptable`, and each step's adapters are set there.
         """
         ...
 

@@ -10,7 +10,7 @@ calculation for softmax", 2018, https://arxiv.org/abs/1805.02867; Dao, "FlashAtt
 https://arxiv.org/abs/2307.08691). A power of two is one instruction of the device, so log2(e) is folded into the scale.
 
 With a soft cap, a score s is cap tanh(s / cap) = cap - 2 cap / (1 + exp(2 s / cap)) (Gemma 2,
-https://arxiv.org/abs/2408.00118). A sink is a score more of each head, of a key that nobody has and whose value is 0
+https://arxiv.org/abs/2408.00118). A sink is an additional score of each head, of a virtual key whose value is 0
 (gpt-oss, https://arxiv.org/abs/2508.10925; Xiao et al., "Efficient Streaming Language Models with Attention Sinks",
 2023, https://arxiv.org/abs/2309.17453): rows begin with it, in place of nothing.
 

@@ -46,7 +46,7 @@ CANDIDATE_CONFIGS = (
 
 
 def unsupported(dtype: torch.dtype, latent: int, rope: int, block: int) -> str:
-    """Returns one sentence that says why vectors of so many numbers cannot be attended to; empty if supported."""
+    """Returns one sentence that says why vectors of these sizes cannot be attended to; empty if supported."""
     if dtype not in (torch.float32, torch.float16, torch.bfloat16):
         return f"latent attention supports fp32, fp16 and bf16, not {str(dtype).removeprefix('torch.')}"
     if latent > MAX_LATENT or rope > MAX_ROPE:

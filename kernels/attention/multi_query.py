@@ -40,8 +40,7 @@ class MultiQuery:
         return MultiQuery(self.starts[:works], self.counts[:works], self.most, tree_mask)
 
     def tiles(self, shared: int) -> tuple[int, int]:
-        """Returns the rows of a tile for `shared` heads of each query, and the maximum number of tiles of a
-        sequence."""
+        """Returns the rows of a tile for `shared` heads of each query, and the maximum tiles of a sequence."""
         rows = min(
             max(MIN_TILE_ROWS, power_of_two(QUERIES_PER_TILE * shared)), max(MAX_TILE_ROWS, power_of_two(shared))
         )
@@ -54,7 +53,7 @@ def visible_in_tree(
     lasts: tl.tensor,  # [ROWS] int64
     bits: tl.tensor,  # [ROWS] int64
 ) -> tl.tensor:
-    """Tells which keys rows see that are draft tokens, or are beside some: `[ROWS, TILE]`."""
+    """Returns which keys rows see under the tree mask: `[ROWS, TILE]`."""
     behind = positions[None, :] - lasts[:, None] - 1
     shown = (bits[:, None] >> tl.minimum(tl.maximum(behind, 0), 62)) & 1
     return (behind < 0) | ((behind < 63) & (shown == 1))

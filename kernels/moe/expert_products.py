@@ -6,8 +6,8 @@
 
 (Megablocks: Gale et al., 2022, https://arxiv.org/abs/2211.15841.) Pairs come as tiles of one expert each
 (sort_by_expert.py); a tile times some columns of that expert's weights is a program. Rows are read from where their
-token is, and written where their pair is, so nothing is gathered or scattered in passes of their own. Tiles of nobody
-end at once. Each token's sum goes over its experts in order: the same input gives the same bits.
+token is, and written where their pair is, so nothing is gathered or scattered in passes of their own. Programs of
+unused tiles end at once. Each token's sum goes over its experts in order: the same input gives the same bits.
 
 Few rows to an expert: its weights are what takes time, and each is read by one program. Many rows: neighbouring
 programs take up to `GROUP` tiles of the same columns, so that the weights come from the cache for all but the first.

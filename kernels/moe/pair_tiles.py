@@ -1,4 +1,4 @@
-"""What the products of experts share, whatever their weights are: who takes which tile, and what is stored.
+"""What the products of experts share for all weight formats: the order of tiles, and the stores.
 
 Programs are numbered in groups of `GROUP` tiles of pairs; in a group the columns of all its tiles come first, then the
 next columns. `expert_products.py` has the formulas.
@@ -35,7 +35,7 @@ def store_pairs(
     GATED: tl.constexpr,
     ACTIVATION: tl.constexpr,
 ) -> None:
-    """Adds biases, gates or multiplies by shares, and stores what there is in the rows of pairs."""
+    """Adds biases, gates or multiplies by shares, and stores the rows of pairs."""
     kept, inside = pair >= 0, column < WIDTH
     if BIAS:
         gate += tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)

@@ -48,7 +48,7 @@ class Routing(NamedTuple):
 
 
 def unsupported(experts: int) -> str:
-    """Returns one sentence that says why a choice among so many experts cannot be made; empty if supported."""
+    """Returns one sentence that says why this number of experts is not supported; empty if it is."""
     return f"route supports up to {MAX_EXPERTS} experts, not {experts}" if experts > MAX_EXPERTS else ""
 
 

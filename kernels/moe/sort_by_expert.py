@@ -4,12 +4,12 @@
 
 is as many tiles of `rows` rows as there can be at most, whatever is chosen: an expert has ceil(its pairs / rows). The
 sizes of everything behind this are known to the host, which never asks the device what was chosen; a recorded step
-serves every choice. Tiles that are not needed are nobody's. (Megablocks sorts alike: Gale et al., 2022,
+serves every choice. Tiles that are not needed are unused. (Megablocks sorts alike: Gale et al., 2022,
 https://arxiv.org/abs/2211.15841.)
 
 A program takes one expert. All of them count all experts' pairs, so that each knows where its tiles begin without
 asking the others; then it writes the numbers of its own pairs, in their order. That is two passes over a few numbers,
-which are in the cache, in one launch. Nothing is added up by whoever comes first: the same input gives the same tiles.
+which are in the cache, in one launch. No atomic order matters: the same input gives the same tiles.
 """
 
 from dataclasses import dataclass
@@ -37,13 +37,13 @@ NO_PAIR = -1
 class Tiles:
     """Pairs as tiles of `rows` rows; pair t * used + i is of token t's i-th expert."""
 
-    pairs: Tensor  # [tiles x rows] int32, `NO_PAIR` behind an expert's last one; undefined in tiles of nobody
+    pairs: Tensor  # [tiles x rows] int32, `NO_PAIR` behind an expert's last one; undefined in unused tiles
     owners: Tensor  # [tiles] int32, the expert of each tile, `NO_PAIR` behind the last
     rows: int
 
 
 def most_tiles(pairs: int, experts: int, rows: int) -> int:
-    """Returns how many tiles so many pairs can take."""
+    """Returns the maximum number of tiles of `pairs` pairs."""
     return (pairs + min(experts, pairs) * (rows - 1)) // rows
 
 
@@ -118,7 +118,7 @@ def _sort(
 
 
 def reference(chosen: Tensor, experts: int, rows: int) -> Tiles:
-    """Computes the same with torch operators; pairs of tiles of nobody are `NO_PAIR`."""
+    """Computes the same with torch operators; pairs of unused tiles are `NO_PAIR`."""
     count = most_tiles(chosen.numel(), experts, rows)
     pairs, owners = chosen.new_full((count * rows,), NO_PAIR), chosen.new_full((count,), NO_PAIR)
     tile = 0

@@ -26,7 +26,7 @@ INFINITE_VALUE = tl.constexpr(float("inf"))
 
 
 def block_of(pool: Tensor, *parts: int) -> int:
-    """Returns the tokens of a block of a quantized layer `[…, bytes]` with vectors of parts of so many numbers."""
+    """Returns the tokens of a block of a quantized layer `[…, bytes]`, whose vectors have `parts` of these widths."""
     block, rest = divmod(pool.shape[-1], sum(parts) + SCALE_BYTES * len(parts))
     assert not rest, "a layer with vectors of another size"
     return block

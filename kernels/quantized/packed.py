@@ -166,8 +166,7 @@ def _codes(values: Tensor, kind: CodeKind) -> Tensor:
 
 
 def _without_nan(weight: WeightCodes) -> Tensor:
-    """Returns the scales `[out, groups]`, NaN for groups that contain a NaN code, so that the kernels need not check
-    for it."""
+    """Returns the scales `[out, groups]`, NaN for groups with a NaN code: so the kernels need not check for it."""
     if weight.kind != "fp8":
         return weight.scales
     wrong = weight.values.view(torch.uint8) & FP8_NAN_CODE == FP8_NAN_CODE

@@ -40,8 +40,7 @@ MIN_GROUP_INPUTS = 32
 
 
 def row_format(weight: PackedWeight, device: torch.device) -> RowFormat | None:
-    """Returns the activation format for rows that meet this weight; None if the weight or the device needs
-    unquantized rows."""
+    """Returns the activation format for rows that meet this weight; None if rows must stay unquantized."""
     kind, group = weight.kind, weight.even_group
     if kind != "int8" and kind != "fp8":
         return None

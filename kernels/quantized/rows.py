@@ -69,7 +69,7 @@ class QuantizedRows(NamedTuple):
 
 
 def unsupported(width: int) -> str:
-    """Returns one sentence that says why rows of so many values cannot be quantized; empty if supported."""
+    """Returns one sentence that says why rows of this width cannot be quantized; empty if supported."""
     return f"rows of up to {MAX_WIDTH} values are quantized, not of {width}" if width > MAX_WIDTH else ""
 
 

@@ -23,7 +23,7 @@ IN_PROMPT, IN_OUTPUT = 1, 2
 
 
 class Row(NamedTuple):
-    """Says what a row of the table holds."""
+    """Contents of a row of the table."""
 
     number: int
     text: list[int]  # the sequence's own list: another one is another text
@@ -103,7 +103,7 @@ class DeviceCounts:
             self.table.view(-1).index_add_(0, guesses, torch.full_like(guesses, IN_OUTPUT, dtype=torch.int32))
 
     def _free_rows(self, kept: Sequence[Row | None]) -> list[int]:
-        """Lists rows for the texts that have none: such that nobody has, else those of the longest absent."""
+        """Returns rows for the texts without one: free rows, then those of the sequences absent longest."""
         wanted = sum(row is None for row in kept)
         if not wanted:
             return []

@@ -53,7 +53,7 @@ class Operators(Protocol):
 
 
 class Lasting(NamedTuple):
-    """Holds, on the device, what stays the same while the same texts are in each step."""
+    """Device arrays that stay the same while the same texts are in each step."""
 
     places: Tensor  # int64 [biases], in the flat logits, each once
     biases: Tensor  # fp32 [biases]

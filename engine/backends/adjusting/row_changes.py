@@ -17,7 +17,7 @@ NONE_DEPENDS: NDArray[np.int32] = np.empty((0, 2), np.int32)
 
 
 class RowChange(NamedTuple):
-    """Says changes of one row's logits."""
+    """Changes of one row's logits."""
 
     row: int
     work: Work

@@ -19,8 +19,7 @@ class NativeLatentProducts:
     def __init__(
         self, keys: Sequence[NativeLinear], values: Sequence[NativeLinear], building: Sequence[NativeLinear]
     ) -> None:
-        """Each list has one product per head: absorbing a query, making a value, and building a key if sequences are
-        expanded."""
+        """Takes each head's products: to absorb a query, to make a value, and, if expanded, to build a key."""
         self._keys = keys
         self._values = values
         self._building = building

@@ -21,8 +21,7 @@ ABSORBED_ONLY_DTYPES = frozenset({torch.float32})
 
 
 class LatentForms:
-    """The form in which each sequence of a step attends: row ranges that are absorbed, and sequences that are
-    expanded."""
+    """Form in which each sequence of a step attends: absorbed ranges of rows, and expanded sequences."""
 
     def __init__(
         self, native: ctypes.CDLL, batch: Batch, group: NativeGroupStep, attention: LatentAttention, dtype: torch.dtype

@@ -1,5 +1,4 @@
-"""Runs the transformer's layers in native code: two calls for each layer, with buffers that are kept from step to
-step."""
+"""Runs the transformer's layers in native code: two calls for each layer, in buffers kept from step to step."""
 
 import ctypes
 from collections.abc import Sequence

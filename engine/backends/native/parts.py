@@ -49,8 +49,7 @@ def without_operator(weight: Weight) -> str | None:
 
 
 def joined(weights: Sequence[Weight], dtype: torch.dtype) -> list[Weight]:
-    """Joins neighbours that can be one part: unquantized weights, in `dtype`, and quantized ones that differ in outputs
-    only.
+    """Joins neighbours that can be one part: unquantized weights in `dtype`, or quantized ones that differ in outputs.
 
     Weights without an operator are dequantized.
     """

@@ -22,7 +22,7 @@ FREE_WASTED_PAIRS = 8192
 
 @dataclass(frozen=True)
 class Rectangle:
-    """Holds works that attend together."""
+    """Works that attend together."""
 
     rows: Tensor | None  # [works, queries] rows of the batch, or None: the whole batch in order, one query each
     kept: Tensor | None  # [tokens] which of those are not padding; None: all
@@ -97,7 +97,7 @@ def _mask(batch: Batch, rows: Tensor, first: Tensor, keys: int, window: int, dty
         hidden = key > query
     else:
         assert not window or batch.trees.deepest < window, "a tree deeper than a window"
-        behind = key - batch.trees.lasts[rows][:, None, :, None] - 1  # a guess's number, from 0 on
+        behind = key - batch.trees.lasts[rows][:, None, :, None] - 1  # a draft token's number, from 0 on
         bit = batch.trees.bits[rows][:, None, :, None] >> behind.clamp(0, MAX_TREE_DRAFTS - 1) & 1
         hidden = (behind >= 0) & ((bit == 0) | (behind >= MAX_TREE_DRAFTS))
     if window:

@@ -80,12 +80,12 @@ class TritonBackend(Backend[Linear, TritonAttentionStep]):
         return DecodeGraphs(model, attention, inputs, most, longest, progress, self.linears.adapts)
 
     def layer_signal(self, written: OnLayer | None, divide: Callable[[], None]) -> OnLayer | None:
-        """Returns `written`: the host's cores do not compute, and recorded steps run where nobody has to be told."""
+        """Returns `written`: the host's cores do not compute, and recorded steps signal no layers."""
         return written
 
 
 def unsupported(config: TextModel, dtype: torch.dtype, block: int) -> str:
-    """Says why the kernels cannot run such a model, in one sentence; empty if supported."""
+    """Returns one sentence that says why the kernels cannot run such a model; empty if supported."""
     layers = (_unsupported_layer(layer, dtype, block) for layer in dict.fromkeys(config.layers))
     return (
         next(filter(None, layers), "")

@@ -1,8 +1,8 @@
 """Records decode steps once and replays them: one launch by the host, not hundreds.
 
 A CUDA graph has fixed shapes and addresses. So there is one for each of some sizes of a batch, and, where sequences may
-have guesses, one more for each, in which they have room for all that they may have; a smaller batch is padded with null
-sequences, fewer guesses with rows that are nobody's, and all inputs lie at places that stay (`decode_inputs.py`). The
+have draft tokens, one more for each, in which they have room for all that they may have; a smaller batch is padded with
+null sequences, fewer draft tokens with padding rows, and all inputs lie at places that stay (`decode_inputs.py`). The
 head is not in it: logits of padding would be wasted, and those of every size kept. All are recorded when the worker
 starts. On a CPU, where Triton's interpreter checks all of it, a record is the step itself.
 """
@@ -31,13 +31,13 @@ from infra.process.status import Progress
 from kernels.attention.multi_query import MultiQuery
 
 MAX_VERIFIED_ROWS = 256
-"""Rows of a recorded step with guesses: with more a device has so much to compute that guesses no longer pay."""
+"""Maximum rows of a recorded step with drafts: beyond, the device is compute-bound and drafts no longer pay."""
 Replay = Callable[[], Tensor]
-"""Runs a recorded step; returns its hidden states, which the next run of the same record overwrites."""
+"""Replays a recorded step; returns hidden states, which the next replay overwrites."""
 
 
 def ladder(most: int) -> list[int]:
-    """Returns the sizes of batches that are recorded, up to `most`.
+    """Returns the batch sizes that are recorded, up to `most`.
 
     No step computes more than twice its rows, no large one more than a quarter too many.
     """
@@ -46,12 +46,12 @@ def ladder(most: int) -> list[int]:
 
 
 def most_with(each: int, most: int) -> int:
-    """Returns how many of `most` sequences a recorded step has at most, if each has room for so many tokens."""
+    """Returns the maximum sequences of a recorded step with `each` tokens for each sequence."""
     return most if each == 1 else max(1, min(most, MAX_VERIFIED_ROWS // each))
 
 
 class DecodeGraphs:
-    """Records, and replays, the decode steps of one model over one pool."""
+    """Records and replays the decode steps of one model over one pool."""
 
     def __init__(
         self,
@@ -83,13 +83,12 @@ class DecodeGraphs:
                 self._replays[size, each, adapted], memory = record(step, attention.device, memory)
 
     def serves(self, plan: StepPlan) -> bool:
-        """Tells whether every work is the next token of one sample, with no more guesses than there is room for."""
+        """Returns whether each work is the next token of one sample with a supported number of drafts."""
         works = plan.works
         each = self._each(works)
         return each > 0 and len(works) <= self._sizes[each][-1] and all(_decodes(work) for work in works)
 
     def run(self, works: Sequence[Work], before: Sampled | None, adapters: Sequence[int] | None = None) -> Tensor:
-        """See `engine.backends.base.DecodeSteps`."""
         each = self._each(works)
         size = next(size for size in self._sizes[each] if size >= len(works))
         self._inputs[each].fill(works, size, before, adapters)
@@ -97,7 +96,7 @@ class DecodeGraphs:
         return self._replays[size, each, adapters is not None]()[:rows]
 
     def _each(self, works: Sequence[Work]) -> int:
-        """Returns for how many tokens of each sequence the record of such a step has room; 0: there is none."""
+        """Returns the recorded tokens per sequence that fit these works; 0 if none fits."""
         longest = max(len(work.token_ids) for work in works)
         return min((each for each in self._inputs if each >= longest), default=0)
 

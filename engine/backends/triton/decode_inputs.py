@@ -1,7 +1,7 @@
 """Keeps the inputs of a decode step at fixed addresses on the device, where a recorded step reads them.
 
 A step is one row for each sequence, or as many as it may have draft tokens and one more; behind those that it has, a
-sequence's rows are nobody's. Tokens, positions, slots and lengths travel in one copy from pinned memory, and
+sequence's remaining rows are padding. Tokens, positions, slots and lengths travel in one copy from pinned memory, and
 with them how attention is divided between the device's programs, which the lengths of this step decide. A sequence
 keeps its row from step to step, and with it its block table there. So rows are not in the order of a step's works; that
 order travels with them. Rows behind the last sequence are *null sequences*: their KV is stored nowhere, and they attend
@@ -180,8 +180,7 @@ class DecodeRows:
 class DeviceTables:
     """Keeps block tables on the device, at a place that stays, and changes them where they differ from the step before.
 
-    They are `tensor` `[groups, rows, width]` int32. Behind a row's own blocks is what was there before; nobody looks
-    there.
+    They are `tensor` `[groups, rows, width]` int32. Entries behind a row's own blocks are stale and never read.
     """
 
     def __init__(self, groups: int, rows: int, width: int, device: torch.device) -> None:
