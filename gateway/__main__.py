@@ -13,7 +13,7 @@ from contracts.errors import BatonError
 from gateway.heap import keep_large_buffers_apart, settle_heap
 from gateway.service import Gateway
 from gateway.several import BAD_INPUT, run_several
-from gateway.web.server import Server
+from gateway.web.server import HTTPServer
 from infra.cli import parse_or_exit
 from infra.config.gateway import GatewayConfig
 from infra.network.listening import listen, url_of
@@ -24,8 +24,8 @@ from infra.process.log_lines import log_to_stderr
 from infra.process.status import StatusFile
 from infra.process.tasks import child
 
-DESCRIPTORS = 512  # that are left for workers, Redis and everything else
-SWITCH_SECONDS = 0.0005  # s after which a thread that runs Python lets the event loop go on; 5 ms by default
+RESERVED_DESCRIPTORS = 512  # that are left for workers, Redis and everything else
+THREAD_SWITCH_S = 0.0005  # s after which a thread that runs Python lets the event loop go on; 5 ms by default
 log = logging.getLogger("baton.gateway")
 
 
@@ -34,7 +34,7 @@ async def serve(
 ) -> None:
     """Serves until a signal comes. Raises `BatonError` if the start fails."""
     gateway = Gateway(config, url_of(listener, tls is not None), status)
-    server = Server(gateway, tls)
+    server = HTTPServer(gateway, tls)
     started = asyncio.Event()
     serving = child(_serve(server, listener, started if config.share_port else None))
     running = child(_run(gateway, started))
@@ -55,7 +55,7 @@ async def serve(
         await gateway.close()
 
 
-async def _serve(server: Server, listener: socket.socket, after: asyncio.Event | None) -> None:
+async def _serve(server: HTTPServer, listener: socket.socket, after: asyncio.Event | None) -> None:
     """Serves at once, so that whoever asks hears how far the start is; where others share the port, when it is over."""
     if after is not None:
         await after.wait()
@@ -71,7 +71,7 @@ async def _run(gateway: Gateway, started: asyncio.Event) -> None:
 
 def _affordable(config: GatewayConfig, descriptors: int) -> GatewayConfig:
     """Returns settings with no more connections than so many descriptors allow."""
-    most = max(1, descriptors - min(DESCRIPTORS, descriptors // 4))
+    most = max(1, descriptors - min(RESERVED_DESCRIPTORS, descriptors // 4))
     if config.max_connections <= most:
         return config
     log.warning(
@@ -101,7 +101,7 @@ def main() -> int:
     status.report("starting")
     config = _affordable(config, raise_limit())
     keep_large_buffers_apart()
-    sys.setswitchinterval(SWITCH_SECONDS)
+    sys.setswitchinterval(THREAD_SWITCH_S)
     try:
         tls = certificate(config.tls_cert, config.tls_key)
         listener = listen(config.host, config.port, shared=bool(config.share_port))

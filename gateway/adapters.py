@@ -18,9 +18,9 @@ from infra.redis.adapter_list import ADAPTER_LIST_PURPOSE, MAX_ADAPTERS, change
 from infra.redis.clients import Store
 from infra.redis.store import ServerClock
 
-LOAD_SECONDS = 120.0  # s in which all workers have to have an adapter, or have said why not
-UNLOAD_SECONDS = 15.0  # s in which all workers have to have seen that one was unloaded
-LOOK_EVERY = 0.05  # s between looks at what workers say
+LOAD_TIMEOUT_S = 120.0  # s in which all workers have to have an adapter, or have said why not
+UNLOAD_TIMEOUT_S = 15.0  # s in which all workers have to have seen that one was unloaded
+CHECK_INTERVAL_S = 0.05  # s between looks at what workers say
 STORE_AWAY = "the list of adapters is out of reach"
 Sources = tuple[AdapterSource, ...]
 
@@ -67,7 +67,7 @@ class AdapterLoading:
 
         number = await self._change(with_it)
         try:
-            await self._followed(number, LOAD_SECONDS)
+            await self._followed(number, LOAD_TIMEOUT_S)
             refused = self._refusal(name)
             if refused:
                 raise invalid(f"the adapter {name!r} cannot be loaded: {refused}", "lora_path", "bad_adapter")
@@ -92,7 +92,7 @@ class AdapterLoading:
                 raise no_model(name, self._model, found, "lora_name")
             return tuple(one for one in sources if one.name != name)
 
-        await self._followed(await self._change(without_it), UNLOAD_SECONDS)
+        await self._followed(await self._change(without_it), UNLOAD_TIMEOUT_S)
 
     def _refuse_unless_allowed(self) -> None:
         if not self._config.allow_lora_loading:
@@ -120,4 +120,4 @@ class AdapterLoading:
                 raise unavailable(
                     f"a worker has not followed the list of adapters within {seconds:g} s", "workers_behind"
                 )
-            await asyncio.sleep(LOOK_EVERY)
+            await asyncio.sleep(CHECK_INTERVAL_S)

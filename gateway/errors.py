@@ -8,11 +8,11 @@ from typing import Any
 
 from contracts.errors import BatonError
 
-INVALID = "invalid_request_error"
-SERVER = "server_error"
-NAMED = 16  # adapters that one message names
-ANTHROPIC = "/v1/messages"  # this path and those below are answered as Anthropic's API does
-MODELS = "/v1/models"  # … and this path and those below, for requests with Anthropic's header
+INVALID_REQUEST = "invalid_request_error"
+SERVER_FAULT = "server_error"
+MAX_NAMED_ADAPTERS = 16  # adapters that one message names
+ANTHROPIC_PATH = "/v1/messages"  # this path and those below are answered as Anthropic's API does
+MODELS_PATH = "/v1/models"  # … and this path and those below, for requests with Anthropic's header
 _ANTHROPIC_TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -34,7 +34,7 @@ class APIError(BatonError):
         status: int,
         message: str,
         *,
-        kind: str = INVALID,
+        kind: str = INVALID_REQUEST,
         param: str | None = None,
         code: str | None = None,
         retry_after: float | None = None,  # s
@@ -61,7 +61,7 @@ class APIError(BatonError):
     def anthropic_body(self, request: str) -> dict[str, Any]:
         """Returns the body as Anthropic has it: `{"type", "error": {type, message, details}, "request_id"}`."""
         error: dict[str, Any] = {
-            "type": _ANTHROPIC_TYPES.get(self.status, INVALID if self.status < 500 else "api_error"),
+            "type": _ANTHROPIC_TYPES.get(self.status, INVALID_REQUEST if self.status < 500 else "api_error"),
             "message": self.anthropic or self.message,
         }
         if self.code is not None:
@@ -84,7 +84,7 @@ class APIError(BatonError):
 
 def is_anthropic(path: str, headers: Container[str] = ()) -> bool:
     """Returns whether a path, asked for with these headers, belongs to Anthropic's API, and not to OpenAI's."""
-    return _is_below(path, ANTHROPIC) or ("anthropic-version" in headers and _is_below(path, MODELS))
+    return _is_below(path, ANTHROPIC_PATH) or ("anthropic-version" in headers and _is_below(path, MODELS_PATH))
 
 
 def _is_below(path: str, above: str) -> bool:
@@ -132,23 +132,25 @@ def conflict(message: str, param: str) -> APIError:
 
 def unavailable(message: str, code: str, retry_after: float = 1.0) -> APIError:
     """Returns a 503: nothing is wrong with the request, but nobody can take it for `retry_after` seconds."""
-    return APIError(503, message, kind=SERVER, code=code, retry_after=retry_after)
+    return APIError(503, message, kind=SERVER_FAULT, code=code, retry_after=retry_after)
 
 
 def failed(message: str, code: str) -> APIError:
     """Returns a 500: the request was taken and could not be finished."""
-    return APIError(500, message, kind=SERVER, code=code)
+    return APIError(500, message, kind=SERVER_FAULT, code=code)
 
 
 def timed_out(seconds: float) -> APIError:
     """Returns a 504: the request's deadline has passed. Doing it again would take as long."""
-    return APIError(504, f"the request was not finished within {seconds:g} s", kind=SERVER, code="deadline_exceeded")
+    return APIError(
+        504, f"the request was not finished within {seconds:g} s", kind=SERVER_FAULT, code="deadline_exceeded"
+    )
 
 
 def no_model(name: str, model: str, adapters: Collection[str], param: str = "model") -> APIError:
     """Returns a 404: `name` is neither the server's model nor one of its adapters."""
-    more = f" and the adapters {', '.join(map(repr, sorted(adapters)[:NAMED]))}" if adapters else ""
-    more += ", …" if len(adapters) > NAMED else ""
+    more = f" and the adapters {', '.join(map(repr, sorted(adapters)[:MAX_NAMED_ADAPTERS]))}" if adapters else ""
+    more += ", …" if len(adapters) > MAX_NAMED_ADAPTERS else ""
     message = f"the model {name!r} does not exist; this server has {model!r}{more}"
     return APIError(404, message, param=param, code="model_not_found")
 
@@ -160,7 +162,9 @@ def of_status(status: int, path: str, method: str, near: str | None = None) -> A
         return APIError(404, f"there is no {path} here{hint}", code="not_found")
     if status == 405:
         return APIError(405, f"{path} does not take {method}", code="method_not_allowed")
-    return APIError(status, f"{method} {path} was refused", kind=SERVER if status >= 500 else INVALID, code="refused")
+    return APIError(
+        status, f"{method} {path} was refused", kind=SERVER_FAULT if status >= 500 else INVALID_REQUEST, code="refused"
+    )
 
 
 def not_offered(path: str, what: str) -> APIError:

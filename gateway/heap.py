@@ -4,8 +4,8 @@ import ctypes
 import gc
 import sys
 
-LARGE = 128 << 10  # bytes, glibc's own first choice
-OBJECTS = 50_000  # new ones after which those are looked through for garbage; 700 by default
+LARGE_BUFFER_BYTES = 128 << 10  # bytes, glibc's own first choice
+GC_THRESHOLD_OBJECTS = 50_000  # new ones after which those are looked through for garbage; 700 by default
 _M_MMAP_THRESHOLD = -3  # of mallopt(3)
 
 
@@ -18,7 +18,7 @@ def keep_large_buffers_apart() -> bool:
     if not sys.platform.startswith("linux"):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # not in every C library
-    return mallopt is not None and mallopt(_M_MMAP_THRESHOLD, LARGE) == 1
+    return mallopt is not None and mallopt(_M_MMAP_THRESHOLD, LARGE_BUFFER_BYTES) == 1
 
 
 def settle_heap() -> None:
@@ -29,4 +29,4 @@ def settle_heap() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(OBJECTS, 20, 100)
+    gc.set_threshold(GC_THRESHOLD_OBJECTS, 20, 100)

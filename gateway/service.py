@@ -13,7 +13,7 @@ from gateway.errors import unavailable
 from gateway.grammar.checks import GrammarChecks
 from gateway.keys.callers import Callers
 from gateway.keys.limiter import Limiter
-from gateway.openai.admission import Admission
+from gateway.openai.admission import PromptAdmission
 from gateway.reports.metrics import Metrics
 from gateway.reports.publisher import Publisher
 from gateway.reports.refusals import Refusals
@@ -42,7 +42,7 @@ from infra.redis.registry import listed
 from infra.redis.store import Outage, ServerClock, check, until_answered
 from infra.redis.stored import TenantStore
 
-LOAD_SECONDS = 3600.0  # s for tokenizer files, which may come from the hub
+LOAD_TIMEOUT_S = 3600.0  # s for tokenizer files, which may come from the hub
 log = logging.getLogger("baton.gateway")
 
 
@@ -100,7 +100,7 @@ class Gateway:
         )
         self.metrics.count_unreached(lambda: float(len(self.discovery.unreached)))
         self.adapters = AdapterLoading(config, self.model, self._store, secret, self._clock, self.workers)
-        self.admission: Admission | None = None  # None until the tokenizer is loaded
+        self.admission: PromptAdmission | None = None  # None until the tokenizer is loaded
         self._draining = False  # no new request is admitted
         self._tasks = Tasks("the gateway")
 
@@ -110,12 +110,12 @@ class Gateway:
         await until_answered(self._ask_store, Outage(log, "the gateway waits for it"), self._status.report)
         self._status.report("loading the tokenizer", 30.0)
         try:
-            async with asyncio.timeout(LOAD_SECONDS):
+            async with asyncio.timeout(LOAD_TIMEOUT_S):
                 directory = await asyncio.to_thread(locate_files, self.config.model)
                 tokenizer = await asyncio.to_thread(ModelTokenizer, directory, self.config.spelled_tokens)
         except TimeoutError:
-            raise ModelError(f"--model: {self.config.model!r} was not loaded within {LOAD_SECONDS:g} s") from None
-        self.admission = Admission(
+            raise ModelError(f"--model: {self.config.model!r} was not loaded within {LOAD_TIMEOUT_S:g} s") from None
+        self.admission = PromptAdmission(
             self.config,
             self.model,
             tokenizer,
@@ -158,7 +158,7 @@ class Gateway:
             return self._publisher.objection, 90.0
         return ("ready", 100.0) if self.workers.ready() else ("waiting for workers", 90.0)
 
-    def front(self) -> Admission:
+    def front(self) -> PromptAdmission:
         """Returns the admission of requests. Raises `APIError` (503) while there is none."""
         if self._draining:
             raise unavailable("the server is shutting down", "shutting_down")

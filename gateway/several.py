@@ -18,8 +18,8 @@ from infra.process.dying import die_with
 from infra.process.tasks import child
 
 BAD_INPUT = 2  # exit status of a gateway that cannot start as it is told
-PAUSES = (1.0, 2.0, 5.0, 15.0)  # s before a gateway is started again, by how often that was done
-MORE_SECONDS = 15.0  # s that a gateway gets to end beyond those that its answers get
+RESTART_PAUSES_S = (1.0, 2.0, 5.0, 15.0)  # s before a gateway is started again, by how often that was done
+ENDING_ALLOWANCE_S = 15.0  # s that a gateway gets to end beyond those that its answers get
 log = logging.getLogger("baton.gateway")
 
 
@@ -27,16 +27,16 @@ def run_several(config: GatewayConfig, arguments: Sequence[str]) -> int:
     """Returns exit status 0 after a signal, 2 if a gateway cannot start with these arguments. Raises `ConfigError`."""
     with listen(config.host, config.port, shared=True) as place:  # keeps the port for them, and takes no connection
         port: int = place.getsockname()[1]
-        return asyncio.run(Several(config, arguments, port).run())
+        return asyncio.run(GatewayGroup(config, arguments, port).run())
 
 
-class Several:
+class GatewayGroup:
     """Keeps the gateways of one port."""
 
     def __init__(self, config: GatewayConfig, arguments: Sequence[str], port: int) -> None:
         self._count = config.gateways
         self._status = config.status_file
-        self._patience = config.drain_seconds + MORE_SECONDS
+        self._patience = config.drain_seconds + ENDING_ALLOWANCE_S
         shared = ["--gateways", "1", "--port", str(port), "--share-port", new_epoch()]
         safe = ["-P"] if sys.flags.safe_path else []  # modules are found as this process has found them
         self._command = [sys.executable, *safe, "-m", "gateway", *arguments, *shared]
@@ -61,7 +61,7 @@ class Several:
                 self._ending.set()
             if self._ending.is_set():
                 return
-            pause = PAUSES[min(tried, len(PAUSES) - 1)]
+            pause = RESTART_PAUSES_S[min(tried, len(RESTART_PAUSES_S) - 1)]
             log.error("gateway %d ended with status %d; it is started again in %g s", number, status, pause)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):

@@ -7,7 +7,7 @@ from gateway.errors import APIError
 from infra.fair_queueing.turns import TenantShare
 
 
-class Limits(Struct, frozen=True):
+class RateLimits(Struct, frozen=True):
     """Bounds what a key may ask for, over all gateways; 0: any number."""
 
     requests_per_minute: int = 0
@@ -19,7 +19,7 @@ class Limits(Struct, frozen=True):
         return self != NO_LIMITS
 
 
-NO_LIMITS = Limits()
+NO_LIMITS = RateLimits()
 
 
 class Caller(Struct, frozen=True):
@@ -37,7 +37,7 @@ class Caller(Struct, frozen=True):
     weight: float = 1.0  # of its tenant, beside others
     objective: Objective = NO_OBJECTIVE  # of this request
     granted: Objective = NO_OBJECTIVE  # by its key and by the gateway, to requests whose headers say nothing
-    limits: Limits = NO_LIMITS
+    limits: RateLimits = NO_LIMITS
 
     @property
     def party(self) -> TenantShare:
@@ -64,4 +64,4 @@ class Caller(Struct, frozen=True):
         return priority
 
 
-ANYBODY = Caller()
+ANY_CALLER = Caller()

@@ -7,13 +7,13 @@ from msgspec import structs
 
 from contracts.slo import MAX_OBJECTIVE_MS, Objective, parse_objective
 from gateway.errors import APIError, invalid
-from gateway.keys.caller import Caller, Limits
+from gateway.keys.caller import Caller, RateLimits
 from infra.keys.api_key import KeyRecord
 from infra.keys.key_ring import KeyRing
 
-OPEN = frozenset({"/health", "/ready", "/ping"})  # every other path needs a key, those that there are not among them
-OPERATORS = frozenset({"/metrics", "/stats", "/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
-_MILLISECONDS = re.compile(r"\d{1,9}(\.\d{1,6})?", re.ASCII)
+OPEN_PATHS = frozenset({"/health", "/ready", "/ping"})  # every other path needs a key, unknown paths too
+OPERATOR_PATHS = frozenset({"/metrics", "/stats", "/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
+_MILLISECONDS_REGEX = re.compile(r"\d{1,9}(\.\d{1,6})?", re.ASCII)
 
 
 class Callers:
@@ -33,7 +33,7 @@ class Callers:
     def _identified(self, path: str, offered: str) -> Caller:
         if self._keys is None:
             return Caller(token=offered)
-        if path in OPEN:
+        if path in OPEN_PATHS:
             return Caller(operator=False)
         if not offered:
             message = "this server needs an API key, as Authorization: Bearer KEY or as x-api-key: KEY"
@@ -41,7 +41,7 @@ class Callers:
         record = self._keys.find(offered)
         if record is None:
             raise APIError(401, "this API key is not valid here, or is not any more", code="invalid_api_key")
-        if path in OPERATORS and not record.operator:
+        if path in OPERATOR_PATHS and not record.operator:
             raise APIError(403, f"{path} needs an operator's API key", code="operator_key_required")
         return _caller(record)
 
@@ -68,7 +68,7 @@ def _milliseconds(headers: Mapping[str, str], name: str, least: float | None) ->
     text = headers.get(name)
     if text is None:
         return None
-    value = float(text) if _MILLISECONDS.fullmatch(text.strip()) else 0.0
+    value = float(text) if _MILLISECONDS_REGEX.fullmatch(text.strip()) else 0.0
     if not 1 <= value <= MAX_OBJECTIVE_MS:
         raise invalid(f"{name}: {text[:64]!r} is no number of milliseconds from 1 to {MAX_OBJECTIVE_MS:.0f}", name)
     if least is not None and value < least:
@@ -84,5 +84,5 @@ def _caller(record: KeyRecord) -> Caller:
         priority=record.priority,
         weight=record.weight,
         objective=parse_objective(record.slo),
-        limits=Limits(record.requests_per_minute, record.tokens_per_minute, record.concurrency),
+        limits=RateLimits(record.requests_per_minute, record.tokens_per_minute, record.concurrency),
     )

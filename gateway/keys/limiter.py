@@ -14,14 +14,14 @@ from msgspec import Struct
 
 from contracts.errors import StoreUnavailable
 from gateway.errors import APIError, unavailable
-from gateway.keys.caller import Caller, Limits
+from gateway.keys.caller import Caller, RateLimits
 from gateway.keys.remaining import LimitReached, Remaining
 from infra.redis.rates import LEASE_S, RateAmounts, RateCorrection, RateStore, tick_of
 from infra.redis.store import Outage
 
-FRESH = 0.1  # s for which a refusal stands for those that come behind it
-CHANGES = 65536  # corrections that wait to be sent; of more the oldest are dropped, for their minute is over soon
-AT_ONCE = 512  # corrections of one trip
+REFUSAL_STANDS_S = 0.1  # for which a refusal holds for later requests of the same key
+MAX_WAITING_CHANGES = 65536  # that wait to be sent; beyond it the oldest are dropped, whose minute is over soon
+MAX_CHANGES_PER_TRIP = 512  # in one message to Redis
 log = logging.getLogger("baton.gateway")
 
 
@@ -50,7 +50,7 @@ class Limiter:
         self._now = now
         self._open: dict[str, _Open] = {}  # by the id of the request
         self._refused: dict[str, _Refusal] = {}  # by the id of the key
-        self._changes: deque[RateCorrection] = deque(maxlen=CHANGES)
+        self._changes: deque[RateCorrection] = deque(maxlen=MAX_WAITING_CHANGES)
         self._news = asyncio.Event()
         self._outage = Outage(log, "what requests have not used of their limits is not given back")
 
@@ -65,7 +65,7 @@ class Limiter:
         `tokens` is None where it asks no worker: then only the limit of requests holds. Raises `APIError`: 429 beyond a
         limit, 400 for more tokens than a minute has, 503 without Redis.
         """
-        limits = caller.limits if tokens is not None else Limits(caller.limits.requests_per_minute)
+        limits = caller.limits if tokens is not None else RateLimits(caller.limits.requests_per_minute)
         asks_worker, tokens = tokens is not None, tokens or 0
         if not limits:
             return {}
@@ -94,7 +94,7 @@ class Limiter:
         )
         of_tokens = bool(most) and remaining.tokens.used > most
         self._refused[caller.key] = _Refusal(
-            error, now, now + min(FRESH, error.retry_after or 0.0), tokens if of_tokens else 0
+            error, now, now + min(REFUSAL_STANDS_S, error.retry_after or 0.0), tokens if of_tokens else 0
         )
         raise error
 
@@ -127,7 +127,7 @@ class Limiter:
         leases = [(one.caller.key, id) for id, one in self._open.items() if one.caller.limits.concurrency and renew]
         try:
             while self._changes or leases:
-                changes = [self._changes.popleft() for _ in range(min(AT_ONCE, len(self._changes)))]
+                changes = [self._changes.popleft() for _ in range(min(MAX_CHANGES_PER_TRIP, len(self._changes)))]
                 await self._rates.settle(changes, leases, self._now())
                 leases = []
                 self._outage.ends()

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from gateway.errors import APIError
-from gateway.keys.caller import Limits
-from gateway.keys.window import Window
+from gateway.keys.caller import RateLimits
+from gateway.keys.window import RateWindow
 from infra.redis.rates import RateUsage
 
 SLOT_SECONDS = 1.0  # s after which one of the requests in progress may have ended
@@ -27,15 +27,15 @@ class LimitReached(APIError):
 class Remaining(Struct, frozen=True):
     """Holds what a key has used when a request is counted, the request's own among it."""
 
-    limits: Limits
-    requests: Window
-    tokens: Window
+    limits: RateLimits
+    requests: RateWindow
+    tokens: RateWindow
     leases: int
 
     @staticmethod
-    def of(limits: Limits, counted: RateUsage, now: float) -> "Remaining":
+    def of(limits: RateLimits, counted: RateUsage, now: float) -> "Remaining":
         """Looks at counts at a moment of the server's time, s."""
-        return Remaining(limits, Window(counted.requests, now), Window(counted.tokens, now), counted.leases)
+        return Remaining(limits, RateWindow(counted.requests, now), RateWindow(counted.tokens, now), counted.leases)
 
     def headers(self) -> dict[str, str]:
         """Returns `x-ratelimit-*` of what is limited by the minute; `reset` is when all of it is there again."""

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 from infra.redis.rates import TICK_S, TICKS_PER_MINUTE
 
-WINDOW = TICK_S * TICKS_PER_MINUTE  # s
+WINDOW_S = TICK_S * TICKS_PER_MINUTE  # s
 
 
-class Window:
+class RateWindow:
     """Looks at the last minute of some counts. A tick counts for as long as any of it is in there."""
 
     def __init__(self, counts: Mapping[int, int], now: float) -> None:
@@ -30,4 +30,4 @@ class Window:
 
     def _leaves(self, tick: int) -> float:
         """Returns the s after which a tick counts no more."""
-        return (tick + 1) * TICK_S + WINDOW - self._now
+        return (tick + 1) * TICK_S + WINDOW_S - self._now

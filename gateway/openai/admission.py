@@ -12,7 +12,7 @@ from contracts.messages.job import Prompt
 from contracts.messages.sampling import Sampling, TokenIds
 from gateway.errors import APIError, conflict, invalid, no_model
 from gateway.grammar.checks import GrammarChecks
-from gateway.keys.caller import ANYBODY, Caller
+from gateway.keys.caller import ANY_CALLER, Caller
 from gateway.openai.admitted import Admitted
 from gateway.openai.bodies.constraints import AnswerConstraints, size_of_tools
 from gateway.openai.bodies.forms import form_of
@@ -36,28 +36,28 @@ from infra.config.gateway import GatewayConfig
 from infra.fair_queueing.turns import TenantShare
 
 COMPLETION_TOKENS = 16  # OpenAI's default limit for completions; chats may fill the context
-INLINE = 1024  # characters that are tokenized on the event loop, in half a millisecond
-HASHED_INLINE = 4096  # tokens whose blocks' keys are computed on the event loop, in a third of a millisecond
-LONG = 65536  # characters from which a prompt waits for its turn among the long ones, not among the others
-VALUES = 1 << 20  # that a body with token ids may have, whatever the context
-FEW_VALUES = 1 << 16  # … which are no token ids, such as the parts of messages: decoded in a millisecond
-AT_ONCE = 2  # prompts that are tokenized at once, of the long ones and of the others
-RENDER_SECONDS = 10.0  # s in which a long prompt has to be rendered and tokenized
-ARGUMENT_VALUES = 8192  # that the arguments of all earlier calls may have
-UNBOUNDED = 512  # tokens that are counted for an answer beforehand if nobody has bounded it
-TAIL = 32  # tokens of a prompt in which it shows whether thinking has begun
+INLINE_CHARACTERS = 1024  # that are tokenized on the event loop, in half a millisecond
+INLINE_HASHED_TOKENS = 4096  # whose block keys are computed on the event loop, in a third of a millisecond
+LONG_PROMPT_CHARACTERS = 65536  # from this length on a prompt waits in the queue of long prompts
+MAX_BODY_VALUES = 1 << 20  # JSON values of a body with token ids, whatever the context
+MAX_VALUES_WITHOUT_IDS = 1 << 16  # such as the parts of messages: decoded in a millisecond
+TOKENIZER_THREADS = 2  # for long prompts, and as many for the others
+RENDER_TIMEOUT_S = 10.0  # for a long prompt to be rendered and tokenized
+MAX_ARGUMENT_VALUES = 8192  # JSON values in the arguments of all earlier calls
+UNBOUNDED_ANSWER_TOKENS = 512  # that are reserved for an answer without a limit of its own
+TAIL_TOKENS = 32  # at a prompt's end, which show whether thinking has begun
 
 T = TypeVar("T")
 
 
-class InProgress(Sized, Protocol):
+class OpenAnswers(Sized, Protocol):
     """Counts the answers in progress, and those that wait to be."""
 
     def full(self) -> APIError:
         """Returns the refusal of a request for which there is no room."""
 
 
-class Admission:
+class PromptAdmission:
     """Checks requests and tokenizes them.
 
     The length of `in_progress` is the number of answers in progress, or waiting to be. `workers_context` returns the
@@ -72,7 +72,7 @@ class Admission:
         tokenizer: ModelTokenizer,
         grammars: GrammarChecks,
         tenants: Tenants,
-        in_progress: InProgress,
+        in_progress: OpenAnswers,
         workers_context: Callable[[], int],
         adapters: Callable[[], Mapping[str, HeldAdapter]],
         block_sizes: Callable[[], Collection[int]],
@@ -90,8 +90,8 @@ class Admission:
         self._adapters = adapters
         self._block_sizes = block_sizes
         self._admitting = 0  # answers whose prompts are on their way through here
-        self._threads = TurnThreads(AT_ONCE, "tokenizer")
-        self._long = TurnThreads(AT_ONCE, "tokenizer of long prompts")
+        self._threads = TurnThreads(TOKENIZER_THREADS, "tokenizer")
+        self._long = TurnThreads(TOKENIZER_THREADS, "tokenizer of long prompts")
 
     def context(self) -> int:
         """Returns the longest prompt + answer in tokens, or 0 if nothing limits it."""
@@ -100,9 +100,10 @@ class Admission:
 
     def values(self) -> int:
         """Returns how many values a body with token ids may have: those of all prompts, and a few more."""
-        return min(VALUES, MAX_PROMPTS * self.context() + FEW_VALUES) if self.context() else VALUES
+        context = self.context()
+        return min(MAX_BODY_VALUES, MAX_PROMPTS * context + MAX_VALUES_WITHOUT_IDS) if context else MAX_BODY_VALUES
 
-    async def chat(self, body: ChatRequest, caller: Caller = ANYBODY, cuts: bool = False) -> Admitted:
+    async def chat(self, body: ChatRequest, caller: Caller = ANY_CALLER, cuts: bool = False) -> Admitted:
         """Returns what a chat asks for. Raises `APIError`.
 
         With `cuts`, a limit of tokens that the context has no room for is cut down to that room, and not refused.
@@ -146,7 +147,7 @@ class Admission:
 
         return await self.tokenized(tokenized, size, "messages", party)
 
-    async def completion(self, body: CompletionRequest, caller: Caller = ANYBODY) -> Admitted:
+    async def completion(self, body: CompletionRequest, caller: Caller = ANY_CALLER) -> Admitted:
         """Returns all its prompts. Raises `APIError`."""
         prompts = body.prompts()
         with self.room(body, len(prompts)):
@@ -177,14 +178,14 @@ class Admission:
         `size` is that of all prompts, in characters or ids. `TooManyTokens` is said to be about `param`.
         """
         try:
-            if size <= INLINE:
+            if size <= INLINE_CHARACTERS:
                 return work()
-            threads = self._threads if size <= LONG else self._long
-            return await threads.run(work, party, size, RENDER_SECONDS)
+            threads = self._threads if size <= LONG_PROMPT_CHARACTERS else self._long
+            return await threads.run(work, party, size, RENDER_TIMEOUT_S)
         except TooManyTokens as error:
             raise _too_long(param, self.context(), error.count, error.counted) from None
         except TimeoutError:
-            raise invalid(f"{param} could not be tokenized within {RENDER_SECONDS:g} s", param, "too_long") from None
+            raise invalid(f"{param} could not be tokenized within {RENDER_TIMEOUT_S:g} s", param, "too_long") from None
 
     async def _with_keys(self, admitted: AdmittedPrompt, param: str, party: TenantShare) -> AdmittedPrompt:
         """Returns the same with the keys of the prompt's blocks, if any worker tells which blocks it has."""
@@ -192,7 +193,7 @@ class Admission:
         if not sizes:
             return admitted
         work, size = partial(prompt_keys, prompt, sizes), len(prompt.token_ids) * len(sizes)
-        keys = work() if size <= HASHED_INLINE else await self.tokenized(work, size, param, party)
+        keys = work() if size <= INLINE_HASHED_TOKENS else await self.tokenized(work, size, param, party)
         return structs.replace(admitted, keys=keys)
 
     async def close(self) -> None:
@@ -260,7 +261,7 @@ class Admission:
 
     def _tail(self, prompt: list[int]) -> str:
         """Returns the text of a prompt's last tokens, special ones spelled out: it says whether thinking has begun."""
-        return b"".join(map(self.tokenizer.bytes_of.of, prompt[-TAIL:])).decode(errors="replace")
+        return b"".join(map(self.tokenizer.bytes_of.of, prompt[-TAIL_TOKENS:])).decode(errors="replace")
 
     async def _bad_words(self, body: SamplingFields, party: TenantShare) -> tuple[TokenIds, ...]:
         words = body.bad_words or ()
@@ -326,19 +327,19 @@ class Admission:
             with_stop=bool(body.include_stop_str_in_output),
             objective=caller.objective,
             promise=caller.promise,
-            reserved=len(prompt) + samples_of(body) * (limit or min(default or room, room, UNBOUNDED)),
+            reserved=len(prompt) + samples_of(body) * (limit or min(default or room, room, UNBOUNDED_ANSWER_TOKENS)),
             key=caller.key,
         )
 
 
 def _check_arguments(messages: list[dict[str, Any]]) -> None:
     """Raises `APIError` where the arguments of earlier calls are so many values that a template would take long."""
-    left = ARGUMENT_VALUES
+    left = MAX_ARGUMENT_VALUES
     for number, message in enumerate(messages):
         for call in message.get("tool_calls", ()):
             left -= values(call["function"]["arguments"], left)
         if left < 0:
-            what = f"the arguments of calls up to messages[{number}] have more than {ARGUMENT_VALUES} values"
+            what = f"the arguments of calls up to messages[{number}] have more than {MAX_ARGUMENT_VALUES} values"
             raise invalid(what, f"messages[{number}].tool_calls", "too_many_values")
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from gateway.errors import conflict, invalid
-from gateway.openai.admission import Admission
+from gateway.openai.admission import PromptAdmission
 from gateway.openai.bodies.messages import Messages
 from gateway.openai.bodies.parsing import check_messages, converted, json_object
 from gateway.openai.bodies.schemas import ChatRequest, CompletionRequest
@@ -96,7 +96,7 @@ def parse_detokenize(body: bytes) -> Detokenize:
     return converted(json_object(body), Detokenize)
 
 
-async def tokenized(front: Admission, body: TokenizeText | TokenizeChat, party: TenantShare) -> Tokenized:
+async def tokenized(front: PromptAdmission, body: TokenizeText | TokenizeChat, party: TenantShare) -> Tokenized:
     """Returns the tokens of a text or chat, which may be longer than the context is. Raises `APIError`."""
     most = max(MAX_TOKENS_PER_REQUEST, front.context())
     if isinstance(body, TokenizeChat):
@@ -114,7 +114,7 @@ async def tokenized(front: Admission, body: TokenizeText | TokenizeChat, party: 
     return Tokenized(len(ids), front.context() or None, ids, names)
 
 
-async def detokenized(front: Admission, body: Detokenize, party: TenantShare) -> Detokenized:
+async def detokenized(front: PromptAdmission, body: Detokenize, party: TenantShare) -> Detokenized:
     """Returns the text of token ids. Raises `APIError`."""
     size = front.tokenizer.vocabulary
     if (largest := max(body.tokens, default=0)) >= size:
@@ -124,7 +124,7 @@ async def detokenized(front: Admission, body: Detokenize, party: TenantShare) ->
         return Detokenized(await front.tokenized(work, len(body.tokens), "tokens", party))
 
 
-def tokenizer_info(front: Admission) -> TokenizerInfo:
+def tokenizer_info(front: PromptAdmission) -> TokenizerInfo:
     """Returns what the model's files say about its tokenizer."""
     tokenizer = front.tokenizer
     bos, eos, pad, unknown = (tokenizer.named.get(f"{name}_token") for name in ("bos", "eos", "pad", "unk"))

@@ -5,7 +5,7 @@ from contracts.messages.job import Body
 from gateway.reports.predictions import Forecast
 from pricing.route import Route
 
-REFILL_SECONDS = 60.0  # s in which an empty budget fills up again
+REFILL_TIME_S = 60.0  # s in which an empty budget fills up again
 
 
 class Attempt:
@@ -46,7 +46,7 @@ class RetryBudget:
 
     def take(self, now: float) -> bool:
         """Takes one retry out; returns False if none is left."""
-        self._left = min(self._capacity, self._left + (now - self._at) * self._capacity / REFILL_SECONDS)
+        self._left = min(self._capacity, self._left + (now - self._at) * self._capacity / REFILL_TIME_S)
         self._at = now
         if self._left < 1:
             return False

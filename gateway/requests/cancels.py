@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from contracts.ids import AttemptKey, SampleKey
 
-REPEAT_AFTER = 0.2  # s until the first repetition; each wait after it is twice as long …
-REPEAT_MOST = 5.0  # … up to so many s
+FIRST_REPEAT_S = 0.2  # s until the first repetition; each wait after it is twice as long …
+MAX_REPEAT_S = 5.0  # … up to so many s
 
 
 class Target(NamedTuple):
@@ -21,7 +21,7 @@ class _Pending:
     __slots__ = ("key", "target", "until", "wait")
 
     def __init__(self, target: Target, key: AttemptKey, until: float) -> None:
-        self.target, self.key, self.until, self.wait = target, key, until, REPEAT_AFTER
+        self.target, self.key, self.until, self.wait = target, key, until, FIRST_REPEAT_S
 
 
 class Cancels:
@@ -74,7 +74,7 @@ class Cancels:
 
     def _wait(self, one: _Pending, now: float) -> None:
         heapq.heappush(self._turns, (min(now + one.wait, one.until), next(self._numbers), one))
-        one.wait = min(REPEAT_MOST, 2 * one.wait)
+        one.wait = min(MAX_REPEAT_S, 2 * one.wait)
 
     def __contains__(self, target: Target) -> bool:
         return target in self._pending

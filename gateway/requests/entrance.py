@@ -9,10 +9,10 @@ from typing import NamedTuple
 from contracts.ids import SampleKey
 from contracts.slo import Objective
 from gateway.errors import APIError
-from gateway.requests.gate import Gate, Waiting
+from gateway.requests.gate import Gate, WaitingRequest
 from gateway.requests.request import Request
 from gateway.requests.sample import Sample
-from gateway.requests.verdict import PATIENCE_S, Answer, Expected, judge
+from gateway.requests.verdict import MAX_WAIT_S, EntryDecision, Expected, judge
 from infra.config.gateway import GatewayConfig
 from pricing.backlog import owner_of
 from pricing.route import Choice
@@ -48,7 +48,7 @@ class Strictest:
         return {decode: least for decode in self._counts if (least := self.least(decode)) is not None}
 
 
-class Decoding(NamedTuple):
+class DecodePlacement(NamedTuple):
     """Says where a sample decodes, and how fast: infinite s for each token where nothing is said."""
 
     worker: str
@@ -65,15 +65,15 @@ class Entrance:
         self.wanted = Strictest()
         self.promised = Strictest()
         self._most = config.max_requests
-        self._decodes: dict[SampleKey, Decoding] = {}
-        self._in_line: dict[str, Waiting] = {}  # by request
+        self._decodes: dict[SampleKey, DecodePlacement] = {}
+        self._in_line: dict[str, WaitingRequest] = {}  # by request
 
     def begins(self, samples: Iterable[Sample], decode: str) -> None:
         """Notes that these samples will be decoded by this worker."""
         for sample in samples:
             self.ends(sample)
             admitted = sample.admitted
-            known = Decoding(decode, seconds_of(admitted.objective), seconds_of(admitted.promise))
+            known = DecodePlacement(decode, seconds_of(admitted.objective), seconds_of(admitted.promise))
             self._decodes[sample.key] = known
             self.wanted.add(decode, known.wanted)
             self.promised.add(decode, known.promised)
@@ -87,7 +87,7 @@ class Entrance:
         self.promised.remove(known.worker, known.promised)
         self.gate.look()
 
-    def stands(self, request: str, waiting: Waiting) -> None:
+    def stands(self, request: str, waiting: WaitingRequest) -> None:
         """Notes that a request stands in line."""
         self._in_line[request] = waiting
 
@@ -108,11 +108,11 @@ class Visit:
     def __init__(self, entrance: Entrance, request: Request) -> None:
         self._entrance = entrance
         self._request = request
-        self._waiting: Waiting | None = None
+        self._waiting: WaitingRequest | None = None
         self._aside = False  # only an objective held it back when it was last looked at
         self._late = False  # it has been looked at since it was due
         wanted = request.samples[0].admitted.objective.ttft_ms
-        self._due = request.received + (PATIENCE_S if wanted is None else wanted / 1000)
+        self._due = request.received + (MAX_WAIT_S if wanted is None else wanted / 1000)
 
     def __enter__(self) -> "Visit":
         return self
@@ -138,10 +138,10 @@ class Visit:
         tpot = None if choice.tpot_guessed else choice.tpot
         expected = Expected(ttft, tpot, choice.fastest, choice.alone, sure)
         verdict = judge(expected, wanted, now - request.received, entrance.promised.least(choice.route.decode))
-        if verdict.answer is Answer.REFUSED:
+        if verdict.answer is EntryDecision.REFUSED:
             why, after = verdict.why, verdict.retry_after
             raise APIError(429, why, kind="rate_limit_error", code="objective_out_of_reach", retry_after=after)
-        self._aside = its_turn and verdict.answer is Answer.WAITS
+        self._aside = its_turn and verdict.answer is EntryDecision.WAITS
         if not its_turn or self._aside or not entrance.room(len(request.samples)):
             return False
         if self._waiting is not None:

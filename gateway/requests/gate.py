@@ -24,15 +24,15 @@ from gateway.errors import APIError
 from gateway.requests.verdict import pause
 from infra.fair_queueing.shares import Shares
 
-LOOK_S = 0.025
+LOOK_INTERVAL_S = 0.025
 """Seconds between two looks at the head, and at a request that stands aside, while few stand aside."""
-LOOKS = 8
-"""Looks in `LOOK_S` seconds at requests that stand aside, on average, whatever their number."""
-CALLED_BACK = 4
+LOOKS_PER_INTERVAL = 8
+"""Looks in `LOOK_INTERVAL_S` seconds at requests that stand aside, on average, whatever their number."""
+MAX_CALLED_BACK = 4
 """Requests that stand aside and are looked at because an answer has ended."""
 ASIDE_SHARE = 0.5
 """The share of the waiting requests (--max-waiting) that a tenant may have aside."""
-MEMORY_S = 3.0
+MEMORY_TIME_S = 3.0
 """Seconds of waiting after which what was seen counts 1/e: answers end in bursts, of which several count together."""
 UNKNOWN_S = 0.05
 """Seconds between two requests that begin, while nothing is known."""
@@ -40,17 +40,17 @@ UNSEEN_S = 1.0
 """Seconds after which the first client is told to come back where no request was seen to begin."""
 
 
-class Place(NamedTuple):
+class DueOrder(NamedTuple):
     """Orders a tenant's requests: by when they are due, then as they came."""
 
     due: float  # local time, s
     number: int
 
 
-class Waiting:
+class WaitingRequest:
     """Is a request that waits: in line, or aside."""
 
-    def __init__(self, tenant: str, weight: float, tokens: int, place: Place) -> None:
+    def __init__(self, tenant: str, weight: float, tokens: int, place: DueOrder) -> None:
         self.tenant = tenant
         self.weight = weight
         self.tokens = tokens  # of its prompt
@@ -63,19 +63,19 @@ class Waiting:
 place = attrgetter("place")
 
 
-class Places:
+class WaitingByTenant:
     """Keeps requests by tenant, each tenant's in order."""
 
     def __init__(self) -> None:
-        self.by_tenant: dict[str, list[Waiting]] = {}
+        self.by_tenant: dict[str, list[WaitingRequest]] = {}
         self.count = 0
 
-    def insert(self, waiting: Waiting) -> None:
+    def insert(self, waiting: WaitingRequest) -> None:
         """Puts a request at its place."""
         insort(self.by_tenant.setdefault(waiting.tenant, []), waiting, key=place)
         self.count += 1
 
-    def remove(self, waiting: Waiting) -> bool:
+    def remove(self, waiting: WaitingRequest) -> bool:
         """Takes a request out; returns whether it was in."""
         own = self.by_tenant.get(waiting.tenant, [])
         at = bisect_left(own, waiting.place, key=place)
@@ -87,7 +87,7 @@ class Places:
             del self.by_tenant[waiting.tenant]
         return True
 
-    def of(self, tenant: str) -> list[Waiting]:
+    def of(self, tenant: str) -> list[WaitingRequest]:
         """Returns a tenant's requests, in order."""
         return self.by_tenant.get(tenant, [])
 
@@ -104,9 +104,9 @@ class Gate:
         self._most = most
         self._most_aside = max(1, int(ASIDE_SHARE * most))  # of one tenant's requests
         self._shares = Shares()
-        self._line = Places()
-        self._aside = Places()
-        self._head: Waiting | None = None
+        self._line = WaitingByTenant()
+        self._aside = WaitingByTenant()
+        self._head: WaitingRequest | None = None
         self._look = asyncio.Event()  # the head looks at once
         self.tokens = 0  # of the prompts that wait
         self._came = 0
@@ -119,12 +119,12 @@ class Gate:
     def __len__(self) -> int:
         return self._line.count + self._aside.count
 
-    def enter(self, tenant: str, weight: float, tokens: int, due: float, now: float) -> Waiting:
+    def enter(self, tenant: str, weight: float, tokens: int, due: float, now: float) -> WaitingRequest:
         """Puts a request in line. Raises `APIError` (429) where that is full, and its tenant has most requests here."""
         self._came += 1
         if not len(self):
             self._since, self._seen = now, False
-        waiting = Waiting(tenant, weight, tokens, Place(due, self._came))
+        waiting = WaitingRequest(tenant, weight, tokens, DueOrder(due, self._came))
         self._line.insert(waiting)
         self.tokens += tokens
         if len(self) > self._most:
@@ -137,11 +137,11 @@ class Gate:
         self._choose()
         return waiting
 
-    def is_turn(self, waiting: Waiting | None) -> bool:
+    def is_turn(self, waiting: WaitingRequest | None) -> bool:
         """Tells whether a request may be looked at: the head, or any that does not wait yet where there is no head."""
         return waiting is self._head
 
-    def steps_aside(self, waiting: Waiting) -> None:
+    def steps_aside(self, waiting: WaitingRequest) -> None:
         """Lets the next request be looked at: this one waits for a better moment, not for its turn.
 
         Raises `APIError` (429) where its tenant has too many requests aside.
@@ -156,14 +156,14 @@ class Gate:
         self._aside.insert(waiting)
         self._choose()
 
-    async def turn(self, waiting: Waiting, until: float, now: float) -> None:
+    async def turn(self, waiting: WaitingRequest, until: float, now: float) -> None:
         """Waits until it is time to look at a request again, `until` local time at most. Raises its `APIError`."""
         event, seconds = waiting.is_head, inf
         if waiting is self._head:
             self._look.clear()
-            event, seconds = self._look, LOOK_S
+            event, seconds = self._look, LOOK_INTERVAL_S
         elif waiting.is_aside:
-            seconds = LOOK_S * max(1.0, self._aside.count / LOOKS)
+            seconds = LOOK_INTERVAL_S * max(1.0, self._aside.count / LOOKS_PER_INTERVAL)
         with suppress(TimeoutError):
             async with asyncio.timeout(min(seconds, max(0.0, until - now))):
                 await event.wait()
@@ -175,17 +175,17 @@ class Gate:
         """Has the head look again now, and some requests that stand aside: an answer has ended, for instance."""
         self._look.set()
         tenants = [self._aside.of(tenant) for tenant in self._shares.in_order(self._aside.weights())]
-        first_of_each = chain.from_iterable(zip_longest(*[own[:CALLED_BACK] for own in tenants[:CALLED_BACK]]))
-        for waiting in list(islice((each for each in first_of_each if each is not None), CALLED_BACK)):
+        first_of_each = chain.from_iterable(zip_longest(*[own[:MAX_CALLED_BACK] for own in tenants[:MAX_CALLED_BACK]]))
+        for waiting in list(islice((each for each in first_of_each if each is not None), MAX_CALLED_BACK)):
             self._comes_back(waiting)
 
-    def goes(self, waiting: Waiting, now: float) -> None:
+    def goes(self, waiting: WaitingRequest, now: float) -> None:
         """Notes that a request leaves the line because it has begun."""
         self._waited, gone = self._known(now)
         self._gone, self._since, self._seen = gone + 1, now, True
         self._shares.charge(waiting.tenant, waiting.tokens)
 
-    def leave(self, waiting: Waiting) -> None:
+    def leave(self, waiting: WaitingRequest) -> None:
         """Takes a request out, if it still waits."""
         if self._line.remove(waiting) or self._aside.remove(waiting):
             self.tokens -= waiting.tokens
@@ -228,10 +228,10 @@ class Gate:
         if not len(self):
             return self._waited, self._gone
         passed = max(0.0, now - self._since)
-        keep = exp(-passed / MEMORY_S)
+        keep = exp(-passed / MEMORY_TIME_S)
         return self._waited * keep + passed, self._gone * keep
 
-    def _last_of_largest(self, newest: Waiting) -> Waiting:
+    def _last_of_largest(self, newest: WaitingRequest) -> WaitingRequest:
         """Returns the last request of the tenant that has most requests here, by its weight; the newest of its own."""
 
         def size(tenant: str) -> tuple[float, bool]:
@@ -243,7 +243,7 @@ class Gate:
             return newest
         return max((*self._line.of(largest)[-1:], *self._aside.of(largest)[-1:]), key=place)
 
-    def _comes_back(self, waiting: Waiting) -> None:
+    def _comes_back(self, waiting: WaitingRequest) -> None:
         if waiting.is_aside and self._aside.remove(waiting):
             waiting.is_aside = False
             self._line.insert(waiting)

@@ -27,9 +27,9 @@ from infra.process.ticking import next_tick
 from infra.redis.records import RequestRecord
 from infra.redis.store import ServerClock
 
-TICK = 0.05  # s between looks at the clock …
-ALL = 0.5  # … and between those at all streams; the others are at streams that did not run well when last looked at
-AT_ONCE = 64  # requests that are described in one turn of the event loop
+TICK_S = 0.05  # between looks at the streams that did not run well at the last look
+LOOK_AT_ALL_S = 0.5  # between looks at all streams
+RECORDS_PER_TURN = 64  # that are written in one turn of the event loop
 log = logging.getLogger("baton.gateway")
 
 
@@ -84,7 +84,7 @@ class OpenRequests:
         lines = self._dispatch.lines(stream.sample for stream in self._streams.values())
         found = []
         for number, request in enumerate(list(self._requests.values()), 1):
-            if number % AT_ONCE == 0:
+            if number % RECORDS_PER_TURN == 0:
                 await asyncio.sleep(0)
             if not request.ended:
                 found.append(request_record(request, server - (now - request.received), lines))
@@ -249,13 +249,13 @@ class OpenRequests:
         """Watches the clock until cancelled."""
         while True:
             self.look(time.monotonic())
-            await next_tick(TICK)
+            await next_tick(TICK_S)
 
     def look(self, now: float) -> None:
         """Does everything that is due."""
         self._dispatch.notices.repeat_cancels(now)
         silent = []
-        if abs(now - self._looked) >= ALL:
+        if abs(now - self._looked) >= LOOK_AT_ALL_S:
             self._looked, self._restless = now, dict(self._streams)
         for key, stream in list(self._restless.items()):
             sample = stream.sample

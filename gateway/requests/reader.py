@@ -33,10 +33,10 @@ class Turn:
             work(now)
 
 
-_TURN = Turn()
+_NEXT_TURN = Turn()
 
 
-class Reader:
+class AnswerReader:
     """Hears of news from some streams, by their places among them. Made inside a running event loop, and closed."""
 
     def __init__(self, streams: Sequence[Stream], patience: float, pass_on: Pass = lambda place: False) -> None:
@@ -78,7 +78,7 @@ class Reader:
         self._ready.append(place)
         if self._waiter is not None and not self._called:
             self._called = True
-            _TURN.call(self._news)
+            _NEXT_TURN.call(self._news)
 
     def _news(self, now: float) -> None:
         """Passes on what can be, and wakes the reader up for the rest."""

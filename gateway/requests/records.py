@@ -13,12 +13,12 @@ from gateway.requests.sample import State, merged
 from infra.redis.records import FinishedRecord, Outcome, RequestRecord
 from infra.redis.records import State as RecordState
 
-_STATES: dict[State, RecordState] = {
+_RECORD_STATES: dict[State, RecordState] = {
     State.QUEUED: "queued",
     State.PREFILL: "prefill",
     State.DECODE: "decode",
 }
-_OUTCOMES: dict[State, Outcome] = {
+_RECORD_OUTCOMES: dict[State, Outcome] = {
     State.FINISHED: "finished",
     State.FAILED: "failed",
     State.CANCELLED: "cancelled",
@@ -32,11 +32,11 @@ def request_record(request: Request, since: float, lines: Mapping[str, Sequence[
     `lines` are the sorted tickets of the gateway's jobs that no worker has taken yet, by the worker's epoch.
     """
     living = [sample for sample in request.samples if not sample.ended]
-    last = min(living, key=lambda sample: list(_STATES).index(sample.state))
+    last = min(living, key=lambda sample: list(_RECORD_STATES).index(sample.state))
     ticket = last.attempt.ticket if last.attempt is not None else NO_TICKET
     return RequestRecord(
         request=request.id,
-        state=_STATES[last.state],
+        state=_RECORD_STATES[last.state],
         since=since,
         prompt_tokens=len(last.prompt.token_ids),
         output_tokens=sum(len(sample.tokens) for sample in request.samples),
@@ -65,7 +65,7 @@ def finished_record(request: Request, model: str, usual: SLO, now: float, ended_
     stages = reduce(merged, (sample.stages for sample in samples))
     return FinishedRecord(
         request=request.id,
-        outcome="refused" if refused else _OUTCOMES[state],
+        outcome="refused" if refused else _RECORD_OUTCOMES[state],
         reason="length" if "length" in reasons else reasons[0],
         ended_at=ended_at,
         model=model,

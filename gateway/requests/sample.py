@@ -22,17 +22,17 @@ from gateway.text.stop import NO_STOPS, StopStrings
 from gateway.workers.prompt_keys import PromptKeys
 from pricing.route import Route
 
-RETRIES = 4  # attempts after the first that may fail
+MAX_RETRIES = 4  # attempts after the first that may fail
 QUEUE_CLOSED = "queue closed"  # why an attempt ends whose job's stream is gone
-PLANNED = frozenset({REASON_DRAINING, QUEUE_CLOSED})  # reasons for which an attempt ends and nobody has failed
-PLANNED_RETRIES = 16  # attempts that may end for these; further ones count as failed
-PLANNED_PAUSE = 0.05  # s before the second retry in a row for these, doubled each time: a worker's record says soon …
-LONGEST_PAUSE = 1.0  # … that it drains, and then it is not chosen any more
-READD_AFTER = 1.0  # s at least until a job that went without Started is added again; doubles each time
-NEWS = 1.0  # s for which it need not be looked at behind news of it; less than every wait below
-ASK_AFTER = 2.0  # s of silence after which the workers are asked
-GAP_AFTER = 0.1  # s that a gap may last before they are asked
-GIVE_UP_AFTER = 10.0  # s without any news, though asked: the attempt has failed
+PLANNED_REASONS = frozenset({REASON_DRAINING, QUEUE_CLOSED})  # reasons for which an attempt ends and nobody has failed
+MAX_PLANNED_RETRIES = 16  # attempts that may end for these; further ones count as failed
+PLANNED_PAUSE_S = 0.05  # s before the second retry in a row for these, doubled each time: a worker's record says soon …
+MAX_PLANNED_PAUSE_S = 1.0  # … that it drains, and then it is not chosen any more
+READD_AFTER_S = 1.0  # s at least until a job that went without Started is added again; doubles each time
+RECENT_NEWS_S = 1.0  # s for which it need not be looked at behind news of it; less than every wait below
+ASK_AFTER_S = 2.0  # s of silence after which the workers are asked
+GAP_AFTER_S = 0.1  # s that a gap may last before they are asked
+GIVE_UP_AFTER_S = 10.0  # s without any news, though asked: the attempt has failed
 
 
 class State(enum.Enum):
@@ -46,18 +46,18 @@ class State(enum.Enum):
     CANCELLED = "cancelled"
 
 
-DECODE = State.DECODE  # an enum's attribute costs more than all else that is compared for a token
-_ENDS = frozenset({State.FINISHED, State.FAILED, State.CANCELLED})
-_MOVES = {
-    State.QUEUED: {State.QUEUED, State.PREFILL, State.DECODE} | _ENDS,
-    State.PREFILL: {State.QUEUED, State.DECODE} | _ENDS,
-    State.DECODE: {State.QUEUED} | _ENDS,
+IN_DECODE = State.DECODE  # an enum's attribute costs more than all else that is compared for a token
+_END_STATES = frozenset({State.FINISHED, State.FAILED, State.CANCELLED})
+_ALLOWED_MOVES = {
+    State.QUEUED: {State.QUEUED, State.PREFILL, State.DECODE} | _END_STATES,
+    State.PREFILL: {State.QUEUED, State.DECODE} | _END_STATES,
+    State.DECODE: {State.QUEUED} | _END_STATES,
 }
 
 
 def move(state: State, to: State) -> State:
     """Returns the new state. Raises `IllegalMove` for a move that the table lacks, such as a second end."""
-    if to not in _MOVES.get(state, ()):
+    if to not in _ALLOWED_MOVES.get(state, ()):
         raise IllegalMove(f"a sample that is {state.value} cannot become {to.value}")
     return to
 
@@ -122,7 +122,7 @@ class Sample:
     @property
     def ended(self) -> bool:
         """Returns whether it has had its one end."""
-        return self.state in _ENDS
+        return self.state in _END_STATES
 
     @property
     def gap(self) -> bool:
@@ -142,7 +142,7 @@ class Sample:
 
     def end(self, state: State, reason: str) -> None:
         """Ends it. Raises `IllegalMove` the second time."""
-        assert state in _ENDS
+        assert state in _END_STATES
         self.state = move(self.state, state)
         self.reason = reason
 
@@ -166,17 +166,17 @@ class Sample:
     def may_retry(self) -> bool:
         """Counts a retry; returns whether it is allowed. Attempts whose job was never added are not counted."""
         self.retries += 1
-        return self.retries <= RETRIES
+        return self.retries <= MAX_RETRIES
 
     def moves_on(self, reason: str) -> float | None:
         """Returns the s after which it may try again at no cost, because somebody planned what ended its attempt.
 
         None where it has failed: for another reason, or for such ones too often.
         """
-        if reason not in PLANNED or self.planned >= PLANNED_RETRIES:
+        if reason not in PLANNED_REASONS or self.planned >= MAX_PLANNED_RETRIES:
             return None
         self.planned += 1
-        return min(PLANNED_PAUSE * 2.0 ** (self.planned - 2), LONGEST_PAUSE) if self.planned > 1 else 0.0
+        return min(PLANNED_PAUSE_S * 2.0 ** (self.planned - 2), MAX_PLANNED_PAUSE_S) if self.planned > 1 else 0.0
 
     @property
     def length(self) -> int:
@@ -216,7 +216,7 @@ class Sample:
         attempt = self.attempt
         if attempt is None or attempt.number != emitted.key.attempt:
             return None
-        if self.state is not DECODE or sender != attempt.route.decode:  # before the middle of the answer
+        if self.state is not IN_DECODE or sender != attempt.route.decode:  # before the middle of the answer
             if not self._current(sender, attempt.number):
                 return None
             attempt.started = True
@@ -255,7 +255,7 @@ class Sample:
 
     def runs_well(self, now: float) -> bool:
         """Returns whether nothing can be due: there was news of it just now, without a gap."""
-        return self.state is State.DECODE and now - self.heard < NEWS and now < self.deadline and not self.gap
+        return self.state is State.DECODE and now - self.heard < RECENT_NEWS_S and now < self.deadline and not self.gap
 
     def due(self, now: float, in_line: bool = False) -> Due | None:
         """Returns what is due at `now`, if anything. After ADD call the attempt's `add`; ASK is noted here.
@@ -271,11 +271,11 @@ class Sample:
         if in_line:
             self.heard = now
             return None
-        if now - self.heard >= GIVE_UP_AFTER:
+        if now - self.heard >= GIVE_UP_AFTER_S:
             return Due.RETRY
         if not attempt.started:
-            return Due.ADD if now - attempt.added >= READD_AFTER * 2 ** (attempt.adds - 1) else None
-        patience = GAP_AFTER if self.gap else ASK_AFTER
+            return Due.ADD if now - attempt.added >= READD_AFTER_S * 2 ** (attempt.adds - 1) else None
+        patience = GAP_AFTER_S if self.gap else ASK_AFTER_S
         if now - self.asked >= patience and (self.gap or now - self.heard >= patience):
             self.asked = now
             self.unknown.clear()  # a handoff may have passed since the last answers: only those to one question agree

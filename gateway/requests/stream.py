@@ -18,10 +18,10 @@ from gateway.requests.sample import Sample
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.stop import StopSearch
 
-UNREAD = 4096  # tokens that may wait for a client that streams; with more, it reads too slowly
+MAX_UNREAD_TOKENS = 4096  # tokens that may wait for a client that streams; with more, it reads too slowly
 
 
-class Delta(Struct, frozen=True):
+class Delta(Struct, frozen=True, gc=False):
     """Holds what came since the client's last read, and the reason of the end if it is the last."""
 
     text: str
@@ -135,7 +135,7 @@ class Stream:
 
     def overrun(self) -> bool:
         """Returns whether its client has left too much unread."""
-        return self._bounded and len(self._tokens) > UNREAD
+        return self._bounded and len(self._tokens) > MAX_UNREAD_TOKENS
 
     def _finished(self, finish: Finish) -> Finish:
         self._finish, self.goes_on = finish, False
@@ -167,10 +167,16 @@ class Stream:
         self._news = False
         if self._error is not None and not self._tokens:
             raise self._error
-        self._decode()
-        text, tokens = "".join(self._text), self._tokens
-        scores = Scores.joined(self._scores) if self._scores else None
-        self._text, self._tokens, self._scores = [], [], []
+        tokens, self._tokens = self._tokens, []
+        if self._plain and not self._text:  # as in the middle of nearly all answers
+            undecoded, self._undecoded = self._undecoded, []
+            text = self._detokenizer.text_of(undecoded) if undecoded else ""
+        else:
+            self._decode()
+            text, self._text = "".join(self._text), []
+        scores = None
+        if self._scores:
+            scores, self._scores = Scores.joined(self._scores), []
         if self._error is not None:
             self._tell()  # the failure is for the next read
         return Delta(text, self._finish, tokens, scores, self._stop_reason)

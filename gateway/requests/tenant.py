@@ -10,15 +10,15 @@ import hmac
 from gateway.keys.caller import Caller
 from infra.network.sealing import derive_key
 
-PURPOSE = "tenant salts"
-DIGITS = 32  # hexadecimal digits of a salt
+SALT_PURPOSE = "tenant salts"
+SALT_DIGITS = 32  # hexadecimal digits of a salt
 
 
 class Tenants:
     """Makes the salts of one deployment: the same ones on every gateway with the same secret."""
 
     def __init__(self, secret: bytes) -> None:
-        self._key = derive_key(secret, PURPOSE)
+        self._key = derive_key(secret, SALT_PURPOSE)
 
     def salt(self, caller: Caller, cache_salt: str = "") -> str:
         """Returns 32 hex digits for a caller, a salt of the client's own, or both; "" where there is neither.
@@ -32,4 +32,4 @@ class Tenants:
         said = b"%d:%s%s" % (len(whose.encode()), whose.encode(), cache_salt.encode())
         if caller.tenant:
             said = b"tenant " + said
-        return hmac.new(self._key, said, hashlib.sha256).hexdigest()[:DIGITS]
+        return hmac.new(self._key, said, hashlib.sha256).hexdigest()[:SALT_DIGITS]

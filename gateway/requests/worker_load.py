@@ -13,7 +13,7 @@ from gateway.requests.attempt import Attempt
 from gateway.requests.entrance import Entrance, seconds_of
 from gateway.requests.request import Request
 from gateway.requests.sample import Sample
-from gateway.requests.verdict import SLOWER
+from gateway.requests.verdict import TPOT_SAFETY_FACTOR
 from gateway.workers.connection import WorkerConnection
 from gateway.workers.directory import WorkerDirectory
 from gateway.workers.prompt_keys import PromptKeys, prompt_keys
@@ -51,7 +51,7 @@ class WorkerLoad:
             owner=owner_of(sample.prompt.tenant, sample.prompt.weight),
             output_tokens=max(1, min(left, round(self._output_tokens))),
             tpots=self._entrance.wanted.of_all(),
-            tpot=seconds_of(admitted.objective) / SLOWER,
+            tpot=seconds_of(admitted.objective) / TPOT_SAFETY_FACTOR,
         )
 
     def forecast(self, choice: Choice) -> Forecast | None:

@@ -11,7 +11,7 @@ from contracts.messages.sampling import Finish
 from contracts.scores import Scores
 from gateway.errors import APIError
 from gateway.openai.answers.logprobs import ScoredTokens, TokenNames, chat_logprobs
-from gateway.openai.answers.replies import COMMENT, Answer
+from gateway.openai.answers.replies import KEEP_ALIVE_COMMENT, Answer
 from gateway.openai.answers.thought_counter import ThoughtCounter
 from gateway.output.parts import Part
 from gateway.requests.request import Request
@@ -72,7 +72,7 @@ class ResponseShaper(OneAnswerShaper[Event]):
 
     def alive(self) -> bytes:
         """Returns a comment."""
-        return COMMENT
+        return KEEP_ALIVE_COMMENT
 
     async def end(self) -> AsyncIterator[bytes]:
         """Yields the ends of what is open, and the whole response when it is stored: a client may go on from it."""

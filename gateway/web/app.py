@@ -18,7 +18,7 @@ from gateway.web.routes.absent import absent
 from gateway.web.serving import Serving
 from gateway.web.surface import Surface
 
-PARTS = (
+ENDPOINT_GROUPS = (
     completions.endpoints,
     responses.endpoints,
     messages.endpoints,
@@ -32,7 +32,7 @@ PARTS = (
 def make_app(gateway: Gateway) -> ASGIApp:
     """Returns the application of one gateway life. Raises `ConfigError` for a bad setting."""
     serving = Serving(gateway)
-    described = [endpoint for part in PARTS for endpoint in part(serving)]
+    described = [endpoint for part in ENDPOINT_GROUPS for endpoint in part(serving)]
     endpoints = described + docs.endpoints(serving, described)
     routes = [Route(one.path, one.handle, methods=[one.method]) for one in endpoints]
 

@@ -8,11 +8,11 @@ from typing import TypeVar
 from starlette.requests import ClientDisconnect, Request
 
 from gateway.errors import APIError, invalid, unavailable
-from gateway.web.json_bounds import OBJECTS, PIECE, JSONCounts
+from gateway.web.json_bounds import MAX_OBJECTS, PIECE_BYTES, JSONCounts
 
-SECONDS = 30.0  # s in which a body has to be here
-INLINE = 16 << 10  # bytes that are parsed on the event loop, in half a millisecond
-CHARSETS = {"utf-8", "utf8", "us-ascii", "ascii"}  # JSON is UTF-8, of which ASCII is a part
+BODY_TIMEOUT_S = 30.0  # s in which a body has to be here
+INLINE_BODY_BYTES = 16 << 10  # bytes that are parsed on the event loop, in half a millisecond
+JSON_CHARSETS = {"utf-8", "utf8", "us-ascii", "ascii"}  # JSON is UTF-8, of which ASCII is a part
 
 Body = TypeVar("Body")
 
@@ -48,7 +48,7 @@ async def read_body(request: Request, most: int, values: int, room: BodyRoom) ->
         raise _too_large(most)
     body, counts = bytearray(), JSONCounts()
     try:
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(BODY_TIMEOUT_S):
             async for chunk in request.stream():
                 if len(body) + len(chunk) > most:
                     raise _too_large(most)
@@ -56,7 +56,7 @@ async def read_body(request: Request, most: int, values: int, room: BodyRoom) ->
                 body += chunk
                 await _count(chunk, counts, values)
     except TimeoutError:
-        raise APIError(408, f"the body was not here within {SECONDS:g} s", code="body_timeout") from None
+        raise APIError(408, f"the body was not here within {BODY_TIMEOUT_S:g} s", code="body_timeout") from None
     except ClientDisconnect:
         raise APIError(400, "the body is incomplete", code="body_incomplete") from None
     finally:
@@ -66,7 +66,7 @@ async def read_body(request: Request, most: int, values: int, room: BodyRoom) ->
 
 async def parsed(parse: Callable[[bytes], Body], body: bytes) -> Body:
     """Returns what `parse` makes of a body: here of a small one, of a large one on a thread."""
-    return parse(body) if len(body) <= INLINE else await asyncio.to_thread(parse, body)
+    return parse(body) if len(body) <= INLINE_BODY_BYTES else await asyncio.to_thread(parse, body)
 
 
 def _check_headers(request: Request) -> None:
@@ -79,7 +79,7 @@ def _check_headers(request: Request) -> None:
     header = Message()
     header["content-type"] = content
     charset = header.get_content_charset() or "utf-8"
-    if charset not in CHARSETS:
+    if charset not in JSON_CHARSETS:
         raise APIError(415, f"the body's charset is {charset!r}, and JSON is UTF-8", code="wrong_charset")
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("identity", ""):
@@ -89,13 +89,13 @@ def _check_headers(request: Request) -> None:
 
 async def _count(chunk: bytes, counts: JSONCounts, values: int) -> None:
     """Counts in pieces, between which others run. Raises `APIError` for more than there may be."""
-    for begin in range(0, len(chunk), PIECE):
-        counts.push(chunk[begin : begin + PIECE])
-        if counts.objects > OBJECTS:
-            raise invalid(f"the body has more than {OBJECTS} objects and lists", code="too_many_values")
+    for begin in range(0, len(chunk), PIECE_BYTES):
+        counts.push(chunk[begin : begin + PIECE_BYTES])
+        if counts.objects > MAX_OBJECTS:
+            raise invalid(f"the body has more than {MAX_OBJECTS} objects and lists", code="too_many_values")
         if counts.values > values:
             raise invalid(f"the body has more than {values} values", code="too_many_values")
-        if begin + PIECE < len(chunk):
+        if begin + PIECE_BYTES < len(chunk):
             await asyncio.sleep(0)
 
 

@@ -7,16 +7,18 @@ from starlette.datastructures import Headers
 
 from contracts.errors import ConfigError
 
-SEALED = frozenset({"/stats", "/metrics"})  # operators' figures are no business of a page
-METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
-HEADERS = "authorization, content-type, x-api-key, x-request-id, x-slo-ttft-ms, x-slo-tpot-ms"  # if it does not say
-_LIMITS = (f"x-ratelimit-{name}-{what}" for what in ("requests", "tokens") for name in ("limit", "remaining", "reset"))
-EXPOSED = ", ".join(
-    ("x-request-id", "request-id", "retry-after", "retry-after-ms", "x-should-retry", "server-timing", *_LIMITS)
+CLOSED_PATHS = frozenset({"/stats", "/metrics"})  # operators' figures, closed to web pages
+ALLOWED_METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
+DEFAULT_HEADERS = "authorization, content-type, x-api-key, x-request-id, x-slo-ttft-ms, x-slo-tpot-ms"  # unasked
+_LIMIT_HEADERS = (
+    f"x-ratelimit-{name}-{what}" for what in ("requests", "tokens") for name in ("limit", "remaining", "reset")
 )
-MAX_AGE = "600"  # s for which a browser need not ask again
-_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s,]+|null", re.IGNORECASE)
-_NAMES = re.compile(r"[\w!#$%&'*+.^`|~,\- ]{1,2048}", re.ASCII)  # names of headers
+EXPOSED_HEADERS = ", ".join(
+    ("x-request-id", "request-id", "retry-after", "retry-after-ms", "x-should-retry", "server-timing", *_LIMIT_HEADERS)
+)
+MAX_AGE_S = "600"  # s for which a browser need not ask again
+_ORIGIN_REGEX = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s,]+|null", re.IGNORECASE)
+_HEADER_NAMES_REGEX = re.compile(r"[\w!#$%&'*+.^`|~,\- ]{1,2048}", re.ASCII)  # names of headers
 
 
 class CrossOrigin:
@@ -28,7 +30,7 @@ class CrossOrigin:
 
     def __init__(self, allowed: str) -> None:
         self._allowed = frozenset(part.strip().lower() for part in allowed.split(",") if part.strip())
-        wrong = next((one for one in self._allowed if one != "*" and not _ORIGIN.fullmatch(one)), None)
+        wrong = next((one for one in self._allowed if one != "*" and not _ORIGIN_REGEX.fullmatch(one)), None)
         if wrong is not None:
             raise ConfigError("--allow-origins", wrong, "it is no origin, such as https://host or https://host:port")
 
@@ -38,7 +40,7 @@ class CrossOrigin:
         if origin is None:
             return {}
         vary = {} if origin == "*" else {"vary": "origin"}
-        exposed = {"access-control-expose-headers": EXPOSED, "timing-allow-origin": origin}
+        exposed = {"access-control-expose-headers": EXPOSED_HEADERS, "timing-allow-origin": origin}
         return {"access-control-allow-origin": origin, **exposed, **vary}
 
     def preflight(self, path: str, asked: Headers) -> Mapping[str, str]:
@@ -48,15 +50,15 @@ class CrossOrigin:
         named = asked.get("access-control-request-headers", "")
         return {
             **origin,
-            "access-control-allow-methods": METHODS,
-            "access-control-allow-headers": named if _NAMES.fullmatch(named) else HEADERS,
-            "access-control-max-age": MAX_AGE,
+            "access-control-allow-methods": ALLOWED_METHODS,
+            "access-control-allow-headers": named if _HEADER_NAMES_REGEX.fullmatch(named) else DEFAULT_HEADERS,
+            "access-control-max-age": MAX_AGE_S,
         }
 
     def _of(self, path: str, asked: Headers) -> str | None:
         """Returns the origin that is allowed to read the answer, as the answer names it."""
         origin = asked.get("origin")
-        if origin is None or path in SEALED:
+        if origin is None or path in CLOSED_PATHS:
             return None
         if "*" in self._allowed:
             return "*"

@@ -5,7 +5,7 @@ import asyncio
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-EXTENSION = "baton.body"  # its name in an ASGI scope
+SCOPE_EXTENSION = "baton.body"  # its name in an ASGI scope
 
 
 class BodyWriter:
@@ -35,6 +35,6 @@ class BodyWriter:
 
 def body_writer(scope: Scope) -> BodyWriter:
     """Returns the writer of the answer to this request."""
-    writer = scope["extensions"][EXTENSION]
+    writer = scope["extensions"][SCOPE_EXTENSION]
     assert isinstance(writer, BodyWriter)
     return writer

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from gateway.openai.bodies.parameters import NeutralValues
 
-JSON = "application/json"
+JSON_MEDIA = "application/json"
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -26,7 +26,7 @@ class Endpoint(NamedTuple):
     answer: Any = None  # None: what it gives is no JSON
     event: Any = None  # None: it does not stream
     last: str = ""  # the data of a stream's last event, where it is no JSON
-    media: str = JSON  # of the answer
+    media: str = JSON_MEDIA  # of the answer
     shown: bool = True  # False: it is not in /openapi.json
     neutral: Mapping[str, NeutralValues] = {}  # unimplemented parameters, at harmless values
     others: Mapping[int, Any] = {}  # types of its answers by status, where they are no errors

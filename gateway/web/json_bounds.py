@@ -1,7 +1,7 @@
 """Counts what a JSON text will become while its bytes arrive, so that too much of it is never decoded."""
 
-OBJECTS = 8192  # objects and lists that a body may have
-PIECE = 32 << 10  # bytes that are counted in well under a millisecond, whatever they are
+MAX_OBJECTS = 8192  # objects and lists that a body may have
+PIECE_BYTES = 32 << 10  # bytes that are counted in well under a millisecond, whatever they are
 
 
 class JSONCounts:

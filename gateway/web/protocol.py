@@ -24,18 +24,21 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from gateway.errors import APIError, invalid, is_anthropic, unavailable
 from gateway.web.connections import Connections
-from gateway.web.direct import EXTENSION, BodyWriter
+from gateway.web.direct import SCOPE_EXTENSION, BodyWriter
 
-HEAD = 64 << 10  # bytes of a request's line and headers, and of what comes between and behind its chunks
-HEAD_SECONDS = 10.0  # s from the connection's beginning, or from a request's first byte, to the end of its headers
-CHUNK_HEAD = 32  # bytes around each chunk that are its size and line ends; what is more counts towards HEAD
-DROPPED = 64 << 20  # bytes of a request that are read and dropped behind its answer
-DROP_SECONDS = 10.0  # s for which that goes on
-TURNED_AWAY_SECONDS = 1.0  # s for which that goes on where there is no room for the connection
-PROBE_SECONDS = (0.25, 1.0)  # s from the first look for a client that closed its half to the second, and between others
-HOST = re.compile(rb"[\w.~%!$&'()*+,;=:\[\]-]*", re.ASCII)  # RFC 3986: host and port, both perhaps empty
-CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-COMMENT = b": are you there?\n\n"  # between two events of a stream
+MAX_HEAD_BYTES = 64 << 10  # of a request's line and headers, and of all chunk sizes and trailers
+HEAD_TIMEOUT_S = 10.0  # from a request's first byte, or the connection's beginning, to the end of the headers
+CHUNK_HEAD_BYTES = 32  # around each chunk that are its size and line ends; what is more counts towards HEAD
+MAX_DROPPED_BYTES = 64 << 20  # of a request that are read and dropped behind its answer
+DROP_TIMEOUT_S = 10.0  # for which they are read
+TURNED_AWAY_TIMEOUT_S = 1.0  # the same, for a connection beyond the limit
+PROBE_INTERVALS_S = (
+    0.25,
+    1.0,
+)  # before the second probe of a half-closed connection, and between later ones
+HOST_REGEX = re.compile(rb"[\w.~%!$&'()*+,;=:\[\]-]*", re.ASCII)  # RFC 3986: host and port, both perhaps empty
+CONTINUE_RESPONSE = b"HTTP/1.1 100 Continue\r\n\r\n"
+PROBE_COMMENT = b": are you there?\n\n"  # between two events of a stream
 _failures = logging.getLogger("uvicorn.error.connection")
 _failures.setLevel(logging.ERROR)  # uvicorn also warns of what any client may send, such as bytes that are not HTTP
 
@@ -44,12 +47,12 @@ class ServerConfig(uvicorn.Config):
     """Holds uvicorn's settings and what all connections share."""
 
     def __init__(self, app: ASGIApp, most: int, refused: Callable[[APIError], str], **settings: Any) -> None:
-        super().__init__(app, http=Connection, ws="none", lifespan="off", **settings)
-        self.open: Connections[Connection] = Connections(most)
+        super().__init__(app, http=HTTPConnection, ws="none", lifespan="off", **settings)
+        self.open: Connections[HTTPConnection] = Connections(most)
         self.refused = refused  # is told what is refused before there is a request, and gives it an id
 
 
-class Connection(HttpToolsProtocol):
+class HTTPConnection(HttpToolsProtocol):
     """Serves one connection."""
 
     def __init__(self, config: ServerConfig, *args: Any, **kwargs: Any) -> None:
@@ -80,7 +83,7 @@ class Connection(HttpToolsProtocol):
             self._expect_head()
         else:
             error = unavailable(f"{self._open.most} connections are open", "too_many_connections")
-            self._refuse(error, TURNED_AWAY_SECONDS)
+            self._refuse(error, TURNED_AWAY_TIMEOUT_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Ends."""
@@ -96,7 +99,7 @@ class Connection(HttpToolsProtocol):
         """Takes bytes from the client."""
         if self._dropping:
             self._dropped += len(data)
-            if self._dropped > DROPPED:
+            if self._dropped > MAX_DROPPED_BYTES:
                 self.transport.close()
                 return
         if self._deaf:
@@ -109,7 +112,7 @@ class Connection(HttpToolsProtocol):
             self._around = 0  # some of this was the head's, so that it cannot be told what was around the body
             return
         self._around += len(data)
-        if self._in_body and self._around > HEAD and not self._deaf:
+        if self._in_body and self._around > MAX_HEAD_BYTES and not self._deaf:
             self.send_400_response("")
 
     def eof_received(self) -> bool:  # type: ignore[override]
@@ -152,14 +155,14 @@ class Connection(HttpToolsProtocol):
         self._open.busy(self)
         hosts = [value for name, value in self.headers if name == b"host"]
         self._lacks_host = self.parser.get_http_version() == "1.1" if not hosts else len(hosts) > 1
-        if self._lacks_host or not all(map(HOST.fullmatch, hosts)):
+        if self._lacks_host or not all(map(HOST_REGEX.fullmatch, hosts)):
             self._lacks_host = True
             raise ValueError("no host")
         super().on_headers_complete()
 
     def on_chunk_header(self) -> None:
         """Takes the beginning of a chunk."""
-        self._around -= CHUNK_HEAD
+        self._around -= CHUNK_HEAD_BYTES
 
     def on_body(self, body: bytes) -> None:
         """Takes a part of its body."""
@@ -185,7 +188,7 @@ class Connection(HttpToolsProtocol):
         """Returns an application whose answers end as this client needs it."""
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-            scope["extensions"] = {EXTENSION: BodyWriter(cycle, chunked=scope["http_version"] != "1.0")}
+            scope["extensions"] = {SCOPE_EXTENSION: BodyWriter(cycle, chunked=scope["http_version"] != "1.0")}
 
             async def send_on(message: Message) -> None:
                 last = message["type"] == "http.response.body" and not message.get("more_body", False)
@@ -221,17 +224,19 @@ class Connection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Refuses what is no HTTP, or too much of it; uvicorn's sentence for it is not used."""
-        if self._head > HEAD:
-            error = APIError(431, f"the request's headers have more than {HEAD} bytes", code="headers_too_large")
-        elif self._around > HEAD:
-            error = invalid(f"there are more than {HEAD} bytes around the body's chunks", code="invalid_http")
+        if self._head > MAX_HEAD_BYTES:
+            error = APIError(
+                431, f"the request's headers have more than {MAX_HEAD_BYTES} bytes", code="headers_too_large"
+            )
+        elif self._around > MAX_HEAD_BYTES:
+            error = invalid(f"there are more than {MAX_HEAD_BYTES} bytes around the body's chunks", code="invalid_http")
         elif self._lacks_host:
             error = invalid("an HTTP/1.1 request has one header Host: a host, perhaps with a port", code="invalid_host")
         else:
             error = invalid("this is not an HTTP request", code="invalid_http")
         self._refuse(error)
 
-    def _refuse(self, error: APIError, seconds: float = DROP_SECONDS) -> None:
+    def _refuse(self, error: APIError, seconds: float = DROP_TIMEOUT_S) -> None:
         """Answers with an error, from here, and ends the connection."""
         cycle, self._deaf = self.cycle, True
         if not self._idle():
@@ -267,16 +272,16 @@ class Connection(HttpToolsProtocol):
 
     def _expect_head(self) -> None:
         self._unset_keepalive_if_required()
-        self._set_timer(self.loop.call_later(HEAD_SECONDS, self._head_is_late))
+        self._set_timer(self.loop.call_later(HEAD_TIMEOUT_S, self._head_is_late))
 
     def _head_is_late(self) -> None:
         if not self._in_head:
             self.transport.close()  # it has asked for nothing
             return
-        message = f"the request's headers were not here within {HEAD_SECONDS:g} s"
+        message = f"the request's headers were not here within {HEAD_TIMEOUT_S:g} s"
         self._refuse(APIError(408, message, code="headers_timeout"))
 
-    def _drop(self, keeps_alive: bool, seconds: float = DROP_SECONDS) -> None:
+    def _drop(self, keeps_alive: bool, seconds: float = DROP_TIMEOUT_S) -> None:
         """Reads what is left of a request, for a while, and drops it. Without `keeps_alive` it is the last."""
         self._dropping = True
         self._unset_keepalive_if_required()
@@ -291,14 +296,14 @@ class Connection(HttpToolsProtocol):
             return
         cycle = self.cycle
         if not (self.pipeline or self.flow.write_paused):
-            before = CONTINUE if cycle.scope["http_version"] != "1.0" else b""
+            before = CONTINUE_RESPONSE if cycle.scope["http_version"] != "1.0" else b""
             self.transport.write(self._between if cycle.response_started else before)
-        wait = PROBE_SECONDS[min(number, len(PROBE_SECONDS) - 1)]
+        wait = PROBE_INTERVALS_S[min(number, len(PROBE_INTERVALS_S) - 1)]
         self._set_timer(self.loop.call_later(wait, self._probe, number + 1))
 
     def _count(self, part: bytes) -> None:
         self._head += len(part)
-        if self._head > HEAD:
+        if self._head > MAX_HEAD_BYTES:
             raise ValueError("headers too large")
 
 
@@ -306,4 +311,4 @@ def _between(headers: Iterable[tuple[bytes, bytes]], chunked: bool) -> bytes:
     """Returns a comment for an answer of server-sent events, which are written whole, and nothing for others."""
     if not any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers):
         return b""
-    return b"%x\r\n%b\r\n" % (len(COMMENT), COMMENT) if chunked else COMMENT
+    return b"%x\r\n%b\r\n" % (len(PROBE_COMMENT), PROBE_COMMENT) if chunked else PROBE_COMMENT

@@ -13,13 +13,13 @@ import uvicorn
 from gateway.errors import APIError
 from gateway.service import Gateway
 from gateway.web.app import make_app
-from gateway.web.protocol import Connection, ServerConfig
+from gateway.web.protocol import HTTPConnection, ServerConfig
 from infra.network.listening import LISTEN_BACKLOG
 from infra.network.tls import HANDSHAKE_SECONDS, Certificate
 from infra.process.tasks import Tasks
 
-KEEP_ALIVE = 75  # s that an idle connection is kept
-CLOSE_SECONDS = 5  # s until connections that do not end are cut
+KEEP_ALIVE_S = 75  # s that an idle connection is kept
+CLOSE_TIMEOUT_S = 5  # s until connections that do not end are cut
 
 
 def _refused(gateway: Gateway, error: APIError) -> str:
@@ -29,7 +29,7 @@ def _refused(gateway: Gateway, error: APIError) -> str:
     return id
 
 
-class Server(uvicorn.Server):
+class HTTPServer(uvicorn.Server):
     """Serves a gateway. On SIGTERM or SIGINT it awaits its `drain`, closes its connections and returns."""
 
     def __init__(self, gateway: Gateway, tls: Certificate | None = None) -> None:
@@ -41,8 +41,8 @@ class Server(uvicorn.Server):
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            timeout_keep_alive=KEEP_ALIVE,
-            timeout_graceful_shutdown=CLOSE_SECONDS,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=CLOSE_TIMEOUT_S,
             backlog=LISTEN_BACKLOG,
         )
         super().__init__(config)
@@ -82,7 +82,7 @@ class Server(uvicorn.Server):
     def _connection(self) -> asyncio.Protocol:
         """Makes what speaks HTTP on a new connection."""
         settings = cast(ServerConfig, self.config)
-        return Connection(settings, server_state=self.server_state, app_state=self.lifespan.state)
+        return HTTPConnection(settings, server_state=self.server_state, app_state=self.lifespan.state)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

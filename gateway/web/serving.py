@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from gateway.errors import APIError, is_anthropic
 from gateway.keys.caller import Caller
-from gateway.openai.admission import FEW_VALUES
+from gateway.openai.admission import MAX_VALUES_WITHOUT_IDS
 from gateway.openai.admitted import Admitted
 from gateway.openai.answers.json_pieces import json_pieces
 from gateway.openai.answers.replies import Shaper, collect, send_events
@@ -23,7 +23,7 @@ from gateway.web.pieced_answer import PiecedAnswer
 from gateway.web.sse import EventStream
 from gateway.web.timing import server_timing
 
-GONE = 499  # the client closed the connection; nobody reads this status
+STATUS_CLIENT_GONE = 499  # the client closed the connection; nobody reads this status
 Body = TypeVar("Body")
 
 
@@ -41,7 +41,7 @@ class Serving:
         """
         gateway = self.gateway
         gateway.limiter.check(caller(request))
-        values = gateway.front().values() if ids else FEW_VALUES
+        values = gateway.front().values() if ids else MAX_VALUES_WITHOUT_IDS
         return await parsed(parse, await read_body(request, gateway.config.max_body, values, self._room))
 
     async def admit(self, request: Request, tokens: int | None = None) -> None:
@@ -63,7 +63,7 @@ class Serving:
             opening = holdings(request).open(admitted.prompts, received, streaming)
             open = await until_gone(request.receive, opening)  # it may have to wait for its turn
         except ClientGone:
-            return Response(status_code=GONE)
+            return Response(status_code=STATUS_CLIENT_GONE)
         streams = [stream for one in open for stream in one.streams]
         parsers = [admitted.parser() for _ in streams]
         shaper = shape(open)
@@ -83,7 +83,7 @@ class Serving:
             body = await until_gone(request.receive, answer)
             return PiecedAnswer(json_pieces(body), server_timing(open))
         except ClientGone:
-            return Response(status_code=GONE)
+            return Response(status_code=STATUS_CLIENT_GONE)
         finally:
             holdings(request).end()
 

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.errors import APIError, is_anthropic
-from gateway.keys.callers import OPEN, Callers
+from gateway.keys.callers import OPEN_PATHS, Callers
 from gateway.requests.holdings import Holdings
 from gateway.web.cross_origin import CrossOrigin, allow, is_preflight
 
@@ -70,7 +70,7 @@ class Surface:
         except APIError as error:
             await self._refuse(Request(scope), error)(scope, receive, send_on)
             return
-        if shown != id and path not in OPEN:  # open paths need no key, and requests for them are in no log
+        if shown != id and path not in OPEN_PATHS:  # open paths need no key, and requests for them are in no log
             log.info("request %s is %s to its client", id, shown, extra={"kind": caller.tenant})
         match scope["method"]:
             case "HEAD":  # the server in front of this leaves the body out

@@ -14,7 +14,7 @@ import openai
 from contracts.messages.job import AnyJob
 from gateway.service import Gateway
 from gateway.text.tokenizer import ModelTokenizer
-from gateway.web.server import Server
+from gateway.web.server import HTTPServer
 from infra.config.gateway import GatewayConfig
 from infra.config.store import StoreConfig
 from infra.network.listening import listen, url_of
@@ -128,7 +128,7 @@ async def serving(redis: str, model: Path, secret_file: Path) -> AsyncIterator[C
             listener = listen(config.host, config.port)
             tls = certificate(config.tls_cert, config.tls_key)
             gateway = Gateway(config, url_of(listener, tls is not None), StatusFile(""))
-            server = Server(gateway, tls)
+            server = HTTPServer(gateway, tls)
             task = asyncio.create_task(server.serve([listener]))
             running = Running(gateway, url_of(listener, tls is not None), redis, at, secret_file.read_bytes())
 

@@ -11,7 +11,7 @@ from gateway.errors import APIError
 from gateway.openai.answers.best import best
 from gateway.openai.answers.envelope import AnswerEnvelope, ended
 from gateway.openai.answers.logprobs import ScoredTokens, chat_logprobs
-from gateway.openai.answers.replies import COMMENT, Answer, failure_events
+from gateway.openai.answers.replies import KEEP_ALIVE_COMMENT, Answer, failure_events
 from gateway.openai.answers.text_template import TextTemplate
 from gateway.openai.answers.thought_counter import ThoughtCounter
 from gateway.openai.bodies.schemas import ChatRequest
@@ -75,7 +75,7 @@ class ChatShaper:
 
     def alive(self) -> bytes:
         """Returns a comment."""
-        return COMMENT
+        return KEEP_ALIVE_COMMENT
 
     async def end(self) -> AsyncIterator[bytes]:
         """Yields the usage if wanted, and the end."""

@@ -9,7 +9,7 @@ from gateway.errors import APIError
 from gateway.openai.answers.best import best
 from gateway.openai.answers.envelope import AnswerEnvelope, ended
 from gateway.openai.answers.logprobs import CompletionLogprobsEncoder, ScoredTokens
-from gateway.openai.answers.replies import COMMENT, Answer, failure_events
+from gateway.openai.answers.replies import KEEP_ALIVE_COMMENT, Answer, failure_events
 from gateway.openai.answers.text_template import TextTemplate
 from gateway.openai.bodies.schemas import CompletionRequest
 from gateway.output.parts import Content, Part
@@ -65,7 +65,7 @@ class CompletionShaper:
 
     def alive(self) -> bytes:
         """Returns a comment."""
-        return COMMENT
+        return KEEP_ALIVE_COMMENT
 
     async def end(self) -> AsyncIterator[bytes]:
         """Yields the usage if wanted, and the end."""

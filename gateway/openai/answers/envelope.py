@@ -8,7 +8,7 @@ import msgspec
 
 from gateway.openai.answers.json_pieces import json_pieces
 from gateway.openai.answers.logprobs import ScoredTokens, TokenNames, prompt_logprobs
-from gateway.openai.answers.replies import DONE, Answer, event
+from gateway.openai.answers.replies import DONE_EVENT, Answer, event
 from gateway.openai.bodies.schemas import SamplingFields, StreamOptions
 from gateway.requests.request import Request
 from gateway.requests.stream import Delta, Stream
@@ -93,9 +93,9 @@ class AnswerEnvelope:
     def last(self, thoughts: int | None = None) -> bytes:
         """Returns the end of a stream, behind a chunk with the usage if the client wants it."""
         if not self._include_usage:
-            return DONE
+            return DONE_EVENT
         usage = {**self._head, "choices": [], "usage": self._usage(thoughts), "metrics": self._metrics()}
-        return event(usage) + DONE
+        return event(usage) + DONE_EVENT
 
     def whole(self, choices: list[dict[str, Any]], thoughts: int | None = None) -> dict[str, Any]:
         """Returns the whole answer with these choices."""

@@ -10,12 +10,12 @@ from contracts.messages.sampling import Finish
 from contracts.scores import Scores
 from gateway.errors import APIError
 from gateway.output.parts import CallArguments, CallBegins, Content, OutputParser, Part, Reasoning
-from gateway.requests.reader import Reader
+from gateway.requests.reader import AnswerReader
 from gateway.requests.stream import Delta, Stream
 
 KEEP_ALIVE_S = 12.0  # silence after which a comment keeps proxies from closing the connection
-COMMENT = b": still working\n\n"
-DONE = b"data: [DONE]\n\n"
+KEEP_ALIVE_COMMENT = b": still working\n\n"
+DONE_EVENT = b"data: [DONE]\n\n"
 
 
 class Call(NamedTuple):
@@ -120,7 +120,7 @@ def event(data: Mapping[str, Any]) -> bytes:
 
 def failure_events(error: APIError) -> bytes:
     """Returns the last events of an OpenAI stream that has failed."""
-    return event(error.body()) + DONE
+    return event(error.body()) + DONE_EVENT
 
 
 def parsed(parser: OutputParser, delta: Delta) -> Sequence[Part]:
@@ -133,7 +133,7 @@ async def collect(streams: Sequence[Stream], parsers: Sequence[OutputParser], sh
     """Returns the whole answer. Raises `APIError`."""
     answers = [Answer() for _ in streams]
     open_choices = len(streams)
-    with closing(Reader(streams, KEEP_ALIVE_S)) as reader:
+    with closing(AnswerReader(streams, KEEP_ALIVE_S)) as reader:
         while open_choices:
             for index in await reader.wait():
                 delta = streams[index].unread()
@@ -159,9 +159,11 @@ async def send_events(
         return shaper.chunks(index, parsed(parsers[index], delta), delta, open_choices == 0)
 
     def pass_on(index: int) -> bool:
-        if not writer.open() or not streams[index].goes_on:
+        stream = streams[index]
+        if not writer.open() or not stream.goes_on:
             return False
-        made = take(index)
+        delta = stream.unread()  # not the last: the stream goes on
+        made = shaper.chunks(index, parsers[index].push(delta.text), delta, False)
         if not isinstance(made, bytes):
             awaiting[index] = made
             return False
@@ -169,7 +171,7 @@ async def send_events(
             writer.write(made)
         return True
 
-    with closing(Reader(streams, KEEP_ALIVE_S, pass_on)) as reader:
+    with closing(AnswerReader(streams, KEEP_ALIVE_S, pass_on)) as reader:
         while open_choices:
             ready = await reader.wait()
             if not ready:

@@ -2,7 +2,7 @@
 
 import re
 
-ABSENT = {
+ABSENT_OFFERS = {
     "embeddings": "v1/embeddings|embeddings|v2/embed|v1/embed|pooling|v1/pooling",
     "classification": "classify|v1/classify",
     "reranking": "rerank|v1/rerank|v2/rerank",
@@ -26,9 +26,9 @@ ABSENT = {
     "stored chat completions": "v1/chat/completions/.+",
     "Anthropic's text completions": "v1/complete",
 }
-_PATHS = {what: re.compile(f"/({paths})/?") for what, paths in ABSENT.items()}
+_ABSENT_PATHS = {what: re.compile(f"/({paths})/?") for what, paths in ABSENT_OFFERS.items()}
 
 
 def absent(path: str) -> str | None:
     """Returns what a path would be for, in words, if it is one of another server's."""
-    return next((what for what, paths in _PATHS.items() if paths.fullmatch(path)), None)
+    return next((what for what, paths in _ABSENT_PATHS.items() if paths.fullmatch(path)), None)

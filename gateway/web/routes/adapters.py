@@ -10,21 +10,21 @@ from gateway.openai.bodies.parsing import converted, json_object
 from gateway.web.endpoint import Endpoint
 from gateway.web.serving import Serving
 
-TEXT = "text/plain"
-Text = Annotated[str, Meta(min_length=1, max_length=4096)]
+TEXT_MEDIA = "text/plain"
+AdapterText = Annotated[str, Meta(min_length=1, max_length=4096)]
 
 
 class LoadAdapter(Struct, frozen=True):
     """Names an adapter, and its directory: below `--lora-root`, or as a path of the workers' hosts that lies there."""
 
-    lora_name: Text
-    lora_path: Text
+    lora_name: AdapterText
+    lora_path: AdapterText
 
 
 class UnloadAdapter(Struct, frozen=True):
     """Names an adapter."""
 
-    lora_name: Text
+    lora_name: AdapterText
 
 
 def endpoints(serving: Serving) -> list[Endpoint]:
@@ -43,6 +43,6 @@ def endpoints(serving: Serving) -> list[Endpoint]:
 
     loads, unloads = "Loads an adapter.", "Unloads an adapter."
     return [
-        Endpoint("POST", "/v1/load_lora_adapter", load, loads, LoadAdapter, media=TEXT),
-        Endpoint("POST", "/v1/unload_lora_adapter", unload, unloads, UnloadAdapter, media=TEXT),
+        Endpoint("POST", "/v1/load_lora_adapter", load, loads, LoadAdapter, media=TEXT_MEDIA),
+        Endpoint("POST", "/v1/unload_lora_adapter", unload, unloads, UnloadAdapter, media=TEXT_MEDIA),
     ]

@@ -4,10 +4,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from gateway.web.endpoint import Endpoint
-from gateway.web.routes.openapi import Limits, OpenAPI
+from gateway.web.routes.openapi import OpenAPI, ServerLimits
 from gateway.web.serving import Serving, reply
 
-_PAGE = """<!doctype html>
+_DOCS_PAGE = """<!doctype html>
 <html lang="en">
 <head><meta charset="utf-8"><title>Baton: endpoints</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -98,13 +98,13 @@ def endpoints(serving: Serving, described: list[Endpoint]) -> list[Endpoint]:
     async def openapi(request: Request) -> Response:
         front = gateway.admission
         models = (gateway.model, *(name for name in gateway.workers.adapters() if name != gateway.model))
-        limits = Limits(models, samples=gateway.config.max_samples)
+        limits = ServerLimits(models, samples=gateway.config.max_samples)
         if front is not None:
-            limits = Limits(models, front.tokenizer.vocabulary, front.context(), gateway.config.max_samples)
+            limits = ServerLimits(models, front.tokenizer.vocabulary, front.context(), gateway.config.max_samples)
         return reply(api.document(limits))
 
     async def docs(request: Request) -> Response:
-        return HTMLResponse(_PAGE)
+        return HTMLResponse(_DOCS_PAGE)
 
     return [
         Endpoint("GET", "/openapi.json", openapi, "Describes this API.", shown=False),

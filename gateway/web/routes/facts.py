@@ -21,7 +21,7 @@ from infra.redis.records import GatewayRecord, WorkerRecord
 from pricing.standing import Standing
 
 
-class Health(Struct, frozen=True):
+class HealthReport(Struct, frozen=True):
     """Says whether a request would be served, and how far the start has come."""
 
     status: str  # `ok` or `unavailable`
@@ -35,7 +35,7 @@ class Version(Struct, frozen=True):
     version: str
 
 
-class Load(Struct, frozen=True):
+class LoadReport(Struct, frozen=True):
     """Counts the answers in progress."""
 
     server_load: int
@@ -81,7 +81,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
     async def health(request: Request) -> Response:
         stage, percent = gateway.readiness()
         ready = stage == "ready"
-        state = Health("ok" if ready else "unavailable", stage, percent)
+        state = HealthReport("ok" if ready else "unavailable", stage, percent)
         return reply(state, 200 if ready else 503, {} if ready else {"retry-after": "1"})
 
     async def ping(request: Request) -> Response:
@@ -91,7 +91,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
         return reply(Version(BATON_VERSION))
 
     async def load(request: Request) -> Response:
-        return reply(Load(await gateway.all_in_progress()))
+        return reply(LoadReport(await gateway.all_in_progress()))
 
     async def stats(request: Request) -> Response:
         found = [_life(record) for record in await gateway.siblings()]
@@ -106,13 +106,18 @@ def endpoints(serving: Serving) -> list[Endpoint]:
 
     return [
         Endpoint(
-            "GET", "/health", health, "Says whether a request would be served.", answer=Health, others={503: Health}
+            "GET",
+            "/health",
+            health,
+            "Says whether a request would be served.",
+            answer=HealthReport,
+            others={503: HealthReport},
         ),
-        Endpoint("GET", "/ready", health, "Says the same.", answer=Health, others={503: Health}),
+        Endpoint("GET", "/ready", health, "Says the same.", answer=HealthReport, others={503: HealthReport}),
         Endpoint("GET", "/ping", ping, "Answers as soon as the gateway does.", answer=Nothing),
         Endpoint("POST", "/ping", ping, "Answers as soon as the gateway does.", answer=Nothing),
         Endpoint("GET", "/version", version, "Names the version.", answer=Version),
-        Endpoint("GET", "/load", load, "Counts the answers in progress.", answer=Load),
+        Endpoint("GET", "/load", load, "Counts the answers in progress.", answer=LoadReport),
         Endpoint("GET", "/stats", stats, "Tells what gateway and workers say of themselves.", answer=Stats),
         Endpoint("GET", "/metrics", metrics, "Gives figures for Prometheus.", media=CONTENT_TYPE),
         Endpoint("GET", "/", index, "Shows a page with links.", media="text/html; charset=utf-8", shown=False),

@@ -35,7 +35,7 @@ class Permission(Struct, frozen=True):
     is_blocking: bool = False
 
 
-class Model(Struct, frozen=True):
+class ModelCard(Struct, frozen=True):
     """Describes a model, as vLLM does."""
 
     id: str
@@ -55,10 +55,10 @@ class Model(Struct, frozen=True):
     max_tokens: int | UnsetType | None = UNSET
 
 
-class Models(Struct, frozen=True):
+class ModelList(Struct, frozen=True):
     """Lists the models."""
 
-    data: list[Model]
+    data: list[ModelCard]
     object: str = "list"
     has_more: bool | UnsetType = UNSET  # this field and the next two are for Anthropic's clients, too
     first_id: str | UnsetType | None = UNSET
@@ -75,7 +75,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
 
     async def models(request: Request) -> Response:
         listed = [_model(gateway), *(_adapter(gateway, held) for held in adapters().values())]
-        return reply(_page(listed, request) if _for_anthropic(request) else Models(listed))
+        return reply(_page(listed, request) if _for_anthropic(request) else ModelList(listed))
 
     async def model(request: Request) -> Response:
         name, found = request.path_params["model"], adapters()
@@ -85,8 +85,8 @@ def endpoints(serving: Serving) -> list[Endpoint]:
         return reply(_described(described) if _for_anthropic(request) else described)
 
     return [
-        Endpoint("GET", "/v1/models", models, "Lists the model and its adapters.", answer=Models),
-        Endpoint("GET", "/v1/models/{model:path}", model, "Describes the model, or an adapter.", answer=Model),
+        Endpoint("GET", "/v1/models", models, "Lists the model and its adapters.", answer=ModelList),
+        Endpoint("GET", "/v1/models/{model:path}", model, "Describes the model, or an adapter.", answer=ModelCard),
     ]
 
 
@@ -96,12 +96,12 @@ def context_of(gateway: Gateway) -> int | None:
     return (front.context() or None) if front is not None else None
 
 
-def _model(gateway: Gateway) -> Model:
+def _model(gateway: Gateway) -> ModelCard:
     permission = Permission(f"modelperm-{gateway.model}", gateway.created)
-    return Model(gateway.model, gateway.created, gateway.root, context_of(gateway), [permission])
+    return ModelCard(gateway.model, gateway.created, gateway.root, context_of(gateway), [permission])
 
 
-def _adapter(gateway: Gateway, held: HeldAdapter) -> Model:
+def _adapter(gateway: Gateway, held: HeldAdapter) -> ModelCard:
     return structs.replace(_model(gateway), id=held.name, root=held.root, parent=gateway.model)
 
 
@@ -109,7 +109,7 @@ def _for_anthropic(request: Request) -> bool:
     return is_anthropic(request.scope["path"], request.headers)
 
 
-def _described(model: Model) -> Model:
+def _described(model: ModelCard) -> ModelCard:
     """Returns a model with the fields that Anthropic's clients read."""
     made = datetime.fromtimestamp(model.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return structs.replace(
@@ -123,7 +123,7 @@ def _described(model: Model) -> Model:
     )
 
 
-def _page(models: Sequence[Model], request: Request) -> Models:
+def _page(models: Sequence[ModelCard], request: Request) -> ModelList:
     """Returns the models behind `after_id` or before `before_id`, `limit` at most. Raises `APIError`."""
     asked, ids = request.query_params, [model.id for model in models]
     limit, after, before = page_size(asked, MAX_PAGE_MODELS), asked.get("after_id"), asked.get("before_id")
@@ -135,4 +135,4 @@ def _page(models: Sequence[Model], request: Request) -> Models:
     left = [_described(model) for model in models[begin:end]]
     page = left[-limit:] if before is not None and after is None else left[:limit]
     first, last = (page[0].id, page[-1].id) if page else (None, None)
-    return Models(page, has_more=len(page) < len(left), first_id=first, last_id=last)
+    return ModelList(page, has_more=len(page) < len(left), first_id=first, last_id=last)

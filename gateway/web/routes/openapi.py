@@ -14,22 +14,22 @@ from msgspec import Struct
 from contracts.version import BATON_VERSION
 from gateway.error_types import AnthropicErrorAnswer, ErrorAnswer
 from gateway.errors import is_anthropic
-from gateway.web.endpoint import JSON, Endpoint
+from gateway.web.endpoint import JSON_MEDIA, Endpoint
 
 Schema = dict[str, Any]
-_REF = "#/components/schemas/{name}"
-_PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
+_REF_TEMPLATE = "#/components/schemas/{name}"
+_PARAMETER_REGEX = re.compile(r"\{(\w+)(?::\w+)?\}")
 _LEFT_OUT = {"MessageItem": "type"}
 """Fields by component that the server fills in before the types see them: OpenAI's clients leave them out."""
 
-_ABOUT = (
+_API_DESCRIPTION = (
     "Serves one model, and adapters of it. The key of `Authorization: Bearer` (or of `x-api-key`) says whose KV cache "
     "may be used, and is checked where the server has a file of keys. Errors are in one envelope; below /v1/messages "
     "in Anthropic's."
 )
 
 
-class Limits(Struct, frozen=True):
+class ServerLimits(Struct, frozen=True):
     """Holds what only a running server knows; 0: not known yet, or no limit."""
 
     models: tuple[str, ...]  # and adapters
@@ -45,33 +45,33 @@ class OpenAPI:
         self._shown = [endpoint for endpoint in endpoints if endpoint.shown]
         types = [kind for endpoint in self._shown for kind in _types(endpoint)]
         types += [ErrorAnswer, AnthropicErrorAnswer]
-        schemas, self._components = msgspec.json.schema_components(types, ref_template=_REF)
+        schemas, self._components = msgspec.json.schema_components(types, ref_template=_REF_TEMPLATE)
         for name, field in _LEFT_OUT.items():
             if name in self._components:
                 self._components[name]["required"].remove(field)
         self._schema_of = dict(zip(map(id, types), schemas, strict=True))
 
-    def document(self, limits: Limits) -> Schema:
+    def document(self, limits: ServerLimits) -> Schema:
         """Returns the document, as plain data."""
         paths: dict[str, Schema] = {}
         for endpoint in self._shown:
-            path = _PARAMETER.sub(r"{\1}", endpoint.path)
+            path = _PARAMETER_REGEX.sub(r"{\1}", endpoint.path)
             paths.setdefault(path, {})[endpoint.method.lower()] = self._operation(endpoint, limits)
         return {
             "openapi": "3.1.0",
-            "info": {"title": "Baton", "version": BATON_VERSION, "description": _ABOUT},
+            "info": {"title": "Baton", "version": BATON_VERSION, "description": _API_DESCRIPTION},
             "paths": paths,
             "components": {"schemas": self._components},
         }
 
-    def _operation(self, endpoint: Endpoint, limits: Limits) -> Schema:
-        words = [endpoint.method.lower(), *re.findall(r"\w+", _PARAMETER.sub(r"\1", endpoint.path))]
+    def _operation(self, endpoint: Endpoint, limits: ServerLimits) -> Schema:
+        words = [endpoint.method.lower(), *re.findall(r"\w+", _PARAMETER_REGEX.sub(r"\1", endpoint.path))]
         operation: Schema = {
             "operationId": "_".join(words),
             "summary": endpoint.summary,
             "responses": self._responses(endpoint),
         }
-        names = _PARAMETER.findall(endpoint.path)
+        names = _PARAMETER_REGEX.findall(endpoint.path)
         if names:
             known = {"enum": [*limits.models]}
             operation["parameters"] = [
@@ -84,7 +84,7 @@ class OpenAPI:
                 for name in names
             ]
         if endpoint.body is not None:
-            content = {JSON: {"schema": self._body(endpoint, limits)}}
+            content = {JSON_MEDIA: {"schema": self._body(endpoint, limits)}}
             operation["requestBody"] = {"required": True, "content": content}
         return operation
 
@@ -93,9 +93,12 @@ class OpenAPI:
         error = self._schema(AnthropicErrorAnswer if is_anthropic(endpoint.path) else ErrorAnswer)
         if endpoint.event is not None:
             content["text/event-stream"] = {"itemSchema": self._event(endpoint, error)}
-        wrong = {JSON: {"schema": error}}
+        wrong = {JSON_MEDIA: {"schema": error}}
         others = {
-            str(status): {"description": "What it says of itself.", "content": {JSON: {"schema": self._schema(kind)}}}
+            str(status): {
+                "description": "What it says of itself.",
+                "content": {JSON_MEDIA: {"schema": self._schema(kind)}},
+            }
             for status, kind in endpoint.others.items()
         }
         return {
@@ -108,7 +111,7 @@ class OpenAPI:
     def _event(self, endpoint: Endpoint, error: Schema) -> Schema:
         """Returns the schema of one server-sent event, as OpenAPI 3.2 writes them; older tools do not look at it."""
         inside = {"anyOf": [self._schema(endpoint.event), error]}
-        data: Schema = {"type": "string", "contentMediaType": JSON, "contentSchema": inside}
+        data: Schema = {"type": "string", "contentMediaType": JSON_MEDIA, "contentSchema": inside}
         if endpoint.last:
             data = {"anyOf": [data, {"const": endpoint.last}]}
         return {"type": "object", "properties": {"data": data, "event": {"type": "string"}}, "required": ["data"]}
@@ -116,11 +119,11 @@ class OpenAPI:
     def _schema(self, kind: Any) -> Schema:
         return self._schema_of[id(kind)] if kind is not None else {"type": "string"}
 
-    def _body(self, endpoint: Endpoint, limits: Limits) -> Schema:
+    def _body(self, endpoint: Endpoint, limits: ServerLimits) -> Schema:
         bodies = [self._narrowed(kind, endpoint, limits) for kind in _bodies(endpoint)]
         return bodies[0] if len(bodies) == 1 else {"anyOf": bodies}
 
-    def _narrowed(self, kind: type[Struct], endpoint: Endpoint, limits: Limits) -> Schema:
+    def _narrowed(self, kind: type[Struct], endpoint: Endpoint, limits: ServerLimits) -> Schema:
         """Returns the schema of one kind of body, as this server takes it."""
         name = self._schema(kind)["$ref"].rpartition("/")[2]
         schema = self._components[name]
@@ -144,7 +147,7 @@ def _bodies(endpoint: Endpoint) -> tuple[Any, ...]:
     return endpoint.body if isinstance(endpoint.body, tuple) else (endpoint.body,) if endpoint.body is not None else ()
 
 
-def _bounds(limits: Limits, cut: bool) -> Mapping[str, Schema]:
+def _bounds(limits: ServerLimits, cut: bool) -> Mapping[str, Schema]:
     """Returns what values of parameters have to be, by name; nothing for what is not known, or is `cut` to fit."""
     known: dict[str, Schema] = {"model": {"type": "string", "enum": [*limits.models]}}
     if limits.samples:

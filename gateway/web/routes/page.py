@@ -2,7 +2,7 @@
 
 from html import escape
 
-_PAGE = """<!doctype html>
+_INDEX_PAGE = """<!doctype html>
 <html lang="en">
 <head><meta charset="utf-8"><title>Baton: {model}</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -32,4 +32,4 @@ OpenAI's API</li>
 
 def page(model: str, stage: str, url: str) -> str:
     """Returns the page as HTML; `stage` is the server's state, `url` its own address."""
-    return _PAGE.format(model=escape(model), stage=escape(stage), url=escape(url))
+    return _INDEX_PAGE.format(model=escape(model), stage=escape(stage), url=escape(url))

@@ -6,7 +6,7 @@ import pytest
 
 from contracts.slo import NO_OBJECTIVE, Objective
 from gateway.errors import APIError
-from gateway.keys.caller import ANYBODY, Caller, Limits
+from gateway.keys.caller import ANY_CALLER, Caller, RateLimits
 from gateway.keys.callers import Callers
 from infra.keys.key_ring import KeyRing
 from tests.gateway.keys.conftest import KeyMaker
@@ -26,7 +26,7 @@ def test_a_key_tells_tenant_limits_and_objective(key_file: Path, make: KeyMaker)
         priority=3,
         objective=Objective(1000, 200),
         granted=Objective(1000, 200),
-        limits=Limits(5, 6, 7),
+        limits=RateLimits(5, 6, 7),
     )
 
 
@@ -63,7 +63,7 @@ def test_headers_come_before_the_key_and_the_key_before_the_gateway(
 ) -> None:
     offer = {"authorization": f"Bearer {make('one', slo=key)}"}
     assert Callers(KeyRing([str(key_file)]), USUAL).of("/", offer | headers).objective == objective
-    assert Callers(None, NO_OBJECTIVE).of("/", {}).objective is not None and not ANYBODY.objective
+    assert Callers(None, NO_OBJECTIVE).of("/", {}).objective is not None and not ANY_CALLER.objective
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.keys.caller import Caller, Limits
+from gateway.keys.caller import Caller, RateLimits
 from gateway.keys.limiter import Limiter
 from gateway.keys.remaining import LimitReached
 from infra.redis.clients import connect
 from infra.redis.rates import RateStore
 
 BEGIN = 1_000_000.0  # s, in the server's time
-CALLER = Caller(key="0123456789ab", limits=Limits(tokens_per_minute=200))
+CALLER = Caller(key="0123456789ab", limits=RateLimits(tokens_per_minute=200))
 
 
 class Clock:

@@ -82,7 +82,7 @@ async def test_tokens_per_minute_hold_over_two_gateways(serve: Serve, key_file: 
 async def test_tokens_that_were_not_used_are_given_back(
     serve: Serve, key_file: Path, make: KeyMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limiter, "FRESH", 0.0)
+    monkeypatch.setattr(limiter, "REFUSAL_STANDS_S", 0.0)
     key = make("one", tokens_per_minute=200)
     running = await serve("prefill", "decode", api_keys=(str(key_file),))
     running.text = "Short."
@@ -102,7 +102,7 @@ async def test_tokens_that_were_not_used_are_given_back(
 async def test_an_answer_that_nobody_bounded_is_charged_for_what_it_had(
     serve: Serve, key_file: Path, make: KeyMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.openai.admission.UNBOUNDED", 4)
+    monkeypatch.setattr("gateway.openai.admission.UNBOUNDED_ANSWER_TOKENS", 4)
     key = make("one", tokens_per_minute=10_000)
     headers = {"authorization": f"Bearer {key}"}
     running = await serve("prefill", "decode", api_keys=(str(key_file),))
@@ -120,7 +120,7 @@ async def test_an_answer_that_nobody_bounded_is_charged_for_what_it_had(
 async def test_concurrency_holds_over_two_gateways_and_ends_with_its_request(
     serve: Serve, key_file: Path, make: KeyMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limiter, "FRESH", 0.0)
+    monkeypatch.setattr(limiter, "REFUSAL_STANDS_S", 0.0)
     key = make("one", concurrency=3)
     gateways = [await serve("prefill", api_keys=(str(key_file),)) for _ in range(2)]
     for one in gateways:
@@ -148,7 +148,7 @@ async def test_concurrency_holds_over_two_gateways_and_ends_with_its_request(
 async def test_a_fresh_refusal_costs_neither_redis_nor_a_body(
     serve: Serve, key_file: Path, make: KeyMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limiter, "FRESH", 30.0)
+    monkeypatch.setattr(limiter, "REFUSAL_STANDS_S", 30.0)
     key = make("one", requests_per_minute=1)
     running = await serve("prefill", "decode", api_keys=(str(key_file),))
     assert [(await ask(running, key)).status_code for _ in range(2)] == [200, 429]

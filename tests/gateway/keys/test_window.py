@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.keys.caller import Limits
+from gateway.keys.caller import RateLimits
 from gateway.keys.remaining import Remaining, duration
-from gateway.keys.window import WINDOW, Window
+from gateway.keys.window import WINDOW_S, RateWindow
 from infra.redis.rates import TICK_S, TICKS_PER_MINUTE, RateUsage, tick_of
 
 
@@ -25,12 +25,12 @@ from infra.redis.rates import TICK_S, TICKS_PER_MINUTE, RateUsage, tick_of
     ],
 )
 def test_a_tick_counts_for_a_minute_behind_its_end(counts: dict[int, int], now: float, used: int) -> None:
-    assert Window(counts, now).used == used
+    assert RateWindow(counts, now).used == used
 
 
 @pytest.mark.parametrize(("fits", "wait"), [(9, 0.0), (6, 0.0), (5, 58.5), (3, 58.5), (2, 59.5), (0, 60.5)])
 def test_the_wait_is_until_so_many_have_left(fits: int, wait: float) -> None:
-    window = Window({2000: 3, 2002: 1, 2004: 2}, 1002.0)
+    window = RateWindow({2000: 3, 2002: 1, 2004: 2}, 1002.0)
     assert window.wait(fits) == wait and window.empty() == 60.5
 
 
@@ -40,23 +40,23 @@ def test_no_minute_has_more_than_the_limit_and_little_less_where_many_ask(times:
     counts: dict[int, int] = {}
     taken: list[float] = []
     for now in sorted(times):
-        if Window(counts, now).used < limit:
+        if RateWindow(counts, now).used < limit:
             counts[tick_of(now)] = counts.get(tick_of(now), 0) + 1
             taken.append(now)
         else:
-            later = now + Window(counts, now).wait(limit - 1)
-            assert later > now and Window(counts, later).used < limit
-            recent = [one for one in taken if one > now - WINDOW - TICK_S]
+            later = now + RateWindow(counts, now).wait(limit - 1)
+            assert later > now and RateWindow(counts, later).used < limit
+            recent = [one for one in taken if one > now - WINDOW_S - TICK_S]
             assert len(recent) >= limit, "it was refused although it would have fitted"
     for first in taken:
-        assert sum(first <= one < first + WINDOW for one in taken) <= limit
+        assert sum(first <= one < first + WINDOW_S for one in taken) <= limit
 
 
 def test_a_limit_is_met_to_one_percent_by_those_who_always_ask() -> None:
     counts: dict[int, int] = {}
     for step in range(40 * 60 * 20):  # twenty minutes, forty times a second, beginning in the middle of a tick
         now = 7.3 + step / 40
-        if Window(counts, now).used < 100:
+        if RateWindow(counts, now).used < 100:
             counts[tick_of(now)] = counts.get(tick_of(now), 0) + 1
     assert 0.99 <= sum(counts.values()) / 2000 <= 1.0 + 100 / 2000
 
@@ -69,7 +69,7 @@ def test_a_time_is_written_as_openai_does(seconds: float, text: str) -> None:
 
 
 def test_headers_and_refusals_name_what_there_is() -> None:
-    limits = Limits(requests_per_minute=5, tokens_per_minute=100, concurrency=2)
+    limits = RateLimits(requests_per_minute=5, tokens_per_minute=100, concurrency=2)
     fine = Remaining.of(limits, RateUsage({2000: 3}, {2000: 40, 2002: 30}, 2), 1002.0)
     assert fine.refusal(30) is None
     assert fine.headers() == {
@@ -91,4 +91,4 @@ def test_headers_and_refusals_name_what_there_is() -> None:
         assert error.headers()["retry-after-ms"] == f"{1000 * wait:.0f}"
         assert error.headers()["retry-after"] == f"{math.ceil(wait)}"
         assert "x-ratelimit-limit-requests" in error.headers()
-    assert TICKS_PER_MINUTE * TICK_S == WINDOW == 60
+    assert TICKS_PER_MINUTE * TICK_S == WINDOW_S == 60

@@ -5,7 +5,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from gateway.openai.admission import AT_ONCE, INLINE, LONG, Admission
+from gateway.openai.admission import INLINE_CHARACTERS, LONG_PROMPT_CHARACTERS, TOKENIZER_THREADS, PromptAdmission
 from gateway.openai.bodies.constraints import size_of_tools
 from gateway.openai.bodies.tools import MAX_TOOLS
 from gateway.openai.turn_threads import TurnThreads
@@ -14,11 +14,11 @@ from tests.gateway.models import CONTEXT
 from tests.gateway.running import Running, until
 
 Serve = Callable[..., Awaitable[Running]]
-WORDS = "a decode worker " * (INLINE // 16 + 1)  # is tokenized on a thread, and fits into the context
+WORDS = "a decode worker " * (INLINE_CHARACTERS // 16 + 1)  # is tokenized on a thread, and fits into the context
 PATH = "/v1/completions"
 
 
-def admission(running: Running) -> Admission:
+def admission(running: Running) -> PromptAdmission:
     assert running.gateway.admission is not None
     return running.gateway.admission
 
@@ -27,7 +27,7 @@ def admission(running: Running) -> Admission:
 async def busy(threads: TurnThreads) -> AsyncIterator[None]:
     """Every thread of these is held up."""
     held = threading.Event()
-    works = [asyncio.create_task(threads.run(held.wait, NO_TENANT, 1, 60.0)) for _ in range(AT_ONCE)]
+    works = [asyncio.create_task(threads.run(held.wait, NO_TENANT, 1, 60.0)) for _ in range(TOKENIZER_THREADS)]
     await asyncio.sleep(0)
     try:
         yield
@@ -78,4 +78,4 @@ async def test_short_prompts_do_not_wait_for_long_ones(serve: Serve) -> None:
 
 def test_schemas_of_tools_are_read_on_a_thread_and_not_among_the_long_prompts() -> None:
     """A single tool may have a schema of a megabyte."""
-    assert INLINE < size_of_tools(1) < size_of_tools(MAX_TOOLS - 10) <= LONG
+    assert INLINE_CHARACTERS < size_of_tools(1) < size_of_tools(MAX_TOOLS - 10) <= LONG_PROMPT_CHARACTERS

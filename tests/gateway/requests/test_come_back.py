@@ -6,7 +6,7 @@ from math import inf
 import pytest
 
 from gateway.errors import APIError
-from gateway.requests.gate import Gate, Waiting
+from gateway.requests.gate import Gate, WaitingRequest
 
 CLIENTS, ROOM, LINE = 200, 20, 10
 RETRIES = 2  # that official clients make by default
@@ -19,7 +19,7 @@ def crowd(pauses: list[float]) -> list[int]:
     Returns how often each client was refused.
     """
     gate, refused, running, now = Gate(LINE), [0] * CLIENTS, 0, 0.0
-    line: list[Waiting] = []
+    line: list[WaitingRequest] = []
     coming = [(0.005 * number, number) for number in range(CLIENTS)]
     ends = iter(pauses)
     end = next(ends)

@@ -92,27 +92,27 @@ async def test_attempts_are_bounded(serve: Serve) -> None:
     prefill = await running.add("prefill", fails="handoff")
     answer = await running.chat()
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "retries_failed")
-    assert [job.attempt for job in prefill.jobs] == list(range(1, sample.RETRIES + 2))
+    assert [job.attempt for job in prefill.jobs] == list(range(1, sample.MAX_RETRIES + 2))
 
 
 async def test_a_planned_end_costs_no_attempt(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """More workers are restarted, one after the other, than a request may lose."""
-    monkeypatch.setattr(sample, "LONGEST_PAUSE", 0.0)
+    monkeypatch.setattr(sample, "MAX_PLANNED_PAUSE_S", 0.0)
     running = await serve("decode")
     prefill = await running.add("prefill", fails="draining")
     task = asyncio.create_task(content(running))
-    await until(lambda: len(prefill.jobs) > sample.RETRIES + 1, "more attempts than may fail")
+    await until(lambda: len(prefill.jobs) > sample.MAX_RETRIES + 1, "more attempts than may fail")
     del prefill.faults["fails"]
     assert await task == TEXT
 
 
 async def test_planned_ends_that_do_not_end_are_a_failure(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sample, "LONGEST_PAUSE", 0.0)
+    monkeypatch.setattr(sample, "MAX_PLANNED_PAUSE_S", 0.0)
     running = await serve("decode")
     prefill = await running.add("prefill", fails="draining")
     answer = await running.chat()
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "retries_failed")
-    assert len(prefill.jobs) == 1 + sample.PLANNED_RETRIES + sample.RETRIES
+    assert len(prefill.jobs) == 1 + sample.MAX_PLANNED_RETRIES + sample.MAX_RETRIES
 
 
 async def test_room_on_a_decode_worker_is_waited_for_up_to_the_deadline(serve: Serve) -> None:
@@ -120,7 +120,7 @@ async def test_room_on_a_decode_worker_is_waited_for_up_to_the_deadline(serve: S
     running = await serve("decode")
     prefill = await running.add("prefill", fails="grant_deadline")
     task = asyncio.create_task(content(running))
-    await until(lambda: len(prefill.jobs) > sample.RETRIES + 1, "more attempts than may fail")
+    await until(lambda: len(prefill.jobs) > sample.MAX_RETRIES + 1, "more attempts than may fail")
     del prefill.faults["fails"]
     assert await task == TEXT
 
@@ -208,7 +208,7 @@ async def test_a_job_in_line_is_neither_added_again_nor_given_up(serve: Serve) -
 
 
 async def test_silence_ends_an_attempt(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sample, "GIVE_UP_AFTER", 1.0)
+    monkeypatch.setattr(sample, "GIVE_UP_AFTER_S", 1.0)
     running = await serve("prefill")
     await running.add("decode", stalls_at=4, deaf_to_ask=True)
     await running.add("decode")
@@ -275,7 +275,7 @@ async def test_an_end_is_acknowledged_to_both_workers(running: Running) -> None:
 
 
 async def test_a_client_that_does_not_read(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "UNREAD", 5)
+    monkeypatch.setattr(stream, "MAX_UNREAD_TOKENS", 5)
     monkeypatch.setattr(sse, "MAX_UNREAD_S", 0.2)
     running = await serve("prefill", "decode")
     gateway = running.gateway
@@ -487,7 +487,7 @@ async def test_who_runs_well_is_looked_at_seldom_and_who_has_a_gap_often(
     await until(lambda: any(len(one.sample.tokens) >= 2 for one in _open(running)), "two tokens")
     requests = running.gateway.requests
     await until(lambda: not requests._restless, "nobody to be looked at")
-    monkeypatch.setattr("gateway.requests.open_requests.ALL", float("inf"))
+    monkeypatch.setattr("gateway.requests.open_requests.LOOK_AT_ALL_S", float("inf"))
     sample = _open(running)[0].sample
     ahead = Emitted(sample.attempt_key, len(sample.tokens) + 20, [5])
     (gateway,) = decode.heard_from()

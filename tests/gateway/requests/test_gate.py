@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from gateway.errors import APIError
-from gateway.requests.gate import CALLED_BACK, Gate, Waiting
+from gateway.requests.gate import MAX_CALLED_BACK, Gate, WaitingRequest
 
 
-async def let_in(gate: Gate, waiting: Waiting, order: list[int], number: int) -> None:
+async def let_in(gate: Gate, waiting: WaitingRequest, order: list[int], number: int) -> None:
     """Plays a request: it goes when its turn has come."""
     try:
         while not gate.is_turn(waiting):
@@ -123,7 +123,7 @@ def test_an_answers_end_calls_back_a_few_and_of_different_tenants_first() -> Non
     gate.look()
     assert [number for number, each in enumerate(waiting) if not each.is_aside] == [0, 1, 9, 19]
     gate.look()
-    assert sum(not each.is_aside for each in waiting) == 2 * CALLED_BACK
+    assert sum(not each.is_aside for each in waiting) == 2 * MAX_CALLED_BACK
 
 
 def test_those_are_called_back_first_whose_tenants_have_had_least() -> None:
@@ -157,7 +157,7 @@ class Lines(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.gate = Gate(6)
-        self.waiting: list[Waiting] = []
+        self.waiting: list[WaitingRequest] = []
 
     def settled(self) -> None:
         self.waiting = [each for each in self.waiting if each.refusal is None]

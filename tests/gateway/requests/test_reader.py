@@ -10,7 +10,7 @@ from contracts.messages.job import Prompt
 from contracts.messages.sampling import Limits, Sampling
 from gateway.errors import failed
 from gateway.reports.metrics import Metrics
-from gateway.requests.reader import Reader
+from gateway.requests.reader import AnswerReader
 from gateway.requests.sample import AdmittedPrompt, Sample
 from gateway.requests.stream import Stream
 from gateway.text.detokenizer import BytePieces
@@ -28,7 +28,7 @@ def say(stream: Stream, text: str) -> None:
 async def test_news_of_several_streams_are_told_once_each() -> None:
     one, other = a_stream(), a_stream()
     say(one, "a")
-    reader = Reader([one, other], 9.0)
+    reader = AnswerReader([one, other], 9.0)
     say(one, "b")
     say(other, "c")
     assert await reader.wait() == [0, 1]
@@ -49,7 +49,7 @@ async def test_what_is_passed_on_wakes_nobody_and_the_rest_does() -> None:
             return True
         return False
 
-    reader = Reader([stream], 9.0, pass_on)
+    reader = AnswerReader([stream], 9.0, pass_on)
     waiting = asyncio.ensure_future(reader.wait())
     await asyncio.sleep(0)
     for text in ("a", "b", "c"):
@@ -66,7 +66,7 @@ async def test_tokens_of_one_turn_are_passed_on_together() -> None:
         passed.append(stream.unread().text)
         return True
 
-    reader = Reader([stream], 9.0, pass_on)
+    reader = AnswerReader([stream], 9.0, pass_on)
     waiting = asyncio.ensure_future(reader.wait())
     await asyncio.sleep(0)
     say(stream, "a")
@@ -83,7 +83,7 @@ async def test_a_bug_in_passing_on_reaches_whoever_waits() -> None:
     def pass_on(place: int) -> bool:
         raise ValueError("a bug")
 
-    reader = Reader([stream], 9.0, pass_on)
+    reader = AnswerReader([stream], 9.0, pass_on)
     waiting = asyncio.ensure_future(reader.wait())
     await asyncio.sleep(0)
     say(stream, "a")
@@ -94,7 +94,7 @@ async def test_a_bug_in_passing_on_reaches_whoever_waits() -> None:
 
 async def test_a_silence_ends_a_wait_also_behind_what_was_passed_on() -> None:
     stream = a_stream()
-    reader = Reader([stream], 0.05, lambda place: bool(stream.unread()))
+    reader = AnswerReader([stream], 0.05, lambda place: bool(stream.unread()))
     began = asyncio.get_running_loop().time()
     waiting = asyncio.ensure_future(reader.wait())
     asyncio.get_running_loop().call_later(0.03, say, stream, "a")
@@ -106,7 +106,7 @@ async def test_a_silence_ends_a_wait_also_behind_what_was_passed_on() -> None:
 
 async def test_a_failure_comes_behind_the_tokens_before_it() -> None:
     stream = a_stream()
-    reader = Reader([stream], 9.0)
+    reader = AnswerReader([stream], 9.0)
     say(stream, "a")
     stream.fail(failed("the end", "a_code"))
     assert await reader.wait() == [0] and stream.unread().text == "a"

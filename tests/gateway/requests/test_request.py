@@ -15,7 +15,7 @@ from gateway.reports.metrics import Metrics
 from gateway.requests.attempt import Attempt
 from gateway.requests.records import finished_record, request_record
 from gateway.requests.request import Request
-from gateway.requests.sample import ASK_AFTER, GIVE_UP_AFTER, READD_AFTER, AdmittedPrompt, Due, Sample, State
+from gateway.requests.sample import ASK_AFTER_S, GIVE_UP_AFTER_S, READD_AFTER_S, AdmittedPrompt, Due, Sample, State
 from gateway.requests.stream import Stream
 from gateway.text.detokenizer import BytePieces
 from infra.redis.records import FinishedRecord
@@ -87,23 +87,23 @@ def test_a_job_that_was_taken_is_taken_for_all() -> None:
 
 def test_a_late_job_is_added_again_once_for_all() -> None:
     request, attempt = begun()
-    assert {sample.due(READD_AFTER) for sample in request.samples} == {Due.ADD}
-    attempt.add(READD_AFTER, Ticket(2, 0))
-    assert {sample.due(READD_AFTER + 0.1) for sample in request.samples} == {None}
+    assert {sample.due(READD_AFTER_S) for sample in request.samples} == {Due.ADD}
+    attempt.add(READD_AFTER_S, Ticket(2, 0))
+    assert {sample.due(READD_AFTER_S + 0.1) for sample in request.samples} == {None}
 
 
 def test_one_samples_tokens_show_that_the_job_was_taken() -> None:
     request, _ = begun()
     say(request, 1, 0.5)
-    assert [sample.due(READD_AFTER) for sample in request.samples] == [None] * 3
-    assert [sample.due(ASK_AFTER) for sample in request.samples] == [Due.ASK, None, Due.ASK]
+    assert [sample.due(READD_AFTER_S) for sample in request.samples] == [None] * 3
+    assert [sample.due(ASK_AFTER_S) for sample in request.samples] == [Due.ASK, None, Due.ASK]
 
 
 def test_silence_is_of_one_sample() -> None:
     request, _ = begun()
     request.started(P, 1, 0.0)
-    say(request, 1, GIVE_UP_AFTER - 1)
-    assert [sample.due(GIVE_UP_AFTER) for sample in request.samples] == [Due.RETRY, None, Due.RETRY]
+    say(request, 1, GIVE_UP_AFTER_S - 1)
+    assert [sample.due(GIVE_UP_AFTER_S) for sample in request.samples] == [Due.RETRY, None, Due.RETRY]
 
 
 def test_a_retry_is_a_job_of_its_own_with_a_number_of_its_own() -> None:

@@ -22,14 +22,14 @@ from contracts.messages.job import Prompt
 from contracts.messages.sampling import Finish, Limits, Sampling
 from gateway.requests.attempt import Attempt
 from gateway.requests.sample import (
-    ASK_AFTER,
-    GAP_AFTER,
-    GIVE_UP_AFTER,
-    LONGEST_PAUSE,
-    PLANNED_RETRIES,
+    ASK_AFTER_S,
+    GAP_AFTER_S,
+    GIVE_UP_AFTER_S,
+    MAX_PLANNED_PAUSE_S,
+    MAX_PLANNED_RETRIES,
+    MAX_RETRIES,
     QUEUE_CLOSED,
-    READD_AFTER,
-    RETRIES,
+    READD_AFTER_S,
     AdmittedPrompt,
     Due,
     Fate,
@@ -123,8 +123,8 @@ def test_a_gap_is_asked_for_soon() -> None:
     sample = begun()
     sample.started(P, 1, 1.0)
     assert new(sample.emitted(D, said(2, [12]), 1.0)) == ([], None)
-    assert sample.due(1.0 + GAP_AFTER) is Due.ASK
-    assert sample.due(1.0 + GAP_AFTER) is None
+    assert sample.due(1.0 + GAP_AFTER_S) is Due.ASK
+    assert sample.due(1.0 + GAP_AFTER_S) is None
     assert new(sample.emitted(D, said(0, [10, 11]), 1.2)) == ([10, 11, 12], None)
     assert sample.due(1.3) is None
 
@@ -212,11 +212,11 @@ def test_a_sequence_that_is_being_handed_off_is_not_lost_where_it_has_not_arrive
 def test_a_handoff_that_passed_between_two_questions_is_not_lost() -> None:
     sample = begun()
     sample.emitted(P, said(0, [10]), 1.0)
-    assert sample.due(1.0 + ASK_AFTER) is Due.ASK
-    assert sample.failed(D, refusal("unknown"), 1.1 + ASK_AFTER) is Fate.NOTHING, "it has still to arrive"
-    assert sample.due(1.0 + 2 * ASK_AFTER) is Due.ASK
+    assert sample.due(1.0 + ASK_AFTER_S) is Due.ASK
+    assert sample.failed(D, refusal("unknown"), 1.1 + ASK_AFTER_S) is Fate.NOTHING, "it has still to arrive"
+    assert sample.due(1.0 + 2 * ASK_AFTER_S) is Due.ASK
     passed_on = Alive(sender=P, receiver="g", key=AttemptKey("r-1", 0, 1), state=STATE_HANDED_OFF)
-    assert sample.alive(P, passed_on, 1.1 + 2 * ASK_AFTER) is Fate.NOTHING, "the decode worker has not answered yet"
+    assert sample.alive(P, passed_on, 1.1 + 2 * ASK_AFTER_S) is Fate.NOTHING, "the decode worker has not answered yet"
 
 
 def test_an_attempt_forgets_who_did_not_know_the_one_before() -> None:
@@ -231,16 +231,16 @@ def test_an_attempt_forgets_who_did_not_know_the_one_before() -> None:
 
 def test_what_time_asks_for() -> None:
     sample = begun()
-    assert sample.due(READD_AFTER - 0.01) is None
-    assert sample.due(READD_AFTER) is Due.ADD
+    assert sample.due(READD_AFTER_S - 0.01) is None
+    assert sample.due(READD_AFTER_S) is Due.ADD
     assert sample.attempt is not None
-    sample.attempt.add(READD_AFTER, Ticket(2, 0))
-    assert sample.due(2 * READD_AFTER) is None, "the second wait is longer"
-    assert sample.due(3 * READD_AFTER) is Due.ADD
+    sample.attempt.add(READD_AFTER_S, Ticket(2, 0))
+    assert sample.due(2 * READD_AFTER_S) is None, "the second wait is longer"
+    assert sample.due(3 * READD_AFTER_S) is Due.ADD
     sample.started(P, 1, 4.0)
-    assert sample.due(4.0 + ASK_AFTER) is Due.ASK
-    assert sample.due(4.0 + ASK_AFTER) is None
-    assert sample.due(4.0 + GIVE_UP_AFTER) is Due.RETRY
+    assert sample.due(4.0 + ASK_AFTER_S) is Due.ASK
+    assert sample.due(4.0 + ASK_AFTER_S) is None
+    assert sample.due(4.0 + GIVE_UP_AFTER_S) is Due.RETRY
     assert sample.due(100.0) is Due.DEADLINE
 
 
@@ -248,11 +248,11 @@ def test_a_job_in_line_has_not_failed_however_long_it_waits() -> None:
     sample = begun()
     attempt = sample.attempt
     assert attempt is not None
-    for now in (READD_AFTER, GIVE_UP_AFTER, 5 * GIVE_UP_AFTER):
+    for now in (READD_AFTER_S, GIVE_UP_AFTER_S, 5 * GIVE_UP_AFTER_S):
         assert attempt.waits(Ticket(0, 9)) and sample.due(now, in_line=True) is None
     assert not attempt.waits(Ticket(1, 0)), "its worker has taken it, and its Started is lost"
-    assert sample.due(5 * GIVE_UP_AFTER + 0.1) is Due.ADD
-    attempt.add(5 * GIVE_UP_AFTER + 0.1, Ticket(2, 0))
+    assert sample.due(5 * GIVE_UP_AFTER_S + 0.1) is Due.ADD
+    attempt.add(5 * GIVE_UP_AFTER_S + 0.1, Ticket(2, 0))
     assert attempt.waits(Ticket(1, 7)), "it stands at the end of the line again"
     assert sample.due(100.0, in_line=True) is Due.DEADLINE, "the request's own time is the only clock"
 
@@ -261,9 +261,9 @@ def test_a_job_that_goes_again_and_again_without_a_word_has_failed() -> None:
     sample = begun()
     assert sample.attempt is not None
     for adds in range(1, 4):
-        assert sample.due(READD_AFTER * (2**adds - 1)) is Due.ADD
-        sample.attempt.add(READD_AFTER * (2**adds - 1), Ticket(adds, 0))
-    assert sample.due(GIVE_UP_AFTER) is Due.RETRY
+        assert sample.due(READD_AFTER_S * (2**adds - 1)) is Due.ADD
+        sample.attempt.add(READD_AFTER_S * (2**adds - 1), Ticket(adds, 0))
+    assert sample.due(GIVE_UP_AFTER_S) is Due.RETRY
 
 
 def test_a_sample_without_a_route_waits_for_its_deadline_only() -> None:
@@ -275,13 +275,13 @@ def test_a_sample_without_a_route_waits_for_its_deadline_only() -> None:
 
 def test_retries_are_bounded() -> None:
     sample = begun()
-    assert [sample.may_retry() for _ in range(RETRIES + 1)] == [True] * RETRIES + [False]
+    assert [sample.may_retry() for _ in range(MAX_RETRIES + 1)] == [True] * MAX_RETRIES + [False]
 
 
 def test_what_somebody_planned_costs_no_retry_up_to_a_bound() -> None:
     sample = begun()
-    pauses = [sample.moves_on(REASON_DRAINING) for _ in range(PLANNED_RETRIES)]
-    assert pauses[:4] == [0.0, 0.05, 0.1, 0.2] and pauses[-1] == LONGEST_PAUSE
+    pauses = [sample.moves_on(REASON_DRAINING) for _ in range(MAX_PLANNED_RETRIES)]
+    assert pauses[:4] == [0.0, 0.05, 0.1, 0.2] and pauses[-1] == MAX_PLANNED_PAUSE_S
     assert sample.retries == 0
     assert sample.moves_on(QUEUE_CLOSED) is None, "a loop is a failure"
 

@@ -315,7 +315,7 @@ async def test_a_deadline_ends_the_samples_that_have_not_ended(serve: Serve) -> 
 
 
 async def test_unread_tokens_are_bounded_for_each_sample(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "UNREAD", 9)
+    monkeypatch.setattr(stream, "MAX_UNREAD_TOKENS", 9)
     monkeypatch.setattr(sse, "MAX_UNREAD_S", 0.2)
     running = await serve("prefill", "decode")
     running.texts = {1: "dog"}

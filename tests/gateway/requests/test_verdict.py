@@ -5,17 +5,17 @@ import pytest
 from contracts.slo import NO_OBJECTIVE, Objective
 from gateway.requests.verdict import (
     LEARNING_PAUSE_S,
-    LEAST_PAUSE_S,
-    LONGEST_PAUSE_S,
-    PATIENCE_S,
-    Answer,
+    MAX_PAUSE_S,
+    MAX_WAIT_S,
+    MIN_PAUSE_S,
+    EntryDecision,
     Expected,
     judge,
 )
 
 TTFT, TPOT = Objective(ttft_ms=2000.0), Objective(tpot_ms=100.0)
 BOTH = Objective(2000.0, 100.0)
-G, W, R = Answer.GOES, Answer.WAITS, Answer.REFUSED
+G, W, R = EntryDecision.GOES, EntryDecision.WAITS, EntryDecision.REFUSED
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,12 @@ G, W, R = Answer.GOES, Answer.WAITS, Answer.REFUSED
     ],
 )
 def test_what_becomes_of_a_request(
-    ttft: float | None, tpot: float | None, wanted: Objective, waited: float, others: float | None, answer: Answer
+    ttft: float | None,
+    tpot: float | None,
+    wanted: Objective,
+    waited: float,
+    others: float | None,
+    answer: EntryDecision,
 ) -> None:
     verdict = judge(Expected(ttft, tpot, sure=1.2), wanted, waited, others)
     assert verdict.answer is answer
@@ -46,8 +51,8 @@ def test_a_refusal_says_both_figures_and_when_to_come_back() -> None:
     verdict = judge(Expected(5.0, sure=1.2), TTFT, 0.0)
     assert "5.00 s" in verdict.why and "within 2 s" in verdict.why
     assert verdict.retry_after == pytest.approx(1.2 * 5 - 2)
-    assert judge(Expected(500.0), TTFT, 0.0).retry_after == LONGEST_PAUSE_S
-    assert judge(Expected(2.001), TTFT, 0.0).retry_after == LEAST_PAUSE_S
+    assert judge(Expected(500.0), TTFT, 0.0).retry_after == MAX_PAUSE_S
+    assert judge(Expected(2.001), TTFT, 0.0).retry_after == MIN_PAUSE_S
 
 
 def test_a_request_that_has_waited_for_its_tokens_hears_that_these_were_the_cause() -> None:
@@ -73,7 +78,7 @@ def test_a_request_that_has_waited_for_its_tokens_hears_that_these_were_the_caus
     ],
 )
 def test_what_no_later_moment_can_keep_is_refused_at_once(
-    expected: Expected, wanted: Objective, answer: Answer
+    expected: Expected, wanted: Objective, answer: EntryDecision
 ) -> None:
     verdict = judge(expected, wanted, 0.0)
     assert verdict.answer is answer
@@ -83,10 +88,10 @@ def test_what_no_later_moment_can_keep_is_refused_at_once(
 
 def test_no_request_waits_for_ever_for_a_better_moment() -> None:
     busy = Expected(0.1, 0.09)
-    assert judge(busy, TPOT, PATIENCE_S - 1).answer is W
-    assert judge(busy, TPOT, PATIENCE_S + 1).answer is R, "it would not have what it asks for"
-    assert judge(busy, NO_OBJECTIVE, PATIENCE_S - 1, 0.05).answer is W
-    assert judge(busy, NO_OBJECTIVE, PATIENCE_S + 1, 0.05).answer is G, "it has asked for nothing, and had to wait"
+    assert judge(busy, TPOT, MAX_WAIT_S - 1).answer is W
+    assert judge(busy, TPOT, MAX_WAIT_S + 1).answer is R, "it would not have what it asks for"
+    assert judge(busy, NO_OBJECTIVE, MAX_WAIT_S - 1, 0.05).answer is W
+    assert judge(busy, NO_OBJECTIVE, MAX_WAIT_S + 1, 0.05).answer is G, "it has asked for nothing, and had to wait"
 
 
 def test_no_request_waits_beyond_its_first_tokens_limit_where_that_time_is_not_known() -> None:

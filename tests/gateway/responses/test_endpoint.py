@@ -219,7 +219,7 @@ async def test_a_silent_stream_is_kept_open(running: Running, monkeypatch: pytes
     running.peer("decode").faults["step"] = 0.2
     body = {"input": "Hi!", "max_output_tokens": 3, "stream": True}
     async with running.client.stream("POST", "/v1/responses", json=body) as answer:
-        assert replies.COMMENT in await answer.aread()
+        assert replies.KEEP_ALIVE_COMMENT in await answer.aread()
     stream: Any = await running.openai.responses.create(
         model=running.gateway.model, input="Hi!", max_output_tokens=3, stream=True
     )

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from contracts.slo import Objective
-from gateway.openai.admission import FEW_VALUES
+from gateway.openai.admission import MAX_VALUES_WITHOUT_IDS
 from gateway.openai.bodies.schemas import MAX_PROMPTS
 from infra.network.sealing import Signer
 from infra.redis.clients import connect
@@ -390,9 +390,11 @@ async def test_stats_while_redis_is_away(running: Running, monkeypatch: pytest.M
 
 
 async def test_values_are_counted_before_they_are_decoded(running: Running) -> None:
-    ids = b'{"prompt": [' + b"1," * (MAX_PROMPTS * CONTEXT + FEW_VALUES) + b"1]}"
+    ids = b'{"prompt": [' + b"1," * (MAX_PROMPTS * CONTEXT + MAX_VALUES_WITHOUT_IDS) + b"1]}"
     messages = b'{"messages": [' + b",".join([b'{"role": "user", "content": ""}'] * 100_000) + b"]}"
-    no_prompt = b'{"stop_token_ids": [' + b"1," * FEW_VALUES + b"1]}"  # which only prompts may have so many of
+    no_prompt = (
+        b'{"stop_token_ids": [' + b"1," * MAX_VALUES_WITHOUT_IDS + b"1]}"
+    )  # which only prompts may have so many of
     chat = "/v1/chat/completions"
     for path, body in (("/v1/completions", ids), (chat, messages), (chat, no_prompt)):
         answer = await running.client.post(path, content=body, headers={"content-type": "application/json"})

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.web import protocol
-from gateway.web.protocol import CHUNK_HEAD, HEAD
+from gateway.web.protocol import CHUNK_HEAD_BYTES, MAX_HEAD_BYTES
 from tests.gateway.running import Running, until
 
 Serve = Callable[..., Awaitable[Running]]
@@ -48,8 +48,8 @@ def parsed(head: bytes) -> tuple[int, dict[bytes, bytes]]:
 
 def finals(said: bytes) -> bytes:
     """What was said behind interim answers."""
-    while said.startswith(protocol.CONTINUE):
-        said = said.removeprefix(protocol.CONTINUE)
+    while said.startswith(protocol.CONTINUE_RESPONSE):
+        said = said.removeprefix(protocol.CONTINUE_RESPONSE)
     return said
 
 
@@ -127,7 +127,7 @@ async def test_a_client_that_sends_too_much_reads_why(serve: Serve, connection: 
 
 
 async def test_what_is_dropped_is_bounded(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "DROPPED", 1_000_000)
+    monkeypatch.setattr(protocol, "MAX_DROPPED_BYTES", 1_000_000)
     running = await serve("decode", max_body=1000)
     async with connected(running) as wire:
         with pytest.raises(ConnectionError):
@@ -183,7 +183,7 @@ async def test_chunk_extensions_are_bounded(running: Running) -> None:
     head = request(b"", "transfer-encoding: chunked", length=-1)
     async with connected(running) as wire:
         await wire.send(head)
-        for part in (b"1;", b"x" * HEAD, b"x" * HEAD, b"x" * HEAD):
+        for part in (b"1;", b"x" * MAX_HEAD_BYTES, b"x" * MAX_HEAD_BYTES, b"x" * MAX_HEAD_BYTES):
             await wire.send(part)
             await asyncio.sleep(0)
         status, _, body = await wire.answer()
@@ -194,7 +194,7 @@ async def test_small_chunks_are_no_extensions(running: Running) -> None:
     body = chat(user="x" * 400)
     async with connected(running) as wire:
         await wire.send(request(b"", "transfer-encoding: chunked", length=-1))
-        size = b"0" * (CHUNK_HEAD - 8)
+        size = b"0" * (CHUNK_HEAD_BYTES - 8)
         for byte in body:
             await wire.send(b"%s1\r\n%c\r\n" % (size, byte))
         await wire.send(b"0\r\n\r\n")
@@ -202,7 +202,7 @@ async def test_small_chunks_are_no_extensions(running: Running) -> None:
 
 
 async def test_a_head_has_a_deadline(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.05)
+    monkeypatch.setattr(protocol, "HEAD_TIMEOUT_S", 0.05)
     async with connected(running) as wire:
         await wire.send(b"POST / HTTP/1.1\r\nhost:")
         status, _, body = await wire.answer()
@@ -218,7 +218,7 @@ async def test_a_head_has_a_deadline(running: Running, monkeypatch: pytest.Monke
 
 
 async def test_no_deadline_of_heads_ends_an_answer(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.01)
+    monkeypatch.setattr(protocol, "HEAD_TIMEOUT_S", 0.01)
     running.text = "Hello " * 30
     async with connected(running) as wire:
         await wire.send(request(chat()) + b"POST /")

@@ -40,7 +40,7 @@ async def asked(url: str, body: bytes) -> socket.socket:
 async def test_a_client_that_does_not_read_disturbs_nobody(
     serve: Callable[..., Awaitable[Running]], calling_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "UNREAD", 50)
+    monkeypatch.setattr(stream, "MAX_UNREAD_TOKENS", 50)
     monkeypatch.setattr(running_module, "listen", small_buffers)
     running = await serve(at=calling_model)
     await running.add("decode", step=0.001)
