@@ -41,7 +41,7 @@ async def test_a_shorter_prompt_goes_with_its_job(serve: Serve) -> None:
 
 
 async def test_a_prompt_of_several_pieces(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.requests.request.PIECE", 3)
+    monkeypatch.setattr("gateway.requests.request.IDS_PER_PIECE", 3)
     running = await serve("prefill", "decode", link_prompt=2)
     assert await content(running) == TEXT
     prefill = running.peer("prefill")
