@@ -2,7 +2,7 @@
 
 from contracts.ids import NO_TICKET, Ticket
 from contracts.messages.job import Body
-from gateway.reports.predictions import Forecast
+from pricing.correction import Forecast
 from pricing.route import Route
 
 REFILL_TIME_S = 60.0  # s in which an empty budget fills up again

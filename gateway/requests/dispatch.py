@@ -48,7 +48,7 @@ class Dispatch:
         self._workers = workers
         self._router = Router(hand_off_always=config.handoff == "always")
         self._link_prompt = config.link_prompt  # tokens from which on ids do not go by Redis
-        self._predictions = metrics.predictions
+        self._correction = metrics.predictions.correction
         self.entrance = Entrance(config)
         self.load = WorkerLoad(workers, self.entrance, metrics)
         self.notices = WorkerNotices(workers)
@@ -136,11 +136,11 @@ class Dispatch:
     def _may_begin(self, visit: Visit, choice: Choice) -> bool:
         """Judges a route by its expected first token, corrected by earlier errors of such forecasts."""
         if (forecast := self.load.forecast(choice)) is not None:
-            choice = choice._replace(ttft=self._predictions.expected(forecast))
+            choice = choice._replace(ttft=self._correction.expected(forecast))
         try:
-            return visit.may_begin(choice, self._predictions.sure)
+            return visit.may_begin(choice, self._correction.margin)
         except APIError:
-            self._predictions.refused()
+            self._correction.refused()
             raise
 
     async def _try(self, request: Request, samples: Sequence[Sample], choice: Choice) -> APIError | None:

@@ -8,7 +8,6 @@ from msgspec import structs
 
 from contracts.ids import Ticket
 from gateway.reports.metrics import Metrics
-from gateway.reports.predictions import Forecast
 from gateway.requests.attempt import Attempt
 from gateway.requests.entrance import Entrance, seconds_of
 from gateway.requests.request import Request
@@ -19,6 +18,7 @@ from gateway.workers.directory import WorkerDirectory
 from gateway.workers.prompt_keys import PromptKeys, prompt_keys
 from gateway.workers.standing import StandingSurvey
 from pricing.backlog import PromptWork, owner_of
+from pricing.correction import Forecast
 from pricing.demand import Demand
 from pricing.route import Choice, Route, RouteRequest
 from pricing.standing import Standing
@@ -69,7 +69,7 @@ class WorkerLoad:
         owner = owner_of(samples[0].prompt.tenant, samples[0].prompt.weight)
         self._entrance.pace.begins(request.id, choice.tokens, owner, now)
         if (forecast := self.forecast(choice)) is not None:
-            attempt.forecast, attempt.expected = forecast, self._metrics.predictions.expected(forecast)
+            attempt.forecast, attempt.expected = forecast, self._metrics.predictions.correction.expected(forecast)
         self._metrics.placed("handoff" if route.prefill else "short")
         placed = request.id, attempt.number
         for sample in samples:

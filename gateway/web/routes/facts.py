@@ -134,5 +134,5 @@ def _facts(gateway: Gateway) -> GatewayFacts:
     words = ("log_level", "spelled_tokens")
     settings = {name: value for name, value in config.items() if isinstance(value, int | float) or name in words}
     versions = {"baton": BATON_VERSION, "protocol": str(PROTOCOL), "python": platform.python_version()}
-    predicted = gateway.metrics.predictions.told()
+    predicted = gateway.metrics.predictions.summary()
     return GatewayFacts(gateway.model, context_of(gateway), float(gateway.created), versions, settings, predicted)
