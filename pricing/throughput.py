@@ -1,4 +1,4 @@
-"""Observed throughput of first tokens, and the wait that follows from it: a second estimate of a promise, without costs.
+"""Observed throughput of first tokens, and the wait that follows: a second estimate of a promise, without costs.
 
     wait = (A + n) / λ          (Little, "A proof for the queuing formula L = λW", 1961)
 
