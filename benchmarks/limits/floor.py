@@ -110,17 +110,6 @@ def floor(workload: Workload, machine: Machine, work: Work, batch_tokens: int) -
     return Timing(prompts, prompts + sum(steps))
 
 
-def intensity(workload: Workload, work: Work, batch_tokens: int) -> float:
-    kept, weights = _kept(workload, work), work.read(workload.requests, workload.requests)
-    read = _prompt_bytes(workload, work, batch_tokens) + len(kept) * weights + sum(kept)
-    return operations(workload, work) / read
-
-
-def operations(workload: Workload, work: Work) -> int:
-    rows = workload.requests
-    return work.operations(rows * (workload.prompt + workload.output - 1), rows * workload.output)
-
-
 def _prompt_bytes(workload: Workload, work: Work, batch_tokens: int) -> float:
     tokens = workload.requests * workload.prompt
     return -(-tokens // batch_tokens) * work.read(min(tokens, batch_tokens), workload.requests)

@@ -55,23 +55,6 @@ def widen(small: Path, directory: Path, larger: Larger) -> None:
             shutil.copyfile(path, directory / path.name)
 
 
-def widen_heads(small: Path, directory: Path, larger: Larger) -> None:
-    """Writes Medusa heads for the larger model that guess what those of the small one do, by its output weights.
-
-    Repeated numbers of its states are divided by how often, and so sum up to the small one's; what a head's block adds
-    to those is computed once, and 0 elsewhere.
-    """
-    times, found = larger.hidden, {}
-    for name, tensor in load_file(small / "model.safetensors").items():
-        repeated = tensor.repeat(1, times) if tensor.ndim == 2 else tensor
-        found[name] = torch.cat([repeated, torch.zeros_like(repeated).repeat(times - 1, *[1] * (tensor.ndim - 1))])
-    directory.mkdir(parents=True, exist_ok=True)
-    save_file(found, directory / "model.safetensors")
-    config = json.loads((small / "config.json").read_text(encoding="utf-8"))
-    config["hidden_size"] *= times
-    (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
-
-
 def _layer(weights: dict[str, Tensor], number: int, larger: Larger) -> dict[str, Tensor]:
     hidden, units, heads, _ = larger
     prefix = f"model.layers.{number}."

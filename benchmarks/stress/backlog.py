@@ -8,22 +8,19 @@ has not failed: as many entries as requests are right, with no attempt tried aga
 
 import sys
 
-from benchmarks.processes.children import exit_status
-from benchmarks.stress.crowd import Crowd, crowd_options, crowded, lines
-from launcher.stages import StageDisplay
+from benchmarks.stress.crowd import run_crowd
 
 
 def main() -> int:
-    parser = crowd_options("backlog", __doc__, requests=150)
-    parser.add_argument("--jobs-ahead", type=int, default=4, help="jobs that a worker takes before it can begin them")
-    options = parser.parse_args()
-    crowd = Crowd(options.requests, options.prompt, options.answer)
-
-    def run(stages: StageDisplay) -> None:
-        with crowded(crowd, options.kv_memory, ["--jobs-ahead", str(options.jobs_ahead)]) as (_, came):
-            print("\n".join(lines(crowd, came)))
-
-    return exit_status(run)
+    return run_crowd(
+        "backlog",
+        __doc__,
+        150,
+        lambda parser: parser.add_argument(
+            "--jobs-ahead", type=int, default=4, help="jobs that a worker takes before it can begin them"
+        ),
+        worker=lambda given: ["--jobs-ahead", str(given.jobs_ahead)],
+    )
 
 
 if __name__ == "__main__":

@@ -7,8 +7,7 @@ import re
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,11 @@ from typing import Any
 import httpx
 from redis import Redis
 
+from benchmarks.processes.children import exit_status
 from benchmarks.processes.split_system import SplitSystem, split_system
 from infra.config.engine import EngineOptions
 from launcher.options import DEMO_MODEL
+from launcher.stages import StageDisplay
 
 TOKENS = 256  # every model has as many
 TIME_OUT = 700.0  # s without a byte; the gateway's own is 600 s
@@ -55,27 +56,39 @@ class Came:
     retries: Counter[str]  # by reason
 
 
-def crowd_options(name: str, description: str | None, requests: int) -> argparse.ArgumentParser:
+def run_crowd(
+    name: str,
+    description: str | None,
+    requests: int,
+    add_options: Callable[[argparse.ArgumentParser], object],
+    worker: Callable[[argparse.Namespace], Sequence[str]] = lambda given: (),
+    more: Callable[[SplitSystem], Iterable[str]] = lambda system: (),
+) -> int:
+    """Runs an experiment: starts a system whose workers have `--kv-memory` MiB of blocks, sends the crowd, prints.
+
+    `worker`: further words of both workers' command lines; `more`: lines about the system once all have answers.
+    Returns the exit status: 2 for what cannot work.
+    """
     parser = argparse.ArgumentParser(prog=f"benchmarks.stress.{name}", description=description)
     parser.add_argument("--requests", type=int, default=requests)
     parser.add_argument("--prompt", type=int, default=256, help="tokens")
     parser.add_argument("--answer", type=int, default=256, help="tokens of each sample")
     parser.add_argument("--kv-memory", type=int, default=4, help="MiB of KV blocks of each worker")
-    return parser
+    parser.set_defaults(samples=1)
+    add_options(parser)
+    given = parser.parse_args()
+    crowd = Crowd(given.requests, given.prompt, given.answer, given.samples)
+    engine = EngineOptions(dtype="fp32", kv_memory=given.kv_memory << 20)
 
+    def work(stages: StageDisplay) -> None:
+        with (
+            tempfile.TemporaryDirectory() as directory,
+            split_system(DEMO_MODEL, Path(directory), engine, worker=worker(given)) as system,
+        ):
+            came = asyncio.run(send(system, crowd))
+            print("\n".join([*lines(crowd, came), *more(system)]))
 
-@contextmanager
-def crowded(crowd: Crowd, kv_memory: int, worker: Sequence[str] = ()) -> Iterator[tuple[SplitSystem, Came]]:
-    """Starts a system with `kv_memory` MiB of KV blocks in each worker, and gives it once all requests have ended.
-
-    `worker`: more words of both workers' command lines. Raises `BatonError` if a service does not start.
-    """
-    engine = EngineOptions(dtype="fp32", kv_memory=kv_memory << 20)
-    with (
-        tempfile.TemporaryDirectory() as directory,
-        split_system(DEMO_MODEL, Path(directory), engine, worker=worker) as system,
-    ):
-        yield system, asyncio.run(send(system, crowd))
+    return exit_status(work)
 
 
 async def send(system: SplitSystem, crowd: Crowd) -> Came:

@@ -7,31 +7,19 @@ message, so that the backlog is in its ledger and not in queues.
 """
 
 import argparse
-import os
-import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
-from pathlib import Path
 
 import httpx
 import msgspec
-import redis
 
+from benchmarks.front.system import HOST, Shape, front, wait
 from benchmarks.processes.children import child, exit_status
-from benchmarks.processes.split_system import HOST, LOOK_SECONDS
+from benchmarks.processes.python_path import ROOT
 from benchmarks.stress.flood_worker import Sent
-from contracts.errors import BatonError
 from infra.network.listening import http_url
-from infra.network.sealing import new_secret
-from infra.redis.clients import connect_blocking
-from launcher.checking.preflight import check_port
-from launcher.host.processes import environment
-from launcher.host.redis_server import redis_service
-from launcher.options import DEMO_MODEL, ROOT
+from launcher.host.process import answers
 from launcher.stages import StageDisplay
 
 START_SECONDS = 60.0
@@ -49,36 +37,22 @@ def main() -> int:
 
 
 def run(sequences: int, tokens: int, steps: float, stages: StageDisplay) -> None:
+    """Starts Redis, a gateway and the flooding worker, and asks for all answers at once."""
     stages.show("flood", "starting")
-    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-        directory = Path(name)
-        settings = environment(os.environ, ROOT, directory)
-        secret, ready = directory / "secret", directory / "ready"
-        secret.write_text(new_secret())
-        server, url = redis_service(directory)
-        stack.enter_context(child(server.command, directory / "redis.log", settings=settings))
-        with connect_blocking(url) as store:
-            wait(lambda: answers(store.ping), "Redis")
-        shared = ["--redis", url, "--secret-file", str(secret), "--model", str(DEMO_MODEL)]
-        port = check_port("--port", HOST, 0)
-        gateway = [sys.executable, "-m", "gateway", *shared, "--port", str(port), "--host", HOST]
-        stack.enter_context(child(gateway, directory / "gateway.log", settings=settings))
-        flooding = [sys.executable, "-m", "benchmarks.stress.flood_worker", *shared]
-        flooding += ["--steps", str(steps), "--ready", str(ready)]
-        flood = subprocess.Popen(
-            flooding, cwd=ROOT, env={**os.environ, **settings}, stdout=subprocess.PIPE, start_new_session=True
-        )
-        stack.callback(flood.kill)
-        base = http_url(HOST, port)
-        wait(ready.exists, "the worker")
-        wait(lambda: answers(lambda: httpx.get(f"{base}/ready").raise_for_status()), "the gateway")
-        stages.show("flood", "running")
-        began = time.monotonic()
-        pauses, failures = ask_all(base, sequences, tokens)
-        seconds = time.monotonic() - began
-        deaths = (directory / "gateway.log").read_text().count(" is dead")
-        flood.terminate()
-        said, _ = flood.communicate(timeout=START_SECONDS)
+    with front(ROOT, Shape(workers=0)) as system:
+        ready, base = system.directory / "ready", http_url(HOST, system.port)
+        command = [sys.executable, "-m", "benchmarks.stress.flood_worker", *system.shared]
+        command += ["--steps", str(steps), "--ready", str(ready)]
+        with child(command, system.directory / "flood.log", piped=True) as flood:
+            wait(ready.exists, "the worker")
+            wait(lambda: answers(f"{base}/ready"), "the gateway")
+            stages.show("flood", "running")
+            began = time.monotonic()
+            pauses, failures = ask_all(base, sequences, tokens)
+            seconds = time.monotonic() - began
+            deaths = (system.directory / "gateway-0.log").read_text().count(" is dead")
+            flood.terminate()
+            said, _ = flood.communicate(timeout=START_SECONDS)
         stages.settle()
         report(msgspec.json.decode(said, type=Sent), pauses, failures, deaths, seconds)
 
@@ -113,23 +87,6 @@ def report(sent: Sent, pauses: list[float], failures: int, deaths: int, seconds:
     print(f"tokens in an entry     {sent.tokens / max(1, sent.entries):.2f}")
     print(f"/health, ms            median {ordered[len(ordered) // 2] * 1e3:.0f}, worst {ordered[-1] * 1e3:.0f}")
     print(f"longest without a ping {sent.pause * 1e3:.0f} ms; the worker was taken for dead {deaths} times")
-
-
-def answers(ask: Callable[[], object]) -> bool:
-    try:
-        ask()
-    except (redis.RedisError, httpx.HTTPError):
-        return False
-    return True
-
-
-def wait(condition: Callable[[], bool], what: str) -> None:
-    """Waits until a service is there. Raises `BatonError` if it never is."""
-    deadline = time.monotonic() + START_SECONDS
-    while not condition():
-        if time.monotonic() > deadline:
-            raise BatonError(f"{what} does not become ready")
-        time.sleep(LOOK_SECONDS)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import pytest
 import torch
 from msgspec import structs
 
-from benchmarks.limits.floor import Mixture, Timing, Work, floor, intensity, operations, work_of
+from benchmarks.limits.floor import Mixture, Timing, Work, floor, work_of
 from benchmarks.limits.machine import Machine
 from benchmarks.limits.workloads import Workload
 from contracts.kinds import Quantization
@@ -80,19 +80,3 @@ def test_prompts_are_read_for_once_per_chunk() -> None:
 def test_many_requests_cost_multiplying() -> None:
     # 10 x 4 prompt tokens: 2 x (40 x 80 + 10 x 20) = 6800 operations; a step of 10 rows: 2 x 10 x 100 = 2000.
     assert floor(Workload(10, 4, 2), machine(1e12, 1000.0), WORK, 512) == Timing(6.8, 6.8 + 2.0)
-
-
-def test_intensity_is_operations_over_bytes() -> None:
-    # 12 tokens multiplied in all, 6 sampled: the last token of an answer is not computed with.
-    workload = Workload(2, 4, 3)
-    assert operations(workload, WORK) == 2 * (2 * 6 * 80 + 6 * 20)
-    assert intensity(workload, WORK, 512) == pytest.approx(2 * (960 + 120) / (3 * 200 + 2 * 50 + 2 * 60))
-
-
-def test_nothing_that_is_on_the_floor_is_above_the_roof() -> None:
-    for workload in (Workload(1, 16, 64), Workload(64, 16, 64), Workload(1, 300, 1)):
-        for read, multiply in ((100.0, 1e12), (1e12, 1000.0), (100.0, 3000.0)):
-            for work in (WORK, EXPERTS):
-                least = floor(workload, machine(read, multiply), work, 128).total
-                roof = min(multiply, intensity(workload, work, 128) * read)
-                assert operations(workload, work) / least <= roof * (1 + 1e-9)  # sums of floats
