@@ -1,7 +1,7 @@
-"""Reads and compiles grammars, the same way for a gateway that checks them and for workers whose answers obey them.
+"""Compiles grammars, in the same way for gateways, which check them, and for workers, which apply them.
 
-A grammar is a text in Lark as llguidance reads it (its `docs/syntax.md`): rules, regexes, JSON schemas behind `%json`,
-special tokens as `<[id]>`. Its lexer's states are made while an answer goes on, so some limits show only then.
+A grammar is a Lark text as llguidance reads it (its `docs/syntax.md`): rules, regexes, JSON schemas after `%json`,
+special tokens as `<[id]>`. Lexer states are made during an answer, so some limits apply only then.
 """
 
 import json
@@ -15,7 +15,6 @@ from checkpoints.vocabulary.settings import named_tokens, read_object, settings_
 from contracts.errors import BatonError, ModelError
 
 MAX_GRAMMAR_BYTES = 1 << 18
-"""UTF-8 bytes of a grammar, at most."""
 
 PARSER_LIMITS = LLParserLimits(
     initial_lexer_fuel=1_000_000,  # some 20 ms, when it is compiled
@@ -26,15 +25,14 @@ PARSER_LIMITS = LLParserLimits(
     max_grammar_size=200_000,  # symbols
     verbose_errors=False,  # they would quote the answer
 )
-"""What one grammar may cost, wherever it is compiled."""
 
 
 class GrammarError(BatonError):
-    """A grammar cannot be compiled, or cannot go on; the message is llguidance's first sentence."""
+    """A grammar cannot be compiled or continued; the message is llguidance's first sentence."""
 
 
 def end_of_text(directory: Path) -> tuple[int, ...]:
-    """Returns the ids of the tokens that end a text, by the model's files; none where they name none."""
+    """Returns the ids of the end-of-text tokens in the model's files; may be empty."""
     return _ends(directory, tokenizer_of(directory))
 
 
@@ -49,9 +47,9 @@ def _ends(directory: Path, tokenizer: Tokenizer) -> tuple[int, ...]:
 
 
 def read_tokenizer(directory: Path, vocabulary: int) -> LLTokenizer:
-    """Returns the tokenizer that grammars of a model with `vocabulary` ids are compiled with; half a second's work.
+    """Returns llguidance's tokenizer for a model with `vocabulary` ids; takes half a second.
 
-    Raises `ModelError` where it is missing or cannot be read, or no token ends a text.
+    Raises `ModelError` if the tokenizer is missing or broken, or has no end-of-text token.
     """
     tokenizer = tokenizer_of(directory)
     ends = _ends(directory, tokenizer)
@@ -64,7 +62,7 @@ def read_tokenizer(directory: Path, vocabulary: int) -> LLTokenizer:
 
 
 def _with_known_decoder(source: str) -> str:
-    """Returns a tokenizer.json whose decoder llguidance knows: of a Metaspace decoder, its parts."""
+    """Replaces a Metaspace decoder in a tokenizer.json, which llguidance does not know, by an equal sequence."""
     made = json.loads(source)
     decoder = made.get("decoder") or {}
     if decoder.get("type") != "Metaspace":
@@ -74,20 +72,20 @@ def _with_known_decoder(source: str) -> str:
 
 
 def compiled(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
-    """Returns a matcher at the beginning of a text. Raises `GrammarError`. Other threads run meanwhile."""
+    """Returns a matcher at the beginning of a text. Raises `GrammarError`. Releases the GIL."""
     matcher = LLMatcher(tokenizer, grammar, limits=PARSER_LIMITS, log_level=0)
     refuse_error(matcher)
     return matcher
 
 
 def refuse_error(matcher: LLMatcher) -> None:
-    """Raises `GrammarError` if a matcher cannot go on."""
+    """Raises `GrammarError` if a matcher has failed."""
     if matcher.is_error():
         raise GrammarError(first_sentence(matcher.get_error()))
 
 
 def first_sentence(message: str) -> str:
-    """Returns what an error says in its first line, and behind it why: not its pictures of places in a text."""
+    """Returns the first line and the reasons of an error, without its excerpts of the grammar."""
     lines = message.strip().splitlines() or ["it cannot be compiled"]
     reasons = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     return " ".join([lines[0], *reasons])[:300]

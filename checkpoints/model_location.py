@@ -1,4 +1,4 @@
-"""Finds a model: in a directory of this host, or on the Hugging Face hub, from where it is downloaded."""
+"""Finds a model in a directory of this host, or downloads it from the Hugging Face hub."""
 
 import re
 from collections.abc import Sequence
@@ -14,21 +14,21 @@ from contracts.errors import ModelError
 from infra.process.status import Progress
 
 HUB_ID_REGEX = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::([\w.-]+))?")
-"""Behind a colon stands which of a repository's GGUF files is meant: its name, or a part of it such as Q4_K_M."""
+"""A hub id; after an optional colon, the name of a GGUF file or a part of it, such as Q4_K_M."""
 
 DESCRIPTION_PATTERNS = ("*.json", "*.jinja", SENTENCEPIECE_FILE, TIKTOKEN_FILE)
-"""Names of files that are downloaded beside the weights, which `checkpoints.weight_files` names."""
+"""Files that are downloaded besides the weights, which `checkpoints.weight_files` lists."""
 CODE_PATTERNS = ("*.py",)
-"""Names of files with code, which is downloaded only where it is trusted."""
+"""Files with code, downloaded only if it is trusted."""
 IGNORED_PATTERNS = ("*/*.json", "consolidated*")
-"""Names of files that repeat the model in another format."""
+"""Files that repeat the model in another format."""
 
 
 def directory_of(model: str, option: str = "--model") -> Path | None:
-    """Returns the directory that `option` names, or None for a hub id. A directory wins over a hub id of its name.
+    """Returns the directory that `option` names, or None for a hub id. A directory wins over a hub id of that name.
 
-    Of a GGUF file, and of a directory that has but one, it is where the model is described. Raises `ModelError` for
-    what is neither, and for a GGUF file that is broken or not supported.
+    For a GGUF file, or a directory with only one GGUF model, returns the directory that describes it. Raises
+    `ModelError` for other values, and for a GGUF file that is broken or not supported.
     """
     path = Path(model).expanduser()
     if model and path.is_dir():
@@ -48,15 +48,15 @@ def locate(
     patterns: Sequence[str] = DESCRIPTION_PATTERNS,
     weights: bool = True,
 ) -> Path:
-    """Returns the directory of `model`. Of a hub id it downloads the files that match `patterns`, and the `weights`.
+    """Returns the directory of `model`. For a hub id, downloads the files that match `patterns`, and the `weights`.
 
-    Raises `ModelError` for what is neither a directory nor a hub id, and for a download that fails.
+    Raises `ModelError` if `model` is neither a directory nor a hub id, or the download fails.
     """
     return directory_of(model) or _download(model, progress, patterns, weights)
 
 
 def _download(model: str, progress: Progress, patterns: Sequence[str], weights: bool) -> Path:
-    # Imported here because a directory, the usual case, needs nothing of it, and it takes half a second.
+    # Imported here because it takes half a second, and a directory, the usual case, does not need it.
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -70,7 +70,9 @@ def _download(model: str, progress: Progress, patterns: Sequence[str], weights: 
             whole = Path(fetch(allow_patterns=_wanted(wanted)))
             names = [str(path.relative_to(whole)) for path in whole.rglob("*.gguf")]
             return unpacked(whole / _chosen([name for name in names if wanted in name], model)[0])
-        quiet = _bars(lambda stage, percent: None)  # a few megabytes, which would be 100 % before the weights begin
+        quiet = _bars(
+            lambda stage, percent: None
+        )  # not shown: these few megabytes would reach 100 % before the weights begin
         directory = Path(fetch(allow_patterns=[*patterns], ignore_patterns=[*IGNORED_PATTERNS], tqdm_class=quiet))
         fetch = partial(fetch, revision=directory.name)  # the same commit
         if not (directory / "config.json").is_file():
@@ -91,21 +93,21 @@ def _download(model: str, progress: Progress, patterns: Sequence[str], weights: 
 
 
 def _wanted(wanted: str) -> list[str]:
-    """Returns the patterns of a GGUF file's parts."""
+    """Returns the patterns for all shards of a GGUF model."""
     if part := SHARD_NAME_REGEX.fullmatch(wanted):
         return [f"{part[1]}-*-of-{part[3]}.gguf"]
     return [wanted if wanted.endswith(".gguf") else f"*{wanted}*.gguf"]
 
 
 def _described(directory: Path) -> Path:
-    """Returns a directory that has a model in Hugging Face's format, or of the only GGUF file in it, where that is."""
+    """Returns `directory` if it is in Hugging Face's format, else the description of its only GGUF model."""
     if any(directory.glob("*.safetensors")) or not any(directory.glob("*.gguf")):
         return directory
     return unpacked(directory / _chosen([path.name for path in directory.glob("*.gguf")], str(directory))[0])
 
 
 def _chosen(names: Sequence[str], model: str) -> list[str]:
-    """Returns the files of the only GGUF model among some, the first first. Raises `ModelError` if there is no such."""
+    """Returns the files, in order, of the only GGUF model in `names`. Raises `ModelError` for none or several."""
     models: dict[str, list[str]] = {}
     for name in sorted(name for name in names if name.endswith(".gguf")):
         match = SHARD_NAME_REGEX.fullmatch(name)
@@ -117,16 +119,16 @@ def _chosen(names: Sequence[str], model: str) -> list[str]:
 
 
 def _bars(progress: Progress) -> type[Any]:
-    """Makes a class of progress bars that draw nothing, and report the share of bytes that are here."""
+    """Returns a class of progress bars that report the downloaded share of bytes instead of drawing."""
     from tqdm.auto import tqdm
 
     reported = 0.0
 
     class Bar(tqdm):  # type: ignore[misc]
-        """Reports where tqdm would draw. The hub also has bars that count files, and totals that grow on the way."""
+        """Reports instead of drawing. The hub also makes bars that count files, and totals that grow."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs | {"file": StringIO()})  # it writes a line when it is closed
+            super().__init__(*args, **kwargs | {"file": StringIO()})  # closing writes a line
 
         def display(self, *args: Any, **kwargs: Any) -> None:
             nonlocal reported

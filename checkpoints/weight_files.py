@@ -1,7 +1,7 @@
-"""Names the files that hold a model's weights. The download, the check before a start, and loading all ask here.
+"""Lists the files of a model's weights, for the download, the check before a start, and loading.
 
-A repository often has the weights several times: `original/` and `consolidated*.safetensors` repeat them as their
-makers' own code wants them. Only the files that are named here are read, so only they are downloaded.
+Many repositories repeat the weights for their makers' own code, in `original/` and `consolidated*.safetensors`. Only
+the files listed here are read, so only they are downloaded.
 """
 
 import json
@@ -16,7 +16,7 @@ PICKLE_SUFFIXES = (".bin", ".pt", ".pth")
 
 
 class WeightsMissing(ModelError):
-    """A directory lacks files of weights, or has a broken index of them; `why` says so without its path."""
+    """A directory lacks weight files, or has a broken index; `why` is the message without the path."""
 
     def __init__(self, directory: Path, why: str) -> None:
         super().__init__(f"{directory} {why}")
@@ -24,9 +24,9 @@ class WeightsMissing(ModelError):
 
 
 def weight_files(directory: Path) -> dict[str, set[str]]:
-    """Returns the names of the files, each with the tensors that the index promises in it; none without an index.
+    """Returns the names of the files, each with its tensors in the index (empty without an index).
 
-    The files need not be there yet. Raises `WeightsMissing` for an index that is broken.
+    The files need not exist yet. Raises `WeightsMissing` for a broken index.
     """
     try:
         source = (directory / INDEX_FILE).read_bytes()
@@ -52,7 +52,7 @@ def weight_files(directory: Path) -> dict[str, set[str]]:
 
 
 def present_weight_files(directory: Path) -> dict[Path, set[str]]:
-    """Returns what `weight_files` does, by path. Raises `WeightsMissing` for files that are not there, too."""
+    """Returns `weight_files` by path. Raises `WeightsMissing` also for missing files."""
     files = weight_files(directory)
     missing = sorted(file for file in files if not (directory / file).is_file())
     if missing == [SINGLE_FILE] and not files[SINGLE_FILE]:
@@ -63,7 +63,7 @@ def present_weight_files(directory: Path) -> dict[Path, set[str]]:
 
 
 def without_weights(names: Iterable[str]) -> str:
-    """Says what a directory, or a repository, of files with these `names` has in place of weights that are read."""
+    """Returns an error text for a directory or repository without weights, from the `names` of its files."""
     there = sorted(names)
     lacks = f"has no {SINGLE_FILE} and no {INDEX_FILE}"
     if own := next((name for name in there if name.startswith("consolidated") and name.endswith(".safetensors")), None):

@@ -1,4 +1,4 @@
-"""Reads from the headers of safetensors files which tensors they hold, and what a model takes in memory; no torch.
+"""Reads the tensors in the headers of safetensors files, and a model's size in memory, without torch.
 
 The format is an 8-byte little-endian length, a JSON header, then the tensors' bytes
 (https://huggingface.co/docs/safetensors).
@@ -20,31 +20,27 @@ FLOAT_DTYPES = ("F32", "BF16", "F16")
 NON_TEXT_TENSOR_REGEX = re.compile(
     r"(^|\.)(vision|visual|image|audio|speech|multi_modal|mm_|mtp|embed_vision|embed_audio)"
 )
-"""Names of tensors that a checkpoint may have beside its language model, which a worker may leave unread."""
+"""Tensors outside of the language model, which a worker may leave unread."""
 LAYER_REGEX = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 TOKEN_TABLE_REGEX = re.compile(r"(embed\w*|wte|word_embeddings|lm_head)\.weight$")
-"""Names of tensors with a row for each token of the vocabulary: embeddings, and output layers, which may be tied."""
+"""Tensors with a row for each token of the vocabulary: embeddings and output layers, which may be tied."""
 
 
 @dataclass(frozen=True)
-class StoredTensor:
-    """Describes a tensor as its file has it."""
-
+class SafetensorsEntry:
     kind: str  # such as BF16
     shape: tuple[int, ...]
-    end: int  # bytes behind the header
+    end: int  # byte offset after the header
 
     @property
     def values(self) -> int:
-        """Returns how many numbers the tensor has."""
         return math.prod(self.shape)
 
 
-def read_header(path: Path) -> tuple[dict[str, StoredTensor], int]:
-    """Returns a file's tensors by name, and where their bytes begin.
+def read_header(path: Path) -> tuple[dict[str, SafetensorsEntry], int]:
+    """Returns a file's tensors by name, and the offset of their bytes.
 
-    Raises `OSError` where the file cannot be read, `EOFError` where it is too short for its header, `ValueError` for a
-    header that describes no tensors.
+    Raises `OSError` if the file cannot be read, `EOFError` if it is too short, `ValueError` for an invalid header.
     """
     with path.open("rb") as file:
         size = path.stat().st_size
@@ -54,7 +50,7 @@ def read_header(path: Path) -> tuple[dict[str, StoredTensor], int]:
         try:
             header: dict[str, Any] = json.loads(file.read(length))
             tensors = {
-                name: StoredTensor(str(entry["dtype"]), tuple(entry["shape"]), int(entry["data_offsets"][1]))
+                name: SafetensorsEntry(str(entry["dtype"]), tuple(entry["shape"]), int(entry["data_offsets"][1]))
                 for name, entry in header.items()
                 if name != "__metadata__"
             }
@@ -64,12 +60,12 @@ def read_header(path: Path) -> tuple[dict[str, StoredTensor], int]:
 
 
 def least_bytes(directory: Path, dtype: str, quantization: str) -> int:
-    """Returns the bytes that a worker's copy of a model's weights takes at the least; options as of `EngineOptions`.
+    """Returns a lower bound for the bytes of a worker's weights, given the values of `--dtype` and `--quantization`.
 
-    Numbers that are packed already stay as they are. What a worker may leave unread does not count: parts for pictures
-    and sound, and layers behind the model's last. Of the tables with a row for each token the largest alone counts: an
-    output layer may be tied to the embedding, and rows of an embedding may be read from its file's pages, which workers
-    share. 0 where files are broken, which other checks tell.
+    Packed weights keep their size. Tensors that a worker may leave unread do not count: parts for images and sound, and
+    layers after the last. Of tables with a row for each token only the largest counts: an output layer may be tied to
+    the embedding, and an embedding may be read from the file's pages, which workers share. 0 for broken files, which
+    other checks report.
     """
     layers = _text_config(directory).get("num_hidden_layers")
     try:
@@ -82,7 +78,7 @@ def least_bytes(directory: Path, dtype: str, quantization: str) -> int:
 
 
 def float_bytes(dtype: str, quantization: str) -> float:
-    """Returns what a weight takes at the least where `--dtype` and `--quantization` have these values."""
+    """Returns the minimum bytes of a weight for these values of `--dtype` and `--quantization`."""
     if quantization != "none":
         return 0.5 if quantization == "int4" else 1.0
     return 4.0 if dtype == "fp32" else 2.0
@@ -97,8 +93,8 @@ def _text_config(directory: Path) -> dict[str, Any]:
     return text if isinstance(text, dict) else {}
 
 
-def _sizes_read(headers: list[dict[str, StoredTensor]], layers: Any, bytes_of_float: float) -> dict[str, float]:
-    """Returns the bytes in memory of each tensor that a worker reads; `layers`: how many the model has."""
+def _sizes_read(headers: list[dict[str, SafetensorsEntry]], layers: Any, bytes_of_float: float) -> dict[str, float]:
+    """Returns the bytes in memory of each tensor that a worker reads; `layers` is the model's number of layers."""
     sizes: dict[str, float] = {}
     for header in headers:
         begin = 0

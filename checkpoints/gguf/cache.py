@@ -1,7 +1,7 @@
-"""Keeps the directories that GGUF files were unpacked into within bounds: those that nobody uses go, the oldest first.
+"""A bounded cache of the directories that describe GGUF files: unused directories are removed, oldest first.
 
-A process that uses a directory holds a shared lock on it (flock(2)) for as long as it lives, so nothing is removed that
-somebody may still read. Who removes takes the lock alone, and renames the directory first: nobody sees a part of it.
+A process that uses a directory holds a shared lock on it (flock(2)) for its whole life. Removal needs the exclusive
+lock, and renames the directory first, so that no process sees a part of it.
 """
 
 import fcntl
@@ -14,25 +14,24 @@ from contextlib import suppress
 from pathlib import Path
 
 MAX_CACHE_BYTES = 1 << 30
-"""What may stay in all; a tokenizer of 260,000 words takes about 30 MB."""
+"""A tokenizer of 260,000 words takes about 30 MB."""
 MAX_UNUSED_S = 90 * 86400.0
-"""A directory that nobody has used for longer goes, whatever room there is."""
 MIN_AGE_S = 3600.0
-"""Seconds in which a directory is left alone: its maker may not hold it yet."""
+"""Younger directories stay, since the process that made them may not hold them yet."""
 REMOVED_PREFIX = ".gone-"
-"""How directories that are being removed are called."""
-_held: dict[tuple[int, int], int] = {}  # open for as long as this process lives, by device and inode: each holds a lock
+"""Name prefix of directories that are being removed."""
+_held: dict[tuple[int, int], int] = {}  # open file descriptors with locks, by device and inode
 
 
 def root() -> Path:
-    """Returns where directories are: `baton/gguf` in `$XDG_CACHE_HOME` or `~/.cache`."""
+    """Returns `baton/gguf` in `$XDG_CACHE_HOME` or `~/.cache`."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "baton" / "gguf"
 
 
 def hold(directory: Path) -> bool:
-    """Keeps a directory while this process lives, and notes that it was used; False: it is going, or gone.
+    """Locks a directory for this process's life and touches it; False if it is gone or being removed.
 
-    Where the file system has no locks, or the user may not write, it is only used.
+    Without locks of the file system, or without permission to write, it is used all the same.
     """
     try:
         opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -50,7 +49,7 @@ def hold(directory: Path) -> bool:
     if not _is_at(directory, key):
         os.close(opened)
         return False
-    with suppress(OSError):  # another user's
+    with suppress(OSError):  # another user's directory
         os.utime(opened)
     if key in _held:
         os.close(opened)
@@ -83,7 +82,7 @@ def _used(place: Path) -> Iterator[tuple[float, Path]]:
         try:
             yield directory.stat().st_mtime, directory
         except OSError:
-            continue  # somebody else has removed it
+            continue  # another process has removed it
 
 
 def _size(directory: Path) -> int:
@@ -106,7 +105,7 @@ def _remove(directory: Path) -> bool:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         hidden = Path(tempfile.mkdtemp(prefix=REMOVED_PREFIX, dir=directory.parent))
         directory.rename(hidden)
-    except OSError:  # somebody uses it, or it cannot be renamed
+    except OSError:  # it is in use, or cannot be renamed
         return False
     finally:
         os.close(opened)
@@ -115,7 +114,7 @@ def _remove(directory: Path) -> bool:
 
 
 def _sweep(place: Path, now: float) -> None:
-    """Removes what somebody who ended has left behind while it removed it."""
+    """Finishes removals that an ended process has left behind."""
     for used, directory in list(_used(place)):
         if directory.name.startswith(REMOVED_PREFIX) and now - used > MIN_AGE_S:
             shutil.rmtree(directory, ignore_errors=True)

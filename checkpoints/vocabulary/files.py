@@ -1,4 +1,4 @@
-"""Names the files that a model's tokenizer may be in, in the order in which they are looked for."""
+"""The files that a tokenizer may be in, in order of preference."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,7 +13,7 @@ TOKENIZER_FILES = (HUGGING_FACE_FILE, TEKKEN_FILE, TIKTOKEN_FILE, SENTENCEPIECE_
 
 
 class TokenizerMissing(ModelError):
-    """A directory has no file that a tokenizer is read from; `why` says so without its path."""
+    """A directory has no supported tokenizer file; `why` is the message without the path."""
 
     def __init__(self, directory: Path, why: str) -> None:
         super().__init__(f"--model: {directory} {why}")
@@ -21,7 +21,7 @@ class TokenizerMissing(ModelError):
 
 
 def tokenizer_file(directory: Path) -> Path:
-    """Returns the file that a model's tokenizer is read from. Raises `TokenizerMissing`."""
+    """Returns the preferred tokenizer file. Raises `TokenizerMissing`."""
     for name in TOKENIZER_FILES:
         if (directory / name).is_file():
             return directory / name

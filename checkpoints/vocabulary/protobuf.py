@@ -1,4 +1,4 @@
-"""Reads messages of Protocol Buffers field by field, without their description (protobuf.dev, "Encoding")."""
+"""Reads Protocol Buffers field by field, without a schema (protobuf.dev, "Encoding")."""
 
 import struct
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ VARINT_TYPE, FIXED_64_TYPE, BYTES_TYPE, FIXED_32_TYPE = 0, 1, 2, 5
 
 
 def fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """Yields the number of each field and its value: an integer, or bytes. Raises `ValueError` where they end early."""
+    """Yields number and value, an integer or bytes, of each field. Raises `ValueError` for truncated data."""
     at = 0
     while at < len(data):
         key, at = _varint(data, at)
@@ -29,28 +29,27 @@ def fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
 
 
 def as_float(value: int | memoryview) -> float:
-    """Returns the number of four bytes."""
     if isinstance(value, int) or len(value) != 4:
         raise ValueError("a number that is not of four bytes")
     return float(struct.unpack("<f", value)[0])
 
 
 def as_bytes(value: int | memoryview) -> memoryview:
-    """Returns bytes, or a message within a message."""
+    """Returns bytes, or a nested message."""
     if isinstance(value, int):
         raise ValueError("an integer in the place of bytes")
     return value
 
 
 def as_int(value: int | memoryview) -> int:
-    """Returns an integer, which may be negative."""
+    """Returns a signed integer."""
     if not isinstance(value, int):
         raise ValueError("bytes in the place of an integer")
     return value - (1 << 64) if value >> 63 else value
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """Reads seven bits of each byte, up to a byte without the eighth bit."""
+    """Returns the integer at `at`, which has seven bits of each byte up to one without the eighth bit, and its end."""
     found = shift = 0
     while True:
         if at >= len(data) or shift > 63:

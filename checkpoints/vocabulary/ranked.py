@@ -1,8 +1,8 @@
-"""Makes a tokenizer of tokens that are bytes with ranks, as tiktoken has them and mistral-common's Tekken.
+"""Makes a tokenizer from byte sequences with ranks, the format of tiktoken and mistral-common's Tekken.
 
-Such a tokenizer cuts a text by a pattern. A piece that is a token is that token; in other pieces the pair of neighbours
-whose bytes together have the lowest rank is merged, again and again. So every pair that makes a token is a merge, and
-merges come in the order of what they make.
+A pattern splits a text into pieces. A piece that is a token becomes that token; in other pieces, the neighbouring pair
+whose concatenation has the lowest rank is merged, repeatedly. So every pair that makes a token is a merge, ordered by
+the rank of its result.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,9 +14,9 @@ from checkpoints.vocabulary.alphabet import byte_alphabet, spelled
 
 
 def ranked_tokenizer(tokens: Sequence[bytes], pattern: str, first: int, special: Mapping[int, AddedToken]) -> Tokenizer:
-    """Returns the tokenizer of `tokens` in the order of their ranks, whose ids begin at `first`.
+    """Returns the tokenizer of `tokens`, ordered by rank, with ids from `first` on.
 
-    `pattern` finds the pieces of a text; `special` are tokens by id, before and behind these.
+    `pattern` matches the pieces of a text; `special` are tokens by id, before and after the others.
     """
     alphabet = {byte: sign for sign, byte in byte_alphabet().items()}
     words = [spelled(token, alphabet) for token in tokens]
@@ -39,12 +39,12 @@ def ranked_tokenizer(tokens: Sequence[bytes], pattern: str, first: int, special:
 
 
 def special_token(text: str) -> AddedToken:
-    """Makes a token that is found as it is written."""
+    """Returns a special token that matches literally."""
     return AddedToken(text, normalized=False, special=True)
 
 
 def _merges(words: Sequence[str]) -> list[tuple[str, str]]:
-    """Returns every pair of tokens that makes a token, in the order of what they make."""
+    """Returns every pair of tokens that makes a token, by the rank of the result."""
     ranks = {word: rank for rank, word in enumerate(words)}
     found: list[tuple[str, str]] = []
     for word in words:

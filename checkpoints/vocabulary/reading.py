@@ -1,8 +1,7 @@
-"""Reads a model's tokenizer as its own library has it, for a gateway, for grammars, and to compare vocabularies.
+"""Reads a model's tokenizer from any supported file into the `tokenizers` library, with the same ids everywhere.
 
-Whatever file it is in, it becomes a tokenizer of one library, which knows the same ids in every place: tokenizer.json
-as it is, the others as `tekken.py`, `tiktoken.py` and `sentencepiece.py` convert them. None of their libraries is
-needed for that.
+tokenizer.json is read directly; `tekken.py`, `tiktoken.py` and `sentencepiece.py` convert the other files, without
+their libraries.
 """
 
 from pathlib import Path
@@ -19,11 +18,11 @@ from contracts.errors import ModelError
 
 
 def tokenizer_of(directory: Path) -> Tokenizer:
-    """Returns the tokenizer, with the tokens that only the files beside it know. Raises `ModelError`."""
+    """Returns the tokenizer, with tokens that only the settings files list. Raises `ModelError`."""
     path, settings = tokenizer_file(directory), settings_of(directory)
     try:
         tokenizer = _read(path, settings)
-    except Exception as error:  # the library raises nothing more specific, and files may be anything
+    except Exception as error:  # the library raises nothing more specific
         raise ModelError(f"--model: {path} cannot be read: {error}") from None
     there = tokenizer.get_added_tokens_decoder().values()
     try:

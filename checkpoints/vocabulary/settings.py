@@ -1,7 +1,7 @@
-"""Reads what the small files beside a tokenizer say of its special tokens, with transformers' order of precedence.
+"""Reads special tokens from the files beside a tokenizer, with transformers' order of precedence.
 
-tokenizer_config.json names them, and lists those that were added to the vocabulary by id. Older models have
-special_tokens_map.json and added_tokens.json for that, which count where tokenizer_config.json lists no tokens.
+tokenizer_config.json names them, and lists added tokens by id. If it lists none, special_tokens_map.json and
+added_tokens.json of older models count.
 """
 
 import json
@@ -23,12 +23,12 @@ SETTINGS_FILES = (TOKENIZER_CONFIG_FILE, SPECIAL_TOKENS_FILE, ADDED_TOKENS_FILE)
 EXTRA_TOKEN_KEYS = ("extra_special_tokens", "additional_special_tokens")
 LLAMA_TOKENS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 DEFAULT_TOKENS_BY_FILE = {SENTENCEPIECE_FILE: LLAMA_TOKENS, TEKKEN_FILE: LLAMA_TOKENS | {"pad_token": "<pad>"}}
-"""What special tokens are called where tokenizer_config.json does not say, by the file of the vocabulary."""
+"""Default special tokens, by the file of the vocabulary."""
 TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 def settings_of(directory: Path) -> dict[str, Any]:
-    """Returns tokenizer_config.json, with what older files beside it say in its words. Raises `ModelError`."""
+    """Returns tokenizer_config.json, completed from older files in its format. Raises `ModelError`."""
     settings = _names_of(directory) | read_object(directory / TOKENIZER_CONFIG_FILE)
     if "added_tokens_decoder" in settings:
         return settings
@@ -43,7 +43,7 @@ def settings_of(directory: Path) -> dict[str, Any]:
 
 
 def _names_of(directory: Path) -> dict[str, Any]:
-    """Returns the names of special tokens that go with a kind of file, where no other says them."""
+    """Returns the default special tokens for the directory's kind of tokenizer file."""
     try:
         return dict(DEFAULT_TOKENS_BY_FILE.get(tokenizer_file(directory).name, {}))
     except TokenizerMissing:
@@ -51,22 +51,22 @@ def _names_of(directory: Path) -> dict[str, Any]:
 
 
 def named_tokens(settings: dict[str, Any]) -> dict[str, str]:
-    """Returns the special tokens that have names, such as `bos_token`, by name, as templates see them."""
+    """Returns the special tokens by name, such as `bos_token`, for templates."""
     extra: dict[str, Any] = next((settings[key] for key in EXTRA_TOKEN_KEYS if isinstance(settings.get(key), dict)), {})
     named = {key: value for key, value in settings.items() if key.endswith("_token")} | extra
     return {name: text for name, value in named.items() if isinstance(text := _text(value), str)}
 
 
 def listed_tokens(settings: dict[str, Any]) -> dict[int, AddedToken]:
-    """Returns the tokens that tokenizer_config.json lists by their ids, the lowest first."""
+    """Returns the added tokens that tokenizer_config.json lists, by id, lowest first."""
     named, listed = set(named_tokens(settings).values()), settings.get("added_tokens_decoder") or {}
     return {int(id): _token(entry, named) for id, entry in sorted(listed.items(), key=lambda each: int(each[0]))}
 
 
 def added_tokens(settings: dict[str, Any], there: Collection[AddedToken]) -> list[AddedToken]:
-    """Returns the tokens that a tokenizer needs beside the added ones that are `there`, in the order of their ids."""
+    """Returns the added tokens that a tokenizer lacks, given those that are `there`, ordered by id."""
     known = {repr(token) for token in there}
-    # A token that is there with other flags gets the flags that the settings list.
+    # A token that is there with other flags gets the flags in the settings.
     found = [token for token in listed_tokens(settings).values() if repr(token) not in known]
     texts = {str(token) for token in (*there, *found)}
     others = [*(value for key, value in settings.items() if key.endswith("_token")), *_extra(settings)]
@@ -78,7 +78,7 @@ def added_tokens(settings: dict[str, Any], there: Collection[AddedToken]) -> lis
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Returns a file of JSON as a dictionary, empty if there is no file. Raises `ModelError` if it is broken."""
+    """Reads a JSON object, empty if there is no file. Raises `ModelError` if it is broken."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -104,7 +104,7 @@ def _as_special(value: Any) -> Any:
 
 
 def _token(entry: Any, special: set[str]) -> AddedToken:
-    """Makes a token of what a file says of it; a token that has only a text is special."""
+    """Makes a token from its entry in a file; a token with only a text is special."""
     if not isinstance(text := _text(entry), str):
         raise TypeError(f"{entry!r} is no token")
     given: dict[str, Any] = entry if isinstance(entry, dict) else {"special": True}

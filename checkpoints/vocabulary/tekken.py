@@ -1,6 +1,6 @@
-"""Reads tekken.json, in which Mistral's models since NeMo have their tokenizer, and newer models nothing else.
+"""Reads tekken.json, the tokenizer of Mistral's models since NeMo, and the only one in newer models.
 
-Special tokens have the first ids. Older files list none: their special tokens are those of version 3, by their places.
+Special tokens have the first ids. Older files do not list them and use those of version 3, by position.
 """
 
 import base64

@@ -1,8 +1,7 @@
-"""Reads tiktoken.model, whose tokens are lines of base64 and a rank.
+"""Reads tiktoken.model, whose lines are a token in base64 and its rank.
 
-How texts are cut is in code that such a model comes with, which is not run: the patterns are known here, by the model's
-type. Special tokens are those that tokenizer_config.json lists; ids between, up to the size of the model's vocabulary,
-are reserved tokens.
+The pattern that splits texts is in the model's own code, which is not run; known patterns are listed here by model
+type. Special tokens are those in tokenizer_config.json; other ids up to the vocabulary's size are reserved tokens.
 """
 
 import base64
@@ -30,13 +29,13 @@ MOONSHOT_REGEX = "|".join(
     )
 )
 SPLIT_REGEX_BY_MODEL_TYPE = {"kimi_k2": MOONSHOT_REGEX, "deepseek_v3": MOONSHOT_REGEX}
-"""How texts are cut, by `model_type`: Kimi K2's, and Moonlight's, which has DeepSeek's architecture."""
+"""Kimi K2, and Moonlight, which has DeepSeek's architecture."""
 
 
 def tiktoken_tokenizer(path: Path, config: dict[str, Any], settings: dict[str, Any]) -> Tokenizer:
-    """Returns the tokenizer in a tiktoken.model, of a model with this config.json and these settings of its tokenizer.
+    """Returns the tokenizer in `path`, given the model's config.json and tokenizer settings.
 
-    Raises `ValueError` for a model type whose pattern is not known, and for a file of another format.
+    Raises `ValueError` for a model type whose pattern is unknown, and for a file of another format.
     """
     kind = str(config.get("model_type"))
     if kind not in SPLIT_REGEX_BY_MODEL_TYPE:

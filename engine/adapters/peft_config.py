@@ -1,4 +1,4 @@
-"""Reads `adapter_config.json` as PEFT writes it: rank and scale of each module. What is not done here is refused."""
+"""Reads PEFT's `adapter_config.json`: rank and scale of each module. Unsupported settings raise errors."""
 
 import json
 import math
@@ -13,8 +13,8 @@ from contracts.errors import AdapterError
 
 CONFIG_FILE = "adapter_config.json"
 MAX_CONFIG_BYTES = 4 << 20
-MAX_PATTERN_CHARACTERS = 256  # characters of a pattern of module names
-MAX_PATTERN_REPEATS = 3  # signs in a pattern that repeat something: more of them might take for ever
+MAX_PATTERN_CHARACTERS = 256
+MAX_PATTERN_REPEATS = 3  # more repetition operators might take exponential time
 UNSUPPORTED_SETTINGS = {
     "use_dora": "DoRA",
     "modules_to_save": "modules that are saved whole",
@@ -31,39 +31,38 @@ UNSUPPORTED_SETTINGS = {
     "velora_config": "VeLoRA",
     "monteclora_config": "MonteCLoRA",
 }
-"""Settings of PEFT's that must be off, with what they stand for."""
+"""PEFT settings that must be off, with their meaning for the error."""
 WEIGHT_CHANGING_INITS = ("pissa", "olora", "corda", "loftq", "lora_ga")
-"""Ways to begin training that change the model's own weights: the adapter fits those, and not the model as it is."""
+"""Initializations that change the model's own weights, so that the adapter does not fit the original model."""
 
 
 class AdapterConfig(Struct, frozen=True):
-    """Says which rank and scale the modules of an adapter have."""
+    """Rank and scale of an adapter's modules."""
 
     rank: int
     alpha: float
     rank_stabilized: bool  # rsLoRA (https://arxiv.org/abs/2312.03732): the scale is alpha / sqrt(rank)
     rank_pattern: dict[str, int]
     alpha_pattern: dict[str, float]
-    targets: tuple[str, ...]  # names, or ends of names, of the modules that have it; empty: those that the file has
+    targets: tuple[str, ...]  # names, or ends of names, of changed modules; empty: those in the file
 
     def rank_of(self, module: str) -> int:
-        """Returns the rank of a module."""
         found = _found(self.rank_pattern, module)
         return self.rank if found is None else self.rank_pattern[found]
 
     def scale_of(self, module: str) -> float:
-        """Returns what B A is multiplied by."""
+        """Returns the factor of B A."""
         rank, found = self.rank_of(module), _found(self.alpha_pattern, module)
         alpha = self.alpha if found is None else self.alpha_pattern[found]
         return alpha / (math.sqrt(rank) if self.rank_stabilized else rank)
 
     def targeted(self, module: str) -> bool:
-        """Tells whether the config says that a module has to be there."""
+        """Returns whether the config requires a module's tensors."""
         return any(module == target or module.endswith(f".{target}") for target in self.targets)
 
 
 def read_adapter_config(directory: Path, max_rank: int) -> tuple[AdapterConfig, bytes]:
-    """Returns the config, and the bytes that it was read from. Raises `AdapterError` in one sentence."""
+    """Returns the config, and the file's bytes. Raises `AdapterError`."""
     path = directory / CONFIG_FILE
     if not directory.is_dir():
         raise AdapterError(f"there is no directory {directory.name!r}")
@@ -134,7 +133,7 @@ def _patterns(given: Mapping[str, Any], key: str, kind: type) -> dict[str, Any]:
 
 
 def _targets(given: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the modules that have to be there: none is known where a pattern or a choice of layers says which."""
+    """Returns the modules that must have tensors; empty if a pattern or a selection of layers decides."""
     targets: Sequence[Any] = given.get("target_modules") or ()
     chosen = any(given.get(key) for key in ("layers_to_transform", "layers_pattern", "exclude_modules"))
     if isinstance(targets, str) or chosen:
@@ -145,5 +144,5 @@ def _targets(given: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _found(patterns: Iterable[str], module: str) -> str | None:
-    """Returns the first pattern that the end of a module's name matches, as PEFT finds it."""
+    """Returns the first pattern that matches the end of a module's name, as in PEFT."""
     return next((pattern for pattern in patterns if re.match(rf"(.*\.)?({pattern})$", module)), None)

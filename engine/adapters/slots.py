@@ -1,4 +1,4 @@
-"""Keeps the adapters that are loaded, each in a slot that linear layers know it by; their number and rank are bound."""
+"""The loaded adapters, each in a slot of the linear layers; their number and rank are limited."""
 
 import threading
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ AdapterTargets = Sequence[tuple[AdapterTarget, Adaptable]]
 
 
 class AdapterSlots:
-    """Holds up to `most` adapters, of ranks up to `max_rank`, for the linear layers at `places`."""
+    """Up to `most` adapters of rank up to `max_rank`, for the linear layers `places`."""
 
     def __init__(
         self, places: AdapterTargets, most: int, max_rank: int, device: torch.device, dtype: torch.dtype
@@ -31,14 +31,14 @@ class AdapterSlots:
         self._lock = threading.Lock()
 
     def reserved_bytes(self) -> int:
-        """Returns the bytes that adapters can take: all of them, of the largest rank, for every layer."""
+        """Returns the maximum bytes of all adapters."""
         each = sum(adapter_bytes(place, self._max_rank, self._dtype) for place, _ in self._places)
         return self._most * each
 
     def load(self, directory: Path) -> str:
-        """Loads an adapter, if it is not there yet, and returns its digest. On any thread; steps may run meanwhile.
+        """Loads an adapter, unless it is loaded already, and returns its digest. On any thread, also during steps.
 
-        Raises `AdapterError` in one sentence.
+        Raises `AdapterError`.
         """
         places = [place for place, _ in self._places]
         try:
@@ -57,14 +57,14 @@ class AdapterSlots:
         return digest
 
     def free(self, digest: str) -> None:
-        """Frees an adapter's memory. Between two steps, when no sequence uses it any more."""
+        """Frees an adapter's memory. Only between two steps, when no sequence uses it."""
         with self._lock, torch.inference_mode():
             slot = self._slots.pop(digest)
             for _, linear in self._places:
                 linear.put(slot, None)
 
     def of(self, works: Sequence[Work]) -> list[int] | None:
-        """Returns the slot of each work, 0 for those without an adapter; None if no work has one."""
+        """Returns the slot of each work, 0 without an adapter; None if no work has one."""
         if not any(work.adapter for work in works):
             return None
         return [self._slots[work.adapter] if work.adapter else 0 for work in works]

@@ -1,4 +1,4 @@
-"""Reads an adapter's matrices and lays them out for the linear layers that they change. Only safetensors are read."""
+"""Reads an adapter's matrices from safetensors and lays them out for the linear layers that they change."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ Tensors = Mapping[str, Tensor]
 def read_adapter(
     directory: Path, places: Sequence[AdapterTarget], max_rank: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[str, list[LowRank | None]]:
-    """Returns the digest of an adapter's content, and what it adds in each place. Raises `AdapterError`."""
+    """Returns the digest of an adapter, and its matrices for each target. Raises `AdapterError`."""
     config, body = read_adapter_config(directory, max_rank)
     tensors = _tensors(directory)
     places = _spelled(places, tensors)
@@ -38,7 +38,7 @@ def read_adapter(
 
 
 def _tensors(directory: Path) -> dict[str, Tensor]:
-    """Returns an adapter's tensors, by names without PEFT's prefix."""
+    """Returns the tensors by name without PEFT's prefix."""
     path = directory / WEIGHTS_FILE
     if not path.is_file():
         pickled = next((each.name for each in sorted(directory.glob("*.bin"))), "")
@@ -56,7 +56,7 @@ def _tensors(directory: Path) -> dict[str, Tensor]:
 
 
 def _spelled(places: Sequence[AdapterTarget], tensors: Tensors) -> list[AdapterTarget]:
-    """Returns places by the names that an adapter has for them, which the class that it was made of decides."""
+    """Returns the targets by the adapter's names, which depend on the class that it was trained with."""
     found = next(
         (prefix for prefix in LAYER_PREFIXES if any(name.startswith(f"{prefix}layers.") for name in tensors)), None
     )
@@ -66,9 +66,9 @@ def _spelled(places: Sequence[AdapterTarget], tensors: Tensors) -> list[AdapterT
 
 
 def _check_names(config: AdapterConfig, tensors: Tensors, places: Sequence[AdapterTarget]) -> None:
-    """Raises `AdapterError` for tensors that have no place here, and for those that are missing.
+    """Raises `AdapterError` for unexpected and for missing tensors.
 
-    What an adapter changes in layers that only images pass through is left out, as those are.
+    Changes of layers that only images pass through are ignored, as those layers are.
     """
     known = [name for place in places for name in place.names]
     kinds = ", ".join(sorted({name.rpartition(".")[2] for name in known}))
@@ -95,7 +95,7 @@ def _check_names(config: AdapterConfig, tensors: Tensors, places: Sequence[Adapt
 def _change(
     config: AdapterConfig, tensors: Tensors, place: AdapterTarget, device: torch.device, dtype: torch.dtype
 ) -> LowRank | None:
-    """Stacks the parts' A, and makes each part's B what its outputs need: scaled, in their order, transposed."""
+    """Stacks the parts' A; scales, reorders and transposes each part's B."""
     shrinking: list[Tensor] = []
     parts: list[Expansion] = []
     first = rank_first = 0

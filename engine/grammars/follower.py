@@ -1,8 +1,7 @@
-"""Follows sequences through their grammars: which tokens may come next, and which have to.
+"""Follows sequences through their grammars: which tokens are allowed next, and which are forced.
 
-A follower's state is a matcher of llguidance. It is brought up to date from the sequence's own tokens, whatever became
-of it meanwhile, so it may be dropped at any time: after a preemption, or on another worker, it is made anew from the
-grammar and the tokens of the output.
+A follower's state is a matcher of llguidance, brought up to date from the sequence's own tokens. So it may be dropped
+at any time: after a preemption, or on another worker, it is rebuilt from the grammar and the output tokens.
 """
 
 import threading
@@ -14,41 +13,41 @@ from checkpoints.grammars import GrammarError, compiled, refuse_error
 from engine.plan import Work
 
 MAX_FORCED_TOKENS = 64
-"""Tokens that a sequence is given at once without a draw; the next step computes them all."""
+"""Tokens appended at once without sampling; the next step computes them all."""
 MAX_COMPILED_GRAMMARS = 32
-"""Grammars that are kept compiled, those without a sequence among them."""
+"""Size of the cache of compiled grammars."""
 MIN_FOLLOWED_SEQUENCES = 256
-"""Sequences that are followed, at least; there may be as many as are in one step."""
+"""Followers kept, at least; more if a step has more sequences."""
 
 
 class GrammarFollower:
-    """Follows one sequence. Every method raises `GrammarError` where its grammar allows no such output."""
+    """Follows one sequence. Every method raises `GrammarError` if the grammar does not allow the output."""
 
     def __init__(self, matcher: LLMatcher, tokens: list[int], prompt_tokens: int, end: int) -> None:
-        """`matcher` is at the beginning; it is the follower's own. `end` ends a text whose grammar is complete.
+        """`matcher` is new and owned by the follower. `end` is the token that ends a complete text.
 
-        `tokens` is the sequence's own list: it is the same one as long as the sequence lives.
+        `tokens` is the sequence's own list, the same object for the sequence's whole life.
         """
         self.matcher = matcher
         self.tokens = tokens
-        self.seen = prompt_tokens  # so many of them are known to the matcher, or are not output
+        self.seen = prompt_tokens  # number of `tokens` that are prompt, or known to the matcher
         self._end = end
-        self._ahead = False  # what has to come next was asked for, and is nothing
+        self._ahead = False  # no token is forced next, as the matcher has said
 
     @property
     def ended(self) -> bool:
-        """Tells whether the text has ended: no token may follow."""
+        """Returns whether the text is complete, so that no token may follow."""
         return self.matcher.is_stopped()
 
     def catch_up(self) -> None:
-        """Takes note of tokens that the sequence has got meanwhile."""
+        """Consumes the tokens that were appended meanwhile."""
         if self.seen < len(self.tokens):
             self._consume(self.tokens[self.seen :])
 
     def forced(self, drawn: list[int]) -> list[int]:
-        """Takes note of `drawn`, which the sequence gets now, and returns it with the tokens that have to follow.
+        """Consumes the sampled tokens `drawn`, and returns them with the tokens that are forced after them.
 
-        Where the text is complete, the token that ends it is the last of them.
+        If the text is complete, the last one is the end token.
         """
         self._consume(drawn)
         found = list(drawn)
@@ -64,7 +63,7 @@ class GrammarFollower:
         return found
 
     def _refuse_unfinished(self) -> None:
-        """Raises `GrammarError` if the matcher has stopped for another reason than a complete text."""
+        """Raises `GrammarError` if the matcher stopped although the text is not complete."""
         refuse_error(self.matcher)
         if not self.matcher.is_accepting():
             raise GrammarError(self.matcher.stop_reason())
@@ -79,9 +78,9 @@ class GrammarFollower:
 
 
 class GrammarFollowers:
-    """Keeps the followers of one engine's sequences, and their compiled grammars.
+    """The followers of one engine's sequences, and their compiled grammars.
 
-    Safe in every thread; one follower is used by one thread at a time. No lock is held while a grammar is compiled.
+    Thread-safe; one follower is used by one thread at a time. No lock is held while a grammar is compiled.
     """
 
     def __init__(self, tokenizer: LLTokenizer) -> None:
@@ -92,7 +91,7 @@ class GrammarFollowers:
         self._followers: OrderedDict[int, GrammarFollower] = OrderedDict()  # by sequence
 
     def of(self, work: Work) -> GrammarFollower:
-        """Returns the follower of a work's sequence, brought up to date. Raises `GrammarError`."""
+        """Returns the up-to-date follower of a work's sequence. Raises `GrammarError`."""
         assert work.sampling is not None and work.tokens is not None, "a work with a grammar looks back"
         with self._lock:
             follower = self._followers.get(work.sequence)
@@ -104,29 +103,28 @@ class GrammarFollowers:
         return follower
 
     def made(self, grammar: str, tokens: list[int], prompt_tokens: int) -> GrammarFollower:
-        """Returns a new follower, which has seen all of a sequence's `tokens`. Raises `GrammarError`."""
+        """Returns a new follower that has consumed all `tokens`. Raises `GrammarError`."""
         follower = GrammarFollower(self._begun(grammar), tokens, prompt_tokens, self._end)
         follower.catch_up()
         return follower
 
     def keep(self, sequence: int, follower: GrammarFollower) -> None:
-        """Keeps the follower of a sequence, as the last one to be forgotten."""
+        """Stores the follower of a sequence as the most recently used."""
         with self._lock:
             self._followers[sequence] = follower
             self._followers.move_to_end(sequence)
 
     def known(self, sequence: int) -> GrammarFollower | None:
-        """Returns the follower of a sequence as it is; None: there is none."""
+        """Returns the follower of a sequence, not brought up to date, or None."""
         with self._lock:
             return self._followers.get(sequence)
 
     def forget(self, sequence: int) -> None:
-        """Drops the follower of a sequence, if there is one."""
         with self._lock:
             self._followers.pop(sequence, None)
 
     def trim(self, most: int) -> None:
-        """Forgets the sequences that were in no step for longest, but for `most` of all."""
+        """Drops the least recently used followers, down to `most` or `MIN_FOLLOWED_SEQUENCES`."""
         with self._lock:
             while len(self._followers) > max(most, MIN_FOLLOWED_SEQUENCES):
                 self._followers.popitem(last=False)

@@ -1,4 +1,4 @@
-"""Computes the masks of grammars on a thread of its own, while the engine's thread runs the step's forward pass."""
+"""Computes grammar masks on a separate thread, while the engine's thread runs the step's forward pass."""
 
 import logging
 import threading
@@ -20,28 +20,28 @@ from engine.grammars.preparation import GRAMMAR_STACK_BYTES, Preparation
 from engine.plan import GrammarRefusal, StepPlan, Work
 from engine.speculation.verify.verification import parents_of, row_count
 
-MASK_TIMEOUT_S = 10.0  # s that a step waits for its masks; then its sequences with grammars fail, and the others go on
+MASK_TIMEOUT_S = 10.0  # then the step's sequences with grammars fail, and the others go on
 log = logging.getLogger("baton.worker")
 
 
 @dataclass
 class _Step:
-    """Keeps what a step's grammars allow; the thread that computes it writes it, and then sets `done`."""
+    """What a step's grammars allow; written by the mask thread, which then sets `done`."""
 
-    works: dict[int, Work]  # by their index in the plan: those that are sampled under a grammar
-    rows: dict[int, int]  # of each the first row of logits; those of its guesses are behind it
+    works: dict[int, Work]  # sampled under a grammar, by index in the plan
+    rows: dict[int, int]  # first row of logits of each work; rows of its draft tokens follow
     done: threading.Event = field(default_factory=threading.Event)
-    forced: dict[int, list[int]] = field(default_factory=dict)  # tokens that have to come: no draw counts
+    forced: dict[int, list[int]] = field(default_factory=dict)  # forced tokens, which replace sampled ones
     failed: dict[int, GrammarRefusal] = field(default_factory=dict)
-    masks: Masks | None = None  # of the others
+    masks: Masks | None = None  # of the works that are neither forced nor failed
 
     def refuse(self, why: str) -> None:
-        """Lets all works fail, by no fault of theirs."""
+        """Fails all works, as this worker's fault."""
         self.failed, self.forced, self.masks = dict.fromkeys(self.works, GrammarRefusal(why, ours=True)), {}, None
 
 
 class _Worker:
-    """Runs the thread. One that does not answer is left to itself."""
+    """The mask thread. If it hangs, it is abandoned."""
 
     def __init__(self, preparation: Preparation, vocabulary: int, threads: int) -> None:
         self._preparation = preparation
@@ -55,7 +55,6 @@ class _Worker:
             threading.stack_size(before)
 
     def post(self, step: _Step) -> None:
-        """Has a step's masks computed."""
         self._steps.put(step)
 
     def _run(self) -> None:
@@ -64,8 +63,10 @@ class _Worker:
             step = self._steps.get()
             try:
                 self._compute(executor, step)
-            except BaseException as error:  # this thread is everybody's: it goes on without what may be half done
-                log.error("the masks of grammars could not be computed: %s", type(error).__name__)  # no text of theirs
+            except BaseException as error:  # all sequences share this thread, so it drops half-done state and goes on
+                log.error(
+                    "the masks of grammars could not be computed: %s", type(error).__name__
+                )  # the message might quote texts
                 step.refuse(f"what it allows could not be computed ({type(error).__name__})")
                 for work in step.works.values():
                     self._preparation.forget(work.sequence)
@@ -90,29 +91,29 @@ class _Worker:
             fill_next_token_bitmask_par(executor, [(matcher, at) for at, (*_, matcher) in enumerate(matchers)], bits)
         for index, row, matcher in matchers:
             if row > step.rows[index]:
-                continue  # nothing is allowed behind that guess; if it comes, the next step says why
+                continue  # no token may follow that draft token; if it is accepted, the next step reports it
             try:
                 refuse_error(matcher)
             except GrammarError as error:
                 step.failed[index] = GrammarRefusal(str(error))
         if matchers:
             step.masks = Masks([row for _, row, _ in matchers], bits)
-        self._preparation.trim(2 * len(step.works))  # with two steps in flight, they are in every other one
+        self._preparation.trim(2 * len(step.works))  # with two steps in flight, sequences alternate between them
 
 
 class GrammarMasks:
-    """Keeps the sequences of one engine to their grammars: see `engine.constraints.GrammarConstraints`."""
+    """Constrains the sequences of one engine to their grammars."""
 
     def __init__(self, preparation: Preparation, vocabulary: int, threads: int) -> None:
-        """`vocabulary` counts the model's ids. `threads` compute masks of one step."""
+        """`vocabulary` is the number of token ids; `threads` compute the masks of one step."""
         self.preparation = preparation
         self._make = partial(_Worker, preparation, vocabulary, threads)
         self._worker = self._make()
-        self._steps: dict[int, _Step] = {}  # that have begun and are not settled, by their number
-        self._newest: _Step | None = None  # None: nobody in the newest step has a grammar
+        self._steps: dict[int, _Step] = {}  # begun and not settled, by step number
+        self._newest: _Step | None = None  # None: the newest step has no grammars
 
     def begin(self, plan: StepPlan) -> None:
-        """Starts computing the masks of a step; those who have no grammar cost nothing."""
+        """Starts to compute the masks of a step."""
         sampled = [(index, work) for index, work in enumerate(plan.works) if work.sampling is not None]
         works = {index: work for index, work in sampled if work.sampling is not None and work.sampling.grammar}
         self._newest = None
@@ -123,7 +124,7 @@ class GrammarMasks:
             self._worker.post(self._newest)
 
     def masks(self, works: Sequence[Work]) -> Masks | None:
-        """Returns the masks of the step that has begun; None where none is needed. Waits for a bounded time."""
+        """Returns the masks of the step that has begun, or None. Waits up to `MASK_TIMEOUT_S`."""
         step = self._newest
         if step is None:
             return None
@@ -135,9 +136,9 @@ class GrammarMasks:
         return step.masks
 
     def settle(self, plan: StepPlan, tokens: Sequence[list[int]]) -> dict[int, GrammarRefusal]:
-        """Adds to what a step has drawn, `tokens` of each work, what has to follow; or puts that in its place.
+        """Appends forced tokens to a step's sampled `tokens` of each work, or replaces these by forced ones.
 
-        Returns by their index the works that cannot go on, and why; they get no token.
+        Returns the refusals of works that cannot go on, by index; their tokens are cleared.
         """
         step = self._steps.pop(plan.step, None)
         if step is None:
@@ -155,10 +156,10 @@ class GrammarMasks:
     def _extend(self, step: _Step, index: int, drawn: list[int]) -> None:
         follower = self.preparation.known(step.works[index].sequence)
         if follower is None:
-            return  # it was dropped: the next step makes it anew
+            return  # it was dropped, and the next step rebuilds it
         found: list[int] = []
         try:
-            for token in drawn:  # what has to follow one of them takes the place of the next
+            for token in drawn:  # tokens forced after one of them replace the rest
                 more = follower.forced([token])
                 found += more
                 if len(more) > 1 or follower.ended:
@@ -169,10 +170,7 @@ class GrammarMasks:
 
 
 def _along(matcher: LLMatcher, work: Work) -> dict[int, LLMatcher]:
-    """Returns by row of a work the matcher, and copies behind its guesses, up to those that the grammar does not allow.
-
-    What is drawn behind one of those does not count.
-    """
+    """Returns the matcher for each row of a work: copies after each draft token that the grammar allows."""
     states = {0: matcher}
     for guess, (parent, token) in enumerate(zip(parents_of(work), work.proposed, strict=True)):
         if (before := states.get(parent + 1)) is not None:
@@ -183,7 +181,7 @@ def _along(matcher: LLMatcher, work: Work) -> dict[int, LLMatcher]:
 
 
 def _may_be_forced(work: Work) -> bool:
-    """Tells whether tokens may be taken without a draw: nobody asks how likely they were, and nothing else decides."""
+    """Returns whether forced tokens may skip sampling: no logprobs, one sample, no other token restrictions."""
     sampling = work.sampling
     assert sampling is not None
     decided = sampling.allowed_token_ids is not None or bool(sampling.bad_words)

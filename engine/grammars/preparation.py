@@ -1,7 +1,7 @@
-"""Prepares sequences with grammars on a thread of its own: compiles, and replays what earlier attempts have emitted.
+"""Prepares sequences with grammars on a separate thread: compiles grammars, and replays tokens of earlier attempts.
 
-Neither the engine's thread waits for it, nor the one that computes masks: the scheduler leaves out of its steps whoever
-is not ready, and is woken when that changes.
+Neither the engine's thread nor the mask thread waits for it: the scheduler skips sequences that are not ready, and is
+woken when one becomes ready.
 """
 
 import logging
@@ -18,43 +18,43 @@ from contracts.errors import ModelError
 from engine.grammars.follower import GrammarFollower, GrammarFollowers
 from engine.plan import Work
 
-PREPARATION_TIMEOUT_S = 10.0  # s that one sequence may take; then it fails, and the thread is replaced
-MAX_PREPARING_SEQUENCES = 256  # sequences that are being prepared; further ones ask again
-GRAMMAR_STACK_BYTES = 64 << 20  # bytes: what a checker of grammars could compile on its own stack fits here
+PREPARATION_TIMEOUT_S = 10.0  # of one sequence; then it fails, and the thread is replaced
+MAX_PREPARING_SEQUENCES = 256  # further sequences ask again later
+GRAMMAR_STACK_BYTES = 64 << 20  # at least the stack of the gateway's grammar checker
 log = logging.getLogger("baton.worker")
 
 
 @dataclass(eq=False)
 class _Job:
-    """Asks for a sequence's follower."""
+    """A request for a sequence's follower."""
 
-    sequence: int  # its id
+    sequence: int  # id
     grammar: str
     tokens: list[int]  # the sequence's own list, which does not grow meanwhile
     prompt_tokens: int
-    began: float | None  # s; None: it waits for others
+    began: float | None  # monotonic s; None: still queued
 
 
 class Preparation:
-    """Makes the followers of an engine's sequences: see `engine.schedule.readiness.Readiness`."""
+    """Makes the followers of an engine's sequences (`engine.schedule.readiness.Readiness`)."""
 
     def __init__(self, read: Callable[[], LLTokenizer], wake: Callable[[], object]) -> None:
-        """Begins to `read` the tokenizer, which may raise `ModelError`: then whoever has a grammar fails.
+        """Starts to `read` the tokenizer; if that raises `ModelError`, sequences with grammars fail.
 
-        `wake` is called, on the thread, whenever something has become ready.
+        `wake` is called on the thread whenever a sequence has become ready.
         """
         self._read = read
         self._wake = wake
         self._followers: GrammarFollowers | None = None
         self._problem: ModelError | None = None
-        self._loaded = threading.Event()  # one of the two is there
+        self._loaded = threading.Event()  # `_followers` or `_problem` is set
         self._lock = threading.Lock()
-        self._jobs: dict[int, _Job] = {}  # under way, by sequence, in order
+        self._jobs: dict[int, _Job] = {}  # unfinished, by sequence, in order
         self._failed: dict[int, GrammarError | ModelError] = {}  # by sequence
         self._start()
 
     def ready(self, sequence: int, grammar: str, tokens: list[int], prompt_tokens: int) -> bool:
-        """Tells whether a sequence's next token can be drawn, or it is known why not; else begins to prepare it."""
+        """Returns whether a sequence is prepared or has failed; else starts to prepare it."""
         with self._lock:
             if self._problem is not None or sequence in self._failed:
                 return True
@@ -75,7 +75,7 @@ class Preparation:
             return True
 
     def forget(self, sequence: int) -> None:
-        """Drops all that is known of a sequence that has ended."""
+        """Drops the state of a sequence that has ended."""
         with self._lock:
             self._jobs.pop(sequence, None)
             self._failed.pop(sequence, None)
@@ -83,10 +83,10 @@ class Preparation:
                 self._followers.forget(sequence)
 
     def follower(self, work: Work) -> GrammarFollower:
-        """Returns the follower of a work's sequence, brought up to date.
+        """Returns the up-to-date follower of a work's sequence; makes it now if it was not prepared.
 
-        Raises `GrammarError` if its grammar does not let it go on, `ModelError` if that is this worker's fault. One
-        that was not prepared is made now; while the tokenizer is being read, that waits.
+        Waits while the tokenizer is being read. Raises `GrammarError` if the grammar does not allow the output,
+        `ModelError` for a fault of this worker.
         """
         with self._lock:
             failed = self._failed.get(work.sequence)
@@ -100,16 +100,14 @@ class Preparation:
         return self._followers.of(work)
 
     def known(self, sequence: int) -> GrammarFollower | None:
-        """Returns the follower of a sequence as it is; None: there is none."""
         return self._followers.known(sequence) if self._followers is not None else None
 
     def trim(self, most: int) -> None:
-        """Forgets the sequences that were in no step for longest, but for `most` of all."""
         if self._followers is not None:
             self._followers.trim(most)
 
     def _start(self) -> None:
-        """Starts a thread, which takes over the jobs that wait."""
+        """Starts a thread that takes over the unfinished jobs."""
         self._queue: SimpleQueue[_Job] = SimpleQueue()
         for job in self._jobs.values():
             job.began = None
@@ -127,7 +125,7 @@ class Preparation:
             job = queue.get()
             with self._lock:
                 if self._jobs.get(job.sequence) is not job:
-                    continue  # it has ended
+                    continue  # the sequence has ended
                 job.began = time.monotonic()
             self._prepare(self._followers, job)
 
@@ -136,7 +134,7 @@ class Preparation:
             followers, problem = GrammarFollowers(self._read()), None
         except ModelError as error:
             followers, problem = None, error
-        except BaseException as error:  # a panic of llguidance's is no Exception
+        except BaseException as error:  # a panic in llguidance is no Exception
             log.exception("constrained output: the tokenizer")
             followers, problem = None, ModelError(f"the tokenizer cannot be used ({type(error).__name__})")
         with self._lock:
@@ -154,7 +152,7 @@ class Preparation:
         except GrammarError as error:
             failed = error
         except BaseException as error:
-            log.error("a grammar could not be compiled: %s", type(error).__name__)  # no text of theirs
+            log.error("a grammar could not be compiled: %s", type(error).__name__)  # the message might quote texts
             failed = ModelError(f"its grammar could not be compiled ({type(error).__name__})")
         with self._lock:
             if self._jobs.get(job.sequence) is not job:

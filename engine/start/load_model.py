@@ -1,4 +1,4 @@
-"""Loads the weights of a model that our own code computes, or transformers'; what cannot be is refused by name."""
+"""Loads a model: by our own transformer if its family is known, else by transformers' own code."""
 
 import logging
 from collections.abc import Callable
@@ -25,10 +25,7 @@ from engine.model.transformer import Transformer
 from engine.model.weights import Checkpoint
 from engine.speculation.proposers.eagle_weights import load_head, load_own_head, own_head_config, read_head_config
 from engine.start.loaded_model import LoadedModel
-from engine.start.sizing import (
-    refuse_impossible,
-    refuse_large_weights,
-)
+from engine.start.sizing import refuse_impossible, refuse_large_weights
 from infra.config.engine import EngineConfig
 from infra.config.speculation import proposing
 from infra.process.status import Progress
@@ -37,7 +34,7 @@ LOG = logging.getLogger(__name__)
 
 
 def load_model(config: EngineConfig, progress: Progress, open_weights: Callable[[Path], Checkpoint]) -> LoadedModel:
-    """Loads a model, reporting stages and percent; `open_weights` gives the tensors of its directory.
+    """Loads a model, reporting stages and percent; `open_weights` opens the tensors of its directory.
 
     Raises `ModelError` for a model that is missing, broken or not supported, `ConfigError` for settings that do not fit
     it or this machine.
@@ -74,9 +71,9 @@ def load_model(config: EngineConfig, progress: Progress, open_weights: Callable[
 
 
 def _ours(config: EngineConfig, directory: Path) -> ModelConfig | OptionError | str:
-    """Reads the config of a model of one of our families, or returns why transformers' own code computes it.
+    """Returns the config for our own transformer, or the reason why transformers' own code computes the model.
 
-    That is so where a family of ours lacks an option, too, unless ours alone is asked for.
+    An option that our family lacks is such a reason, too, unless --model-impl native asks for ours.
     """
     is_gguf = (directory / GGUF_INDEX).is_file()
     if config.model_impl == "transformers":
@@ -105,7 +102,7 @@ def _load_ours(
     progress: Progress,
     open_weights: Callable[[Path], Checkpoint],
 ) -> LoadedModel:
-    """Loads a model of one of our families, and its head that guesses hidden states, if there is to be one."""
+    """Loads a model for our own transformer, with its EAGLE head if the config asks for one."""
     head_config = _head_config(config, model_config)
     with_head = model_config
     if head_config is not None:
@@ -156,9 +153,9 @@ def _load_ours(
 
 
 def _head_config(config: EngineConfig, model: ModelConfig) -> ModelConfig | None:
-    """Returns the config of the head that is to guess hidden states; None: nobody has asked for one.
+    """Returns the config of the EAGLE head, or None if speculation does not use one.
 
-    Raises `ModelError` where there is none, or it is none of this model.
+    Raises `ModelError` for a head that is missing or another model's.
     """
     if proposing(config) != "eagle":
         return None

@@ -1,6 +1,5 @@
-"""Loads a model that transformers' own code computes, over our KV pool and by a backend's products and attention."""
+"""Loads a model that transformers' own code computes, with a backend's linear layers and attention over our KV pool."""
 
-import logging
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -25,15 +24,13 @@ from engine.wrapped.proof import blocks_needed, prove
 from infra.config.engine import EngineConfig
 from infra.process.status import Progress
 
-LOG = logging.getLogger(__name__)
-
 
 def load_wrapped(
     config: EngineConfig, directory: Path, device: torch.device, dtype: torch.dtype, progress: Progress
 ) -> LoadedModel:
-    """Loads the model in `directory`, and proves on two short texts that it computes what transformers alone computes.
+    """Loads the model, and checks on two short texts that it computes the same as transformers alone.
 
-    Raises `ModelError` for a model that cannot be served so, by name, and `ConfigError` for settings that do not fit.
+    Raises `ModelError` for a model that cannot be served this way, `ConfigError` for settings that do not fit.
     """
     found = read_own_config(directory, config.max_model_len, trust_remote_code=config.trust_remote_code)
     checkpoint = Checkpoint(directory)
@@ -49,11 +46,11 @@ def load_wrapped(
         quantized: dict[int, Quantized] = {}
         if config.quantization != "none":
             quantized = round_linears(own, alone.products, dtype, config.quantization, progress)
-            alone = own_run(own, modules)  # with the numbers that these weights stand for
+            alone = own_run(own, modules)  # again, with the quantized weights' values
         forms: Counter[Form] = Counter()
         for weight in quantized.values():
             forms[weight.form] += weight.values.numel()
-        if device.type == "cpu" or quantized:  # else a backend's products are PyTorch's, as the model's own are
+        if device.type == "cpu" or quantized:  # else a backend multiplies by PyTorch, as the model does
             replace_linears(own, alone.products, backend.linears, dtype, quantized, progress)
     model: WrappedModel[Any] = WrappedModel(own, attentions)
     progress("hashing weights", 0.0)
@@ -63,6 +60,8 @@ def load_wrapped(
     loaded = LoadedModel(backend, model, described, spec, parameters.total(), forms=held, is_ours=False)
     progress("comparing with transformers", 0.0)
     blocks = blocks_needed(config.block_size)
-    numbers = replace(loaded, spec=make_spec(described, dtype, config.block_size, digest))  # bytes would be rounded
+    numbers = replace(
+        loaded, spec=make_spec(described, dtype, config.block_size, digest)
+    )  # without --kv-dtype, which would round
     prove(numbers.with_pool([blocks] * len(spec.groups)), alone, config.quantization)
     return loaded

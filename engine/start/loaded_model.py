@@ -1,4 +1,4 @@
-"""Holds a model that is loaded, and makes engines of it."""
+"""A loaded model, from which engines are made."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,21 +19,21 @@ from engine.speculation.proposers.eagle_head import EagleHead
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """Holds a model that is loaded, and has no KV pool yet."""
+    """A loaded model without a KV pool."""
 
     backend: Backend[Any, Any]
     model: Model[Any]
     config: TextModel
     spec: KVSpec
     parameters: int  # values in the model's weights
-    adapters: AdapterSlots | None = None  # None: there are none, and none can come
-    forms: tuple[Form, ...] = ()  # that weights are quantized in, the largest part first
-    is_ours: bool = True  # else transformers' own code computes it, and no steps of it are recorded
-    head: EagleHead[Any] | None = None  # guesses hidden states; its layer is the last of the config
-    most_sequences: int = 0  # of a step, where there is a head
+    adapters: AdapterSlots | None = None  # None: adapters are off
+    forms: tuple[Form, ...] = ()  # quantization formats of the weights, largest share first
+    is_ours: bool = True  # else transformers' own code computes it, whose steps cannot be recorded
+    head: EagleHead[Any] | None = None  # its layer is the last of the config
+    most_sequences: int = 0  # of a step; only for a head
 
     def with_pool(self, counts: Sequence[int], tier: HostTier | None = None) -> Engine:
-        """Makes an engine over a new pool with `counts` blocks of each KV group, the first group's with a `tier`."""
+        """Returns an engine over a new pool with `counts` blocks by KV group; `tier` extends the first group."""
         backend = self.backend
         pool = KVPool(self.spec, counts, backend.device, backend.mover, backend.codec, tier)
         attention = backend.attention(self.config, pool.layers)

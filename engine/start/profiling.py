@@ -1,4 +1,4 @@
-"""Measures how fast a start's engine computes prompts and moves blocks, before it serves anybody."""
+"""Measures at start how fast the engine computes prompts and moves blocks."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ from pricing.seed import MeasuredStep
 
 FIRST_PROFILE_TOKENS = 16
 MAX_CPU_PROFILE_TOKENS = 256
-"""Tokens of a CPU's profiling steps at most: their memory tells nothing, and the rate is known by then."""
+"""On a CPU only the rate is measured, not the memory, and longer steps would not change it."""
 MEASURING_S = 0.5
 MAX_MEASUREMENTS = 7
 PLAIN_SAMPLING = Sampling(seed=0)
@@ -36,27 +36,27 @@ ADJUSTED_SAMPLING = Sampling(
 FULL_SAMPLING = structs.replace(
     ADJUSTED_SAMPLING, top_k=FILTERED_SAMPLING.top_k, top_p=FILTERED_SAMPLING.top_p, logprobs=MAX_TOP_LOGPROBS
 )
-"""What takes most memory to sample and to score."""
+"""The options that take the most memory to sample and to score."""
 MOVED_BYTES = 8 << 20
-"""About what is moved to the host tier and back to know its speed."""
+"""Bytes moved to the host tier and back to measure its speed, about."""
 
 WithBlocks = Callable[[Sequence[int]], Engine]
-"""Makes an engine over a pool of its own with so many blocks of each KV group, which goes when the engine does."""
+"""Makes an engine over a temporary pool, given the blocks of each KV group."""
 
 
 def prompt_steps(
     config: EngineConfig, longest: int, device: torch.device, groups: int, make: WithBlocks
 ) -> list[MeasuredStep]:
-    """Measures steps of prompts, the largest one last, for texts of up to `longest` tokens, on pools that are dropped.
+    """Measures prompt steps for sequences of up to `longest` tokens, on temporary pools; the largest step is last.
 
-    On CUDA the largest steps run, because what those take is not there for KV. A CPU is asked for no more than it does
-    in about a second. Raises `ConfigError` where the largest step does not fit into the device's memory.
+    On CUDA the largest possible steps run, because their memory cannot be used for KV. On a CPU steps are limited to
+    about a second. Raises `ConfigError` if the largest step does not fit into the device's memory.
     """
     seconds = partial(_seconds, block_tokens=config.block_size, groups=groups, make=make)
     try:
         if device.type == "cuda":
-            # Logits, counts and noise of every row may take more than the longest prompt. No request should wait for
-            # the kernels that short prompts, samples of all kinds and moved blocks have of their own.
+            # Logits, counts and noise of every row may take more memory than the longest prompt. The other steps
+            # compile the kernels of short prompts, of each kind of sampling and of moved blocks.
             for sampling in (FULL_SAMPLING, FILTERED_SAMPLING):
                 seconds(widest_step(config), sampling=sampling)
             length = first_step(config, longest)
@@ -75,7 +75,7 @@ def prompt_steps(
 
 
 def warm_up(engine: Engine) -> None:
-    """Compiles the kernels that steps of empty pools do not need; the pool's groups have three blocks, and stay empty.
+    """Compiles the kernels that move, convert and copy blocks, on a pool with three blocks in each group.
 
     Raises `DeviceError` if the device fails.
     """
@@ -93,7 +93,7 @@ def warm_up(engine: Engine) -> None:
 
 
 def host_rate(engine: Engine, slots: int) -> float:
-    """Measures bytes per second between the pool and a host tier of `slots`, both still empty; 0 without a tier."""
+    """Returns bytes per second between the pool and a host tier of `slots`, both empty; 0 without a tier."""
     if not slots:
         return 0.0
     executor, pool = Executor(engine), engine.pool
@@ -109,32 +109,29 @@ def host_rate(engine: Engine, slots: int) -> float:
 
 
 def largest_step(config: EngineConfig, max_model_len: int) -> list[int]:
-    """Returns the lengths of the sequences of the largest step: prompts that fill `max_batch_tokens`."""
+    """Returns the prompt lengths of the largest step, which fill the token budget."""
     whole, rest = divmod(config.max_batch_tokens, max_model_len)
     lengths = [max_model_len] * whole + ([rest] if rest else [])
     return lengths[: config.max_sequences]
 
 
 def widest_step(config: EngineConfig) -> list[int]:
-    """Returns the lengths of the sequences of the step that samples most: one token of each, and a row of logits."""
+    """Returns the prompt lengths of the step with the most rows of logits: one token of each sequence."""
     return [1] * min(config.max_sequences, config.max_batch_tokens)
 
 
 def first_step(config: EngineConfig, max_model_len: int) -> int:
-    """Returns the tokens of the step that shows a CPU's speed about."""
+    """Returns the tokens of a first step, which estimates a CPU's speed."""
     return min(FIRST_PROFILE_TOKENS, config.max_batch_tokens, max_model_len)
 
 
 def longer_step(config: EngineConfig, max_model_len: int, tokens_per_second: float) -> int:
-    """Returns the tokens of the step that measures it: what takes about `MEASURING_S`, within bounds."""
+    """Returns the tokens of the step that measures the speed in about `MEASURING_S`."""
     return min(int(tokens_per_second * MEASURING_S), MAX_CPU_PROFILE_TOKENS, config.max_batch_tokens, max_model_len)
 
 
 def prompts(lengths: list[int], block_tokens: int, groups: int, sampling: Sampling) -> tuple[StepPlan, int]:
-    """Plans a step of whole prompts of `lengths` tokens.
-
-    Returns it, and the blocks that its pool needs in each KV group, the null block included.
-    """
+    """Returns a step of whole prompts, and the blocks that it needs in each KV group, null block included."""
     works, first = [], 1
     for sequence, length in enumerate(lengths):
         end = first + blocks_for(length, block_tokens)
@@ -147,16 +144,16 @@ def prompts(lengths: list[int], block_tokens: int, groups: int, sampling: Sampli
 
 
 def out_and_in(block_count: int, slots: int, block_bytes: int) -> list[BlockMove]:
-    """Moves some blocks to the host tier and back to where they were."""
+    """Returns moves of some blocks to the host tier and back."""
     count = min(block_count - 1, slots, max(1, MOVED_BYTES // block_bytes))
     away = [BlockMove("out", 0, slot + 1, slot) for slot in range(count)]
     return away + [BlockMove("in", 0, slot, slot + 1) for slot in range(count)]
 
 
 def fastest(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
-    """Measures the seconds that `work` takes, warm and undisturbed: the best of two runs, or of up to eight short ones.
+    """Returns the least seconds that `work` takes in two runs, or in up to eight short ones.
 
-    Whatever else the machine does makes a run slower, and none faster.
+    Other load on the machine only makes runs slower, so the fastest is the best estimate.
     """
     begin = clock()
     work()
@@ -175,7 +172,6 @@ def fastest(work: Callable[[], object], clock: Callable[[], float] = time.perf_c
 def _seconds(
     lengths: list[int], *, block_tokens: int, groups: int, make: WithBlocks, sampling: Sampling = PLAIN_SAMPLING
 ) -> float:
-    """Measures the seconds of a step of prompts, which leaves nothing behind."""
     plan, blocks = prompts(lengths, block_tokens, groups, sampling)
     executor = Executor(make([blocks] * groups))
 

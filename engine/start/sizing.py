@@ -1,6 +1,6 @@
-"""Sizes the KV pool and the host tier: as the user said, else by what there is to spare.
+"""Sizes the KV pool and the host tier, by options or by free memory.
 
-Whatever cannot be had is refused by name, and before anything is loaded where that can be known.
+Impossible options raise errors that name them, before anything is loaded if possible.
 """
 
 import shutil
@@ -25,20 +25,20 @@ from infra.process.memory import available_memory
 from infra.sizes import format_bytes
 
 CPU_STEP_TOKENS, GPU_STEP_TOKENS = 512, 8192
-"""Tokens of a step where nobody has decided. A GPU multiplies large matrices at its full rate, and its host prepares
-the next step meanwhile; a CPU does with small ones, and others wait for its threads."""
+"""Default token budgets of a step. A GPU needs large matrices for its full rate, and its host prepares the next step
+meanwhile; a CPU reaches its rate with small ones, and other requests wait for its threads."""
 CPU_KV_SHARE = 0.25
 CPU_KV_MAX_BYTES = 4 << 30
-"""Other workers and other people live on the same host; who wants more says so."""
+"""Defaults for --kv-memory on a CPU, which leave memory to other processes of the host."""
 
 
 def step_tokens(config: EngineConfig, device: torch.device) -> int:
-    """Returns how many tokens a step has at most: as the user said, else what suits the device."""
+    """Returns the token budget of a step: the option, or the device's default."""
     return config.max_batch_tokens or (GPU_STEP_TOKENS if device.type == "cuda" else CPU_STEP_TOKENS)
 
 
 def refuse_impossible(config: EngineConfig, device: torch.device) -> None:
-    """Raises `ConfigError` for sizes and directories that no model could make work here."""
+    """Raises `ConfigError` for sizes and directories that work with no model on this machine."""
     if config.block_size not in get_args(BlockSize):
         sizes = ", ".join(str(size) for size in get_args(BlockSize))
         raise ConfigError("block_size", config.block_size, f"tokens per KV block are one of {sizes}")
@@ -50,7 +50,7 @@ def refuse_impossible(config: EngineConfig, device: torch.device) -> None:
 
 
 def refuse_more_than(key: str, size: int, there: int, where: str) -> None:
-    """Raises `ConfigError` where a setting asks for more bytes than `there` are."""
+    """Raises `ConfigError` if a setting asks for more bytes than `there` are."""
     if size > there:
         raise ConfigError(key, format_bytes(size), f"only {format_bytes(there)} are {where}")
 
@@ -63,10 +63,10 @@ def refuse_large_weights(
     operators: frozenset[Form] = frozenset(),
     embedding: int = 0,
 ) -> None:
-    """Raises `ConfigError` for weights that are larger than the memory that they would be loaded into.
+    """Raises `ConfigError` if the weights are larger than the free memory.
 
-    `weights` are counted by the form that they are read in; None: numbers. Of these the `embedding` stays in `dtype`,
-    and others become what `--quantization` says. A form without `operators` is held as numbers.
+    `weights` counts weights by their quantization format in the checkpoint; None: floats. Of the floats, `embedding`
+    weights stay in `dtype`, and the others get --quantization. Formats that are not in `operators` are dequantized.
     """
     there, where = available_memory(), "free on this machine"
     if device.type == "cuda":
@@ -88,7 +88,7 @@ def _bytes_of(
     operators: frozenset[Form],
     embedding: int,
 ) -> Counter[Form | None]:
-    """Returns the bytes that weights take by the form that they are held in; None: `dtype`."""
+    """Returns the weights' bytes by their format in memory; None: `dtype`."""
     asked: Form | None = None if config.quantization == "none" else config.quantization
     held: Counter[Form | None] = Counter({None: embedding})
     for form, count in weights.items():
@@ -110,9 +110,9 @@ def _refuse_directory(config: EngineConfig) -> None:
 
 
 def host_room(config: EngineConfig) -> tuple[int, str]:
-    """Returns the bytes that a host tier could have at most, and words for where they are.
+    """Returns the maximum bytes of a host tier, and words for an error about them.
 
-    Raises `ConfigError` where the free space of its directory is not known.
+    Raises `ConfigError` if the free space of its directory is unknown.
     """
     if not config.host_kv_directory:
         return available_memory(), "free on this machine"
@@ -124,10 +124,10 @@ def host_room(config: EngineConfig) -> tuple[int, str]:
 
 
 def host_slots(config: EngineConfig, spec: KVSpec, pool_bytes: int) -> int:
-    """Returns how many blocks the host tier holds; 0 where nobody asked for one.
+    """Returns the blocks of the host tier; 0 without one.
 
-    `pool_bytes` of this machine's memory are promised to the KV pool, though not yet used. Raises `ConfigError` for a
-    tier that is smaller than a block, or larger than what is there.
+    `pool_bytes` of this machine's memory are reserved for the KV pool, but not used yet. Raises `ConfigError` for a
+    tier smaller than a block or larger than the free memory.
     """
     if not config.host_kv_memory:
         return 0
@@ -151,10 +151,10 @@ def host_slots(config: EngineConfig, spec: KVSpec, pool_bytes: int) -> int:
 
 
 def blocks_that_fit(config: EngineConfig, spec: KVSpec, device: torch.device, load: PoolLoad, kept: int = 0) -> Counts:
-    """Sizes the pool for `texts`, after a profiling step has shown what the steps take.
+    """Sizes the pool for `texts`, after a profiling step has shown how much memory steps take.
 
     On a GPU `kept` bytes stay free for adapters that are loaded later, and for a draft model's own blocks.
-    Raises `ConfigError` where the memory that was asked for is not there, or is too small.
+    Raises `ConfigError` if the requested memory is not free, or too small.
     """
     if device.type != "cuda":
         refuse_more_than("kv_memory", config.kv_memory, available_memory(), "free beside the weights")
@@ -177,9 +177,8 @@ def blocks_that_fit(config: EngineConfig, spec: KVSpec, device: torch.device, lo
 def pool_blocks(config: EngineConfig, spec: KVSpec, spare: int, load: PoolLoad) -> Counts:
     """Returns the blocks of each KV group, the null block included, from `spare` bytes or the configured `kv_memory`.
 
-    Never more than `max_sequences` of the longest texts could use. Raises `ConfigError` where no block fits, or
-    not one sequence of the length that was asked for. Nobody asked where the configured length is 0: see
-    `longest_that_fits`.
+    At most what `max_sequences` sequences of maximum length could use. Raises `ConfigError` if no block fits, or not
+    one sequence of the configured `max_model_len` (if it is 0, any length will do).
     """
     memory = config.kv_memory or spare
     given = format_bytes(config.kv_memory) if config.kv_memory else "auto"
@@ -194,7 +193,9 @@ def pool_blocks(config: EngineConfig, spec: KVSpec, spare: int, load: PoolLoad) 
             f" ({format_bytes(memory)} are there)",
         )
     whole_blocks = blocks_for(load.longest, config.block_size) * config.block_size
-    counts = min(counts, counts_for(spec, load, config.max_sequences * whole_blocks))  # all of one are the smaller
+    counts = min(
+        counts, counts_for(spec, load, config.max_sequences * whole_blocks)
+    )  # all counts grow together, so the smaller tuple is smaller in each
     fits = longest_in(spec, load, counts)
     if config.max_model_len and fits < load.longest:
         needed = bytes_of_counts(spec, counts_for(spec, load, load.longest))
@@ -208,5 +209,5 @@ def pool_blocks(config: EngineConfig, spec: KVSpec, spare: int, load: PoolLoad) 
 
 
 def cpu_spare() -> int:
-    """Returns the bytes that a worker takes on a CPU when nobody says otherwise."""
+    """Returns the default bytes of a CPU worker's KV pool."""
     return min(int(available_memory() * CPU_KV_SHARE), CPU_KV_MAX_BYTES)

@@ -1,4 +1,4 @@
-"""Compares the vocabularies of two models: one's tokens mean something to the other only if their ids are the same."""
+"""Checks that two models have the same vocabulary, so that token ids mean the same to both."""
 
 from pathlib import Path
 
@@ -7,10 +7,10 @@ from contracts.errors import ConfigError
 
 
 def refuse_other_vocabulary(option: str, given: str, own: Path, target: Path) -> None:
-    """Raises `ConfigError`, naming both models, where the model in `own` has other tokens than that in `target`.
+    """Raises `ConfigError` if the models in `own` and `target` have different tokens.
 
-    `option` and `given` say who asked for it. Sizes of embeddings may differ: some are padded, and nobody says padding.
-    Raises `ModelError` for a tokenizer that cannot be read.
+    The error names `option` and its value `given`. Embeddings may differ in size, since some are padded. Raises
+    `ModelError` for a tokenizer that cannot be read.
     """
     ours, theirs = (tokenizer_of(each).get_vocab(with_added_tokens=True) for each in (own, target))
     if ours == theirs:

@@ -1,7 +1,7 @@
-"""Stands in the place of attention in a model of transformers: stores keys and values in the KV pool, attends there.
+"""Attention for transformers' models: stores keys and values in the KV pool, and attends over it.
 
-transformers calls attention by a name in its registry, with the module that asks. What serves that module is an
-attribute of it, so that models of one process know nothing of each other.
+transformers calls attention by a name in its registry, with the calling module. The `PagedAttention` of a module is one
+of its attributes, so that several models in one process do not interfere.
 """
 
 from dataclasses import dataclass
@@ -17,24 +17,23 @@ from engine.model.config import HeadAttention
 from engine.model.model import Stored
 
 PAGED_ATTENTION_NAME = "baton"
-"""The name of our attention in transformers' registry."""
 
 
 @dataclass
 class CurrentStep:
-    """Holds the step that a model is computing; None between two steps."""
+    """The step that a model is computing; None between two steps."""
 
     step: AttentionStep | None = None
     stored: Stored | None = None
 
 
 class PagedAttention:
-    """Attends for one attention module of a model."""
+    """Attention of one module of a model."""
 
     def __init__(
         self, layer: int, attention: HeadAttention, value_dim: int, sinks: Tensor | None, current: CurrentStep
     ) -> None:
-        """Values of `value_dim` numbers, or the keys, are padded where they are the smaller ones."""
+        """Keys or values (of length `value_dim`) are padded to the length of the longer ones."""
         self.layer = layer
         self.attention = attention
         self._value_dim = value_dim
@@ -53,13 +52,13 @@ class PagedAttention:
 
 
 def _padded(vectors: Tensor, dim: int) -> Tensor:
-    """Fills the last axis up with zeros, which change no score and give no value."""
+    """Pads the last axis with zeros, which change no score."""
     lacking = dim - vectors.shape[-1]
     return functional.pad(vectors, (0, lacking)) if lacking else vectors
 
 
 def _attend(module: Any, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
-    """Is what transformers calls; what a module asks for beside these, the probe has looked at."""
+    """Called by transformers; the probe has checked all other arguments."""
     return module.paged_attention(query, key, value), None
 
 

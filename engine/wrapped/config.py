@@ -1,6 +1,6 @@
-"""Reads the config of a model that transformers' own code computes; what that code may not do here is refused by name.
+"""Reads the config of a model that transformers' own code computes, and rejects models that cannot be served that way.
 
-What the config does not say is found by looking at the model itself (`engine/wrapped/probe.py`).
+`engine/wrapped/probe.py` finds the facts that a config does not contain.
 """
 
 import hashlib
@@ -17,30 +17,30 @@ from engine.model.config import AttentionLayer, TextModel
 from engine.model.config_files import auto_config, eos_of, quantization_of, raw_config
 
 PAGEABLE_LAYER_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
-"""Kinds of `layer_types` whose state is keys and values; the others keep states that blocks of tokens do not hold."""
+"""Entries of `layer_types` whose state is keys and values, which KV blocks can store."""
 LENGTH_DEPENDENT_ROPES = {"dynamic", "longrope"}
-"""Kinds of rotation that change for all tokens of a step when one of its texts is longer than those of training."""
+"""Rotations that change for a whole step if one of its sequences exceeds the training length."""
 
 
 class WrappedConfig(TextModel, frozen=True, kw_only=True):
-    """Describes a model that transformers' own code computes."""
+    """A model that transformers' own code computes."""
 
-    own: str  # digest of transformers' config, which says what is computed of given tokens and weights
+    own: str  # digest of transformers' config, since it decides what is computed
 
 
 @dataclass(frozen=True)
 class OwnConfig:
-    """Holds transformers' config, before the model has shown what its attention is."""
+    """transformers' config, before the probe has found the attention of each layer."""
 
     name: str  # of the model's directory
     config: Any
-    positions: int  # of the longest text that the model was made for
+    positions: int  # maximum length that the model was trained for
     max_model_len: int
     eos_token_ids: tuple[int, ...]
     trust_remote_code: bool
 
     def described(self, layers: tuple[AttentionLayer, ...]) -> WrappedConfig:
-        """Describes the model by what it has shown."""
+        """Adds the layers that the probe has found."""
         config = self.config
         return WrappedConfig(
             name=self.name,
@@ -54,10 +54,10 @@ class OwnConfig:
 
 
 def read_own_config(directory: Path, max_model_len: int, *, trust_remote_code: bool) -> OwnConfig:
-    """Reads the config in `directory`; `max_model_len` shortens the model's own limit, 0 keeps it.
+    """Reads the config in `directory`; `max_model_len` lowers the model's own limit, 0 keeps it.
 
-    Raises `ModelError` for models whose state is not keys and values of attention, that read more than text, or whose
-    code is not transformers' and not trusted; `ConfigError` for a limit that is missing, or longer than the model's.
+    Raises `ModelError` for models with another state than keys and values, that read more than text, or whose own code
+    is not trusted; `ConfigError` for a limit that is missing or above the model's.
     """
     name, raw = directory.name, raw_config(directory)
     if "auto_map" in raw and raw.get("model_type") not in CONFIG_MAPPING_NAMES and not trust_remote_code:
@@ -93,7 +93,7 @@ def _refuse_quantized(raw: dict[str, Any], name: str) -> None:
 
 
 def _refuse_states(config: Any, name: str, *, trust_remote_code: bool) -> None:
-    """Raises `ModelError` for a model that is no causal language model, or has layers that keep another state."""
+    """Raises `ModelError` for a model that is no causal language model, or has layers with another state."""
     model = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     comes_with_one = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
     if model is None and not (comes_with_one and trust_remote_code):
@@ -108,7 +108,7 @@ def _refuse_states(config: Any, name: str, *, trust_remote_code: bool) -> None:
 
 
 def _refuse_ropes(config: Any, name: str, longest: int) -> None:
-    """Raises `ModelError` for rotations that depend on the other texts of a step."""
+    """Raises `ModelError` for rotations that depend on the other sequences of a step."""
     given = getattr(config, "rope_parameters", None) or {}
     for each in [given, *(value for value in given.values() if isinstance(value, dict))]:
         kind = each.get("rope_type")
@@ -126,7 +126,7 @@ def _architecture(config: Any) -> str:
 
 
 def _digest(config: Any) -> str:
-    """Makes a digest of all that the config says, but for names, formats and who reads it."""
+    """Returns a digest of the config without names, number formats and versions."""
     said = config.to_dict()
     for key in ("_name_or_path", "architectures", "dtype", "transformers_version", "auto_map"):
         said.pop(key, None)

@@ -1,4 +1,4 @@
-"""Has a backend multiply where a model of transformers has plain linear layers."""
+"""Replaces the linear layers of a transformers model by a backend's."""
 
 from collections.abc import Set
 from typing import Any
@@ -15,30 +15,29 @@ from infra.process.status import Progress
 
 
 class BackendLinear(nn.Module):
-    """Stands in the place of a linear layer of a model of transformers."""
+    """Replaces a linear layer of a transformers model."""
 
     def __init__(self, linear: Linear, dtype: torch.dtype) -> None:
         super().__init__()
         self.linear = linear
-        self.weight = torch.empty(0, dtype=dtype)  # some models ask a layer's weight for its number format
+        self.weight = torch.empty(0, dtype=dtype)  # some models read the dtype of a layer's weight
 
     def forward(self, x: Tensor) -> Tensor:
-        """Multiplies the last axis of `x`, whatever the others are."""
         y = self.linear(x.reshape(-1, x.shape[-1]))
         return y.view(*x.shape[:-1], y.shape[-1])
 
 
 def is_linear(module: nn.Module) -> bool:
-    """Tells whether a module is a linear layer and nothing more."""
+    """Returns whether a module is exactly a linear layer, no subclass."""
     return type(module) in (nn.Linear, Conv1D)
 
 
 def round_linears(
     model: nn.Module, products: Set[int], dtype: torch.dtype, quantization: Quantization, progress: Progress
 ) -> dict[int, Quantized]:
-    """Quantizes the model's linear layers, and puts the numbers that their weights then stand for in their place.
+    """Quantizes the model's linear layers, and replaces their weights by the dequantized values.
 
-    Returns the weights by their layers' ids. An embedding that the head is tied to stays as it is.
+    Returns the quantized weights by id of the layer. An embedding that is tied to the head stays unchanged.
     """
     head: Any = model.get_output_embeddings()  # type: ignore[operator]
     layers = {id(child): child for _, _, child in _places(model, products, dtype)}
@@ -62,14 +61,14 @@ def replace_linears(
     quantized: dict[int, Quantized],
     progress: Progress,
 ) -> None:
-    """Puts the backend's linear layers in the place of the model's own, one by one: no weight is held twice.
+    """Replaces the model's linear layers by the backend's, one by one, so that no weight is in memory twice.
 
-    It replaces those whose ids are in `products`, of which the weights that are `quantized` are taken out there; but
-    those in another number format than the model's stay.
+    Only layers whose ids are in `products`, with weights in `dtype`. Their quantized weights are popped from
+    `quantized`.
     """
     places = _places(model, products, dtype)
     embedding: Any = model.get_input_embeddings()  # type: ignore[operator]
-    made: dict[int, BackendLinear] = {}  # by the id of a layer, which several places may share
+    made: dict[int, BackendLinear] = {}  # by id of the layer, which several modules may share
     total = len(places)
     places.reverse()
     while places:
@@ -84,7 +83,7 @@ def replace_linears(
 
 
 def _places(model: nn.Module, products: Set[int], dtype: torch.dtype) -> list[tuple[nn.Module, str, Any]]:
-    """Finds the layers to replace: whose they are, under which name."""
+    """Returns the layers to replace, each with its parent module and attribute name."""
     return [
         (parent, name, child)
         for parent in model.modules()
@@ -94,7 +93,7 @@ def _places(model: nn.Module, products: Set[int], dtype: torch.dtype) -> list[tu
 
 
 def _of(child: Any, weight: Quantized | None, linears: Linears[Linear], *, held: bool) -> Linear:
-    """Makes the backend's layer of one of the model's; a weight that is `held` by the embedding as well stays there."""
+    """Returns the backend's layer for a model's layer; a weight that the embedding shares (`held`) is not copied."""
     if held and child.bias is None:
         return linears.of_held(child.weight.data)
     return linears.fused([weight or _weight(child)], None if child.bias is None else child.bias.data)

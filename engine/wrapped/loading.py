@@ -1,4 +1,4 @@
-"""Has transformers load a model, in fp32, bf16 or fp16, from safetensors alone."""
+"""Loads a model by transformers, in fp32, bf16 or fp16, from safetensors only."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,9 +18,9 @@ from infra.process.status import Progress
 def load_own_model(
     directory: Path, own: OwnConfig, device: torch.device, dtype: torch.dtype, progress: Progress
 ) -> Any:
-    """Loads transformers' model, with its plainest attention.
+    """Loads transformers' model with eager attention.
 
-    Raises `ModelError` where it cannot, and for weights that the checkpoint lacks or that the model has no place for.
+    Raises `ModelError` if loading fails, or tensors are missing, unexpected or of another shape.
     """
     progress("loading weights", 0.0)
     try:
@@ -31,7 +31,7 @@ def load_own_model(
                 dtype=dtype,
                 attn_implementation="eager",
                 use_safetensors=True,
-                ignore_mismatched_sizes=True,  # they are refused below, by name
+                ignore_mismatched_sizes=True,  # checked below, by name
                 local_files_only=True,
                 trust_remote_code=own.trust_remote_code,
                 output_loading_info=True,
@@ -57,11 +57,9 @@ def _refuse_other_weights(found: dict[str, Any], name: str) -> None:
 
 @contextmanager
 def _bars_as(progress: Progress) -> Iterator[None]:
-    """Has transformers' bars report progress and draw nothing; what it would print goes unsaid: we say what matters."""
+    """Redirects transformers' progress bars to `progress`, and silences its log."""
 
     class Bar:
-        """Counts what it iterates over."""
-
         def __init__(self, items: Any) -> None:
             self._items = items
 

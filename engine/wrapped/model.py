@@ -1,4 +1,4 @@
-"""Serves a model by transformers' own code, over our KV pool: flat batches, one row for each token."""
+"""A model computed by transformers' own code over our KV pool, in flat batches with one row for each token."""
 
 import copy
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ from engine.wrapped.probe import OwnAttention
 
 
 class WrappedModel(Generic[Step]):
-    """See `engine.model.model.Model`. Steps are not recorded as CUDA graphs: the code in them is not ours."""
+    """An `engine.model.model.Model`. Its steps are not recorded as CUDA graphs, since their code is not ours."""
 
     def __init__(self, own: Any, attentions: Sequence[OwnAttention]) -> None:
-        """Takes over `own`, a causal language model of transformers, whose attention was looked at."""
+        """Takes over `own`, transformers' causal language model, with the `attentions` that the probe found."""
         self._current = CurrentStep()
         for layer, each in enumerate(attentions):
             each.module.paged_attention = PagedAttention(
@@ -35,7 +35,7 @@ class WrappedModel(Generic[Step]):
         return sum({id(each): each.numel() * each.element_size() for each in tensors}.values())
 
     def forward(self, batch: Batch, step: Step, stored: Stored) -> Tensor:
-        """See `Model`. All rows go through the last layer; only `batch.logit_rows` go on to the head."""
+        """All rows pass the last layer; only `batch.logit_rows` reach the head."""
         current = self._current
         current.step, current.stored = step, stored
         try:
@@ -53,7 +53,7 @@ class WrappedModel(Generic[Step]):
 
 
 class _Given:
-    """Stands for what a model without its head gives: the hidden states, and nothing else that heads may look at."""
+    """The output of a model without its head: hidden states, and None for everything else."""
 
     def __init__(self, hidden: Tensor) -> None:
         self.last_hidden_state = hidden
@@ -66,20 +66,18 @@ class _Given:
 
 
 class _Passes(nn.Module):
-    """Stands in the place of a model without its head: gives as its states what it was given as embeddings."""
+    """Replaces the model below a head: returns the embeddings that it is given as hidden states."""
 
     @property
     def decoder(self) -> "_Passes":
-        """Returns itself: some heads ask for the decoder in the model."""
-        return self
+        return self  # some heads ask for the decoder in the model
 
     def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> _Given:
-        """Gives `inputs_embeds` `[1, rows, hidden]`."""
         return _Given(inputs_embeds)
 
 
 def _head_of(own: Any) -> Any:
-    """Makes a model that computes what `own` does of hidden states: its head, and whatever it does to logits."""
+    """Returns a copy of `own` that computes only its head, and its changes to logits, from hidden states."""
     head = copy.copy(own)
     head._modules = {**own._modules, own.base_model_prefix: _Passes()}
     return head

@@ -1,7 +1,4 @@
-"""Runs texts by transformers alone, and keeps what went into each attention module and what came out.
-
-It is what `engine/wrapped/proof.py` compares with.
-"""
+"""Runs texts by transformers alone, and records inputs and outputs of each attention module for the proof."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,12 +12,11 @@ from torch import Tensor, nn
 from engine.wrapped.linears import is_linear
 
 TEXT_LENGTHS = (24, 19)
-"""Tokens of the texts."""
 
 
 @dataclass(frozen=True)
 class RecordedAttention:
-    """Holds what went through one attention module, `[tokens of all texts, hidden]` each."""
+    """Inputs and outputs of one attention module, `[tokens of all texts, hidden]` each."""
 
     module: Any
     inputs: Tensor
@@ -29,17 +25,17 @@ class RecordedAttention:
 
 @dataclass(frozen=True)
 class OwnRun:
-    """Holds what transformers' own attention gave of texts, one behind the other."""
+    """Results of transformers' own attention; tokens of all texts are concatenated."""
 
     texts: list[list[int]]
     kept: list[RecordedAttention]
     logits: Tensor  # [tokens of all texts, vocab]
-    products: set[int]  # ids of linear layers that were called; of others a model multiplies by the weights itself
-    widest: int  # numbers of the longest sum in a product
+    products: set[int]  # ids of the linear layers that were called; a model uses the weights of others directly
+    widest: int  # terms of the longest sum in a product
 
 
 def own_run(own: Any, modules: Sequence[Any]) -> OwnRun:
-    """Runs random texts by transformers' plainest attention, whole and one by one."""
+    """Runs random texts by transformers' eager attention, whole and one by one."""
     generator = torch.Generator().manual_seed(0)
     texts = [torch.randint(own.config.vocab_size, (length,), generator=generator).tolist() for length in TEXT_LENGTHS]
     through: list[tuple[list[Tensor], list[Tensor]]] = [([], []) for _ in modules]
@@ -77,7 +73,7 @@ def _keep(
 
 @contextmanager
 def _hook(module: nn.Module, look: Callable[..., None]) -> Iterator[None]:
-    """Has `look` see what goes through a module: module, arguments, named ones, and what it gives."""
+    """Calls `look` with module, arguments, keyword arguments and output of each forward pass."""
     hook = module.register_forward_hook(look, with_kwargs=True)
     try:
         yield

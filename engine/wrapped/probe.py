@@ -1,7 +1,7 @@
-"""Looks at what a model's attention modules ask for, by one forward pass over a few tokens that computes no attention.
+"""Finds the attention of each layer of a model, by one forward pass over a few tokens that computes no attention.
 
-Which keys a query may see is read off the mask that transformers would make: the function behind it is asked about the
-longest text, so that a window of any size shows, and so does every mask that is not plainly causal.
+The keys that a query may see follow from the function by which transformers would make a mask: it is evaluated for the
+maximum length, so that windows of any size, and masks that are not causal, are found.
 """
 
 from collections.abc import Callable
@@ -20,11 +20,11 @@ from engine.wrapped.config import OwnConfig
 PROBE_ATTENTION_NAME = "baton_probe"
 PROBE_TOKENS = 8
 MASK_QUERIES = 16
-"""Queries, evenly spread over the longest text, whose masks are looked at."""
+"""Queries, evenly spread over the maximum length, whose masks are checked."""
 MAX_MASK_TOKENS = 1 << 18
-"""Tokens of that text, unless longer ones are served: a window is the same whatever is served, and none is as wide."""
+"""Length for which masks are checked, unless longer sequences are served: no known window is as wide."""
 IGNORED_ARGUMENTS = {
-    "dropout",  # nothing is trained
+    "dropout",  # only for training
     "is_causal",
     "sliding_window",  # the mask says it as well
     "position_ids",  # of the rotation, which is the module's own
@@ -36,13 +36,13 @@ IGNORED_ARGUMENTS = {
     "output_router_logits",
     "return_dict",
 }
-"""What modules pass on to attention that changes nothing."""
+"""Arguments of attention that do not change its result here."""
 SERVED_ARGUMENTS = {"scaling", "softcap", "s_aux", "sinks"}
 
 
 @dataclass(frozen=True)
 class OwnAttention:
-    """Holds one attention module of a model, and what it computes."""
+    """One attention module of a model."""
 
     module: Any
     attention: HeadAttention
@@ -51,9 +51,9 @@ class OwnAttention:
 
 
 def probe(model: Any, own: OwnConfig) -> list[OwnAttention]:
-    """Lists the attention modules of a model in the order in which they are called.
+    """Returns the attention modules of a model in the order of their calls.
 
-    Raises `ModelError` where they ask for what paged attention has not.
+    Raises `ModelError` if one needs something that paged attention does not have.
     """
     found: list[OwnAttention] = []
     device, longest = model.device, max(own.max_model_len, min(own.positions, MAX_MASK_TOKENS))
@@ -96,7 +96,7 @@ def probe(model: Any, own: OwnConfig) -> list[OwnAttention]:
 def _described(
     who: str, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, asked: dict[str, Any]
 ) -> OwnAttention:
-    """Describes what one call asks for. Raises `ModelError`, which begins with `who`, where paged attention cannot."""
+    """Returns the attention of one call. Raises `ModelError`, beginning with `who`, if it is not supported."""
     given = {name for name, wish in asked.items() if wish is not None and wish is not False}
     unknown = sorted(given - IGNORED_ARGUMENTS - SERVED_ARGUMENTS)
     if unknown:
@@ -126,7 +126,7 @@ def _described(
 
 
 def _unserved(module: Any, mask: Any) -> str:
-    """Says what attention does whose mask is neither causal nor a window."""
+    """Returns the reason why a mask that is neither causal nor a window is not served."""
     if mask is not None and not hasattr(mask, "window"):  # the model has changed what it was given
         if getattr(module, "is_kv_shared_layer", False):
             return "attends to the keys and values of an earlier layer, and to cut ones, which is not served"
@@ -137,7 +137,7 @@ def _unserved(module: Any, mask: Any) -> str:
 
 
 def _window(sees: Callable[..., Tensor], longest: int, device: torch.device) -> int | None:
-    """Finds how many tokens a query sees, itself included, 0 for all; None where it is not those right before it."""
+    """Returns the window in tokens, 0 for all; None if the mask is neither causal nor a window."""
     first = torch.zeros((), dtype=torch.long, device=device)
     keys = torch.arange(longest, device=device)
     queries = torch.linspace(0, longest - 1, min(MASK_QUERIES, longest), device=device).long()[:, None]

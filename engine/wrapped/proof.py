@@ -1,19 +1,23 @@
-"""Proves, when a model is loaded, that it computes over the KV pool what transformers' own attention computes.
+"""Checks at load that a model computes the same over the KV pool as with transformers' own attention.
 
-Two texts run as transformers runs them, one by one and whole, by its plainest attention; what goes into each attention
-module, and what comes out, is kept. Then they run over a pool, in pieces that lie beside each other in flat steps. Each
-module gets the kept input and has to give the kept output; whatever it gives, the kept output goes on, so that each is
-compared alone. Behind the last layer the logits are compared: positions, or anything that mixes tokens outside of
-attention, would show there in every row, because nearly all rows are near the end of a piece.
+Two texts run by transformers' eager attention, whole and one by one; inputs and outputs of each attention module are
+recorded. Then the texts run over a pool, in short pieces of both texts in each step. Each module gets its recorded
+input and must give its recorded output; the recorded output is passed on, so that each module is compared alone.
+Finally the logits are compared: wrong positions, or anything else that mixes tokens outside of attention, would show
+in every row, because nearly all rows are near the end of a piece.
 
-The bounds are relative distances (of Frobenius norms), in roundings u of the number format; roundings are independent,
-so their squares add. Scores up to S are rounded to u S before their softmax, and so weights are off by u S; queries,
-keys, values, weights, their sum and the product behind it are rounded once each: u sqrt(S^2 + 6). A layer rounds twelve
-times on the way to the logits, the ends three times: u sqrt(12 L + 3) for L attention modules. On average a rounding is
-0.4 u. A product's sum of n numbers in fp32 is rounded n times, which adds sqrt(n) 2 ** -24 to u. Quantized weights are
-the same numbers on both sides; but to multiply by them, in 16-bit formats, inputs may be quantized as well: int8 is off
-by up to 1 / 254 of the largest of several inputs, as if u were 2 ** -6, fp8 (e4m3) by 2 ** -4 of each. Of logits the
-median row counts: where a router of experts has two at nearly equal scores, rounding decides between them.
+The bounds are relative distances (of Frobenius norms) in units of the number format's rounding u. Roundings are
+independent, so their squares add:
+
+- Scores up to S are rounded to u S before the softmax, so weights are off by u S. Queries, keys, values, weights, their
+  sum and the output product are rounded once each: u sqrt(S^2 + 6) for a module.
+- A layer rounds twelve times on the way to the logits, the embedding and head three times: u sqrt(12 L + 3) for L
+  modules. On average a rounding is 0.4 u.
+- A sum of n products in fp32 is rounded n times, which adds sqrt(n) 2 ** -24 to u.
+- Quantized weights are equal on both sides, but with 16-bit formats inputs may be quantized as well: int8 is off by up
+  to 1 / 254 of the largest of several inputs, as if u were 2 ** -6, fp8 (e4m3) by 2 ** -4 of each.
+
+For logits the median row counts, since rounding may swap two experts with nearly equal scores.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,22 +39,19 @@ from engine.plan import StepPlan, Work
 from engine.wrapped.own_run import TEXT_LENGTHS, OwnRun, RecordedAttention
 
 PIECE_TOKENS = (1, 3, 2)
-"""Tokens of the pieces, in turn."""
+"""Tokens of a text in successive steps, in turn."""
 FP32_ROUNDING = 2.0**-24
 INPUT_ROUNDING: dict[Quantization, float] = {"none": 0.0, "int8": 2.0**-6, "int4": 2.0**-6, "fp8": 2.0**-4}
-"""What is added to u by inputs that are quantized as the weights are."""
+"""Addition to u for inputs that are quantized like the weights."""
 
 
 def blocks_needed(block_tokens: int) -> int:
-    """Returns the blocks of a pool over which a model is proved, the null block included."""
+    """Returns the blocks of the pool for `prove`, null block included."""
     return 1 + sum(blocks_for(length, block_tokens) for length in TEXT_LENGTHS)
 
 
 def prove(engine: Engine, own: OwnRun, quantization: Quantization) -> None:
-    """Compares what the engine's model, whose weights are quantized so, computes over its pool.
-
-    Raises `ModelError` where it is something else.
-    """
+    """Raises `ModelError` if the engine's model computes something else over its pool than `own`."""
     name = engine.model_config.name
     sums = FP32_ROUNDING * sqrt(own.widest)
     rounding = sums + torch.finfo(engine.backend.dtype).eps / 2
@@ -87,7 +88,7 @@ def prove(engine: Engine, own: OwnRun, quantization: Quantization) -> None:
 
 
 def _steps(texts: Sequence[list[int]], spec: KVSpec) -> Iterator[list[Work]]:
-    """Cuts texts into pieces; each step has the next one of each text."""
+    """Yields steps with the next piece of each text."""
     blocks, first = [], 1
     for text in texts:
         count = blocks_for(len(text), spec.groups[0].block_tokens)
@@ -106,7 +107,7 @@ def _steps(texts: Sequence[list[int]], spec: KVSpec) -> Iterator[list[Work]]:
 
 
 def _logits(engine: Engine, works: list[Work]) -> Tensor:
-    """Computes `[tokens, vocab]` of a step."""
+    """Returns the logits `[tokens, vocab]` of a step."""
     device, pool = engine.backend.device, engine.pool
     batch = build_batch(StepPlan(0, works), pool.spec.groups[0].block_tokens, device, None)
     batch = replace(batch, logit_rows=torch.arange(len(batch.token_ids), device=device))
@@ -118,21 +119,21 @@ def _logits(engine: Engine, works: list[Work]) -> Tensor:
 
 
 class _Check:
-    """Compares one attention module with what was kept of it, and puts what was kept in the place of what it gives."""
+    """Compares one attention module with its record, and passes the recorded output on."""
 
     def __init__(self, kept: RecordedAttention) -> None:
         self.kept = kept
-        self.rows: list[int] = []  # of the step under way
-        self.largest = 0.0  # of all scores
+        self.rows: list[int] = []  # of the current step
+        self.largest = 0.0  # largest score so far
         self._off = self._size = 0.0
 
     def distance(self) -> float:
-        """Returns how far off the outputs were, relative to their size."""
+        """Returns the relative distance of the outputs."""
         return sqrt(self._off / self._size) if self._size else 0.0
 
     @contextmanager
     def forcing(self) -> Iterator[None]:
-        """Has the module take and give what was kept."""
+        """Makes the module take and give the recorded values."""
         module = self.kept.module
         paged = module.paged_attention
 
@@ -166,7 +167,7 @@ class _Check:
 
 
 def _largest_score(query: Tensor, key: Tensor, attention: HeadAttention) -> float:
-    """Returns the largest score, of any sign, between `[heads, tokens, dim]` queries and `[kv_heads, tokens, dim]`."""
+    """Returns the largest absolute score of `[heads, tokens, dim]` queries and `[kv_heads, tokens, dim]` keys."""
     shared = query.unflatten(0, (attention.kv_heads, -1)).flatten(1, 2)
     largest = float((shared.float() @ key.float().transpose(1, 2)).abs().max()) * attention.scale
     return min(largest, attention.softcap) if attention.softcap else largest
