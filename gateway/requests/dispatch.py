@@ -11,10 +11,10 @@ from gateway.reports.metrics import Metrics
 from gateway.requests.attempt import Attempt
 from gateway.requests.body import body_of
 from gateway.requests.entrance import Entrance, Visit
+from gateway.requests.load_account import LoadAccount
 from gateway.requests.notices import WorkerNotices
 from gateway.requests.request import Request
 from gateway.requests.sample import Sample
-from gateway.requests.worker_load import WorkerLoad
 from gateway.workers.directory import WorkerDirectory
 from gateway.workers.router import Router
 from infra.config.gateway import GatewayConfig
@@ -50,7 +50,7 @@ class Dispatch:
         self._link_prompt = config.link_prompt  # tokens from which on ids do not go by Redis
         self._correction = metrics.predictions.correction
         self.entrance = Entrance(config)
-        self.load = WorkerLoad(workers, self.entrance, metrics)
+        self.load = LoadAccount(workers, self.entrance, metrics)
         self.notices = WorkerNotices(workers)
 
     async def begin(self, request: Request) -> None:

@@ -1,4 +1,4 @@
-"""Reads and parses the body of a request, bounded in size, in time, and in what it holds up."""
+"""Reads and parses the body of a request, with bounds on its size, its time, and the time that it holds others up."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,63 +10,58 @@ from starlette.requests import ClientDisconnect, Request
 from gateway.errors import APIError, invalid, unavailable
 from gateway.web.json_bounds import MAX_OBJECTS, PIECE_BYTES, JSONCounts
 
-BODY_TIMEOUT_S = 30.0  # s in which a body has to be here
-INLINE_BODY_BYTES = 16 << 10  # bytes that are parsed on the event loop, in half a millisecond
+BODY_TIMEOUT_S = 30.0  # for all of a body to arrive
+INLINE_BODY_BYTES = 16 << 10  # that are parsed on the event loop, in half a millisecond
 JSON_CHARSETS = {"utf-8", "utf8", "us-ascii", "ascii"}  # JSON is UTF-8, of which ASCII is a part
 
 Body = TypeVar("Body")
 
 
-class BodyRoom:
-    """Counts the bytes of bodies that are being read, of all requests together."""
+class BodyReader:
+    """Reads bodies of up to `max_body` bytes each, and of up to `memory` bytes at any time together."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self.held = 0
+    def __init__(self, max_body: int, memory: int) -> None:
+        self._max_body = max_body
+        self._memory = max(memory, max_body)
+        self._held = 0  # bytes of bodies that are being read
 
-    def take(self, count: int) -> None:
-        """Counts bytes that have come. Raises `APIError` (503) if there is no room for them."""
-        if self.held + count > self._most:
-            message = f"bodies of {self.held} bytes are being read, and {self._most} are allowed"
-            raise unavailable(message, "too_many_bodies")
-        self.held += count
+    async def read(self, request: Request, parse: Callable[[bytes], Body], max_values: int) -> Body:
+        """Returns what `parse` makes of a body of JSON in UTF-8; a large body is parsed on a thread.
 
-    def give(self, count: int) -> None:
-        """Counts bytes that are held no longer."""
-        self.held -= count
+        Raises `APIError`: 415 for another type, charset or encoding, 413 for too many bytes, 400 for more than
+        `max_values` JSON values or for half a body, 408 for a slow sender, 503 while other bodies fill the memory.
+        """
+        _check_headers(request)
+        length = request.headers.get("content-length", "0")
+        if length.isdigit() and int(length) > self._max_body:
+            raise self._too_large()
+        body = bytearray()
+        try:
+            async with asyncio.timeout(BODY_TIMEOUT_S):
+                await self._receive(request, body, max_values)
+        except TimeoutError:
+            raise APIError(408, f"the body was not here within {BODY_TIMEOUT_S:g} s", code="body_timeout") from None
+        except ClientDisconnect:
+            raise APIError(400, "the body is incomplete", code="body_incomplete") from None
+        finally:
+            self._held -= len(body)
+        whole = bytes(body)
+        return parse(whole) if len(whole) <= INLINE_BODY_BYTES else await asyncio.to_thread(parse, whole)
 
+    async def _receive(self, request: Request, body: bytearray, max_values: int) -> None:
+        counts = JSONCounts()
+        async for chunk in request.stream():
+            if len(body) + len(chunk) > self._max_body:
+                raise self._too_large()
+            if self._held + len(chunk) > self._memory:
+                message = f"bodies of {self._held} bytes are being read, and {self._memory} are allowed"
+                raise unavailable(message, "too_many_bodies")
+            self._held += len(chunk)
+            body += chunk
+            await _count(chunk, counts, max_values)
 
-async def read_body(request: Request, most: int, values: int, room: BodyRoom) -> bytes:
-    """Returns a body of up to `most` bytes, which is JSON in UTF-8 if it is anything, of up to `values` values.
-
-    Raises `APIError`: 415 for another type, charset or encoding, 413 for too many bytes, 400 for too many values or
-    half a body, 408 for a slow sender, 503 where others fill the room.
-    """
-    _check_headers(request)
-    length = request.headers.get("content-length", "0")
-    if length.isdigit() and int(length) > most:
-        raise _too_large(most)
-    body, counts = bytearray(), JSONCounts()
-    try:
-        async with asyncio.timeout(BODY_TIMEOUT_S):
-            async for chunk in request.stream():
-                if len(body) + len(chunk) > most:
-                    raise _too_large(most)
-                room.take(len(chunk))
-                body += chunk
-                await _count(chunk, counts, values)
-    except TimeoutError:
-        raise APIError(408, f"the body was not here within {BODY_TIMEOUT_S:g} s", code="body_timeout") from None
-    except ClientDisconnect:
-        raise APIError(400, "the body is incomplete", code="body_incomplete") from None
-    finally:
-        room.give(len(body))
-    return bytes(body)
-
-
-async def parsed(parse: Callable[[bytes], Body], body: bytes) -> Body:
-    """Returns what `parse` makes of a body: here of a small one, of a large one on a thread."""
-    return parse(body) if len(body) <= INLINE_BODY_BYTES else await asyncio.to_thread(parse, body)
+    def _too_large(self) -> APIError:
+        return APIError(413, f"the body has more than {self._max_body} bytes", code="body_too_large")
 
 
 def _check_headers(request: Request) -> None:
@@ -87,17 +82,13 @@ def _check_headers(request: Request) -> None:
         raise APIError(415, message, code="wrong_content_encoding")
 
 
-async def _count(chunk: bytes, counts: JSONCounts, values: int) -> None:
-    """Counts in pieces, between which others run. Raises `APIError` for more than there may be."""
+async def _count(chunk: bytes, counts: JSONCounts, max_values: int) -> None:
+    """Counts a chunk in pieces, with turns for other tasks in between. Raises `APIError` beyond a bound."""
     for begin in range(0, len(chunk), PIECE_BYTES):
         counts.push(chunk[begin : begin + PIECE_BYTES])
         if counts.objects > MAX_OBJECTS:
             raise invalid(f"the body has more than {MAX_OBJECTS} objects and lists", code="too_many_values")
-        if counts.values > values:
-            raise invalid(f"the body has more than {values} values", code="too_many_values")
+        if counts.values > max_values:
+            raise invalid(f"the body has more than {max_values} values", code="too_many_values")
         if begin + PIECE_BYTES < len(chunk):
             await asyncio.sleep(0)
-
-
-def _too_large(most: int) -> APIError:
-    return APIError(413, f"the body has more than {most} bytes", code="body_too_large")

@@ -1,4 +1,4 @@
-"""Holds what every endpoint needs: ids, bodies, errors, and the two ways of delivering an answer."""
+"""Reads requests, and answers them whole or with events: what all endpoints have in common."""
 
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
@@ -17,7 +17,7 @@ from gateway.openai.answers.replies import Shaper, collect, send_events
 from gateway.requests.holdings import Holdings
 from gateway.requests.request import Request as Open
 from gateway.service import Gateway
-from gateway.web.body import BodyRoom, parsed, read_body
+from gateway.web.body import BodyReader
 from gateway.web.disconnect import ClientGone, until_gone
 from gateway.web.pieced_answer import PiecedAnswer
 from gateway.web.sse import EventStream
@@ -32,20 +32,20 @@ class Serving:
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
-        self._room = BodyRoom(max(gateway.config.body_memory, gateway.config.max_body))
+        self._bodies = BodyReader(gateway.config.max_body, gateway.config.body_memory)
 
     async def read(self, request: Request, parse: Callable[[bytes], Body], ids: bool = False) -> Body:
-        """Returns what `parse` makes of the body, which may have as many values as prompts have tokens if it has `ids`.
+        """Returns what `parse` makes of the body. A body with token `ids` may have more JSON values than others.
 
-        Raises `APIError`, also while nobody can take the request.
+        Raises `APIError`, also while the key is beyond its limits or the gateway is not ready.
         """
         gateway = self.gateway
         gateway.limiter.check(caller(request))
         values = gateway.front().values() if ids else MAX_VALUES_WITHOUT_IDS
-        return await parsed(parse, await read_body(request, gateway.config.max_body, values, self._room))
+        return await self._bodies.read(request, parse, values)
 
     async def admit(self, request: Request, tokens: int | None = None) -> None:
-        """Counts a request against its key's limits; `tokens` is None where it asks no worker. Raises `APIError`."""
+        """Counts a request against its key's limits; `tokens` is None if it needs no worker. Raises `APIError`."""
         request.state.told.update(await holdings(request).admit(caller(request), tokens))
 
     async def answer(
@@ -56,7 +56,7 @@ class Serving:
         streaming: bool,
         shape: Callable[[list[Open]], Shaper],
     ) -> Response:
-        """Answers what was admitted, at once or with events, in the shape that `shape` makes. Raises `APIError`."""
+        """Answers what was admitted, whole or with events, as the shaper that `shape` makes. Raises `APIError`."""
         tokens = sum(prompt.reserved for prompt in admitted.prompts)
         await self.admit(request, tokens)
         try:
@@ -78,7 +78,7 @@ class Serving:
         return await self.whole(request, open, collect(streams, parsers, shaper))
 
     async def whole(self, request: Request, open: list[Open], answer: Coroutine[Any, Any, Any]) -> Response:
-        """Answers with what `answer` returns, at once, and ends the request's holdings. Raises `APIError`."""
+        """Answers with the body that `answer` returns, and ends the request's holdings. Raises `APIError`."""
         try:
             body = await until_gone(request.receive, answer)
             return PiecedAnswer(json_pieces(body), server_timing(open))

@@ -28,7 +28,7 @@ OUTPUT_TOKENS_WEIGHT = 0.02  # of an answer that has ended in the moving average
 MAX_HASHED_TOKENS = 2048  # of an answer whose blocks' keys are computed, in some 150 µs on the event loop
 
 
-class WorkerLoad:
+class LoadAccount:
     """Counts samples by worker from their attempt's beginning to its end, and describes samples to the router."""
 
     def __init__(self, workers: WorkerDirectory, entrance: Entrance, metrics: Metrics) -> None:
