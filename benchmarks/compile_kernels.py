@@ -24,7 +24,7 @@ if importlib.util.find_spec("triton") is None:
 
 from benchmarks.kernels.case import Size
 from benchmarks.kernels.rows import KERNELS, Wanted, rows
-from benchmarks.simulated.compile_only import SHARED, VERSION, CompileOnly, compiling
+from benchmarks.simulated.compile_only import MAX_SHARED_BYTES, VERSION, CompileOnly, compiling
 from kernels.device import assumed
 
 INTERPRET = "TRITON_INTERPRET"
@@ -76,7 +76,13 @@ def compile_all(found: Iterable[Launch], driver: CompileOnly) -> tuple[int, int]
             spilled = f"**{each.spilled}**" if each.spilled > MAX_SPILLED_BYTES else str(each.spilled)
             shared = str(each.shared) if each.fits else f"**{each.shared}**"
             what = (f"{wanted.kernel}.{each.name}", f"{wanted.shape}, {name_of(dtype)}", each.sm, each.warps)
-            print("|", *(f"{cell} |" for cell in (*what, each.registers, spilled, each.stack, shared, SHARED[each.sm])))
+            print(
+                "|",
+                *(
+                    f"{cell} |"
+                    for cell in (*what, each.registers, spilled, each.stack, shared, MAX_SHARED_BYTES[each.sm])
+                ),
+            )
             sys.stdout.flush()
         failed = bool(error) and all(each.fits for each in compiled)  # what is too large was told above
         if failed:
@@ -91,7 +97,9 @@ def main() -> int:
         prog="python -m benchmarks.compile_kernels", description=__doc__.partition("\n")[0]
     )
     parser.add_argument("--kernel", action="append", choices=list(KERNELS), help="only this; may be given again")
-    parser.add_argument("--sm", action="append", type=int, choices=list(SHARED), help="only this; may be given again")
+    parser.add_argument(
+        "--sm", action="append", type=int, choices=list(MAX_SHARED_BYTES), help="only this; may be given again"
+    )
     parser.add_argument("--quick", action="store_true", help="one row of each kernel")
     given = parser.parse_args()
     if INTERPRET in os.environ:  # Triton reads it when a kernel is decorated: with it, nothing is compiled
@@ -100,7 +108,7 @@ def main() -> int:
     print(f"triton {VERSION}\n")
     kernels = given.kernel or list(KERNELS)
     with compiling() as driver:
-        wanted = chain.from_iterable(launches(kernels, sm, given.quick) for sm in given.sm or SHARED)
+        wanted = chain.from_iterable(launches(kernels, sm, given.quick) for sm in given.sm or MAX_SHARED_BYTES)
         count, bad = compile_all(wanted, driver)
     print(f"\n{count} specializations, of which {bad} failed, spill or do not fit")
     return int(bad > 0)

@@ -40,23 +40,25 @@ from engine.schedule.sequence import Sequence
 from engine.start.load import load_engine
 from infra.config.engine import EngineConfig
 
-VOCABULARY = 49152
-PROMPT = 8  # tokens
-OUTPUT = 48  # tokens of each answer
-END = "<|end|>"
-ITEM = """{"type": "object", "properties": {
+VOCABULARY_SIZE = 49152
+PROMPT_TOKENS = 8  # tokens
+OUTPUT_TOKENS = 48  # tokens of each answer
+END_TOKEN = "<|end|>"
+ITEM_SCHEMA = """{"type": "object", "properties": {
     "name": {"type": "string", "maxLength": 24}, "quantity": {"type": "integer", "minimum": 0, "maximum": 9999},
     "status": {"enum": ["ordered", "shipped", "delivered"]}, "tags": {"type": "array", "items": {"type": "string",
     "maxLength": 12}, "maxItems": 3}, "address": {"type": "object", "properties": {"street": {"type": "string",
     "maxLength": 30}, "zip": {"type": "string", "pattern": "^[0-9]{5}$"}}, "required": ["street", "zip"],
     "additionalProperties": false}}, "required": ["name", "quantity", "status", "tags", "address"],
     "additionalProperties": false, "x-guidance": {"whitespace_pattern": "[ ]"}}"""
-GRAMMAR = f'start: item ("\\n" item)*\nitem: %json {ITEM}'
+ITEMS_GRAMMAR = f'start: item ("\\n" item)*\nitem: %json {ITEM_SCHEMA}'
 """Objects without end, as long answers consist of them."""
-KINDS: dict[str, Sampling] = {
+SAMPLING_KINDS: dict[str, Sampling] = {
     "free": Sampling(seed=0),
-    "drawn": Sampling(seed=0, grammar=GRAMMAR, bad_words=((0,),)),  # a word that the grammar has not: nothing is forced
-    "forced": Sampling(seed=0, grammar=GRAMMAR),
+    "drawn": Sampling(
+        seed=0, grammar=ITEMS_GRAMMAR, bad_words=((0,),)
+    ),  # a word that the grammar has not: nothing is forced
+    "forced": Sampling(seed=0, grammar=ITEMS_GRAMMAR),
 }
 
 
@@ -79,13 +81,13 @@ def make_model(directory: Path) -> Path:
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY, special_tokens=[END], initial_alphabet=alphabet, show_progress=False
+        vocab_size=VOCABULARY_SIZE, special_tokens=[END_TOKEN], initial_alphabet=alphabet, show_progress=False
     )
     packages = Path(sysconfig.get_path("purelib")) / "transformers" / "models"
     sources = [*Path(__file__).parents[1].rglob("*.py"), *Path(sysconfig.get_path("stdlib")).glob("*.py")]
     tokenizer.train([str(path) for path in (*sources, *packages.rglob("*.py"))], trainer)
     tokenizer.save(str(directory / "tokenizer.json"))
-    (directory / "tokenizer_config.json").write_text(f'{{"eos_token": "{END}"}}')
+    (directory / "tokenizer_config.json").write_text(f'{{"eos_token": "{END_TOKEN}"}}')
     return directory
 
 
@@ -108,11 +110,11 @@ class Bench:
         generator = torch.Generator().manual_seed(seed)
         sequences = []
         for number in range(self._batch):
-            prompt = torch.randint(300, VOCABULARY, (PROMPT,), generator=generator).tolist()
-            asked = structs.replace(KINDS[kind], seed=seed * self._batch + number)
-            limits = Limits(OUTPUT, self._ends, OUTPUT)  # the end is not drawn before
+            prompt = torch.randint(300, VOCABULARY_SIZE, (PROMPT_TOKENS,), generator=generator).tolist()
+            asked = structs.replace(SAMPLING_KINDS[kind], seed=seed * self._batch + number)
+            limits = Limits(OUTPUT_TOKENS, self._ends, OUTPUT_TOKENS)  # the end is not drawn before
             key = AttemptKey(str(number), 0, 1)
-            sequences.append(Sequence(key, "", Prompt(prompt, PROMPT), float("inf"), asked, limits))
+            sequences.append(Sequence(key, "", Prompt(prompt, PROMPT_TOKENS), float("inf"), asked, limits))
             loop.scheduler.add(sequences[-1])
         while not all(each.emitted for each in sequences):
             loop.turn()
@@ -126,7 +128,7 @@ class Bench:
             pass
         seconds = time.perf_counter() - began
         tokens = sum(each.emitted for each in sequences) - before
-        assert all(each.emitted == OUTPUT for each in sequences), "an answer that failed"
+        assert all(each.emitted == OUTPUT_TOKENS for each in sequences), "an answer that failed"
         each_step = tokens / self._batch / (loop.scheduler.load().steps - steps)
         return 1000 * seconds * self._batch / tokens, each_step, (self._masks.seconds - waited) / seconds
 
@@ -149,7 +151,7 @@ def main() -> None:
             device=given.device,
             cpu_backend=given.cpu_backend,
             kv_memory=1 << 30,
-            max_model_len=PROMPT + OUTPUT,
+            max_model_len=PROMPT_TOKENS + OUTPUT_TOKENS,
             max_sequences=given.batch,
         )
         bench = Bench(config, given.batch)
@@ -157,20 +159,20 @@ def main() -> None:
         print(
             f"{platform.processor() or platform.machine()}, {given.threads} threads; Python "
             f"{platform.python_version()}, torch {torch.__version__}; 135M random, {dtype_name(backend.dtype)} on "
-            f"{backend.device}, {backend.name} operators; batch {given.batch}, {PROMPT}→{OUTPUT} tokens"
+            f"{backend.device}, {backend.name} operators; batch {given.batch}, {PROMPT_TOKENS}→{OUTPUT_TOKENS} tokens"
         )
-        print("| round | " + " | ".join(f"{kind} ms/token, tokens/step, waited" for kind in KINDS) + " |")
-        print("| --- " * (1 + len(KINDS)) + "|")
-        ratios: dict[str, list[float]] = {kind: [] for kind in KINDS}
+        print("| round | " + " | ".join(f"{kind} ms/token, tokens/step, waited" for kind in SAMPLING_KINDS) + " |")
+        print("| --- " * (1 + len(SAMPLING_KINDS)) + "|")
+        ratios: dict[str, list[float]] = {kind: [] for kind in SAMPLING_KINDS}
         for index in range(-1, given.rounds):  # one that warms up
-            found = {kind: bench.run(kind, seed=index + 1) for kind in KINDS}
+            found = {kind: bench.run(kind, seed=index + 1) for kind in SAMPLING_KINDS}
             if index < 0:
                 continue
             cells = [f"{took:.2f}, {each:.2f}, {100 * waited:.1f}%" for took, each, waited in found.values()]
             print(f"| {index + 1} | {' | '.join(cells)} |", flush=True)
             for kind, (took, _, _) in found.items():
                 ratios[kind].append(took / found["free"][0])
-        print(", ".join(f"{kind} / free: {median(ratios[kind]):.3f}" for kind in KINDS if kind != "free"))
+        print(", ".join(f"{kind} / free: {median(ratios[kind]):.3f}" for kind in SAMPLING_KINDS if kind != "free"))
 
 
 if __name__ == "__main__":

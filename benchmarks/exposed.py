@@ -29,10 +29,10 @@ from infra.config.engine import EngineOptions
 from infra.config.transfer import TransferOptions
 from infra.redis.records import WorkerLoad
 
-VOCABULARY = 256  # every model has as many
-NEW_TOKENS = 8
-SECONDS = 120.0
-LOOK_SECONDS = 0.05
+VOCABULARY_SIZE = 256  # every model has as many
+ANSWER_TOKENS = 8
+TIMEOUT_S = 120.0
+LOOK_INTERVAL_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,14 @@ class Measured:
 def measure(system: SplitSystem, prompt: int, requests: int, seed: int) -> Measured:
     """Sends requests of `prompt` tokens, no two with a common beginning. Raises `GatewayError` if one fails."""
     chance = random.Random(f"{seed}/{prompt}")
-    with httpx.Client(base_url=system.url, timeout=SECONDS) as client:
+    with httpx.Client(base_url=system.url, timeout=TIMEOUT_S) as client:
         model = client.get("/v1/models").json()["data"][0]["id"]
         before, known = WorkerLoad(), len(system.finished()) + 1
         for number in range(requests + 1):
             if number == 1:
                 before = _settled(system, known)
-            tokens = [chance.randrange(VOCABULARY) for _ in range(prompt)]
-            body = {"model": model, "prompt": tokens, "max_tokens": NEW_TOKENS, "temperature": 0, "ignore_eos": True}
+            tokens = [chance.randrange(VOCABULARY_SIZE) for _ in range(prompt)]
+            body = {"model": model, "prompt": tokens, "max_tokens": ANSWER_TOKENS, "temperature": 0, "ignore_eos": True}
             answer = client.post("/v1/completions", json=body)
             if answer.status_code != 200:
                 raise GatewayError(f"a prompt of {prompt} tokens was answered with {answer.status_code}")
@@ -81,12 +81,12 @@ def measure(system: SplitSystem, prompt: int, requests: int, seed: int) -> Measu
 
 
 def _settled(system: SplitSystem, handoffs: int) -> WorkerLoad:
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         record = system.records().get("prefill")
         if record is not None and record.load.handoffs == len(system.finished()) == handoffs:
             return record.load
-        time.sleep(LOOK_SECONDS)
+        time.sleep(LOOK_INTERVAL_S)
     raise BatonError(f"the prefill worker does not count {handoffs} handoffs")
 
 

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if not __package__:  # as a script, which finds the files beside it and not the packages
     sys.path[0] = str(ROOT)
 
-from benchmarks.gpu_hour.results import WIDE, closing, load, save  # noqa: E402
+from benchmarks.gpu_hour.results import MAX_LINE_CHARS, closing, load, save  # noqa: E402
 from benchmarks.gpu_hour.running import Outcome, run  # noqa: E402
 from benchmarks.gpu_hour.stages import PART_ONE, PART_THREE, PART_TWO, STAGES, Stage  # noqa: E402
 
@@ -64,7 +64,7 @@ def main(stages: Sequence[Stage] = STAGES) -> int:
         if TUNED.exists():
             shutil.copy(TUNED, given.out / "tuned.json")
         last = outcome.last_lines[-1] if outcome.last_lines else ""
-        print(f"{stage.name}: {outcome.status} after {outcome.seconds:.0f} s: {last}"[:WIDE], flush=True)
+        print(f"{stage.name}: {outcome.status} after {outcome.seconds:.0f} s: {last}"[:MAX_LINE_CHARS], flush=True)
     print(closing(begun, outcomes))
     undone = [stage.name for stage in wanted if stage.name not in outcomes or not outcomes[stage.name].passed]
     print(f"{len(wanted) - len(undone)} of {len(wanted)} stages have passed; {given.out / 'results.md'} has the tables")

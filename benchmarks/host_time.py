@@ -33,19 +33,19 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.simulated.compile_only import compiling
-from benchmarks.simulated.weightless import BLOCK, META, weightless_engine
+from benchmarks.simulated.weightless import BLOCK_TOKENS, META, weightless_engine
 from contracts.messages.sampling import Sampling
 from engine.backends.triton.decode_graphs import DecodeGraphs
 from engine.executor import Executor
 from engine.plan import PENDING_TOKEN, StepPlan, Work
 
-DEVICE_READS = 3.35e12
+H100_READ_RATE = 3.35e12
 """Bytes per second: NVIDIA H100 SXM, from its data sheet."""
-CHUNK, TEXT, LONGEST = 512, 2048, 8192
+CHUNK_TOKENS, TEXT_TOKENS, MAX_TEXT_TOKENS = 512, 2048, 8192
 """Tokens of a chunk, of the texts that are there already, and of the longest text."""
-WARM = 3
-PROFILED = 10
-LISTED = 30
+WARM_UP_STEPS = 3
+PROFILED_STEPS = 10
+MAX_PROFILE_LINES = 30
 GREEDY = Sampling(seed=0, temperature=0.0)
 Step = Callable[[], None]
 
@@ -54,8 +54,8 @@ class Steps:
     """Makes steps of one engine, each one token behind the one before."""
 
     def __init__(self, shape: str, decodes: int) -> None:
-        blocks = (decodes + 1) * LONGEST // BLOCK + 1
-        engine = weightless_engine(shape, blocks, decodes, LONGEST)
+        blocks = (decodes + 1) * MAX_TEXT_TOKENS // BLOCK_TOKENS + 1
+        engine = weightless_engine(shape, blocks, decodes, MAX_TEXT_TOKENS)
         assert isinstance(engine.decode_steps, DecodeGraphs)
         _record(engine.decode_steps)
         self.weights_bytes = engine.model.weights_bytes()
@@ -65,7 +65,8 @@ class Steps:
         self._at = 0
         self._first = True  # of the steps that go on with each other's tokens
         self._tables = [
-            list(range(1 + row * LONGEST // BLOCK, 1 + (row + 1) * LONGEST // BLOCK)) for row in range(decodes + 1)
+            list(range(1 + row * MAX_TEXT_TOKENS // BLOCK_TOKENS, 1 + (row + 1) * MAX_TEXT_TOKENS // BLOCK_TOKENS))
+            for row in range(decodes + 1)
         ]
 
     def by_name(self) -> dict[str, Step]:
@@ -84,13 +85,15 @@ class Steps:
         at, self._at = self._at, self._at + 1
         works = []
         for row in range(decodes):
-            start = TEXT + at
-            table = self._tables[row][: start // BLOCK + 1]
+            start = TEXT_TOKENS + at
+            table = self._tables[row][: start // BLOCK_TOKENS + 1]
             works.append(Work(row, start, [7 if self._first else PENDING_TOKEN], (table,), GREEDY, (0,), at))
         self._first = not decodes
         if chunk:
-            table = self._tables[-1][: (TEXT + CHUNK) // BLOCK]
-            works.append(Work(self._decodes, TEXT, [7] * CHUNK, (table,), None))  # of which more is to come
+            table = self._tables[-1][: (TEXT_TOKENS + CHUNK_TOKENS) // BLOCK_TOKENS]
+            works.append(
+                Work(self._decodes, TEXT_TOKENS, [7] * CHUNK_TOKENS, (table,), None)
+            )  # of which more is to come
         return StepPlan(at, works)
 
 
@@ -141,7 +144,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(
         f"{platform.machine()}, {cores} cores, Python {python}, torch {torch.__version__}, triton {triton.__version__}"
     )
-    print(f"{given.decodes} decodes behind {TEXT} tokens, chunks of {CHUNK}; ms on the host\n")
+    print(f"{given.decodes} decodes behind {TEXT_TOKENS} tokens, chunks of {CHUNK_TOKENS}; ms on the host\n")
     print("| shape | step | fastest | median | kernels launched | weights on an H100 |\n|" + " --- |" * 6)
     with compiling() as driver, torch.inference_mode():
         for shape in given.shapes.split(","):
@@ -151,7 +154,7 @@ def main(arguments: list[str] | None = None) -> int:
                 print(f"{shape}: {error}", file=sys.stderr)
                 return 1
             (steps,) = made
-            floor = steps.weights_bytes / DEVICE_READS * 1e3
+            floor = steps.weights_bytes / H100_READ_RATE * 1e3
             for name, step in steps.by_name().items():
                 _, error = driver.launch(step)
                 if error:
@@ -172,7 +175,7 @@ def fastest_and_median(step: Step, rounds: int) -> tuple[float, float]:
     gc.collect()
     gc.freeze()  # as a worker does when it has started
     times = []
-    for index in range(-WARM, rounds):
+    for index in range(-WARM_UP_STEPS, rounds):
         begin = thread_time()
         step()
         if index >= 0:
@@ -182,9 +185,9 @@ def fastest_and_median(step: Step, rounds: int) -> tuple[float, float]:
 
 def profiled(step: Step) -> None:
     with cProfile.Profile() as profile:
-        for _ in range(PROFILED):
+        for _ in range(PROFILED_STEPS):
             step()
-    pstats.Stats(profile).sort_stats("tottime").print_stats(LISTED)
+    pstats.Stats(profile).sort_stats("tottime").print_stats(MAX_PROFILE_LINES)
 
 
 if __name__ == "__main__":

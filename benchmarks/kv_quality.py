@@ -20,7 +20,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from benchmarks.quality import PIECE, Scores, joined, quiet, texts_of
+from benchmarks.quality import MAX_PIECE_TOKENS, Scores, joined, quiet, texts_of
 from checkpoints.model_location import locate
 from contracts.errors import BatonError
 from contracts.kinds import Codec, KVDtype
@@ -36,7 +36,9 @@ POOLS: tuple[KVDtype, ...] = ("int8", "fp8")
 
 def random_texts(vocabulary: int, tokens: int) -> list[list[int]]:
     generator = torch.Generator().manual_seed(0)
-    return torch.randint(vocabulary, (max(1, tokens // PIECE), PIECE), generator=generator).tolist()
+    return torch.randint(
+        vocabulary, (max(1, tokens // MAX_PIECE_TOKENS), MAX_PIECE_TOKENS), generator=generator
+    ).tolist()
 
 
 def hand_off(sender: Executor, receiver: Executor, tokens: int, codec: Codec) -> None:
@@ -74,7 +76,7 @@ def score_whole(executor: Executor, texts: list[list[int]]) -> Scores:
 
 def make(model: str, dtype: Literal["fp32", "bf16"], kv_dtype: KVDtype = "auto") -> Executor:
     config = EngineConfig(
-        model=model, device="cpu", dtype=dtype, kv_dtype=kv_dtype, max_model_len=PIECE, kv_memory=64 << 20
+        model=model, device="cpu", dtype=dtype, kv_dtype=kv_dtype, max_model_len=MAX_PIECE_TOKENS, kv_memory=64 << 20
     )
     return Executor(load_engine(config, quiet))
 

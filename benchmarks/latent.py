@@ -59,10 +59,10 @@ MODELS = {
     "grouped-query": LlamaConfig(**SHAPE, num_key_value_heads=3),
     "latent": DeepseekV3Config(**SHAPE, **LATENT, num_key_value_heads=9),
 }
-OWN, OTHER = "latent", "latent, by transformers"
-TARGET = 3.0
+OWN_LATENT, TRANSFORMERS_LATENT = "latent", "latent, by transformers"
+TARGET_RATIO = 3.0
 """How many times faster our own operators are to be than transformers' forward."""
-STEPS = 4
+TIMED_STEPS = 4
 """Steps of one measurement."""
 
 
@@ -90,10 +90,10 @@ def seconds(executor: Executor, given: argparse.Namespace) -> float:
     tables = [list(range(1 + text * need, 1 + (text + 1) * need)) for text in range(given.batch)]
     works = [Work(text, given.context - 1, [7], (table,) * groups, greedy) for text, table in enumerate(tables)]
     begin = time.perf_counter()
-    for number in range(STEPS):
+    for number in range(TIMED_STEPS):
         executor.launch(StepPlan(number, works))
         executor.collect()
-    return (time.perf_counter() - begin) / STEPS
+    return (time.perf_counter() - begin) / TIMED_STEPS
 
 
 def measure(given: argparse.Namespace, stages: StageDisplay) -> None:
@@ -106,7 +106,7 @@ def measure(given: argparse.Namespace, stages: StageDisplay) -> None:
             model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
             model.save_pretrained(Path(directory) / name)
             executors[name] = load(Path(directory) / name, given)
-        executors[OTHER] = load(Path(directory) / OWN, given, "transformers")
+        executors[TRANSFORMERS_LATENT] = load(Path(directory) / OWN_LATENT, given, "transformers")
     rounds = []
     for number in range(given.rounds + 1):
         stages.show("measuring", f"round {number}", 100 * number // (given.rounds + 1))
@@ -116,8 +116,8 @@ def measure(given: argparse.Namespace, stages: StageDisplay) -> None:
     print(f"decode steps of {given.batch} texts of {given.context} tokens\n")
     print("| | KV bytes per token | ms per step | times as fast as latent by transformers |\n" + "| --- " * 4 + "|")
     for name, executor in executors.items():
-        ratio = median(each[OTHER] / each[name] for each in rounds[1:])
-        missed = " missed" if name == OWN and ratio < TARGET else ""
+        ratio = median(each[TRANSFORMERS_LATENT] / each[name] for each in rounds[1:])
+        missed = " missed" if name == OWN_LATENT and ratio < TARGET_RATIO else ""
         milliseconds = 1e3 * median(each[name] for each in rounds[1:])
         tokens = executor.engine.pool.spec.token_bytes()
         print(f"| {name} | {tokens:,} | {milliseconds:.1f} | {ratio:.1f}{missed} |")

@@ -28,13 +28,13 @@ from engine.plan import Work
 from engine.start.load import load_engine
 from infra.config.engine import EngineConfig
 
-ADAPTERS = 8
-TARGETS = {1: 1.15, ADAPTERS: 1.25}
+ADAPTER_COUNT = 8
+TARGETS = {1: 1.15, ADAPTER_COUNT: 1.25}
 """Time of a step over one without adapters, by the adapters of its rows."""
-TEXT = 256
+TEXT_TOKENS = 256
 """Tokens of a text when it begins."""
-BLOCK = 16
-WARM = 3
+BLOCK_TOKENS = 16
+WARM_UP_STEPS = 3
 GREEDY = Sampling(0, temperature=0.0)
 
 
@@ -61,10 +61,12 @@ def write_adapter(directory: Path, shape: str, rank: int, seed: int) -> None:
 
 def works_of(adapters: Sequence[str]) -> MakeWork:
     def work(index: int, text: list[int]) -> Work:
-        count = blocks_for(TEXT + 1024, BLOCK)
+        count = blocks_for(TEXT_TOKENS + 1024, BLOCK_TOKENS)
         blocks = list(range(1 + index * count, 1 + (index + 1) * count))
         adapter = adapters[index % len(adapters)]
-        return Work(index, len(text) - 1, text[-1:], (blocks,), GREEDY, output_index=len(text) - TEXT, adapter=adapter)
+        return Work(
+            index, len(text) - 1, text[-1:], (blocks,), GREEDY, output_index=len(text) - TEXT_TOKENS, adapter=adapter
+        )
 
     return work
 
@@ -72,14 +74,19 @@ def works_of(adapters: Sequence[str]) -> MakeWork:
 def ways(directory: Path, given: argparse.Namespace) -> dict[str, Texts]:
     """Loads the model twice, and the adapters. Raises `BatonError` where they cannot be."""
     make(directory / "model", given.shape)
-    longest = TEXT + 1024
-    settings = {"device": given.device, "dtype": given.dtype, "cpu_backend": given.cpu_backend, "block_size": BLOCK}
+    longest = TEXT_TOKENS + 1024
+    settings = {
+        "device": given.device,
+        "dtype": given.dtype,
+        "cpu_backend": given.cpu_backend,
+        "block_size": BLOCK_TOKENS,
+    }
     config = EngineConfig(
         model=str(directory / "model"),
         max_model_len=longest,
         kv_memory=2 * given.batch * longest * 45 << 10,
         max_sequences=given.batch,
-        max_loras=ADAPTERS,
+        max_loras=ADAPTER_COUNT,
         max_lora_rank=given.rank,
         allow_lora_loading=True,
         **settings,
@@ -87,17 +94,17 @@ def ways(directory: Path, given: argparse.Namespace) -> dict[str, Texts]:
     engine = load_engine(config, quiet)
     assert engine.adapters is not None
     digests = []
-    for number in range(ADAPTERS):
+    for number in range(ADAPTER_COUNT):
         write_adapter(directory / f"{number}", given.shape, given.rank, number)
         digests.append(engine.adapters.load(directory / f"{number}"))
     executor = Executor(engine)
     kinds = {
         "none": [""],
         "1 on every row": digests[:1],
-        f"{ADAPTERS} mixed": digests,
+        f"{ADAPTER_COUNT} mixed": digests,
         "1 on every second row": ["", digests[0]],
     }
-    return {name: Texts(executor, given.batch, TEXT, works_of(own)) for name, own in kinds.items()}
+    return {name: Texts(executor, given.batch, TEXT_TOKENS, works_of(own)) for name, own in kinds.items()}
 
 
 def measure(given: argparse.Namespace) -> None:
@@ -105,16 +112,16 @@ def measure(given: argparse.Namespace) -> None:
     with TemporaryDirectory() as directory:
         found = ways(Path(directory), given)
     seconds: dict[str, list[float]] = {name: [] for name in found}
-    for number in range(WARM + given.rounds):
+    for number in range(WARM_UP_STEPS + given.rounds):
         order = list(found)
         for name in order[number % len(order) :] + order[: number % len(order)]:
             spent = found[name].step()
-            if number >= WARM:
+            if number >= WARM_UP_STEPS:
                 seconds[name].append(spent)
     print(f"{platform.processor() or platform.machine()}, {given.threads} threads, {given.dtype}, {given.cpu_backend}")
     print(f"batch {given.batch}, rank {given.rank}, {given.rounds} steps of each\n")
     print("| adapters | ms a step | over none | target |\n| --- | --- | --- | --- |")
-    limits = {"1 on every row": TARGETS[1], f"{ADAPTERS} mixed": TARGETS[ADAPTERS]}
+    limits = {"1 on every row": TARGETS[1], f"{ADAPTER_COUNT} mixed": TARGETS[ADAPTER_COUNT]}
     for name, own in seconds.items():
         ratio = median(with_it / without for with_it, without in zip(own, seconds["none"], strict=True))
         limit = limits.get(name)

@@ -24,12 +24,12 @@ from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence, SequenceState
 from pricing.steps import StepCosts, StepWork, pairs_of
 
-COSTS = StepCosts(step=0.004, prompt_token=1e-4, pair=1e-8)
+WORKER_COSTS = StepCosts(step=0.004, prompt_token=1e-4, pair=1e-8)
 """A worker that computes some 9,000 tokens a second."""
 STEP_TOKENS = 512
-SHORT, LONG = (32, 512), (4096, 16384)  # tokens, evenly drawn
+SHORT_PROMPT_TOKENS, LONG_PROMPT_TOKENS = (32, 512), (4096, 16384)  # tokens, evenly drawn
 LONG_SHARE = 0.1
-OBJECTIVE = 2.0  # s until the first token
+TTFT_OBJECTIVE_S = 2.0  # s until the first token
 POLICIES = ("first come", "shortest first", "ours")
 SPEC = KVSpec((KVGroup("full", (0,), 16, 1),), "", "")
 
@@ -52,7 +52,7 @@ class Served(NamedTuple):
 def trace(draw: random.Random, seconds: float, rate: float, tenant: str) -> list[Arrival]:
     arrivals, at = [], 0.0
     while (at := at + draw.expovariate(rate)) < seconds:
-        tokens = draw.randint(*(LONG if draw.random() < LONG_SHARE else SHORT))
+        tokens = draw.randint(*(LONG_PROMPT_TOKENS if draw.random() < LONG_SHARE else SHORT_PROMPT_TOKENS))
         arrivals.append(Arrival(at, tokens, tenant))
     return arrivals
 
@@ -80,7 +80,7 @@ def serve(arrivals: Iterable[Arrival], policy: str) -> list[Served]:
         if plan is None:
             now = coming[-1].at
             continue
-        now += COSTS.seconds(_work(plan))
+        now += WORKER_COSTS.seconds(_work(plan))
         result = StepResult(plan.step, [[1] if work.sampling is not None else [] for work in plan.works])
         for progress in scheduler.apply(result, now):
             arrival = here.pop(progress.sequence)
@@ -93,7 +93,7 @@ def serve(arrivals: Iterable[Arrival], policy: str) -> list[Served]:
 def _sequence(arrival: Arrival, number: int, policy: str) -> Sequence:
     tenant = arrival.tenant if policy == "ours" else ""
     prompt = Prompt([1] * arrival.tokens, arrival.tokens, salt=str(number), tenant=tenant)
-    due = {"first come": inf, "shortest first": 1e9 + arrival.tokens, "ours": arrival.at + OBJECTIVE}[policy]
+    due = {"first come": inf, "shortest first": 1e9 + arrival.tokens, "ours": arrival.at + TTFT_OBJECTIVE_S}[policy]
     key = AttemptKey(str(number), 0, 1)
     return Sequence(key, "benchmark", prompt, inf, Sampling(seed=0), Limits(max_tokens=9), hand_off=True, due=due)
 
@@ -105,11 +105,11 @@ def _work(plan: StepPlan) -> StepWork:
 
 def _row(name: str, served: list[Served]) -> str:
     cells = []
-    for lengths in (SHORT, LONG):
+    for lengths in (SHORT_PROMPT_TOKENS, LONG_PROMPT_TOKENS):
         times = [each.ttft for each in served if lengths[0] <= each.arrival.tokens <= lengths[1]]
         cells += [f"{percentile(times, share):.2f}" for share in (0.5, 0.95)]
         cells.append(f"{max(times):.1f}")
-    good = sum(each.ttft <= OBJECTIVE for each in served) / len(served)
+    good = sum(each.ttft <= TTFT_OBJECTIVE_S for each in served) / len(served)
     return f"| {name} | {' | '.join(cells)} | {good:.0%} |"
 
 
@@ -119,8 +119,10 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=120.0, help="of the trace, on its own clock")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    mean = LONG_SHARE * sum(LONG) / 2 + (1 - LONG_SHARE) * sum(SHORT) / 2
-    full = 1 / (COSTS.seconds(StepWork(STEP_TOKENS, pairs_of(4096, STEP_TOKENS))) / STEP_TOKENS * mean)  # prompts/s
+    mean = LONG_SHARE * sum(LONG_PROMPT_TOKENS) / 2 + (1 - LONG_SHARE) * sum(SHORT_PROMPT_TOKENS) / 2
+    full = 1 / (
+        WORKER_COSTS.seconds(StepWork(STEP_TOKENS, pairs_of(4096, STEP_TOKENS))) / STEP_TOKENS * mean
+    )  # prompts/s
     arrivals = trace(random.Random(given.seed), given.seconds, given.load * full, "")
     print(f"{len(arrivals)} prompts in {given.seconds:g} s, {given.load:.0%} of a worker; TTFT in s")
     print("| order | short p50 | p95 | worst | long p50 | p95 | worst | within 2 s |\n" + "| --- " * 8 + "|")

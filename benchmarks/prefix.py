@@ -35,8 +35,8 @@ from contracts.kinds import Positive
 from infra.cli import parse_or_exit
 from infra.redis.records import WorkerRecord
 
-SAMPLE_SECONDS = 0.25
-SETTLE_SECONDS = 120.0
+SAMPLE_INTERVAL_S = 0.25
+SETTLE_TIMEOUT_S = 120.0
 
 
 class PrefixConfig(Struct, frozen=True, kw_only=True):
@@ -105,7 +105,7 @@ class Client:
 
     async def totals(self) -> Totals:
         """Returns the counters once they tell of everything that was sent. Raises `GatewayError` if they never do."""
-        end = time.perf_counter() + SETTLE_SECONDS
+        end = time.perf_counter() + SETTLE_TIMEOUT_S
         before = -1
         while time.perf_counter() < end:
             workers = await self.workers()
@@ -121,7 +121,7 @@ class Client:
                 )
             before = output
             await asyncio.sleep(1.5)  # longer than a heartbeat
-        raise GatewayError(f"the workers are not idle after {SETTLE_SECONDS:.0f} s; does anybody else use them?")
+        raise GatewayError(f"the workers are not idle after {SETTLE_TIMEOUT_S:.0f} s; does anybody else use them?")
 
 
 class Prompts:
@@ -203,7 +203,7 @@ async def mixed(client: Client, config: PrefixConfig, prompts: Prompts) -> Async
             for worker in await client.workers():
                 used += worker.load.kv.used_slots
                 wasted += worker.load.kv.wasted_slots
-            await asyncio.sleep(SAMPLE_SECONDS)
+            await asyncio.sleep(SAMPLE_INTERVAL_S)
 
     watching = asyncio.create_task(watch())
     try:

@@ -31,11 +31,11 @@ from engine.executor import Executor
 from engine.start.load import load_engine
 from infra.config.engine import EngineConfig
 
-PIECE = 512
+MAX_PIECE_TOKENS = 512
 """Tokens that are read at once; also the longest context of a position."""
-NEAREST = 64
+DIVERGENCE_TOKENS = 64
 """Tokens of a position that its divergence is taken over, one by one."""
-WANTED: dict[Quantization, float] = {"int8": 1.005, "int4": 1.05, "fp8": 1.01}
+MAX_PERPLEXITY_RATIOS: dict[Quantization, float] = {"int8": 1.005, "int4": 1.05, "fp8": 1.01}
 """The largest perplexity over the exact one's that the project wants of the demo model."""
 
 
@@ -67,14 +67,16 @@ def held_out(directory: Path, tokens: int) -> list[list[int]]:
             animals.fact(rng, Split.HELD_OUT),
         ):
             chat = [{"role": "user", "content": exchange.ask}, {"role": "assistant", "content": exchange.answer}]
-            found.append(list(tokenizer.apply_chat_template(chat, return_dict=False))[:PIECE])
+            found.append(list(tokenizer.apply_chat_template(chat, return_dict=False))[:MAX_PIECE_TOKENS])
             count += len(found[-1])
     return found
 
 
 def pieces(directory: Path, text: str, tokens: int) -> list[list[int]]:
     ids = AutoTokenizer.from_pretrained(directory).encode(text)[:tokens]
-    return [ids[begin : begin + PIECE] for begin in range(0, len(ids), PIECE) if len(ids) > begin + 1]
+    return [
+        ids[begin : begin + MAX_PIECE_TOKENS] for begin in range(0, len(ids), MAX_PIECE_TOKENS) if len(ids) > begin + 1
+    ]
 
 
 def texts_of(directory: Path, text: Path | None, tokens: int) -> list[list[int]]:
@@ -130,7 +132,7 @@ def score_exactly(executor: Executor, texts: list[list[int]]) -> Exact:
     for text in texts:
         logs = logs_of(executor, text)
         scores.append(scores_of(logs, text))
-        likeliest.append(logs.topk(min(NEAREST, logs.shape[1])))
+        likeliest.append(logs.topk(min(DIVERGENCE_TOKENS, logs.shape[1])))
     values, tokens = (torch.cat(each) for each in zip(*likeliest, strict=True))
     return Exact(joined(scores), tokens, values)
 
@@ -162,7 +164,7 @@ def measure(given: argparse.Namespace, texts: list[list[int]]) -> None:
             model=given.model,
             device=given.device,
             dtype=dtype,
-            max_model_len=PIECE,
+            max_model_len=MAX_PIECE_TOKENS,
             kv_memory=given.kv_memory,
             quantization=quantization,
             activations=given.activations if quantization in ("int8", "fp8") else "auto",
@@ -184,7 +186,7 @@ def measure(given: argparse.Namespace, texts: list[list[int]]) -> None:
     for quantization, kv in sides:
         side = compare(loaded(given.dtype, quantization, kv), texts, exact)
         ratio, error = side.ratio(found)
-        wanted = f"≤ {WANTED[quantization]:.3f}" if quantization in WANTED else "-"
+        wanted = f"≤ {MAX_PERPLEXITY_RATIOS[quantization]:.3f}" if quantization in MAX_PERPLEXITY_RATIOS else "-"
         weights, pool = (given.dtype if each in ("none", "auto") else each for each in (quantization, kv))
         print(
             f"| {weights} | {pool} | {side.weights_bytes / 1e6:.1f} "

@@ -29,10 +29,10 @@ from engine.plan import Work
 from engine.start.load import load_engine
 from infra.config.engine import EngineConfig
 
-TEXT, PROMPT = 512, 256
+TEXT_TOKENS, PROMPT_TOKENS = 512, 256
 """Tokens of a text when it begins, and how many of them are the prompt."""
-BLOCK: BlockSize = 16
-WARM = 3
+BLOCK_TOKENS: BlockSize = 16
+WARM_UP_STEPS = 3
 PENALTIES = Sampling(
     0,
     temperature=0.0,
@@ -41,7 +41,7 @@ PENALTIES = Sampling(
     frequency_penalty=0.1,
     logit_bias=tuple((token, 0.5) for token in range(0, 3000, 100)),
 )
-KINDS = {
+SAMPLING_KINDS = {
     "nobody asks": Sampling(0, temperature=0.0),
     "penalties and 30 biases": PENALTIES,
     "penalties of every second text": PENALTIES,
@@ -56,21 +56,21 @@ KINDS = {
 
 def works_of(kind: str, first: int) -> MakeWork:
     def work(index: int, text: list[int]) -> Work:
-        each = blocks_for(TEXT, BLOCK)
+        each = blocks_for(TEXT_TOKENS, BLOCK_TOKENS)
         blocks = list(range(1 + index * each, 1 + (index + 1) * each))
         asks = "every second" not in kind or index % 2 == 0
-        sampling = KINDS[kind] if asks else KINDS["nobody asks"]
+        sampling = SAMPLING_KINDS[kind] if asks else SAMPLING_KINDS["nobody asks"]
         known = text if sampling.looks_back else None
         return Work(
             first + index,
-            TEXT - 1,  # the same place each time, so that all steps compute as much
+            TEXT_TOKENS - 1,  # the same place each time, so that all steps compute as much
             text[-1:],
             (blocks,),
             sampling,
             (0,),
-            len(text) - PROMPT,
+            len(text) - PROMPT_TOKENS,
             known,
-            PROMPT,
+            PROMPT_TOKENS,
         )
 
     return work
@@ -95,20 +95,24 @@ def measure(given: argparse.Namespace, model: str) -> None:
         device=given.device,
         dtype=given.dtype,
         cpu_backend=given.cpu_backend,
-        max_model_len=TEXT + 1,
+        max_model_len=TEXT_TOKENS + 1,
         max_sequences=given.batch,
-        block_size=BLOCK,
+        block_size=BLOCK_TOKENS,
     )
     executor = Executor(load_engine(config, quiet))
-    assert executor.engine.pool.counts[0] > given.batch * blocks_for(TEXT, BLOCK), "a pool that is too small"
+    assert executor.engine.pool.counts[0] > given.batch * blocks_for(TEXT_TOKENS, BLOCK_TOKENS), (
+        "a pool that is too small"
+    )
     kinds = {}
-    for number, kind in enumerate(KINDS):
+    for number, kind in enumerate(SAMPLING_KINDS):
         first = 1 + number * given.batch
-        kinds[kind] = Texts(executor, given.batch, TEXT, works_of(kind, first), seed=first)
-    rounds = [{kind: texts.step() for kind, texts in kinds.items()} for _ in range(WARM + given.rounds)][WARM:]
+        kinds[kind] = Texts(executor, given.batch, TEXT_TOKENS, works_of(kind, first), seed=first)
+    rounds = [{kind: texts.step() for kind, texts in kinds.items()} for _ in range(WARM_UP_STEPS + given.rounds)][
+        WARM_UP_STEPS:
+    ]
     backend = executor.engine.backend
     print(f"{platform.processor() or platform.machine()}, {given.threads} threads; {backend.name} operators")
-    print(f"batch {given.batch}, texts of {TEXT} tokens, {given.dtype}, median of {given.rounds} rounds\n")
+    print(f"batch {given.batch}, texts of {TEXT_TOKENS} tokens, {given.dtype}, median of {given.rounds} rounds\n")
     print("| texts | step ms | of a step of which nobody asks |\n| --- | --- | --- |")
     for kind in kinds:
         ratio = median(each[kind] / each["nobody asks"] for each in rounds)

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from benchmarks.load import LoadConfig, machine, run
-from benchmarks.peers.goodput import ATTAINMENT, Trial, best, search, trial_of
+from benchmarks.peers.goodput import MIN_ATTAINMENT, Trial, best, search, trial_of
 from benchmarks.peers.model import random_model
 from benchmarks.peers.servers import VLLM, Server, baton, serving, vllm
 from benchmarks.peers.setup import directory_of, set_up
@@ -35,8 +35,8 @@ from infra.cli import parse_or_exit
 from launcher.stages import StageDisplay
 
 SERVERS = ("baton", "baton-unsplit", "vllm")
-TARGET = 1.5
-FEWEST = 10
+TARGET_RATIO = 1.5
+MIN_TRIAL_REQUESTS = 10
 """Requests of a trial, however low its rate."""
 WARM_UP = LoadConfig(rate=4.0, requests=12)
 
@@ -94,7 +94,7 @@ def trials(
     seeds = iter(range(config.seed + 1, sys.maxsize))  # other prompts each time, the same for every server
 
     def measure(rate: float) -> Trial:
-        count = max(FEWEST, round(rate * config.seconds))
+        count = max(MIN_TRIAL_REQUESTS, round(rate * config.seconds))
         say(f"{count} requests at {rate:.3f}/s")
         return load(rate, count, next(seeds))
 
@@ -148,14 +148,14 @@ def line(name: str, length: int, trial: Trial) -> str:
 def summary(length: int, found: dict[str, Trial | None]) -> Iterable[str]:
     for name, trial in found.items():
         if trial is None:
-            yield f"{length} tokens, {name}: at no rate were {ATTAINMENT:.0%} of the requests good"
+            yield f"{length} tokens, {name}: at no rate were {MIN_ATTAINMENT:.0%} of the requests good"
         else:
             yield f"{length} tokens, {name}: goodput {trial.goodput:.2f} requests/s, at {trial.rate:.3f}/s"
     ours, unsplit, theirs = (found.get(name) for name in SERVERS)
     if ours is not None and unsplit is not None:
         yield f"{length} tokens, split ÷ unsplit: {ours.goodput / unsplit.goodput:.2f}"
     if ours is not None and theirs is not None:
-        yield f"{length} tokens, ours ÷ vllm's: {ours.goodput / theirs.goodput:.2f} (target {TARGET})"
+        yield f"{length} tokens, ours ÷ vllm's: {ours.goodput / theirs.goodput:.2f} (target {TARGET_RATIO})"
 
 
 def main() -> int:

@@ -32,9 +32,9 @@ from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
 
 BATCHES = (1, 8, 32, 64, 512)
-PROMPT = 256
-STEPS = 64
-BLOCK = 16
+PROMPT_TOKENS = 256
+TIMED_STEPS = 64
+BLOCK_TOKENS = 16
 VOCABULARIES = (49_152, 151_936)
 ROWS = (1, 32, 256)
 SAMPLINGS = {
@@ -43,7 +43,7 @@ SAMPLINGS = {
     "top_p": Sampling(seed=0, top_p=0.9),
     "top_k, top_p, min_p": Sampling(seed=0, top_k=50, top_p=0.9, min_p=0.02),
 }
-SINGLE = KVSpec((KVGroup("full", (0,), BLOCK, 1),), "", "")
+SINGLE = KVSpec((KVGroup("full", (0,), BLOCK_TOKENS, 1),), "", "")
 CPU = torch.device("cpu")
 
 
@@ -56,12 +56,12 @@ class Parts(NamedTuple):
 
 
 def steps(batch: int) -> Parts:
-    tokens = PROMPT + STEPS + 2
-    blocks = BlockManager(SINGLE, [1 + batch * -(-tokens // BLOCK)])
-    scheduler = Scheduler(blocks, max_batch_tokens=batch * PROMPT, max_sequences=batch, max_model_len=tokens)
+    tokens = PROMPT_TOKENS + TIMED_STEPS + 2
+    blocks = BlockManager(SINGLE, [1 + batch * -(-tokens // BLOCK_TOKENS)])
+    scheduler = Scheduler(blocks, max_batch_tokens=batch * PROMPT_TOKENS, max_sequences=batch, max_model_len=tokens)
     draw = random.Random(0)
     for number in range(batch):
-        prompt = Prompt([draw.randrange(VOCABULARIES[0]) for _ in range(PROMPT)], PROMPT)
+        prompt = Prompt([draw.randrange(VOCABULARIES[0]) for _ in range(PROMPT_TOKENS)], PROMPT_TOKENS)
         key, limits = AttemptKey(str(number), 0, 1), Limits(max_tokens=tokens)
         sampling = Sampling(seed=number, temperature=0.0)
         scheduler.add(Sequence(key, "benchmark", prompt, float("inf"), sampling, limits))
@@ -69,11 +69,11 @@ def steps(batch: int) -> Parts:
         _answer(scheduler, _planned(scheduler), draw)
     tables = block_tables(1)
     spent = [0.0, 0.0, 0.0]
-    for _ in range(STEPS):
+    for _ in range(TIMED_STEPS):
         begin = time.thread_time()
         plan = _planned(scheduler)
         planned = time.thread_time()
-        build_batch(plan, BLOCK, CPU, None, tables)
+        build_batch(plan, BLOCK_TOKENS, CPU, None, tables)
         built = time.thread_time()
         result = StepResult(plan.step, [[draw.randrange(VOCABULARIES[0])] for _ in plan.works])
         before = time.thread_time()
@@ -83,7 +83,7 @@ def steps(batch: int) -> Parts:
         for part, seconds in enumerate((planned - begin, built - planned, applied - before)):
             spent[part] += seconds
         assert len(plan.works) == batch, "a step without all sequences"
-    return Parts(*(each / STEPS for each in spent))
+    return Parts(*(each / TIMED_STEPS for each in spent))
 
 
 def _planned(scheduler: Scheduler) -> StepPlan:

@@ -22,7 +22,7 @@ def main() -> None:
     known = taking = 0
     for path in sorted(directory.glob("*.jinja")):
         shown = _shown(path)
-        family = answer_format(shown, lambda text: None).family
+        family = answer_format(shown, lambda text: None).tool_format
         taking += shown.takes
         known += family is not None
         print(f"{path.stem:60} {family.name if family else 'unknown' if shown.takes else 'takes no tools'}")

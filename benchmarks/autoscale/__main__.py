@@ -12,7 +12,7 @@ from itertools import product
 
 from benchmarks.autoscale.simulation import Came, Machine, Scaler, Simulation
 from benchmarks.autoscale.thresholds import Thresholds
-from benchmarks.autoscale.trace import DAY, Day
+from benchmarks.autoscale.trace import DAY_S, Day
 from benchmarks.processes.children import exit_status
 from contracts.slo import SLO, parse_objective
 from launcher.autoscale.policy import Policy
@@ -20,14 +20,14 @@ from launcher.autoscale.rules import Bounds, Rules
 from launcher.stages import StageDisplay
 from pricing.steps import StepCosts
 
-COSTS = StepCosts(
+WORKER_COSTS = StepCosts(
     step=0.053, prompt_token=2.7e-4, pair=1e-8, sequence=1e-4, context_token=4.4e-7, most_tokens=2048, steps=1000
 )
 """A model of 8B parameters in bf16 on a GPU of 300 GB/s, 60 TFLOP/s and 24 GB: a step reads 16 GB of weights and 131 kB
 of KV for each token, and a prompt's token is 16 GFLOP."""
-BLOCKS = 2800  # of 16 tokens, in 6 GB
-MOST = 12  # workers of a role
-AS_GOOD = 0.001  # of all requests: what no more than so many lack is as good
+KV_BLOCKS = 2800  # of 16 tokens, in 6 GB
+MAX_WORKERS = 12  # workers of a role
+MAX_SHARE_LACKING = 0.001  # of all requests: what no more than so many lack is as good
 COLUMNS = (
     "workers",
     "good requests",
@@ -45,8 +45,8 @@ class Comparison:
     def __init__(self, given: argparse.Namespace, stages: StageDisplay) -> None:
         self._given, self._stages = given, stages
         self.slo = parse_objective(given.slo).limits(SLO(2000.0, 100.0))
-        self.machine = Machine(COSTS, BLOCKS, given.start)
-        bounds = Bounds(1, MOST)
+        self.machine = Machine(WORKER_COSTS, KV_BLOCKS, given.start)
+        bounds = Bounds(1, MAX_WORKERS)
         self.rules = Rules({"prefill": bounds, "decode": bounds}, self.slo, given.up, given.down)
         self._fixed: dict[tuple[int, int], Came] = {}
 
@@ -61,15 +61,18 @@ class Comparison:
         return self._fixed[prefill, decode]
 
     def fewest_as_good(self, share: float) -> tuple[int, int]:
-        numbers = range(1, MOST + 1)
+        numbers = range(1, MAX_WORKERS + 1)
         for pair in sorted(product(numbers, numbers), key=lambda one: (sum(one), one)):
-            if all(self._enough(*one, share) for one in ((pair[0], MOST), (MOST, pair[1]), pair)):
+            if all(self._enough(*one, share) for one in ((pair[0], MAX_WORKERS), (MAX_WORKERS, pair[1]), pair)):
                 return pair
-        return MOST, MOST
+        return MAX_WORKERS, MAX_WORKERS
 
     def best_within(self, hours: float) -> tuple[int, int]:
         total = max(2, int(hours * 3600 / self._given.seconds))
-        pairs = [(prefill, total - prefill) for prefill in range(max(1, total - MOST), min(MOST, total - 1) + 1)]
+        pairs = [
+            (prefill, total - prefill)
+            for prefill in range(max(1, total - MAX_WORKERS), min(MAX_WORKERS, total - 1) + 1)
+        ]
         return max(pairs, key=lambda one: self.fixed(*one).good)
 
     def _enough(self, prefill: int, decode: int, share: float) -> bool:
@@ -103,7 +106,7 @@ def main() -> int:
     parser.add_argument("--start", type=float, default=90.0, help="s that a worker takes to start")
     parser.add_argument("--up", type=float, default=30.0, help="s after a change before a worker is added")
     parser.add_argument("--down", type=float, default=300.0, help="s after a change before one is removed")
-    parser.add_argument("--seconds", type=float, default=DAY, help="that the day lasts")
+    parser.add_argument("--seconds", type=float, default=DAY_S, help="that the day lasts")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
 
@@ -111,7 +114,7 @@ def main() -> int:
         comparison = Comparison(given, stages)
         policy = comparison.run("policy", Policy(comparison.rules, 0.0), 2, 2)
         thresholds = comparison.run("thresholds", Thresholds(comparison.rules), 2, 2)
-        least = comparison.fewest_as_good(policy.good / policy.requests - AS_GOOD)
+        least = comparison.fewest_as_good(policy.good / policy.requests - MAX_SHARE_LACKING)
         same = comparison.best_within(policy.worker_seconds / 3600)
         stages.settle()
         print(f"{policy.requests} requests, {given.slo}; a worker starts in {given.start:g} s")

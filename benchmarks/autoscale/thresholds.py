@@ -4,15 +4,15 @@ from contracts.slo import SLO
 from launcher.autoscale.policy import Change, Seen, cheapest
 from launcher.autoscale.rules import Rules
 
-FLAT = 0.8
+SHRINK_BELOW_SHARE = 0.8
 """Share of the objective below which a worker goes."""
 
 
 class Thresholds:
-    """Compares present figures with fixed shares of the objective, and has no waits.
+    """Compares present figures with fixed shares of the objective, without waits between changes.
 
-    It adds a worker above the objective, and removes one below `FLAT` of it, as a peer did before it predicted what
-    one worker fewer would mean (ai-dynamo/dynamo, pull 9294). It waits for workers that start or drain.
+    A worker is added above the objective and removed below `SHRINK_BELOW_SHARE` of it, as a peer did before it
+    predicted the effect of one worker fewer (ai-dynamo/dynamo, pull 9294). Workers that start or drain are waited for.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -28,7 +28,7 @@ class Thresholds:
             figure = _share(self._rules.slo, stands.ttft(count) if role == "prefill" else stands.tpot(count), role)
             if figure > 1 and count < bounds.most:
                 return Change(role, 1, "", "")
-            if figure < FLAT and count > bounds.least:
+            if figure < SHRINK_BELOW_SHARE and count > bounds.least:
                 return Change(role, -1, cheapest(stands.serving), "")
         return None
 

@@ -16,7 +16,7 @@ from infra.redis.records import Role, WorkerLoad, WorkerRecord
 from pricing.backlog import Backlog
 from pricing.steps import StepCosts, pairs_of
 
-BLOCK = 16  # tokens
+BLOCK_TOKENS = 16  # tokens
 
 
 class Simulated:
@@ -27,7 +27,7 @@ class Simulated:
         self.since = now  # s: it is paid for from then on
         self.draining = False
         load = WorkerLoad(blocks_total=blocks, costs=costs)
-        record = WorkerRecord(name, role, "", "", "m", "f", "c", BLOCK, 1 << 20, "cuda", "bf16", now, load=load)
+        record = WorkerRecord(name, role, "", "", "m", "f", "c", BLOCK_TOKENS, 1 << 20, "cuda", "bf16", now, load=load)
         self.worker = Worker(record)
         self.worker.usable = True
 
@@ -94,11 +94,11 @@ class Decode(Simulated):
         return len(self._ends)
 
     def has_room(self, tokens: int) -> bool:
-        return self._reserved + tokens // BLOCK + 1 <= self.worker.record.load.blocks_total
+        return self._reserved + tokens // BLOCK_TOKENS + 1 <= self.worker.record.load.blocks_total
 
     def take(self, request: int, prompt: int, answer: int, now: float) -> None:
         self.move(now)
-        blocks = (prompt + answer) // BLOCK + 1
+        blocks = (prompt + answer) // BLOCK_TOKENS + 1
         heappush(self._ends, (self._tokens + answer - 1, request, blocks))
         self._context += prompt + 1
         self._reserved += blocks

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-SHORT = 5e-6
+MAX_DEVICE_GAP_S = 5e-6
 """s; shorter gaps are the device's own, between the kernels of one step."""
 
 
@@ -43,7 +43,7 @@ def idle_share(ran: Iterable[Ran]) -> Idle:
     for begin, end in ordered:
         gap = max(0.0, begin - busy_until)
         every += gap
-        waiting += gap if gap > SHORT else 0.0
+        waiting += gap if gap > MAX_DEVICE_GAP_S else 0.0
         busy_until = max(busy_until, end)
     span = busy_until - first
     return Idle(waiting / span, every / span)

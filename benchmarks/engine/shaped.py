@@ -37,12 +37,12 @@ from engine.schedule.sequence import Sequence
 from engine.start.load import load_engine
 from infra.config.engine import EngineConfig
 
-WARM, STEPS, WATCHED = 8, 48, 8
+WARM_UP_STEPS, TIMED_STEPS, PROFILED_STEPS = 8, 48, 8
 """Decode steps: before the clock starts, under it, and under the profiler, which slows the host."""
-ROUNDS = 3
-HEADROOM = WARM + STEPS + WATCHED + 8
+PROMPT_ROUNDS = 3
+HEADROOM_TOKENS = WARM_UP_STEPS + TIMED_STEPS + PROFILED_STEPS + 8
 """Tokens that a sequence gets at most beside its context."""
-MOST_OVER_FLOOR, LEAST_SHARE, MOST_IDLE, MEASURED_PROMPT = 1.2, 0.55, 0.05, 8192
+MAX_TIMES_FLOOR, MIN_MATRIX_SHARE, MAX_IDLE_SHARE, TARGET_PROMPT_TOKENS = 1.2, 0.55, 0.05, 8192
 """Targets, the last two of a prompt of so many tokens."""
 
 
@@ -61,7 +61,7 @@ class Sizes:
     chunk: int = 8192
 
 
-SIZES = {shape: Sizes() for shape in SHAPES} | {"tiny": Sizes((100, 50), (1, 3), (16, 100), 64)}
+SIZES_OF_SHAPES = {shape: Sizes() for shape in SHAPES} | {"tiny": Sizes((100, 50), (1, 3), (16, 100), 64)}
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Decoded:
 
     @property
     def met(self) -> bool:
-        return self.seconds <= MOST_OVER_FLOOR * self.floor
+        return self.seconds <= MAX_TIMES_FLOOR * self.floor
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Read:
 
     @property
     def met(self) -> bool | None:
-        return self.share >= LEAST_SHARE if self.tokens == MEASURED_PROMPT else None
+        return self.share >= MIN_MATRIX_SHARE if self.tokens == TARGET_PROMPT_TOKENS else None
 
 
 class Shaped:
@@ -105,7 +105,7 @@ class Shaped:
         dtype: Literal["auto", "fp32", "bf16", "fp16"],
         quantization: Quantization = "none",
     ) -> None:
-        self.shape, self.sizes = shape, SIZES[shape]
+        self.shape, self.sizes = shape, SIZES_OF_SHAPES[shape]
         self.device = choose_device(device)
         with TemporaryDirectory() as directory:
             write_config(Path(directory), shape)
@@ -113,7 +113,7 @@ class Shaped:
                 model=directory,
                 device=device,
                 dtype=dtype,
-                max_model_len=max(*self.sizes.prompts, *self.sizes.contexts) + HEADROOM,
+                max_model_len=max(*self.sizes.prompts, *self.sizes.contexts) + HEADROOM_TOKENS,
                 max_batch_tokens=self.sizes.chunk,
                 max_sequences=max(self.sizes.batches),
                 quantization=quantization,
@@ -139,38 +139,40 @@ class Shaped:
             return None
         loop = Loop(self.executor, self.config)
         sequences = self._landed(loop, batch, context)
-        for _ in range(WARM):
+        for _ in range(WARM_UP_STEPS):
             loop.turn()
         before = sequences[0].emitted
         begin = perf_counter()
-        for _ in range(STEPS):
+        for _ in range(TIMED_STEPS):
             loop.turn()
-        seconds = (perf_counter() - begin) / STEPS
-        assert all(each.emitted == before + STEPS for each in sequences), "a step without all sequences"
+        seconds = (perf_counter() - begin) / TIMED_STEPS
+        assert all(each.emitted == before + TIMED_STEPS for each in sequences), "a step without all sequences"
         ran = watched(partial(_turns, loop)) if self.device.type == "cuda" else []
         for each in sequences:
             loop.scheduler.release(each)
         while loop.turn():
             pass
-        floor, idle = self._floor(batch, context + WARM + STEPS // 2), idle_share(ran) if ran else None
+        floor, idle = self._floor(batch, context + WARM_UP_STEPS + TIMED_STEPS // 2), idle_share(ran) if ran else None
         return Decoded(batch, context, seconds, floor, idle, tuple(by_kernel(ran)))
 
     def context_of(self, batch: int) -> int | None:
         """Returns the context at which a batch is measured; None where the pool is too small for any."""
         pool = self.executor.engine.pool
         tokens = pool.spec.groups[0].block_tokens
-        fitting = (each for each in self.sizes.contexts if batch * blocks_for(each + HEADROOM, tokens) < pool.counts[0])
+        fitting = (
+            each for each in self.sizes.contexts if batch * blocks_for(each + HEADROOM_TOKENS, tokens) < pool.counts[0]
+        )
         return next(fitting, None)
 
     def read(self, tokens: int) -> Read:
         config = self.executor.engine.model_config
         times = []
-        for _ in range(ROUNDS + 1):
+        for _ in range(PROMPT_ROUNDS + 1):
             prompt = [random.randrange(config.vocab_size) for _ in range(tokens)]
             times.append(serve(self.executor, self.config, [prompt], 1)[0].total)
         seconds = median(times[1:])
         ran = []
-        if self.device.type == "cuda" and tokens == MEASURED_PROMPT:
+        if self.device.type == "cuda" and tokens == TARGET_PROMPT_TOKENS:
             ran = watched(lambda: serve(self.executor, self.config, [prompt], 1))
         matrices = self.work.operations(tokens, 1)
         pairs = tokens * (tokens + 1) // 2
@@ -208,10 +210,10 @@ class Shaped:
         assert loop.scheduler.plan(0.0) is None and len(loop.scheduler.take_admitted()) == batch
         for seed, sequence in enumerate(sequences):
             first, sampling = [random.randrange(vocabulary)], Sampling(seed=seed, temperature=0.0)
-            loop.scheduler.adopt(sequence, {0: first}, sampling, Ends(max_tokens=HEADROOM))
+            loop.scheduler.adopt(sequence, {0: first}, sampling, Ends(max_tokens=HEADROOM_TOKENS))
         return sequences
 
 
 def _turns(loop: Loop) -> None:
-    for _ in range(WATCHED):
+    for _ in range(PROFILED_STEPS):
         loop.turn()

@@ -13,9 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.engine.idle import KernelTime
-from benchmarks.engine.shaped import LEAST_SHARE, MOST_IDLE, MOST_OVER_FLOOR, WATCHED, Decoded, Read, Shaped
+from benchmarks.engine.shaped import (
+    MAX_IDLE_SHARE,
+    MAX_TIMES_FLOOR,
+    MIN_MATRIX_SHARE,
+    PROFILED_STEPS,
+    Decoded,
+    Read,
+    Shaped,
+)
 
-MOST_KERNELS, WIDEST_NAME = 10, 48
+MAX_KERNEL_LINES, MAX_NAME_CHARS = 10, 48
 """Lines of a table by kernel, and characters of a name: cuBLAS' names have hundreds."""
 
 
@@ -31,8 +39,12 @@ def decodes(engine: Shaped) -> list[Decoded]:
         found.append(decoded)
         idle = decoded.idle
         shares = [f"{each:.1%}" for each in idle] if idle else ["not measured", ""]
-        kept = _mark(f"<= {MOST_OVER_FLOOR} x", decoded.met)
-        waits = _mark(f"<= {MOST_IDLE:.0%} idle", idle.waiting <= MOST_IDLE) if idle else f"<= {MOST_IDLE:.0%} idle"
+        kept = _mark(f"<= {MAX_TIMES_FLOOR} x", decoded.met)
+        waits = (
+            _mark(f"<= {MAX_IDLE_SHARE:.0%} idle", idle.waiting <= MAX_IDLE_SHARE)
+            if idle
+            else f"<= {MAX_IDLE_SHARE:.0%} idle"
+        )
         print(
             f"| {batch} | {decoded.context} | {1e3 * decoded.seconds:.3f} | {1e3 * decoded.floor:.3f} "
             f"| {decoded.seconds / decoded.floor:.2f} | {batch / decoded.seconds:.0f} | {' | '.join(shares)} "
@@ -51,7 +63,7 @@ def reads(engine: Shaped) -> list[Read]:
             continue
         read = engine.read(tokens)
         found.append(read)
-        target = _mark(f">= {LEAST_SHARE:.0%}", read.met) if read.met is not None else ""
+        target = _mark(f">= {MIN_MATRIX_SHARE:.0%}", read.met) if read.met is not None else ""
         print(
             f"| {tokens} | {1e3 * read.seconds:.1f} | {tokens / read.seconds:.0f} | {100 * read.share:.0f} "
             f"| {100 * read.with_attention:.0f} | {target} |",
@@ -62,7 +74,7 @@ def reads(engine: Shaped) -> list[Read]:
 
 def kernels(decoded: Sequence[Decoded], read: Sequence[Read]) -> None:
     for each in dict.fromkeys([*decoded[:1], *decoded[-1:]]):
-        _by_kernel(f"a decode step of {each.batch} at context {each.context}", each.kernels, WATCHED)
+        _by_kernel(f"a decode step of {each.batch} at context {each.context}", each.kernels, PROFILED_STEPS)
     for prompt in read:
         _by_kernel(f"a prompt of {prompt.tokens} tokens", prompt.kernels, 1)
 
@@ -72,11 +84,11 @@ def _by_kernel(what: str, times: Sequence[KernelTime], repeats: int) -> None:
         return
     whole = sum(each.seconds for each in times)
     print(f"\n| {what} | calls | µs | % of the device's time |\n" + "| --- " * 4 + "|")
-    for each in times[:MOST_KERNELS]:
-        name = each.name.replace("|", "/")[:WIDEST_NAME]
+    for each in times[:MAX_KERNEL_LINES]:
+        name = each.name.replace("|", "/")[:MAX_NAME_CHARS]
         cells = f"{each.calls / repeats:g} | {1e6 * each.seconds / repeats:.1f} | {100 * each.seconds / whole:.1f}"
         print(f"| {name} | {cells} |")
-    if rest := times[MOST_KERNELS:]:
+    if rest := times[MAX_KERNEL_LINES:]:
         seconds = sum(each.seconds for each in rest)
         calls = sum(each.calls for each in rest) / repeats
         print(f"| {len(rest)} others | {calls:g} | {1e6 * seconds / repeats:.1f} | {100 * seconds / whole:.1f} |")

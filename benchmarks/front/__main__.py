@@ -25,7 +25,7 @@ from benchmarks.processes.python_path import ROOT
 from launcher.stages import StageDisplay
 
 PARTS = ("tokens", "streams", "idle", "gateways", "commands", "crowds")
-BUSY = 4  # times the usual rate
+BUSY_RATE_FACTOR = 4  # times the usual rate
 CROWDS = {
     "nobody": ("", 0),
     "10k idle": ("idle", 10_000),
@@ -93,7 +93,7 @@ def idle(options: argparse.Namespace, sides: dict[str, Path]) -> list[str]:
 
 
 def gateways(options: argparse.Namespace, sides: dict[str, Path]) -> list[str]:
-    options = argparse.Namespace(**{**vars(options), "rate": BUSY * options.rate})
+    options = argparse.Namespace(**{**vars(options), "rate": BUSY_RATE_FACTOR * options.rate})
     found: dict[str, list[Delivered]] = {"one": [], "two": []}
     for _ in range(options.rounds):
         for name, count in (("one", 1), ("two", 2)):

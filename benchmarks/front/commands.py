@@ -23,10 +23,10 @@ from infra.network.sealing import Sealer
 from infra.redis.clients import connect, connect_blocking
 from infra.redis.queue import JOB_PURPOSE, add_job, stream_of
 
-PROMPTS = (16, 4096, 16384, 65536)  # tokens
-QUIET_SECONDS = 3.0  # s in which the system's own commands are counted
-REQUESTS = 50
-WORKER = "nobody"
+PROMPT_LENGTHS = (16, 4096, 16384, 65536)  # tokens
+QUIET_S = 3.0  # s in which the system's own commands are counted
+REQUESTS_OF_EACH = 50
+UNREAD_WORKER = "nobody"
 
 
 class Totals(Struct, frozen=True):
@@ -57,14 +57,16 @@ class Body(Struct, frozen=True):
     held: int  # bytes that Redis holds while the job waits
 
 
-def asked(checkout: Path, prompts: tuple[int, ...] = PROMPTS, requests: int = REQUESTS) -> dict[int, Asked]:
+def asked(
+    checkout: Path, prompts: tuple[int, ...] = PROMPT_LENGTHS, requests: int = REQUESTS_OF_EACH
+) -> dict[int, Asked]:
     """Returns of each length of a prompt what one of so many requests asked. Raises `BatonError` if one fails."""
     with front(checkout, Shape(pause=0.0, context=2 * max(prompts))) as system:
         store = connect_blocking(system.redis)
         try:
             _ask(system, 16, 8)  # the first ones make connections
             before = totals(store)
-            time.sleep(QUIET_SECONDS)
+            time.sleep(QUIET_S)
             quiet = between(before, totals(store))
             return {tokens: _measured(system, store, quiet, tokens, requests) for tokens in prompts}
         finally:
@@ -117,14 +119,14 @@ def body(url: str, secret: bytes, tokens: int, rounds: int = 9) -> Body:
         request="benchmark",
         attempt=1,
         sender="benchmark",
-        receiver=WORKER,
+        receiver=UNREAD_WORKER,
         prompt=Prompt([50_000 + place % 50_000 for place in range(tokens)], tokens),
         sampling=Sampling(0),
         limits=Limits(1),
         deadline=time.time() + 60,
         queued_at=time.time(),
     )
-    sealer, key = Sealer(secret, JOB_PURPOSE), stream_of(WORKER)
+    sealer, key = Sealer(secret, JOB_PURPOSE), stream_of(UNREAD_WORKER)
     encoded = encode(job)
     sealed = sealer.seal(encoded, key)
 
@@ -165,7 +167,7 @@ def _spent(work: Callable[[], object], rounds: int) -> float:
     return 1000 * median(once() for _ in range(rounds))
 
 
-def bodies(checkout: Path, prompts: tuple[int, ...] = PROMPTS) -> dict[int, Body]:
+def bodies(checkout: Path, prompts: tuple[int, ...] = PROMPT_LENGTHS) -> dict[int, Body]:
     with front(checkout, Shape(workers=0, gateways=0)) as system:
         secret = (system.directory / "secret").read_bytes()
         return {tokens: body(system.redis, secret, tokens) for tokens in prompts}
@@ -173,7 +175,7 @@ def bodies(checkout: Path, prompts: tuple[int, ...] = PROMPTS) -> dict[int, Body
 
 def asked_lines(name: str, asked: Mapping[int, Asked]) -> list[str]:
     head = f"  {'prompt':>8}{'commands':>10}{'KiB in':>9}{'KiB out':>9}  of which"
-    found = [f"what a request asks of Redis, one at a time, means of {REQUESTS}: {name}", head]
+    found = [f"what a request asks of Redis, one at a time, means of {REQUESTS_OF_EACH}: {name}", head]
     for tokens, one in asked.items():
         named = ", ".join(f"{name} {calls:.2f}" for name, calls in sorted(one.calls.items()) if calls >= 0.05)
         total = sum(one.calls.values())

@@ -18,7 +18,7 @@ from contracts.kinds import Positive
 from infra.cli import parse_or_exit
 from infra.completions_client import error_message
 
-TIMEOUT = 120.0  # s
+REQUEST_TIMEOUT_S = 120.0  # s
 
 
 class ConversationsConfig(Struct, frozen=True, kw_only=True):
@@ -69,7 +69,7 @@ async def hold(client: httpx.AsyncClient, model: str, config: ConversationsConfi
 
 async def talk_all(config: ConversationsConfig) -> Told:
     """All conversations at once. Raises `GatewayError`."""
-    async with httpx.AsyncClient(base_url=config.url, timeout=TIMEOUT) as client:
+    async with httpx.AsyncClient(base_url=config.url, timeout=REQUEST_TIMEOUT_S) as client:
         model = (await client.get("/v1/models")).json()["data"][0]["id"]
         told = await asyncio.gather(*(hold(client, model, config, at) for at in range(config.conversations)))
     return Told(*(sum(each) for each in zip(*told, strict=True)))

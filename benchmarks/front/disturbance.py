@@ -13,8 +13,8 @@ import uvloop
 
 from infra.process.descriptors import raise_limit
 
-AT_ONCE = 200  # connections that are being opened
-SMALL = 4096  # bytes of a slow reader's buffer
+MAX_OPENING_CONNECTIONS = 200  # connections that are being opened
+SLOW_READER_BUFFER_BYTES = 4096  # bytes of a slow reader's buffer
 
 
 async def opened(options: argparse.Namespace, said: bytes = b"", read: bool = True) -> socket.socket:
@@ -22,7 +22,7 @@ async def opened(options: argparse.Namespace, said: bytes = b"", read: bool = Tr
     connection = socket.socket()
     connection.setblocking(False)
     if not read:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SLOW_READER_BUFFER_BYTES)
     await loop.sock_connect(connection, (options.host, options.port))
     if said:
         await loop.sock_sendall(connection, said)
@@ -37,7 +37,7 @@ async def hold(options: argparse.Namespace) -> None:
     said = head.encode() + b"\r\n" + body if options.how == "slow" else b""
     held: list[socket.socket] = []
     while len(held) < options.count:
-        many = min(AT_ONCE, options.count - len(held))
+        many = min(MAX_OPENING_CONNECTIONS, options.count - len(held))
         held += await asyncio.gather(*(opened(options, said, read=False) for _ in range(many)))
     print("begun", flush=True)
     await asyncio.Event().wait()

@@ -13,7 +13,7 @@ from benchmarks.front.system import Begin, Shape, disturbed, front
 from contracts.errors import BatonError
 from contracts.slo import percentile
 
-WARM_SECONDS = 2.0  # s that streams run before the gateway's time is taken
+WARM_UP_S = 2.0  # s that streams run before the gateway's time is taken
 
 
 class Delivered(Struct, frozen=True):
@@ -37,10 +37,10 @@ def delivered(
     shape: Shape,
     disturbance: tuple[str, int] = ("", 0),
 ) -> Delivered:
-    tokens = int(rate * (WARM_SECONDS + seconds + streams / 400 + 6))  # streams are begun meanwhile
+    tokens = int(rate * (WARM_UP_S + seconds + streams / 400 + 6))  # streams are begun meanwhile
     with begin(shape) as system:
         with disturbed(system, *disturbance), system.client(api, streams, tokens) as (_, saw):
-            time.sleep(WARM_SECONDS)
+            time.sleep(WARM_UP_S)
             began, spent = time.monotonic(), system.processor_seconds()
             time.sleep(seconds)
             ended, spent = time.monotonic(), system.processor_seconds() - spent

@@ -31,8 +31,8 @@ from launcher.checking.preflight import check_port
 from launcher.stages import StageDisplay
 
 HOST = "127.0.0.1"
-START_SECONDS = 300.0
-LATEST = 120.0  # s after which an answer is given up
+START_TIMEOUT_S = 300.0
+ANSWER_TIMEOUT_S = 120.0  # s after which an answer is given up
 COLUMNS = (
     "side",
     "bears/s",
@@ -47,7 +47,7 @@ COLUMNS = (
     "goodput/s",
     "error of predicted TTFT",
 )
-BURST = 48  # requests that are sent at once, to see what can be borne
+BURST_REQUESTS = 48  # requests that are sent at once, to see what can be borne
 
 
 class Outcome(NamedTuple):
@@ -81,7 +81,7 @@ def system(checkout: Path, model: Path, directory: Path, keys: Path | None = Non
     url = f"http://{HOST}:{port}"
     settings = {"PYTHONPATH": str(checkout), "PYTHONSAFEPATH": "1", "XDG_RUNTIME_DIR": str(directory)}
     with child([sys.executable, "-m", "launcher", *words], log, settings=settings) as process:
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + START_TIMEOUT_S
         while not _usable(url, operator):
             if process.poll() is not None or time.monotonic() > deadline:
                 raise BatonError(f"{checkout}: baton up does not become ready: {last_line(log)}")
@@ -134,11 +134,11 @@ async def measure(url: str, given: argparse.Namespace, slo: SLO) -> Measured:
         return body_of(given.shape, given.prompt, given.output, chance)
 
     limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(base_url=url, timeout=LATEST, limits=limits) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=ANSWER_TIMEOUT_S, limits=limits) as client:
         await asyncio.gather(*[ask(client, body(), {}) for _ in range(4)])  # what is only done once
         begin = time.perf_counter()
-        await asyncio.gather(*[ask(client, body(), {}) for _ in range(BURST)])
-        bears = BURST / (time.perf_counter() - begin)
+        await asyncio.gather(*[ask(client, body(), {}) for _ in range(BURST_REQUESTS)])
+        bears = BURST_REQUESTS / (time.perf_counter() - begin)
         rate = given.times * (given.bears or bears)
         bodies = [body() for _ in range(round(rate * given.seconds))]
         begin, tasks = time.perf_counter(), []

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from benchmarks.front.overload import BURST, Outcome, ask, bearer, body_of, system
+from benchmarks.front.overload import BURST_REQUESTS, Outcome, ask, bearer, body_of, system
 from benchmarks.load import arrivals
 from benchmarks.processes.children import exit_status
 from benchmarks.processes.python_path import ROOT
@@ -31,8 +31,8 @@ from infra.keys.api_key import KeyOptions, NewKey, make_key
 from infra.keys.key_file import change_keys
 from launcher.stages import StageDisplay
 
-LATEST = 300.0  # s after which an answer is given up
-EMPTY_SECONDS = 60.0  # s in which what was cancelled has to be over
+ANSWER_TIMEOUT_S = 300.0  # s after which an answer is given up
+CANCEL_TIMEOUT_S = 60.0  # s in which what was cancelled has to be over
 COLUMNS = (
     "beside",
     "sends/s",
@@ -55,7 +55,9 @@ class Tenants:
     """Sends requests of two tenants to one gateway."""
 
     def __init__(self, url: str, given: argparse.Namespace, keys: tuple[NewKey, ...]) -> None:
-        self._client = httpx.AsyncClient(base_url=url, timeout=LATEST, limits=httpx.Limits(max_connections=None))
+        self._client = httpx.AsyncClient(
+            base_url=url, timeout=ANSWER_TIMEOUT_S, limits=httpx.Limits(max_connections=None)
+        )
         self._given = given
         self._chance = random.Random(given.seed)
         self._first, self._other, self._operator = (bearer(key.text) for key in keys)
@@ -63,8 +65,8 @@ class Tenants:
     async def bears(self) -> float:
         await self._at_once(4)  # what is only done once
         begin = time.perf_counter()
-        await self._at_once(BURST)
-        return BURST / (time.perf_counter() - begin)
+        await self._at_once(BURST_REQUESTS)
+        return BURST_REQUESTS / (time.perf_counter() - begin)
 
     async def window(self, rate: float, other: float) -> Window:
         first = asyncio.create_task(self._load(rate, self._given.lead + self._given.seconds, self._first))
@@ -96,10 +98,10 @@ class Tenants:
         await asyncio.gather(*[self._ask(self._other) for _ in range(count)])
 
     async def _empty(self) -> None:
-        until = time.monotonic() + EMPTY_SECONDS
+        until = time.monotonic() + CANCEL_TIMEOUT_S
         while (await self._client.get("/load", headers=self._operator)).json()["server_load"]:
             if time.monotonic() > until:
-                raise BatonError(f"requests are still in progress {EMPTY_SECONDS:g} s after they were cancelled")
+                raise BatonError(f"requests are still in progress {CANCEL_TIMEOUT_S:g} s after they were cancelled")
             await asyncio.sleep(0.1)
 
 

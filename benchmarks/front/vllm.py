@@ -18,8 +18,8 @@ from launcher.host.process import answers
 from launcher.options import DEMO_MODEL
 
 EXECUTOR = "benchmarks.peers.runners.vllm_made_up.MadeUp"
-START_SECONDS = 600.0
-MOST_STREAMS = 1024  # sequences in a step
+START_TIMEOUT_S = 600.0
+MAX_STREAMS = 1024  # sequences in a step
 APIS = ("chat", "completions")
 """APIs of which vLLM takes the body that ours is asked."""
 
@@ -35,7 +35,7 @@ def vllm_front(peers: Path, shape: Shape) -> Iterator[Front]:
         port = check_port("--port", HOST, 0)
         command = [str(python_of(peers, VLLM)), "-m", "vllm.entrypoints.openai.api_server", "--model", str(DEMO_MODEL)]
         command += ["--host", HOST, "--port", str(port), "--served-model-name", MODEL_NAME, "--dtype", "bfloat16"]
-        command += ["--max-num-seqs", str(MOST_STREAMS), "--distributed-executor-backend", EXECUTOR]
+        command += ["--max-num-seqs", str(MAX_STREAMS), "--distributed-executor-backend", EXECUTOR]
         command += ["--disable-uvicorn-access-log"]
         # The variables' names are those of `EXECUTOR`, whose module only vLLM's environment can import.
         told = {"BATON_FRONT_TOKEN": str(TOKEN), "BATON_FRONT_PAUSE": str(shape.pause)}
@@ -43,7 +43,7 @@ def vllm_front(peers: Path, shape: Shape) -> Iterator[Front]:
         log = directory / "gateway-0.log"
         with child(command, log, settings=settings) as process:
             url = f"{http_url(HOST, port)}/health"
-            wait(lambda: process.poll() is not None or answers(url), "vLLM", directory, START_SECONDS)
+            wait(lambda: process.poll() is not None or answers(url), "vLLM", directory, START_TIMEOUT_S)
             if process.poll() is not None:
                 raise PeerError(f"vLLM has ended: {last_line(log)}")
             yield Front(port, "", [process], directory, (), dict)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from benchmarks.gpu_hour.running import Outcome
 
-MOST = 8_200
+MAX_CLOSING_CHARS = 8_200
 """Characters of a call's closing text: with a line for each stage before it, all that it prints stays below 12,000."""
-FAILED_LINES, WIDE = 15, 120
+MAX_FAILED_LINES, MAX_LINE_CHARS = 15, 120
 
 
 def load(out: Path) -> dict[str, Outcome]:
@@ -44,7 +44,7 @@ def _apart(lines: Sequence[str]) -> list[str]:
     return separated
 
 
-def closing(names: Iterable[str], outcomes: Mapping[str, Outcome], most: int = MOST) -> str:
+def closing(names: Iterable[str], outcomes: Mapping[str, Outcome], most: int = MAX_CLOSING_CHARS) -> str:
     """Writes what the stages of a call have found, at most `most` characters: what went wrong first, then tables.
 
     Every stage has its share of the room, and what one does not need is the next ones'. A stage that says nothing but
@@ -55,13 +55,13 @@ def closing(names: Iterable[str], outcomes: Mapping[str, Outcome], most: int = M
     tables = [(name, each) for name, each in ran if each.tables]
     text, left = "", len(wrong) + len(tables)
     for name, each in wrong:
-        lines = [line[:WIDE] for line in each.last_lines[-FAILED_LINES:]]
-        shown = _fitting(lines[::-1], (most - len(text)) // left - len(name) - WIDE)[::-1]  # the end says why
+        lines = [line[:MAX_LINE_CHARS] for line in each.last_lines[-MAX_FAILED_LINES:]]
+        shown = _fitting(lines[::-1], (most - len(text)) // left - len(name) - MAX_LINE_CHARS)[::-1]  # the end says why
         text += "\n".join([f"\n{name}: {each.status}", *shown, ""])
         left -= 1
     for name, each in tables:
         lines = _apart(each.tables)
-        shown = _fitting(lines, (most - len(text)) // left - len(name) - WIDE)
+        shown = _fitting(lines, (most - len(text)) // left - len(name) - MAX_LINE_CHARS)
         if len(shown) < len(lines):
             shown = [*shown, f"… {len(lines) - len(shown)} lines more are in results.md"]
         text += "\n".join([f"\n{name}", *shown, ""])

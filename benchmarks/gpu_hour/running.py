@@ -28,11 +28,11 @@ PR_SET_PDEATHSIG = 1
 PASSED = "passed"
 SETTINGS = {"PYTHONUNBUFFERED": "1", "TRITON_INTERPRET": "0"}
 """Tests interpret the kernels where they see no GPU: what has run on the CPU must not pass for what was to run here."""
-UNKILLABLE_S = 10.0
+KILL_TIMEOUT_S = 10.0
 """Seconds that a killed process is waited for: one that waits for the driver may stay for ever."""
-KEPT_LINES = 40
+MAX_LAST_LINES = 40
 """Of what a stage says last."""
-LOGGED = 200_000
+MAX_LOGGED_CHARS = 200_000
 """Characters of what a stage says that go to the log: its beginning and its end."""
 
 
@@ -68,7 +68,7 @@ def run(stage: Stage, seconds: float, out: Path) -> Outcome:
         return Outcome(
             status,
             round(spent, 1),
-            [line for line in lines if not line.startswith("|")][-KEPT_LINES:],
+            [line for line in lines if not line.startswith("|")][-MAX_LAST_LINES:],
             [line for line in lines if line.startswith("|")],
             _read(work / stage.result) if stage.result else None,
         )
@@ -82,7 +82,7 @@ def _read(place: Path) -> Any:
 
 
 def _cut(text: str) -> str:
-    half = LOGGED // 2
+    half = MAX_LOGGED_CHARS // 2
     left_out = len(text) - 2 * half
     return text if left_out <= 0 else f"{text[:half]}\n… {left_out} characters …\n{text[-half:]}"
 
@@ -118,7 +118,7 @@ def _killed(process: "subprocess.Popen[bytes]") -> bool:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     try:
-        process.wait(UNKILLABLE_S)
+        process.wait(KILL_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         return False
     return True

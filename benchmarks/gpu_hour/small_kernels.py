@@ -22,8 +22,16 @@ import torch
 from benchmarks.kernels.measure import measure
 from benchmarks.kernels.rows import KERNELS, rows
 
-FOUND = 3
-SANITIZER = ("compute-sanitizer", "--tool", "memcheck", "--error-exitcode", str(FOUND), "--print-limit", "20")
+CHECKER_FOUND_STATUS = 3
+SANITIZER = (
+    "compute-sanitizer",
+    "--tool",
+    "memcheck",
+    "--error-exitcode",
+    str(CHECKER_FOUND_STATUS),
+    "--print-limit",
+    "20",
+)
 OWN_ALLOCATIONS = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 HEAD = "| kernel | shape | format | found |\n| --- | --- | --- | --- |"
 DTYPES = {"cuda": (torch.bfloat16, torch.float32), "cpu": (torch.float16,)}

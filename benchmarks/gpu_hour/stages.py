@@ -52,7 +52,7 @@ LATENTS = (
     "attention/few_rows",
 )
 """Kernels that share a stage: their number is bounded by what a call may print."""
-MOST_TESTERS = 14
+MAX_TESTERS = 14
 """Processes that tests run in, side by side; each has half a gigabyte of the GPU's memory for itself alone."""
 
 
@@ -72,7 +72,7 @@ class Stage:
 
 
 def _pytest(name: str, limit_s: float, *tests: str, needs: tuple[str, ...] = ENGINE) -> Stage:
-    testers = min(MOST_TESTERS, os.cpu_count() or 1)
+    testers = min(MAX_TESTERS, os.cpu_count() or 1)
     side_by_side = ("-n", str(testers)) if find_spec("xdist") else ()  # they wait for the compiler, one thread each
     options = ("-c", os.devnull, "--rootdir", str(ROOT), "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestWarning")
     command = ("-m", "pytest", *options, "-q", "--tb=short", *side_by_side, *tests)

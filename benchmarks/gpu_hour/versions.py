@@ -16,7 +16,7 @@ from benchmarks.gpu_hour.packages import ENGINE, HANDOFF, OLDEST, PRESENT, SYSTE
 
 COMPILERS = ("cc", "gcc", "clang")
 PROGRAMS = ("nvcc", "ncu", "compute-sanitizer", "nvidia-smi")
-PATIENCE_S = 10.0
+NVIDIA_SMI_TIMEOUT_S = 10.0
 
 
 def installed(package: str) -> str:
@@ -43,7 +43,7 @@ def driver() -> str:
     asked = "driver_version,name,memory.used,memory.total,clocks.sm,clocks.mem,power.limit"
     command = ["nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader"]
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S).stdout.strip()
+        return subprocess.run(command, capture_output=True, text=True, timeout=NVIDIA_SMI_TIMEOUT_S).stdout.strip()
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"nvidia-smi does not answer: {error}"
 

@@ -247,7 +247,7 @@ SMALL_VECTORS, TINY_VECTORS = Vectors(9, 64, 16), Vectors(3, 32, 16)
 HEAD_SIZES = [Heads(8, 2, dim) for dim in (16, 32, 64, 80, 96, 128, 192, 256)]
 QUANTIZED_HEADS = [Heads(8, 2, dim) for dim in (64, 80, 128, 256)]
 ODD_HEADS = [Heads(8, 8, 128), Heads(16, 1, 128)]
-CHUNK, SHORT = 2048, 64
+CHUNK_TOKENS, SHORT_PROMPT_TOKENS = 2048, 64
 """Tokens of a chunk of a long prompt, and of a prompt whose beginning was in the cache."""
 
 KERNELS = {
@@ -301,12 +301,12 @@ KERNELS = {
                 for tokens in (512, 2048, 8192, 32768)
                 if (tokens, heads) != (8192, LLAMA)
             ),
-            *grid(tokens=CHUNK, context=[8192, 32768], heads=LLAMA),
+            *grid(tokens=CHUNK_TOKENS, context=[8192, 32768], heads=LLAMA),
             *grid(tokens=8192, context=8192, heads=GEMMA_2, softcap=50.0),
             *grid(tokens=8192, context=8192, heads=GEMMA, window=1024),
             *grid(tokens=8192, context=8192, heads=GPT_OSS, sinks=True, window=[0, 128]),
             *grid(tokens=8192, context=8192, heads=[LLAMA, GEMMA], kv=QUANTIZED),
-            *grid(tokens=SHORT, context=32768, heads=LLAMA, kv=FORMATS),
+            *grid(tokens=SHORT_PROMPT_TOKENS, context=32768, heads=LLAMA, kv=FORMATS),
         ],
         tiny=[
             *grid(tokens=20, context=20, heads=TINY),

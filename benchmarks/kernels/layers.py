@@ -30,7 +30,7 @@ from kernels.tuning import Config
 NORM_EPS = 1e-6
 POSITIONS_ROTATED = 4096
 BlockWork = Literal["gather", "scatter", "copy", "int8", "fp8"]
-ROWS = [1, 32, 256, 8192]
+ROW_COUNTS = [1, 32, 256, 8192]
 
 
 def norm(inputs: Inputs, rows: int, width: int, added: bool = True) -> Case:
@@ -282,7 +282,7 @@ KERNELS = {
         store_latents.CANDIDATE_CONFIGS,
         latent_store,
         full=[
-            *grid(tokens=ROWS, query_rank=[1536, 0], latent=512, rope=64),
+            *grid(tokens=ROW_COUNTS, query_rank=[1536, 0], latent=512, rope=64),
             *grid(tokens=[32, 8192], query_rank=1536, latent=512, rope=64, kv=QUANTIZED),
         ],
         tiny=[
@@ -299,7 +299,7 @@ KERNELS = {
         "copy",
         rotate_queries.CANDIDATE_CONFIGS,
         query_rotation,
-        full=grid(tokens=ROWS, heads=[128, 16], dim=192, rope=64),
+        full=grid(tokens=ROW_COUNTS, heads=[128, 16], dim=192, rope=64),
         tiny=grid(tokens=5, heads=3, dim=24, rope=8),
         compiled=grid(tokens=2, heads=9, dim=48, rope=16),
     ),
@@ -307,7 +307,7 @@ KERNELS = {
         "copy",
         rms_norm.CANDIDATE_CONFIGS,
         norm,
-        full=[*grid(rows=ROWS, width=[4096, 1024]), *grid(rows=8192, width=4096, added=False)],
+        full=[*grid(rows=ROW_COUNTS, width=[4096, 1024]), *grid(rows=8192, width=4096, added=False)],
         tiny=[*grid(rows=3, width=40), *grid(rows=2, width=24, added=False)],
         compiled=[*grid(rows=2, width=[576, 896, 8192]), *grid(rows=2, width=4096, added=False)],
     ),
@@ -316,8 +316,8 @@ KERNELS = {
         rope_and_store.CANDIDATE_CONFIGS,
         rotation,
         full=[
-            *grid(tokens=ROWS, heads=LLAMA),
-            *grid(tokens=ROWS, heads=QWEN, normed=True),
+            *grid(tokens=ROW_COUNTS, heads=LLAMA),
+            *grid(tokens=ROW_COUNTS, heads=QWEN, normed=True),
             *grid(tokens=[32, 8192], heads=OLMO, normed=True, as_one=True),
             *grid(tokens=[32, 8192], heads=PHI, rotated=96),
             *grid(tokens=[32, 8192], heads=GEMMA, normed=True),
@@ -343,7 +343,7 @@ KERNELS = {
         gate.CANDIDATE_CONFIGS,
         gated,
         full=[
-            *grid(rows=ROWS, width=[14336, 3072]),  # Llama-3.1-8B, Qwen3-0.6B
+            *grid(rows=ROW_COUNTS, width=[14336, 3072]),  # Llama-3.1-8B, Qwen3-0.6B
             *grid(rows=[32, 8192], width=6912, activation="gelu_tanh"),  # Gemma-3-1B
         ],
         tiny=[*grid(rows=3, width=40), *grid(rows=2, width=24, activation=["gelu_tanh", "clamped_swiglu"])],

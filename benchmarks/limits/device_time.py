@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 
-SECONDS = 0.05
+REPEATS_S = 0.05
 """Of repeats that one figure is the median of, about."""
-FEWEST, MOST = 3, 200
+MIN_REPEATS, MAX_REPEATS = 3, 200
 FLUSH_BYTES = 256 << 20
 """Several times the L2 of any GPU today."""
-LARGE, SMALL = 8192, 256
+GPU_MATRIX_EDGE, CPU_MATRIX_EDGE = 8192, 256
 """Edge of the matrices whose product is the rate: on a GPU, and elsewhere."""
-COPIED = {"cuda": 4 << 30, "cpu": 64 << 20}
+COPIED_BYTES = {"cuda": 4 << 30, "cpu": 64 << 20}
 """Bytes; many times the caches."""
 
 Work = Callable[[], object]
@@ -43,7 +43,7 @@ def limits_of(device: torch.device, dtype: torch.dtype) -> Limits:
 
 
 def _copy_rate(device: torch.device) -> float:
-    size = COPIED[device.type]
+    size = COPIED_BYTES[device.type]
     if device.type == "cuda":
         size = min(size, torch.cuda.mem_get_info(device)[0] // 4)
     source = torch.empty(size, dtype=torch.uint8, device=device).random_(0, 256)
@@ -52,7 +52,7 @@ def _copy_rate(device: torch.device) -> float:
 
 
 def _multiply_rate(device: torch.device, dtype: torch.dtype) -> float:
-    edge = LARGE if device.type == "cuda" else SMALL
+    edge = GPU_MATRIX_EDGE if device.type == "cuda" else CPU_MATRIX_EDGE
     left, right = (torch.randn((edge, edge), device=device).to(dtype) for _ in range(2))
     product = torch.empty_like(left)
     return 2 * edge**3 / seconds_of(lambda: torch.mm(left, right, out=product), device)
@@ -61,7 +61,7 @@ def _multiply_rate(device: torch.device, dtype: torch.dtype) -> float:
 def _on_host(work: Work) -> list[float]:
     times: list[float] = []
     work()
-    while len(times) < FEWEST or (sum(times) < SECONDS and len(times) < MOST):
+    while len(times) < MIN_REPEATS or (sum(times) < REPEATS_S and len(times) < MAX_REPEATS):
         begin = time.perf_counter()
         work()
         times.append(time.perf_counter() - begin)
@@ -84,7 +84,7 @@ def _on_gpu(work: Work) -> list[float]:
         return [begin.elapsed_time(end) / 1e3 for begin, end in events]
 
     (first,) = timed(1)
-    return timed(min(MOST, max(FEWEST, int(SECONDS / first))))
+    return timed(min(MAX_REPEATS, max(MIN_REPEATS, int(REPEATS_S / first))))
 
 
 def captured(work: Work) -> Work:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from benchmarks.load import Result
 from contracts.slo import SLO, percentile
 
-ATTAINMENT = 0.9
-MOST_DOUBLINGS = 12
+MIN_ATTAINMENT = 0.9
+MAX_DOUBLINGS = 12
 """From the first rate, up or down; a server that is still good after so many is not what limits the load."""
 
 
@@ -26,7 +26,7 @@ class Trial(NamedTuple):
 
     @property
     def passed(self) -> bool:
-        return self.attainment >= ATTAINMENT
+        return self.attainment >= MIN_ATTAINMENT
 
     @property
     def goodput(self) -> float:
@@ -50,7 +50,7 @@ def search(measure: Callable[[float], Trial], first: float, bisections: int) -> 
     trial = measure(first)
     yield trial
     begins_good, good, bad = trial.passed, 0.0, float("inf")
-    for _ in range(MOST_DOUBLINGS):
+    for _ in range(MAX_DOUBLINGS):
         if trial.passed:
             good = trial.rate
         else:

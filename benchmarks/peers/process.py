@@ -15,8 +15,8 @@ from benchmarks.peers.setup import Peer, PeerError, python_of
 from benchmarks.processes.children import child, last_line, processor_seconds
 from launcher.stages import StageDisplay
 
-LOAD_SECONDS = 600.0
-RUN_SECONDS = 600.0
+LOAD_TIMEOUT_S = 600.0
+RUN_TIMEOUT_S = 600.0
 POLL_SECONDS = 0.5
 OURS = Peer("baton", "benchmarks.peers.runners.baton", ())
 PLAIN = Peer("baton, plain", "benchmarks.peers.runners.baton", ())
@@ -40,8 +40,8 @@ class PeerProcess:
         while not select([self._process.stdout], [], [], POLL_SECONDS)[0]:
             waited = time.monotonic() - began
             stages.show(self.name, "loading the model", note=f"({waited:.0f} s)")
-            if waited > LOAD_SECONDS:
-                raise PeerError(f"{self.name}: is not ready after {LOAD_SECONDS:.0f} s (log: {self._log})")
+            if waited > LOAD_TIMEOUT_S:
+                raise PeerError(f"{self.name}: is not ready after {LOAD_TIMEOUT_S:.0f} s (log: {self._log})")
         self.versions = self._answer()["versions"]
         stages.show(self.name, "ready", note=", ".join(f"{name} {what}" for name, what in self.versions.items()))
 
@@ -53,8 +53,8 @@ class PeerProcess:
             self._process.stdin.flush()
         except OSError:
             raise self._ended() from None
-        if not select([self._process.stdout], [], [], RUN_SECONDS)[0]:
-            raise PeerError(f"{self.name}: no answer within {RUN_SECONDS:.0f} s (log: {self._log})")
+        if not select([self._process.stdout], [], [], RUN_TIMEOUT_S)[0]:
+            raise PeerError(f"{self.name}: no answer within {RUN_TIMEOUT_S:.0f} s (log: {self._log})")
         answer = self._answer()
         tokens: list[list[int]] = answer["tokens"]
         if [len(each) for each in tokens] != [output] * len(prompts):

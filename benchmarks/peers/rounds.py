@@ -11,11 +11,11 @@ from typing import Protocol
 
 from benchmarks.limits.workloads import Workload
 
-SHORT = 4
+WARM_UP_TOKENS = 4
 """Output tokens of the run that warms up."""
-LOOK_SECONDS, LOOKS = 0.25, 20
-RESTING_CORES = 0.05
-SHORTEST = 1.0
+REST_LOOK_S, MAX_REST_LOOKS = 0.25, 20
+MAX_RESTING_CORES = 0.05
+MIN_RATED_RUN_S = 1.0
 """Seconds of a run from which on what the others take meanwhile is a rate; the clock of processes ticks every 10 ms."""
 
 
@@ -43,7 +43,7 @@ class Results:
 
     def note_idle(self, others: Sequence[System], before: Sequence[float], seconds: float) -> None:
         for other, earlier in zip(others, before, strict=True):
-            if seconds > SHORTEST:
+            if seconds > MIN_RATED_RUN_S:
                 took = (other.processor_seconds() - earlier) / seconds
                 self.idle_cores[other.name] = max(self.idle_cores.get(other.name, 0.0), took)
 
@@ -64,10 +64,10 @@ def rest(system: System) -> None:
     One that never rests is measured with the others all the same; `Results.idle_cores` shows it.
     """
     before = system.processor_seconds()
-    for _ in range(LOOKS):
-        time.sleep(LOOK_SECONDS)
+    for _ in range(MAX_REST_LOOKS):
+        time.sleep(REST_LOOK_S)
         now = system.processor_seconds()
-        if now - before <= LOOK_SECONDS * RESTING_CORES:
+        if now - before <= REST_LOOK_S * MAX_RESTING_CORES:
             return
         before = now
 
@@ -88,7 +88,7 @@ def run_rounds(
             prompts = workload.prompts(vocabulary, seed=index)
             turned = [systems[(turn + index) % len(systems)] for turn in range(len(systems))]
             first: dict[str, list[int]] = {}
-            output = workload.output if index >= 0 else min(SHORT, workload.output)
+            output = workload.output if index >= 0 else min(WARM_UP_TOKENS, workload.output)
             for system in turned:
                 others = [each for each in systems if each is not system]
                 before = [each.processor_seconds() for each in others]

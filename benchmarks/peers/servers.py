@@ -15,7 +15,7 @@ from launcher.host.process import answers
 from launcher.stages import StageDisplay
 
 HOST = "127.0.0.1"
-START_SECONDS = 600.0
+START_TIMEOUT_S = 600.0
 POLL_SECONDS = 0.5
 DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
 VLLM = next(peer for peer in PEERS if peer.name == "vllm")
@@ -73,8 +73,8 @@ def _wait(server: Server, process: subprocess.Popen[str], url: str, stages: Stag
         waited = time.monotonic() - began
         if process.poll() is not None:
             raise PeerError(f"{server.name}: has ended: {last_line(server.log)} (log: {server.log})")
-        if waited > START_SECONDS:
-            raise PeerError(f"{server.name}: is not ready after {START_SECONDS:.0f} s (log: {server.log})")
+        if waited > START_TIMEOUT_S:
+            raise PeerError(f"{server.name}: is not ready after {START_TIMEOUT_S:.0f} s (log: {server.log})")
         stages.show(server.name, "starting", note=f"({waited:.0f} s)")
         time.sleep(POLL_SECONDS)
     stages.show(server.name, "ready")

@@ -15,7 +15,7 @@ from contracts.errors import BatonError, ConfigError, ModelError
 from infra.process.dying import die_with
 from launcher.stages import StageDisplay
 
-GRACE_SECONDS = 15.0
+TERMINATION_GRACE_S = 15.0
 """From SIGTERM to SIGKILL: longer than a server's own drain."""
 
 
@@ -60,7 +60,7 @@ def end(process: subprocess.Popen[str]) -> None:
             with suppress(OSError):  # it went away with a line of ours unread
                 stream.close()
     process.terminate()
-    deadline = time.monotonic() + GRACE_SECONDS
+    deadline = time.monotonic() + TERMINATION_GRACE_S
     try:
         process.wait(max(0.0, deadline - time.monotonic()))
     except (subprocess.TimeoutExpired, KeyboardInterrupt):

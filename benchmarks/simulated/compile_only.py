@@ -20,10 +20,10 @@ from triton.runtime import driver
 
 from kernels.device import assumed
 
-SHARED = {80: 163 << 10, 86: 99 << 10, 89: 99 << 10, 90: 227 << 10, 100: 227 << 10, 120: 99 << 10}
+MAX_SHARED_BYTES = {80: 163 << 10, 86: 99 << 10, 89: 99 << 10, 90: 227 << 10, 100: 227 << 10, 120: 99 << 10}
 """Bytes of shared memory that a block can have, by compute capability (CUDA C++ Programming Guide, its table of
 technical specifications; compute capability 10.0 and 12.0 as of its version 13)."""
-WARP, THREADS, PROCESSORS = 32, 1024, 132
+WARP, MAX_BLOCK_THREADS, PROCESSORS = 32, 1024, 132
 USED = re.compile(r"Used (\d+) registers")
 SPILLED = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 
@@ -42,7 +42,7 @@ class Compiled:
 
     @property
     def fits(self) -> bool:
-        return self.shared <= SHARED[self.sm]
+        return self.shared <= MAX_SHARED_BYTES[self.sm]
 
 
 class CompileOnly:
@@ -79,7 +79,7 @@ class CompileOnly:
         return GPUTarget("cuda", self.sm, WARP)
 
     def get_device_properties(self, device: int) -> dict[str, int]:
-        return {"max_shared_mem": SHARED[device], "multiprocessor_count": PROCESSORS, "warpSize": WARP}
+        return {"max_shared_mem": MAX_SHARED_BYTES[device], "multiprocessor_count": PROCESSORS, "warpSize": WARP}
 
     def launcher_cls(self, source: Any, metadata: Any) -> Any:
         self._last = Compiled(metadata.name, self.sm, metadata.num_warps, *self._report(), metadata.shared)
@@ -93,7 +93,7 @@ class CompileOnly:
     def load_binary(self, name: str, binary: bytes, shared: int, device: int) -> tuple[int, int, int, int, int]:
         found = self._last
         assert found is not None and found.name == name
-        return 1, 1, found.registers, found.spilled, THREADS
+        return 1, 1, found.registers, found.spilled, MAX_BLOCK_THREADS
 
     def _report(self) -> tuple[int, int, int]:
         log = self._said.getvalue()

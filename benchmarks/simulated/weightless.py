@@ -24,8 +24,8 @@ from engine.model.read_config import read_config
 from engine.model.transformer import Transformer
 
 META = torch.device("meta")
-BLOCK = 16
-UNBOUNDED = 1 << 30
+BLOCK_TOKENS = 16
+UNBOUNDED_TOKENS = 1 << 30
 
 
 class WeightlessPool:
@@ -72,7 +72,9 @@ def engine_of(
         make = LinearFactory(weights, backend.linears, META, dtype, quantization=quantization)
         model: Transformer[Any] = Transformer(config, names_of(config), make, backend.layers, quiet)
         layouts = [layout_of(layer.attention) for layer in config.layers]
-        layers = [torch.empty((blocks, each.vectors, BLOCK, each.width), dtype=dtype, device=META) for each in layouts]
+        layers = [
+            torch.empty((blocks, each.vectors, BLOCK_TOKENS, each.width), dtype=dtype, device=META) for each in layouts
+        ]
         decodes = backend.decode_steps(model, config, layers, rows, quiet, guesses)
-    pool = cast(KVPool, WeightlessPool(make_spec(config, dtype, BLOCK, "none")))
-    return Engine(backend, model, config, pool, backend.attention(config, layers), UNBOUNDED, decodes, None)
+    pool = cast(KVPool, WeightlessPool(make_spec(config, dtype, BLOCK_TOKENS, "none")))
+    return Engine(backend, model, config, pool, backend.attention(config, layers), UNBOUNDED_TOKENS, decodes, None)

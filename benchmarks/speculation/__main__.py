@@ -38,8 +38,8 @@ GIVEN: dict[str, dict[str, Any]] = {
     "medusa": {"medusa": str(DEMO.parent / "medusa")},
     "draft": {"draft_model": str(DEMO.parent / "draft_weights")},
 }
-END = 2  # the demo model's end of a turn
-OUTPUT = {1: 150, 4: 150, 64: 60}  # tokens of an answer at most, by batch
+END_OF_TURN_ID = 2  # the demo model's end of a turn
+MAX_ANSWER_TOKENS = {1: 150, 4: 150, 64: 60}  # tokens of an answer at most, by batch
 ROWS = [
     ("call again", 0.0, (1, 4)),
     ("told again", 0.0, (1, 4, 64)),
@@ -50,7 +50,7 @@ ROWS = [
     ("story", 1.0, (1, 4, 64)),
     ("random", 1.0, (1, 4, 64)),
 ]
-WARM_UP = 8  # batches of each row in which the controller learns what pays
+WARM_UP_BATCHES = 8  # batches of each row in which the controller learns what pays
 NUMBERS = count()
 
 
@@ -66,7 +66,7 @@ def run(loop: Loop, prompts: list[list[int]], output: int, temperature: float) -
     sequences = []
     for seed, prompt in enumerate(prompts):
         name = str(next(NUMBERS))
-        sampling, limits = Sampling(seed=seed, temperature=temperature), Limits(output, (END,))
+        sampling, limits = Sampling(seed=seed, temperature=temperature), Limits(output, (END_OF_TURN_ID,))
         sequence = Sequence(
             AttemptKey(name, 0, 1), "benchmark", Prompt(prompt, len(prompt), salt=name), float("inf"), sampling, limits
         )
@@ -101,18 +101,18 @@ def main() -> int:
             plain = Loop(executor, engine_config, clock=time.thread_time)
             fast = Loop(proposing, engine_config, partial(guessing, who, engine.tree), clock=time.thread_time)
             rates: list[tuple[float, float]] = []
-            for number in range(config.rounds + WARM_UP):
+            for number in range(config.rounds + WARM_UP_BATCHES):
                 if kind == "random":
                     asked = [[draw.randrange(3, 2048) for _ in range(64)] for _ in range(batch)]
                 else:
                     asked = [prompts.of(kind) for _ in range(batch)]
                 loops = (plain, fast) if number % 2 else (fast, plain)
-                ran = {loop: run(loop, asked, OUTPUT[batch], temperature) for loop in loops}
+                ran = {loop: run(loop, asked, MAX_ANSWER_TOKENS[batch], temperature) for loop in loops}
                 if ran[plain][1] != ran[fast][1]:
                     print(f"{kind}: guesses have changed an answer", file=sys.stderr)
                     return 1
                 tokens = sum(map(len, ran[plain][1]))
-                if number >= WARM_UP:
+                if number >= WARM_UP_BATCHES:
                     rates.append((tokens / ran[plain][0], tokens / ran[fast][0]))
             print(_row(f"{kind}, T {temperature:g}", batch, rates, fast.scheduler.load().speculation), flush=True)
     return 0

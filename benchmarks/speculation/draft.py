@@ -40,12 +40,12 @@ from infra.config.engine import EngineConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO, DRAFT = ROOT / "demo_model" / "weights", ROOT / "demo_model" / "draft_weights"
-END = 2
-ANSWER = 200
+END_OF_TURN_ID = 2
+MAX_ANSWER_TOKENS = 200
 TARGETS = {"1.9M": None, "6.7M": Larger(2, 2, 2, 4), "18M": Larger(2, 2, 2, 12), "118M": Larger(4, 4, 4, 20)}
-GUESSES = (2, 4, 8)
+DRAFT_COUNTS = (2, 4, 8)
 TEMPERATURES = (0.0, 0.4, 1.0)
-AGREEMENTS = ANSWER
+MAX_COMPARED_TOKENS = MAX_ANSWER_TOKENS
 """Tokens of an answer whose distributions are compared, at most."""
 
 
@@ -118,7 +118,7 @@ def compared(
     batch: int,
     temperature: float,
     repeats: int,
-    counts: Sequence[int] = GUESSES,
+    counts: Sequence[int] = DRAFT_COUNTS,
 ) -> Iterator[str]:
     runs: dict[int, list[Run]] = {guesses: [] for guesses in (0, *counts)}
     for repeat in range(repeats):
@@ -151,7 +151,7 @@ def served(engine: LoadedEngine, prompts: list[list[int]], guesses: int, tempera
     members = []
     for number, tokens in enumerate(prompts):
         sampling = Sampling(seed=number, temperature=temperature, top_p=0.9 if temperature else 1.0)
-        key, limits = AttemptKey(f"{salt} {number}", 0, 1), Limits(ANSWER, (END,))
+        key, limits = AttemptKey(f"{salt} {number}", 0, 1), Limits(MAX_ANSWER_TOKENS, (END_OF_TURN_ID,))
         own = Prompt(list(tokens), len(tokens), salt)
         members.append(sequences.Sequence(key, "benchmark", own, float("inf"), sampling, limits))
         scheduler.add(members[-1])
@@ -203,7 +203,7 @@ def promises(
     target: LoadedEngine, draft: LoadedEngine, text: list[int], answer: list[int], temperature: float
 ) -> torch.Tensor:
     """Returns `[3, tokens]` of an answer: how likely draws agree by shared noise, rejection sampling, and alone."""
-    whole = (text + answer)[: len(text) + AGREEMENTS]
+    whole = (text + answer)[: len(text) + MAX_COMPARED_TOKENS]
     drawn = torch.tensor(whole[len(text) :])
     samplings = [Sampling(seed=0, temperature=temperature, top_p=0.9)] * len(drawn)
     rows = [Executor(each).logits(whole[:-1], 0)[len(text) - 1 :] for each in (target, draft)]

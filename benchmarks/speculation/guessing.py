@@ -7,10 +7,10 @@ from engine.speculation.proposers.ngram import NGramProposer
 from engine.speculation.proposers.proposer import EngineProposer
 from pricing.fit import StepFit
 
-MOST_GUESSES = {"ngram": 16, "medusa": 4, "draft": 8}
+MAX_DRAFT_TOKENS = {"ngram": 16, "medusa": 4, "draft": 8}
 
 
 def guessing(who: str, tree: tuple[int, ...], blocks: BlockManager, fit: StepFit) -> Speculation:
     proposer = NGramProposer() if who == "ngram" else EngineProposer()
-    most = MOST_GUESSES[who]
+    most = MAX_DRAFT_TOKENS[who]
     return Speculation(blocks, proposer, most, DraftController(fit, most, proposer.in_engine, tree))

@@ -35,8 +35,8 @@ RUNNERS = {"llama.cpp": "benchmarks.peers.runners.llama_cpp_lookup", "vllm": "be
 OURS = Peer("baton, n-gram", "benchmarks.peers.runners.baton_ngram", ())
 KINDS = ("call again", "told again", "told with another noun", "words")
 BATCHES = (1, 4)
-LONGEST = 1024
-OWN_ANSWER = 150  # tokens of an answer that a prompt repeats, at most
+MAX_CONTEXT_TOKENS = 1024
+MAX_OWN_ANSWER_TOKENS = 150  # tokens of an answer that a prompt repeats, at most
 
 
 class SpeculationPeersConfig(Struct, frozen=True, kw_only=True):
@@ -61,11 +61,11 @@ def compare(config: SpeculationPeersConfig, stages: StageDisplay) -> None:
     directory = directory_of(config.directory)
     for peer in peers:
         set_up(directory, peer, stages)
-    engine_config = EngineConfig(model=str(DEMO), device="cpu", max_model_len=LONGEST, kv_memory=64 << 20)
+    engine_config = EngineConfig(model=str(DEMO), device="cpu", max_model_len=MAX_CONTEXT_TOKENS, kv_memory=64 << 20)
     engine = load_engine(engine_config, silent)
     executor = Executor(engine)
-    prompts = Prompts(DEMO, lambda ids: serve(executor, engine_config, [ids], OWN_ANSWER)[1][0])
-    model = Model(DEMO, "bf16", engine.model_config.vocab_size, LONGEST).with_files(directory, peers, stages)
+    prompts = Prompts(DEMO, lambda ids: serve(executor, engine_config, [ids], MAX_OWN_ANSWER_TOKENS)[1][0])
+    model = Model(DEMO, "bf16", engine.model_config.vocab_size, MAX_CONTEXT_TOKENS).with_files(directory, peers, stages)
     with ExitStack() as stack:
         systems: list[PeerProcess] = []
         for peer in (OURS, *peers):  # one after the other: loading takes all cores

@@ -17,7 +17,7 @@ from demo_model.lessons import echo, stories, tools
 from demo_model.split import Split
 
 Answer = Callable[[list[int]], list[int]]
-OTHER = "rabbit"
+OTHER_NOUN = "rabbit"
 
 
 class Prompts:
@@ -39,7 +39,7 @@ class Prompts:
         if kind == "story":
             return first
         own = self._tokenizer.decode(self._answer(first), skip_special_tokens=True)
-        ask = story.ask if kind == "told again" else story.ask.replace(story.subject[0], OTHER)
+        ask = story.ask if kind == "told again" else story.ask.replace(story.subject[0], OTHER_NOUN)
         return self._chat([_said("user", story.ask), _said("assistant", own), _said("user", ask)])
 
     def _call(self, again: bool) -> list[int]:

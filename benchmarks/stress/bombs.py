@@ -25,10 +25,10 @@ from benchmarks.processes.split_system import split_system
 from launcher.options import DEMO_MODEL
 from launcher.stages import StageDisplay
 
-MOST_RATIO = 2.0
-MOST_SECONDS = 1.0
-TIME_OUT = 60.0  # s
-ALONE = 10.0  # s for which the streams are watched before the first bomb
+MAX_P99_RATIO = 2.0
+MAX_ANSWER_S = 1.0
+TIMEOUT_S = 60.0  # s
+ALONE_S = 10.0  # s for which the streams are watched before the first bomb
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
 
@@ -117,7 +117,7 @@ async def stream(client: httpx.AsyncClient, until: asyncio.Event, gaps: list[flo
 async def measure(url: str, streams: int, rounds: int) -> int:
     limits = httpx.Limits(max_connections=streams + 4)
     found: dict[str, Found] = {}
-    async with httpx.AsyncClient(base_url=url, timeout=TIME_OUT, limits=limits) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S, limits=limits) as client:
         model = (await client.get("/v1/models")).json()["data"][0]["id"]
         made = [bomb for each in range(rounds) for bomb in bombs(each, model)]  # before anybody is timed here
         warm = await client.post(COMPLETIONS, json={"prompt": "a", "max_tokens": 2, "guided_regex": "a|b"})
@@ -132,7 +132,7 @@ async def measure(url: str, streams: int, rounds: int) -> int:
                 if bombing:
                     await drop(client, made, found)
                 else:
-                    await asyncio.sleep(ALONE)
+                    await asyncio.sleep(ALONE_S)
                 until.set()
             percentiles.append(float(np.percentile(gaps, 99)))
             what = "with bombs" if bombing else "alone"
@@ -142,11 +142,11 @@ async def measure(url: str, streams: int, rounds: int) -> int:
             )
     ratio = percentiles[1] / percentiles[0]
     wrong = [name for name, one in found.items() if one.status >= 500]
-    late = [name for name, one in found.items() if one.slowest > MOST_SECONDS]
+    late = [name for name, one in found.items() if one.slowest > MAX_ANSWER_S]
     for name, one in found.items():
         print(f"{name:32}{1000 * one.slowest:>7.0f} ms   {one.status} {one.code}")
-    print(f"p99 with bombs / alone: {ratio:.2f}; 5xx: {wrong}; after more than {MOST_SECONDS:g} s: {late}")
-    return int(bool(wrong or late or ratio > MOST_RATIO))
+    print(f"p99 with bombs / alone: {ratio:.2f}; 5xx: {wrong}; after more than {MAX_ANSWER_S:g} s: {late}")
+    return int(bool(wrong or late or ratio > MAX_P99_RATIO))
 
 
 async def drop(client: httpx.AsyncClient, made: list[tuple[str, str, bytes]], found: dict[str, Found]) -> None:

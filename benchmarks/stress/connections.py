@@ -27,9 +27,9 @@ from launcher.stages import StageDisplay
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
 BODY = b'{"prompt": "' + b"Once upon a time. " * 222_000 + b'"}'
-HOLD_SECONDS = 5.0  # for which connections are left open
-HONEST_SECONDS = 5.0  # after which the honest client gives a try up
-REST_SECONDS = (0.0, 5.0, 15.0, 30.0)
+HOLD_S = 5.0  # for which connections are left open
+HONEST_TIMEOUT_S = 5.0  # after which the honest client gives a try up
+REST_LOOKS_S = (0.0, 5.0, 15.0, 30.0)
 
 
 class Abuser:
@@ -51,14 +51,14 @@ class Abuser:
         async def open_one() -> None:
             async with waiting:
                 with contextlib.suppress(OSError, TimeoutError):
-                    async with asyncio.timeout(HOLD_SECONDS):
+                    async with asyncio.timeout(HOLD_S):
                         _, writer = await asyncio.open_connection(*self._address)
                         writers.append(writer)
                         writer.write(said)
                         await writer.drain()
 
         await asyncio.gather(*(open_one() for _ in range(count)))
-        await asyncio.sleep(HOLD_SECONDS)
+        await asyncio.sleep(HOLD_S)
         for writer in writers:
             writer.transport.abort()
 
@@ -75,7 +75,7 @@ class Abuser:
     def honest(self, seen: list[float], done: threading.Event) -> None:
         """Asks for /health until it is told to stop, each time on a new connection; notes the waits, s, or infinity."""
         while not done.is_set():
-            client = http.client.HTTPConnection(*self._address, timeout=HONEST_SECONDS)
+            client = http.client.HTTPConnection(*self._address, timeout=HONEST_TIMEOUT_S)
             began = time.perf_counter()
             try:
                 client.request("GET", "/health")
@@ -108,7 +108,7 @@ async def _run(abuser: Abuser, connections: int, bodies: int) -> None:
     await abuser.phase(f"{bodies} bodies of 4 MB, unfinished", abuser.hold(bodies, unfinished))
     await abuser.phase(f"{bodies} prompts of 4 MB", abuser.ask(bodies))
     began = time.monotonic()
-    for seconds in REST_SECONDS:
+    for seconds in REST_LOOKS_S:
         await asyncio.sleep(max(0.0, began + seconds - time.monotonic()))
         print(f"{f'{seconds:.0f} s after all of it':34}{abuser.memory():>8.0f} MiB")
 

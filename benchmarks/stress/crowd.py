@@ -21,8 +21,8 @@ from infra.config.engine import EngineOptions
 from launcher.options import DEMO_MODEL
 from launcher.stages import StageDisplay
 
-TOKENS = 256  # every model has as many
-TIME_OUT = 700.0  # s without a byte; the gateway's own is 600 s
+VOCABULARY_SIZE = 256  # every model has as many
+TIMEOUT_S = 700.0  # s without a byte; the gateway's own is 600 s
 RETRIED = re.compile(r'^baton:attempts_retried_total\{.*reason="(.*?)"\} (\S+)$', re.MULTILINE)
 
 
@@ -40,7 +40,7 @@ class Crowd:
         chance = random.Random(self.seed)
         shared = {"model": model, "max_tokens": self.answer, "n": self.samples, "temperature": 1.0, "ignore_eos": True}
         return [
-            {**shared, "prompt": [chance.randrange(TOKENS) for _ in range(self.prompt)], "seed": number}
+            {**shared, "prompt": [chance.randrange(VOCABULARY_SIZE) for _ in range(self.prompt)], "seed": number}
             for number in range(self.requests)
         ]
 
@@ -93,7 +93,7 @@ def run_crowd(
 
 async def send(system: SplitSystem, crowd: Crowd) -> Came:
     limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(base_url=system.url, timeout=TIME_OUT, limits=limits) as client:
+    async with httpx.AsyncClient(base_url=system.url, timeout=TIMEOUT_S, limits=limits) as client:
         model = (await client.get("/v1/models")).json()["data"][0]["id"]
         began = time.monotonic()
         answers = await asyncio.gather(*(client.post("/v1/completions", json=body) for body in crowd.bodies(model)))

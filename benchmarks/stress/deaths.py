@@ -45,12 +45,12 @@ from launcher.host.supervisor import Supervisor
 from launcher.options import ROOT, UpConfig
 from launcher.stages import StageDisplay
 
-BEFORE = 5.0  # s of load before the harm
-LOOK = 0.1
-TOKENS = 200
+LOAD_BEFORE_S = 5.0  # s of load before the harm
+LOOK_INTERVAL_S = 0.1
+ANSWER_TOKENS = 200
 CAN_HANG = "decode-0"
 VICTIMS = (CAN_HANG, "prefill-0")
-WORKERS = 3
+WORKER_COUNT = 3
 
 
 @dataclass
@@ -66,7 +66,7 @@ class Load:
 
     def client(self, number: int) -> None:
         endpoint = CompletionsClient(self.url)
-        body = {"model": "baton-demo", "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
+        body = {"model": "baton-demo", "max_tokens": ANSWER_TOKENS, "temperature": 0, "ignore_eos": True}
         while not self.over.is_set():
             at = time.monotonic()
             prompt = " ".join([f"Story {number}."] + [f"It is part {self.whole}."] * (self.sentences - 1))
@@ -109,7 +109,7 @@ class Instance:
         processes = Processes(self.config, self.directory, self.config.model, self.redis_url, secret)
         made = []
         for worker in processes.workers():
-            words = [HANGING if word == "decode_service" else word for word in worker.command]
+            words = [HANGING_MODULE if word == "decode_service" else word for word in worker.command]
             made.append(dataclasses.replace(worker, command=tuple(words)) if worker.name == CAN_HANG else worker)
         return [*made, *processes.gateways()]
 
@@ -142,21 +142,21 @@ class Instance:
         return status is not None and status.stage == READY_STAGE and status.pid != harmed
 
 
-HANGING = "benchmarks.stress.hanging_worker"
+HANGING_MODULE = "benchmarks.stress.hanging_worker"
 
 
 def watch(instance: Instance, load: Load, how: str, seconds: float, streams: int) -> None:
     clients = [threading.Thread(target=load.client, args=[number], daemon=True) for number in range(streams)]
     for client in clients:
         client.start()
-    time.sleep(BEFORE)
+    time.sleep(LOAD_BEFORE_S)
     began = time.monotonic()
     harmed = instance.harm(how)
     back = None
     known = None
     while time.monotonic() - began < seconds:
-        time.sleep(LOOK)
-        if known is None and how in ("stop", "kill") and instance.workers() < WORKERS:
+        time.sleep(LOOK_INTERVAL_S)
+        if known is None and how in ("stop", "kill") and instance.workers() < WORKER_COUNT:
             known = time.monotonic() - began
         if back is None and instance.is_back(how, harmed):
             back = time.monotonic() - began

@@ -22,9 +22,9 @@ from infra.network.listening import http_url
 from launcher.host.process import answers
 from launcher.stages import StageDisplay
 
-START_SECONDS = 60.0
-ANSWER_SECONDS = 600.0
-ASK_EVERY = 0.01  # s between two questions to /health
+END_TIMEOUT_S = 60.0
+ANSWER_TIMEOUT_S = 600.0
+ASK_INTERVAL_S = 0.01  # s between two questions to /health
 
 
 def main() -> int:
@@ -52,7 +52,7 @@ def run(sequences: int, tokens: int, steps: float, stages: StageDisplay) -> None
             seconds = time.monotonic() - began
             deaths = (system.directory / "gateway-0.log").read_text().count(" is dead")
             flood.terminate()
-            said, _ = flood.communicate(timeout=START_SECONDS)
+            said, _ = flood.communicate(timeout=END_TIMEOUT_S)
         stages.settle()
         report(msgspec.json.decode(said, type=Sent), pauses, failures, deaths, seconds)
 
@@ -64,19 +64,19 @@ def ask_all(base: str, sequences: int, tokens: int) -> tuple[list[float], int]:
     body = {"prompt": [300, 301], "max_tokens": tokens, "n": per_request, "ignore_eos": True, "temperature": 1}
 
     def one() -> None:
-        answer = httpx.post(f"{base}/v1/completions", json=body, timeout=ANSWER_SECONDS)
+        answer = httpx.post(f"{base}/v1/completions", json=body, timeout=ANSWER_TIMEOUT_S)
         counts.append(answer.json()["usage"]["completion_tokens"] if answer.status_code == 200 else 0)
 
     clients = [threading.Thread(target=one) for _ in range(-(-sequences // per_request))]
     pauses: list[float] = []
-    with httpx.Client(timeout=ANSWER_SECONDS) as client:
+    with httpx.Client(timeout=ANSWER_TIMEOUT_S) as client:
         for each in clients:
             each.start()
         while any(each.is_alive() for each in clients):
             before = time.monotonic()
             client.get(f"{base}/health")
             pauses.append(time.monotonic() - before)
-            time.sleep(ASK_EVERY)
+            time.sleep(ASK_INTERVAL_S)
     return pauses, sum(count != per_request * tokens for count in counts) * per_request
 
 

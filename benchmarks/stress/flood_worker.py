@@ -34,7 +34,7 @@ from worker.io_thread import IOThread
 from worker.life import Life
 from worker.mailbox import Inbox, Outbox
 
-BEHIND = 64  # steps that may wait for the I/O thread; then the loop waits for it
+MAX_STEPS_BEHIND = 64  # steps that may wait for the I/O thread; then the loop waits for it
 
 
 class NoTransfer:
@@ -95,7 +95,7 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: inbox.stop())
     busy = BusyPage("", 1, lambda threads: None)
-    life = Life(config, new_epoch(), ServerClock(), EngineStatus(), inbox, Outbox(BEHIND), busy)
+    life = Life(config, new_epoch(), ServerClock(), EngineStatus(), inbox, Outbox(MAX_STEPS_BEHIND), busy)
     life.status.shows(WorkerLoad(blocks_total=1 << 20), PromptCounts())
 
     def make_transfer(network: Network, tell: Any) -> NoTransfer:

@@ -29,7 +29,7 @@ from infra.redis.store import ServerClock
 from pricing.route import Route
 
 ROUTE = Route("prefill", "decode")
-SECONDS = 600.0  # that a request may take
+REQUEST_TIMEOUT_S = 600.0  # that a request may take
 
 
 class Listener:
@@ -57,7 +57,9 @@ def given_up(streams: int) -> tuple[float, int]:
     dispatch = Dispatch(config, "gateway", store, sealer, ServerClock(), workers, metrics)
     admitted = AdmittedPrompt(Prompt([1, 2, 3], 3), Sampling(1), Limits(16))
     now = time.monotonic()
-    samples = [Sample(SampleKey(f"gateway-{number:x}", 0), admitted, now + SECONDS) for number in range(streams)]
+    samples = [
+        Sample(SampleKey(f"gateway-{number:x}", 0), admitted, now + REQUEST_TIMEOUT_S) for number in range(streams)
+    ]
     for sample in samples:
         sample.begin(Attempt(1, ROUTE, now), now)
     began = time.monotonic()

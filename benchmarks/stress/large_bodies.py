@@ -22,21 +22,21 @@ from benchmarks.processes.split_system import split_system
 from launcher.options import DEMO_MODEL
 from launcher.stages import StageDisplay
 
-SIZE = 4_000_000  # bytes of a body
-ANSWER_SECONDS = 300.0
+BODY_BYTES = 4_000_000  # bytes of a body
+ANSWER_TIMEOUT_S = 300.0
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 
 
 def bodies() -> Iterator[tuple[str, str, bytes]]:
     message = b'{"role": "user", "content": "a"}'
-    words = ("Once upon a time there was a fox. " * (SIZE // 34)).encode()
+    words = ("Once upon a time there was a fox. " * (BODY_BYTES // 34)).encode()
     yield "a prompt of words", COMPLETION, b'{"prompt": "' + words + b'"}'
-    yield "a prompt of one letter", COMPLETION, b'{"prompt": "' + b"z" * SIZE + b'"}'
+    yield "a prompt of one letter", COMPLETION, b'{"prompt": "' + b"z" * BODY_BYTES + b'"}'
     yield "a message", CHAT, b'{"messages": [{"role": "user", "content": "' + words + b'"}]}'
-    yield "messages", CHAT, b'{"messages": [' + b",".join([message] * (SIZE // 33)) + b"]}"
-    yield "prompts [[1],[1],...]", COMPLETION, b'{"prompt": [' + b",".join([b"[1]"] * (SIZE // 4)) + b"]}"
-    yield "token ids", COMPLETION, b'{"prompt": [' + b",".join([b"1"] * (SIZE // 2)) + b"]}"
-    yield "fields", CHAT, b"{" + b",".join(b'"k%d":1' % number for number in range(SIZE // 12)) + b"}"
+    yield "messages", CHAT, b'{"messages": [' + b",".join([message] * (BODY_BYTES // 33)) + b"]}"
+    yield "prompts [[1],[1],...]", COMPLETION, b'{"prompt": [' + b",".join([b"[1]"] * (BODY_BYTES // 4)) + b"]}"
+    yield "token ids", COMPLETION, b'{"prompt": [' + b",".join([b"1"] * (BODY_BYTES // 2)) + b"]}"
+    yield "fields", CHAT, b"{" + b",".join(b'"k%d":1' % number for number in range(BODY_BYTES // 12)) + b"}"
     fitting = json.dumps({"prompt": "Once upon a time there was a fox. " * 150, "max_tokens": 4})
     yield "a prompt that fits", COMPLETION, fitting.encode()
 
@@ -47,7 +47,7 @@ def longest_wait(url: str, work: Callable[[], object]) -> float:
 
     def ask() -> None:
         nonlocal longest
-        client = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=ANSWER_SECONDS)
+        client = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=ANSWER_TIMEOUT_S)
         while not done.is_set():
             began = time.perf_counter()
             client.request("GET", "/health")
@@ -68,7 +68,7 @@ def longest_wait(url: str, work: Callable[[], object]) -> float:
 
 def post(url: str, path: str, body: bytes) -> str:
     parts = urlsplit(url)
-    client = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=ANSWER_SECONDS)
+    client = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=ANSWER_TIMEOUT_S)
     try:
         client.request("POST", path, body, {"content-type": "application/json"})
         answer = client.getresponse()

@@ -25,8 +25,8 @@ from kvtransfer.protocol.prefill_link import PrefillLink
 
 PREFILL, DECODE = "prefill", "decode"
 SPEC = KVSpec(groups=(KVGroup("full", (0, 1), 16, 4096),), layout="test", weights="none")
-SETTLE = 5.0  # s of waiting that are not measured
-SECONDS = 5.0  # s of waiting that are
+SETTLE_S = 5.0  # s of waiting that are not measured
+MEASURED_S = 5.0  # s of waiting that are
 
 
 class Waiters:
@@ -78,11 +78,11 @@ def rows(most: int, tokens: int) -> Iterator[str]:
     handoffs = max(1, most // 64)
     while handoffs <= most:
         waiters = Waiters(handoffs, tokens)
-        waiters.wait(SETTLE, 0.0)
+        waiters.wait(SETTLE_S, 0.0)
         messages, size, began = waiters.messages, waiters.bytes, time.process_time()
-        waiters.wait(SECONDS, SETTLE)
-        taken = 100 * (time.process_time() - began) / SECONDS
-        rate, kilobytes = (waiters.messages - messages) / SECONDS, (waiters.bytes - size) / SECONDS / 1000
+        waiters.wait(MEASURED_S, SETTLE_S)
+        taken = 100 * (time.process_time() - began) / MEASURED_S
+        rate, kilobytes = (waiters.messages - messages) / MEASURED_S, (waiters.bytes - size) / MEASURED_S / 1000
         yield f"{handoffs} wait: {taken:.1f}% of a processor, {rate:.0f} messages/s, {kilobytes:.1f} kB/s"
         handoffs *= 4
 

@@ -98,7 +98,7 @@ def spec_of(kind: str) -> KVSpec:
 PLAIN = "grouped-query"
 """The kind that ways are measured with: blocks of 64 KiB a layer."""
 SECRET = b"a secret of a benchmark"
-SECONDS = 60.0
+HANDOFF_TIMEOUT_S = 60.0
 
 
 def pool(size: int, seed: int, device: torch.device, kind: str = PLAIN) -> KVPool:
@@ -168,11 +168,11 @@ class Near:
         self._done[number] = asyncio.Event()
         ids = packed(prompt.token_ids)
         now, blocks = time.monotonic(), list(range(1, 1 + count))
-        self.outbound.handle(OpenHandoff(number, job, ids, job.samples, now + SECONDS, now, (blocks,)))
+        self.outbound.handle(OpenHandoff(number, job, ids, job.samples, now + HANDOFF_TIMEOUT_S, now, (blocks,)))
         for layer in range(LAYERS):
             self.outbound.handle(LayerReady(number, 0, layer, count))
         self.outbound.handle(CommitHandoff(number, [Branch(0, [1])], Stages(), now))
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(HANDOFF_TIMEOUT_S):
             await self._done[number].wait()
         assert self._closed[number].outcome == "accepted", self._closed[number].reason
 
@@ -187,7 +187,7 @@ class NearRaw:
 
     async def send(self, size: int) -> None:
         """Sends `size` bytes, and returns when the other end has copied the last of them."""
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(HANDOFF_TIMEOUT_S):
             for array in self._source:
                 layer = array[: size // LAYERS]
                 for at in range(0, len(layer), self._frame):

@@ -151,7 +151,7 @@ def test_what_a_call_prints_is_short_and_shows_what_went_wrong(
 ) -> None:
     noise = "[print('| cell ' * 20) for _ in range(60)]; [print('noise', 'y' * 500) for _ in range(60)]"
     stages = [python(f"noisy-{number}", noise) for number in range(4)] + [python("wrong", f"{noise}; 1 / 0")]
-    monkeypatch.setattr(running, "LOGGED", 5000)
+    monkeypatch.setattr(running, "MAX_LOGGED_CHARS", 5000)
     assert run(tmp_path, stages, monkeypatch) == 1
     said = capsys.readouterr().out
     assert len(said) < SHOWN and "\nwrong: failed with status 1\n" in said and "ZeroDivisionError" in said
@@ -165,8 +165,8 @@ def test_as_many_stages_as_there_are_print_little_enough() -> None:
     outcomes = {
         stage.name: Outcome("failed with status 1", 1.0, ["x" * 500] * 40, ["|" * 300] * 80) for stage in STAGES
     }
-    assert len(closing(outcomes, outcomes)) <= results.MOST
-    assert results.MOST + (len(STAGES) + 3) * (results.WIDE + 1) < SHOWN
+    assert len(closing(outcomes, outcomes)) <= results.MAX_CLOSING_CHARS
+    assert results.MAX_CLOSING_CHARS + (len(STAGES) + 3) * (results.MAX_LINE_CHARS + 1) < SHOWN
     some = {
         "a": Outcome("passed", 1.0, ["done"], ["| x |"]),
         "b": Outcome("left out"),
@@ -251,7 +251,7 @@ def test_small_kernels_run_in_the_interpreter_and_under_a_checker(
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     kernels = ["--kernel", "rms_norm", "--kernel", "sample"]
     monkeypatch.setattr(sys, "argv", ["small_kernels", "--memcheck", "--seconds", "5", *kernels])
-    assert small_kernels.main() == small_kernels.FOUND
+    assert small_kernels.main() == small_kernels.CHECKER_FOUND_STATUS
     assert capsys.readouterr().out.splitlines()[2:] == [
         *("| rms_norm, own allocations 1 |", "ERROR SUMMARY: 1 error"),
         *("| sample, own allocations 1 |", "ERROR SUMMARY: 1 error"),

@@ -22,11 +22,13 @@ from engine.start.load import load_engine  # noqa: E402
 from infra.config.engine import EngineConfig  # noqa: E402
 from pricing.fit import StepFit  # noqa: E402
 
-MOST_GUESSES = 16
+MAX_DRAFT_TOKENS = 16
 
 
 def guessing(blocks: BlockManager, fit: StepFit) -> Speculation:
-    return Speculation(blocks, NGramProposer(), MOST_GUESSES, DraftController(fit, MOST_GUESSES, in_engine=False))
+    return Speculation(
+        blocks, NGramProposer(), MAX_DRAFT_TOKENS, DraftController(fit, MAX_DRAFT_TOKENS, in_engine=False)
+    )
 
 
 def main() -> None:

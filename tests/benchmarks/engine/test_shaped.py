@@ -10,7 +10,7 @@ import torch
 from benchmarks.engine import shaped_table
 from benchmarks.engine.__main__ import main
 from benchmarks.engine.idle import Idle, KernelTime
-from benchmarks.engine.shaped import HEADROOM, SIZES, Decoded, Read, Shaped
+from benchmarks.engine.shaped import HEADROOM_TOKENS, SIZES_OF_SHAPES, Decoded, Read, Shaped
 from benchmarks.models.random_weights import RandomWeights
 from benchmarks.models.shapes import SHAPES, write_config
 from contracts.errors import ConfigError
@@ -34,7 +34,7 @@ def test_tables_and_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     monkeypatch.setattr(sys, "argv", ["benchmarks.engine", *options])
     assert main() == 0
     lines = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
-    sizes, found = SIZES["tiny"], json.loads(place.read_text())
+    sizes, found = SIZES_OF_SHAPES["tiny"], json.loads(place.read_text())
     numbers = [line for line in lines if line[0][2:].isdigit()]
     assert [int(line[0][2:]) for line in numbers] == [*sizes.batches, *sizes.prompts]
     assert [each["batch"] for each in found["decode"]] == [*sizes.batches]
@@ -61,14 +61,16 @@ def test_its_own_format_is_the_engines(avx2: bool, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_batch_that_does_not_fit_is_left_out(engine: Shaped) -> None:
-    assert engine.decode(engine.executor.engine.pool.counts[0] // (SIZES["tiny"].contexts[-1] // 16) + 1) is None
+    assert (
+        engine.decode(engine.executor.engine.pool.counts[0] // (SIZES_OF_SHAPES["tiny"].contexts[-1] // 16) + 1) is None
+    )
 
 
 def test_a_large_batch_is_measured_at_a_shorter_context(engine: Shaped) -> None:
     """At the first at which its KV and what it grows by fit."""
-    longest, shortest = SIZES["tiny"].contexts
+    longest, shortest = SIZES_OF_SHAPES["tiny"].contexts
     blocks = engine.executor.engine.pool.counts[0]
-    most = [(blocks - 1) // -(-(context + HEADROOM) // 16) for context in (longest, shortest)]
+    most = [(blocks - 1) // -(-(context + HEADROOM_TOKENS) // 16) for context in (longest, shortest)]
     assert [engine.context_of(batch) for batch in (1, most[0], most[0] + 1, most[1])] == [
         *(longest, longest, shortest, shortest)
     ]
@@ -101,7 +103,7 @@ def test_shapes_are_models_that_the_engine_takes(shape: str, tmp_path: Path) -> 
     write_config(tmp_path, shape)
     sizes = {"llama-3.1-8b": 8.03e9, "llama-3.2-1b": 1.236e9, "qwen3-0.6b": 0.596e9, "tiny": 0.127e6}
     assert RandomWeights(tmp_path, CPU, torch.float32).parameters().total() == pytest.approx(sizes[shape], rel=0.05)
-    longest = max(*SIZES[shape].prompts, *SIZES[shape].contexts)
+    longest = max(*SIZES_OF_SHAPES[shape].prompts, *SIZES_OF_SHAPES[shape].contexts)
     assert read_config(tmp_path).max_model_len > longest
 
 

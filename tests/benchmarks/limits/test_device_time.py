@@ -6,7 +6,15 @@ import pytest
 import torch
 
 from benchmarks.limits import device_time
-from benchmarks.limits.device_time import COPIED, FEWEST, SMALL, Limits, Work, limits_of, seconds_of
+from benchmarks.limits.device_time import (
+    COPIED_BYTES,
+    CPU_MATRIX_EDGE,
+    MIN_REPEATS,
+    Limits,
+    Work,
+    limits_of,
+    seconds_of,
+)
 
 CPU = torch.device("cpu")
 
@@ -21,7 +29,7 @@ def test_time_is_that_of_the_work() -> None:
         runs.append(1)
 
     assert seconds_of(work, CPU) >= 0.02
-    assert len(runs) >= 1 + FEWEST  # one warms up
+    assert len(runs) >= 1 + MIN_REPEATS  # one warms up
 
 
 def test_limits_count_bytes_both_ways_and_operations(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,7 +41,7 @@ def test_limits_count_bytes_both_ways_and_operations(monkeypatch: pytest.MonkeyP
         return 1.0
 
     monkeypatch.setattr(device_time, "seconds_of", seconds)
-    assert limits_of(CPU, torch.float32) == Limits(2 * COPIED["cpu"], 2 * SMALL**3)
+    assert limits_of(CPU, torch.float32) == Limits(2 * COPIED_BYTES["cpu"], 2 * CPU_MATRIX_EDGE**3)
     assert all(isinstance(each, torch.Tensor) and each.count_nonzero() > 0 for each in ran)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from benchmarks.load import Result
-from benchmarks.peers.goodput import MOST_DOUBLINGS, Trial, best, search, trial_of
+from benchmarks.peers.goodput import MAX_DOUBLINGS, Trial, best, search, trial_of
 from contracts.slo import SLO, Timings
 
 
@@ -31,12 +31,12 @@ def test_doubles_or_halves_then_bisects(capacity: float, rates: list[float], fou
 
 def test_a_server_without_a_limit_ends_the_search() -> None:
     trials = list(search(server(float("inf")), 1.0, bisections=3))
-    assert len(trials) == 1 + MOST_DOUBLINGS and all(trial.passed for trial in trials)
+    assert len(trials) == 1 + MAX_DOUBLINGS and all(trial.passed for trial in trials)
 
 
 def test_a_server_that_is_never_good_has_no_goodput() -> None:
     trials = list(search(server(0.0), 1.0, bisections=3))
-    assert len(trials) == 1 + MOST_DOUBLINGS and best(trials) is None
+    assert len(trials) == 1 + MAX_DOUBLINGS and best(trials) is None
 
 
 def test_a_trial_counts_what_failed() -> None:

@@ -69,7 +69,7 @@ def test_ours_and_a_peer_give_the_same_tokens(systems: list[PeerProcess]) -> Non
 
 
 def test_a_round_becomes_a_table(systems: list[PeerProcess], directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "LOOK_SECONDS", 0.0)  # figures do not matter here
+    monkeypatch.setattr(rounds, "REST_LOOK_S", 0.0)  # figures do not matter here
     measured = [WORKLOADS[0], WORKLOADS[3]]
     short = [Workload(1, 16, 3), Workload(1, 40, 1)]
     results = run_rounds(systems, short, 2, 4096, lambda what, percent: None)
@@ -90,7 +90,7 @@ def test_quantized_weights_stand_beside_plain_ones(
     systems: list[PeerProcess], directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours run twice, with int4 and plain weights; a peer without operators for them is left out, with the reason."""
-    monkeypatch.setattr(rounds, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(rounds, "REST_LOOK_S", 0.0)
     environment(directory, "vllm", 'echo "no such operator" >&2; exit 3')
     vllm = next(peer for peer in PEERS if peer.name == "vllm")
     quantized = replace(model(directory), quantization="int4")

@@ -24,7 +24,7 @@ class Recorded:
 
 
 def test_every_system_meets_the_same_prompts_in_a_turning_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "LOOK_SECONDS", 0.0)  # these are at rest
+    monkeypatch.setattr(rounds, "REST_LOOK_S", 0.0)  # these are at rest
     log: list[tuple[str, list[list[int]], int]] = []
     systems = [Recorded("a", 1.0, 1, log), Recorded("b", 2.0, 1, log), Recorded("c", 4.0, 2, log)]
     told: list[str] = []

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from triton.runtime.interpreter import GridExecutor
 
-from benchmarks.simulated.weightless import BLOCK, META, engine_of, weightless_engine
+from benchmarks.simulated.weightless import BLOCK_TOKENS, META, engine_of, weightless_engine
 from contracts.kinds import Quantization
 from engine.backends.triton.decode_graphs import DecodeGraphs
 from engine.executor import Engine, Executor
@@ -157,7 +157,7 @@ def test_what_is_recorded_does_not_depend_on_the_inputs(engine: Engine) -> None:
     records = []
     for longest in (20, 100_000):
         starts = [17] * 39 + [longest]
-        works = [Work(n, at, [7], ([1] * (at // BLOCK + 1),), GREEDY) for n, at in enumerate(starts)]
+        works = [Work(n, at, [7], ([1] * (at // BLOCK_TOKENS + 1),), GREEDY) for n, at in enumerate(starts)]
         with linting():
             engine.decode_steps._inputs[1].fill(works, 40, None)
         records.append(recorded(engine, 40).launches)
