@@ -1,8 +1,8 @@
-"""Says what adapters are to those that load no torch: names and places, and what a worker has of them.
+"""Adapters as seen without torch: names, directories, and those of a worker.
 
-An adapter is a low-rank change of a model's weights (LoRA, https://arxiv.org/abs/2106.09685), in a directory as PEFT
-writes it. Clients know it by its name; everything between gateway and workers knows it by the digest of its content, so
-that other weights under the same name are another adapter.
+An adapter is a low-rank change of a model's weights (LoRA, https://arxiv.org/abs/2106.09685), in a directory in PEFT's
+format. Clients know it by its name; between gateways and workers it is known by the digest of its content, so that
+other weights under the same name are another adapter.
 """
 
 import re
@@ -17,31 +17,31 @@ ADAPTER_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./:@+-]{0,127}")
 
 
 class AdapterSource(Struct, frozen=True):
-    """Says under which name an adapter is served, and which directory it is loaded from."""
+    """An adapter's name and directory."""
 
     name: str
     path: str
 
 
 class HeldAdapter(Struct, frozen=True):
-    """Describes an adapter of a worker: one that it has, or one that it was asked for and could not load."""
+    """An adapter that a worker has, or could not load."""
 
     name: str
-    root: str  # the last part of its directory
-    digest: str = ""  # of its content, 32 hexadecimal digits; empty: it could not be loaded
-    fixed: bool = False  # it was given at the start (`--lora`), and stays
-    leaving: bool = False  # it was unloaded: requests that have begun go on, new ones are not admitted
+    root: str  # last part of its directory
+    digest: str = ""  # of its content, 32 hexadecimal digits; empty if it could not be loaded
+    fixed: bool = False  # given by `--lora`, so it stays
+    leaving: bool = False  # unloaded: running requests go on, new ones are not admitted
     error: str = ""  # why it could not be loaded
 
 
 def check_name(name: str) -> None:
-    """Raises `AdapterError` for what cannot be an adapter's name."""
+    """Raises `AdapterError` for an invalid name."""
     if not ADAPTER_NAME_PATTERN.fullmatch(name):
         raise AdapterError(f"{name[:64]!r} is no adapter's name: 1 to 128 letters, digits and _./:@+-, a letter first")
 
 
 def parse_sources(given: Sequence[str], taken: Sequence[str] = ()) -> list[AdapterSource]:
-    """Reads the values of `--lora`, each `name=DIR`. Raises `ConfigError`, also where a name is there or `taken`."""
+    """Parses the values of `--lora`, each `name=DIR`. Raises `ConfigError`, also for a repeated or `taken` name."""
     found: dict[str, AdapterSource] = {}
     for text in given:
         name, equals, path = text.partition("=")
@@ -60,9 +60,9 @@ def parse_sources(given: Sequence[str], taken: Sequence[str] = ()) -> list[Adapt
 
 
 def directory_inside(root: str, path: str) -> Path:
-    """Returns the directory that `path` names, as such or below `root`; links are followed.
+    """Returns the directory of an absolute `path`, or of one below `root`, with links resolved.
 
-    Raises `AdapterError` for one outside of `root`, and where there is no root.
+    Raises `AdapterError` for a directory outside of `root`, and if there is no root.
     """
     if not root:
         raise AdapterError(f"the adapter's path {path!r} is refused: this server was started without --lora-root")

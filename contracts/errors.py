@@ -1,14 +1,14 @@
-"""Names the failures of Baton, one sentence each; a failure's message says what to change."""
+"""The exceptions of Baton. Their messages say what to change."""
 
 
 class BatonError(Exception):
-    """Is the base of every failure that Baton reports to a person or a client on purpose."""
+    """Base of all exceptions that Baton reports to people or clients on purpose."""
 
 
 class ConfigError(BatonError):
-    """A setting has a value that cannot work; the message names both, and a field of a config by its option.
+    """A setting has an invalid value; the message names both, and a config's field by its option.
 
-    Where there is no value, None, the message names the setting alone.
+    With the value None the message names the setting alone.
     """
 
     def __init__(self, key: str, value: object, why: str) -> None:
@@ -22,7 +22,7 @@ class ModelError(BatonError):
 
 
 class OptionError(ModelError):
-    """Says that a config asks for an option that our family lacks, and that transformers' own code may have."""
+    """A model's config asks for an option that our family lacks; transformers' own code may have it."""
 
 
 class AdapterError(BatonError):
@@ -38,23 +38,23 @@ class DeviceError(BatonError):
 
 
 class DeviceMemoryError(DeviceError):
-    """The GPU has no memory left for a step; the message has the sizes and the settings to change."""
+    """The GPU has no memory left for a step; the message has the sizes, and the settings to change."""
 
 
 class CapacityError(BatonError):
-    """Something can never fit, whatever finishes before it; the message has both sizes."""
+    """Something can never fit; the message has both sizes."""
 
 
 class StoreUnavailable(BatonError):
-    """Redis does not answer, or not as it should."""
+    """Redis does not answer, or answers with an error."""
 
 
 class StoreRefused(StoreUnavailable):
-    """Redis answers, and cannot be used with these settings: a wrong password, user or database, or an old server."""
+    """Redis answers, but is unusable: a wrong password, user or database, or an old server."""
 
 
 class GatewayError(BatonError):
-    """A gateway does not answer, or answered a request with an error; the message has its sentence."""
+    """A gateway does not answer, or answered with an error, whose message this has."""
 
 
 class QueueClosed(BatonError):
@@ -62,12 +62,12 @@ class QueueClosed(BatonError):
 
 
 class MessageError(BatonError):
-    """Bytes from a peer are no message that it may send here."""
+    """Bytes from a peer are no valid message."""
 
 
 class SealError(BatonError):
-    """A sealed body was made with another secret, for another place, or was altered."""
+    """A sealed body was made with another secret or for another place, or was altered."""
 
 
 class IllegalMove(BatonError):
-    """A state machine was asked for a transition that its table does not have."""
+    """A state machine has no such transition."""

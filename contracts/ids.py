@@ -1,7 +1,7 @@
-"""Defines the identities that every message carries, and makes them.
+"""Identities in messages: epochs, request ids, samples, attempts, tickets.
 
-An epoch is one life of a process: a worker that comes back on the same address has another. Request ids contain the
-epoch of the gateway that owns the request, so that two gateways can never make the same one.
+An epoch is one life of a process: a worker that restarts at the same address has another epoch. Request ids contain the
+epoch of their gateway, so two gateways never make the same id.
 """
 
 import itertools
@@ -12,20 +12,20 @@ from typing import Annotated, NamedTuple
 from msgspec import Meta
 
 Name = Annotated[str, Meta(max_length=128)]
-"""The text of an epoch, a request id or a reason, in 128 characters at most: what is kept of a peer is bounded."""
+"""An epoch, a request id or a reason, bounded because peers choose it."""
 
 Count = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
 
 
 class SampleKey(NamedTuple):
-    """Names one sample of one request: the unit of ownership and of ends."""
+    """One sample of one request, which has one owner and one end."""
 
     request: Name
     sample: Count
 
 
 class AttemptKey(NamedTuple):
-    """Names one attempt at one sample. Of two attempts at a sample the higher one lives."""
+    """One attempt at one sample. The highest attempt at a sample lives."""
 
     request: Name
     sample: Count
@@ -33,19 +33,18 @@ class AttemptKey(NamedTuple):
 
     @property
     def of(self) -> SampleKey:
-        """Returns the key of the sample that is attempted."""
         return SampleKey(self.request, self.sample)
 
 
 class Ticket(NamedTuple):
-    """Names an entry of a job stream: its worker takes the lower of two first."""
+    """The position of a job stream's entry. Lower tickets are taken first."""
 
-    milliseconds: int  # of the Redis server's clock, when it was added
-    number: int  # among those of the same millisecond
+    milliseconds: int  # Redis server time of the addition
+    number: int  # among entries of the same millisecond
 
     @staticmethod
     def of(entry: bytes | str) -> "Ticket":
-        """Reads the id that Redis gives an entry, such as `1700000000000-0`."""
+        """Parses an entry id of Redis, such as `1700000000000-0`."""
         text = entry if isinstance(entry, str) else entry.decode()
         milliseconds, _, number = text.partition("-")
         return Ticket(int(milliseconds), int(number))
@@ -59,12 +58,12 @@ LAST_TICKET = Ticket((1 << 63) - 1, 0)
 
 
 def new_epoch() -> str:
-    """Makes a fresh epoch: 64 random bits as 16 hexadecimal digits."""
+    """Returns a new epoch: 64 random bits as 16 hexadecimal digits."""
     return secrets.token_hex(8)
 
 
 def request_ids(epoch: str) -> Iterator[str]:
-    """Makes the request ids of one gateway life: the epoch, a dash and 64 random bits.
+    """Yields the request ids of one gateway life: the epoch, a dash and 64 random bits.
 
     A counter would tell each tenant how many requests other tenants send.
     """

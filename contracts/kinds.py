@@ -1,9 +1,8 @@
-"""Names the kinds of values that settings have.
+"""Types of settings, with their limits and help texts.
 
-The settings are one frozen struct per service, composed, never mutated; a bad value is refused by name. Every field has
-its help and its limits in its annotation; `infra.cli` turns a struct into command-line options, so an option, its
-default, its limits and its help stand in one place: in this folder. `baton up` takes the structs `…Options` whole and
-passes them on to its workers.
+A service's settings are frozen structs of structs, never mutated; errors name the option. A field's annotation has its
+help and limits, and `infra.cli` makes a command-line option of each field, so an option is defined in one place. `baton
+up` takes the structs `…Options` whole, and passes them on to its workers.
 """
 
 from typing import Annotated, Literal
@@ -32,7 +31,7 @@ Speculation = Literal["none", "ngram", "draft", "medusa", "eagle", "auto"]
 Acceptance = Literal["exact", "typical"]
 Transport = Literal["shm", "ipc", "tcp"]
 Security = Literal["sealed", "none"]
-# Fields that several structs have.
+# Types used by several structs.
 LogLevel = Annotated[
     Literal["debug", "info", "warning", "error"],
     Meta(description="least severe messages that are logged: debug, info, warning or error"),

@@ -1,4 +1,4 @@
-"""Holds log-probabilities of tokens, packed, on their way from an engine to a client."""
+"""Packed log-probabilities of tokens, on their way from an engine to a client."""
 
 import struct
 from collections.abc import Iterator, Sequence
@@ -7,24 +7,24 @@ from typing import Annotated, NamedTuple
 from msgspec import Meta, Struct
 
 MAX_TOP_LOGPROBS = 20
-"""Alternatives that may be told of each token, at most."""
+"""Most alternatives reported for a token."""
 
 MAX_PROMPT_SCORES = 1 << 19
-"""Log-probabilities that may be told of one prompt: tokens x (alternatives + 1). Packed, these are 4 MiB."""
+"""Most log-probabilities of one prompt: tokens x (alternatives + 1). Packed, these are 4 MiB."""
 
 
 class TokenScore(NamedTuple):
-    """Says how likely one token was, and which ones were the likeliest at its place, the first before the second."""
+    """A token's log-probability, and those of the likeliest tokens at its position, in falling order."""
 
     logprob: float
-    rank: int  # 1: no other token was likelier
-    top: list[tuple[int, float]]  # token ids and their log-probabilities
+    rank: int  # 1: the likeliest token
+    top: list[tuple[int, float]]  # token ids and log-probabilities
 
 
 class Scores(Struct, frozen=True, array_like=True):
-    """Holds the log-probabilities of some tokens in order, and at each place those of the `top` likeliest tokens.
+    """Log-probabilities of tokens in order, with those of the `top` likeliest tokens at each position.
 
-    Numbers are little-endian, without padding, so that a message carries thousands as it carries one.
+    Numbers are little-endian without padding, so that a message carries thousands cheaply.
     """
 
     top: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)]
@@ -34,14 +34,14 @@ class Scores(Struct, frozen=True, array_like=True):
     tops: bytes  # fp32 [tokens, top], falling
 
     def __post_init__(self) -> None:
-        """Raises `ValueError` where the parts are not of equally many tokens."""
+        """Raises `ValueError` if the parts belong to different numbers of tokens."""
         tokens, rest = divmod(len(self.chosen), 4)
         if rest or len(self.ranks) != 4 * tokens or not len(self.top_ids) == len(self.tops) == 4 * tokens * self.top:
             raise ValueError(f"scores of {tokens} tokens whose parts have other lengths")
 
     @staticmethod
     def of(tokens: Sequence[TokenScore], top: int) -> "Scores":
-        """Packs what is known of these tokens, each with `top` alternatives."""
+        """Packs the scores of tokens with `top` alternatives each."""
         alternatives = [each for token in tokens for each in token.top]
         assert len(alternatives) == top * len(tokens)
         return Scores(
@@ -54,7 +54,7 @@ class Scores(Struct, frozen=True, array_like=True):
 
     @staticmethod
     def joined(parts: Sequence["Scores"]) -> "Scores":
-        """Joins the scores of tokens that follow each other; all tell of equally many alternatives."""
+        """Joins the scores of consecutive tokens; all have the same `top`."""
         assert len({part.top for part in parts}) == 1, "scores of one request have one shape"
         fields = ("chosen", "ranks", "top_ids", "tops")
         return Scores(parts[0].top, *(b"".join(getattr(part, name) for part in parts) for name in fields))

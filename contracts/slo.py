@@ -1,4 +1,4 @@
-"""Computes latency figures of a request, and whether it is good. Definitions as in `docs/design.md`, Words."""
+"""Latency figures and objectives of requests. docs/design.md defines the terms."""
 
 import math
 import re
@@ -8,13 +8,13 @@ from msgspec import Struct
 
 from contracts.errors import ConfigError
 
-MAX_OBJECTIVE_MS = 3_600_000.0  # ms of the most patient objective
+MAX_OBJECTIVE_MS = 3_600_000.0  # of the most lenient objective
 _PART_PATTERN = re.compile(r"(ttft|tpot)=(\d{1,9}(?:\.\d{1,6})?)(ms|s)")
 _EXPECTED_FORMAT = "expected ttft=2s,tpot=100ms, or one of the two, each from 1ms to 3600s"
 
 
 class Timings(Struct, frozen=True):
-    """Holds the times of one finished request, in milliseconds."""
+    """The times of one finished request, in ms."""
 
     ttft_ms: float
     e2e_ms: float
@@ -26,43 +26,42 @@ class Timings(Struct, frozen=True):
 
 
 class SLO(Struct, frozen=True):
-    """Holds the limits that a request has to meet, in milliseconds."""
+    """The limits of a good request, in ms."""
 
     ttft_ms: float
     tpot_ms: float
 
     def met_by(self, timings: Timings) -> bool:
-        """Tells whether a request's times are within their limits."""
         return self.met(timings.ttft_ms, timings.tpot_ms())
 
     def met(self, ttft_ms: float, tpot_ms: float) -> bool:
-        """Tells whether both figures are within their limits."""
+        """Tells whether both figures are within the limits."""
         return ttft_ms <= self.ttft_ms and tpot_ms <= self.tpot_ms
 
 
 class Objective(Struct, frozen=True):
-    """Holds what somebody wants of a request's times, in milliseconds; None where they want nothing."""
+    """The wanted times of a request, in ms; None: no limit."""
 
     ttft_ms: float | None = None
     tpot_ms: float | None = None
 
     def __bool__(self) -> bool:
-        """Tells whether anything is wanted."""
+        """Whether there is any limit."""
         return self != NO_OBJECTIVE
 
     def over(self, other: "Objective") -> "Objective":
-        """Returns this objective, with what it leaves open as `other` has it."""
+        """Returns this objective, with missing limits taken from `other`."""
         return Objective(
             other.ttft_ms if self.ttft_ms is None else self.ttft_ms,
             other.tpot_ms if self.tpot_ms is None else self.tpot_ms,
         )
 
     def bounded_by(self, granted: "Objective") -> "Objective":
-        """Returns this objective, no stricter than what is `granted`; nothing where nothing is granted."""
+        """Returns this objective, no stricter than `granted`; no limit where none is granted."""
         return Objective(_later(self.ttft_ms, granted.ttft_ms), _later(self.tpot_ms, granted.tpot_ms))
 
     def limits(self, usual: SLO) -> SLO:
-        """Returns what a good request has to meet: this, or what is `usual` where nothing is wanted."""
+        """Returns the limits of a good request: this objective, or `usual` if it has none."""
         if not self:
             return usual
         return SLO(
@@ -79,7 +78,7 @@ def _later(first: float | None, second: float | None) -> float | None:
 
 
 def parse_objective(text: str, key: str = "--slo") -> Objective:
-    """Reads `ttft=2s,tpot=100ms`, or a part of it; an empty text wants nothing. Raises `ConfigError` that names `key`.
+    """Parses `ttft=2s,tpot=100ms`, or a part of it; empty: no objective. Raises `ConfigError` that names `key`.
 
     Example: parse_objective("tpot=50ms") == Objective(None, 50.0)
     """

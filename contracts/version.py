@@ -1,3 +1,3 @@
-"""Names the version of Baton; `pyproject.toml` says the same."""
+"""The version of Baton, as in `pyproject.toml`."""
 
 BATON_VERSION = "0.1.0"

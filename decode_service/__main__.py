@@ -1,4 +1,4 @@
-"""Runs a decode worker: `python -m decode_service`."""
+"""Starts a decode worker: `python -m decode_service`. Its policy is `worker.roles.decode`."""
 
 import sys
 from functools import partial
@@ -12,7 +12,7 @@ from worker.start import serve
 
 
 def role(parts: WorkerParts) -> Role:
-    """Makes the parts that make a worker a decode worker."""
+    """Makes a decode worker's policy and transfer."""
     life = parts.life
     return Role(
         policy=DecodePolicy(parts),

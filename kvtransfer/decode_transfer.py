@@ -1,7 +1,7 @@
-"""Drives the decode side: reads one control ROUTER for all prefill workers, and sockets or rings for their payloads.
+"""The decode side's driver: one control ROUTER for all prefill workers, and sockets or rings for their payloads.
 
-It runs on the I/O thread's asyncio loop. A payload is believed before anything is done with it: it has to come from the
-user that its link's Offer named, and on a sealed link it has to open.
+It runs on the I/O thread's asyncio loop. A payload is checked first: it must come from the user that its link's Offer
+named, and on a sealed link it must decrypt.
 """
 
 import asyncio
@@ -36,22 +36,20 @@ from kvtransfer.transports.payload_sockets import PayloadSockets
 from kvtransfer.transports.session import ArrivedPayload, Frames, PayloadSession
 from kvtransfer.transports.sessions import PayloadSessions
 
-MESSAGES_PER_TURN = 16  # messages handled before other tasks have their turn
-MESSAGES_PER_CREDIT = (
-    4  # messages handled before credit is sent, so that the sender does not wait for what was read long ago
-)
-MIN_SLEEP_S = 0.001  # seconds
+MESSAGES_PER_TURN = 16  # handled before other tasks have their turn
+MESSAGES_PER_CREDIT = 4  # handled before credit is sent, so that senders need not wait for it
+MIN_SLEEP_S = 0.001
 log = logging.getLogger("baton.handoff")
 
 
 class Receives(Protocol):
-    """Takes the frames of one message that a socket has received."""
+    """Handles the frames of a received message."""
 
     def __call__(self, frames: list[zmq.Frame]) -> None: ...
 
 
 class DecodeTransfer:
-    """Tells the engine `RoomWanted`, lands the bytes of what it grants, and tells it `Landed` or `Dropped`."""
+    """Asks the engine for blocks (`RoomWanted`), lands payloads in them, and reports `Landed` or `Dropped`."""
 
     def __init__(
         self,
@@ -65,7 +63,7 @@ class DecodeTransfer:
         trace: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Binds its sockets, and begins to read them. Raises `ConfigError` if they cannot be bound."""
+        """Binds its sockets, and starts reading. Raises `ConfigError` if they cannot be bound."""
         self.side = DecodeLinks(config, epoch, spec, trace)
         self._config = config
         self._memory = memory
@@ -80,7 +78,7 @@ class DecodeTransfer:
         network.gatekeeper.watch(self._socket)
         self._sessions = PayloadSessions(config, epoch, network, self._payload_sockets)
         self._strikes: MalformedFrames[bytes] = MalformedFrames(config.malformed_rate, config.cut_off)
-        self.refused: Counter[str] = Counter()  # frames that were dropped, by reason
+        self.refused: Counter[str] = Counter()  # dropped frames, by reason
         self._outcomes = Outcomes()
         self._wake = asyncio.Event()
         self._idle = True  # no handoff has a deadline, so the time keeper may sleep for long
@@ -91,40 +89,40 @@ class DecodeTransfer:
             self._tasks.start(work)
 
     def handle(self, event: FromDecode) -> None:
-        """Takes an event of the engine. If its handoff is over meanwhile, its `Dropped` is under way.
+        """Takes an event of the engine. It is ignored if its handoff is over: then a `Dropped` is on its way.
 
         Raises `IllegalMove` for an event that the handoff's state does not allow.
         """
         self._carry_out(self.side.handle(event, self._clock()))
-        self._wake.set()  # it may have changed what is waited for
+        self._wake.set()  # deadlines may have changed
 
     def knows(self, key: AttemptKey) -> bool:
-        """Tells whether this attempt waits for room, lands, or has landed here."""
+        """Tells whether a handoff of this attempt waits for blocks, lands, or has landed here."""
         return self.side.knows(key)
 
     def drain(self) -> None:
-        """Refuses new handoffs from now on; those that were opened go on."""
+        """Refuses new handoffs from now on. Open handoffs go on."""
         self.side.drain()
 
     def counts(self) -> HandoffCounts:
-        """Sums up what became of the handoffs so far, and what was dropped."""
+        """Returns outcomes of handoffs, and dropped messages."""
         dropped = {reason.replace(" ", "_"): count for reason, count in self.refused.items()}
         return self._outcomes.counts({**dropped, "stray": self.side.strays})
 
     def links(self) -> list[KVLink]:
-        """Lists the links over which KV has come."""
+        """Lists the links that have carried KV."""
         return self._sessions.links()
 
     def unreached(self) -> tuple[UnreachedPeer, ...]:
-        """Lists nobody: a decode worker is connected to."""
+        """Returns nothing: decode workers do not connect to others."""
         return ()
 
     async def run(self) -> None:
-        """Waits until a task of ours dies, and raises its exception."""
+        """Waits for the failure of a task, and raises it."""
         await self._tasks.wait()
 
     async def close(self) -> None:
-        """Closes the sockets; the senders of open handoffs will notice by our silence."""
+        """Closes the sockets. The senders of open handoffs notice the silence."""
         await self._tasks.close()
         self._socket.close(0)
         self._payload_sockets.close()
@@ -153,7 +151,7 @@ class DecodeTransfer:
             self._sessions.forget_old(self._clock())
             due = self.side.next_deadline()
             self._idle = due is None
-            # What arrives meanwhile is due after verify_deadline at the earliest, so it need not wake us.
+            # Messages that arrive meanwhile are due after verify_deadline at the earliest, so they need not wake us.
             longest = self._config.verify_deadline
             idle = self._config.remember / 4
             pause = idle if due is None else min(longest, max(MIN_SLEEP_S, due - self._clock()))
@@ -189,12 +187,12 @@ class DecodeTransfer:
             self._strike(link, "malformed", now)
 
     def _payloads(self, transport: Transport) -> Receives:
-        """Returns what handles the messages of one payload socket."""
+        """Returns the handler for messages of one payload socket."""
 
         def receive(frames: list[zmq.Frame]) -> None:
             now = self._clock()
             session = self._sessions.of_user(frames[0].bytes)
-            # Whoever was admitted under one name may have connected under another.
+            # An admitted peer may have connected under another user's identity.
             if session is None or len(frames) < 2 or frames[1].get("User-Id") != session.user:
                 self.refused["unknown user"] += 1
                 return
@@ -211,7 +209,7 @@ class DecodeTransfer:
     def _payload(self, session: PayloadSession, transport: Transport, frames: Frames, now: float) -> None:
         try:
             self._arrive(session.link, session.from_socket(transport, frames), now)
-        except SealError:  # whoever is on the way may have sent it: no reason to cut the link off
+        except SealError:  # an attacker in between may have sent it: no reason to cut the link off
             self.refused["unsealed"] += 1
         except MessageError:
             self._strike(session.link, "malformed", now)

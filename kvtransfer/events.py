@@ -1,9 +1,9 @@
-"""Lists what a worker's engine and its side of the handoff tell each other, as data that refers to no object.
+"""Events between a worker's engine and its side of the handoff, as plain data.
 
-On the prefill side the engine opens a handoff, says which layers are ready, and commits or aborts it; each ends in one
-`Closed` and then one `Unpinned`. On the decode side every `RoomWanted` is answered with `RoomGranted` or `RoomRefused`,
-and ends in one `Landed` or one `Dropped`, unless the engine has refused it; a `Landed` one may still be dropped
-(`owned`) by a cancel or a higher attempt, until the engine says `HandoffOver`. Either side takes `CancelAttempt`.
+Prefill side: the engine opens a handoff, reports ready layers, and commits or aborts; each handoff ends with one
+`Closed` and then one `Unpinned`. Decode side: the engine answers every `RoomWanted` with `RoomGranted` or
+`RoomRefused`. A granted handoff ends with one `Landed` or one `Dropped`; after `Landed`, a cancel or a higher attempt
+may still drop it (`owned`) until the engine reports `HandoffOver`. Both sides take `CancelAttempt`.
 """
 
 from typing import Literal
@@ -19,7 +19,7 @@ from kvtransfer.digest import PayloadPlace
 from kvtransfer.handoff import HandoffKey
 
 Tables = tuple[list[int], ...]
-"""For each KV group, the pool's blocks of one sequence, in order of position; block 0 where a window needs none."""
+"""Block tables: for each KV group, a sequence's blocks in order of position; block 0 where a window needs none."""
 
 Outcome = Literal["accepted", "failed", "done"]
 
@@ -27,21 +27,21 @@ Outcome = Literal["accepted", "failed", "done"]
 
 
 class OpenHandoff(Struct, frozen=True):
-    """Asks for room on the decode worker for a prompt whose blocks are reserved here, once for all living `samples`."""
+    """Asks the decode worker for blocks for a prompt whose blocks are allocated here, once for all living `samples`."""
 
-    handoff: int  # a number that is unique in this life of the worker
+    handoff: int  # unique in this life of the worker
     job: PrefillJob
-    ids: bytes  # of its prompt, packed
-    samples: tuple[int, ...]  # of the job's samples those that still live
+    ids: bytes  # ids of the prompt, packed
+    samples: tuple[int, ...]  # the job's samples that still live
     deadline: float  # s, of the local clock
-    due: float  # s, of the local clock: when its first token is wanted
-    blocks: Tables  # of the prompt; those of a window follow, if they are not all taken yet
+    due: float  # s, of the local clock: by when its first token is wanted
+    blocks: Tables  # of the prompt; a window's blocks may follow later as `BlocksTaken`
 
 
 class BlocksTaken(Struct, frozen=True):
-    """All blocks of the prompt that will move are taken in this KV group, which has a window.
+    """All blocks of the prompt that will move are allocated in this KV group, which has a window.
 
-    It comes before the first `LayerReady` of the group, unless the blocks were known when the handoff was opened.
+    It precedes the first `LayerReady` of the group, unless the blocks were known when the handoff was opened.
     """
 
     handoff: int
@@ -50,12 +50,12 @@ class BlocksTaken(Struct, frozen=True):
 
 
 class LayerReady(Struct, frozen=True):
-    """One layer's KV of the sequence's blocks before `upto` is in the pool, and will not change."""
+    """One layer's KV in the sequence's blocks before `upto` is in the pool, and final."""
 
     handoff: int
     group: int  # index of the KV group in the spec
     layer: int
-    upto: int  # number of blocks, from the sequence's first
+    upto: int  # number of blocks, from the start of the sequence
 
 
 class CommitHandoff(Struct, frozen=True):
@@ -63,14 +63,14 @@ class CommitHandoff(Struct, frozen=True):
 
     handoff: int
     branches: list[Branch]
-    stages: Stages  # times that the request took so far
+    stages: Stages  # times of the request so far
     computed_at: float  # s, of the local clock
-    prompt_scores: Scores | None = None  # if the first of `branches` has the prompt's
+    prompt_scores: Scores | None = None  # if the first branch carries the prompt's scores
     state: bytes = b""  # see `Commit`
 
 
 class AbortHandoff(Struct, frozen=True):
-    """The engine gives the handoff up: `done` if the first token has ended all samples, else why it failed."""
+    """The engine gives the handoff up: `done` if all samples ended with their first token, else a reason."""
 
     handoff: int
     reason: str
@@ -80,29 +80,29 @@ class AbortHandoff(Struct, frozen=True):
 
 
 class HandoffTimes(Struct, frozen=True):
-    """Says how long the stages of a handoff took, by the prefill side's clock; 0 for those that it did not reach."""
+    """Durations of a handoff's stages by the prefill side's clock; 0 for stages that it did not reach."""
 
     grant_ms: float = 0.0  # from Open to Grant
-    send_ms: float = 0.0  # while any payload was ready to leave, or had left and the peer had not seen it
+    send_ms: float = 0.0  # while payloads were ready, or sent and not yet seen by the peer
     exposed_ms: float = 0.0  # from the end of the prompt's computation to the end of the handoff
 
 
 class Closed(Struct, frozen=True, kw_only=True):
-    """The handoff is over: the engine drops the sequence's references, and reports a failure if it is one."""
+    """The handoff is over: the engine releases the sequences, and reports a failure if it is one."""
 
     handoff: int
     outcome: Outcome
-    reason: str  # empty if it was accepted
+    reason: str  # empty if accepted
     retryable: bool  # another attempt may succeed
-    bytes: int = 0  # of the payloads that have left
+    bytes: int = 0  # of the payloads sent
     digest: int = 0  # sum of their digests
     ms: float = 0.0  # since the handoff was opened
-    digests: dict[PayloadPlace, int] | None = None  # the digest of each payload, if the side traces them
+    digests: dict[PayloadPlace, int] | None = None  # each payload's digest, if traced
     times: HandoffTimes = HandoffTimes()
 
 
 class Unpinned(Struct, frozen=True):
-    """No frame of this handoff can still be read from the pool: the engine drops its I/O references."""
+    """No frame of this handoff can be read from the pool any more: the engine drops its I/O references."""
 
     handoff: int
 
@@ -111,25 +111,25 @@ class Unpinned(Struct, frozen=True):
 
 
 class RoomWanted(Struct, frozen=True):
-    """A handoff asks for room for its prompt's KV."""
+    """A handoff asks for blocks for its prompt."""
 
     key: HandoffKey
     open: Open
-    samples: tuple[int, ...]  # of the Open's samples those that are not dead already
+    samples: tuple[int, ...]  # the Open's samples that are not dead yet
 
 
 class Landed(Struct, frozen=True, kw_only=True):
-    """All KV is in its blocks and its digest is right: the Commit's branches are this worker's now, and may run.
+    """All KV is in its blocks with the right digest: the Commit's branches belong to this worker, and may run.
 
-    Some of them may have been cancelled meanwhile; the handoff itself ends only when all its samples were.
+    Some of them may have been cancelled meanwhile; the handoff ends only when all its samples are cancelled.
     """
 
     key: HandoffKey
     open: Open
     commit: Commit
-    bytes: int  # of all its payloads
+    bytes: int  # of all payloads
     digest: int  # sum of their digests
-    digests: dict[PayloadPlace, int] | None = None  # the digest of each payload, if the side traces them
+    digests: dict[PayloadPlace, int] | None = None  # each payload's digest, if traced
     land_ms: float = 0.0  # since Commit arrived
 
 
@@ -138,7 +138,7 @@ class Dropped(Struct, frozen=True):
 
     key: HandoffKey
     reason: str
-    owned: bool = False  # the handoff had landed before
+    owned: bool = False  # it had landed before
 
 
 # from the engine of a decode worker ----------------------------------------------------------------------------------
@@ -149,20 +149,20 @@ class RoomGranted(Struct, frozen=True):
 
     key: HandoffKey
     blocks: Tables
-    held: tuple[int, ...]  # leading blocks of each group, of this side's size, that have their KV already, or need none
+    held: tuple[int, ...]  # leading blocks of each group, of this side's size, that are cached here or not needed
 
 
 class RoomRefused(Struct, frozen=True):
-    """The handoff cannot have room here. No further event comes for it."""
+    """The handoff cannot get blocks here. No further event of it follows."""
 
     key: HandoffKey
-    reason: str  # a stable word, for counters
-    message: str  # a sentence, for people
-    retryable: bool  # another attempt may find room
+    reason: str  # stable, for counters
+    message: str  # for people
+    retryable: bool  # another attempt may succeed
 
 
 class HandoffOver(Struct, frozen=True):
-    """Every sequence that landed with this handoff has ended; or the engine gives it up, for another `reason`."""
+    """All sequences of a landed handoff have ended; or the engine gives the handoff up, for another `reason`."""
 
     key: HandoffKey
     reason: str = "finished"
@@ -172,7 +172,7 @@ class HandoffOver(Struct, frozen=True):
 
 
 class CancelAttempt(Struct, frozen=True):
-    """Attempts at this sample are dead up to the one named, also those whose handoff has still to arrive."""
+    """Attempts at this sample up to the named one are dead, including those whose handoff has not arrived yet."""
 
     key: AttemptKey
 

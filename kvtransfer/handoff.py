@@ -1,4 +1,4 @@
-"""Counts and checks what both ends of a handoff have to agree on."""
+"""What both ends of a handoff have to agree on."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,22 +8,22 @@ from contracts.messages.handoff import Branch
 
 
 class HandoffKey(NamedTuple):
-    """Names a handoff, as the decode side knows it."""
+    """A handoff's name on the decode side."""
 
     sender: str  # epoch of the prefill worker
-    handoff: int  # the prefill worker's number for it
+    handoff: int  # the prefill worker's number
 
 
 def handoff_blocks(spec: KVSpec, tokens: int) -> tuple[range, ...]:
-    """Returns which blocks of each KV group a handoff of `tokens` tokens is about: what the query behind them sees."""
+    """Returns the blocks of each KV group that the query behind `tokens` tokens sees: those that a handoff moves."""
     return tuple(group.needed_blocks(tokens) for group in spec.groups)
 
 
 def branches_fit(samples: Sequence[int], branches: Sequence[Branch]) -> bool:
     """Tells whether a Commit may have these branches.
 
-    There has to be one at least, each of another of the Open's `samples`, and with tokens. The sender checks its own
-    worker with this, the receiver the sender.
+    There must be at least one, each of another of the Open's `samples`, with tokens. The sender checks its own worker
+    with this, the receiver checks the sender.
     """
     named = [branch.sample for branch in branches]
     return (

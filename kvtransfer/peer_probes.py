@@ -1,8 +1,8 @@
-"""Finds out which decode workers this one cannot connect to, says so once, and tries them until it can.
+"""Detects decode workers that this worker cannot connect to, reports them once, and probes them until it can.
 
-A firewall between two hosts tells nobody: a connection that it swallows looks like a peer that thinks. So whenever a
-link begins, and when it has chosen a port for its payloads, that port is tried by a connection of its own. Where none
-stands within the deadline, the link ends with a reason that says so, and no other begins until one does.
+A firewall may swallow connections silently, so the peer looks slow. Therefore, when a link begins, and when it has
+chosen a port for payloads, the port is probed with a separate connection. If none succeeds by the deadline, the link
+ends with a clear reason, and no new link begins until a probe succeeds.
 """
 
 import asyncio
@@ -14,14 +14,14 @@ from infra.network.probing import obstacle
 from infra.process.tasks import Tasks
 from infra.redis.records import UnreachedPeer
 
-MAX_PROBES = 64  # peers that are tried again; there are more only where the network is gone
-PROBE_INTERVAL_S = 0.25  # seconds until a port that could not be connected to is tried again, before anything is said …
-RECHECK_INTERVAL_S = 1.0  # … and after that
+MAX_PROBES = 64  # concurrent probes; more are needed only if the network is down
+PROBE_INTERVAL_S = 0.25  # between two probes before a peer counts as unreachable
+RECHECK_INTERVAL_S = 1.0  # between two probes after that
 log = logging.getLogger("baton.handoff")
 
 
 class PeerProbes:
-    """Keeps the peers that were not reached, by epoch. `me` names this worker to people."""
+    """The unreachable peers, by epoch. `me` names this worker in the log."""
 
     def __init__(
         self,
@@ -31,42 +31,42 @@ class PeerProbes:
         missed: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Gives a connection `deadline` seconds, and tries a peer that it was not made to for `remember` more.
+        """A peer is unreachable if no connection succeeds for `deadline` seconds; it is probed for `remember` more.
 
-        `missed` is called with the epoch of a peer once it is clear that it cannot be connected to.
+        `missed` is called with the epoch of a peer that turns out to be unreachable.
         """
         self._tell = missed
         self._me = me
         self._deadline = deadline
         self._remember = remember
         self._clock = clock
-        self._missed: dict[str, str] = {}  # the address that cannot be connected to, by the peer's epoch
-        self._tried: set[tuple[str, str]] = set()  # peers and addresses that are tried now
+        self._missed: dict[str, str] = {}  # addresses of unreachable peers, by epoch
+        self._tried: set[tuple[str, str]] = set()  # peers and addresses that are being probed
         self._tasks = Tasks("looking for decode workers")
 
     def check(self, peer: str, address: str, works: Callable[[], bool]) -> None:
-        """Begins to find out whether `address` can be connected to. `works` tells if anything has passed there."""
+        """Starts probing `address`. `works` tells whether anything has passed there."""
         if (peer, address) not in self._tried and len(self._tried) < MAX_PROBES:
             self._tried.add((peer, address))
             self._tasks.start(self._try(peer, address, works))
 
     def misses(self, peer: str) -> bool:
-        """Tells whether this worker cannot be connected to."""
+        """Tells whether this worker is unreachable."""
         return peer in self._missed
 
     def unreached(self) -> tuple[UnreachedPeer, ...]:
-        """Lists the peers that cannot be connected to."""
+        """Lists the unreachable peers."""
         return tuple(UnreachedPeer(peer, address) for peer, address in self._missed.items())
 
     async def close(self) -> None:
-        """Tries nobody any more."""
+        """Ends all probes."""
         await self._tasks.close()
 
     async def _try(self, peer: str, address: str, works: Callable[[], bool]) -> None:
         try:
             until = self._clock() + self._deadline
             why = await self._obstacle(address, until, PROBE_INTERVAL_S)
-            if not why or works():  # what works was only slow: this process may have stood still
+            if not why or works():  # a link that works was only slow: this process may have been suspended
                 return
             self._missed[peer] = address
             log.warning("%s cannot connect to decode worker %s at %s: %s", self._me, peer, address, why)
@@ -80,7 +80,7 @@ class PeerProbes:
                 del self._missed[peer]
 
     async def _obstacle(self, address: str, until: float, pause: float) -> str:
-        """Tries until then; returns what was in the way at last, or nothing as soon as nothing is."""
+        """Probes until `until`; returns the last failure, or "" as soon as a probe succeeds."""
         while True:
             why = await obstacle(address, max(PROBE_INTERVAL_S, min(self._deadline, until - self._clock())))
             if not why or self._clock() + pause >= until:

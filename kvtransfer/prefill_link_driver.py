@@ -1,10 +1,10 @@
-"""Carries out what `PrefillLink` say, over a control DEALER to one life of a decode worker, and a channel for payloads.
+"""Drives a `PrefillLink`: a control DEALER to one life of a decode worker, and a channel for payloads.
 
-Only `_pump` sends, so messages leave in order, and so do payloads; the two may overtake each other. A Join is among the
-first messages, and payloads wait for the Offer that answers it; an Open does not. Messages wait in `_outbox`, in which
-a repetition takes the place of the one that it repeats, so it is bounded by the handoffs. While a socket takes nothing
-(no connection stands yet, or its queue is full) the pump tries again after 1, 2, 4 … 20 ms. It does not poll for
-writing: behind a poll pyzmq queues every other send.
+Only `_pump` sends, so messages leave in order, and payloads leave in order; one may overtake the other. A Join is among
+the first messages; payloads wait for the Offer that answers it, an Open does not. Messages wait in `_outbox`, where a
+repetition replaces the repeated message, so the handoffs bound its size. While a socket takes nothing (it is not
+connected, or its queue is full), the pump retries after 1, 2, 4 … 20 ms. It does not poll for writing, because behind a
+poll pyzmq queues every other send.
 """
 
 import asyncio
@@ -30,31 +30,31 @@ from kvtransfer.transports.channel import Channel
 from kvtransfer.transports.joining import Joining
 from kvtransfer.transports.watching import Watching
 
-COMPUTING_POLL_S = 0.0005  # seconds between looks at blocks that a device is still computing
-RATE_DECAY = 0.9  # what a handoff still weighs in the link's rate when the next has passed
-FRAME_POLL_S = 0.005  # seconds between looks at frames that keep a closed handoff pinned
-FRAME_TIMEOUT_S = 1.0  # seconds after which the frames of a closed socket are taken for done
+COMPUTING_POLL_S = 0.0005  # between two looks at blocks that a device still computes
+RATE_DECAY = 0.9  # weight of a handoff in the link's rate after the next handoff
+FRAME_POLL_S = 0.005  # between two looks at frames that keep a closed handoff pinned
+FRAME_TIMEOUT_S = 1.0  # after which the frames of a closed socket count as done
 REJOIN_REASONS = frozenset({"ended", "gap", "incomplete", "sender_silent", "unjoined"})
-"""Ends of a handoff after which the peer may have forgotten the link, or just some of its payloads: Join tells."""
-SENDS_PER_TURN = 16  # payloads or messages handled before other tasks have their turn
-FIRST_RETRY_S, LAST_RETRY_S = 0.001, 0.02  # seconds until a socket that took nothing is tried again
+"""Reasons of ended handoffs that suggest that the peer has forgotten the link: a Join finds out."""
+SENDS_PER_TURN = 16  # payloads or messages sent before other tasks have their turn
+FIRST_RETRY_S, LAST_RETRY_S = 0.001, 0.02  # until a socket that took nothing is tried again
 
 
 class LinkOwner(Protocol):
-    """Hears what becomes of a link and of its handoffs."""
+    """The owner of links: hears of their ends and of their handoffs."""
 
     def report(self, event: ToPrefillEngine) -> None:
         """Takes an event for the engine."""
 
     def lost(self, link: "PrefillLinkDriver") -> None:
-        """Learns that a link has closed its socket, once, before its handoffs are told."""
+        """Called once, when a link has closed its socket, before its handoffs end."""
 
     def joined(self, link: "PrefillLinkDriver") -> None:
-        """Learns that a link has a channel."""
+        """Called when a link has a channel."""
 
 
 class PrefillLinkDriver:
-    """Keeps the socket, its outbox, and the frames that it may still read."""
+    """A link's socket, its outbox, and the frames that the socket may still read."""
 
     def __init__(
         self,
@@ -71,24 +71,22 @@ class PrefillLinkDriver:
         self.channel: Channel | None = None
         self._socket = socket
         self._joining = joining
-        self._halves: set[bytes] = set()  # the peer's halves of the salts, of this session and those before
+        self._halves: set[bytes] = set()  # the peer's salt halves, of this session and earlier ones
         self._join_due = clock()
-        self._computing = False  # the next payload's blocks are still computed, by a device that tells nobody when
-        self._asked: float | None = None  # since when (s) a Join is unanswered
-        self._views: tuple[Layer, list[memoryview]] | None = None  # a payload that the channel did not take yet
-        self.lost_for = ""  # why the peer was given up
-        self._sent = self._sending = (
-            0.0  # bytes and seconds of the handoffs that have passed, older ones with less weight
-        )
+        self._computing = False  # the next payload's blocks are still being computed by a device that sends no notice
+        self._asked: float | None = None  # time (s) of the first unanswered Join
+        self._views: tuple[Layer, list[memoryview]] | None = None  # a payload that the channel has not taken yet
+        self.lost_for = ""  # why the link was lost
+        self._sent = self._sending = 0.0  # bytes and seconds of sent handoffs, with decaying weights
         self._memory = memory
         self._clock = clock
         self._owner = owner
-        self._blocks: dict[int, list[list[int]]] = {}  # the blocks of each open handoff, by KV group
-        self._outbox: dict[tuple[type, int], Addressed] = {}  # (kind, handoff) -> message that waits, in order
+        self._blocks: dict[int, list[list[int]]] = {}  # blocks of each open handoff, by KV group
+        self._outbox: dict[tuple[type, int], Addressed] = {}  # (kind, handoff) -> waiting message, in order
         self._frames: deque[tuple[int, int, zmq.MessageTracker]] = deque()  # handoff, payload number; oldest first
         self._wake = asyncio.Event()
         self._lost_at: float | None = None
-        self._retry = 0.0  # seconds; not 0 while the socket takes nothing
+        self._retry = 0.0  # s; above 0 while the socket takes nothing
         self._watching = Watching(tasks, lambda: self.lose("connection_lost"))
         self.pump = tasks.start(self._pump())
         self.reader = tasks.start(self._read())
@@ -109,27 +107,27 @@ class PrefillLinkDriver:
         self._wake.set()
 
     def passed(self, size: int, seconds: float) -> None:
-        """Counts a handoff of so many bytes that has passed; some of them were to be sent, or under way, so long."""
+        """Adds a successful handoff to the link's rate: its bytes, and the seconds of sending."""
         self._sent = RATE_DECAY * self._sent + size
         self._sending = RATE_DECAY * self._sending + seconds
 
     @property
     def bytes_per_second(self) -> float:
-        """Returns what went through while something was to be sent; 0 while nothing has."""
+        """Rate while something was to be sent; 0 before the first handoff."""
         return self._sent / self._sending if self._sending else 0.0
 
     @property
     def joined(self) -> bool:
-        """Tells whether the peer has ever answered a Join of this link."""
+        """Whether the peer has ever answered a Join of this link."""
         return bool(self._halves)
 
     @property
     def payload_address(self) -> str:
-        """Returns the endpoint that payloads go to over TCP; empty if they go another way."""
+        """The payloads' TCP endpoint; empty for other transports."""
         return self._joining.payload_address if self.channel is not None and self.channel.transport == "tcp" else ""
 
     def lose(self, reason: str) -> None:
-        """Gives a dead peer up: closes the socket, then every handoff. `_pump` goes on until no frame is read."""
+        """Gives a dead peer up: closes the socket, then ends every handoff. `_pump` runs until no frame is read."""
         if self._lost_at is not None:
             return
         self._lost_at = self._clock()
@@ -173,7 +171,7 @@ class PrefillLinkDriver:
     def _send_some(self) -> int:
         """Sends messages first, then payloads while the window is open; returns how many the socket took.
 
-        None from a sending method says that there is nothing to send, False that the socket took nothing.
+        The sending methods return None if there is nothing to send, False if the socket took nothing.
         """
         for sent in range(SENDS_PER_TURN):
             if self._lost_at is not None:
@@ -217,10 +215,10 @@ class PrefillLinkDriver:
         return True
 
     def _join(self, offer: Offer) -> None:
-        """Opens the channel that an Offer allows. A later Offer with a new half says that the peer had forgotten us."""
+        """Opens the channel that an Offer allows. A new salt half means that the peer had forgotten the link."""
         self._asked = None
         self._join_due = self._clock() + self._joining.pause(joined=True)
-        if offer.nonce in self._halves:  # the key of a session is never used for another
+        if offer.nonce in self._halves:  # a session's key is never used for another session
             return
         if self.channel is not None:
             self._watching.watch(None)
@@ -236,7 +234,7 @@ class PrefillLinkDriver:
         self._owner.joined(self)
 
     def _probe(self, probe: Layer) -> None:
-        """Sends a probe behind the payloads that have left; if the channel does not take it, another follows soon."""
+        """Sends a probe behind the sent payloads. If the channel does not take it, another one follows soon."""
         if self.channel is not None and self._lost_at is None:
             self.channel.send(probe, ())
 
@@ -260,7 +258,7 @@ class PrefillLinkDriver:
         return min(pauses, default=None)
 
     def _look_at_frames(self) -> None:
-        """Reports the frames that the socket does not read any more; they are done in order."""
+        """Reports the frames that the socket has finished reading, in order."""
         overdue = self._lost_at is not None and self._clock() > self._lost_at + FRAME_TIMEOUT_S
         while self._frames:
             handoff, number, tracker = self._frames[0]
@@ -278,7 +276,7 @@ class PrefillLinkDriver:
             self._receive(await self._socket.recv_multipart())
             self._wake.set()
             if number % SENDS_PER_TURN == 0:
-                await asyncio.sleep(0)  # while messages lie ready, reading them never suspends
+                await asyncio.sleep(0)  # while messages are queued, reading them never suspends
 
     def _receive(self, frames: list[bytes]) -> None:
         try:

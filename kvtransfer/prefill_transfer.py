@@ -1,4 +1,4 @@
-"""Drives the prefill side, on the I/O thread's asyncio loop: keeps one link per life of a decode worker."""
+"""The prefill side's driver, on the I/O thread's asyncio loop: one link per life of a decode worker."""
 
 import asyncio
 import logging
@@ -27,14 +27,14 @@ from kvtransfer.protocol.prefill_handoff import REASON_UNANSWERED
 from kvtransfer.protocol.prefill_link import PrefillLink
 from kvtransfer.transports.joining import Joining
 
-MAX_SHUNNED_PEERS = 1024  # most peers whose broken transports are remembered
+MAX_SHUNNED_PEERS = 1024  # peers whose broken transports are remembered
 log = logging.getLogger("baton.handoff")
 
 
 class PrefillTransfer:
-    """Takes the engine's events to their links, and tells it `Closed` and then `Unpinned` for each handoff."""
+    """Passes the engine's events to their links, and reports `Closed` and then `Unpinned` of each handoff."""
 
-    handoff_address = ""  # nobody hands anything off to a prefill worker
+    handoff_address = ""  # no worker hands off to a prefill worker
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class PrefillTransfer:
         self._links: dict[str, PrefillLinkDriver] = {}  # by the peer's epoch
         self._closing: set[PrefillLinkDriver] = set()  # lost, but frames may still be read
         self._handoffs: dict[int, PrefillLinkDriver] = {}  # until Unpinned
-        self._shunned: dict[str, set[Transport]] = {}  # by the peer's epoch: transports over which nothing arrived
+        self._shunned: dict[str, set[Transport]] = {}  # transports over which nothing arrived, by the peer's epoch
         self._outcomes = Outcomes()
         me = f"prefill worker {epoch} at {network.reach.announced}"
         self._reaching = PeerProbes(me, config.silence / 2, config.remember, self._missed, clock)
@@ -68,7 +68,7 @@ class PrefillTransfer:
         self._tasks = Tasks("the handoff to decode workers")
 
     def handle(self, event: FromPrefill) -> None:
-        """Takes an event of the engine. If its handoff is over meanwhile, its `Closed` is under way.
+        """Takes an event of the engine. It is ignored if its handoff is over: then a `Closed` is on its way.
 
         Raises `IllegalMove` for an event that the handoff's state does not allow.
         """
@@ -76,20 +76,20 @@ class PrefillTransfer:
             case OpenHandoff():
                 self._open(event)
             case CancelAttempt():
-                pass  # the engine aborts the handoffs of what it kills
+                pass  # the engine aborts the handoffs of killed attempts
             case _:
                 if (link := self._handoffs.get(event.handoff)) is not None:
                     link.handle(event)
 
     def knows(self, key: AttemptKey) -> bool:
-        """Tells whether a handoff of this attempt has come here: never, to a prefill worker."""
+        """Returns False: no handoff lands on a prefill worker."""
         return False
 
     def drain(self) -> None:
-        """Does nothing: handoffs are opened by the engine alone."""
+        """Does nothing: only the engine opens handoffs."""
 
     def counts(self) -> HandoffCounts:
-        """Sums up what became of the handoffs so far, and the messages that were dropped."""
+        """Returns outcomes of handoffs, and dropped messages."""
         links = self._links.values()
         malformed = self._past_malformed + sum(link.malformed for link in links)
         strays = self._past_strays + sum(link.side.strays for link in links)
@@ -101,15 +101,15 @@ class PrefillTransfer:
         return [KVLink(peer, way.transport, way.sealed, way.codec, rate) for peer, way, rate in ways if way is not None]
 
     def unreached(self) -> tuple[UnreachedPeer, ...]:
-        """Lists the decode workers that cannot be connected to."""
+        """Lists the unreachable decode workers."""
         return self._reaching.unreached()
 
     async def run(self) -> None:
-        """Waits until a task of a link dies, and raises its exception."""
+        """Waits for the failure of a link's task, and raises it."""
         await self._tasks.wait()
 
     async def close(self) -> None:
-        """Ends every handoff and every socket; returns, in bounded time, when no frame can be read any more."""
+        """Ends all handoffs and sockets. Returns, in bounded time, when no frame can be read any more."""
         for link in list(self._links.values()):
             link.lose("closed")
         await self._reaching.close()
@@ -126,7 +126,7 @@ class PrefillTransfer:
         if link is None:
             try:
                 link = self._links[job.decode_epoch] = self._new_link(job)
-            except zmq.ZMQError as error:  # an address that nobody can connect to
+            except zmq.ZMQError as error:  # an invalid address
                 log.warning("decode worker %s at %r: %s", job.decode_epoch, job.decode_address, error)
                 self._give_up(opened.handoff, "bad_address")
                 return
@@ -140,7 +140,7 @@ class PrefillTransfer:
         self._tell_engine(Unpinned(handoff))
 
     def _new_link(self, job: PrefillJob) -> PrefillLinkDriver:
-        """Begins a link to the job's decode worker. Raises `ZMQError` for an address that cannot be connected."""
+        """Begins a link to the job's decode worker. Raises `ZMQError` for an invalid address."""
         peer, address = job.decode_epoch, job.decode_address
         socket = dealer(self._network.context, address, self._network.keys)
         largest = max(self._config.frame, max(group.block_bytes for group in self._spec.groups))
@@ -153,7 +153,7 @@ class PrefillTransfer:
         return link
 
     def report(self, event: ToPrefillEngine) -> None:
-        """Counts what became of a handoff, and tells the engine."""
+        """Counts a handoff's outcome, and tells the engine."""
         match event:
             case Closed(outcome="accepted"):
                 self._outcomes.accepted(event.times)
@@ -166,7 +166,7 @@ class PrefillTransfer:
         self._tell_engine(event)
 
     def lost(self, link: PrefillLinkDriver) -> None:
-        """Forgets a link that has closed its socket; the next handoff to that peer gets a new one."""
+        """Forgets a link whose socket is closed. The next handoff to that peer gets a new link."""
         self._links = {epoch: known for epoch, known in self._links.items() if known is not link}
         self._past_malformed += link.malformed
         self._past_strays += link.side.strays
@@ -178,7 +178,7 @@ class PrefillTransfer:
             self._shunned.setdefault(peer, set()).add(link.channel.transport)
 
     def joined(self, link: PrefillLinkDriver) -> None:
-        """Finds out whether the port for payloads that a link has chosen can be connected to."""
+        """Probes the payload port that a link has chosen."""
         if address := link.payload_address:
             self._reaching.check(link.side.ends[1], address, lambda: link.side.window.seen > 0)
 

@@ -1,4 +1,4 @@
-"""Runs a prefill worker: `python -m prefill_service`."""
+"""Starts a prefill worker: `python -m prefill_service`. Its policy is `worker.roles.prefill`."""
 
 import sys
 from functools import partial
@@ -12,7 +12,7 @@ from worker.start import serve
 
 
 def role(parts: WorkerParts) -> Role:
-    """Makes the parts that make a worker a prefill worker."""
+    """Makes a prefill worker's policy and transfer."""
     policy = PrefillPolicy(parts)
     life = parts.life
     return Role(

@@ -1,11 +1,10 @@
-"""Keeps which adapters a worker has: it loads what the list in Redis asks for, and lets go of what nobody uses.
+"""A worker's adapters: it loads those that the list in Redis names, and frees unlisted ones after their last use.
 
-What was unloaded leaves in three steps. Gateways see it as leaving, and admit no new request for it. Then no gateway
-has a request in progress that uses it any more, and no sequence here does: so the memory goes when the last one has
-ended, and until then attempts that fail may be made anew here.
+An unlisted adapter goes in three steps. First gateways see it as leaving, and admit no new requests for it. Then no
+request in progress of any gateway uses it, and at last no sequence here does. Until then failed attempts may be
+repeated here.
 
-The I/O thread follows the list; loading runs on a thread of its own; memory is freed on the engine's thread, between
-two steps.
+The I/O thread follows the list; loading has its own thread; memory is freed on the engine's thread, between two steps.
 """
 
 import asyncio
@@ -28,25 +27,24 @@ from infra.redis.records import GatewayRecord
 from infra.redis.registry import HEARTBEAT_S, listed
 from infra.redis.registry import RECORD_PURPOSE as RECORDS
 
-LEAVE_S = 3 * HEARTBEAT_S  # s after which every gateway has said whether it still uses an adapter that leaves
+LEAVE_S = 3 * HEARTBEAT_S  # after which every gateway has reported whether it still uses a leaving adapter
 log = logging.getLogger("baton.worker")
 
 
 class AdapterShelf(Protocol):
-    """Keeps adapters' weights by digest, as `engine.adapters.slots.AdapterSlots` does, which loads torch."""
+    """Adapters' weights by digest; the implementation, `engine.adapters.slots.AdapterSlots`, loads torch."""
 
     def load(self, directory: Path) -> str:
-        """Loads an adapter and returns its digest, on any thread. Raises `AdapterError` in one sentence."""
+        """Loads an adapter on any thread, and returns its digest. Raises `AdapterError`."""
 
     def free(self, digest: str) -> None:
-        """Frees an adapter's memory, between two steps, on the engine's thread."""
+        """Frees an adapter's memory between two steps, on the engine's thread."""
 
 
 class NoAdapters:
-    """Is the shelf of a worker that has no adapters, and gets none."""
+    """The shelf of a worker without adapters."""
 
     def load(self, directory: Path) -> str:
-        """Refuses."""
         raise AdapterError("this worker was started without --lora and without --allow-lora-loading")
 
     def free(self, digest: str) -> None:
@@ -57,54 +55,53 @@ _NO_ADAPTERS = NoAdapters()
 
 
 class AdapterSigners(NamedTuple):
-    """Holds what tells whether a list of adapters, and a record of a gateway, was made by this deployment."""
+    """Verify that adapter lists and gateway records were made by this deployment."""
 
     lists: Signer
     records: Signer
 
     @classmethod
     def of(cls, secret: bytes) -> "AdapterSigners":
-        """Makes both from the deployment's secret."""
         return cls(Signer(secret, LISTS), Signer(secret, RECORDS))
 
 
 class LeavingAdapter(NamedTuple):
-    """Holds an adapter that was unloaded."""
+    """An adapter that was unloaded."""
 
     held: HeldAdapter
     since: float  # local time, s
 
 
 class Adapters:
-    """Holds a worker's adapters, for all of its threads."""
+    """A worker's adapters, for all of its threads."""
 
     def __init__(self, shelf: AdapterShelf = _NO_ADAPTERS, model: str = "", root: str = "") -> None:
-        """`model`: as the worker was given it. `root`: below it are those that may be loaded at run time."""
+        """`model`: as given to the worker. `root`: directory of the adapters that may be loaded at run time."""
         self._shelf = shelf
         self._model = model
         self._root = root
-        self._sources: dict[str, AdapterSource] = {}  # what the list asked for, by name
-        self.number = 0  # of the last list that was followed
-        self._lock = threading.Lock()  # of all below
+        self._sources: dict[str, AdapterSource] = {}  # from the list, by name
+        self.number = 0  # of the last applied list
+        self._lock = threading.Lock()  # guards all below
         self._held: dict[str, HeldAdapter] = {}  # by name
         self._leaving: dict[str, LeavingAdapter] = {}  # by digest
-        self._unused: set[str] = set()  # digests of those that leave, and that no gateway uses
+        self._unused: set[str] = set()  # digests of leaving adapters that no gateway uses
 
     # on any thread --------------------------------------------------------------------------------------------------
 
     def record(self) -> tuple[HeldAdapter, ...]:
-        """Returns what the worker's record says of them."""
+        """Returns the adapters for the worker's record."""
         with self._lock:
             return (*self._held.values(), *(each.held for each in self._leaving.values()))
 
     def has(self, digest: str) -> bool:
-        """Tells whether a sequence with this adapter can run here; the empty digest is the model alone."""
+        """Tells whether this worker has an adapter; the empty digest is the model alone."""
         return not digest or any(held.digest == digest for held in self.record())
 
     # at the start ---------------------------------------------------------------------------------------------------
 
     def load_fixed(self, sources: Collection[AdapterSource]) -> None:
-        """Loads what the worker was started with. Raises `ConfigError`."""
+        """Loads the adapters of `--lora`. Raises `ConfigError`."""
         for source in sources:
             path = Path(source.path).expanduser()
             try:
@@ -116,9 +113,9 @@ class Adapters:
     # on the I/O thread ----------------------------------------------------------------------------------------------
 
     async def follow(self, store: Store, signer: AdapterSigners) -> None:
-        """Does what the list in Redis asks for. Raises `StoreUnavailable`."""
+        """Applies the list in Redis. Raises `StoreUnavailable`."""
         found = await read(store, signer.lists, self._model)
-        if found.number > self.number:  # else it is known, or was put back, or is lost: nothing leaves for that
+        if found.number > self.number:  # else it is known, old or lost, and nothing is unloaded
             await self._adopt({source.name: source for source in found.adapters})
             self.number = found.number
         due = {digest for digest, each in self._leaving.items() if time.monotonic() - each.since > LEAVE_S}
@@ -149,7 +146,7 @@ class Adapters:
     async def _load(self, source: AdapterSource) -> None:
         name, root = source.name, Path(source.path).name
         with self._lock:
-            self._unused.clear()  # what leaves may be what is loaded now
+            self._unused.clear()  # an adapter that is leaving may be loaded again now
             if name in self._held:  # given at the start: it stays
                 return
         try:
@@ -179,11 +176,11 @@ class Adapters:
     # on the engine's thread -----------------------------------------------------------------------------------------
 
     def has_unused(self) -> bool:
-        """Tells whether `free` has something to look at."""
+        """Whether `free` has anything to check."""
         return bool(self._unused)
 
     def free(self, used: Collection[str]) -> None:
-        """Frees the adapters that leave, and that no gateway uses, nor any of the sequences here, which use `used`."""
+        """Frees leaving adapters that no gateway uses, nor any sequence here; `used`: digests of the sequences here."""
         with self._lock:
             for digest in self._unused - set(used):
                 self._unused.discard(digest)

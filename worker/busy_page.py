@@ -1,10 +1,10 @@
-"""Divides a host's cores among its workers, who share a page of memory: a lone busy one has all, two halve them.
+"""Divides a host's cores among its workers through a shared page of memory: each busy worker gets an equal part.
 
-Each worker owns one slot: its process id and whether it computes now. Slots of processes that are gone are reused.
-Without it two workers of two threads each on two cores spin against each other, and decode falls to a quarter.
+Each worker has one slot: its process id, and whether it computes now. Slots of dead processes are reused. Without this,
+two workers with two threads each on two cores spin against each other, and decode falls to a quarter of its speed.
 
-Cores are divided anew at each layer of a step, for a step may be long: a worker that begins one alone gives cores back
-as soon as another one has something to compute, and takes them again when that one rests. No result depends on it.
+Cores are divided anew at each layer, since a step may be long: a worker that started a step alone gives cores back as
+soon as another one computes, and takes them again later. Results do not depend on it.
 """
 
 import fcntl
@@ -17,44 +17,42 @@ from pathlib import Path
 
 MAX_SLOTS = 64
 PID_FORMAT = struct.Struct("<Q")
-FLAGS_OFFSET = (
-    PID_FORMAT.size * MAX_SLOTS
-)  # byte offset of the busy flags, one byte each (1 is busy): one slice reads them all
-PAGE_BYTES = FLAGS_OFFSET + MAX_SLOTS  # bytes
+FLAGS_OFFSET = PID_FORMAT.size * MAX_SLOTS  # offset of the busy flags, a byte each (1 is busy), which one slice reads
+PAGE_BYTES = FLAGS_OFFSET + MAX_SLOTS
 log = logging.getLogger("baton.worker")
 
 
 class BusyPage:
-    """Holds one worker's slot in the page; the calls say when it computes, and with how many threads it may."""
+    """One worker's slot in the page."""
 
     def __init__(self, path: str, cores: int, set_threads: Callable[[int], None]) -> None:
-        """Takes a slot of the file at `path`, or of a page of its own where `path` is empty.
+        """Takes a slot in the file at `path`, or in a private page if `path` is empty.
 
-        `set_threads` is called with each new number of threads. Raises `OSError` where the file cannot be opened, and
-        `RuntimeError` where no slot is left.
+        `set_threads` is called with each new number of threads. Raises `OSError` if the file cannot be opened, and
+        `RuntimeError` if no slot is left.
         """
         self._cores = cores
         self._set_threads = set_threads
         self._threads = 0
-        self._useful = 1  # threads that the running step is worth
+        self._useful = 1  # most threads that help the running step
         if path:
             with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 self._page = mapped(file.fileno())
                 self._slot = self._claim()
-                fcntl.flock(file, fcntl.LOCK_UN)  # the mapping keeps the file open, and so the lock
+                fcntl.flock(file, fcntl.LOCK_UN)  # explicit, because the mapping keeps the file open, and so the lock
         else:
             self._page = mmap.mmap(-1, PAGE_BYTES)
             self._slot = self._claim()
 
     def enter(self, useful: int) -> None:
-        """Begins a step worth `useful` threads: marks this worker busy, and takes its part of the cores at most."""
+        """Begins a step that at most `useful` threads help: marks this worker busy, and takes its part of the cores."""
         self._page[FLAGS_OFFSET + self._slot] = 1
         self._useful = useful
         self.divide()
 
     def divide(self) -> None:
-        """Takes this worker's part as it is now, in a step. Cores left over go to the first busy slots, one each."""
+        """Adjusts the threads to this worker's part during a step. Remaining cores go to the first busy slots."""
         flags = self._page[FLAGS_OFFSET:PAGE_BYTES]
         busy, before = max(1, flags.count(1)), flags.count(1, 0, self._slot)
         part = self._cores // busy + (before < self._cores % busy)
@@ -64,7 +62,7 @@ class BusyPage:
             self._threads = threads
 
     def leave(self) -> None:
-        """Says that this worker has nothing to compute."""
+        """Marks this worker idle."""
         self._page[FLAGS_OFFSET + self._slot] = 0
 
     def sweep(self) -> None:
@@ -74,7 +72,7 @@ class BusyPage:
                 self._write(slot, 0)
 
     def close(self) -> None:
-        """Gives the slot back, and closes the page."""
+        """Frees the slot, and closes the page."""
         self._write(self._slot, 0)
         self._page.close()
 
@@ -90,13 +88,13 @@ class BusyPage:
         return [pid for (pid,) in PID_FORMAT.iter_unpack(self._page[:FLAGS_OFFSET])]
 
     def _write(self, slot: int, pid: int) -> None:
-        """Gives a slot to process `pid`, which computes nothing yet; 0 frees it."""
+        """Gives a slot to process `pid`, not busy; 0 frees it."""
         self._page[FLAGS_OFFSET + slot] = 0
         PID_FORMAT.pack_into(self._page, slot * PID_FORMAT.size, pid)
 
 
 def mapped(descriptor: int) -> mmap.mmap:
-    """Maps the shared page, or a page of this worker's own: writing to a page that the disk has no room for kills."""
+    """Maps the shared page; a private page if the disk is full, since writing to the shared one would then crash."""
     try:
         os.posix_fallocate(descriptor, 0, PAGE_BYTES)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Runs the engine thread: receive, plan, run, send. Both services run it; what differs is their `RolePolicy`."""
+"""The engine thread's loop: receive, plan, run, send. Both roles run it with their own `RolePolicy`."""
 
 import logging
 import time
@@ -19,54 +19,54 @@ from worker.engine_status import PromptCounts
 from worker.events import KeysChanged, Submit
 from worker.life import Life
 
-IDLE_WAIT = 1.0  # s that an idle loop waits at most before it looks at deadlines again; an event ends it at once
+IDLE_WAIT = 1.0  # longest wait of an idle loop before it checks deadlines; an event ends it
 log = logging.getLogger("baton.worker")
 Event = TypeVar("Event", contravariant=True)
 
 
 class Runner(Protocol):
-    """Runs plans, as `engine.executor.Executor` does, which this module does not import because it loads torch."""
+    """Runs plans. The implementation, `engine.executor.Executor`, loads torch."""
 
     def move(self, moves: Moves[BlockMove]) -> None:
-        """Carries out block moves, in order, between the steps launched before and after. Raises `DeviceError`."""
+        """Moves blocks, in order, between the steps launched before and after. Raises `DeviceError`."""
 
     def launch(self, plan: StepPlan) -> None:
         """Starts a step. Raises `DeviceError`."""
 
     def collect(self) -> StepResult:
-        """Waits for the oldest launched step and returns its result. Raises `DeviceError`."""
+        """Waits for the oldest launched step, and returns its result. Raises `DeviceError`."""
 
 
 class RolePolicy(Protocol[Event]):
-    """Says what a role does at each point of the loop, on the engine thread. `now` is s of the Redis server's clock."""
+    """A role's part of the loop, on the engine thread. `now`: Redis server time, s."""
 
     def receive(self, event: Event, now: float) -> None:
         """Takes an event of the I/O thread."""
 
     def admitted(self, sequences: list[Sequence], now: float) -> None:
-        """Notes that these sequences have got their first blocks."""
+        """Called with sequences that got their first blocks."""
 
     def progressed(self, progress: list[SequenceProgress], now: float) -> None:
-        """Sends on what a step has given its sequences."""
+        """Takes a step's results for sequences."""
 
     def expired(self, sequences: list[Sequence], now: float) -> None:
-        """Ends these sequences, whose deadline has passed."""
+        """Ends sequences past their deadlines."""
 
     def leave(self, reason: str) -> None:
-        """Reports whatever is still here as failed, for `reason`: the worker stops and will not finish it."""
+        """Fails all remaining samples for `reason`, because the worker stops."""
 
     def busy(self) -> bool:
-        """Tells whether anything is here that has not ended."""
+        """Tells whether any unfinished work is here."""
 
     def load(self) -> WorkerLoad:
-        """Counts what this worker holds and has done."""
+        """Returns the worker's load and totals."""
 
     def adapters(self) -> set[str]:
-        """Returns the digests of the adapters that something here uses."""
+        """Returns the digests of the adapters in use."""
 
 
 class EngineLoop(Generic[Event]):
-    """Runs a worker's steps until it is told to stop, then until nothing runs, but no longer than `drain_seconds`."""
+    """Runs steps until it is told to stop, and then until all work is done, at most `drain_seconds`."""
 
     def __init__(
         self,
@@ -79,10 +79,10 @@ class EngineLoop(Generic[Event]):
         idle_steps: IdleSteps | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Joins the parts. `useful_threads`: by a step's tokens. `depth`: steps launched before one is collected.
+        """`useful_threads`: threads that help a step, by its tokens. `depth`: launched steps before one is collected.
 
-        `idle_steps`: measures steps while there is nothing to compute; None: nothing runs then. `monotonic` times them,
-        and not the server's clock, which the first answer of Redis may set by hours.
+        `idle_steps` measures steps while there is no work, if not None. `monotonic` times them: the server's clock may
+        jump by hours with the first answer of Redis.
         """
         self._life = life
         self._executor = executor
@@ -93,11 +93,11 @@ class EngineLoop(Generic[Event]):
         self._idle_steps = idle_steps
         self._monotonic = monotonic
         self._flying: deque[StepPlan] = deque()  # launched and not collected, oldest first
-        self._leave_at: float | None = None  # server time, s, at which a worker that drains gives up
+        self._leave_at: float | None = None  # server time, s, at which a draining worker gives up
         self._idle = True
-        self._checked = False  # the blocks were checked since the last step
-        self._received = PromptCounts()  # prompts of jobs
-        self._fresh = False  # events have come that the load does not show yet
+        self._checked = False  # blocks were checked since the last step
+        self._received = PromptCounts()  # prompts of received jobs
+        self._fresh = False  # the shown load lacks the last events
         self.error = ""  # why the loop ended, unless it was asked to
 
     def run(self) -> None:
@@ -114,7 +114,7 @@ class EngineLoop(Generic[Event]):
                 plan = self._plan(now)
                 if moves := self._scheduler.take_moves():
                     status.enters("moving blocks")
-                    self._executor.move(moves)  # before bytes land in blocks that were given to others
+                    self._executor.move(moves)  # before KV lands in blocks that were given to other sequences
                 if (changed := self._scheduler.take_key_changes()) is not None:
                     self._life.outbox.post(KeysChanged(*changed))
                 self._policy.admitted(self._scheduler.take_admitted(), now)
@@ -135,7 +135,7 @@ class EngineLoop(Generic[Event]):
                     self._policy.progressed(self._scheduler.apply(result, now), now)
                     if self._idle_steps is not None:
                         self._idle_steps.stepped(self._monotonic())
-                self._idle = plan is None and not collected  # what was collected may have made room for another plan
+                self._idle = plan is None and not collected  # collecting may have made another plan possible
                 self._show()
         except DeviceError as error:
             self.error = str(error)
@@ -150,18 +150,18 @@ class EngineLoop(Generic[Event]):
         self._flying.append(plan)
 
     def _show(self) -> None:
-        """Shows the I/O thread what is here now."""
+        """Shows the I/O thread the current load."""
         self._life.status.shows(self._policy.load(), self._received)
 
     def _plan(self, now: float) -> StepPlan | None:
-        """Returns the next step, or None. A worker that leaves plans nothing, and so collects what is under way."""
+        """Returns the next step, or None. A leaving worker plans nothing, so running steps are collected."""
         leaves = self._leave_at is not None and now > self._leave_at
         return None if self.error or leaves else self._scheduler.plan(now)
 
     def _receive(self) -> None:
-        """Passes the events that are there to the policy; with nothing to compute, waits for one and uses no core."""
+        """Passes waiting events to the policy. An idle loop waits for one without using a core."""
         if self._life.inbox.stopping:
-            self._stop()  # before events are taken: those that were posted before it count
+            self._stop()  # before taking events: those posted earlier count
         wait = 0.0
         if self._idle:
             self._life.busy.leave()
@@ -173,7 +173,7 @@ class EngineLoop(Generic[Event]):
         events = self._life.inbox.take(wait)
         self._life.status.begins("taking events")
         if not events and self._idle and not self._checked and not self._policy.busy():
-            self._scheduler.check_invariants()  # a lost block shows as soon as there is time to look
+            self._scheduler.check_invariants()  # detects lost blocks when there is time
             self._checked = True
             log.debug("idle after %d steps: all blocks are accounted for", self._scheduler.load().steps)
         if not events and self._idle:
@@ -185,7 +185,7 @@ class EngineLoop(Generic[Event]):
         self._fresh = bool(events)
 
     def _measure(self) -> None:
-        """Runs steps of no request, if it is time to; an event that comes meanwhile waits for steps in flight alone."""
+        """Runs measuring steps if they are due. A new event waits only for the steps in flight."""
         clock, inbox, steps = self._monotonic, self._life.inbox, self._idle_steps
         if steps is None or self._policy.busy() or inbox.anything or steps.seconds_left(clock()):
             return
@@ -209,7 +209,7 @@ class EngineLoop(Generic[Event]):
         self._show()
 
     def _stop(self) -> None:
-        """Begins the drain, once; an error may come at any time, and ends it."""
+        """Starts draining, once. A later error ends the drain."""
         self.error = self._life.inbox.error
         if self._leave_at is not None:
             return

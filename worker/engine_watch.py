@@ -1,7 +1,7 @@
-"""Ends the process when its engine thread hangs, so that whoever keeps the worker starts it again.
+"""Ends the process when its engine thread hangs, so that its launcher restarts the worker.
 
-A thread cannot be ended from outside, and what it hangs in (a driver, a file system) may never return. Meanwhile
-the worker would hold its requests, its blocks and its device, and answer for them.
+A thread cannot be ended from outside, and the hanging call (a driver, a file system) may never return. Meanwhile the
+worker would hold its requests, blocks and device.
 """
 
 import asyncio
@@ -17,19 +17,19 @@ from infra.process.stillness import Stillness
 from worker.engine_status import EngineStatus
 
 CHECK_INTERVAL_S = 0.5
-HUNG_EXIT_STATUS = 3  # exit status
+HUNG_EXIT_STATUS = 3
 log = logging.getLogger("baton.worker")
 
 
 def end_process(error: str) -> NoReturn:
-    """Shows where every thread is, says why, and ends without another word: what hangs may hold any lock."""
+    """Dumps all threads' stacks and the error, then exits without cleanup: the hanging thread may hold any lock."""
     faulthandler.dump_traceback(sys.stderr)
     print(f"error: {error}", file=sys.stderr, flush=True)
     os._exit(HUNG_EXIT_STATUS)
 
 
 class EngineWatch:
-    """Sees that the engine thread's rounds end. `bound`: s that one may take at least; 0: as long as it likes."""
+    """Watches the engine thread's rounds. `bound`: minimum allowed seconds of a round; 0: no limit."""
 
     def __init__(self, status: EngineStatus, bound: float, end: Callable[[str], object] = end_process) -> None:
         self._status = status
@@ -38,13 +38,12 @@ class EngineWatch:
         self._stillness = Stillness()
 
     async def run(self) -> None:
-        """Looks for ever."""
         while True:
             await asyncio.sleep(CHECK_INTERVAL_S)
             self.look(time.monotonic())
 
     def look(self, now: float) -> None:
-        """Ends the process if the round that was seen last is still the same, and long overdue."""
+        """Ends the process if the round seen last is still running, and long overdue."""
         activity = self._status.activity
         seconds = self._stillness.look(activity.round if activity is not None else None, now)
         allowed = max(self._bound, self._status.patience())

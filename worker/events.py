@@ -1,6 +1,6 @@
-"""Defines what the two threads of a worker tell each other: data that refers to nothing the other thread owns.
+"""Events between the two threads of a worker: plain data, without references to the other thread's objects.
 
-The handoff's own events (`kvtransfer.events`) pass between them as they are.
+Handoff events (`kvtransfer.events`) pass between the threads unchanged.
 """
 
 from msgspec import Struct
@@ -13,13 +13,13 @@ from contracts.messages.job import AnyJob
 
 
 class Submit(Struct, frozen=True):
-    """A job was taken from the stream; the samples it names are new here."""
+    """A job was taken from the stream; its samples are new here."""
 
     job: AnyJob
 
 
 class Kill(Struct, frozen=True):
-    """An attempt is dead, by a cancel, a higher attempt or a lost gateway: it ends, and nothing of it is reported."""
+    """An attempt is dead, by a cancel, a higher attempt or a lost gateway. It ends without a report."""
 
     key: AttemptKey
     reason: str  # for people
@@ -29,21 +29,21 @@ class Kill(Struct, frozen=True):
 
 
 class Begin(Struct, frozen=True):
-    """A sequence has landed and is this worker's now: the gateway gets its tokens so far, and more will follow."""
+    """A landed sequence belongs to this worker: its gateway gets its tokens so far, and more will follow."""
 
-    gateway: str  # its epoch
+    gateway: str  # epoch
     deadline: float  # Redis server time, s
-    emitted: Emitted  # what the prefill worker has emitted of this attempt
+    emitted: Emitted  # tokens that the prefill worker has emitted
 
 
 class Emit(Struct, frozen=True):
-    """A step has given these tokens to their sequences."""
+    """Tokens of a step."""
 
     emitted: list[Emitted]
 
 
 class AttemptFailure(Struct, frozen=True):
-    """Says why an attempt fails: a stable word, a sentence for people, and whether another attempt may do better."""
+    """Why an attempt fails: a stable reason, a sentence for people, and whether another attempt may succeed."""
 
     reason: str
     message: str = ""
@@ -51,25 +51,25 @@ class AttemptFailure(Struct, frozen=True):
 
 
 class Fail(Struct, frozen=True):
-    """An attempt has failed; no more tokens of it will come."""
+    """An attempt has failed; it emits no more tokens."""
 
     key: AttemptKey
     failure: AttemptFailure
 
 
 class Phase(Struct, frozen=True):
-    """A sequence has entered another phase, which the gateway learns if it asks."""
+    """A sequence has entered another phase. Its gateway learns it by asking."""
 
     key: AttemptKey
-    state: str  # as `Alive` says it
+    state: str  # state of `Alive`
 
 
 class KeysChanged(Struct, frozen=True):
-    """Full blocks' KV is here from now on, or is not here any more: short keys, joined."""
+    """Full blocks whose KV is here from now on, or not any more, as joined short keys."""
 
     kept: bytes
     lost: bytes
 
 
 ToGateway = Begin | Emit | Fail | Phase | KeysChanged
-"""These events concern the gateways; `GatewayConnections` takes them."""
+"""Events for `GatewayConnections`."""

@@ -1,4 +1,4 @@
-"""Renews a worker's record in Redis, adds samples of its load, and does the worker's other regular checks."""
+"""A worker's heartbeat: its record in Redis, load samples, and regular checks."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ log = logging.getLogger("baton.worker")
 
 
 class Heartbeat:
-    """Renews what Redis shows of this worker, once a second."""
+    """Renews this worker's record once a second."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Heartbeat:
         connections: GatewayConnections,
         transfer: Transfer,
     ) -> None:
-        """Joins the parts. `record` says what stays the same from beat to beat."""
+        """`record`: what stays the same from beat to beat."""
         self._life = life
         self._record = record
         self._store = store
@@ -42,7 +42,7 @@ class Heartbeat:
         self._transfer = transfer
 
     async def run(self) -> None:
-        """Beats for ever. While Redis is away, it says so once in the log and goes on."""
+        """Beats for ever. An outage of Redis is logged, and does not end it."""
         outage = Outage(log, "no heartbeat until it is back")
         while True:
             await asyncio.sleep(HEARTBEAT_S)
@@ -57,11 +57,11 @@ class Heartbeat:
                 outage.begins(error)
 
     async def beat(self) -> None:
-        """Renews the record, the job stream's life and our measure of the server's time. Raises `StoreUnavailable`."""
+        """Renews the record, the job stream's expiry, and the clock offset. Raises `StoreUnavailable`."""
         life = self._life
         await life.clock.sync(self._store)
         await self._jobs.refresh()
-        now = life.clock.server_now()  # what is told is true then or later
+        now = life.clock.server_now()  # the record is true at this time or later
         counts = self._transfer.counts()
         dropped = self._jobs.dropped + self._connections.dropped + sum(counts.dropped.values())
         load = structs.replace(life.status.load, dropped=dropped, handoff=counts, backlog=life.status.backlog())
@@ -71,14 +71,14 @@ class Heartbeat:
             load=load,
             links=self._transfer.links(),
             unreached=self._transfer.unreached(),
-            adapter_list=life.adapters.number,  # before what is there, which may be newer
+            adapter_list=life.adapters.number,  # before `record()`, which may be newer
             adapters=life.adapters.record(),
         )
         await publish(self._store, self._signer, record, now)
         await add_stats(self._store, StatsSample(now, record.epoch, record.role, load))
 
     async def stop(self) -> None:
-        """Removes the record and the job stream, so that nobody waits for their expiry."""
+        """Removes the record and the job stream, so that others need not wait for their expiry."""
         try:
             await withdraw(self._store, self._record)
             await self._jobs.close()

@@ -1,4 +1,4 @@
-"""Runs the I/O thread: an asyncio loop that owns sockets, Redis, the heartbeat and landing bytes."""
+"""The I/O thread: an asyncio loop with sockets, Redis, the heartbeat, and landing KV."""
 
 import asyncio
 import logging
@@ -32,18 +32,18 @@ from worker.heartbeat import Heartbeat
 from worker.life import Life
 from worker.transfer import MakeTransfer
 
-FLUSH_SECONDS = 1.0  # s at the end in which gateways are sent what they are still owed
-CLOSE_SECONDS = 5.0  # s beyond that, in which everything is closed
+FLUSH_SECONDS = 1.0  # at the end, for sending what gateways are owed
+CLOSE_SECONDS = 5.0  # after that, for closing everything
 log = logging.getLogger("baton.worker")
 
 
 class IOThread(threading.Thread):
-    """Serves one life of a worker, from its registration on; an error ends the engine thread too."""
+    """Serves one life of a worker, from its registration on. An error ends the engine thread too."""
 
     def __init__(
         self, life: Life, record: WorkerRecord, secret: bytes, make_transfer: MakeTransfer, device: torch.device
     ) -> None:
-        """Keeps what the thread needs. `record` lacks the addresses, which the sockets that it binds decide.
+        """`record` lacks the addresses, which are known once the sockets are bound.
 
         KV lands on, and leaves from, `device`.
         """
@@ -54,13 +54,13 @@ class IOThread(threading.Thread):
         self._make_transfer = make_transfer
         self._device = device
         self._status = StatusFile(life.config.status_file)
-        self.registered = False  # Redis has shown this worker, if only for a moment
-        self.error: BatonError | None = None  # why the thread ended, where that has a name
+        self.registered = False  # Redis has shown this worker at least once
+        self.error: BatonError | None = None  # named error that ended the thread
         self._watch = EngineWatch(life.status, life.config.hang_seconds)
         self._left = threading.Event()  # the engine thread has left its loop
 
     def run(self) -> None:
-        """Serves until `stop`. What goes wrong stops the engine thread, or ends the process."""
+        """Serves until `stop`. An error stops the engine thread, or ends the process."""
         try:
             use_device(self._device)
             asyncio.run(self._serve())
@@ -76,13 +76,13 @@ class IOThread(threading.Thread):
             self._watch.look(time.monotonic())
 
     def stop(self) -> None:
-        """Ends the thread once gateways have been sent what they are owed; called from the engine thread."""
+        """Ends the thread once gateways were sent what they are owed; called from the engine thread."""
         self._left.set()
         self._life.outbox.close()
         self.join(FLUSH_SECONDS + CLOSE_SECONDS)
 
     async def _serve(self) -> None:
-        """Makes all parts, registers the worker, works until the outbox is closed, and takes everything down."""
+        """Makes all parts, registers the worker, works until the outbox is closed, and closes everything."""
         async with AsyncExitStack() as made:
             await self._work(made)
 
@@ -109,14 +109,14 @@ class IOThread(threading.Thread):
         signers = AdapterSigners.of(self._secret)
 
         def handle(event: Any) -> None:
-            """Passes an event of the engine thread to the part that it concerns."""
+            """Passes an event of the engine thread to connections or transfer."""
             (connections if isinstance(event, ToGateway) else transfer).handle(event)
 
         async def register() -> None:
-            """Shows this worker to others. Raises `StoreUnavailable`; then all of it can be done again."""
+            """Registers the worker. Raises `StoreUnavailable`; then it can be called again."""
             await life.clock.sync(store)
             await life.adapters.follow(store, signers)
-            await jobs.open()  # before the worker registers: nobody may add to a stream that is not there
+            await jobs.open()  # before the worker registers: nobody may add to a missing stream
             await heartbeat.beat()
 
         async def work() -> None:
@@ -152,7 +152,7 @@ class IOThread(threading.Thread):
 
 
 async def _until(last: asyncio.Task[None], tasks: Tasks) -> None:
-    """Waits for `last`; other tasks may end before, as the intake does. Raises what any of them raises."""
+    """Waits for `last`; other tasks may end before. Raises the first error."""
     failing = child(tasks.wait())
     try:
         await asyncio.wait({last, failing}, return_when=asyncio.FIRST_COMPLETED)

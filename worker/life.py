@@ -1,4 +1,4 @@
-"""Holds what one life of a worker is made of, for both of its threads."""
+"""The state of one life of a worker that both of its threads share."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,14 +14,12 @@ from worker.mailbox import Inbox, Outbox
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """Holds what the engine thread and the I/O thread share."""
-
     config: WorkerConfig
-    epoch: str  # this life's name in every message
-    clock: ServerClock  # of the Redis server, in which deadlines are
+    epoch: str  # names this life in every message
+    clock: ServerClock  # deadlines are in its time
     status: EngineStatus  # written by the engine thread, read by the I/O thread
     inbox: Inbox[Any]  # to the engine thread
     outbox: Outbox[Any]  # to the I/O thread
     busy: BusyPage  # shared with the host's other workers
     adapters: Adapters = field(default_factory=Adapters)
-    reach: BindAddress = LOOPBACK_ADDRESS  # of the sockets that it listens on
+    reach: BindAddress = LOOPBACK_ADDRESS  # of its listening sockets

@@ -1,4 +1,4 @@
-"""Joins engine thread and I/O thread by two bounded queues. Neither side ever touches the objects of the other."""
+"""Two bounded queues between engine thread and I/O thread; neither touches the other's objects."""
 
 import asyncio
 import queue
@@ -17,38 +17,38 @@ class MailboxFull(BatonError):
 
 
 class Inbox(Generic[Event]):
-    """Passes events to the engine thread. `post`, `wake` and `stop` are safe in any thread and in signal handlers."""
+    """Events for the engine thread. `post`, `wake` and `stop` are safe in any thread and in signal handlers."""
 
     def __init__(self, bound: int) -> None:
-        # Its put may interrupt itself; queue.Queue's may not. None only wakes the reader.
+        # SimpleQueue's put is reentrant, unlike queue.Queue's. None only wakes the reader.
         self._queue: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._bound = bound
         self.stopping = False  # the engine thread is to stop
-        self.error = ""  # what broke, if that is why
+        self.error = ""  # the error that stopped it, if any
 
     def post(self, event: Event) -> None:
-        """Adds an event without ever blocking. Raises `MailboxFull`."""
+        """Adds an event without blocking. Raises `MailboxFull`."""
         if self._queue.qsize() >= self._bound:
             raise MailboxFull(f"--inbox: {self._bound!r}: so many events wait for the engine thread")
         self._queue.put(event)
 
     @property
     def anything(self) -> bool:
-        """Tells whether the engine thread has something to look at: an event, a wake-up, or the end."""
+        """Whether the engine thread has an event, a wake-up, or a stop to handle."""
         return self.stopping or not self._queue.empty()
 
     def wake(self) -> None:
-        """Ends the engine thread's wait, if it waits: something that it asks for has changed."""
+        """Ends the engine thread's wait, if it waits."""
         self._queue.put(None)
 
     def stop(self, error: str = "") -> None:
-        """Tells the engine thread to stop, and ends its wait. A flag says so, for an inbox may be full just then."""
+        """Tells the engine thread to stop. This is a flag, since the queue may be full."""
         self.error = self.error or error
         self.stopping = True
         self._queue.put(None)
 
     def take(self, wait: float) -> list[Event]:
-        """Returns all events that are there, in order; waits up to `wait` seconds for the first, or for `stop`."""
+        """Returns all waiting events in order; waits up to `wait` seconds for the first one, or for `stop`."""
         taken: list[Event | None] = []
         try:
             taken.append(self._queue.get(timeout=wait) if wait > 0 else self._queue.get_nowait())
@@ -59,9 +59,9 @@ class Inbox(Generic[Event]):
 
 
 class Outbox(Generic[Event]):
-    """Passes events to the I/O thread's loop. One wake-up serves all events that were posted until it runs."""
+    """Events for the I/O thread's loop. One wake-up delivers all events posted until it runs."""
 
-    PATIENCE = 30.0  # s that the engine thread waits for room
+    PATIENCE = 30.0  # the engine thread waits this long for space
 
     def __init__(self, bound: int) -> None:
         self._bound = bound
@@ -69,13 +69,13 @@ class Outbox(Generic[Event]):
         self._room = threading.Condition()
         self._reader: _Reader[Event] | None = None
         self._closed = False
-        self._unread = False  # its reader has ended: nobody will read any more
+        self._unread = False  # the reader has ended
         self._woken = False
 
     async def deliver(self, handle: Callable[[Event], None]) -> None:
-        """Calls `handle` with each event on this loop, in order, beginning with those that wait; returns after `close`.
+        """Calls `handle` with each event on this loop, in order, from the first posted on; returns after `close`.
 
-        The first exception that `handle` raises is raised here, and is the end: no event is skipped.
+        Raises the first exception of `handle`, which ends the delivery.
         """
         loop = asyncio.get_running_loop()
         reader = _Reader(loop, handle, loop.create_future())
@@ -91,10 +91,10 @@ class Outbox(Generic[Event]):
                 self._room.notify_all()
 
     def post(self, event: Event) -> None:
-        """Adds an event; waits for room up to `PATIENCE` seconds. Raises `MailboxFull`.
+        """Adds an event; waits for space up to `PATIENCE` seconds. Raises `MailboxFull`.
 
-        When the reader has ended, events are dropped: the engine thread, which learns of it by its inbox, may still
-        have some to post, and nothing would make room for them.
+        After the reader has ended, events are dropped: the engine thread, which learns of it by its inbox, may still
+        post some.
         """
         with self._room:
             if not self._room.wait_for(lambda: self._unread or len(self._events) < self._bound, self.PATIENCE):
@@ -104,7 +104,7 @@ class Outbox(Generic[Event]):
                 self._wake()
 
     def close(self) -> None:
-        """Ends `deliver`, once it has delivered what was posted before."""
+        """Ends `deliver` after the events posted before."""
         with self._room:
             self._closed = True
             self._wake()
@@ -124,7 +124,7 @@ class Outbox(Generic[Event]):
         try:
             for event in events:
                 reader.handle(event)
-        except Exception as error:  # asyncio would log it and go on without the rest of the events
+        except Exception as error:  # asyncio would log it, and go on without the rest of the events
             reader.over.set_exception(error)
             return
         if closed:
@@ -132,7 +132,7 @@ class Outbox(Generic[Event]):
 
 
 class _Reader(NamedTuple, Generic[Event]):
-    """Names who gets the events: on which loop, by which function, and the future that says when it is over."""
+    """The receiver of events: its loop, its function, and a future that is done at its end."""
 
     loop: asyncio.AbstractEventLoop
     handle: Callable[[Event], None]

@@ -1,4 +1,4 @@
-"""Defines what makes a worker a prefill or a decode worker: a policy on one thread, a transfer on the other."""
+"""What makes a worker a prefill or a decode worker: a policy on the engine thread, a transfer on the I/O thread."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -15,25 +15,25 @@ from worker.transfer import MakeTransfer
 
 
 class WorkerParts(NamedTuple):
-    """Holds the worker's parts that a role is made of."""
+    """The parts of a worker that a role uses."""
 
     life: Life
     spec: KVSpec
-    memory: KVMemory  # the pool's bytes, for the transfer
-    vocab_size: int  # token ids are below it
+    memory: KVMemory  # access to the pool's bytes, for the transfer
+    vocab_size: int  # exclusive upper bound of token ids
     scheduler: Scheduler
     blocks: BlockManager
 
 
 def check_tokens(token_ids: list[int], vocab_size: int) -> None:
-    """Raises `MessageError` if the model lacks one of the ids: it would fail a whole step, not one request."""
+    """Raises `MessageError` for ids outside the vocabulary, which would fail a whole step."""
     if token_ids and not 0 <= min(token_ids) <= max(token_ids) < vocab_size:
         raise MessageError(f"token ids from {min(token_ids)} to {max(token_ids)}, the vocabulary has {vocab_size}")
 
 
 class Role(NamedTuple):
-    """Holds a role's policy, its side of the handoff, and what it wants to know of each layer."""
+    """A role's policy, transfer, and hook for written layers."""
 
     policy: RolePolicy[Any]
     make_transfer: MakeTransfer
-    layer_written: Callable[[StepPlan, int, int], None] | None  # called with the step's plan, KV group and layer
+    layer_written: Callable[[StepPlan, int, int], None] | None  # called with plan, KV group and layer

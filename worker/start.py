@@ -75,18 +75,18 @@ from worker.life import Life
 from worker.mailbox import Inbox, Outbox
 from worker.role import Role, WorkerParts
 
-SIGNAL_LOOK_S = 0.1  # between two looks for a signal, while Redis is asked
+SIGNAL_LOOK_S = 0.1  # between two checks for a signal, while Redis is asked
 MAX_LABEL_CHARS = 63
 MASK_THREADS = 4
 TYPICAL_WARNING = (
     "--acceptance typical is inexact: above temperature 0, answers are not samples of the model's own distribution"
 )
 MAX_DRAFT_TOKENS: dict[Proposing, int] = {"ngram": 16, "draft": 8, "medusa": 16, "eagle": 4}
-"""Guesses of a step for a sequence at most, where it is not said: the controller says how many of them pay."""
+"""Default maximum of draft tokens per sequence and step; the controller decides how many of them pay."""
 MAX_CPU_DRAFT_TOKENS = 4
-"""The same where each row has to be computed: guesses beyond so many have cost more than they brought. So few of Medusa
-heads seldom branch, and rows of a chain have the very bits of steps without guesses."""
-GROWTH_SHARE = 0.02  # of the pool stays free for those who run, when others are admitted
+"""The same on a CPU, where each row is computed: more draft tokens have cost more than they brought. With so few,
+Medusa trees seldom branch, and rows of a chain have the same bits as steps without draft tokens."""
+GROWTH_SHARE = 0.02  # of the pool stays free for running sequences when others are admitted
 log = logging.getLogger("baton.worker")
 
 
@@ -149,8 +149,8 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[WorkerPart
     life.status.shows(policy.load(), PromptCounts())
     io = IOThread(life, _record(name, life, engine), secret, make_transfer, engine.backend.device)
     gc.collect()
-    gc.freeze()  # the model stays: a full collection would look at all of it, for some 70 ms
-    io.start()  # it registers the worker; until then the engine has nothing to do, and answers signals
+    gc.freeze()  # the model stays: a full collection would take about 70 ms to scan it
+    io.start()  # registers the worker; until then the engine is idle, and handles signals
     try:
         loop.run()
     finally:
@@ -166,7 +166,7 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[WorkerPart
 
 
 def _adapters(config: WorkerConfig, engine: LoadedEngine, status: StatusFile) -> Adapters:
-    """Loads the adapters that the worker was given; the I/O thread loads what clients have had loaded."""
+    """Loads the adapters of `--lora`; the I/O thread loads others at run time."""
     given = config.engine
     adapters = Adapters(engine.adapters or NoAdapters(), given.model, given.lora_root)
     if engine.adapters is not None:
@@ -213,7 +213,7 @@ def _scheduler(
 def _speculation(
     engine_config: EngineConfig, engine: LoadedEngine, blocks: BlockManager, fit: StepFit
 ) -> Speculation | None:
-    """Makes what guesses tokens, beside or in `engine`; None: nobody does."""
+    """Makes the speculation of `engine`; None without a proposer."""
     who = proposing(engine_config)
     if who == "none":
         return None
@@ -228,12 +228,12 @@ def _speculation(
 
 
 def _step_seconds(config: WorkerConfig) -> float:
-    """Returns what steps with decodes aim at, s."""
+    """Returns the target duration of steps with decodes, in s."""
     return config.engine.step_ms / 1000
 
 
 def _costs(config: WorkerConfig, engine: LoadedEngine) -> StepCosts:
-    """Returns what steps cost as far as the start has measured it."""
+    """Returns step costs as measured at the start."""
     step_seconds = _step_seconds(config)
     return structs.replace(
         engine.costs,
@@ -244,7 +244,7 @@ def _costs(config: WorkerConfig, engine: LoadedEngine) -> StepCosts:
 
 
 def _preparation(config: WorkerConfig, engine: LoadedEngine, inbox: Inbox[Any]) -> Preparation:
-    """Begins to read the tokenizer that grammars need."""
+    """Starts reading the tokenizer for grammars."""
     vocabulary = engine.model_config.vocab_size
 
     def read() -> LLTokenizer:
@@ -254,14 +254,14 @@ def _preparation(config: WorkerConfig, engine: LoadedEngine, inbox: Inbox[Any]) 
 
 
 def _record(name: RoleName, life: Life, engine: LoadedEngine) -> WorkerRecord:
-    """Describes the worker, but for the addresses, which are known when its sockets are bound."""
+    """Describes the worker without its addresses, which are known when its sockets are bound."""
     config, spec = life.config.engine, engine.pool.spec
     return WorkerRecord(
         epoch=life.epoch,
         role=name,
         address="",
         handoff_address="",
-        model=config.model,  # as it was given: a hub's own directories are called by a hash
+        model=config.model,  # as given: a hub's directories are named by a hash
         fingerprint=spec.fingerprint(),
         content=spec.content(),
         block_tokens=config.block_size,
@@ -283,14 +283,14 @@ def _place(options: PlaceOptions) -> HostLocation:
 
 
 def _quantization(config: EngineConfig, engine: LoadedEngine) -> Quantization:
-    """Returns what was asked for, else the form that most of the checkpoint's weights are in."""
+    """Returns the requested quantization, else the kind of most of the checkpoint's weights."""
     if config.quantization != "none" or not engine.forms:
         return config.quantization
     return engine.forms[0]
 
 
 async def _found_store(url: str, inbox: Inbox[Any], status: StatusFile) -> bool:
-    """Returns whether Redis answers, for which it waits, or a signal came first. Raises `StoreRefused`."""
+    """Waits for Redis. Returns False if a signal came first. Raises `StoreRefused`."""
     store = connect(url)
     outage = Outage(log, "the worker waits for it before it loads the model")
     asking = child(until_answered(partial(check, store, url), outage, status.report))

@@ -1,4 +1,4 @@
-"""Defines a role's side of the handoff, as the I/O thread drives it."""
+"""The interface of a role's side of the handoff, as the I/O thread uses it."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -12,32 +12,32 @@ class Transfer(Protocol):
     """Moves KV to or from workers of the other role: `PrefillTransfer`, `DecodeTransfer`."""
 
     handoff_address: str
-    """The endpoint to which others connect to hand KV off; empty where nobody does."""
+    """Endpoint for incoming handoffs; empty if there is none."""
 
     def handle(self, event: Any) -> None:
         """Takes an event of `kvtransfer.events` from the engine thread, or a `CancelAttempt`."""
 
     def knows(self, key: AttemptKey) -> bool:
-        """Tells whether a handoff of this attempt waits for room, lands or has landed here."""
+        """Tells whether a handoff of this attempt waits for blocks, lands or has landed here."""
 
     def drain(self) -> None:
         """Refuses new handoffs from now on."""
 
     def counts(self) -> HandoffCounts:
-        """Sums up what became of the handoffs so far, and the frames that were dropped."""
+        """Returns outcomes of handoffs, and dropped frames."""
 
     def links(self) -> list[KVLink]:
-        """Lists how KV passes, for each worker of the other role that there is a link with."""
+        """Lists the KV links with workers of the other role."""
 
     def unreached(self) -> tuple[UnreachedPeer, ...]:
-        """Lists the workers of the other role that cannot be connected to."""
+        """Lists unreachable workers of the other role."""
 
     async def run(self) -> None:
-        """Waits for ever, while its tasks move bytes and messages. Raises what one of them dies of."""
+        """Waits for ever. Raises the first error of its tasks."""
 
     async def close(self) -> None:
         """Closes its sockets."""
 
 
 MakeTransfer = Callable[[Network, Callable[[Any], None]], Transfer]
-"""Makes a transfer of the I/O thread's network and of the function that passes events to the engine thread."""
+"""Makes a transfer from the I/O thread's network and a function that posts events to the engine thread."""

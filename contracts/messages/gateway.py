@@ -1,4 +1,4 @@
-"""Defines the messages between gateways and workers, one union for each way."""
+"""Messages between gateways and workers, with one union for each direction."""
 
 from typing import Annotated
 
@@ -14,7 +14,7 @@ from contracts.scores import Scores
 from pricing.backlog import Backlog
 
 NOT_HEARD = -1
-"""A gateway has heard nothing of a worker's keys, or not all of it."""
+"""A gateway's position in a worker's key news before it has read all keys."""
 KEYS_IN_MESSAGE = 4096
 JoinedKeys = Annotated[bytes, Meta(max_length=KEYS_IN_MESSAGE * SHORT_KEY_BYTES)]
 
@@ -22,43 +22,43 @@ JoinedKeys = Annotated[bytes, Meta(max_length=KEYS_IN_MESSAGE * SHORT_KEY_BYTES)
 
 
 class Hello(Addressed, frozen=True, kw_only=True, tag="hello"):
-    """Begins a connection; nothing else is listened to before the Welcome."""
+    """Begins a connection. Other messages are ignored before the Welcome."""
 
     version: int = VERSION
 
 
 class Ping(Addressed, frozen=True, kw_only=True, tag="ping"):
-    """Asks whether the worker lives; the I/O thread answers, even while a step runs."""
+    """Asks whether the worker lives. The I/O thread answers, even while a step runs."""
 
     number: int  # repeated in the Pong
-    keys: int = NOT_HEARD  # number of the change of the worker's keys up to which all was heard
+    keys: int = NOT_HEARD  # last change of the worker's keys that was read
 
 
 MAX_QUESTIONS = 256
-"""Attempts that one `Ask` names, at most."""
+"""In one `Ask`."""
 
 
 class Question(Struct, frozen=True, array_like=True):
-    """Names an attempt, and the output index from which its tokens are wanted."""
+    """An attempt, and the output index of the first missing token."""
 
     key: AttemptKey
     next_index: int
 
 
 class Ask(Addressed, frozen=True, kw_only=True, tag="ask"):
-    """Asks, after gaps or a silence, for these attempts' tokens, or how they stand. Each of them is answered."""
+    """Asks for attempts' tokens or states, after gaps or silence. Each attempt is answered."""
 
     asked: Annotated[tuple[Question, ...], Meta(max_length=MAX_QUESTIONS)]
 
 
 class Cancel(Addressed, frozen=True, kw_only=True, tag="cancel"):
-    """Kills the attempts up to and including the one named. Repeated until answered with Failed."""
+    """Kills this attempt and lower ones. Repeated until answered with Failed."""
 
     key: AttemptKey
 
 
 class Ended(Addressed, frozen=True, kw_only=True, tag="ended"):
-    """The gateway has seen this sequence's end; the worker may forget its tokens."""
+    """The gateway has read this attempt's end; the worker may forget its tokens."""
 
     key: AttemptKey
 
@@ -68,7 +68,7 @@ class Drain(Addressed, frozen=True, kw_only=True, tag="drain"):
 
 
 class Piece(Addressed, frozen=True, kw_only=True, tag="piece"):
-    """Brings ids of a job's prompt, those from `first` on: the answer to Wanted."""
+    """Ids of a job's prompt from `first` on: the answer to Wanted."""
 
     request: Name
     attempt: Count
@@ -76,7 +76,7 @@ class Piece(Addressed, frozen=True, kw_only=True, tag="piece"):
     ids: Annotated[bytes, Meta(max_length=IDS_PER_PIECE * ID_BYTES)]  # packed
 
     def __post_init__(self) -> None:
-        """Raises `ValueError` for bytes that are no whole ids."""
+        """Raises `ValueError` for a fraction of an id."""
         if len(self.ids) % ID_BYTES:
             raise ValueError(f"{len(self.ids)} bytes are no whole token ids")
 
@@ -87,40 +87,40 @@ ToWorker = Hello | Ping | Ask | Cancel | Ended | Drain | Piece
 
 
 class Welcome(Addressed, frozen=True, kw_only=True, tag="welcome"):
-    """Answers a Hello; work may begin if the versions agree."""
+    """Answers a Hello. Work may begin if the versions agree."""
 
     version: int = VERSION
 
 
 class Pong(Addressed, frozen=True, kw_only=True, tag="pong"):
-    """Answers a Ping: how many steps were done, when the engine's round is overdue, what it has taken, and room.
+    """Answers a Ping with the worker's progress, the tickets of taken jobs, and its backlog.
 
-    What is on the stream with a higher ticket than `taken` waits its turn. Everything else was answered by `Started`
-    before this left, or is lost.
+    Jobs on the stream with a higher ticket than `taken` are queued. All others were answered by `Started` before this
+    message, or are lost.
     """
 
     number: int
     steps: int  # since the worker's start
-    step_due_ms: float  # remaining ms, negative once it is overdue; 0: the engine has nothing to do
+    step_due_ms: float  # until the running round is overdue, negative after that; 0: the engine is idle
     taken: Ticket = NO_TICKET
-    backlog: Backlog | None = None  # jobs up to `taken` are in it; None: it tells nothing
+    backlog: Backlog | None = None  # includes the jobs up to `taken`; None: not reported
 
 
 class KeyNews(Struct, frozen=True, array_like=True):
-    """Tells which full blocks' KV a worker has: what has changed between two numbered changes, or a piece of all keys.
+    """Changes of the full blocks that a worker caches, or a piece of all keys.
 
-    Keys are short ones, joined (`contracts/kv/block_hash.py`).
+    Keys are joined short keys (`contracts/kv/block_hash.py`).
     """
 
-    first: int  # the changes behind this one, …
+    first: int  # changes after this number, …
     upto: int  # … up to this one; of a piece: all keys as of this change
     kept: JoinedKeys
     lost: JoinedKeys
     piece: Annotated[int, Meta(ge=0)] = 0
-    pieces: Annotated[int, Meta(ge=0, le=64)] = 0  # 0: these are changes
+    pieces: Annotated[int, Meta(ge=0, le=64)] = 0  # 0: changes
 
     def __post_init__(self) -> None:
-        """Raises `ValueError` for bytes that are no whole keys, or a piece beyond the last."""
+        """Raises `ValueError` for a fraction of a key, or an impossible piece."""
         if (
             len(self.kept) % SHORT_KEY_BYTES
             or len(self.lost) % SHORT_KEY_BYTES
@@ -130,13 +130,13 @@ class KeyNews(Struct, frozen=True, array_like=True):
 
 
 class Kept(Addressed, frozen=True, kw_only=True, tag="kept"):
-    """Tells which KV a worker has come to keep and has lost, so that prompts go where theirs lies."""
+    """Tells which KV a worker caches, so that prompts can be routed to it."""
 
     news: KeyNews
 
 
 class Started(Addressed, frozen=True, kw_only=True, tag="started"):
-    """A worker has taken the job for these samples from its stream."""
+    """The worker has taken the job for these samples from its stream."""
 
     request: Name
     attempt: int
@@ -144,7 +144,7 @@ class Started(Addressed, frozen=True, kw_only=True, tag="started"):
 
 
 class Wanted(Addressed, frozen=True, kw_only=True, tag="wanted"):
-    """Asks for the ids of a job's prompt from `first` on. Repeated until answered: by a Piece, or by Cancel."""
+    """Asks for the ids of a job's prompt from `first` on. Repeated until a Piece or Cancel answers it."""
 
     request: Name
     attempt: Count
@@ -153,7 +153,7 @@ class Wanted(Addressed, frozen=True, kw_only=True, tag="wanted"):
 
 
 class Way(Struct, frozen=True, array_like=True):
-    """Says how KV passes from one worker to another."""
+    """How KV was sent from one worker to another."""
 
     transport: Transport
     sealed: bool = False
@@ -161,84 +161,84 @@ class Way(Struct, frozen=True, array_like=True):
 
 
 class Stages(Struct, frozen=True, array_like=True):
-    """Says what a sequence's way has taken so far, for people, in ms, bytes and tokens; 0 for what it did not come to.
+    """Times of a sequence so far, in ms, with bytes and tokens; 0 for stages that it has not reached.
 
-    `exposed_ms` is what the handoff adds: from the end of the prompt's computation until all KV had landed. Each side
-    measures its part, up to Commit's leaving and from its arrival on, so one crossing of the network is not in it.
+    `exposed_ms` is the handoff's added latency, from the end of the prompt's computation until all KV had landed. Each
+    side measures its part, before Commit was sent and after it arrived, so one network crossing is missing.
     """
 
-    queue_ms: float = 0.0  # from the gateway's adding the job until the prompt had its blocks
+    queue_ms: float = 0.0  # from the job's addition until the prompt had its blocks
     prefill_ms: float = 0.0  # from then to the first token
     handoff_ms: float = 0.0  # from the Open's arrival until all KV had landed
-    handoff_bytes: int = 0  # that landed
-    cached_tokens: int = 0  # of the prompt, whose KV was found
+    handoff_bytes: int = 0  # landed
+    cached_tokens: int = 0  # of the prompt, with cached KV
     grant_ms: float = 0.0  # from Open to Grant
-    send_ms: float = 0.0  # time with payloads ready to leave, or under way, before Commit left
+    send_ms: float = 0.0  # with payloads ready or under way, before Commit was sent
     land_ms: float = 0.0  # from Commit's arrival until all KV had landed
     exposed_ms: float = 0.0
-    way: Way | None = None  # None while nothing was moved
+    way: Way | None = None  # None if nothing was moved
 
 
 class Emitted(Struct, frozen=True, array_like=True):
-    """Carries new tokens of one sequence: output indices `index`, `index` + 1, … The end rides with the last."""
+    """New tokens of one sequence, with output indices from `index` on. The last ones carry the end."""
 
     key: AttemptKey
     index: int
     token_ids: list[int]
-    finish: Finish | None = None  # how the last token ended the sequence, if it did
+    finish: Finish | None = None  # how the last token ended the sequence
     stages: Stages | None = None
-    scores: Scores | None = None  # of these tokens, if the request wants them
-    prompt_scores: Scores | None = None  # of the prompt's tokens but the first: with output index 0 of a request
+    scores: Scores | None = None  # of these tokens, if requested
+    prompt_scores: Scores | None = None  # of the prompt's tokens except the first: with output index 0 of a request
 
     def __post_init__(self) -> None:
-        """Raises `ValueError` for scores that are not of these tokens."""
+        """Raises `ValueError` if scores and tokens differ in number."""
         if self.scores is not None and len(self.scores) != len(self.token_ids):
             raise ValueError(f"{len(self.scores)} scores of {len(self.token_ids)} tokens")
 
 
 class Tokens(Addressed, frozen=True, kw_only=True, tag="tokens"):
-    """Carries all tokens of one step for one gateway."""
+    """All tokens of one step for one gateway."""
 
     emitted: list[Emitted]
 
 
 STATE_HANDING_OFF = "handing off"
-"""A prefill worker answers this state when its work is done, and the decode worker has not accepted the sequence yet.
+"""State on a prefill worker that is done, until the decode worker has accepted the sequence.
 
-Until then the decode worker may not even know of it.
+The decode worker may not know of it yet.
 """
 
 STATE_HANDED_OFF = "handed off"
-"""A prefill worker answers this state when the sequence is the decode worker's now."""
+"""State on a prefill worker when the decode worker owns the sequence."""
 
 STATE_LANDING = "landing"
-"""A decode worker answers this state while the sequence's KV is on its way."""
+"""State on a decode worker while the sequence's KV is on its way."""
 
 REASON_GRAMMAR_FAILED = "grammar_failed"
-"""Why an attempt failed: its grammar could not be followed any further."""
+"""The sequence's grammar could not be followed any further."""
 REASON_NOTHING_ALLOWED = "nothing_allowed"
-"""An attempt fails for this reason when the client's own parameters together forbid every token."""
+"""The client's own parameters together forbid every token."""
 
 REASON_NO_ROOM = "grant_deadline"
-"""An attempt fails for this reason when a decode worker has long not answered the question for room: nobody failed."""
+"""A decode worker did not grant blocks in time; no component failed."""
 
 REASON_NO_ADAPTER = "no_adapter"
-"""An attempt fails for this reason when a worker lacks the adapter of its prompt; another may have it."""
+"""The worker lacks the prompt's adapter; another worker may have it."""
 
 REASON_DRAINING = "draining"
-"""An attempt fails for this reason when a worker was told to stop: somebody has planned it, and nobody has failed."""
+"""The worker was told to stop; no component failed."""
 
 REASON_CROWDED = "crowded"
-"""A decode worker refuses an Open for this reason while too many wait for room: it may be repeated later."""
+"""Too many handoffs wait for blocks on the decode worker; the Open may be repeated later."""
 
 REASON_UNREACHED = "unreached"
-"""The reason of a prefill worker that cannot connect to the decode worker of a job."""
+"""The prefill worker cannot connect to the job's decode worker."""
 REASON_SENDER_SILENT = "sender_silent"
-"""A decode worker ends a handoff for this reason when no message of its prefill worker has come for long."""
+"""The decode worker has had no message of the prefill worker for long."""
 
 
 class Alive(Addressed, frozen=True, kw_only=True, tag="alive"):
-    """Answers an Ask when there is nothing new: the sequence is known, and in this state."""
+    """Answers an Ask if there are no new tokens: the attempt is known, and in this state."""
 
     key: AttemptKey
     state: Name
@@ -250,7 +250,7 @@ class Failed(Addressed, frozen=True, kw_only=True, tag="failed"):
     key: AttemptKey
     reason: Name
     message: str = ""  # for people
-    retryable: bool = False  # another attempt may do better
+    retryable: bool = False  # another attempt may succeed
 
 
 FromWorker = Welcome | Pong | Kept | Started | Wanted | Tokens | Alive | Failed

@@ -1,6 +1,6 @@
-"""Defines the messages of a handoff, between prefill and decode workers, one union for each way.
+"""Messages of a handoff between prefill and decode workers, with one union for each direction.
 
-KV bytes are never inside a message: they follow a `Layer` header as frames of their own, or through shared memory.
+KV is never inside a message: it follows a `Layer` header in frames of its own, or passes through shared memory.
 """
 
 from typing import Annotated
@@ -21,62 +21,62 @@ from contracts.scores import Scores
 
 
 class Join(Addressed, frozen=True, kw_only=True, tag="join"):
-    """Begins a link: says how its sender can pass KV, and gives its half of the session's key.
+    """Begins a link: the sender's transports, and its half of the session key's salt.
 
-    It is repeated until answered, and from time to time after that: a link that is silent for long is forgotten.
+    Repeated until answered, and occasionally after that, since a silent link is forgotten.
     """
 
     transports: tuple[Transport, ...]
     security: Security  # of payloads over tcp
-    nonce: bytes  # the sender's half of the key
-    connections: Annotated[int, Meta(ge=1, le=16)] = 1  # that payloads will come over, if by tcp
+    nonce: bytes  # the sender's half of the salt
+    connections: Annotated[int, Meta(ge=1, le=16)] = 1  # for payloads over tcp
     version: int = VERSION
 
 
 class Handoff(Addressed, frozen=True, kw_only=True):
-    """Names one handoff; the prefill worker chooses the number, unique within its epoch."""
+    """A handoff's messages. The prefill worker chooses the number, unique within its epoch."""
 
     handoff: int
 
 
 class Open(Handoff, frozen=True, kw_only=True, tag="open"):
-    """Asks for room for the KV of the prompt, all of it or nothing, once for all of its samples.
+    """Asks for all blocks of a prompt, once for all of its samples.
 
-    The prompt's ids are bytes, of which the engine's thread makes numbers: an event loop would stand still for that.
+    The prompt's ids are packed: the engine's thread unpacks them, since that would block an event loop.
     """
 
     request: Name
     samples: Samples
     attempt: Count
-    gateway: Name  # its epoch
+    gateway: Name  # epoch
     prompt: Prompt  # without its ids
     ids: bytes = b""  # of the prompt, packed
     remaining_ms: float  # until the request's deadline
-    due_ms: float  # until its first token is due; negative: it is late
+    due_ms: float  # until the first token is due; negative if it is late
     fingerprint: Name  # of the sender's pool
-    form: WireForm  # of the blocks that will come
+    form: WireForm  # of the payloads
     version: int = VERSION
 
     @property
     def tokens(self) -> int:
-        """Counts the prompt's tokens."""
+        """The prompt's length in tokens."""
         return len(self.ids) // ID_BYTES
 
     def whole_prompt(self) -> Prompt:
-        """Returns the prompt with its ids, which takes a quarter of a millisecond for each 16,384 of them."""
+        """Returns the prompt with its ids, in a quarter of a millisecond for each 16,384 of them."""
         return structs.replace(self.prompt, token_ids=unpacked(self.ids))
 
     def attempts(self) -> list[AttemptKey]:
-        """Names this attempt at each of the samples."""
+        """Returns the keys of this attempt at each sample."""
         return [AttemptKey(self.request, sample, self.attempt) for sample in self.samples]
 
 
 class Remind(Handoff, frozen=True, kw_only=True, tag="remind"):
-    """Repeats, without its tokens, an Open that the decode worker has said it knows."""
+    """Repeats, without the ids, an Open that the decode worker has confirmed."""
 
 
 class Layer(Handoff, frozen=True, kw_only=True, tag="layer"):
-    """Heads a payload: blocks `first` … `first + count - 1` of the sequence, of one layer, in order.
+    """Header of a payload: blocks `first` … `first + count - 1` of the sequence, of one layer, in order.
 
     Blocks are the sender's, in the Open's form.
     """
@@ -85,32 +85,32 @@ class Layer(Handoff, frozen=True, kw_only=True, tag="layer"):
     group: int  # index of the KVSpec's group
     layer: int
     first: int  # index of a block in the sequence
-    count: int  # how many blocks
+    count: int  # of blocks
     offset: int  # the link's byte count before this payload
     size: int  # bytes
 
 
 class Branch(Struct, frozen=True, array_like=True):
-    """Names a sample that goes on from the prompt which all samples of its handoff share."""
+    """A sample that continues from the shared prompt of its handoff."""
 
     sample: Count
-    emitted: list[Count]  # every token of it that this attempt has emitted
-    scores: Scores | None = None  # of these tokens, if the request wants them
+    emitted: list[Count]  # all tokens of this attempt so far
+    scores: Scores | None = None  # of these tokens, if requested
 
     def __post_init__(self) -> None:
-        """Raises `ValueError` for scores that are not of these tokens."""
+        """Raises `ValueError` if scores and tokens differ in number."""
         if self.scores is not None and len(self.scores) != len(self.emitted):
             raise ValueError(f"{len(self.scores)} scores of {len(self.emitted)} tokens")
 
 
 MAX_STATE_BYTES = 1 << 17
-"""Bytes of a hidden state at most."""
+"""Of a hidden state."""
 
 
 class Commit(Handoff, frozen=True, kw_only=True, tag="commit"):
-    """All payloads have left: says how many, their digest, the branches, and the state to go on.
+    """All payloads were sent: their number and digest, the branches, and the settings to continue.
 
-    A sample of the Open that has no branch here ended with its first token, or was cancelled.
+    A sample of the Open without a branch ended with its first token, or was cancelled.
     """
 
     payloads: int
@@ -122,19 +122,19 @@ class Commit(Handoff, frozen=True, kw_only=True, tag="commit"):
     sampling: Sampling
     limits: Limits
     stages: Stages
-    prompt_scores: Scores | None = None  # as the `Emitted` of the first branch's first token has them
+    prompt_scores: Scores | None = None  # carried by the first branch's first token
     state: Annotated[bytes, Meta(max_length=MAX_STATE_BYTES)] = b""
-    """The hidden state of the prompt's last token, fp32 `[hidden]`, for a head that reads those; empty: none does."""
+    """Hidden state of the prompt's last token, fp32 `[hidden]`, for draft heads that need it; else empty."""
 
 
 class Abort(Handoff, frozen=True, kw_only=True, tag="abort"):
-    """One side gives the handoff up; a prefill worker repeats this until it is answered."""
+    """One side gives the handoff up. A prefill worker repeats this until it is answered."""
 
     reason: Name
 
 
 class Aborted(Handoff, frozen=True, kw_only=True, tag="aborted"):
-    """Answers an Abort: nothing of this handoff is held here any more."""
+    """Answers an Abort: this side holds nothing of the handoff any more."""
 
 
 ToDecode = Join | Open | Remind | Layer | Commit | Abort | Aborted
@@ -143,13 +143,13 @@ ToDecode = Join | Open | Remind | Layer | Commit | Abort | Aborted
 
 
 class Offer(Addressed, frozen=True, kw_only=True, tag="offer"):
-    """Answers a Join: names the ways open to the link's payloads, and gives the other half of the session's key.
+    """Answers a Join: the transports open to the link's payloads, and the other half of the salt.
 
-    A way whose field is empty or 0 is closed. Payload sockets admit `user` with `token`, and nobody else by that name.
+    An empty or 0 field closes its transport. Payload sockets admit `user` with `token`.
     """
 
     security: Security  # of payloads over tcp
-    nonce: bytes  # the sender's half of the key
+    nonce: bytes  # the sender's half of the salt
     user: Name
     token: Name
     tcp: Annotated[int, Meta(ge=0, le=65535)] = 0  # port on the host of the control socket
@@ -160,21 +160,21 @@ class Offer(Addressed, frozen=True, kw_only=True, tag="offer"):
 
 
 class Waiting(Handoff, frozen=True, kw_only=True, tag="waiting"):
-    """Answers a repeated Open, or a Remind: the handoff is known, and in the line for room."""
+    """Answers a repeated Open, or a Remind: the handoff is known, and queued for blocks."""
 
 
 class Grant(Handoff, frozen=True, kw_only=True, tag="grant"):
-    """The decode worker grants room: blocks are reserved for the whole prompt."""
+    """Grants blocks for the whole prompt."""
 
     held: Annotated[list[Count], Meta(max_length=1024)]
-    """Leading blocks of the sender's, for each KV group, that need not come: their KV is here, or not needed."""
+    """The sender's leading blocks, for each KV group, that need not come: they are cached here, or not needed."""
     limit: int  # byte offset up to which the link may send
 
 
 class Credit(Addressed, frozen=True, kw_only=True, tag="credit"):
-    """The link may send more. Offsets count all payload bytes that it has ever sent."""
+    """Lets the link send more. Offsets count all payload bytes ever sent on it."""
 
-    seen: int  # byte offset: everything before it was read, or is lost
+    seen: int  # byte offset up to which everything was read, or is lost
     limit: int  # byte offset up to which the link may send
 
 
@@ -183,11 +183,11 @@ class Accepted(Handoff, frozen=True, kw_only=True, tag="accepted"):
 
 
 class Refused(Handoff, frozen=True, kw_only=True, tag="refused"):
-    """The decode worker refuses an Open, which it cannot grant now or ever."""
+    """Refuses an Open, for now or for ever."""
 
     reason: Name
     message: str = ""  # for people
-    retryable: bool = True  # another attempt may do better
+    retryable: bool = True  # another attempt may succeed
 
 
 ToPrefill = Offer | Waiting | Grant | Credit | Accepted | Refused | Abort | Aborted

@@ -1,19 +1,19 @@
-"""Packs token ids: 4 bytes each, little-endian, as numbers of arrays lie in memory.
+"""Packs token ids as int32, little-endian.
 
-Making a list of ints takes 16 ns for each, whatever it is made from. So what is long comes in pieces, between which an
-event loop does other things, or is packed and unpacked by a thread that runs steps, and the loop sees bytes only.
+Making a list of ints takes 16 ns per id. So long prompts come in pieces, between which an event loop does other work,
+or are packed and unpacked on the engine's thread.
 """
 
 from array import array
 from collections.abc import Sequence
 
-IDS_PER_PIECE = 16_384  # ids in one message, which are packed, or unpacked, in a quarter of a millisecond
-_INT32_TYPECODE = "i"  # of C: 4 bytes on every system that we run on
+IDS_PER_PIECE = 16_384  # ids in one message; packing or unpacking takes a quarter of a millisecond
+_INT32_TYPECODE = "i"  # C int: 4 bytes on every supported system
 ID_BYTES = array(_INT32_TYPECODE).itemsize
 
 
 def packed(ids: Sequence[int]) -> bytes:
-    """Returns the bytes of ids; between pieces another thread may have its turn."""
+    """Packs ids piece by piece, so that other threads can run in between."""
     return b"".join(
         [
             array(_INT32_TYPECODE, ids[begin : begin + IDS_PER_PIECE]).tobytes()
@@ -23,7 +23,7 @@ def packed(ids: Sequence[int]) -> bytes:
 
 
 def unpacked(data: bytes) -> list[int]:
-    """Returns the ids that bytes stand for, `ID_BYTES` bytes each; between pieces another thread may have its turn."""
+    """Unpacks ids of `ID_BYTES` each, piece by piece, so that other threads can run in between."""
     found: list[int] = []
     for begin in range(0, len(data), ID_BYTES * IDS_PER_PIECE):
         found += array(_INT32_TYPECODE, data[begin : begin + ID_BYTES * IDS_PER_PIECE]).tolist()

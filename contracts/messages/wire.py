@@ -1,4 +1,4 @@
-"""Encodes messages for the wire, decodes them strictly, and holds what all of them have: a version and two ends."""
+"""Encoding and strict decoding of messages, with their common fields: version, sender, receiver."""
 
 from types import UnionType
 from typing import Generic, TypeVar
@@ -18,7 +18,7 @@ AnyMessage = TypeVar("AnyMessage")
 
 
 class MessageDecoder(Generic[AnyMessage]):
-    """Turns bytes into messages of one way, such as from gateway to worker. Raises `MessageError` for anything else."""
+    """Decodes messages of one direction, such as from gateway to worker. Raises `MessageError`."""
 
     def __init__(self, union: type[AnyMessage] | UnionType, way: str) -> None:
         self._decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(union)
@@ -32,7 +32,7 @@ class MessageDecoder(Generic[AnyMessage]):
 
 
 class Addressed(Struct, frozen=True, kw_only=True):
-    """Names both ends of a message by their epochs."""
+    """The epochs of both ends of a message."""
 
     sender: Name
     receiver: Name

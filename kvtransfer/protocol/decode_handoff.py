@@ -1,7 +1,7 @@
 """The decode side of one handoff as a pure state machine: events and the time go in, instructions come out.
 
-The cases of `DecodeHandoff.handle` are in the order of the states. `DecodeLinks` handles
-messages of unknown handoffs (state NONE) and of ended ones.
+The cases of `DecodeHandoff.handle` are in the order of the states. `DecodeLinks` handles messages of unknown handoffs
+(state NONE) and of ended ones.
 """
 
 from enum import Enum, auto
@@ -34,14 +34,14 @@ from kvtransfer.protocol.instructions import Instruction, Land, Send
 
 
 class DecodeHandoffState(Enum):
-    """Says where the decode side of a handoff stands."""
+    """States of a handoff on the decode side."""
 
-    NONE = auto()  # was never opened here, or is forgotten
-    WAITING = auto()  # has asked the engine for room
+    NONE = auto()  # never opened here, or forgotten
+    WAITING = auto()  # waits for the engine's blocks
     GRANTED = auto()  # blocks are reserved, and payloads land in them
-    VERIFYING = auto()  # Commit is here, but not all payloads are
+    VERIFYING = auto()  # Commit has arrived, but not all payloads
     OWNED = auto()  # accepted: the sequences run here
-    ENDED = auto()  # over, whether it passed or not
+    ENDED = auto()  # over, accepted or not
 
 
 class LayerArrived(Struct, frozen=True):
@@ -59,13 +59,13 @@ class PayloadLanded(Struct, frozen=True):
 
 
 class SenderDead(Struct, frozen=True):
-    """The prefill worker was silent for so long that its life must be over."""
+    """The prefill worker was silent for so long that it counts as dead."""
 
     reason: str
 
 
 FromWorker = RoomGranted | RoomRefused | HandoffOver
-"""Events of the own worker that name their handoff."""
+"""Engine events that name their handoff."""
 
 DecodeHandoffEvent = Open | Remind | Commit | Abort | Aborted | FromWorker | LayerArrived | PayloadLanded | SenderDead
 
@@ -73,7 +73,7 @@ State = DecodeHandoffState
 
 
 class DecodeHandoff:
-    """Takes one handoff of the decode side from its Open to its end."""
+    """One handoff on the decode side, from its Open to its end."""
 
     def __init__(
         self, config: TransferConfig, key: HandoffKey, message: Open, spec: KVSpec, now: float, trace: bool = False
@@ -86,13 +86,13 @@ class DecodeHandoff:
         self.state = State.WAITING
         self.link = b""
         self.window = ReceiveWindow(config.window)
-        self.heard = now  # when the sender was last known to live, s
+        self.heard = now  # last sign of life of the sender, s
         self.deadline = now + message.remaining_ms / 1000
-        self.owned = False  # it was OWNED once: from then on its sender is told Accepted
-        self.told = False  # our Abort was sent, so payloads that come later need no other
-        self.dropped = 0  # events for which the table has no row, and payloads that were here already
+        self.owned = False  # was OWNED once: from then on its sender is answered Accepted
+        self.told = False  # our Abort was sent, so later payloads need no other
+        self.dropped = 0  # events without a transition, and repeated payloads
         tokens = message.tokens
-        self.blocks = handoff_blocks(spec, tokens)  # of our own size, that the prompt needs in each KV group
+        self.blocks = handoff_blocks(spec, tokens)  # needed by the prompt in each KV group, in our block size
         theirs = spec.in_form(message.form)
         assert theirs is not None and theirs.fingerprint() == message.fingerprint, "an Open that fits"
         self._converts = message.form != spec.form()
@@ -107,20 +107,20 @@ class DecodeHandoff:
         self._upto: dict[tuple[int, int], int] = {}  # (group, layer) -> blocks before this one are here
         self._commit: Commit | None = None
         self._committed = 0.0  # when Commit arrived
-        self._verify_by = 0.0  # when payloads that are still missing are given up
-        self._seen = 0  # the link's byte offset when that time was set
+        self._verify_by = 0.0  # when missing payloads are given up
+        self._seen = 0  # the link's byte offset when `_verify_by` was set
 
     def begin(self, samples: tuple[int, ...]) -> list[Instruction]:
-        """Asks the engine for room, for the samples that are not dead already."""
+        """Asks the engine for blocks, for the samples that are not dead yet."""
         return [RoomWanted(self.key, self.open, samples)]
 
     def handle(self, event: DecodeHandoffEvent, now: float) -> list[Instruction]:
-        """Applies the table's row for an event. Raises `IllegalMove` for a grant that does not fit or comes twice."""
+        """Takes an event. Raises `IllegalMove` for a grant that does not fit or is the second."""
         if isinstance(event, Open | Remind | Commit | LayerArrived):
             self.heard = now
         match event, self.state:
             case ((Open() | Remind()), State.WAITING):
-                return [self._message(Waiting)]  # so that the next repetition brings no tokens
+                return [self._message(Waiting)]  # then the next repetition carries no tokens
             case RoomGranted(), State.WAITING:
                 return self._grant(event)
             case RoomRefused(), State.WAITING:
@@ -144,7 +144,7 @@ class DecodeHandoff:
                 return [self._message(Aborted), *self._end(event.reason)]
             case HandoffOver(), State.WAITING | State.GRANTED | State.VERIFYING:
                 return self._fail(event.reason)
-            case SenderDead(), State.WAITING | State.GRANTED | State.VERIFYING:  # if it lives, it should know
+            case SenderDead(), State.WAITING | State.GRANTED | State.VERIFYING:  # in case it lives
                 return self._fail(event.reason)
             case ((Commit() | Abort()), State.OWNED):
                 return [self._message(Accepted)]
@@ -158,7 +158,7 @@ class DecodeHandoff:
                 return self._fail("commit_before_grant")
             case LayerArrived(), State.WAITING:
                 return self._fail("layer_before_grant")
-            case RoomRefused(), State.GRANTED | State.VERIFYING:  # the engine stops, and takes its grant back
+            case RoomRefused(), State.GRANTED | State.VERIFYING:  # the engine stops, and withdraws its grant
                 return self._fail(event.reason)
             case RoomGranted(), State.GRANTED | State.VERIFYING | State.OWNED:
                 raise IllegalMove(f"{type(event).__name__} in {self.state.name} of handoff {self.key}")
@@ -169,23 +169,23 @@ class DecodeHandoff:
                 return []
 
     def tick(self, now: float) -> list[Instruction]:
-        """Ends a handoff that is past a deadline: the request's, that of verifying, or that of the sender's silence."""
+        """Ends a handoff past a deadline: the request's, the verification's, or that of the sender's silence."""
         if self.state not in (State.WAITING, State.GRANTED, State.VERIFYING):
             return []
         if now >= self.deadline:
             return self._fail("deadline")
         if self._commit is not None and self.window.seen >= self._commit.offset:
-            return self._verify(now)  # nothing of it is under way any more
+            return self._verify(now)  # no payload of it is under way any more
         if self.state is State.VERIFYING and now >= self._verify_by:
             if self.window.seen == self._seen:
                 return self._fail("incomplete")
-            self._await_payloads(now)  # Commit has overtaken them, and they are coming
+            self._await_payloads(now)  # Commit has overtaken payloads that are still coming
         if now >= self.heard + self._config.silence:
             return self.handle(SenderDead(REASON_SENDER_SILENT), now)
         return []
 
     def next_deadline(self) -> float | None:
-        """Returns when `tick` has something to do; None when nothing is waited for."""
+        """Returns when to call `tick` next; None if nothing is due."""
         if self.state not in (State.WAITING, State.GRANTED, State.VERIFYING):
             return None
         due = min(self.deadline, self.heard + self._config.silence)
@@ -210,7 +210,7 @@ class DecodeHandoff:
         header = event.header
         if header.number < self._arrived or (header.count == 0 and header.number == self._arrived):
             self.dropped += header.count > 0
-            return []  # an old one, or a probe
+            return []  # an old payload, or a probe
         if header.number > self._arrived:
             return self._fail("gap")
         place = (header.group, header.layer)
@@ -233,9 +233,9 @@ class DecodeHandoff:
         return PayloadConversion(self.open.form, header.group, header.layer, blocks, first, held)
 
     def _in_their_blocks(self, group: int, held: int) -> int:
-        """Counts the sender's blocks of a group that our first `held` cover whole, and those that nobody needs.
+        """Returns how many leading blocks of the sender's, in a group, need not come because we hold all their tokens.
 
-        The others come whole; what is held stays.
+        The sender's partly held blocks come whole; held tokens are kept.
         """
         theirs = self._their_blocks[group]
         if held >= self.blocks[group].stop:

@@ -1,4 +1,4 @@
-"""Keeps, without I/O, every handoff of a decode worker, their links, and a memory of the handoffs that are over."""
+"""All links and handoffs of a decode worker as a pure state machine, with a bounded memory of ended handoffs."""
 
 import re
 from collections import OrderedDict
@@ -27,32 +27,32 @@ from kvtransfer.protocol.flow import ReceiveWindow
 from kvtransfer.protocol.instructions import Instruction, Land, Send
 from kvtransfer.protocol.ttl_map import TTLMap
 
-MAX_REMAINING_MS = 1e12  # no request may take so long
+MAX_REMAINING_MS = 1e12  # limit of a request's remaining time
 MAX_LINKS = 1024
 DIGEST_PATTERN = re.compile(r"(?:[0-9a-f]{32})?")  # of a salt or an adapter; empty without a tenant, or an adapter
 FromSender = Open | Remind | Layer | Commit | Abort | Aborted
 
 
 class Ending(Struct, frozen=True):
-    """Remembers how a handoff has ended."""
+    """How a handoff has ended."""
 
-    owned: bool  # it was accepted before
+    owned: bool  # it was accepted
     told: bool  # our Abort was sent
 
 
 class LinkState:
-    """Holds what all handoffs of a link share."""
+    """State shared by all handoffs of a link."""
 
     __slots__ = ("heard", "sender", "window")
 
     def __init__(self, window: ReceiveWindow, sender: str) -> None:
         self.window = window
         self.sender = sender  # epoch
-        self.heard = 0.0  # when its last message came, s
+        self.heard = 0.0  # time of its last message, s
 
 
 class DecodeLinks:
-    """Keeps handoffs by key. Memory is bounded: of one that is over two flags are remembered, for a time."""
+    """Handoffs by key. An ended handoff is remembered, with two flags, for a time."""
 
     def __init__(self, config: TransferConfig, epoch: str, spec: KVSpec, trace: bool = False) -> None:
         self._config = config
@@ -62,22 +62,22 @@ class DecodeLinks:
         self._trace = trace
         self._draining = False
         self._ticked = 0.0
-        self._links: OrderedDict[bytes, LinkState] = OrderedDict()  # the one whose message came last is the last
-        self._moved: dict[bytes, None] = {}  # links that are due a Credit
+        self._links: OrderedDict[bytes, LinkState] = OrderedDict()  # in order of their last messages
+        self._moved: dict[bytes, None] = {}  # links due for a Credit
         self._by_sample: dict[SampleKey, HandoffKey] = {}  # the live handoffs
         self._ended: TTLMap[HandoffKey, Ending] = TTLMap(config.remember)
         self._dead: TTLMap[SampleKey, int] = TTLMap(config.remember)  # highest attempt that was cancelled or superseded
         self.handoffs: dict[HandoffKey, DecodeHandoff] = {}
-        self.strays = 0  # messages that were dropped: meant for another epoch or link, or without a row in the table
+        self.strays = 0  # dropped messages: for another epoch or link, or without a transition
 
     def receive(self, link: bytes, message: FromSender, size: int, now: float) -> list[Instruction]:
-        """Handles a message of a prefill worker; `size` is that of a Layer's payload, in bytes."""
+        """Handles a prefill worker's message; `size` is the size in bytes of a Layer's payload."""
         known = self._heard(link, message.sender, now)
         if isinstance(message, Layer) and known.window.saw(message.offset, max(0, message.size)):
             self._moved[link] = None
         key = HandoffKey(message.sender, message.handoff)
         receiver = self.handoffs.get(key)
-        if message.receiver != self._epoch:  # meant for an earlier life at this address
+        if message.receiver != self._epoch:  # for an earlier life at this address
             self.strays += 1
             return self._answer_unknown(link, key, message, now)
         if receiver is None:
@@ -91,7 +91,7 @@ class DecodeLinks:
         return self._step(receiver, event, now)
 
     def handle(self, event: FromDecode, now: float) -> list[Instruction]:
-        """Takes an event of the engine to its handoff. If that is over, its `Dropped` is under way.
+        """Passes an engine event to its handoff. It is ignored if that is over: then a `Dropped` is on its way.
 
         Raises `IllegalMove` for an event that the handoff's state does not allow.
         """
@@ -101,7 +101,7 @@ class DecodeLinks:
         return [] if receiver is None else self._step(receiver, event, now)
 
     def landed(self, land: Land, digest: int, now: float) -> list[Instruction]:
-        """Reports that a `Land` was carried out; `digest` is that of its payload."""
+        """Reports that a `Land` was carried out, with the payload's digest."""
         receiver = self.handoffs.get(land.key)
         return [] if receiver is None else self._step(receiver, PayloadLanded(land.header, digest), now)
 
@@ -111,16 +111,16 @@ class DecodeLinks:
         return Send(Abort(sender=self._epoch, receiver=header.sender, handoff=header.handoff, reason="unjoined"), link)
 
     def cut_off(self, link: bytes, reason: str, now: float) -> list[Instruction]:
-        """Ends the handoffs of a link from which nothing more is read, but for those that were accepted."""
+        """Ends a link's handoffs, except for accepted ones, because nothing more is read from it."""
         gone = [
             each for each in self.handoffs.values() if each.link == link and each.state is not DecodeHandoffState.OWNED
         ]
         return [instruction for receiver in gone for instruction in self._step(receiver, SenderDead(reason), now)]
 
     def cancel(self, dead: AttemptKey, now: float, reason: str = "cancelled") -> list[Instruction]:
-        """Remembers that attempts at a sample up to this one are dead, those too whose Open has still to come.
+        """Marks a sample's attempts up to this one as dead, including those whose Open has not arrived yet.
 
-        A handoff ends when all its samples are dead. Until then it moves the prompt for those that are left.
+        A handoff ends when all its samples are dead. Until then it goes on for the others.
         """
         highest = self._dead.get(dead.of, now)
         self._dead.put(dead.of, dead.attempt if highest is None else max(dead.attempt, highest), now)
@@ -139,18 +139,18 @@ class DecodeLinks:
         )
 
     def drain(self) -> None:
-        """Refuses every new handoff from now on; those that were opened go on."""
+        """Refuses new handoffs from now on. Open handoffs go on."""
         self._draining = True
 
     def tick(self, now: float) -> list[Instruction]:
-        """Checks all deadlines, and forgets what is old. A long pause of our own is not the senders' silence."""
+        """Checks deadlines, and forgets old state. A pause of this process does not count as the senders' silence."""
         instructions: list[Instruction] = []
         paused, self._ticked = now - self._ticked > self._config.silence / 2, now
         for key, receiver in list(self.handoffs.items()):
             if paused:
                 receiver.heard = now
             elif (known := self._links.get(receiver.link)) is not None:
-                receiver.heard = max(receiver.heard, known.heard)  # its messages may wait behind another handoff's
+                receiver.heard = max(receiver.heard, known.heard)  # its messages may be queued behind another handoff's
             instructions += receiver.tick(now)
             if receiver.state is DecodeHandoffState.OWNED and now >= receiver.deadline + self._config.silence:
                 receiver.handle(HandoffOver(key), now)
@@ -171,7 +171,7 @@ class DecodeLinks:
         return Credit(sender=self._epoch, receiver=link.sender, seen=link.window.seen, limit=link.window.limit)
 
     def next_deadline(self) -> float | None:
-        """Returns when to call `tick`, often enough to tell our own pause from silence; None while no handoff waits."""
+        """Returns when to call `tick`, often enough to notice our own pauses; None if no handoff waits."""
         dues = [due for receiver in self.handoffs.values() if (due := receiver.next_deadline()) is not None]
         return min(*dues, self._ticked + self._config.silence / 4) if dues else None
 
@@ -203,7 +203,7 @@ class DecodeLinks:
         return instructions + receiver.begin(tuple(each.sample for each in living))
 
     def _obstacle(self, key: HandoffKey, message: Open, now: float) -> tuple[str, str, bool]:
-        """Says why an Open cannot be taken: a stable word, a sentence, whether another try may do. Empty if it can."""
+        """Returns why an Open is refused (stable reason, message, retryable); reason "" if it is accepted."""
         living = self._living(message, now)
         if message.version != VERSION:
             return "version", f"protocol version {message.version} here meets version {VERSION}", False
@@ -240,12 +240,12 @@ class DecodeLinks:
         return "", "", True
 
     def _answer_unknown(self, link: bytes, key: HandoffKey, message: Handoff, now: float) -> list[Instruction]:
-        """Answers a message to a handoff that is over or unknown: what is over stays over, and the sender is told."""
+        """Answers a message of an ended or unknown handoff, so that its sender learns the state."""
         ending = self._ended.get(key, now) or Ending(False, False)
         head = self._head(key)
         abort = Send(Abort(**head, reason="ended"), link)
         match message:
-            case Open() | Remind() if message.receiver != self._epoch:  # our epoch in the answer says so
+            case Open() | Remind() if message.receiver != self._epoch:  # the epoch in our answer shows the restart
                 return [Send(Refused(**head, reason="stale", message="this worker has started anew"), link)]
             case Remind() if ending.owned:
                 self.strays += 1  # a late repetition
@@ -255,11 +255,11 @@ class DecodeLinks:
             case Commit() | Remind():
                 return [abort]
             case Abort():
-                self._ended.put(key, ending, now)  # an Open that comes later still is too late
+                self._ended.put(key, ending, now)  # an Open that comes later is refused
                 return [Send(Aborted(**head), link)]
             case Layer():
                 self.strays += 1
-                once = not ending.told or message.count == 0  # probes are rare, and want an answer
+                once = not ending.told or message.count == 0  # probes are rare, and need an answer
                 self._ended.put(key, Ending(ending.owned, True), now)
                 return [abort] if once and not ending.owned else []
             case _:
@@ -276,7 +276,7 @@ class DecodeLinks:
         return known
 
     def _head(self, key: HandoffKey) -> dict[str, Any]:
-        """Returns the fields with which every message of a handoff begins."""
+        """Returns the first fields of every message of a handoff."""
         return {"sender": self._epoch, "receiver": key.sender, "handoff": key.handoff}
 
     def _of_sample(self, sample: SampleKey) -> DecodeHandoff | None:
@@ -284,7 +284,7 @@ class DecodeLinks:
         return None if key is None else self.handoffs.get(key)
 
     def _living(self, message: Open, now: float) -> list[AttemptKey]:
-        """Lists the attempts of an Open that are neither cancelled nor superseded."""
+        """Lists an Open's attempts that are neither cancelled nor superseded."""
         dead = {each: self._dead.get(each.of, now) for each in message.attempts()}
         return [each for each, highest in dead.items() if highest is None or highest < each.attempt]
 

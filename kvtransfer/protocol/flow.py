@@ -1,31 +1,31 @@
-"""Bounds what is under way on one link by cumulative credit, and gives turns to the handoffs that share it.
+"""Credit-based flow control of a link, its rate, and round robin among its handoffs.
 
-Offsets count all payload bytes that were ever sent on the link. The receiver reports the highest offset that it has
-seen, so bytes that were lost on the way are given back as soon as anything after them arrives.
+Offsets count all payload bytes ever sent on the link. The receiver reports the highest offset it has seen, so lost
+bytes are credited as soon as any later ones arrive.
 """
 
 from collections import deque
 
 MAX_LINK_OFFSET = 1 << 61
-"""No link sends so many bytes; such an offset is a mistake, and would not fit into an answer."""
+"""A higher offset is a mistake, and would not fit into an answer."""
 
 
 class SendWindow:
-    """Keeps, at a link's sending end, how far it has sent and how far it may send."""
+    """A link's sending end: how far it has sent, and how far it may send."""
 
     def __init__(self) -> None:
-        self.sent = 0  # offset behind the last byte that has left
+        self.sent = 0  # offset behind the last sent byte
         self.seen = 0  # offset up to which the peer has seen the link
-        self.limit = 0  # offset up to which the peer allows to send
-        self.room = MAX_LINK_OFFSET  # bytes that the channel itself can keep under way
+        self.limit = 0  # offset up to which the peer allows sending
+        self.room = MAX_LINK_OFFSET  # bytes that the channel can hold
 
     def credit(self, seen: int, limit: int) -> None:
-        """Takes the peer's word. A late or repeated one changes nothing; nothing was seen that was not sent."""
+        """Takes the peer's credit. Late and repeated credits change nothing; unsent bytes cannot be seen."""
         self.seen = max(self.seen, min(seen, self.sent))
         self.limit = max(self.limit, limit)
 
     def open_for(self, size: int) -> bool:
-        """Tells whether `size` bytes may leave. More than the window go alone, when nothing else is under way."""
+        """Tells whether `size` bytes may leave. A payload larger than the window is sent when nothing is under way."""
         if self.seen == self.sent:
             return self.limit > 0
         return self.sent + size <= min(self.limit, self.seen + self.room)
@@ -38,19 +38,19 @@ class SendWindow:
 
 
 class LinkRate:
-    """Measures how fast a link is: bytes over the time from a payload's leaving to the Credit that covers it.
+    """Measures a link's rate: bytes over the time from a payload's sending to the Credit that covers it.
 
-    Only a payload that leaves when many bytes are under way says something about the link; others wait for its delay.
-    The fastest of the last ones counts (as in BBR: Cardwell et al., "BBR: congestion-based congestion control", 2016).
+    Only payloads sent while many bytes are under way are measured; others measure the delay. The fastest recent
+    measurement counts (as in BBR: Cardwell et al., "BBR: congestion-based congestion control", 2016).
     """
 
     def __init__(self, busy: int) -> None:
-        self._busy = busy  # bytes that have to be under way for a measurement
-        self._under_way: deque[tuple[int, int, float]] = deque()  # end offset, bytes under way up to it, when it left
+        self._busy = busy  # minimum bytes under way for a measurement
+        self._under_way: deque[tuple[int, int, float]] = deque()  # end offset, bytes under way up to it, sending time
         self._last: deque[float] = deque(maxlen=64)  # bytes per second
 
     def left(self, end: int, under_way: int, now: float) -> None:
-        """Notes that a payload has left, which ends at offset `end`; with it `under_way` bytes are under way."""
+        """Notes a sent payload that ends at offset `end`, with `under_way` bytes under way."""
         if under_way >= self._busy:
             self._under_way.append((end, under_way, now))
 
@@ -62,12 +62,12 @@ class LinkRate:
 
     @property
     def gigabytes_per_second(self) -> float:
-        """Returns the fastest of the last measurements; 0 while the link was never busy."""
+        """The fastest recent measurement; 0 if the link was never busy."""
         return max(self._last, default=0.0) / 1e9
 
 
 class ReceiveWindow:
-    """Keeps, at a link's receiving end, how far bytes were seen or lost."""
+    """A link's receiving end: the offset up to which bytes were seen or lost."""
 
     def __init__(self, window: int) -> None:
         self._window = max(1, window)
@@ -75,13 +75,13 @@ class ReceiveWindow:
 
     @property
     def limit(self) -> int:
-        """Returns the byte offset up to which the sender may go."""
+        """The byte offset up to which the sender may go."""
         return self.seen + self._window
 
     def saw(self, offset: int, size: int) -> bool:
-        """Notes that a payload, or a probe of size 0, was read: everything before it was read too, or never will be.
+        """Notes a payload, or a probe of size 0: everything before it was read, or is lost.
 
-        Returns False for numbers that no link can have.
+        Returns False for impossible numbers.
         """
         if not (0 <= offset <= MAX_LINK_OFFSET and 0 <= size <= MAX_LINK_OFFSET):
             return False
@@ -90,28 +90,28 @@ class ReceiveWindow:
 
 
 class RoundRobin:
-    """Gives handoffs turns, round robin: each member sends one payload per round."""
+    """Round robin among handoffs: each member sends one payload per round."""
 
     def __init__(self) -> None:
         self._order: deque[int] = deque()
         self._members: set[int] = set()
 
     def join(self, handoff: int) -> None:
-        """Gives a handoff the last place, unless it has one."""
+        """Adds a handoff at the end, unless it is a member."""
         if handoff not in self._members:
             self._members.add(handoff)
             self._order.append(handoff)
 
     def leave(self, handoff: int) -> None:
-        """Takes the handoff's place away, if it has one."""
+        """Removes a handoff, if it is a member."""
         if handoff in self._members:
             self._members.discard(handoff)
             self._order.remove(handoff)
 
     def first(self) -> int | None:
-        """Returns the handoff whose turn it is; None if there are no members."""
+        """Returns the handoff whose turn it is; None without members."""
         return self._order[0] if self._order else None
 
     def turn(self) -> None:
-        """Moves the first, who has had its turn, to the last place."""
+        """Moves the first handoff to the end."""
         self._order.rotate(-1)

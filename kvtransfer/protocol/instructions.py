@@ -1,4 +1,4 @@
-"""Lists what the two state machines ask their drivers to do, besides telling the engine its `kvtransfer.events`."""
+"""What the state machines ask their drivers to do, besides reporting `kvtransfer.events` to the engine."""
 
 from msgspec import Struct
 
@@ -10,28 +10,28 @@ from kvtransfer.handoff import HandoffKey
 
 
 class Send(Struct, frozen=True):
-    """Asks to send `message`; on the decode side over the link that the handoff came over."""
+    """Send `message`; on the decode side over the handoff's link."""
 
     message: Addressed
-    link: bytes = b""  # routing id at the decode side's socket; the prefill side has one socket per link
+    link: bytes = b""  # routing id on the decode side's socket; the prefill side has one socket per link
 
 
 class Land(Struct, frozen=True):
-    """Asks to write the payload of `header` into blocks of the pool, or convert it, and then to report its digest."""
+    """Write or convert the payload of `header` into blocks of the pool, then report its digest."""
 
     key: HandoffKey
     header: Layer
-    blocks: list[int] | PayloadConversion  # numbers in the pool; a Piece if the payload is in another form
+    blocks: list[int] | PayloadConversion  # numbers in the pool, or a conversion if the payload has another format
 
 
 class Lost(Struct, frozen=True):
-    """The peer of this link is dead: its socket is to be closed first, and then every handoff to be told."""
+    """The link's peer is dead: close the socket first, then end every handoff."""
 
     reason: str
 
 
 class Joined(Struct, frozen=True):
-    """The peer has told which ways are open for this link's payloads."""
+    """The peer has offered transports for this link's payloads."""
 
     offer: Offer
 

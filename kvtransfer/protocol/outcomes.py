@@ -1,4 +1,4 @@
-"""Counts what became of one side's handoffs since its start. Reasons are words of ours, whatever a peer sends."""
+"""Outcomes of one side's handoffs since its start, by reasons from a fixed set, whatever a peer sends."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -35,26 +35,26 @@ OTHER_REASON = "other"
 
 
 class Outcomes:
-    """Sums up seconds of the handoffs that passed, and counts the reasons of those that did not."""
+    """Sums the seconds of successful handoffs, and counts the reasons of the others."""
 
     def __init__(self) -> None:
         self._seconds = dict.fromkeys(("grant", "send", "exposed", "land"), 0.0)
         self._given_up: Counter[str] = Counter()
 
     def accepted(self, times: HandoffTimes) -> None:
-        """Adds the times of a handoff that the peer has accepted."""
+        """Adds the times of an accepted handoff."""
         for stage, ms in (("grant", times.grant_ms), ("send", times.send_ms), ("exposed", times.exposed_ms)):
             self._seconds[stage] += ms / 1000
 
     def landed(self, land_ms: float) -> None:
-        """Adds the time that a handoff took from its Commit until all of it was here."""
+        """Adds the time from a handoff's Commit until all its KV had landed."""
         self._seconds["land"] += land_ms / 1000
 
     def given_up(self, reason: str) -> None:
-        """Counts a handoff that has ended without passing. `reason` may be the peer's word."""
+        """Counts an unsuccessful handoff. `reason` may come from the peer."""
         self._given_up[reason if reason in KNOWN_REASONS else OTHER_REASON] += 1
 
     def counts(self, dropped: Mapping[str, int]) -> HandoffCounts:
-        """Returns all of it, with `dropped`: messages and payloads that were dropped, by reasons of our own."""
+        """Returns all counts, with messages and payloads `dropped`, by reason."""
         seconds = {f"{stage}_seconds": value for stage, value in self._seconds.items()}
         return HandoffCounts(given_up=dict(self._given_up), dropped=dict(dropped), **seconds)

@@ -1,4 +1,4 @@
-"""Cuts a handoff's KV into payloads: keeps which blocks of which layer are final, and which have left."""
+"""Cuts a handoff's KV into payloads: which blocks of which layer are final, and which were sent."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ LayerPlace = tuple[int, int]  # (group, layer)
 
 
 class Payload(Struct, frozen=True):
-    """Names blocks `first` … `first + count - 1` of the sequence, of one layer; they have `size` bytes."""
+    """Blocks `first` … `first + count - 1` of the sequence, of one layer: `size` bytes."""
 
     group: int
     layer: int
@@ -23,18 +23,18 @@ class Payload(Struct, frozen=True):
 
 
 class Payloads:
-    """Keeps layers in the order in which they became ready; each of their blocks leaves once."""
+    """Layers in the order in which they became ready; each of their blocks is sent once."""
 
     def __init__(self, spec: KVSpec, tokens: int, codec: Codec = "none") -> None:
         self._block_bytes = [group.wire_bytes(codec, spec.dtype) for group in spec.groups]
-        self.blocks = handoff_blocks(spec, tokens)  # of each group, those that may move
+        self.blocks = handoff_blocks(spec, tokens)  # blocks of each group that may move
         first = {(at, layer): self.blocks[at].start for at, group in enumerate(spec.groups) for layer in group.layers}
         self._ready: dict[LayerPlace, int] = dict(first)  # blocks before this one are final
-        self._left: dict[LayerPlace, int] = first  # blocks before this one have left, or need not
-        self._queue: dict[LayerPlace, None] = {}  # an ordered set of places with blocks that may leave
+        self._left: dict[LayerPlace, int] = first  # blocks before this one were sent, or need not be
+        self._queue: dict[LayerPlace, None] = {}  # ordered set of layers with blocks to send
 
     def ready(self, group: int, layer: int, upto: int) -> None:
-        """Notes that this layer's blocks before `upto` are final. Raises `IllegalMove` for what the handoff lacks."""
+        """Notes that this layer's blocks before `upto` are final. Raises `IllegalMove` for foreign blocks."""
         place = (group, layer)
         if place not in self._ready or not 0 <= upto <= self.blocks[group].stop:
             raise IllegalMove(f"group {group}, layer {layer}, block {upto} is not part of this handoff")
@@ -43,7 +43,7 @@ class Payloads:
             self._queue[place] = None
 
     def skip(self, held: Sequence[int]) -> None:
-        """Leaves out the first `held` blocks of each group, which the receiver has already, or does not need."""
+        """Leaves out the first `held` blocks of each group, which the receiver has, or does not need."""
         for place in self._left:
             self._left[place] = max(held[place[0]], self._left[place])
             if self._ready[place] <= self._left[place]:
@@ -51,11 +51,11 @@ class Payloads:
 
     @property
     def waiting(self) -> bool:
-        """Tells whether anything that is final has not left."""
+        """Whether final blocks wait to be sent."""
         return bool(self._queue)
 
     def head(self, frame: int) -> Payload | None:
-        """Returns the next payload, of at most `frame` bytes or one block, or None if nothing more is final yet."""
+        """Returns the next payload, of at most `frame` bytes or one block; None if no more blocks are final."""
         if not self._queue:
             return None
         group, layer = place = next(iter(self._queue))
@@ -77,5 +77,5 @@ class Payloads:
         return all(max(self._left[p], ready) == self.blocks[p[0]].stop for p, ready in self._ready.items())
 
     def complete(self) -> bool:
-        """Tells whether every block has left or is held by the receiver."""
+        """Tells whether every block was sent or is held by the receiver."""
         return all(left == self.blocks[p[0]].stop for p, left in self._left.items())

@@ -1,7 +1,7 @@
 """The prefill side of one handoff as a pure state machine: events and the time go in, instructions come out.
 
-The cases of `PrefillHandoff.handle` are in the order of the states. What the world can
-cause but the table does not have is dropped and counted; what only a wrong caller can cause raises IllegalMove.
+The cases of `PrefillHandoff.handle` are in the order of the states. Events without a transition that a peer can cause
+are dropped and counted; those that only a wrong caller can cause raise IllegalMove.
 """
 
 from enum import Enum, auto
@@ -36,13 +36,13 @@ from kvtransfer.protocol.stopwatch import Stopwatch
 
 
 class PrefillHandoffState(Enum):
-    """Says where the prefill side of a handoff stands."""
+    """States of a handoff on the prefill side."""
 
-    OPENING = auto()  # has asked for room
-    STREAMING = auto()  # room is granted, payloads leave as they become ready
-    COMMITTED = auto()  # everything has left, and Commit is not answered yet
-    ABORTING = auto()  # gave up, and Abort is not answered yet
-    CLOSED = auto()  # over; frames of it may still be read
+    OPENING = auto()  # asks for blocks
+    STREAMING = auto()  # blocks are granted, payloads are sent as they become ready
+    COMMITTED = auto()  # everything was sent, and Commit is not answered yet
+    ABORTING = auto()  # given up, and Abort is not answered yet
+    CLOSED = auto()  # over; frames may still be read
 
 
 class PayloadLeft(Struct, frozen=True):
@@ -51,7 +51,7 @@ class PayloadLeft(Struct, frozen=True):
     payload: Payload
     end: int
     digest: int
-    way: Way | None = None  # by which it went
+    way: Way | None = None  # how it was sent
 
 
 class FrameDone(Struct, frozen=True):
@@ -68,7 +68,7 @@ class Covered(Struct, frozen=True):
 
 
 class PeerDead(Struct, frozen=True):
-    """The peer's epoch is over, and its socket is closed."""
+    """The peer's life is over, and its socket is closed."""
 
     reason: str
 
@@ -76,21 +76,21 @@ class PeerDead(Struct, frozen=True):
 OfHandoff = (
     Waiting | Grant | Refused | Accepted | Abort | Aborted | LayerReady | CommitHandoff | AbortHandoff | FrameDone
 )
-"""Events that name their handoff: messages of the peer, the engine's events, and the channel's."""
+"""Events that name their handoff: messages of the peer, engine events, channel events."""
 
 PrefillHandoffEvent = OfHandoff | PayloadLeft | Covered | PeerDead
 REASON_UNANSWERED = "payloads_unanswered"
-"""The reason of handoffs on a link whose payloads do not arrive, or whose peer is gone."""
+"""Reason of handoffs on a link whose payloads do not arrive, or whose peer is gone."""
 REMINDERS_PER_SILENCE = 4
-"""How many fit into the silence after which the peer would take us for dead."""
+"""Reminders in the time of silence after which the peer would take us for dead."""
 FINAL_REASONS = frozenset({"done", "cancelled", "superseded"})
-"""Reasons after which the request is not to be tried again."""
+"""Reasons after which the request is not tried again."""
 
 State = PrefillHandoffState
 
 
 class PrefillHandoff:
-    """Takes one handoff of the prefill side from its Open to its end."""
+    """One handoff on the prefill side, from its Open to its end."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class PrefillHandoff:
         codec: Codec = "none",
         trace: bool = False,
     ) -> None:
-        """Takes the prefill worker's `epoch` and the time in s; `trace` keeps each payload's digest, for tests."""
+        """`epoch` is the prefill worker's, `now` in s; `trace` keeps each payload's digest, for tests."""
         self._config = config
         self._head: dict[str, Any] = _head(opened.handoff, (epoch, opened.job.decode_epoch))
         self._fingerprint = spec.fingerprint()
@@ -114,18 +114,19 @@ class PrefillHandoff:
         self.since = now  # when the current state began
         self._opened_at = now
         self.digest = HandoffDigest(trace)
-        self.size = 0  # payload bytes that have left
-        self.sent = 0  # payloads that have left
-        self.flying: dict[int, int] = {}  # payload number -> link offset of its end; its blocks may still be read
-        self.dropped = 0  # events for which the table has no row
+        self.size = 0  # payload bytes sent
+        self.sent = 0  # payloads sent
+        self.flying: dict[int, int] = {}  # payload number -> link offset of its end, while its blocks may still be read
+        self.dropped = 0  # events without a transition
         self.watch = Stopwatch(now)
-        self._end = self._seen = 0  # link offsets: the end of our last payload, and up to where the peer has seen
+        self._end = self._seen = 0  # link offsets: end of our last payload, and how far the peer has seen
         self._way: Way | None = None
         self._last_sent = now
-        self._in_line: bool | None = None  # as the peer says; False: its line is full; None: it has not answered yet
-        self._answered = now  # when it said so
+        # whether the peer has queued us; None before its first answer, False if its queue is full
+        self._in_line: bool | None = None
+        self._answered = now  # time of that answer
         self._patience = config.repeat_ms / 1000  # s of silence until a message is repeated
-        self._going: CommitHandoff | None = None  # says which samples go on, once the prompt is computed
+        self._going: CommitHandoff | None = None  # the samples that go on, once the prompt is computed
         self._commit: Commit | None = None
         self._outcome: tuple[Outcome, str, bool] = ("failed", "", True)
 
@@ -134,7 +135,7 @@ class PrefillHandoff:
         return self._send(self._open(now), now)
 
     def handle(self, event: PrefillHandoffEvent, now: float) -> list[Instruction]:
-        """Applies the table's row for an event. Raises `IllegalMove` for one that only a wrong caller can cause."""
+        """Takes an event. Raises `IllegalMove` for one that only a wrong caller can cause."""
         match event, self.state:
             case Waiting(), State.OPENING:
                 self._in_line, self._answered = True, now
@@ -162,7 +163,7 @@ class PrefillHandoff:
             case AbortHandoff(reason="done"), _ if self._going is not None:
                 raise IllegalMove(f"handoff {self.number} was committed and cannot be done")
             case Accepted(), State.COMMITTED | State.ABORTING:
-                self.flying.clear()  # it was all read
+                self.flying.clear()  # the peer has read everything
                 return self._close(("accepted", "", False), now)
             case AbortHandoff(), State.OPENING | State.STREAMING | State.COMMITTED:
                 return self._abort(event.reason, True, now)
@@ -180,7 +181,7 @@ class PrefillHandoff:
             case ((Grant() | Abort()), State.CLOSED):
                 return answer_closed(event, (self._head["sender"], self._head["receiver"]))
             case ((LayerReady() | CommitHandoff() | AbortHandoff() | PeerDead()), State.ABORTING | State.CLOSED):
-                return []  # the engine had not heard yet that the handoff is over
+                return []  # the engine had not learned yet that the handoff is over
             case ((LayerReady() | CommitHandoff() | PayloadLeft()), _):
                 raise IllegalMove(f"{type(event).__name__} in {self.state.name} of handoff {self.number}")
             case _:
@@ -188,7 +189,7 @@ class PrefillHandoff:
                 return []
 
     def tick(self, now: float, offset: int) -> list[Instruction]:
-        """Aborts what is past its deadline, and repeats a message after silence; `offset` counts the link's bytes."""
+        """Aborts past a deadline, and repeats a message after silence; `offset` is the link's byte count."""
         if self.state in (State.OPENING, State.STREAMING, State.COMMITTED) and now >= self.opened.deadline:
             return self._abort("deadline", True, now)
         if self.state is State.OPENING and now >= self._answer_by():
@@ -197,12 +198,12 @@ class PrefillHandoff:
             return []
         if (
             self._in_line is not None and self.state is State.OPENING
-        ):  # only a lost Grant is worth a question, and is rare
+        ):  # a reminder only recovers a lost Grant, which is rare
             self._patience = min(2 * self._patience, self._config.silence / REMINDERS_PER_SILENCE)
         return self._send(self._repeated(now, offset), now)
 
     def next_deadline(self) -> float | None:
-        """Returns when `tick` has something to do, or None when the handoff is closed."""
+        """Returns when to call `tick` next; None once the handoff is closed."""
         if self.state is State.CLOSED:
             return None
         due = self._last_sent + self._patience
@@ -211,14 +212,14 @@ class PrefillHandoff:
         return due if self.state is State.ABORTING else min(due, self.opened.deadline)
 
     def _answer_by(self) -> float:
-        """Returns until when an Open waits for any answer: room is waited for as long as the peer says that we wait."""
+        """Returns how long to wait for an answer to Open; each confirmation that we are queued prolongs it."""
         return self._answered + self._config.grant_deadline
 
     def unanswered(self, now: float, heard: float, credited: float) -> str:
-        """Returns the reason to give a peer up that has to answer in this state and was silent for too long, or "".
+        """Returns why a peer is to be given up that must answer in this state but was silent too long; "" if not.
 
-        Its last message came at `heard`, its last Credit at `credited`. Whatever is sent while STREAMING, a payload or
-        a probe, is answered by a Credit.
+        Its last message came at `heard`, its last Credit at `credited`. While STREAMING, every payload and every probe
+        is answered by a Credit.
         """
         if self.state is State.STREAMING and now >= max(self.since, credited) + self._config.silence:
             return REASON_UNANSWERED
@@ -226,15 +227,15 @@ class PrefillHandoff:
         return "peer_silent" if waits and now >= max(self.since, heard) + self._config.silence else ""
 
     def waits(self) -> bool:
-        """Tells whether a payload may leave, as far as this handoff goes."""
+        """Tells whether this handoff has a payload to send."""
         return self.state is State.STREAMING and self.payloads.waiting
 
     def head(self, frame: int) -> Payload | None:
-        """Returns the next payload, of at most `frame` bytes or one block; None if none may leave."""
+        """Returns the next payload, of at most `frame` bytes or one block; None if there is none."""
         return self.payloads.head(frame) if self.state is State.STREAMING else None
 
     def sending(self) -> bool:
-        """Tells whether a payload is ready to leave, or has left and the peer has not seen it."""
+        """Tells whether a payload is ready, or sent and not yet seen by the peer."""
         return self.waits() or self._end > self._seen
 
     def layer(self, payload: Payload, offset: int) -> Layer:
@@ -338,7 +339,7 @@ class PrefillHandoff:
     def _repeated(self, now: float, offset: int) -> Handoff:
         if self.state is State.OPENING:
             return Remind(**self._head) if self._in_line else self._open(now)
-        if self.state is State.STREAMING:  # a probe: we are alive, and the link is at this offset
+        if self.state is State.STREAMING:  # a probe: shows that we live, and the link's offset
             return self.layer(Payload(0, 0, 0, 0, 0), offset)
         if self.state is State.COMMITTED:
             assert self._commit is not None
@@ -375,7 +376,7 @@ class PrefillHandoff:
 
 
 def answer_closed(message: Handoff, ends: tuple[str, str]) -> list[Instruction]:
-    """Answers for a handoff that is closed or forgotten; `ends` are the epochs of the prefill and the decode worker."""
+    """Answers a message of a closed or forgotten handoff. `ends`: epochs of the prefill and the decode worker."""
     head = _head(message.handoff, ends)
     match message:
         case Grant():
@@ -387,7 +388,7 @@ def answer_closed(message: Handoff, ends: tuple[str, str]) -> list[Instruction]:
 
 
 def _head(handoff: int, ends: tuple[str, str]) -> dict[str, Any]:
-    """Returns the fields with which every message of a handoff begins."""
+    """Returns the first fields of every message of a handoff."""
     sender, receiver = ends
     return {"sender": sender, "receiver": receiver, "handoff": handoff}
 

@@ -1,7 +1,7 @@
-"""Keeps, without I/O, the prefill side of one link: all handoffs to one life of a decode worker, and their window.
+"""The prefill side of one link as a pure state machine: all handoffs to one life of a decode worker, and their window.
 
-A thousand of them may wait for room, so nothing that happens often looks at all: what is due stands in a heap, and what
-has been granted room, of which there are few, has a place of its own.
+Up to a thousand handoffs may wait for blocks, so frequent operations do not iterate over all: due times are in a heap,
+and the few handoffs beyond OPENING are kept separately.
 """
 
 import heapq
@@ -31,26 +31,26 @@ from kvtransfer.protocol.prefill_handoff import (
 
 
 class PrefillLink:
-    """Keeps handoffs by number. Closed ones stay until no frame of theirs can still be read."""
+    """Handoffs by number. Closed ones stay until no frame of theirs can be read."""
 
     def __init__(self, config: TransferConfig, epoch: str, peer_epoch: str, spec: KVSpec, trace: bool = False) -> None:
         self._config = config
-        self.ends = (epoch, peer_epoch)  # of the prefill and the decode worker
+        self.ends = (epoch, peer_epoch)  # prefill epoch, decode epoch
         self._spec = spec
         self._trace = trace
         self._turns = RoundRobin()
-        self._heard = self._credited = float("-inf")  # when (s) the peer's last message, and last Credit, came
-        self._ticked = self._opened = float("-inf")  # when (s) `tick` and `open` were last called
+        self._heard = self._credited = float("-inf")  # times (s) of the peer's last message and last Credit
+        self._ticked = self._opened = float("-inf")  # times (s) of the last `tick` and `open`
         self.window = SendWindow()
         self._frame = config.frame
         self.rate = LinkRate(config.window // 2)
-        self.transport: Transport | None = None  # over which payloads go, once the link has a channel
+        self.transport: Transport | None = None  # of payloads, once the link has a channel
         self.sealed = False
         self.handoffs: dict[int, PrefillHandoff] = {}
-        self._beyond: dict[int, PrefillHandoff] = {}  # those of them that do not ask for room any more
-        self._dues: list[tuple[float, int]] = []  # when (s) which handoff is due, or earlier; a heap
-        self._due: dict[int, float] = {}  # of each handoff its entry there; others are void
-        self.strays = 0  # messages that were dropped: of another epoch, or without a row in the table
+        self._beyond: dict[int, PrefillHandoff] = {}  # handoffs that are not OPENING any more
+        self._dues: list[tuple[float, int]] = []  # heap of (time in s, handoff); the handoff is due then or later
+        self._due: dict[int, float] = {}  # each handoff's valid entry in the heap
+        self.strays = 0  # dropped messages: of another epoch, or without a transition
 
     def open(self, opened: OpenHandoff, now: float) -> list[Instruction]:
         """Starts a handoff. Raises `IllegalMove` if its number is in use."""
@@ -64,11 +64,11 @@ class PrefillLink:
         return instructions
 
     def handle(self, event: OfHandoff, now: float) -> list[Instruction]:
-        """Takes an event of the engine or the channel, or a message, to the handoff that it names.
+        """Passes an event or message to the handoff that it names.
 
         Raises `IllegalMove` for an event that the handoff's state does not allow.
         """
-        sender = self.handoffs.get(event.handoff)  # the engine may name one that is over: its `Closed` is under way
+        sender = self.handoffs.get(event.handoff)  # the engine may name an ended one, whose `Closed` is on its way
         return [] if sender is None else self._step(sender, event, now)
 
     def _step(self, sender: PrefillHandoff, event: PrefillHandoffEvent, now: float) -> list[Instruction]:
@@ -86,7 +86,7 @@ class PrefillLink:
         return instructions
 
     def _plan(self, sender: PrefillHandoff) -> None:
-        """Files a handoff by its state, and by when it is due, after anything that may have changed them."""
+        """Updates a handoff's place by state and by due time, after any change."""
         number = sender.number
         if number not in self.handoffs:
             self._beyond.pop(number, None)
@@ -97,12 +97,12 @@ class PrefillLink:
         due = sender.next_deadline()
         if due is None:
             self._due.pop(number, None)
-        elif due < self._due.get(number, float("inf")):  # a later one is found when the time of the entry comes
+        elif due < self._due.get(number, float("inf")):  # a later time is found when the heap entry comes up
             self._due[number] = due
             heapq.heappush(self._dues, (due, number))
 
     def receive(self, message: ToPrefill, now: float) -> list[Instruction]:
-        """Handles a message of the peer. One from another epoch says that the peer's life is over."""
+        """Handles a message of the peer. A message of another epoch means that the peer's life is over."""
         epoch, peer_epoch = self.ends
         if message.receiver != epoch:
             self.strays += 1
@@ -129,17 +129,17 @@ class PrefillLink:
         return answer_closed(message, self.ends)
 
     def _nothing_arrives(self, sender: PrefillHandoff, message: Handoff) -> bool:
-        """Tells whether the peer takes us for silent while we stream, and has credited nothing since that began."""
+        """Tells whether the peer takes us for silent although we stream, and has credited nothing since."""
         missed = isinstance(message, Abort) and message.reason == REASON_SENDER_SILENT
         return missed and sender.state is PrefillHandoffState.STREAMING and self._credited < sender.since
 
     def use(self, room: int, frame: int) -> None:
-        """Takes the limits of the link's channel: `room` bytes may be under way in it, a payload has about `frame`."""
+        """Takes the channel's limits: `room` bytes may be under way, payloads have about `frame` bytes."""
         self.window.room = room
         self._frame = frame
 
     def next_payload(self) -> tuple[PrefillHandoff, Payload] | None:
-        """Returns the payload whose turn it is, with its handoff, if the window is open for it."""
+        """Returns the next payload with its handoff, if the window is open for it."""
         number = self._turns.first()
         if number is None:
             return None
@@ -149,11 +149,11 @@ class PrefillLink:
         return (sender, payload) if self.window.open_for(payload.size) else None
 
     def header(self, sender: PrefillHandoff, payload: Payload) -> Layer:
-        """Returns the message that goes in front of the payload."""
+        """Returns the header message of a payload."""
         return sender.layer(payload, self.window.sent)
 
     def payload_left(self, sender: PrefillHandoff, payload: Payload, digest: int, now: float) -> list[Instruction]:
-        """Counts a payload that the channel took against the window, and gives the next handoff its turn."""
+        """Counts a sent payload against the window, and gives the next handoff its turn."""
         self.window.send(payload.size)
         self.rate.left(self.window.sent, self.window.sent - self.window.seen, now)
         self._turns.turn()
@@ -161,7 +161,7 @@ class PrefillLink:
         return self._step(sender, left, now)
 
     def tick(self, now: float) -> list[Instruction]:
-        """Checks all deadlines, repeats messages, notices the peer's silence; a long pause of our own is not that."""
+        """Checks deadlines, repeats messages, and detects a silent peer; a pause of this process does not count."""
         if now - self._ticked > self._config.silence / 2:
             self._heard = self._credited = now
         self._ticked = now
@@ -182,10 +182,10 @@ class PrefillLink:
         return instructions
 
     def _next_due(self) -> float | None:
-        """Returns when the first handoff is due, and puts its entry on top; None when none will be."""
+        """Returns when the first handoff is due, with its entry on top of the heap; None if none is."""
         while self._dues:
             at, number = self._dues[0]
-            if self._due.get(number) != at:  # void
+            if self._due.get(number) != at:  # outdated
                 heapq.heappop(self._dues)
                 continue
             due = self.handoffs[number].next_deadline()
@@ -197,27 +197,27 @@ class PrefillLink:
         return None
 
     def lost(self, reason: str, now: float) -> list[Instruction]:
-        """Ends every handoff: the peer is dead and its socket closed. Frames still report when they are done."""
+        """Ends every handoff: the peer is dead, its socket closed. Frames still report when they are done."""
         return self._to(self.handoffs.values(), PeerDead(reason), now)
 
     def next_deadline(self) -> float | None:
-        """Returns when to call `tick`, often enough to tell our own pause from silence; None when all is closed."""
+        """Returns when to call `tick`, often enough to notice our own pauses; None if all is closed."""
         due = self._next_due()
         return None if due is None else min(due, max(self._ticked, self._opened) + self._config.silence / 4)
 
     def pinned(self) -> bool:
-        """Tells whether frames may still be read of a handoff that is over."""
+        """Tells whether frames of an ended handoff may still be read."""
         return any(sender.state is PrefillHandoffState.CLOSED for sender in self._beyond.values())
 
     def way(self) -> Way | None:
-        """Tells how the next handoff's KV would go; None while there is no channel."""
+        """Returns how the next handoff's KV would be sent; None without a channel."""
         return self._way(self._codec())
 
     def _way(self, codec: Codec) -> Way | None:
         return None if self.transport is None else Way(self.transport, self.sealed, codec)
 
     def _codec(self) -> Codec:
-        """Chooses the deployment's codec, unless that is for slow links only and this one is not known to be slow."""
+        """Returns the configured codec; with a rate limit for it, "none" unless the link is known to be slower."""
         below = self._config.kv_codec_below
         slow = not below or 0 < self.rate.gigabytes_per_second < below
         return self._config.kv_codec if slow else "none"

@@ -1,4 +1,4 @@
-"""Times one handoff on its prefill side: moments (s) go in, durations (ms) come out."""
+"""Times one handoff on its prefill side: times in s go in, durations in ms come out."""
 
 from kvtransfer.events import HandoffTimes
 
@@ -14,15 +14,14 @@ class Stopwatch:
         self._computed: float | None = None
 
     def granted(self, now: float) -> None:
-        """Notes that the decode worker has granted room."""
         self._grant = now - self._opened
 
     def computed(self, now: float) -> None:
-        """Notes that the prompt is computed: from now on, the handoff is all that is waited for."""
+        """Notes that the prompt is computed: from now on the handoff's time is exposed."""
         self._computed = now
 
     def sending(self, active: bool, now: float) -> None:
-        """Notes whether any payload is ready to leave, or has left and was not seen by the peer yet."""
+        """Notes whether any payload is ready, or sent and not yet seen by the peer."""
         if active and self._sending_since is None:
             self._sending_since = now
         elif not active and self._sending_since is not None:
@@ -30,7 +29,6 @@ class Stopwatch:
             self._sending_since = None
 
     def read(self, now: float) -> HandoffTimes:
-        """Returns the times up to now."""
         sending = 0.0 if self._sending_since is None else now - self._sending_since
         exposed = 0.0 if self._computed is None else now - self._computed
         return HandoffTimes(1000 * self._grant, 1000 * (self._sent + sending), 1000 * exposed)

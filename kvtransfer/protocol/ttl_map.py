@@ -1,4 +1,4 @@
-"""Keeps a map within two bounds: it forgets entries after a time, and the oldest first when there are too many."""
+"""A map with two bounds: entries expire after a time, and the oldest are dropped when there are too many."""
 
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -6,11 +6,11 @@ from typing import Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
-MAX_ENTRIES = 65536  # entries
+MAX_ENTRIES = 65536
 
 
 class TTLMap(Generic[Key, Value]):
-    """Keeps keys with values, each for `seconds` since it was last put."""
+    """Keys with values, each kept for `seconds` after its last `put`."""
 
     def __init__(self, seconds: float, most: int = MAX_ENTRIES) -> None:
         self._seconds = seconds
@@ -18,19 +18,18 @@ class TTLMap(Generic[Key, Value]):
         self._entries: OrderedDict[Key, tuple[Value, float]] = OrderedDict()  # oldest first
 
     def put(self, key: Key, value: Value, now: float) -> None:
-        """Remembers a key's value, or renews it."""
         self._entries.pop(key, None)
         self._entries[key] = (value, now + self._seconds)
         if len(self._entries) > self._most:
             self._entries.popitem(last=False)
 
     def get(self, key: Key, now: float) -> Value | None:
-        """Returns a key's value, if it is not forgotten."""
+        """Returns a key's value, unless it has expired."""
         entry = self._entries.get(key)
         return entry[0] if entry is not None and entry[1] > now else None
 
     def forget_old(self, now: float) -> None:
-        """Drops the entries whose time is over."""
+        """Drops expired entries."""
         while self._entries:
             key = next(iter(self._entries))
             if self._entries[key][1] > now:

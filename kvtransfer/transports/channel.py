@@ -1,4 +1,4 @@
-"""Says what any way for payloads from one prefill to one decode worker has to offer, whatever it is made of."""
+"""The interface of channels, which carry payloads from one prefill to one decode worker."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -10,24 +10,24 @@ from contracts.messages.handoff import Layer
 
 
 class SentPayload(NamedTuple):
-    """Tells that a payload is on its way."""
+    """A sent payload."""
 
     digest: int
-    tracker: zmq.MessageTracker | None  # done when nobody reads the payload's memory any more; None: already so
+    tracker: zmq.MessageTracker | None  # done when the payload's memory is not read any more; None: done already
 
 
 class Channel(Protocol):
-    """Sends payloads, which leave in order, and arrive in order or not at all."""
+    """Sends payloads, which arrive in order or not at all."""
 
     transport: Transport
     sealed: bool  # payloads are encrypted
     room: int  # bytes that may be under way
-    frame: int  # bytes of a payload, about
+    frame: int  # approximate bytes of a payload
 
     def send(self, header: Layer, views: Sequence[memoryview]) -> SentPayload | None:
         """Sends a payload, or a probe if there are no views. Returns None if nothing can be taken now."""
         ...
 
     def close(self) -> None:
-        """Closes this end: what is still under way is lost, or arrives."""
+        """Closes this end. Payloads under way may be lost."""
         ...

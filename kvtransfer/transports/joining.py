@@ -1,4 +1,4 @@
-"""Opens, on the prefill side, the channel of a link: over the best transport that both ends have, and that works."""
+"""Opens a link's channel on the prefill side, over the best working transport that both ends have."""
 
 import logging
 import secrets
@@ -25,12 +25,12 @@ log = logging.getLogger("baton.handoff")
 
 
 def transports(config: TransferConfig) -> tuple[Transport, ...]:
-    """Lists the transports that may be used, the best first."""
+    """Lists the allowed transports, the best first."""
     return BEST_FIRST if config.kv_transport == "auto" else (config.kv_transport,)
 
 
 class Joining:
-    """Makes the channel of one link: says who joins, and picks from what is offered."""
+    """Makes the Join of a link, and its channel from the Offer."""
 
     def __init__(
         self,
@@ -42,10 +42,10 @@ class Joining:
         address: str,
         without: Collection[Transport] = (),
     ) -> None:
-        """Prepares the Join. `ends` are the epochs, ours and the peer's; no payload has more than `largest` bytes.
+        """`ends` are the epochs, ours and the peer's; payloads have at most `largest` bytes.
 
-        `control` is the link's own socket, connected to `address`. Transports in `without`, over which nothing
-        arrived, are used only if there are no others.
+        `control` is the link's own socket, connected to `address`. Transports in `without`, over which nothing arrived,
+        are used only if there are no others.
         """
         sender, receiver = ends
         self.join = Join(
@@ -62,7 +62,7 @@ class Joining:
         self._largest = largest
         self._without = without
         self._control = control
-        self.payload_address = ""  # of the TCP channel, once there is one
+        self.payload_address = ""  # of the TCP channel
         self._host = address.removeprefix("tcp://").rpartition(":")[0]
 
     def pause(self, joined: bool) -> float:
@@ -70,7 +70,7 @@ class Joining:
         return self._config.remember / 4 if joined else self._config.repeat_ms / 1000
 
     def channel(self, offer: Offer) -> Channel | None:
-        """Opens the first way of the Offer that works; None if there is none. Raises nothing, whatever is offered."""
+        """Opens the first transport of the Offer that works; None if none does. Raises nothing for invalid offers."""
         if offer.version != VERSION:
             log.warning("decode worker %s speaks version %d, this worker %d", offer.sender, offer.version, VERSION)
             return None
@@ -86,7 +86,7 @@ class Joining:
     def _tried(self, transport: Transport, offer: Offer) -> Channel | None:
         try:
             return self._channel(transport, offer)
-        except (OSError, ValueError, zmq.ZMQError):  # another host's, another user's, or nonsense
+        except (OSError, ValueError, zmq.ZMQError):  # of another host or user, or malformed
             return None
 
     def _channel(self, transport: Transport, offer: Offer) -> Channel | None:
@@ -110,7 +110,7 @@ class Joining:
         return SocketChannel(transport, self._sockets(self.payload_address, offer), sealer, frame)
 
     def _sockets(self, endpoint: str, offer: Offer) -> list[zmq.asyncio.Socket]:
-        """Makes a socket for each connection; of several each has a name of its own, which begins with the user's."""
+        """Makes a socket for each connection; several have identities that begin with the user's."""
         if self.join.connections == 1:
             return [self._socket(endpoint, offer)]
         made: list[zmq.asyncio.Socket] = []

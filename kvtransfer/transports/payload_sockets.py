@@ -1,4 +1,4 @@
-"""Binds the sockets at which a decode worker's payloads arrive: one for other hosts, one for this host."""
+"""Binds the sockets for a decode worker's payloads: TCP for other hosts, a Unix socket for this host."""
 
 import os
 import shutil
@@ -18,17 +18,17 @@ from kvtransfer.transports.joining import transports
 
 DIRECTORY_PREFIX = "baton-kv-"
 SOCKET_NAME = "payloads"
-MIN_SWEEP_AGE_S = 60.0  # a directory without a socket that answers may be one that is just being made
+MIN_SWEEP_AGE_S = 60.0  # a younger directory without an answering socket may be in the making
 
 
 class PayloadSockets:
-    """Keeps a socket for each transport that may be used. The Unix socket's directory is closed to other users."""
+    """One socket for each allowed transport. The Unix socket's directory is closed to other users."""
 
     def __init__(self, config: TransferConfig, network: Network) -> None:
-        """Binds them. Raises `ConfigError` if a port, or a Unix socket that is asked for by name, cannot be bound."""
+        """Binds them. Raises `ConfigError` if a port, or an explicitly configured Unix socket, cannot be bound."""
         self.sockets: dict[Transport, zmq.asyncio.Socket] = {}
-        self.port = 0  # of the TCP socket, if there is one
-        self.ipc = ""  # endpoint of the Unix socket, if there is one
+        self.port = 0  # of the TCP socket, if any
+        self.ipc = ""  # endpoint of the Unix socket, if any
         self.transports = transports(config)
         self._directory: Path | None = None
         if "tcp" in self.transports:
@@ -40,13 +40,12 @@ class PayloadSockets:
                 sweep(Path(tempfile.gettempdir()))
                 self._directory = Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX))
                 self.sockets["ipc"], self.ipc = payload_ipc_router(network.context, self._directory / SOCKET_NAME)
-            except (ConfigError, OSError) as error:  # with others to choose from, a worker can do without
+            except (ConfigError, OSError) as error:  # not fatal with other transports
                 self._remove()
                 if config.kv_transport == "ipc":
                     raise ConfigError("--kv-transport", "ipc", f"no Unix socket can be made: {error}") from None
 
     def close(self) -> None:
-        """Closes the sockets, and removes the directory."""
         for each in self.sockets.values():
             each.close(0)
         self._remove()
@@ -57,13 +56,13 @@ class PayloadSockets:
 
 
 def sweep(base: Path) -> None:
-    """Removes this user's directories of workers that were killed: nobody answers there. Raises `OSError`."""
+    """Removes this user's directories of killed workers, where no socket answers. Raises `OSError`."""
     for path in base.glob(f"{DIRECTORY_PREFIX}*"):
         try:
             status = path.stat()
             mine = status.st_uid == os.getuid() and status.st_mtime < time.time() - MIN_SWEEP_AGE_S
         except FileNotFoundError:
-            continue  # another start swept it first
+            continue  # another process swept it first
         if mine and not _answers(path / SOCKET_NAME):
             shutil.rmtree(path, ignore_errors=True)
 

@@ -1,8 +1,7 @@
-"""Puts payloads that came over several connections of one link into the order in which they left. Pure.
+"""Reorders payloads that came over several connections of one link into their sending order. Pure.
 
-Each begins with a frame that counts the payloads of the session. What comes early waits, in bounded bytes, for what is
-before it; where that is lost, nothing passes any more, and the link ends by its sender's deadlines, or at once: a
-connection that is lost is a lost link.
+Each payload begins with a frame with its sequence number. Early payloads wait, in bounded bytes, for missing ones. If
+one is lost, the link ends by its sender's deadlines, or at once, since a lost connection ends the link.
 """
 
 from typing import Generic, TypeVar
@@ -10,33 +9,33 @@ from typing import Generic, TypeVar
 from contracts.errors import MessageError
 
 COUNT_BYTES = 8
-"""Bytes of a count."""
+"""Bytes of a sequence number."""
 MAX_AHEAD = 1 << 16
-"""So far ahead of the one that is missing may a payload be."""
+"""Maximum distance to the first missing payload."""
 
 
 Payload = TypeVar("Payload")
 
 
 def counted(number: int) -> bytes:
-    """Returns the frame that a payload begins with."""
+    """Returns the first frame of a payload: its sequence number."""
     return number.to_bytes(COUNT_BYTES, "little")
 
 
 class ReorderBuffer(Generic[Payload]):
-    """Holds the payloads of one session that came early."""
+    """The early payloads of one session."""
 
     def __init__(self, most: int) -> None:
-        """Takes the bytes that may be held."""
+        """`most`: bytes that may be held."""
         self._most = most
         self._next = 0
         self._held: dict[int, tuple[int, Payload]] = {}
         self._size = 0
 
     def take(self, count: bytes, size: int, message: Payload) -> list[Payload]:
-        """Returns the messages whose turn has come, in order: none, or this one and those that waited for it.
+        """Returns the messages that are in order now: none, or this one and those that waited for it.
 
-        Raises `MessageError` for a count that no sender has, or that was there, and for more bytes than may be held.
+        Raises `MessageError` for an impossible or repeated number, and if more bytes than allowed would be held.
         """
         number = int.from_bytes(count, "little")
         if len(count) != COUNT_BYTES or not self._next <= number < self._next + MAX_AHEAD or number in self._held:

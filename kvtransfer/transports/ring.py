@@ -1,9 +1,9 @@
-"""Shares memory between two processes of one host, as a ring: byte n of a link lies at n modulo the ring's size.
+"""A ring of shared memory between two processes of one host: byte n of a link lies at n modulo the ring's size.
 
-It is a file without a name. The other process opens it by way of this one's entry in /proc, which the system allows to
-the same user only; nothing has to be removed, however either of them ends. A mark in front tells that it is the file
-that was meant, and not one with the same number on another host. What is where, and what may be overwritten, is said by
-headers and credits, which pass over a socket.
+It is an unnamed file. The other process opens it through this process's entry in /proc, which the system allows only to
+the same user; nothing needs removal, however either process ends. A mark in front proves that it is the offered file,
+and not one of the same number on another host. Headers and credits, which pass over a socket, tell where payloads are
+and what may be overwritten.
 """
 
 import fcntl
@@ -12,14 +12,14 @@ import os
 from hmac import compare_digest
 
 MARK_BYTES = 16
-"""The mark has so many bytes, at the beginning of the first page; the ring begins with the second."""
+"""The mark is at the start of the first page; the ring begins with the second."""
 
 
 class Ring:
-    """Maps the memory into one of the two processes."""
+    """One process's mapping of the memory."""
 
     def __init__(self, descriptor: int, size: int) -> None:
-        """Takes the descriptor of a ring of `size` bytes. Closes it and raises `OSError` if it cannot be mapped."""
+        """Takes a ring's descriptor. Closes it and raises `OSError` if it cannot be mapped."""
         self.size = size
         self.path = f"/proc/{os.getpid()}/fd/{descriptor}"
         self._descriptor = descriptor
@@ -32,11 +32,11 @@ class Ring:
 
     @classmethod
     def make(cls, size: int, mark: bytes) -> "Ring":
-        """Makes a ring of `size` bytes, whose pages cost nothing before they are used. May raise `OSError`."""
+        """Makes a ring of `size` bytes, whose pages cost nothing before they are used. Raises `OSError`."""
         descriptor = os.memfd_create("baton-kv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(descriptor, mmap.PAGESIZE + size)
-            # Whoever shrank it would end those who touch what is gone.
+            # A process that shrank it would crash those that access the removed pages.
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         except OSError:
             os.close(descriptor)
@@ -47,7 +47,7 @@ class Ring:
 
     @classmethod
     def open(cls, path: str, size: int, mark: bytes) -> "Ring":
-        """Opens another process's ring. Raises `OSError` if it cannot be reached, or has another size or mark."""
+        """Opens another process's ring. Raises `OSError` if it is inaccessible, or has another size or mark."""
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         if os.fstat(descriptor).st_size != mmap.PAGESIZE + size:
             os.close(descriptor)
@@ -59,7 +59,7 @@ class Ring:
         return ring
 
     def views(self, offset: int, size: int) -> list[memoryview]:
-        """Returns the memory of `size` bytes from the link's byte `offset` on: one piece, or two around the end."""
+        """Returns the memory of `size` bytes from the link's byte `offset` on: one view, or two around the end."""
         begin = offset % self.size
         end = begin + size
         if end <= self.size:
@@ -67,14 +67,14 @@ class Ring:
         return [self._bytes[begin:], self._bytes[: end - self.size]]
 
     def write(self, offset: int, part: memoryview) -> None:
-        """Copies a part to where the link's bytes from `offset` on lie."""
+        """Copies a part to the link's bytes from `offset` on."""
         at = 0
         for view in self.views(offset, len(part)):
             view[:] = part[at : at + len(view)]
             at += len(view)
 
     def close(self) -> None:
-        """Closes this end. The memory goes when the last view of it does."""
+        """Closes this end. The memory is freed with its last view."""
         os.close(self._descriptor)
         self._bytes.release()
         self._memory.release()

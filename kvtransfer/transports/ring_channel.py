@@ -1,4 +1,4 @@
-"""Sends payloads through a ring of shared memory, and their headers over the control socket."""
+"""A channel through shared memory: payloads in a ring, their headers over the control socket."""
 
 from collections.abc import Sequence
 
@@ -12,26 +12,26 @@ from kvtransfer.digest import begin_digest
 from kvtransfer.transports.channel import SentPayload
 from kvtransfer.transports.ring import Ring
 
-COPY_BYTES = 256 << 10  # bytes that are copied and digested at a time
+COPY_BYTES = 256 << 10  # copied and digested at a time
 FRAMES_PER_PAYLOAD = 4
-"""A payload has so many times a socket's bytes: sending copies them itself here, so its other costs are what counts."""
+"""In units of a socket's payload. Sending copies the bytes itself here, so larger payloads save other costs."""
 
 
 class RingChannel:
-    """Is a `Channel` of shared memory. The link's window keeps what was not read from being overwritten."""
+    """A `Channel` of shared memory. The link's window keeps unread bytes from being overwritten."""
 
     transport: Transport = "shm"
     sealed = False
 
     def __init__(self, ring: Ring, control: zmq.asyncio.Socket, frame: int) -> None:
-        """Takes the ring over; `frame` is what a payload would have over a socket, in bytes."""
+        """Takes the ring over; `frame` is the payload size for sockets, in bytes."""
         self.room = ring.size
         self.frame = max(frame, min(FRAMES_PER_PAYLOAD * frame, ring.size // 4))
         self._ring = ring
         self._control = control
 
     def send(self, header: Layer, views: Sequence[memoryview]) -> SentPayload | None:
-        """Copies and digests a payload in pieces that stay in the nearest caches meanwhile, then sends its header."""
+        """Copies and digests a payload in cache-sized chunks, then sends its header."""
         digest, offset = begin_digest(header.group, header.layer, header.first), header.offset
         for view in views:
             for at in range(0, len(view), COPY_BYTES):
@@ -44,5 +44,5 @@ class RingChannel:
         return SentPayload(digest.intdigest(), None)
 
     def close(self) -> None:
-        """Closes the ring. The control socket belongs to others."""
+        """Closes the ring. The control socket has another owner."""
         self._ring.close()

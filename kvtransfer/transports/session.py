@@ -1,4 +1,4 @@
-"""Keeps the decode side's end of a link's payloads: what was offered to the sender, and how its frames are checked."""
+"""The decode side of a link's payloads: what was offered to the sender, and how its frames are checked."""
 
 import secrets
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from kvtransfer.transports.seal import SALT_HALF_BYTES, FrameOpener, seal_digest
 
 Frames = Sequence[memoryview]
 SEALED_FRAMES = 3
-"""The message of a sealed payload has a nonce, a header, and the payload with its tag."""
+"""Nonce, header, and payload with its tag."""
 
 
 class ArrivedPayload:
-    """Holds a payload where it arrived, its header, and what stands for it in the handoff's digest."""
+    """An arrived payload, its header, and its digest."""
 
     __slots__ = ("_digest", "header", "payload", "size")
 
@@ -30,7 +30,7 @@ class ArrivedPayload:
 
     @property
     def digest(self) -> int:
-        """Computes the payload's digest when it is first asked for: a payload that is dropped needs none."""
+        """The payload's digest, computed at first use: a dropped payload needs none."""
         if self._digest is None:
             header = self.header
             self._digest = payload_digest(header.group, header.layer, header.first, self.payload)
@@ -43,7 +43,7 @@ class PayloadSession:
     def __init__(
         self, link: bytes, join: Join, epoch: str, secret: bytes, sealed: bool, ring: int, window: int
     ) -> None:
-        """Begins with a Join; `ring` is the size in bytes of a ring to offer, or 0, `window` of the link's window.
+        """`ring`: bytes of a ring to offer, or 0. `window`: bytes of the link's window.
 
         Raises `MessageError` for a Join whose nonce has another size.
         """
@@ -51,26 +51,26 @@ class PayloadSession:
             raise MessageError(f"a nonce has {SALT_HALF_BYTES} bytes")
         self.link = link
         self.sender = join.sender
-        self.nonce = join.nonce  # the sender's half of the key's salt
-        self.half = secrets.token_bytes(SALT_HALF_BYTES)  # our half of it
-        self.user = secrets.token_hex(16)  # the name by which payload sockets admit the sender
-        self.token = secrets.token_hex(16)  # its password there, and the mark of the ring
+        self.nonce = join.nonce  # the sender's half of the salt
+        self.half = secrets.token_bytes(SALT_HALF_BYTES)  # our half of the salt
+        self.user = secrets.token_hex(16)  # the sender's name at payload sockets
+        self.token = secrets.token_hex(16)  # its password there, and the ring's mark
         self.ring = _made(ring, bytes.fromhex(self.token)) if ring and "shm" in join.transports else None
         key = session_key(secret, (join.nonce, self.half), (join.sender, epoch))
         self._opener = FrameOpener(key) if sealed else None
         self._order: ReorderBuffer[Frames] | None = (
             ReorderBuffer(window + MAX_PAYLOAD_BYTES) if join.connections > 1 else None
         )
-        self.transport: Transport | None = None  # the sender's choice, as its first payload shows it
+        self.transport: Transport | None = None  # the sender's choice, known from its first payload
         self.codec: Codec = "none"  # of the link's last handoff
 
     @property
     def sealed(self) -> bool:
-        """Tells whether payloads are sealed on the transport that the sender has chosen."""
+        """Whether payloads are sealed on the sender's transport."""
         return self.transport == "tcp" and self._opener is not None
 
     def offer(self, epoch: str, tcp: int, ipc: str) -> Offer:
-        """Returns what is offered to the sender. `tcp` and `ipc` are the payload sockets' port and endpoint, if any."""
+        """Returns the Offer to the sender. `tcp` and `ipc` are the payload sockets' port and endpoint, if any."""
         return Offer(
             sender=epoch,
             receiver=self.sender,
@@ -85,7 +85,7 @@ class PayloadSession:
         )
 
     def in_order(self, transport: Transport, frames: Frames) -> list[Frames]:
-        """Returns the messages whose turn has come, now that this one is here. Raises `MessageError`."""
+        """Returns the messages that are in order now. Raises `MessageError`."""
         if transport != "tcp" or self._order is None:
             return [frames]
         if not frames:
@@ -94,7 +94,7 @@ class PayloadSession:
         return self._order.take(bytes(count), sum(map(len, message)), message)
 
     def from_socket(self, transport: Transport, frames: Frames) -> ArrivedPayload:
-        """Reads what came over a payload socket. Raises `MessageError` or `SealError` for what is not this link's."""
+        """Reads a message of a payload socket. Raises `MessageError` or `SealError` if it is not of this link."""
         if transport == "tcp" and self._opener is not None:
             if len(frames) != SEALED_FRAMES:
                 raise MessageError("a sealed payload is a nonce, a header, and one frame")
@@ -106,7 +106,7 @@ class PayloadSession:
         return self._arrived(transport, ArrivedPayload(decode_layer(frames[0]), frames[1:]))
 
     def from_ring(self, header: Layer) -> ArrivedPayload:
-        """Finds a payload in the ring, where its header says it is. Raises `MessageError` if it cannot be there."""
+        """Finds a payload in the ring by its header. Raises `MessageError` if it cannot be there."""
         if self.ring is None or not 0 <= header.size <= self.ring.size or header.offset < 0:
             raise MessageError("a payload in a ring that is not there, or too small")
         return self._arrived("shm", ArrivedPayload(header, self.ring.views(header.offset, header.size)))
@@ -118,7 +118,7 @@ class PayloadSession:
         return arrived
 
     def close(self) -> None:
-        """Closes the ring, if there is one. Its memory goes when the sender has closed it as well."""
+        """Closes the ring, if any. Its memory is freed when the sender has closed it, too."""
         if self.ring is not None:
             self.ring.close()
 
@@ -127,5 +127,5 @@ def _made(size: int, mark: bytes) -> Ring | None:
     assert len(mark) == MARK_BYTES
     try:
         return Ring.make(size, mark)
-    except OSError:  # no memory, or no descriptor left: the sender goes another way
+    except OSError:  # no memory or descriptor left: the sender uses another transport
         return None

@@ -1,4 +1,4 @@
-"""Keeps the sessions of all links of a decode worker, bounded by number and by the time since a link was heard."""
+"""The sessions of all links of a decode worker, bounded by number and by the links' silence."""
 
 import logging
 
@@ -11,18 +11,18 @@ from infra.redis.records import KVLink
 from kvtransfer.transports.payload_sockets import PayloadSockets
 from kvtransfer.transports.session import PayloadSession
 
-MAX_SESSIONS = 1024  # sessions
+MAX_SESSIONS = 1024
 USER_BYTES = 16
-"""Bytes of a user, as payload sockets know it."""
+"""Of a user's name at payload sockets."""
 MAX_LINKS_SHOWN = 64
-"""A worker's record lists so many links at most."""
+"""Links in a worker's record."""
 MAX_NAME_CHARS = 32
-"""It shows so many characters of a sender's name, which the sender chooses itself."""
+"""Characters shown of a sender's name, which the sender chooses itself."""
 log = logging.getLogger("baton.handoff")
 
 
 class PayloadSessions:
-    """Finds a session by its link, and by the user that payload sockets know."""
+    """Sessions by link, and by user of the payload sockets."""
 
     def __init__(self, config: TransferConfig, epoch: str, network: Network, sockets: PayloadSockets) -> None:
         self._config = config
@@ -34,10 +34,10 @@ class PayloadSessions:
         self._by_user: dict[bytes, PayloadSession] = {}
 
     def join(self, link: bytes, join: Join, now: float) -> Offer:
-        """Begins a session, or renews it; returns what is offered to its sender.
+        """Begins or renews a session; returns the Offer for its sender.
 
-        Nothing is offered if the Join is for another life at this address, which our epoch says, or if there are too
-        many sessions. Raises `MessageError` for a Join that cannot be meant.
+        The Offer is empty if the Join is for another life at this address, or if there are too many sessions. Raises
+        `MessageError` for an invalid Join.
         """
         nothing = Offer(sender=self._epoch, receiver=join.sender, security="sealed", nonce=b"", user="", token="")
         if join.receiver != self._epoch:
@@ -72,15 +72,15 @@ class PayloadSessions:
         return None if known is None else known[0]
 
     def of_user(self, name: bytes) -> PayloadSession | None:
-        """Returns the session whose Offer named the user with which a connection's name begins, if there is one."""
+        """Returns the session of the user whose name begins a connection's identity, if any."""
         return self._by_user.get(name[:USER_BYTES])
 
     def heard(self, link: bytes, now: float) -> None:
-        """Notes that a link, which must have a session, has just been heard."""
+        """Notes a message of a link, which must have a session."""
         self._by_link[link] = (self._by_link[link][0], now)
 
     def forget(self, link: bytes) -> None:
-        """Ends a session, if there is one: what still comes from its user is dropped."""
+        """Ends a session, if any. Further payloads of its user are dropped."""
         if link in self._by_link:
             session, _ = self._by_link.pop(link)
             del self._by_user[bytes.fromhex(session.user)]
@@ -88,12 +88,12 @@ class PayloadSessions:
             session.close()
 
     def asked(self, link: bytes, codec: Codec) -> None:
-        """Notes that a handoff was opened on the link, whose KV comes in this codec."""
+        """Notes the codec of a handoff that was opened on the link."""
         if link in self._by_link:
             self._by_link[link][0].codec = codec
 
     def links(self) -> list[KVLink]:
-        """Lists the links that have brought a payload, and so shown the transport that their senders have chosen."""
+        """Lists the links that have carried payloads."""
         sessions = [session for session, _ in self._by_link.values()]
         return [
             KVLink(each.sender[:MAX_NAME_CHARS], each.transport, each.sealed, each.codec)
@@ -102,12 +102,11 @@ class PayloadSessions:
         ][:MAX_LINKS_SHOWN]
 
     def forget_old(self, now: float) -> None:
-        """Ends the sessions of links that were not heard for long. Called from time to time."""
+        """Ends the sessions of links that were silent for long."""
         kept = now - self._config.remember
         for link in [link for link, (_, heard) in self._by_link.items() if heard < kept]:
             self.forget(link)
 
     def close(self) -> None:
-        """Ends all sessions."""
         for link in list(self._by_link):
             self.forget(link)

@@ -1,4 +1,4 @@
-"""Sends payloads over sockets of their own, TCP or Unix: without copying from the pool, or sealed."""
+"""A channel over dedicated sockets, TCP or Unix: zero-copy from the pool, or sealed."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -18,20 +18,20 @@ from kvtransfer.transports.reorder_buffer import counted
 from kvtransfer.transports.seal import TAG_BYTES, FrameSealer, seal_digest
 
 MAX_IDLE_BUFFERS = 8
-"""So many buffers stay when nothing is under way."""
+"""Kept when nothing is under way."""
 
 
 class SendBuffers:
-    """Lends memory for sealed payloads, and uses it again once the socket has sent what is in it, oldest first.
+    """Reuses buffers of sealed payloads once the socket has sent them, oldest first.
 
-    Fresh memory comes page by page from the system, which takes a fifth of the time that sealing does.
+    Fresh memory would cost page faults: a fifth of the time of sealing.
     """
 
     def __init__(self) -> None:
         self._lent: deque[tuple[zmq.MessageTracker, memoryview]] = deque()
 
     def take(self, size: int) -> memoryview:
-        """Returns a buffer of at least `size` bytes, which nobody reads any more."""
+        """Returns a buffer of at least `size` bytes that is not read any more."""
         while len(self._lent) > MAX_IDLE_BUFFERS and self._lent[0][0].done:
             self._lent.popleft()
         if self._lent and self._lent[0][0].done:
@@ -41,20 +41,20 @@ class SendBuffers:
         return np.empty(size, np.uint8).data
 
     def lend(self, buffer: memoryview, tracker: zmq.MessageTracker) -> None:
-        """Keeps a buffer that the socket reads until the tracker is done, to use it again then."""
+        """Keeps a buffer for reuse, which the socket reads until the tracker is done."""
         self._lent.append((tracker, buffer))
 
 
 class PayloadConnection:
-    """Keeps a socket, and what it has still to send."""
+    """A socket, and its unsent bytes."""
 
     def __init__(self, socket: zmq.asyncio.Socket) -> None:
         self.socket = socket
-        self._waiting: deque[tuple[zmq.MessageTracker, int]] = deque()  # and its bytes, oldest first
+        self._waiting: deque[tuple[zmq.MessageTracker, int]] = deque()  # trackers and bytes, oldest first
         self._size = 0
 
     def waiting(self) -> int:
-        """Counts the bytes that the system has not taken yet."""
+        """Returns the bytes that the system has not taken yet."""
         while self._waiting and self._waiting[0][0].done:
             self._size -= self._waiting.popleft()[1]
         return self._size
@@ -70,9 +70,10 @@ class PayloadConnection:
 
 
 class SocketChannel:
-    """Is a `kvtransfer.transports.channel.Channel`. Without a sealer frames leave as they are.
+    """A `Channel` over sockets. Without a sealer frames are sent unchanged.
 
-    Over several connections each payload goes by the one that has least to send, and begins with its count.
+    With several connections, each payload goes to the one with the fewest unsent bytes, with a sequence number in
+    front.
     """
 
     room = MAX_LINK_OFFSET
@@ -84,13 +85,13 @@ class SocketChannel:
         self.frame = frame
         self.sealed = sealer is not None
         self.connections = [PayloadConnection(socket) for socket in sockets]
-        self._sent = 0  # payloads that a connection took
+        self._sent = 0  # payloads taken by connections
         self._sealer = sealer
-        self._refused: tuple[Layer, list[Frame], memoryview] | None = None  # sealed, but the socket took nothing
+        self._refused: tuple[Layer, list[Frame], memoryview] | None = None  # sealed, but not taken by the socket
         self._buffers = SendBuffers()
 
     def send(self, header: Layer, views: Sequence[memoryview]) -> SentPayload | None:
-        """Sends a payload or a probe, as `Channel` says, sealed if there is a sealer."""
+        """Sends a payload or a probe, sealed if there is a sealer."""
         if self._sealer is not None:
             return self._send_sealed(self._sealer, header, views)
         # First, so that the socket finds the bytes in a cache.
@@ -119,12 +120,12 @@ class SocketChannel:
         for connection in sorted(self.connections, key=PayloadConnection.waiting):
             if (tracker := connection.send(frames)) is not None:
                 self._sent += 1
-                self.connections.remove(connection)  # to the end: those that have equally little take turns
+                self.connections.remove(connection)  # to the end, so that equally loaded connections take turns
                 self.connections.append(connection)
                 return tracker
         return None
 
     def close(self) -> None:
-        """Closes the sockets, which try for a moment to send what is still queued."""
+        """Closes the sockets, which linger for a moment to send queued payloads."""
         for connection in self.connections:
             connection.socket.close(PAYLOAD_LINGER_MS)

@@ -1,4 +1,4 @@
-"""Notices that one of several connections of a channel has ended: what was under way there would be waited for."""
+"""Detects the loss of one of a channel's several connections, whose payloads would be waited for in vain."""
 
 from collections.abc import Callable
 
@@ -11,10 +11,10 @@ from kvtransfer.transports.socket_channel import SocketChannel
 
 
 class Watching:
-    """Watches the connections of one channel at a time. A single connection that ends is made again by itself."""
+    """Watches one channel at a time. A channel's only connection reconnects by itself, so it is not watched."""
 
     def __init__(self, tasks: Tasks, ended: Callable[[], None]) -> None:
-        """Takes the owner's tasks, and what to call when a connection of the channel has ended."""
+        """`ended` is called when a connection of the channel has ended."""
         self._tasks = tasks
         self._ended = ended
         self._channel: Channel | None = None

@@ -1,8 +1,7 @@
-"""Collects the prompts of jobs that were taken and whose ids come over their gateways' connections, a piece at a time.
+"""Collects the prompts of taken jobs whose ids come in pieces over their gateways' connections.
 
-Pure: time is an argument. A worker asks for each piece, and again when none comes, so that nothing has to be kept at
-the gateway, nothing waits here for its job, and whatever is lost is repeated. Few are asked for at once: what these
-bring is all the memory that it takes.
+Pure: time is an argument. A worker asks for each piece, and repeats the question, so that gateways keep no state and
+lost messages are repeated. Few prompts are asked for at once, which bounds the memory.
 """
 
 import hashlib
@@ -17,16 +16,16 @@ from contracts.messages.gateway import Piece
 from contracts.messages.job import AnyJob
 from contracts.messages.packed_ids import unpacked
 
-MAX_WAITING_JOBS = 64  # jobs that may wait for their prompts; a worker that has so many takes no others
-PROMPTS_PER_GATEWAY = 4  # prompts that one gateway is asked for at the same time; others wait until it is their turn
-REPEAT_S = 0.2  # s until a piece that has not come is asked for again
-GIVE_UP_S = 3.0  # s without a piece, though asked for
+MAX_WAITING_JOBS = 64  # that wait for their prompts; then no more jobs are taken
+PROMPTS_PER_GATEWAY = 4  # asked of one gateway at once; others wait for their turn
+REPEAT_S = 0.2  # until a missing piece is asked for again
+GIVE_UP_S = 3.0  # without a requested piece
 REASON_NO_BODY = "no_body"
-"""An attempt fails for this reason when the ids of its prompt do not come, or are others than its job says."""
+"""The ids of a prompt did not come, or differ from the job's digest."""
 
 
 class MissingPrompt(NamedTuple):
-    """Names a job whose prompt will not come, and says why."""
+    """A job whose prompt will not come."""
 
     job: AnyJob
     why: str
@@ -37,14 +36,14 @@ class _Awaited:
 
     def __init__(self, job: AnyJob) -> None:
         self.job = job
-        self.ids: list[int] = []  # that have come
-        self.digest = hashlib.sha256()  # of those
-        self.asked: float | None = None  # when its next piece was asked for last, local time, s
-        self.heard: float | None = None  # when a piece came last, or it was asked for first, local time, s
+        self.ids: list[int] = []  # received so far
+        self.digest = hashlib.sha256()  # of `ids`
+        self.asked: float | None = None  # local time (s) of the last question for the next piece
+        self.heard: float | None = None  # local time (s) of the last piece, or of the first question
 
 
 class PromptBodies:
-    """Holds the jobs of which only the head has come, in the order in which they were taken."""
+    """Jobs without their prompts' ids, in the order in which they were taken."""
 
     def __init__(self) -> None:
         self._awaited: dict[tuple[str, int], _Awaited] = {}  # by request and attempt
@@ -53,14 +52,14 @@ class PromptBodies:
         return len(self._awaited)
 
     def add(self, job: AnyJob) -> None:
-        """Awaits the prompt of a job whose `body` says what is to come."""
+        """Adds a job whose ids are to come."""
         assert job.body is not None
         self._awaited[job.request, job.attempt] = _Awaited(job)
 
     def take(self, piece: Piece, now: float) -> AnyJob | MissingPrompt | None:
-        """Takes ids; returns the job once it has all of them, or that it never will.
+        """Takes a piece; returns the job when its ids are complete, `MissingPrompt` if they are wrong.
 
-        What nobody waits for, and what comes twice, is dropped.
+        Repeated and unknown pieces are dropped.
         """
         one = self._awaited.get((piece.request, piece.attempt))
         if one is None or piece.first != len(one.ids) or not piece.ids:
@@ -78,9 +77,9 @@ class PromptBodies:
         return structs.replace(one.job, prompt=structs.replace(one.job.prompt, token_ids=one.ids), body=None)
 
     def due(self, now: float) -> list[tuple[AnyJob, int]]:
-        """Returns the jobs of which to ask for the ids from an index on; that it does so is noted."""
+        """Returns the jobs to ask for, each with the index of the next id, and notes the questions."""
         found = []
-        asked = Counter[str]()  # by gateway, whose silence concerns no other
+        asked = Counter[str]()  # by gateway, so that a silent one delays no other
         for one in self._awaited.values():
             asked[one.job.sender] += 1
             if asked[one.job.sender] > PROMPTS_PER_GATEWAY:
@@ -92,7 +91,7 @@ class PromptBodies:
         return found
 
     def silent(self, now: float) -> list[MissingPrompt]:
-        """Gives up, and returns, those of which nothing has come for long."""
+        """Drops and returns jobs whose pieces have not come for long."""
         missing = [
             MissingPrompt(one.job, f"the prompt did not come within {GIVE_UP_S:g} s")
             for one in self._awaited.values()
@@ -103,13 +102,13 @@ class PromptBodies:
         return missing
 
     def forget(self, lives: Callable[[AttemptKey], bool]) -> None:
-        """Drops the jobs that nobody wants any more."""
+        """Drops jobs without living attempts."""
         for one in list(self._awaited.values()):
             if not any(map(lives, one.job.attempts())):
                 self._drop(one.job)
 
     def leave(self) -> list[MissingPrompt]:
-        """Gives everything up: the worker leaves."""
+        """Drops and returns all jobs, because the worker leaves."""
         missing = [MissingPrompt(one.job, "the worker leaves") for one in self._awaited.values()]
         self._awaited.clear()
         return missing

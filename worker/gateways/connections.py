@@ -1,4 +1,4 @@
-"""Connects a worker to its gateways: one ROUTER that all of them connect to, and the ledger of what each is owed."""
+"""A worker's connections to gateways: one ROUTER for all of them, and the ledger of unsent tokens."""
 
 import asyncio
 import itertools
@@ -47,30 +47,28 @@ from worker.gateways.ledger import AttemptArrival, Ledger
 from worker.life import Life
 from worker.transfer import Transfer
 
-RETRY_S = 0.01  # s after which a gateway whose queue was full is tried again
-MESSAGES_PER_TURN = 16  # messages handled, or sent, before other tasks have their turn
-MAX_MESSAGE_TOKENS = 256  # tokens in one message, so that a gateway handles one in a moment
-MAX_WAITING_MESSAGES = (
-    1024  # messages that may wait for one gateway's queue, tokens not among them; gateways repeat what is lost
-)
-KEY_NEWS_INTERVAL_S = 0.05  # s between two messages about keys
-MAX_GATEWAYS = 1024  # gateways that may be connected
+RETRY_S = 0.01  # until a gateway with a full queue is tried again
+MESSAGES_PER_TURN = 16  # handled or sent before other tasks have their turn
+MAX_MESSAGE_TOKENS = 256  # of one message, so that a gateway handles it quickly
+MAX_WAITING_MESSAGES = 1024  # messages without tokens that wait for one gateway's queue; gateways repeat lost ones
+KEY_NEWS_INTERVAL_S = 0.05  # between two messages about keys
+MAX_GATEWAYS = 1024  # connected at once
 log = logging.getLogger("baton.worker")
 
 
 class GatewayPeer:
-    """Keeps one gateway's connection: the ROUTER's name for it, and when it was last heard from."""
+    """One gateway's connection: its ROUTER identity, and when it was last heard."""
 
     def __init__(self, identity: bytes) -> None:
         self.identity = identity
-        self.heard = time.monotonic()  # s, when its last message came
-        self.waiting: deque[bytes] = deque()  # messages that its queue did not take yet
+        self.heard = time.monotonic()  # s, time of the last message
+        self.waiting: deque[bytes] = deque()  # messages that did not fit into its queue yet
 
 
 class GatewayConnections:
-    """Reads what gateways say, and sends them what the ledger owes them.
+    """Handles gateways' messages, and sends them what the ledger owes them.
 
-    Whatever passes an event on to the engine thread raises `MailboxFull` where that has stopped reading.
+    Methods that post events to the engine thread raise `MailboxFull` if it has stopped reading.
     """
 
     def __init__(self, life: Life, socket: zmq.asyncio.Socket, transfer: Transfer) -> None:
@@ -78,17 +76,17 @@ class GatewayConnections:
         self._socket = socket
         self._transfer = transfer
         self.ledger = Ledger()
-        self._keys = KeyLog()  # of the blocks whose KV is here
+        self._keys = KeyLog()  # keys of cached blocks
         self._peers: dict[str, GatewayPeer] = {}  # by the gateway's epoch
-        self._strangers: dict[str, float] = {}  # gateways that sent jobs but no Hello, and since when, s
-        self._retries: set[str] = set()  # gateways that a timer will send to again
-        self._owed: set[str] = set()  # gateways that `send` is to look at
+        self._strangers: dict[str, float] = {}  # gateways that sent jobs but no Hello, since when (s)
+        self._retries: set[str] = set()  # gateways with a running retry timer
+        self._owed: set[str] = set()  # gateways that `send` is to serve
         self._owing = asyncio.Event()
         self._strikes: MalformedFrames[bytes] = MalformedFrames(
             life.config.transfer.malformed_rate, life.config.transfer.cut_off
         )
-        self.dropped = 0  # messages that were not read, since the start
-        self.taken = NO_TICKET  # no job up to this one waits on the stream: each was answered by Started, or is lost
+        self.dropped = 0  # messages dropped since the start
+        self.taken = NO_TICKET  # no job up to this ticket waits on the stream: each was answered by Started, or is lost
 
     # from gateways --------------------------------------------------------------------------------------------------
 
@@ -96,7 +94,7 @@ class GatewayConnections:
         """Reads messages for ever; `take_piece` gets the pieces of prompts. Drops and counts foreign messages."""
         for number in itertools.count(1):
             if number % MESSAGES_PER_TURN == 0:
-                await asyncio.sleep(0)  # while messages lie ready, reading and answering them never suspends
+                await asyncio.sleep(0)  # while messages are queued, reading and answering them never suspends
             identity, *frames = await self._socket.recv_multipart()
             if not self._strikes.listens(identity, time.monotonic()):
                 self.dropped += 1
@@ -112,7 +110,7 @@ class GatewayConnections:
             await self._receive(identity, message, take_piece)
 
     def _strike(self, identity: bytes) -> None:
-        """Counts a frame that is no message of this version; who sends many is not listened to for a while."""
+        """Counts a malformed frame, or a message of another version; too many of them cut the peer off."""
         self.dropped += 1
         if self._strikes.strike(identity, time.monotonic()):
             log.warning("a peer is cut off: it sent more than %d bad messages in a second", self._strikes.limit)
@@ -158,7 +156,7 @@ class GatewayConnections:
 
     async def _welcome(self, identity: bytes, hello: Hello) -> None:
         welcome = Welcome(**self._ends(hello.sender))
-        if hello.version != VERSION:  # the Welcome names our version; its other messages are dropped
+        if hello.version != VERSION:  # the Welcome has our version; further messages are dropped
             log.warning("gateway %s speaks version %d, this worker %d", hello.sender, hello.version, VERSION)
             self._strike(identity)
             await try_send(self._socket, [identity, encode(welcome)])
@@ -175,7 +173,7 @@ class GatewayConnections:
         await self._flush(hello.sender)
 
     async def _answer(self, gateway: str, key: AttemptKey, next_index: int) -> None:
-        """Answers an Ask. Nobody is told that a sequence lives on while the engine that it needs is overdue."""
+        """Answers an Ask; but says nothing about living sequences while the engine is overdue."""
         entry = self.ledger.ask(key, next_index)
         if entry is not None and entry.owed():
             await self._flush(gateway)
@@ -190,7 +188,7 @@ class GatewayConnections:
     async def _cancel(self, gateway: str, key: AttemptKey) -> None:
         news = not self.ledger.cancelled(key)
         living = self.ledger.cancel(key, self._life.clock.now())
-        if news and (living or self._transfer.knows(key)):  # what lands here has no entry before it has landed
+        if news and (living or self._transfer.knows(key)):  # a landing attempt has no entry yet
             self._life.inbox.post(Kill(key, "cancelled"))
         self._transfer.handle(CancelAttempt(key))
         await self._say(gateway, self._failed(gateway, key, AttemptFailure("cancelled" if living else "unknown")))
@@ -198,17 +196,17 @@ class GatewayConnections:
     # from this worker -----------------------------------------------------------------------------------------------
 
     async def started(self, job: AnyJob) -> None:
-        """Tells a gateway that its job was taken. Should this be lost, the gateway adds the job again."""
+        """Tells a gateway that its job was taken. If this is lost, the gateway adds the job again."""
         ends = self._ends(job.sender)
         await self._say(job.sender, Started(**ends, request=job.request, attempt=job.attempt, samples=job.samples))
 
     async def ask_for_ids(self, job: AnyJob, first: int) -> None:
-        """Asks a job's gateway for the ids of its prompt, from an index on."""
+        """Asks a job's gateway for the ids of its prompt, from index `first` on."""
         name: dict[str, Any] = {"request": job.request, "attempt": job.attempt, "samples": job.samples}
         await self._say(job.sender, Wanted(**self._ends(job.sender), **name, first=first))
 
     def handle(self, event: ToGateway) -> None:
-        """Takes an event of the engine thread into the ledger; what gateways are owed is sent soon."""
+        """Takes an event of the engine thread into the ledger, and schedules sending."""
         match event:
             case Emit(emitted=emitted):
                 self._owe({self.ledger.emit(each) for each in emitted})
@@ -227,7 +225,7 @@ class GatewayConnections:
                 self._keys.change(kept, lost)
 
     def _owe(self, gateways: set[str | None]) -> None:
-        """Has `send` look at these gateways soon: once, however many events come in between."""
+        """Schedules sending to these gateways, once for any number of events."""
         self._owed |= {gateway for gateway in gateways if gateway is not None}
         if self._owed:
             self._owing.set()
@@ -235,7 +233,7 @@ class GatewayConnections:
     # to gateways ----------------------------------------------------------------------------------------------------
 
     async def send(self) -> None:
-        """Sends gateways what they are owed as it comes, for ever."""
+        """Sends gateways what they are owed, for ever."""
         while True:
             await self._owing.wait()
             self._owing.clear()
@@ -244,7 +242,7 @@ class GatewayConnections:
                 await self._flush(gateway)
 
     async def send_all(self, seconds: float) -> None:
-        """Sends what gateways are owed until nothing is left, or for `seconds`."""
+        """Sends until gateways are owed nothing, at most for `seconds`."""
         until = time.monotonic() + seconds
         while (owed := list(self.ledger.gateways())) and time.monotonic() < until:
             for gateway in owed:
@@ -252,14 +250,14 @@ class GatewayConnections:
             await asyncio.sleep(0.01)
 
     async def tell_keys(self) -> None:
-        """Tells gateways, for ever, which blocks' KV has come and gone: not at once, so that it is few messages."""
+        """Tells gateways, for ever, about changed keys of cached blocks, in batches."""
         while True:
             await asyncio.sleep(KEY_NEWS_INTERVAL_S)
             for gateway, peer in list(self._peers.items()):
                 await self._tell_keys_to(gateway, peer)
 
     async def _tell_keys_to(self, gateway: str, peer: GatewayPeer) -> None:
-        """Sends a gateway what it has not heard of our keys, as far as its queue has room; tokens go first."""
+        """Sends a gateway news about keys while its queue has room; tokens have precedence."""
         while not peer.waiting and (news := self._keys.owed(gateway)) is not None:
             if not await try_send(self._socket, [peer.identity, encode(Kept(**self._ends(gateway), news=news))]):
                 return
@@ -267,7 +265,7 @@ class GatewayConnections:
             await asyncio.sleep(0)  # while its queue has room, sending never suspends
 
     async def _say(self, gateway: str, message: FromWorker) -> None:
-        """Sends one message to a gateway that is connected; where its queue is full, as soon as it is not."""
+        """Sends a message to a connected gateway, or queues it if the gateway's queue is full."""
         peer = self._peers.get(gateway)
         if peer is None:
             return
@@ -278,7 +276,7 @@ class GatewayConnections:
             self._retry_soon(gateway)
 
     async def _flush(self, gateway: str) -> None:
-        """Sends one gateway what it is owed: first what it was told, then tokens, then failures."""
+        """Sends a gateway its queued messages, then tokens, then failures."""
         peer = self._peers.get(gateway)
         if peer is None:
             return
@@ -293,7 +291,7 @@ class GatewayConnections:
                 return
 
     async def _send_next(self, gateway: str, peer: GatewayPeer) -> bool | None:
-        """Sends the next message to a gateway; returns whether its queue took it, or None if there is none."""
+        """Sends a gateway's next message; returns whether its queue took it, None if there is none."""
         if peer.waiting:
             taken = await try_send(self._socket, [peer.identity, peer.waiting[0]])
             if taken:
@@ -336,7 +334,7 @@ class GatewayConnections:
     # time -----------------------------------------------------------------------------------------------------------
 
     def watch(self) -> None:
-        """Ends all sequences of gateways that were silent for too long; called once a heartbeat."""
+        """Ends all sequences of gateways that were silent for too long; called with each heartbeat."""
         now = time.monotonic()
         heard = {gateway: peer.heard for gateway, peer in self._peers.items()}
         strangers = self.ledger.known_gateways() - heard.keys()

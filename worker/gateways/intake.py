@@ -25,9 +25,9 @@ from worker.life import Life
 from worker.transfer import Transfer
 
 JOBS_PER_TAKE = 64
-WAIT_MS = 1000  # ms that one question to Redis waits for a job
-BUSY_PAUSE_S = 0.05  # pause while the engine is behind
-OUTAGE_PAUSE_S = 0.5  # pause between questions while Redis is away
+WAIT_MS = 1000  # longest wait for a job in Redis
+BUSY_PAUSE_S = 0.05  # while the engine is behind
+OUTAGE_PAUSE_S = 0.5  # between two attempts while Redis is away
 log = logging.getLogger("baton.worker")
 
 
@@ -44,7 +44,7 @@ class Intake:
         self._ledger = connections.ledger
         self._transfer = transfer
         self._bodies = PromptBodies()
-        self._news = asyncio.Event()  # a prompt, or its next piece, may be asked for
+        self._news = asyncio.Event()  # set when another prompt or piece may be asked for
 
     def __len__(self) -> int:
         """Counts the jobs whose prompts have not come."""

@@ -1,9 +1,8 @@
-"""Keeps which full blocks' KV this worker has: all keys, the last changes in order, and what each gateway has heard.
+"""Keys of the full blocks cached on this worker: all keys, the last changes in order, and each gateway's position.
 
-Every change has a number. A gateway that has heard all up to one of the last changes gets those behind it, in messages
-that tell of each key only what became of it in the end; any other gets all keys, in pieces, and then goes on from
-there. To hear a change twice is no harm: the last word on every key stays the same. So where a gateway says that it
-has heard less than it was sent, it is sent from there again. Pure: time is an argument.
+Changes are numbered. A gateway whose position is among the last changes gets the following ones, merged per key; any
+other gateway gets all keys, in pieces, and continues from there. Repeated changes are harmless, since the last one per
+key counts, so a gateway that reports an earlier position is sent the changes from there. Pure: time is an argument.
 """
 
 from collections.abc import Iterable
@@ -12,34 +11,34 @@ from contracts.kv.block_hash import SHORT_KEY_BYTES
 from contracts.messages.gateway import KEYS_IN_MESSAGE, NOT_HEARD, KeyNews
 
 MAX_KEYS = 1 << 16
-"""Keys that gateways are told of; when there are more, they are told that the oldest of them are lost."""
+"""Keys reported to gateways. Beyond this number, the oldest are reported as lost."""
 MAX_CHANGES = 1 << 14
-"""Changes that are remembered in order; whoever has heard less of them than that gets all keys."""
+"""Changes kept in order. A gateway that is further behind gets all keys."""
 HEARD_TIMEOUT_S = 1.0
-"""Seconds after which what was sent should have been heard."""
+"""Seconds after which sent changes should have been confirmed."""
 
 
 class _Follower:
-    """Keeps what one gateway was sent."""
+    """What one gateway was sent."""
 
     def __init__(self) -> None:
-        self.at = NOT_HEARD  # it was sent all changes up to this one
-        self.whole: list[KeyNews] = []  # pieces of all keys that it is still to be sent, the next one last
-        self.mark = NOT_HEARD  # a change that it should hear of …
-        self.marked_at = float("-inf")  # … in some time from here on, s
+        self.at = NOT_HEARD  # number of the last change sent
+        self.whole: list[KeyNews] = []  # unsent pieces of all keys, the next one last
+        self.mark = NOT_HEARD  # a change that it should confirm …
+        self.marked_at = float("-inf")  # … counted from this time, s
 
 
 class KeyLog:
-    """Takes changes, and gives each gateway what it has to hear next."""
+    """Takes changes, and gives each gateway its next news."""
 
     def __init__(self) -> None:
-        self._keys: dict[bytes, None] = {}  # the oldest first
-        self._changes: list[tuple[bytes, bool]] = []  # the last ones: a key, and whether it is kept
+        self._keys: dict[bytes, None] = {}  # oldest first
+        self._changes: list[tuple[bytes, bool]] = []  # the last ones: key, whether it is kept
         self.number = 0  # of the last change
         self._followers: dict[str, _Follower] = {}
 
     def change(self, kept: bytes, lost: bytes) -> None:
-        """Takes joined short keys of blocks that this worker has now, and of those that it has not any more."""
+        """Takes joined short keys of blocks that are cached now, and of blocks that are not any more."""
         for key in _keys(lost):
             if key in self._keys:
                 del self._keys[key]
@@ -61,7 +60,7 @@ class KeyLog:
         self._changes.append((key, kept))
 
     def heard(self, gateway: str, upto: int, now: float) -> None:
-        """Takes note of what a gateway says that it has heard; it is sent again what it should have heard long ago."""
+        """Takes a gateway's confirmed position. If it is late, changes are sent again from there."""
         follower = self._followers.setdefault(gateway, _Follower())
         if follower.whole:
             return
@@ -77,7 +76,7 @@ class KeyLog:
             self._followers.pop(gateway, None)
 
     def owed(self, gateway: str) -> KeyNews | None:
-        """Returns what a gateway has to hear next, the same until it was sent; None: nothing."""
+        """Returns a gateway's next news, the same until it is sent; None if there are none."""
         follower = self._followers.get(gateway)
         if follower is None:
             return None
@@ -88,7 +87,7 @@ class KeyLog:
         return self._since(follower.at) if follower.at < self.number else None
 
     def sent(self, gateway: str, news: KeyNews, now: float) -> None:
-        """Notes that a gateway was sent what `owed` has returned."""
+        """Notes that the news of `owed` was sent."""
         follower = self._followers[gateway]
         if follower.whole:
             follower.whole.pop()
@@ -98,9 +97,9 @@ class KeyLog:
         follower.at = news.upto
 
     def _since(self, at: int) -> KeyNews:
-        """Returns the changes behind number `at`, as many as a message holds."""
+        """Returns the changes after number `at`, as many as fit a message."""
         first = at - (self.number - len(self._changes))
-        part = dict(self._changes[first : first + KEYS_IN_MESSAGE])  # of each key the last word
+        part = dict(self._changes[first : first + KEYS_IN_MESSAGE])  # the last change of each key
         kept = b"".join([key for key, here in part.items() if here])
         lost = b"".join([key for key, here in part.items() if not here])
         return KeyNews(at, min(self.number, at + KEYS_IN_MESSAGE), kept, lost)

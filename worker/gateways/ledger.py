@@ -1,7 +1,7 @@
-"""Keeps what a worker owes its gateways: for each sequence its tokens, a cursor for what was sent, and the end.
+"""What a worker owes its gateways: each attempt's tokens, a cursor for those sent, and the end.
 
-Pure: no sockets, no clock. A cursor instead of a queue means that a slow gateway costs no memory beyond the tokens, and
-that a lost message is answered by moving the cursor back. Entries live until the gateway has acknowledged the end.
+Pure: no sockets, no clock. Because of the cursor, a slow gateway costs no memory beyond the tokens, and a lost message
+is repeated by moving the cursor back. Entries live until the gateway has acknowledged the end.
 """
 
 import enum
@@ -15,13 +15,13 @@ from contracts.scores import Scores
 from worker.events import AttemptFailure
 from worker.gateways.score_log import ScoreLog
 
-MAX_TOMBSTONES = 65536  # samples of which a cancel is remembered, at most
-TOMBSTONE_TTL_S = 600.0  # s that a cancel is remembered
-DEADLINE_GRACE_S = 30.0  # s past its deadline that an entry waits for an acknowledgement
+MAX_TOMBSTONES = 65536  # remembered cancels
+TOMBSTONE_TTL_S = 600.0  # lifetime of a remembered cancel
+DEADLINE_GRACE_S = 30.0  # an entry waits for an acknowledgement this long past its deadline
 
 
 class AttemptArrival(enum.Enum):
-    """Says what to do with an attempt that arrives."""
+    """What to do with an arriving attempt."""
 
     NEW = enum.auto()  # begin it
     DUPLICATE = enum.auto()  # it is here already
@@ -29,7 +29,7 @@ class AttemptArrival(enum.Enum):
 
 
 class LedgerEntry:
-    """Keeps one attempt at one sample, as its gateway sees it."""
+    """One attempt at one sample, as its gateway sees it."""
 
     __slots__ = (
         "base",
@@ -49,29 +49,29 @@ class LedgerEntry:
     )
 
     def __init__(self, key: AttemptKey, gateway: str, base: int, deadline: float) -> None:
-        """Begins empty. `base`: output index of the attempt's first token. `deadline`: Redis server time, s."""
+        """`base`: output index of the attempt's first token. `deadline`: Redis server time, s."""
         self.key, self.gateway, self.base, self.deadline = key, gateway, base, deadline
         self.tokens: list[int] = []  # output indices base, base + 1, …
-        self.scores: ScoreLog | None = None  # of `tokens`, if the request wants them
-        self.prompt_scores: Scores | None = None  # they ride with the first token
-        self.sent = 0  # the cursor: so many of `tokens` have left
+        self.scores: ScoreLog | None = None  # of `tokens`, if requested
+        self.prompt_scores: Scores | None = None  # sent with the first token
+        self.sent = 0  # cursor: number of sent `tokens`
         self.finish: Finish | None = None
         self.failure: AttemptFailure | None = None
         self.stages: Stages | None = None
-        self.stages_sent = False  # they are told once, and again to a gateway that asks
+        self.stages_sent = False  # sent once, and again to a gateway that asks
         self.end_sent = False
-        self.state = "queued"  # what `Alive` says
+        self.state = "queued"  # state for `Alive`
 
     def ended(self) -> bool:
-        """Tells whether nothing will be added any more."""
+        """Whether nothing more will be added."""
         return self.finish is not None or self.failure is not None
 
     def owed(self) -> bool:
-        """Tells whether the gateway has not been sent everything."""
+        """Whether anything is still to be sent."""
         return self.sent < len(self.tokens) or (self.ended() and not self.end_sent)
 
     def pending(self, most: int) -> Emitted:
-        """Returns the tokens behind the cursor, up to `most` of them; the end rides with the last."""
+        """Returns up to `most` tokens behind the cursor; the last carry the end."""
         tokens = self.tokens[self.sent : self.sent + most]
         whole = self.sent + len(tokens) >= len(self.tokens)
         scores = self.scores.part(self.sent, self.sent + len(tokens)) if self.scores is not None else None
@@ -82,17 +82,18 @@ class LedgerEntry:
 
 
 class Ledger:
-    """Keeps all entries of a worker, and tombstones: which attempts were cancelled, so that they never come back."""
+    """All entries of a worker, and tombstones of cancelled attempts."""
 
     def __init__(self) -> None:
         self._entries: dict[SampleKey, LedgerEntry] = {}
         self._owing: dict[str, dict[SampleKey, LedgerEntry]] = {}  # by gateway, in order
-        self._dead: OrderedDict[SampleKey, tuple[int, float]] = OrderedDict()  # highest dead attempt; until when, s
+        # highest cancelled attempt, and expiry in s
+        self._dead: OrderedDict[SampleKey, tuple[int, float]] = OrderedDict()
 
     def begin(
         self, key: AttemptKey, gateway: str, base: int, deadline: float
     ) -> tuple[AttemptArrival, AttemptKey | None]:
-        """Adds an entry if it is new. Returns the verdict, and the living lower attempt that has to die for it."""
+        """Adds an entry if it is new. Returns how the attempt arrives, and the lower living attempt that it ends."""
         if self.cancelled(key):
             return AttemptArrival.DEAD, None
         there = self._entries.get(key.of)
@@ -104,11 +105,11 @@ class Ledger:
         return AttemptArrival.NEW, there.key if there is not None and not there.ended() else None
 
     def lives(self, key: AttemptKey) -> bool:
-        """Tells whether this attempt is here, and has not ended."""
+        """Tells whether this attempt is here and has not ended."""
         return self._living(key) is not None
 
     def emit(self, emitted: Emitted) -> str | None:
-        """Adds tokens. Returns the gateway that is owed them, or None for an attempt that is not wanted any more."""
+        """Adds tokens. Returns the gateway to send them to, None if the attempt is not wanted any more."""
         entry = self._living(emitted.key)
         if entry is None or emitted.index > entry.base + len(entry.tokens):
             return None
@@ -125,7 +126,7 @@ class Ledger:
         return self._owe(entry)
 
     def fail(self, key: AttemptKey, failure: AttemptFailure) -> str | None:
-        """Ends an attempt as failed. Returns its gateway, or None if it is not wanted any more."""
+        """Fails an attempt. Returns the gateway to tell, None if the attempt is not wanted any more."""
         entry = self._living(key)
         if entry is None:
             return None
@@ -133,16 +134,15 @@ class Ledger:
         return self._owe(entry)
 
     def note(self, key: AttemptKey, state: str) -> None:
-        """Keeps the state that `Alive` will say."""
+        """Sets the state for `Alive`."""
         entry = self._living(key)
         if entry is not None:
             entry.state = state
 
     def owed(self, gateway: str, most: int) -> list[Emitted]:
-        """Returns what to send this gateway next: up to `most` tokens, of those sequences first that wait longest.
+        """Returns what to send this gateway next: up to `most` tokens, of the longest waiting sequences first.
 
-        It is empty where nothing is owed but failures. The scores of one prompt may be large: those of two never come
-        at once.
+        Empty if only failures are owed. Prompt scores may be large, so one result contains those of at most one prompt.
         """
         found: list[Emitted] = []
         for entry in self._owing.get(gateway, {}).values():
@@ -154,14 +154,14 @@ class Ledger:
         return found
 
     def failed(self, gateway: str) -> tuple[AttemptKey, AttemptFailure] | None:
-        """Returns the first failure that this gateway has not been sent, or None; its tokens are to go before it."""
+        """Returns the gateway's first unsent failure, or None. Its tokens must be sent before."""
         for entry in self._owing.get(gateway, {}).values():
             if entry.failure is not None:
                 return entry.key, entry.failure
         return None
 
     def sent(self, emitted: Iterable[Emitted]) -> None:
-        """Moves the cursors of these entries behind what has left just now, as `owed` gave it."""
+        """Moves the cursors behind what was sent, as `owed` returned it."""
         for each in emitted:
             entry = self._entries[each.key.of]
             entry.sent += len(each.token_ids)
@@ -170,13 +170,13 @@ class Ledger:
             self._settle(entry)
 
     def failure_sent(self, key: AttemptKey) -> None:
-        """Notes that an entry's failure has left."""
+        """Notes that an entry's failure was sent."""
         entry = self._entries[key.of]
         entry.end_sent = True
         self._settle(entry)
 
     def ask(self, key: AttemptKey, next_index: int) -> LedgerEntry | None:
-        """Moves the cursor back to `next_index` and returns the entry, or None if nothing is known of this attempt."""
+        """Moves the cursor back to `next_index`, and returns the entry; None if the attempt is unknown."""
         entry = self._entries.get(key.of)
         if entry is None or entry.key != key:
             return None
@@ -187,7 +187,7 @@ class Ledger:
         return entry
 
     def cancel(self, key: AttemptKey, now: float) -> bool:
-        """Leaves a tombstone, and forgets the attempt or a lower one. Returns True if that was still alive."""
+        """Leaves a tombstone, and removes this or a lower attempt. Returns True if that was alive."""
         sample = key.of
         entry = self._entries.get(sample)
         highest = max(key.attempt, self._dead.get(sample, (-1, 0.0))[0])
@@ -206,7 +206,7 @@ class Ledger:
         return self._dead.get(key.of, (-1, 0.0))[0] >= key.attempt
 
     def acknowledged(self, key: AttemptKey) -> LedgerEntry | None:
-        """Forgets an entry whose end the gateway has, and returns it; None if there is none."""
+        """Removes and returns an entry whose end the gateway has received; None if there is none."""
         entry = self._entries.get(key.of)
         if entry is None or entry.key.attempt > key.attempt:
             return None
@@ -214,20 +214,18 @@ class Ledger:
         return entry
 
     def known_gateways(self) -> set[str]:
-        """Lists the gateways that any entry belongs to."""
         return {entry.gateway for entry in self._entries.values()}
 
     def of_gateway(self, gateway: str) -> list[LedgerEntry]:
-        """Lists every entry of one gateway."""
         return [entry for entry in self._entries.values() if entry.gateway == gateway]
 
     def forget(self, entries: list[LedgerEntry]) -> None:
-        """Drops entries whose gateway is gone."""
+        """Drops entries of lost gateways."""
         for entry in entries:
             self._forget(entry)
 
     def expire(self, now: float) -> None:
-        """Drops entries and tombstones that are too old at `now` (Redis server time, s) for anybody to ask about."""
+        """Drops old entries and tombstones. `now`: Redis server time, s."""
         while self._dead and next(iter(self._dead.values()))[1] < now:
             self._dead.popitem(last=False)
         self.forget([entry for entry in self._entries.values() if entry.deadline + DEADLINE_GRACE_S < now])
@@ -248,7 +246,7 @@ class Ledger:
         return entry.gateway
 
     def _settle(self, entry: LedgerEntry) -> None:
-        """Takes an entry off the list of those that owe something, if it does not any more."""
+        """Removes an entry from the owing ones if everything was sent."""
         if not entry.owed():
             self._owing.get(entry.gateway, {}).pop(entry.key.of, None)
 
