@@ -158,7 +158,7 @@ def test_our_services_hold_the_secret_and_no_root(composed: Any) -> None:
 
 def test_every_package_of_ours_is_in_the_image() -> None:
     kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "benchmarks"}
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "testing", "benchmarks"}
     assert packages <= kept
 
 
