@@ -24,7 +24,7 @@ from msgspec import Meta, Struct
 from contracts.errors import BatonError, ConfigError, GatewayError
 from contracts.kinds import Positive, Seconds, TPOTLimit, TTFTLimit
 from contracts.slo import SLO, Timings, percentile
-from dashboard.prompts import TWENTY
+from dashboard.prompts import TWENTY_PROMPTS
 from infra.cli import parse_or_exit
 from infra.completions_client import CompletionChunk, CompletionEvents, CompletionsClient, error_message
 
@@ -101,7 +101,7 @@ class Request(NamedTuple):
 def requests(config: LoadConfig, chance: random.Random) -> list[Request]:
     """Makes the load's requests, in order. Raises `ConfigError` for token ids without a length of the answer."""
     if not config.prompt_tokens:
-        prompts = [chance.choice(TWENTY) for _ in range(config.requests)]
+        prompts = [chance.choice(TWENTY_PROMPTS) for _ in range(config.requests)]
         return [
             Request(
                 "/v1/chat/completions",

@@ -25,17 +25,17 @@ from infra.network.tls import certificate
 from infra.process.status import StatusFile
 from infra.redis.clients import connect_blocking
 
-SCRIPT = Path(__file__).with_name("app.py")
-GRACE = 1  # s that open pages get at a shutdown
+PAGE_SCRIPT = Path(__file__).with_name("app.py")
+SHUTDOWN_GRACE_S = 1  # for open pages
 
 
 def main() -> int:
-    """Serves the page and returns the exit status: 0 after a signal, 2 for a setting that cannot work."""
+    """Serves the page. Returns the exit status: 0 after a signal, 2 for an invalid setting."""
     config = parse_or_exit(DashboardConfig, "dashboard")
     status = StatusFile(config.status_file)
     try:
-        with suppress(StoreUnavailable):  # a cluster that is away may come
-            connect_blocking(config.redis).close()  # says now that a URL is of another kind
+        with suppress(StoreUnavailable):  # a Redis cluster may be started later
+            connect_blocking(config.redis).close()  # raises `ConfigError` for an invalid URL
         keys = KeyRing(config.api_keys) if config.api_keys else None
         tls = certificate(config.tls_cert, config.tls_key)
         listener = listen(config.host, config.port)
@@ -45,7 +45,7 @@ def main() -> int:
         return 2
     with listener:
         address = url_of(listener, tls is not None)
-        page: ASGIApp = App(SCRIPT)
+        page: ASGIApp = App(PAGE_SCRIPT)
         serve(
             page if keys is None else OperatorsOnly(page, keys),
             listener,
@@ -65,7 +65,7 @@ def serve(page: ASGIApp, listener: socket.socket, tls: ssl.SSLContext | None, on
         ws="websockets-sansio",
         log_level="warning",
         access_log=False,
-        timeout_graceful_shutdown=GRACE,
+        timeout_graceful_shutdown=SHUTDOWN_GRACE_S,
     )
     _Server(settings, on_ready).run(sockets=[listener])
 
@@ -82,7 +82,7 @@ class _Server(uvicorn.Server):
 
 
 def _already_handled(number: int, frame: object) -> None:
-    """Returns, so that the process ends with status 0."""
+    """Ignores the signal, so that the process ends with status 0."""
 
 
 if __name__ == "__main__":

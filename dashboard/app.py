@@ -1,4 +1,4 @@
-"""Lays out the page. Streamlit runs this file for every visitor; parts that move are fragments with their own clock."""
+"""Lays out the page. Streamlit runs this file for each visitor; changing parts are fragments with their own timer."""
 
 import gc
 import sys
@@ -9,20 +9,20 @@ import streamlit as st
 from contracts.errors import StoreUnavailable
 from contracts.slo import NO_OBJECTIVE
 from dashboard import charts, markup, try_it
-from dashboard.asking import Gateway
+from dashboard.asking import GatewayAddress
 from dashboard.figures import glance, judge, progress, rates, refused, sharing, timeline
-from dashboard.palette import STAGES
+from dashboard.palette import STAGE_COLOURS
 from dashboard.source import Snapshot, Source
 from infra.cli import parse
 from infra.config.dashboard import DashboardConfig
 
-REFRESH = 2.0  # s
-RARELY = 10.0  # s, for what hardly changes
-WINDOWS = {"1 min": 60.0, "5 min": 300.0, "30 min": 1800.0}
-INTERVALS = 60
-LAST = 12  # requests in the table
-STYLE = Path(__file__).with_name("style.css")
-ICON = STYLE.with_name("icon.svg")
+REFRESH_PERIOD_S = 2.0
+HEADER_PERIOD_S = 10.0
+WINDOW_SECONDS = {"1 min": 60.0, "5 min": 300.0, "30 min": 1800.0}
+TIMELINE_INTERVALS = 60
+MAX_TABLE_REQUESTS = 12
+STYLE_FILE = Path(__file__).with_name("style.css")
+ICON_FILE = STYLE_FILE.with_name("icon.svg")
 NO_WORKERS = (
     "No worker has registered yet. `./baton up` starts a whole system; "
     "`./baton run prefill` and `./baton run decode` start one worker each."
@@ -31,21 +31,20 @@ NO_WORKERS = (
 
 @st.cache_resource(show_spinner=False)
 def open_source(url: str) -> Source:
-    """Opens the one source for all visitors."""
-    gc.freeze()  # Streamlit collects garbage after every refresh: what is loaded by now need not be looked at each time
+    """Opens the source that all visitors share."""
+    gc.freeze()  # Streamlit collects garbage after every refresh, and skips frozen objects
     return Source(url)
 
 
 def page(config: DashboardConfig) -> None:
-    """Lays the page out."""
-    st.set_page_config(page_title="Baton", page_icon=str(ICON), layout="wide")
-    st.html(STYLE)
+    st.set_page_config(page_title="Baton", page_icon=str(ICON_FILE), layout="wide")
+    st.html(STYLE_FILE)
     source = open_source(config.redis)
-    gateway = Gateway(config.gateway, config.api_key_file, config.gateway_cert)
+    gateway = GatewayAddress(config.gateway, config.api_key_file, config.gateway_cert)
     head, window = st.columns([7.6, 2], vertical_alignment="bottom")
     with head:
         _header(source)
-    window.segmented_control("Window", list(WINDOWS), default="5 min", key="window", required=True)
+    window.segmented_control("Window", list(WINDOW_SECONDS), default="5 min", key="window", required=True)
     _numbers(source, gateway)
     left, right = st.columns([5, 3], gap="large")
     with left:
@@ -54,7 +53,7 @@ def page(config: DashboardConfig) -> None:
         try_it.show(source, gateway)
 
 
-@st.fragment(run_every=RARELY)
+@st.fragment(run_every=HEADER_PERIOD_S)
 def _header(source: Source) -> None:
     try:
         snapshot = source.read()
@@ -66,8 +65,8 @@ def _header(source: Source) -> None:
     st.html(markup.header(models, there.count("prefill"), there.count("decode")))
 
 
-@st.fragment(run_every=REFRESH)
-def _numbers(source: Source, gateway: Gateway) -> None:
+@st.fragment(run_every=REFRESH_PERIOD_S)
+def _numbers(source: Source, gateway: GatewayAddress) -> None:
     try:
         snapshot = source.read()
     except StoreUnavailable as away:
@@ -75,7 +74,7 @@ def _numbers(source: Source, gateway: Gateway) -> None:
         return
     if not snapshot.workers:
         st.info(NO_WORKERS)
-    window = WINDOWS[st.session_state["window"]]
+    window = WINDOW_SECONDS[st.session_state["window"]]
     now, in_progress = snapshot.now, progress(snapshot.gateways)
     seen = glance(snapshot.finished, now, window)
     st.html(markup.tiles(seen, in_progress, rates(snapshot.samples.values(), now)))
@@ -87,25 +86,29 @@ def _numbers(source: Source, gateway: Gateway) -> None:
 
 
 def _time_lines(snapshot: Snapshot, window: float) -> None:
-    buckets = timeline(snapshot.finished, snapshot.now, window, INTERVALS)
+    buckets = timeline(snapshot.finished, snapshot.now, window, TIMELINE_INTERVALS)
     objective = snapshot.gateways[0].objective if snapshot.gateways else NO_OBJECTIVE
-    width = window / INTERVALS
+    width = window / TIMELINE_INTERVALS
     goodput, ttft, tpot = st.columns([2, 1, 1], gap="medium")
     with goodput:
-        st.html(markup.title("Goodput", f"requests that ended, per {width:g} s", markup.GOODPUT))
+        st.html(markup.title("Goodput", f"requests that ended, per {width:g} s", markup.GOODPUT_HINT))
         st.vega_lite_chart(charts.goodput_data(buckets, width), charts.goodput_chart(window), key="goodput-line")
         st.html(markup.legend(refused(snapshot.gateways)))
     for column, name, limit, colour in (
-        (ttft, "ttft", objective.ttft_ms, STAGES["prefill"]),
-        (tpot, "tpot", objective.tpot_ms, STAGES["decode"]),
+        (ttft, "ttft", objective.ttft_ms, STAGE_COLOURS["prefill"]),
+        (tpot, "tpot", objective.tpot_ms, STAGE_COLOURS["decode"]),
     ):
         with column:
-            st.html(markup.title(name.upper(), "p50, p95 pale, dashed: the usual limit", getattr(markup, name.upper())))
+            st.html(
+                markup.title(
+                    name.upper(), "p50, p95 pale, dashed: the usual limit", getattr(markup, f"{name.upper()}_HINT")
+                )
+            )
             data = charts.latency_data(buckets, width, name, limit)
             st.vega_lite_chart(data, charts.latency_chart(window, colour), key=f"{name}-line")
 
 
-@st.fragment(run_every=REFRESH)
+@st.fragment(run_every=REFRESH_PERIOD_S)
 def _tables(source: Source) -> None:
     try:
         snapshot = source.read()
@@ -116,7 +119,7 @@ def _tables(source: Source) -> None:
         st.html(markup.title("Workers", "prefix hits, preemptions and tokens since each worker's start"))
         st.html(markup.workers(snapshot.workers, lately))
     if snapshot.finished:
-        last = [(record, judge(record)) for record in reversed(snapshot.finished[-LAST:])]
+        last = [(record, judge(record)) for record in reversed(snapshot.finished[-MAX_TABLE_REQUESTS:])]
         st.html(markup.title("Last requests"))
         st.html(markup.requests(last, snapshot.now))
 

@@ -1,4 +1,4 @@
-"""Asks the gateway in threads of their own, so that the page goes on refreshing while answers come."""
+"""Sends requests to the gateway in threads, so that the page is refreshed while answers arrive."""
 
 import threading
 import time
@@ -7,50 +7,50 @@ from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from contracts.errors import ConfigError, GatewayError
-from dashboard.prompts import Prompt
+from dashboard.prompts import ExamplePrompt
 from infra.completions_client import CompletionChunk, CompletionsClient
 from infra.keys.key_file import read_key
 
-AT_ONCE = 4
-SILENCE = 30.0  # s without a byte
-LONGEST = 120.0  # s of one answer
+MAX_CONCURRENT_REQUESTS = 4
+MAX_SILENCE_S = 30.0  # between two bytes of an answer
+MAX_ANSWER_S = 120.0
 
 
-def stream_chat(endpoint: CompletionsClient, model: str, prompt: Prompt) -> Iterator[CompletionChunk]:
-    """Yields the answer to a prompt as it comes. Raises `GatewayError`."""
+def stream_chat(endpoint: CompletionsClient, model: str, prompt: ExamplePrompt) -> Iterator[CompletionChunk]:
+    """Streams the answer to a prompt. Raises `GatewayError`."""
     messages = [{"role": "user", "content": prompt.text}]
     request = {"model": model, "messages": messages, "max_tokens": prompt.max_tokens}
-    return endpoint.stream("/v1/chat/completions", request, LONGEST)
+    return endpoint.stream("/v1/chat/completions", request, MAX_ANSWER_S)
 
 
 def request_of(response: str) -> str:
-    """Returns the request's id in the records, from the id that the client sees."""
+    """Returns the request's id in the records, from the id in the response."""
     return response.removeprefix("chatcmpl-").removeprefix("cmpl-")
 
 
-class Gateway(NamedTuple):
-    """Says where the gateway is, and what it takes to ask it."""
+class GatewayAddress(NamedTuple):
+    """The gateway's URL, with files of an API key and a certificate for it."""
 
     url: str
     key_file: str = ""
     cert: str = ""
 
     def endpoint(self) -> CompletionsClient:
-        """Makes a client of it. Raises `GatewayError` for what is no URL, key or certificate."""
+        """Makes a client. Raises `GatewayError` for an invalid URL, key or certificate."""
         try:
             key = read_key(self.key_file, "--api-key-file")
         except ConfigError as error:
             raise GatewayError(str(error)) from None
-        return CompletionsClient(self.url, "--gateway", SILENCE, key, self.cert)
+        return CompletionsClient(self.url, "--gateway", MAX_SILENCE_S, key, self.cert)
 
 
-class Question:
-    """Asks one question, and holds its answer as far as it has come. One thread writes, pages read."""
+class ChatQuestion:
+    """One question and its growing answer. One thread writes, pages read."""
 
-    def __init__(self, gateway: Gateway, prompt: Prompt) -> None:
+    def __init__(self, gateway: GatewayAddress, prompt: ExamplePrompt) -> None:
         self.prompt = prompt
         self.text = ""
-        self.request = ""  # its id in the records, known with the first piece
+        self.request = ""  # id in the records; empty before the first chunk
         self.error = ""
         self.ended_at: float | None = None  # monotonic, s
         self._gateway = gateway
@@ -69,23 +69,22 @@ class Question:
 
 
 class Volley:
-    """Sends a number of requests, a few at once. Threads count, pages read."""
+    """Sends requests, a few concurrently. Threads count, pages read."""
 
-    def __init__(self, gateway: Gateway, prompts: Sequence[Prompt]) -> None:
+    def __init__(self, gateway: GatewayAddress, prompts: Sequence[ExamplePrompt]) -> None:
         self.total = len(prompts)
         self.answered = 0
         self.failed = 0
-        self.error = ""  # the last one
+        self.error = ""  # the last error
         self._gateway = gateway
         self._lock = threading.Lock()
         threading.Thread(target=self._send, args=(prompts,), name="volley", daemon=True).start()
 
     @property
     def running(self) -> bool:
-        """Tells whether some have not ended yet."""
         return self.answered + self.failed < self.total
 
-    def _send(self, prompts: Sequence[Prompt]) -> None:
+    def _send(self, prompts: Sequence[ExamplePrompt]) -> None:
         try:
             endpoint = self._gateway.endpoint()
             model = endpoint.model()
@@ -93,13 +92,13 @@ class Volley:
             self.error = str(error)
             self.failed = self.total
             return
-        waiting = SimpleQueue[Prompt]()
+        waiting = SimpleQueue[ExamplePrompt]()
         for prompt in prompts:
             waiting.put(prompt)
-        for _ in range(AT_ONCE):  # daemons, unlike a pool's threads: a shutdown does not wait for answers
+        for _ in range(MAX_CONCURRENT_REQUESTS):
             threading.Thread(target=self._work, args=(endpoint, model, waiting), name="volley", daemon=True).start()
 
-    def _work(self, endpoint: CompletionsClient, model: str, waiting: SimpleQueue[Prompt]) -> None:
+    def _work(self, endpoint: CompletionsClient, model: str, waiting: SimpleQueue[ExamplePrompt]) -> None:
         while True:
             try:
                 prompt = waiting.get_nowait()

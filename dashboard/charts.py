@@ -1,4 +1,4 @@
-"""Draws the time lines. A chart's specification stays while its data changes, so that the browser redraws in place."""
+"""Draws the time lines. Only the data of a chart changes, so that the browser redraws it in place."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -6,26 +6,28 @@ from typing import Any
 
 import altair as alt
 
-from dashboard.figures import Bucket, Spread, Verdict
-from dashboard.palette import QUIET, VERDICTS
+from dashboard.figures import Bucket, Outcome, Spread
+from dashboard.palette import NEUTRAL_COLOUR, OUTCOME_COLOURS
 
 Columns = dict[str, list[Any]]
-HEIGHT = 190
-PADDING = {"left": 2, "right": 8, "top": 4, "bottom": 2}
-SHOWN = (Verdict.GOOD, Verdict.LATE, Verdict.FAILED, Verdict.REFUSED)
-LIMIT_NEAR = 2.5  # a limit is drawn when it is below so many times the highest value
-AGO = "datum.value == 0 ? 'now' : -datum.value >= 60 ? format(-datum.value / 60, '~') + ' min' : -datum.value + ' s'"
+CHART_HEIGHT_PX = 190
+CHART_PADDING_PX = {"left": 2, "right": 8, "top": 4, "bottom": 2}
+CHARTED_OUTCOMES = (Outcome.GOOD, Outcome.LATE, Outcome.FAILED, Outcome.REFUSED)
+MAX_LIMIT_RATIO = 2.5  # limits above this multiple of the highest value are not drawn
+AGE_LABEL = (
+    "datum.value == 0 ? 'now' : -datum.value >= 60 ? format(-datum.value / 60, '~') + ' min' : -datum.value + ' s'"
+)
 
 
 def goodput_data(buckets: Sequence[Bucket], width: float) -> Columns:
-    """Makes a rectangle of each interval and verdict: start, end (s), low, high (requests/s), verdict, count.
+    """Returns a rectangle for each interval and outcome: start, end (s), low, high (requests/s), outcome, count.
 
-    `width` is the length of an interval, s.
+    `width`: length of an interval, in seconds.
     """
     columns: Columns = {name: [] for name in ("start", "end", "low", "high", "verdict", "count")}
     for bucket in buckets:
         high = 0.0
-        for verdict in SHOWN:
+        for verdict in CHARTED_OUTCOMES:
             low, high = high, high + bucket.counts[verdict] / width
             row = (bucket.age - width, bucket.age, low, high, verdict.value, bucket.counts[verdict])
             _append(columns, row)
@@ -33,9 +35,9 @@ def goodput_data(buckets: Sequence[Bucket], width: float) -> Columns:
 
 
 def latency_data(buckets: Sequence[Bucket], width: float, figure: str, limit_ms: float | None) -> Columns:
-    """Makes points (age, line, ms, run) of `figure` ("ttft" or "tpot"): p50, p95, and the limit where it is near.
+    """Returns points (age, line, ms, run) of `figure` ("ttft" or "tpot"): p50, p95, and the limit if it is near.
 
-    A run is a part of a line: a new run begins behind each interval without a request.
+    A run is a connected part of a line: an interval without requests ends it.
     """
     columns: Columns = {name: [] for name in ("age", "line", "ms", "run")}
     run = 0
@@ -46,7 +48,7 @@ def latency_data(buckets: Sequence[Bucket], width: float, figure: str, limit_ms:
             continue
         _append(columns, (bucket.age - width / 2, "p50", spread.p50, run))
         _append(columns, (bucket.age - width / 2, "p95", spread.p95, run))
-    if columns["ms"] and limit_ms is not None and limit_ms <= LIMIT_NEAR * max(columns["ms"]):
+    if columns["ms"] and limit_ms is not None and limit_ms <= MAX_LIMIT_RATIO * max(columns["ms"]):
         _append(columns, (buckets[0].age - width, "limit", limit_ms, 0))
         _append(columns, (0.0, "limit", limit_ms, 0))
     return columns
@@ -54,7 +56,7 @@ def latency_data(buckets: Sequence[Bucket], width: float, figure: str, limit_ms:
 
 @cache
 def goodput_chart(window: float) -> dict[str, Any]:
-    """Draws stacked bars of the requests per second that were good, late, failed, refused."""
+    """Stacked bars: good, late, failed and refused requests per second."""
     chart = (
         alt.Chart(alt.NamedData("data"))
         .mark_rect(xOffset=1, x2Offset=0)
@@ -65,7 +67,9 @@ def goodput_chart(window: float) -> dict[str, Any]:
             y2="high:Q",
             color=alt.Color(
                 "verdict:N",
-                scale=alt.Scale(domain=[v.value for v in SHOWN], range=[VERDICTS[v] for v in SHOWN]),
+                scale=alt.Scale(
+                    domain=[v.value for v in CHARTED_OUTCOMES], range=[OUTCOME_COLOURS[v] for v in CHARTED_OUTCOMES]
+                ),
                 legend=None,
             ),
             tooltip=[alt.Tooltip("verdict:N"), alt.Tooltip("count:Q", title="requests")],
@@ -76,7 +80,7 @@ def goodput_chart(window: float) -> dict[str, Any]:
 
 @cache
 def latency_chart(window: float, colour: str) -> dict[str, Any]:
-    """Draws lines of p50 and p95 over time, and the limit dashed."""
+    """Lines of p50 and p95 over time, and the limit dashed."""
     base = alt.Chart(alt.NamedData("data")).encode(
         x=_age_axis("age", window, 2),
         y=alt.Y("ms:Q", title="ms", scale=alt.Scale(zero=True, nice=True), axis=_value_axis()),
@@ -89,13 +93,15 @@ def latency_chart(window: float, colour: str) -> dict[str, Any]:
     tail = base.transform_filter("datum.line == 'p95'").mark_line(
         color=colour, opacity=0.45, strokeWidth=1.5, point=alt.OverlayMarkDef(color=colour, size=14, opacity=0.45)
     )
-    limit = base.transform_filter("datum.line == 'limit'").mark_line(color=QUIET, strokeDash=[5, 4], strokeWidth=1.5)
+    limit = base.transform_filter("datum.line == 'limit'").mark_line(
+        color=NEUTRAL_COLOUR, strokeDash=[5, 4], strokeWidth=1.5
+    )
     return _specification(alt.layer(limit, tail.encode(tooltip=tooltip), median.encode(tooltip=tooltip)))
 
 
 def _age_axis(field: str, window: float, parts: int) -> alt.X:
     marks = [-window * part / parts for part in range(parts, -1, -1)]
-    axis = alt.Axis(values=marks, labelExpr=AGO, grid=False, title=None, labelFlush=True, ticks=False)
+    axis = alt.Axis(values=marks, labelExpr=AGE_LABEL, grid=False, title=None, labelFlush=True, ticks=False)
     return alt.X(f"{field}:Q", scale=alt.Scale(domain=[-window, 0], nice=False), axis=axis)
 
 
@@ -104,8 +110,8 @@ def _value_axis() -> alt.Axis:
 
 
 def _specification(chart: alt.Chart | alt.LayerChart | alt.FacetChart) -> dict[str, Any]:
-    """Returns the chart without its data, which Streamlit sends beside it."""
-    found: dict[str, Any] = chart.properties(height=HEIGHT, padding=PADDING).to_dict()
+    """Returns the chart without its data, which Streamlit sends separately."""
+    found: dict[str, Any] = chart.properties(height=CHART_HEIGHT_PX, padding=CHART_PADDING_PX).to_dict()
     del found["data"]
     return found
 

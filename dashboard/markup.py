@@ -1,133 +1,146 @@
-"""Writes the page's HTML. Everything that comes from a record or a client is escaped here, and nowhere else."""
+"""Writes the page's HTML. All text from records and clients is escaped here, and nowhere else."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from dashboard.figures import Glance, Progress, Rates, Sharing, Spread, Verdict, handed_off, handoff_rate, stages
-from dashboard.palette import PALE, QUIET, STAGES, STATES, VERDICTS
+from dashboard.figures import (
+    Glance,
+    Outcome,
+    RequestCounts,
+    Sharing,
+    Spread,
+    TokenRates,
+    handed_off,
+    handoff_rate,
+    stages,
+)
+from dashboard.palette import NEUTRAL_COLOUR, OUTCOME_COLOURS, PALE_ALPHA, STAGE_COLOURS, STATE_COLOURS
 from dashboard.source import WorkerView
 from dashboard.units import as_bytes, as_count, as_ms, as_rate, as_share
 from infra.redis.records import FinishedRecord, Memory, WorkerLoad, WorkerRecord
 
-TTFT = "Time to first token: from the gateway's receipt of a request to its first output token."
-TPOT = "Time per output token: (end-to-end time - TTFT) / (output tokens - 1), of one request."
-GOODPUT = (
+TTFT_HINT = "Time to first token: from the gateway's receipt of a request to its first output token."
+TPOT_HINT = "Time per output token: (end-to-end time - TTFT) / (output tokens - 1), of one request."
+GOODPUT_HINT = (
     "Requests per second that meet every limit of their own objective, as the gateway judged them, since the first "
     "request in the window. The share is that of good requests among those that were accepted."
 )
-PROGRESS = (
+PROGRESS_HINT = (
     "Requests in progress: running are in prefill or decode, waiting are queued; at the gate: sent to nobody yet."
 )
-TOKENS = "Output tokens per second of all workers over the last 10 seconds."
-MOVED = "KV cache bytes per second that went from prefill to decode workers over the last 10 seconds."
-HITS = "Prompt tokens of the requests in the window whose KV was in a cache, so that nobody computed it again."
-FOUND = (
-    "Of the tokens that sequences came with, those whose KV was here already: "
+TOKENS_HINT = "Output tokens per second of all workers over the last 10 seconds."
+MOVED_HINT = "KV cache bytes per second that went from prefill to decode workers over the last 10 seconds."
+HITS_HINT = "Prompt tokens of the requests in the window whose KV was in a cache, so it was not computed again."
+FOUND_HINT = (
+    "Share of the sequences' tokens whose KV was on this worker already: "
     "a prefill worker need not compute them, a decode worker need not receive them. Since the worker's start."
 )
-WASTED = "Of the token slots in used blocks, those that no token of a running sequence fills yet. Now."
-PREEMPTED = (
-    "Sequences that gave way to others and went on later: swapped in from the host tier / computed again. "
+WASTED_HINT = "Share of the token slots in used blocks that are still empty. Now."
+PREEMPTED_HINT = (
+    "Sequences that were preempted and resumed: with blocks from the host tier / computed again. "
     "Since the worker's start."
 )
-USE = "KV blocks: used by sequences, and idle ones that keep cached prefixes until others need the room."
-GUESSED = "Guessed tokens that came true, and tokens that a sequence has of a step. Since the worker's start."
-READ = "Prompt tokens that were computed or received, and output tokens. Since the worker's start."
-CACHED = "Prompt tokens whose KV was found in the cache."
-HANDOFF = (
+USE_HINT = "KV blocks: used by sequences, and idle blocks with cached prefixes, which are evicted on demand."
+GUESSED_HINT = "Acceptance rate of draft tokens, and tokens per sequence and step. Since the worker's start."
+READ_HINT = "Prompt tokens that were computed or received, and output tokens. Since the worker's start."
+CACHED_HINT = "Prompt tokens whose KV was found in the cache."
+HANDOFF_HINT = (
     "How the KV cache went from the prefill to the decode worker. The rate is that of the time in which KV was ready "
     "to leave or on its way. Exposed is what the handoff adds: from the end of the prompt's computation until all KV "
     "had landed, but for one crossing of the network."
 )
-NONE = "\u2013"
+NO_VALUE = "\u2013"
 STAGE_HELP = (
     "Waiting (at the gate, in a worker's line, on the way) and prefill are up to the first token, handoff and decode "
     "behind it. A handoff runs beside its prefill: only what it adds is drawn."
 )
 
 
-def tiles(glance: Glance, progress: Progress, rates: Rates) -> str:
-    """Writes the first line of the page."""
+def tiles(glance: Glance, progress: RequestCounts, rates: TokenRates) -> str:
+    """Returns the first line of the page."""
     share = glance.good_share()
-    refused = glance.counts[Verdict.REFUSED]
+    refused = glance.counts[Outcome.REFUSED]
     good = f"{_share(share)} of {glance.judged()} good" if share is not None else "no request yet"
     good += f", {refused} refused" if refused else ""
-    goodput = f"{glance.goodput:.2f}" if share is not None else NONE
+    goodput = f"{glance.goodput:.2f}" if share is not None else NO_VALUE
     running = progress.prefill + progress.decode
     waiting = f"{progress.waiting} waiting" + (f", {progress.at_gate} at the gate" if progress.at_gate else "")
     prompts = f"{as_count(rates.prompt_tokens)} prompt tokens/s"
     value, unit = as_bytes(rates.handoff_bytes).split(" ")
     shown = (
-        _tile("goodput", "Goodput", goodput, "req/s", good + _share_bar(glance), GOODPUT),
-        _spread_tile("ttft", "TTFT", glance.ttft, TTFT),
-        _spread_tile("tpot", "TPOT", glance.tpot, TPOT),
-        _tile("running", "Running", str(running), "requests", waiting, PROGRESS),
-        _tile("tokens", "Output", as_count(rates.output_tokens), "tokens/s", prompts, TOKENS),
-        _tile("moved", "KV moved", value, f"{unit}/s", "prefill → decode", MOVED),
+        _tile("goodput", "Goodput", goodput, "req/s", good + _share_bar(glance), GOODPUT_HINT),
+        _spread_tile("ttft", "TTFT", glance.ttft, TTFT_HINT),
+        _spread_tile("tpot", "TPOT", glance.tpot, TPOT_HINT),
+        _tile("running", "Running", str(running), "requests", waiting, PROGRESS_HINT),
+        _tile("tokens", "Output", as_count(rates.output_tokens), "tokens/s", prompts, TOKENS_HINT),
+        _tile("moved", "KV moved", value, f"{unit}/s", "prefill → decode", MOVED_HINT),
         _hits_tile(glance),
     )
     return f'<div class="b-tiles">{"".join(shown)}</div>'
 
 
 def workers(views: Sequence[WorkerView], lately: Mapping[str, Sharing | None]) -> str:
-    """Writes a row per worker: role, state, sequences, KV use, what sharing saves, tokens. `lately` is by epoch."""
+    """Returns a table with a row for each worker. `lately`: epoch → sharing of the last minute."""
+    kv_legend = _key(NEUTRAL_COLOUR, "used") + _key(NEUTRAL_COLOUR + PALE_ALPHA, "cached")
     heads = (
         "<th>Worker</th><th>State</th>",
         '<th class="n">Running</th><th class="n">Waiting</th>',
-        f'<th class="b-wide" title="{USE}">KV {_key(QUIET, "used")}{_key(QUIET + PALE, "cached")}</th>',
-        f'<th class="n" title="{WASTED}">Wasted</th><th class="n" title="{FOUND}">Prefix hits</th>',
-        f'<th class="n" title="{PREEMPTED}">Swapped / redone</th>',
-        f'<th class="n" title="{GUESSED}">Guesses</th><th class="n" title="{READ}">Tokens</th>',
+        f'<th class="b-wide" title="{USE_HINT}">KV {kv_legend}</th>',
+        f'<th class="n" title="{WASTED_HINT}">Wasted</th><th class="n" title="{FOUND_HINT}">Prefix hits</th>',
+        f'<th class="n" title="{PREEMPTED_HINT}">Swapped / redone</th>',
+        f'<th class="n" title="{GUESSED_HINT}">Drafts</th><th class="n" title="{READ_HINT}">Tokens</th>',
     )
     return _table(heads, (_worker_row(view, lately.get(view.epoch)) for view in views))
 
 
-def requests(records: Iterable[tuple[FinishedRecord, Verdict]], now: float) -> str:
-    """Writes a row for each of the last requests, the latest first; bars are parts of the request's own time."""
-    legend = "".join(_key(colour, name) for name, colour in STAGES.items())
+def requests(records: Iterable[tuple[FinishedRecord, Outcome]], now: float) -> str:
+    """Returns a table with a row for each of the last requests, the latest first."""
+    legend = "".join(_key(colour, name) for name, colour in STAGE_COLOURS.items())
     heads = (
         '<th>Ended</th><th>Outcome</th><th class="n" title="of the prompt and of all answers to it">Tokens</th>',
-        f'<th class="n" title="{CACHED}">Cached</th>',
-        f'<th class="n" title="{TTFT}">TTFT</th><th class="n" title="{TPOT}">TPOT</th><th class="n">Total</th>',
+        f'<th class="n" title="{CACHED_HINT}">Cached</th>',
+        f'<th class="n" title="{TTFT_HINT}">TTFT</th><th class="n" title="{TPOT_HINT}">TPOT</th>',
+        '<th class="n">Total</th>',
         f'<th class="b-wide" title="{STAGE_HELP}">Stages {legend}</th><th class="n">KV moved</th>',
     )
     return _table(heads, (_request_row(record, verdict, now) for record, verdict in records))
 
 
 def way(record: FinishedRecord) -> str:
-    """Draws the way of one request: gateway, prefill worker, KiB moved, decode worker, as far as it had each."""
+    """Draws the path of one request: gateway, prefill worker, moved KV, decode worker."""
     decoded = handed_off(record)
     waited, *_ = stages(record)
-    stops = [_stop("gateway", "waited", waited.ms, STAGES["waiting"])]
+    stops = [_stop("gateway", "waited", waited.ms, STAGE_COLOURS["waiting"])]
     if record.prefill_worker:
         cached = f", {record.cached_tokens} cached" if record.cached_tokens else ""
         read = f"{short(record.prefill_worker)}: {record.prompt_tokens} tokens{cached}"
-        stops.append(_stop("prefill", read, record.prefill_ms, STAGES["prefill"]))
+        stops.append(_stop("prefill", read, record.prefill_ms, STAGE_COLOURS["prefill"]))
         if decoded:
             moved = as_bytes(record.handoff_bytes) if record.handoff_bytes else "nothing"
-            stops.append(_stop(moved, "moved", record.handoff_ms, STAGES["handoff"]))
+            stops.append(_stop(moved, "moved", record.handoff_ms, STAGE_COLOURS["handoff"]))
     if record.decode_worker and (decoded or not record.prefill_worker):
         written = f"{short(record.decode_worker)}: {record.output_tokens} tokens"
         if record.cached_tokens and not record.prefill_worker:
             written += f", {record.cached_tokens} of the prompt cached"
-        stops.append(_stop("decode", written, max(0.0, record.e2e_ms - record.ttft_ms), STAGES["decode"]))
+        stops.append(_stop("decode", written, max(0.0, record.e2e_ms - record.ttft_ms), STAGE_COLOURS["decode"]))
+    tpot = as_ms(record.tpot_ms) if record.output_tokens > 1 else NO_VALUE
     figures = (
-        f'<div class="b-figures"><span title="{TTFT}">TTFT <b>{as_ms(record.ttft_ms)}</b></span>'
-        f'<span title="{TPOT}">TPOT <b>{as_ms(record.tpot_ms) if record.output_tokens > 1 else NONE}</b></span>'
+        f'<div class="b-figures"><span title="{TTFT_HINT}">TTFT <b>{as_ms(record.ttft_ms)}</b></span>'
+        f'<span title="{TPOT_HINT}">TPOT <b>{tpot}</b></span>'
         f"<span>total <b>{as_ms(record.e2e_ms)}</b></span></div>"
     )
-    handoff = f'<div class="b-handoff" title="{HANDOFF}">{_handoff(record)}</div>' if decoded else ""
+    handoff = f'<div class="b-handoff" title="{HANDOFF_HINT}">{_handoff(record)}</div>' if decoded else ""
     return f'<div class="b-way">{"<i>→</i>".join(stops)}</div>{figures}{handoff}'
 
 
 def answer(text: str, *, running: bool) -> str:
-    """Writes the text of an answer, with a caret while it grows."""
+    """Returns the text of an answer, with a caret while it grows."""
     caret = '<span class="b-caret"></span>' if running else ""
     return f'<div class="b-answer"><div>{escape(text)}{caret}</div></div>'
 
 
 def header(models: Sequence[str], prefill: int, decode: int) -> str:
-    """Writes the name, what is served, and by how many workers."""
+    """Returns the title, the served models and the number of workers."""
     served = " ".join(f"<span>{escape(model)}</span>" for model in models) or "<span>no gateway</span>"
     return (
         f'<div class="b-header"><b>Baton</b>{served}'
@@ -136,19 +149,19 @@ def header(models: Sequence[str], prefill: int, decode: int) -> str:
 
 
 def name() -> str:
-    """Writes the name alone, while nothing is known."""
+    """Returns the title alone, before the first reading."""
     return '<div class="b-header"><b>Baton</b></div>'
 
 
 def legend(refused: Mapping[str, int]) -> str:
-    """Writes what the colours of the goodput bars mean, and how many requests were refused, by the error's code."""
+    """Returns the legend of the goodput bars, with the number of refused requests by error code."""
     words = {
-        Verdict.GOOD: "good",
-        Verdict.LATE: "late: finished, but missed a limit",
-        Verdict.FAILED: "failed",
-        Verdict.REFUSED: "refused: 429 or 503",
+        Outcome.GOOD: "good",
+        Outcome.LATE: "late: finished, but missed a limit",
+        Outcome.FAILED: "failed",
+        Outcome.REFUSED: "refused: 429 or 503",
     }
-    keys = "".join(_key(VERDICTS[v], word) for v, word in words.items())
+    keys = "".join(_key(OUTCOME_COLOURS[v], word) for v, word in words.items())
     most = sorted(refused.items(), key=lambda each: -each[1])
     counts = ", ".join(f"{count} {escape(code)}" for code, count in most)
     since = f"<span>refused since the gateways' start: {counts}</span>" if most else ""
@@ -156,12 +169,11 @@ def legend(refused: Mapping[str, int]) -> str:
 
 
 def title(text: str, note: str = "", hint: str = "") -> str:
-    """Writes a section's heading."""
     return f'<div class="b-title" title="{escape(hint)}"><b>{escape(text)}</b> <span>{escape(note)}</span></div>'
 
 
 def short(epoch: str) -> str:
-    """Returns the part of a worker's epoch that people tell it by."""
+    """Returns the first characters of a worker's epoch, by which people tell workers apart."""
     return escape(epoch[:6])
 
 
@@ -174,7 +186,7 @@ def _tile(name: str, label: str, value: str, unit: str, note: str, hint: str) ->
 
 def _spread_tile(name: str, label: str, spread: Spread | None, hint: str) -> str:
     if spread is None:
-        return _tile(name, label, NONE, "", "no request yet", hint)
+        return _tile(name, label, NO_VALUE, "", "no request yet", hint)
     value, unit = as_ms(spread.p50).split(" ")
     return _tile(name, label, value, f"{unit} p50", f"p95 {as_ms(spread.p95)} · p99 {as_ms(spread.p99)}", hint)
 
@@ -182,19 +194,19 @@ def _spread_tile(name: str, label: str, spread: Spread | None, hint: str) -> str
 def _hits_tile(glance: Glance) -> str:
     share = glance.cached_share()
     if share is None:
-        return _tile("hits", "Prefix hits", NONE, "", "no request yet", HITS)
+        return _tile("hits", "Prefix hits", NO_VALUE, "", "no request yet", HITS_HINT)
     note = f"{as_count(glance.cached_tokens)} of {as_count(glance.prompt_tokens)} cached"
-    return _tile("hits", "Prefix hits", _share(share), "of prompt", note, HITS)
+    return _tile("hits", "Prefix hits", _share(share), "of prompt", note, HITS_HINT)
 
 
 def _share_bar(glance: Glance) -> str:
-    parts = [(VERDICTS[v], glance.counts[v]) for v in Verdict if v is not Verdict.CANCELLED]
+    parts = [(OUTCOME_COLOURS[v], glance.counts[v]) for v in Outcome if v is not Outcome.CANCELLED]
     whole = sum(count for _, count in parts)
     return _bar([(colour, count / whole) for colour, count in parts] if whole else [])
 
 
 def _bar(parts: Sequence[tuple[str, float]]) -> str:
-    """Draws parts of a whole: colours and shares from 0 to 1."""
+    """Draws a bar of (colour, share from 0 to 1)."""
     inner = "".join(f'<i style="width:{100 * share:.2f}%;background:{colour}"></i>' for colour, share in parts)
     return f'<span class="b-bar">{inner}</span>'
 
@@ -206,7 +218,7 @@ def _precision(record: WorkerRecord) -> str:
 
 
 def _links(record: WorkerRecord) -> str:
-    """Writes further lines for the hover text: how KV passes to or from each worker of the other role."""
+    """Returns lines of the hover text: the link to each worker of the other role."""
     goes = "to" if record.role == "prefill" else "from"
     return "".join(
         f"\nKV {goes} {link.peer[:6]}{_codec(link.codec)} over {link.transport}{', sealed' if link.sealed else ''}"
@@ -225,13 +237,13 @@ def _worker_row(view: WorkerView, lately: Sharing | None) -> str:
         f"{record.model} · {record.device} · {_precision(record)} · {record.address}{_links(record)}" if record else ""
     )
     used, cached = (min(1.0, count / (load.blocks_total or 1)) for count in (load.blocks_used, load.blocks_cached))
-    colour = STAGES[view.role]
-    bar = _bar([(colour, used), (colour + PALE, min(cached, 1.0 - used))])
+    colour = STAGE_COLOURS[view.role]
+    bar = _bar([(colour, used), (colour + PALE_ALPHA, min(cached, 1.0 - used))])
     shares = f"<b>{_share(used)}</b><em>{'+' + _share(cached) if cached else ''}</em>"
     preempted = f"{kv.preempted_swapped} / {kv.preempted_recomputed}" if load.preemptions else "0"
     return (
         f'<tr class="b-{view.state}"><td title="{escape(hint)}">{_key(colour, view.role)}'
-        f"<code>{short(view.epoch)}</code></td><td>{_key(STATES[view.state], state)}</td>"
+        f"<code>{short(view.epoch)}</code></td><td>{_key(STATE_COLOURS[view.state], state)}</td>"
         f'<td class="n">{load.running}</td><td class="n">{load.waiting}</td>'
         f'<td class="b-kv" title="{_blocks(load)}{_memory(record.memory if record else Memory())}">{bar}{shares}</td>'
         f'<td class="n" title="{kv.wasted_slots} of {kv.used_slots} slots">{_part(kv.wasted_slots, kv.used_slots)}</td>'
@@ -243,7 +255,7 @@ def _worker_row(view: WorkerView, lately: Sharing | None) -> str:
 
 
 def _part(part: int, whole: int) -> str:
-    return _share(part / whole) if whole else NONE
+    return _share(part / whole) if whole else NO_VALUE
 
 
 def _share(share: float) -> str:
@@ -259,7 +271,7 @@ def _blocks(load: WorkerLoad) -> str:
 
 
 def _memory(memory: Memory) -> str:
-    """Writes further lines for the hover text; nothing where the worker did not say."""
+    """Returns lines of the hover text about memory; empty if the worker's record has none."""
     if not memory.tokens:
         return ""
     tier = as_bytes(memory.host_tier_bytes) if memory.host_tier_bytes else "none"
@@ -285,14 +297,16 @@ def _found(load: WorkerLoad, lately: Sharing | None) -> str:
 
 def _guessed(load: WorkerLoad) -> str:
     counts = load.speculation
-    return f"{_part(counts.accepted_tokens, counts.proposed)} · {counts.step_tokens:.2f}" if counts.proposed else NONE
+    return (
+        f"{_part(counts.accepted_tokens, counts.proposed)} · {counts.step_tokens:.2f}" if counts.proposed else NO_VALUE
+    )
 
 
 def _saved(load: WorkerLoad) -> str:
     counts = load.speculation
     return (
-        f"{as_count(counts.accepted_tokens)} of {as_count(counts.proposed)} guesses came true since the start; a "
-        f"sequence has {counts.step_tokens:.2f} tokens of a step; {counts.saved_seconds:.1f} s saved"
+        f"{as_count(counts.accepted_tokens)} of {as_count(counts.proposed)} draft tokens accepted since the start; a "
+        f"sequence gets {counts.step_tokens:.2f} tokens per step; {counts.saved_seconds:.1f} s saved"
     )
 
 
@@ -304,25 +318,26 @@ def _preempted(load: WorkerLoad, lately: Sharing | None) -> str:
     return said + (f"\n{lately.preemptions} preempted in the last minute" if lately else "")
 
 
-def _request_row(record: FinishedRecord, verdict: Verdict, now: float) -> str:
+def _request_row(record: FinishedRecord, verdict: Outcome, now: float) -> str:
     parts = stages(record)
+    outcome = _key(OUTCOME_COLOURS[verdict], verdict.value)
     hint = " · ".join(f"{stage.name} {as_ms(stage.ms)}" for stage in parts)
-    ends = verdict in (Verdict.FAILED, Verdict.REFUSED)
+    ends = verdict in (Outcome.FAILED, Outcome.REFUSED)
     reason = f": {escape(record.reason)}" if ends and record.reason else ""
     samples = f" · {record.samples} samples" if record.samples > 1 else ""
     retried = f" · {record.attempts} attempts" if record.attempts > 1 else ""
-    tpot = as_ms(record.tpot_ms) if record.output_tokens > 1 else NONE
-    ttft = as_ms(record.ttft_ms) if record.output_tokens else NONE
+    tpot = as_ms(record.tpot_ms) if record.output_tokens > 1 else NO_VALUE
+    ttft = as_ms(record.ttft_ms) if record.output_tokens else NO_VALUE
     handoff = f' title="{_handoff(record)}"' if handed_off(record) else ""
     return (
         f'<tr><td class="b-soft">{max(0.0, now - record.ended_at):.0f} s ago</td>'
-        f"<td>{_key(VERDICTS[verdict], verdict.value)}<span class='b-soft'>{reason}{samples}{retried}</span></td>"
+        f"<td>{outcome}<span class='b-soft'>{reason}{samples}{retried}</span></td>"
         f'<td class="n">{record.prompt_tokens} → {record.output_tokens}</td>'
-        f'<td class="n">{record.cached_tokens or NONE}</td>'
+        f'<td class="n">{record.cached_tokens or NO_VALUE}</td>'
         f'<td class="n" title="{_limit(record.objective.ttft_ms)}">{ttft}</td>'
         f'<td class="n" title="{_limit(record.objective.tpot_ms)}">{tpot}</td><td class="n">{as_ms(record.e2e_ms)}</td>'
-        f'<td class="b-stages" title="{hint}">{_bar([(STAGES[s.name], s.share) for s in parts])}</td>'
-        f'<td class="n"{handoff}>{as_bytes(record.handoff_bytes) if record.handoff_bytes else NONE}</td></tr>'
+        f'<td class="b-stages" title="{hint}">{_bar([(STAGE_COLOURS[s.name], s.share) for s in parts])}</td>'
+        f'<td class="n"{handoff}>{as_bytes(record.handoff_bytes) if record.handoff_bytes else NO_VALUE}</td></tr>'
     )
 
 
@@ -331,7 +346,7 @@ def _limit(limit_ms: float | None) -> str:
 
 
 def _handoff(record: FinishedRecord) -> str:
-    """Writes in a line how the KV went."""
+    """Describes the handoff of a request in one line."""
     said = "nothing moved: the decode worker had all of the KV"
     if record.handoff_bytes:
         way = f" over {record.transport}" if record.transport else ""

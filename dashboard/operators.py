@@ -1,4 +1,4 @@
-"""Lets operators in and nobody else: by an API key as a password, which a browser asks for, then by a cookie."""
+"""Admits only operators: with an API key as the browser's password, and after that with a cookie."""
 
 import asyncio
 import base64
@@ -14,14 +14,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from infra.keys.api_key import KeyRecord
 from infra.keys.key_ring import CHECK_INTERVAL_S, KeyRing
 
-OPEN = frozenset({"/_stcore/health"})  # whether the page answers, for those who watch over it
-COOKIE = "baton-operator"
+OPEN_PATHS = frozenset({"/_stcore/health"})  # health checks need no key
+COOKIE_NAME = "baton-operator"
 
 
 class OperatorsOnly:
-    """Stands around the page. A cookie is good while this process lives and its key is an operator's.
+    """ASGI middleware around the page. A cookie is valid while this process lives and its key is an operator's.
 
-    A socket is opened by the cookie alone: browsers send passwords, but no strict cookie, for the pages of others.
+    A WebSocket needs the cookie: for pages of other sites browsers send passwords, but no SameSite=Strict cookie.
     """
 
     def __init__(self, page: ASGIApp, keys: KeyRing) -> None:
@@ -31,8 +31,7 @@ class OperatorsOnly:
         self._looked = time.monotonic()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request, as ASGI calls an application."""
-        if scope["type"] not in ("http", "websocket") or scope["path"] in OPEN:
+        if scope["type"] not in ("http", "websocket") or scope["path"] in OPEN_PATHS:
             await self._page(scope, receive, send)
             return
         if time.monotonic() - self._looked > CHECK_INTERVAL_S:
@@ -52,8 +51,10 @@ class OperatorsOnly:
             await self._page(scope, receive, self._remembering(record, scope["scheme"] == "https", send))
 
     def _remembering(self, record: KeyRecord, secure: bool, send: Send) -> Send:
-        """Returns what sends an answer with a cookie."""
-        cookie = f"{COOKIE}={record.id}.{self._mark(record.id)}; Path=/; HttpOnly; SameSite=Strict{'; Secure' * secure}"
+        """Returns a `send` that adds the cookie to the response."""
+        cookie = (
+            f"{COOKIE_NAME}={record.id}.{self._mark(record.id)}; Path=/; HttpOnly; SameSite=Strict{'; Secure' * secure}"
+        )
 
         async def send_on(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -64,7 +65,7 @@ class OperatorsOnly:
 
     def _remembered(self, asked: Headers) -> bool:
         try:
-            morsel = SimpleCookie(asked.get("cookie", "")).get(COOKIE)
+            morsel = SimpleCookie(asked.get("cookie", "")).get(COOKIE_NAME)
         except CookieError:
             return False
         id, _, mark = (morsel.value if morsel is not None else "").partition(".")
@@ -77,7 +78,7 @@ class OperatorsOnly:
 
 
 def password(asked: Headers) -> str:
-    """Returns the key in a request's header, as a password or a bearer token; empty for none."""
+    """Returns the key in a request's header (password or bearer token), or ''."""
     scheme, _, said = asked.get("authorization", "").strip().partition(" ")
     if scheme.lower() == "bearer":
         return said.strip()

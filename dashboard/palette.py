@@ -1,15 +1,19 @@
-"""Names the page's colours: mid-tones that read on light and on dark, each with one meaning on the whole page."""
+"""The page's colours: mid-tones for light and dark themes, each with one meaning on the whole page."""
 
-from dashboard.figures import Verdict
+from dashboard.figures import Outcome
 
-VERDICTS = {
-    Verdict.GOOD: "#2f9e77",
-    Verdict.LATE: "#dd9a2b",
-    Verdict.FAILED: "#d4564c",
-    Verdict.REFUSED: "#8f6a4f",
-    Verdict.CANCELLED: "#8d969d",
+OUTCOME_COLOURS = {
+    Outcome.GOOD: "#2f9e77",
+    Outcome.LATE: "#dd9a2b",
+    Outcome.FAILED: "#d4564c",
+    Outcome.REFUSED: "#8f6a4f",
+    Outcome.CANCELLED: "#8d969d",
 }
-STAGES = {"waiting": "#9aa4ab", "prefill": "#6a7fd4", "handoff": "#b577c2", "decode": "#3d9bc4"}
-STATES = {"ready": VERDICTS[Verdict.GOOD], "draining": VERDICTS[Verdict.LATE], "silent": VERDICTS[Verdict.FAILED]}
-QUIET = "#8d969d"
-PALE = "66"  # behind a colour: its pale form, for KV that nobody uses but the cache keeps
+STAGE_COLOURS = {"waiting": "#9aa4ab", "prefill": "#6a7fd4", "handoff": "#b577c2", "decode": "#3d9bc4"}
+STATE_COLOURS = {
+    "ready": OUTCOME_COLOURS[Outcome.GOOD],
+    "draining": OUTCOME_COLOURS[Outcome.LATE],
+    "silent": OUTCOME_COLOURS[Outcome.FAILED],
+}
+NEUTRAL_COLOUR = "#8d969d"
+PALE_ALPHA = "66"  # alpha appended to a colour, for cached KV that no sequence uses

@@ -1,4 +1,4 @@
-"""Reads what Redis knows, for all open pages: on demand, at most once a second, and only what is new."""
+"""Reads records from Redis for all open pages: on demand, at most once a second, and only new entries."""
 
 import threading
 import time
@@ -17,32 +17,32 @@ from infra.redis.clients import connect_blocking, redacted
 from infra.redis.records import FinishedRecord, GatewayRecord, Role, StatsSample, WorkerLoad, WorkerRecord
 from infra.redis.registry import FINISHED_KEY, MAX_FINISHED, STATS_KEY, TTL_MS, index_key, read_unchecked, record_key
 
-FRESH = 0.8  # s that a reading serves all pages
-SILENT_AFTER = 3.0  # s without a heartbeat
-FORGOTTEN_AFTER = 60.0  # s until a worker that fell silent leaves the page
-HISTORY = 2_000  # load samples read at the start
-PAGE = 2_000  # entries per read
-PAGES = 10  # reads per turn and stream
-PER_WORKER = 600  # load samples kept of one life
+CACHE_S = 0.8  # a reading serves all pages for this time
+MAX_BEAT_AGE_S = 3.0  # of a worker's heartbeat, before the worker counts as silent
+FORGET_AFTER_S = 60.0  # age of the heartbeat at which a worker leaves the page
+FIRST_READ_SAMPLES = 2_000
+ENTRIES_PER_READ = 2_000
+MAX_READS = 10  # per refresh and stream
+MAX_SAMPLES_PER_WORKER = 600  # load samples of one epoch
 
 WorkerState = Literal["ready", "draining", "silent"]
-T = TypeVar("T", bound=Struct)
-R = TypeVar("R", WorkerRecord, GatewayRecord)
+Record = TypeVar("Record", bound=Struct)
+Registered = TypeVar("Registered", WorkerRecord, GatewayRecord)
 
 
 class WorkerView(Struct, frozen=True):
-    """Describes a worker as its heartbeats show it."""
+    """A worker, as its heartbeats show it."""
 
     epoch: str
     role: Role
     load: WorkerLoad
     state: WorkerState
-    beat_age: float  # s since its last heartbeat
-    record: WorkerRecord | None  # None if it fell silent before anybody looked
+    beat_age: float  # seconds since the last heartbeat
+    record: WorkerRecord | None  # None if the worker was silent before the first reading
 
 
 class Snapshot(Struct, frozen=True):
-    """Holds one reading. `now` is the server's time, s; records are in the order of their ends."""
+    """One reading. `now`: the server's time, in seconds; records are in the order of their ends."""
 
     now: float
     workers: Sequence[WorkerView]
@@ -52,38 +52,37 @@ class Snapshot(Struct, frozen=True):
 
 
 class Source:
-    """Reads workers, gateways, finished requests and load samples. Safe for the threads of several pages."""
+    """Reads workers, gateways, finished requests and load samples. Thread-safe."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._connected: redis.Redis | None = None
-        with suppress(StoreUnavailable):  # a cluster's client asks for its nodes as it is made
+        with suppress(StoreUnavailable):  # a cluster's client connects when it is made
             self._connected = connect_blocking(url)
         self._lock = threading.Lock()
-        self._read_at = -FRESH
+        self._read_at = -CACHE_S
         self._latest: Snapshot | StoreUnavailable = StoreUnavailable("not read yet")
         self._known: dict[str, WorkerRecord] = {}
         self._finished: deque[FinishedRecord] = deque(maxlen=MAX_FINISHED)
         self._samples: dict[str, deque[StatsSample]] = {}
-        self._after: dict[str, bytes] = {}  # id of the last entry read, by stream
+        self._after: dict[str, bytes] = {}  # stream → id of the last entry read
 
     def read(self) -> Snapshot:
-        """Returns the present state. Raises `StoreUnavailable` in one sentence while Redis is away; ask again later."""
+        """Returns the current reading. Raises `StoreUnavailable` while Redis does not answer; call again later."""
         with self._lock:
-            if time.monotonic() - self._read_at >= FRESH:
+            if time.monotonic() - self._read_at >= CACHE_S:
                 self._latest = self._fetch()
-                self._read_at = time.monotonic()  # also after a failure, so that a dead server is asked once a second
+                self._read_at = time.monotonic()  # also after a failure: a dead server is asked once a second
             if isinstance(self._latest, StoreUnavailable):
                 raise StoreUnavailable(str(self._latest))
             return self._latest
 
     def find(self, request: str) -> FinishedRecord | None:
-        """Finds the record of a request that ended; None while it has none. Raises `StoreUnavailable`."""
+        """Returns the record of an ended request, or None. Raises `StoreUnavailable`."""
         found = (record for record in reversed(self.read().finished) if record.request == request)
         return next(found, None)
 
     def close(self) -> None:
-        """Gives the connections back."""
         if self._connected is not None:
             self._connected.close()
 
@@ -97,7 +96,7 @@ class Source:
         try:
             now = self._server_time()
             self._finished.extend(self._new(FINISHED_KEY, FinishedRecord, MAX_FINISHED))
-            self._sort_samples(self._new(STATS_KEY, StatsSample, HISTORY), now)
+            self._sort_samples(self._new(STATS_KEY, StatsSample, FIRST_READ_SAMPLES), now)
             workers = self._workers(now)
             gateways = self._records(GatewayRecord, "gateway", self._index("gateway"))
         except (redis.RedisError, RedisClusterException, StoreUnavailable, OSError):
@@ -115,11 +114,11 @@ class Source:
         return float(answer[0]) + float(answer[1]) / 1e6
 
     def _index(self, kind: str) -> dict[str, float]:
-        """Reads the expiry of records in seconds of server time, by epoch."""
+        """Returns epoch → expiry of the record, in seconds of server time."""
         members: Any = self._client.zrange(index_key(kind), 0, -1, withscores=True)
         return {epoch.decode(): float(expiry) / 1000 for epoch, expiry in members}
 
-    def _records(self, record: type[R], kind: str, epochs: dict[str, float]) -> dict[str, R]:
+    def _records(self, record: type[Registered], kind: str, epochs: dict[str, float]) -> dict[str, Registered]:
         if not epochs:
             return {}
         bodies: Any = self._client.mget([record_key(kind, epoch) for epoch in epochs])
@@ -129,12 +128,12 @@ class Source:
         return {epoch: found for epoch, found in read.items() if found is not None}
 
     def _workers(self, now: float) -> list[WorkerView]:
-        """Reads the workers with a heartbeat, and those that lost it a moment ago, as they were last seen."""
+        """Reads workers with a heartbeat; recently silent workers keep their last record."""
         expiries = self._index("worker")
         self._known.update(self._records(WorkerRecord, "worker", expiries))
         self._known = {epoch: record for epoch, record in self._known.items() if epoch in expiries}
         beats = {epoch: now - (expiry - TTL_MS / 1000) for epoch, expiry in expiries.items()}
-        seen = (self._view(epoch, max(0.0, age)) for epoch, age in beats.items() if age < FORGOTTEN_AFTER)
+        seen = (self._view(epoch, max(0.0, age)) for epoch, age in beats.items() if age < FORGET_AFTER_S)
         views = [view for view in seen if view is not None]
         return sorted(views, key=lambda view: (view.role != "prefill", view.epoch))
 
@@ -145,22 +144,22 @@ class Source:
                 return None
             return WorkerView(epoch, samples[-1].role, samples[-1].load, "silent", beat_age, None)
         state: WorkerState = "draining" if record.draining else "ready"
-        if beat_age > SILENT_AFTER:
+        if beat_age > MAX_BEAT_AGE_S:
             state = "silent"
         return WorkerView(epoch, record.role, record.load, state, beat_age, record)
 
-    def _new(self, stream: str, record: type[T], history: int) -> list[T]:
-        """Reads the entries since the last turn, oldest first; at the first turn the last `history`."""
+    def _new(self, stream: str, record: type[Record], history: int) -> list[Record]:
+        """Reads the entries since the last call, oldest first; the first call reads the last `history` entries."""
         entries: list[Any] = []
         if stream not in self._after:
             newest: Any = self._client.xrevrange(stream, count=history)
             entries = newest[::-1]
         else:
             after = self._after[stream]
-            for _ in range(PAGES):
-                page: Any = self._client.xrange(stream, min=b"(" + after, count=PAGE)
+            for _ in range(MAX_READS):
+                page: Any = self._client.xrange(stream, min=b"(" + after, count=ENTRIES_PER_READ)
                 entries += page
-                if len(page) < PAGE:
+                if len(page) < ENTRIES_PER_READ:
                     break
                 after = page[-1][0]
         if entries:
@@ -169,12 +168,12 @@ class Source:
 
     def _sort_samples(self, samples: list[StatsSample], now: float) -> None:
         for sample in samples:
-            self._samples.setdefault(sample.epoch, deque(maxlen=PER_WORKER)).append(sample)
-        self._samples = {epoch: kept for epoch, kept in self._samples.items() if now - kept[-1].at < FORGOTTEN_AFTER}
+            self._samples.setdefault(sample.epoch, deque(maxlen=MAX_SAMPLES_PER_WORKER)).append(sample)
+        self._samples = {epoch: kept for epoch, kept in self._samples.items() if now - kept[-1].at < FORGET_AFTER_S}
 
 
-def _decoded(body: bytes, record: type[T]) -> T | None:
-    """Reads a record; None where another version of Baton wrote something else: the page shows what it can read."""
+def _decoded(body: bytes, record: type[Record]) -> Record | None:
+    """Decodes a record; None for a record of another version of Baton, which the page leaves out."""
     try:
         return msgspec.json.decode(body, type=record)
     except msgspec.DecodeError:

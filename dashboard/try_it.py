@@ -1,4 +1,4 @@
-"""Draws the Try it box: one question, its answer as it comes, then the way that it went."""
+"""Draws the Try it box: one question, its streamed answer, then the path of the request."""
 
 import time
 
@@ -6,23 +6,23 @@ import streamlit as st
 
 from contracts.errors import StoreUnavailable
 from dashboard import markup
-from dashboard.asking import Gateway, Question, Volley
-from dashboard.prompts import FIRST, TWENTY, Prompt
+from dashboard.asking import ChatQuestion, GatewayAddress, Volley
+from dashboard.prompts import FIRST_QUESTION, TWENTY_PROMPTS, ExamplePrompt
 from dashboard.source import Source
 
-ANSWER = 200  # tokens at most
-POLL = 0.3  # s, only while an answer comes
-RECORD_WAIT = 6.0  # s from the answer's end to its record
+MAX_ANSWER_TOKENS = 200
+POLL_PERIOD_S = 0.3  # only while an answer arrives
+MAX_RECORD_WAIT_S = 6.0  # from the end of an answer
 
 
-def show(source: Source, gateway: Gateway) -> None:
-    """Draws the box; it refreshes by itself while something comes."""
-    question: Question | None = st.session_state.get("question")
-    st.fragment(_box, run_every=POLL if question and not _settled(source, question) else None)(source, gateway)
+def show(source: Source, gateway: GatewayAddress) -> None:
+    """Draws the box, which refreshes itself while an answer arrives."""
+    question: ChatQuestion | None = st.session_state.get("question")
+    st.fragment(_box, run_every=POLL_PERIOD_S if question and not _settled(source, question) else None)(source, gateway)
 
 
-def offer(gateway: Gateway) -> None:
-    """Draws what the page has while nothing was ever asked: a button that sends twenty requests."""
+def offer(gateway: GatewayAddress) -> None:
+    """Draws a button that sends twenty requests, for a page without any request."""
     running: Volley | None = st.session_state.get("volley")
     with st.container(border=True, horizontal=True, vertical_alignment="center"):
         st.markdown("Nothing has been asked yet. Ask something below, or have a look with 20 varied requests.")
@@ -31,7 +31,7 @@ def offer(gateway: Gateway) -> None:
 
 
 def volley_progress() -> None:
-    """Shows how far the twenty are, and why some failed."""
+    """Shows the progress of the twenty requests, and an error."""
     volley: Volley | None = st.session_state.get("volley")
     if volley is None:
         return
@@ -42,24 +42,26 @@ def volley_progress() -> None:
         st.warning(f"{volley.failed} of {volley.total} requests failed: {volley.error}")
 
 
-def _send(gateway: Gateway) -> None:
-    st.session_state["volley"] = Volley(gateway, TWENTY)
+def _send(gateway: GatewayAddress) -> None:
+    st.session_state["volley"] = Volley(gateway, TWENTY_PROMPTS)
 
 
-def _box(source: Source, gateway: Gateway) -> None:
+def _box(source: Source, gateway: GatewayAddress) -> None:
     st.html(markup.title("Try it", "one request and the way it goes"))
     with st.form("try-it", border=False):
-        text = st.text_area("Question", FIRST, key="try-text", height=68, max_chars=2000, label_visibility="collapsed")
+        text = st.text_area(
+            "Question", FIRST_QUESTION, key="try-text", height=68, max_chars=2000, label_visibility="collapsed"
+        )
         asked = st.form_submit_button("Ask", type="primary")
     if asked and text.strip():
-        st.session_state["question"] = Question(gateway, Prompt(text.strip(), ANSWER))
+        st.session_state["question"] = ChatQuestion(gateway, ExamplePrompt(text.strip(), MAX_ANSWER_TOKENS))
         st.rerun()
-    question: Question | None = st.session_state.get("question")
+    question: ChatQuestion | None = st.session_state.get("question")
     if question is not None:
         _progress_of(question, source)
 
 
-def _progress_of(question: Question, source: Source) -> None:
+def _progress_of(question: ChatQuestion, source: Source) -> None:
     running = question.ended_at is None
     if running or question.text:
         st.html(markup.answer(question.text, running=running))
@@ -83,11 +85,11 @@ def _progress_of(question: Question, source: Source) -> None:
         st.rerun()  # the whole page once, so that the box stops polling
 
 
-def _settled(source: Source, question: Question) -> bool:
-    """Tells whether nothing more will come: no piece of the answer, no record."""
+def _settled(source: Source, question: ChatQuestion) -> bool:
+    """Returns whether neither more of the answer nor the record will arrive."""
     if question.ended_at is None:
         return False
-    if not question.request or time.monotonic() - question.ended_at > RECORD_WAIT:
+    if not question.request or time.monotonic() - question.ended_at > MAX_RECORD_WAIT_S:
         return True
     try:
         return source.find(question.request) is not None

@@ -11,7 +11,7 @@ from benchmarks import load
 from benchmarks.load import LoadConfig, Result, arrivals, report, run
 from contracts.errors import ConfigError, GatewayError
 from contracts.slo import SLO, Timings
-from dashboard.prompts import Prompt
+from dashboard.prompts import ExamplePrompt
 from tests.dashboard.stand_in import StandIn
 
 
@@ -41,7 +41,7 @@ def test_every_request_is_sent_and_timed(stand_in: StandIn) -> None:
 def test_a_failure_is_an_error_not_a_figure(
     stand_in: StandIn, question: str, error: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(load, "TWENTY", (Prompt(question, 5),))
+    monkeypatch.setattr(load, "TWENTY", (ExamplePrompt(question, 5),))
     (result,) = asyncio.run(run(LoadConfig(url=stand_in.url, requests=1)))
     assert result.timings is None and error in result.error
 

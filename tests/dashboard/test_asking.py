@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from dashboard.asking import Gateway, Question, Volley, request_of
-from dashboard.prompts import TWENTY, Prompt
+from dashboard.asking import ChatQuestion, GatewayAddress, Volley, request_of
+from dashboard.prompts import TWENTY_PROMPTS, ExamplePrompt
 from tests.dashboard.samples import GATEWAY
 from tests.dashboard.stand_in import WORDS, StandIn
 
@@ -31,8 +31,8 @@ def test_request_of(response: str) -> None:
     assert request_of(response) == "0a-1"
 
 
-def answered(url: str, text: str) -> Question:
-    question = Question(Gateway(url), Prompt(text, 50))
+def answered(url: str, text: str) -> ChatQuestion:
+    question = ChatQuestion(GatewayAddress(url), ExamplePrompt(text, 50))
     wait_until(lambda: question.ended_at is not None)
     return question
 
@@ -64,14 +64,14 @@ def test_no_gateway_is_a_sentence(url: str, sentence: str) -> None:
 
 
 def test_a_volley_sends_every_prompt_once(stand_in: StandIn) -> None:
-    volley = Volley(Gateway(stand_in.url), [*TWENTY, Prompt("refuse", 5)])
+    volley = Volley(GatewayAddress(stand_in.url), [*TWENTY_PROMPTS, ExamplePrompt("refuse", 5)])
     wait_until(lambda: not volley.running)
     assert (volley.answered, volley.failed, volley.error) == (20, 1, "the prompt is <too> long")
     sent = sorted(body["messages"][0]["content"] for body in stand_in.asked)
-    assert sent == sorted([*(prompt.text for prompt in TWENTY), "refuse"])
+    assert sent == sorted([*(prompt.text for prompt in TWENTY_PROMPTS), "refuse"])
 
 
 def test_a_volley_without_a_gateway_ends() -> None:
-    volley = Volley(Gateway(NOBODY), TWENTY)
+    volley = Volley(GatewayAddress(NOBODY), TWENTY_PROMPTS)
     wait_until(lambda: not volley.running)
     assert volley.failed == 20 and "cannot be reached" in volley.error

@@ -6,8 +6,8 @@ import pytest
 from msgspec import structs
 
 from dashboard.figures import (
+    Outcome,
     Spread,
-    Verdict,
     glance,
     handed_off,
     handoff_rate,
@@ -31,15 +31,15 @@ def at(ended_at: float, number: int = 1, **changes: Any) -> FinishedRecord:
 @pytest.mark.parametrize(
     ("changes", "verdict"),
     [
-        ({}, Verdict.GOOD),
-        ({"ttft_ms": 9e9, "tpot_ms": 9e9}, Verdict.GOOD),  # its own objective was a patient one
-        ({"good": False}, Verdict.LATE),
-        ({"outcome": "failed", "good": False}, Verdict.FAILED),
-        ({"outcome": "refused", "good": False}, Verdict.REFUSED),
-        ({"outcome": "cancelled", "good": False}, Verdict.CANCELLED),
+        ({}, Outcome.GOOD),
+        ({"ttft_ms": 9e9, "tpot_ms": 9e9}, Outcome.GOOD),  # its own objective was a patient one
+        ({"good": False}, Outcome.LATE),
+        ({"outcome": "failed", "good": False}, Outcome.FAILED),
+        ({"outcome": "refused", "good": False}, Outcome.REFUSED),
+        ({"outcome": "cancelled", "good": False}, Outcome.CANCELLED),
     ],
 )
-def test_the_verdict_is_the_gateways(changes: dict[str, Any], verdict: Verdict) -> None:
+def test_the_verdict_is_the_gateways(changes: dict[str, Any], verdict: Outcome) -> None:
     assert judge(finished(**changes)) is verdict
 
 
@@ -47,7 +47,7 @@ def test_glance_counts_only_the_window_and_divides_by_the_time_since_its_first_r
     records = [at(NOW - 100), at(NOW - 19.75), at(NOW - 1), at(NOW, good=False), at(NOW, outcome="failed")]
     records += [refused(ended_at=NOW), refused(ended_at=NOW)]
     seen = glance(records, NOW, window=60.0)
-    assert list(seen.counts.values()) == [2, 1, 1, 2, 0] and list(seen.counts) == list(Verdict)
+    assert list(seen.counts.values()) == [2, 1, 1, 2, 0] and list(seen.counts) == list(Outcome)
     assert seen.goodput == pytest.approx(2 / 20.0)  # the first began 250 ms before its end
     assert (seen.good_share(), seen.judged()) == (0.5, 4), "of those that were accepted"
 
@@ -77,14 +77,14 @@ def test_timeline_covers_the_window_once_and_its_edges_lie_still() -> None:
     records = [at(NOW - 9.9, 1), at(NOW - 5.0, 2), at(NOW - 0.1, 3), at(NOW + 0.4, 4), at(NOW + 3.0, 5)]
     early = timeline(records, NOW + 0.5, window=20.0, intervals=4)
     assert [bucket.age for bucket in early] == [-15.0, -10.0, -5.0, 0.0]
-    assert [bucket.counts[Verdict.GOOD] for bucket in early] == [0, 1, 2, 2]
+    assert [bucket.counts[Outcome.GOOD] for bucket in early] == [0, 1, 2, 2]
     late = timeline(records, NOW + 4.9, window=20.0, intervals=4)
     assert early == late  # the same interval is running
-    assert [b.counts[Verdict.GOOD] for b in timeline(records, NOW + 5.0, 20.0, 4)] == [1, 2, 2, 0]
+    assert [b.counts[Outcome.GOOD] for b in timeline(records, NOW + 5.0, 20.0, 4)] == [1, 2, 2, 0]
 
 
 def test_timeline_keeps_a_record_from_a_clock_that_is_ahead() -> None:
-    assert timeline([at(NOW + 7.0)], NOW, window=20.0, intervals=4)[-1].counts[Verdict.GOOD] == 1
+    assert timeline([at(NOW + 7.0)], NOW, window=20.0, intervals=4)[-1].counts[Outcome.GOOD] == 1
 
 
 def test_progress() -> None:

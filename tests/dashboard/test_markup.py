@@ -8,8 +8,8 @@ import pytest
 
 from contracts.slo import Objective
 from dashboard import markup
-from dashboard.figures import Progress, Rates, Sharing, Verdict, glance
-from dashboard.palette import STAGES, VERDICTS
+from dashboard.figures import Outcome, RequestCounts, Sharing, TokenRates, glance
+from dashboard.palette import OUTCOME_COLOURS, STAGE_COLOURS
 from dashboard.source import WorkerView
 from dashboard.units import as_bytes, as_count, as_ms, as_rate, as_share
 from infra.redis.records import FinishedRecord, KVCounts, KVLink, Memory, SpeculationCounts, WorkerLoad
@@ -47,7 +47,7 @@ def view(**changes: Any) -> WorkerView:
 def test_nothing_from_a_record_becomes_markup() -> None:
     record = finished(outcome="failed", reason=EVIL, model=EVIL, prefill_worker=EVIL, decode_worker=EVIL)
     pieces = [
-        markup.requests([(record, Verdict.FAILED)], record.ended_at),
+        markup.requests([(record, Outcome.FAILED)], record.ended_at),
         markup.way(record),
         markup.workers([view(epoch=EVIL, model=EVIL, address=EVIL, device=EVIL, dtype=EVIL)], {}),
         markup.header([EVIL], 1, 1),
@@ -59,7 +59,7 @@ def test_nothing_from_a_record_becomes_markup() -> None:
 
 def test_tiles() -> None:
     records = [finished(ended_at=100.0), finished(ended_at=100.0, outcome="failed"), refused(ended_at=100.0)]
-    html = markup.tiles(glance(records, 100.0, 60.0), Progress(3, 1, 4, 2), Rates(5.0, 1234.0, 2 << 20))
+    html = markup.tiles(glance(records, 100.0, 60.0), RequestCounts(3, 1, 4, 2), TokenRates(5.0, 1234.0, 2 << 20))
     said = text(html)
     for part in (
         "0.20 req/s",
@@ -81,7 +81,7 @@ def test_tiles() -> None:
 
 
 def test_tiles_of_nothing() -> None:
-    said = text(markup.tiles(glance([], 100.0, 60.0), Progress(0, 0, 0), Rates(0, 0, 0)))
+    said = text(markup.tiles(glance([], 100.0, 60.0), RequestCounts(0, 0, 0), TokenRates(0, 0, 0)))
     assert said.count("no request yet") == 4 and "0 waiting" in said
 
 
@@ -120,7 +120,7 @@ def test_workers_say_what_sharing_saves_and_where_memory_goes() -> None:
     bar = re.findall(r"width:([\d.]+)%;background:(#\w+)", html)
     assert [share for share, _ in bar] == ["25.00", "40.00"] and len({colour for _, colour in bar}) == 2
     assert hints(html) >= {
-        "18 of 40 guesses came true since the start; a sequence has 1.18 tokens of a step; 1.5 s saved",
+        "18 of 40 draft tokens accepted since the start; a sequence gets 1.18 tokens per step; 1.5 s saved",
         "100 of 400 blocks used, 160 idle ones keep cached prefixes, 140 empty\n"
         "KV pool 2.0 GiB: 6.4k tokens of 96 KiB each fit, or 3 sequences of the greatest length\n"
         "Weights 3.0 GiB · host tier 512.0 MiB",
@@ -143,7 +143,7 @@ def test_a_worker_without_news_says_what_it_has_done_since_its_start() -> None:
 def test_last_requests_say_outcome_and_stages() -> None:
     late = finished(attempts=2, samples=4)
     lost = finished(outcome="failed", reason="worker lost", output_tokens=0, cached_tokens=0, handoff_bytes=0)
-    html = markup.requests([(late, Verdict.LATE), (lost, Verdict.FAILED)], late.ended_at + 3)
+    html = markup.requests([(late, Outcome.LATE), (lost, Outcome.FAILED)], late.ended_at + 3)
     said = text(html)
     assert "3 s ago late · 4 samples · 2 attempts 20 → 41 16 50 ms 5.0 ms 250 ms 96 KiB" in said
     assert "failed : worker lost 20 → 0 \u2013 \u2013 \u2013 250 ms" in said and "1 samples" not in said
@@ -151,12 +151,15 @@ def test_last_requests_say_outcome_and_stages() -> None:
 
 
 def test_a_refusal_is_told_from_a_failure_by_word_and_colour_and_has_no_decode() -> None:
-    html = markup.requests([(refused(), Verdict.REFUSED)], refused().ended_at)
+    html = markup.requests([(refused(), Outcome.REFUSED)], refused().ended_at)
     assert "refused : objective_out_of_reach 20 → 0 \u2013 \u2013 \u2013 480 ms" in text(html)
     bar = re.findall(r"<i style=\"width:([\d.]+)%;background:(#\w+)\"", html)
-    assert bar[-4:] == [("100.00", STAGES["waiting"]), *[("0.00", STAGES[s]) for s in ("prefill", "handoff", "decode")]]
-    assert len(set(VERDICTS.values())) == len(Verdict) and VERDICTS[Verdict.REFUSED] in html
-    assert VERDICTS[Verdict.FAILED] not in html and "refused: 429 or 503" in markup.legend({})
+    assert bar[-4:] == [
+        ("100.00", STAGE_COLOURS["waiting"]),
+        *[("0.00", STAGE_COLOURS[s]) for s in ("prefill", "handoff", "decode")],
+    ]
+    assert len(set(OUTCOME_COLOURS.values())) == len(Outcome) and OUTCOME_COLOURS[Outcome.REFUSED] in html
+    assert OUTCOME_COLOURS[Outcome.FAILED] not in html and "refused: 429 or 503" in markup.legend({})
 
 
 def test_the_legend_counts_refusals_by_their_codes() -> None:
@@ -169,7 +172,7 @@ def test_the_legend_counts_refusals_by_their_codes() -> None:
 
 def test_a_request_says_what_it_was_judged_by() -> None:
     record = finished(good=False, objective=Objective(tpot_ms=4.0))
-    html = markup.requests([(record, Verdict.LATE)], record.ended_at)
+    html = markup.requests([(record, Outcome.LATE)], record.ended_at)
     assert 'title="no limit">50 ms<' in html and 'title="limit 4.0 ms">5.0 ms<' in html
 
 
@@ -221,12 +224,12 @@ def test_a_line_for_each_handoff(changes: dict[str, Any], said: str) -> None:
     record = finished(**changes)
     line = said + " 3.0 ms for room · 0.4 ms exposed"
     assert line in text(markup.way(record))
-    assert line in hints(markup.requests([(record, Verdict.GOOD)], record.ended_at))
+    assert line in hints(markup.requests([(record, Outcome.GOOD)], record.ended_at))
 
 
 def test_no_line_without_a_handoff() -> None:
     for record in (finished(prefill_worker=""), finished(output_tokens=1, handoff_bytes=0)):
-        assert "exposed" not in markup.way(record) + markup.requests([(record, Verdict.GOOD)], record.ended_at)
+        assert "exposed" not in markup.way(record) + markup.requests([(record, Outcome.GOOD)], record.ended_at)
 
 
 def test_workers_say_how_kv_passes() -> None:

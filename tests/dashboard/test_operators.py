@@ -10,7 +10,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from contracts.errors import GatewayError
-from dashboard.asking import Gateway
+from dashboard.asking import GatewayAddress
 from infra.keys.api_key import KeyOptions, make_key
 from infra.keys.key_file import change_keys
 from infra.network.tls import trusting
@@ -81,4 +81,4 @@ def test_a_key_for_the_gateway_that_cannot_be_read_is_said(tmp_path: Path) -> No
         if content is not None:
             (tmp_path / path).write_text(content)
         with pytest.raises(GatewayError, match="--api-key-file"):
-            Gateway("http://127.0.0.1:1", str(tmp_path / path)).endpoint()
+            GatewayAddress("http://127.0.0.1:1", str(tmp_path / path)).endpoint()
