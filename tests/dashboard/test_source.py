@@ -28,7 +28,7 @@ from tests.dashboard.samples import (
 
 @pytest.fixture
 def source(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Source:
-    monkeypatch.setattr(source_module, "FRESH", 0.0)  # every call reads
+    monkeypatch.setattr(source_module, "CACHE_S", 0.0)  # every call reads
     return Source(redis_url)
 
 
@@ -96,7 +96,7 @@ def test_only_new_entries_are_read(source: Source, redis_url: str) -> None:
 
 
 def test_many_new_entries_are_read_in_pages(source: Source, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_module, "PAGE", 3)
+    monkeypatch.setattr(source_module, "ENTRIES_PER_READ", 3)
     end(redis_url, finished(1))
     source.read()
     end(redis_url, *[finished(number) for number in range(2, 12)])
@@ -105,9 +105,9 @@ def test_many_new_entries_are_read_in_pages(source: Source, redis_url: str, monk
 
 
 def test_memory_is_bounded(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_module, "FRESH", 0.0)
+    monkeypatch.setattr(source_module, "CACHE_S", 0.0)
     monkeypatch.setattr(source_module, "KEPT_FINISHED", 5)
-    monkeypatch.setattr(source_module, "PER_WORKER", 4)
+    monkeypatch.setattr(source_module, "MAX_SAMPLES_PER_WORKER", 4)
     source = Source(redis_url)
     end(redis_url, *[finished(number) for number in range(1, 10)])
     sample(redis_url, *[StatsSample(time.time() + n, PREFILL, "prefill", WorkerLoad(steps=n)) for n in range(9)])
