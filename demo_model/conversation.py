@@ -8,28 +8,28 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """Describes a tool. `arguments` names the type of each, in the order in which a call gives them."""
+    """A tool; `arguments` maps names to types, in the order of a call."""
 
     name: str
     description: str
     arguments: Mapping[str, str]
 
     def definition(self) -> dict[str, Any]:
-        """Returns it in the form of OpenAI's interface, as clients send it and chat templates take it."""
+        """Returns the tool in OpenAI's format, for clients and chat templates."""
         properties = {name: {"type": kind} for name, kind in self.arguments.items()}
         parameters = {"type": "object", "properties": properties, "required": list(properties)}
         described = {"description": self.description} if self.description else {}
         return {"type": "function", "function": {"name": self.name, **described, "parameters": parameters}}
 
     def shown(self) -> str:
-        """Returns the line of JSON that the prompt shows: the call that it wants, with types in place of values."""
+        """Returns the line of JSON in the prompt: a call with types in place of values."""
         described = {"description": self.description} if self.description else {}
         return json.dumps({**described, "name": self.name, "arguments": dict(self.arguments)}, ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Holds one call of a tool, and what the tool gave back."""
+    """One call of a tool, and its result."""
 
     name: str
     arguments: Mapping[str, str | int]
@@ -47,9 +47,9 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Holds one question and its answer, and the calls between the two.
+    """One question and its answer, and the calls between them.
 
-    `subject` holds the words that the answer has to contain, for the evaluation and for turns that refer back.
+    `subject` has the words that the answer must contain, for the evaluation and for turns that refer back.
     """
 
     ask: str
@@ -71,7 +71,7 @@ Turns = tuple[Exchange, ...]
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Holds exchanges in their order, and the tools that all of them may use."""
+    """Exchanges in order, and the tools that all may use."""
 
     turns: Turns
     tools: tuple[Tool, ...] = ()

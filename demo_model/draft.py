@@ -24,12 +24,12 @@ TOKENIZER = "tokenizer.json"
 
 
 def draft_config(vocabulary: int) -> LlamaConfig:
-    """Describes the draft's shape: two layers are what copying takes, and bf16 weights stay below a megabyte."""
+    """Returns the draft's config: copying needs two layers, and bf16 weights stay below a megabyte."""
     return llama_config(vocabulary, hidden=128, intermediate=192, layers=2, head=32)
 
 
 def told_by(teacher: LlamaForCausalLM) -> Loss:
-    """Makes the loss: the divergence from the teacher's distribution to the draft's, over the answers' tokens."""
+    """Returns the loss: the divergence from the teacher's distribution to the draft's, over the answers' tokens."""
 
     def divergence(model: LlamaForCausalLM, ids: Tensor, weights: Tensor) -> Tensor:
         counts = weights[:, 1:] > 0
@@ -46,7 +46,6 @@ def told_by(teacher: LlamaForCausalLM) -> Loss:
 
 
 def main() -> None:
-    """Trains and saves."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=DRAFT, help="directory for the draft model (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=STEPS, help="training steps (default: %(default)s)")

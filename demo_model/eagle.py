@@ -1,10 +1,10 @@
 """Trains an EAGLE head for the demo model: `python -m demo_model.eagle --out DIR [--steps N]`.
 
-The head (Li et al. 2024, https://arxiv.org/abs/2401.15077) is one decoder layer, which reads a token's embedding and
-the model's last hidden state before it, and guesses the hidden state of that token; the model's own head makes tokens
-of it. The model is frozen. As in the paper, the loss is a smooth L1 distance between states, and a tenth of the cross
-entropy with the model's own distribution; states that are read have noise, since guesses will stand in for them. No
-head is shipped: beside so small a model, running one takes longer than the steps that it saves.
+The head (Li et al. 2024, https://arxiv.org/abs/2401.15077) is one decoder layer. It reads a token's embedding and the
+model's last hidden state before that token, and predicts the token's hidden state, from which the model's own head
+makes tokens. The model is frozen. As in the paper, the loss is a smooth L1 distance between states, plus a tenth of the
+cross entropy with the model's own distribution; input states have noise, since predicted states will replace them. No
+head is shipped: with so small a model, running a head takes longer than the steps that it saves.
 """
 
 import argparse
@@ -31,7 +31,7 @@ DECAY_SHARE = 0.6
 
 
 class EagleHead(nn.Module):
-    """Guesses the states `[rows, length, hidden]` of tokens, by their embeddings and the states before them."""
+    """Predicts the states `[rows, length, hidden]` of tokens from their embeddings and the states before them."""
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
@@ -48,12 +48,12 @@ class EagleHead(nn.Module):
 
 
 def shifted(states: Tensor) -> Tensor:
-    """Returns of each token the state `[rows, length, hidden]` of the one before it, and 0 for the first."""
+    """Returns for each token the state `[rows, length, hidden]` of the token before it, and 0 for the first."""
     return F.pad(states, (0, 0, 1, 0))[:, :-1]
 
 
 def head_loss(model: LlamaForCausalLM, head: EagleHead, ids: Tensor, weights: Tensor) -> tuple[Tensor, float]:
-    """Returns the loss over the answers' tokens `[rows, length]`, and how often both find the same token likeliest."""
+    """Returns the loss over the answers' tokens `[rows, length]`, and how often both have the same likeliest token."""
     length = ids.shape[1]
     with torch.no_grad():
         embedded = model.model.embed_tokens(ids)
@@ -72,7 +72,7 @@ def head_loss(model: LlamaForCausalLM, head: EagleHead, ids: Tensor, weights: Te
 
 
 def train(steps: int, packer: Packer, model: LlamaForCausalLM, head: EagleHead) -> list[float]:
-    """Runs the steps and prints how it goes; returns the loss of each."""
+    """Runs the steps, prints progress, and returns each step's loss."""
     matrices = [p for p in head.parameters() if p.ndim == 2]
     others = [p for p in head.parameters() if p.ndim != 2]
     optimizers: list[torch.optim.Optimizer] = [
@@ -104,7 +104,7 @@ def train(steps: int, packer: Packer, model: LlamaForCausalLM, head: EagleHead) 
 
 
 def save(head: EagleHead, config: LlamaConfig, out: Path) -> None:
-    """Writes the head as published ones are: `fc.weight`, `layers.0.…`, and a config with one layer."""
+    """Writes the head in the published format: `fc.weight`, `layers.0.…`, and a config with one layer."""
     out.mkdir(parents=True, exist_ok=True)
     save_file(
         {name: tensor.bfloat16().contiguous() for name, tensor in head.state_dict().items()}, out / "model.safetensors"
@@ -113,7 +113,7 @@ def save(head: EagleHead, config: LlamaConfig, out: Path) -> None:
 
 
 def main() -> None:
-    """Loads the shipped model, trains a head for it, and saves that."""
+    """Loads the shipped model, trains a head for it, and saves the head."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="directory for the head")
     parser.add_argument("--steps", type=int, default=STEPS, help="training steps (default: %(default)s)")

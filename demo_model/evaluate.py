@@ -28,9 +28,9 @@ Check = Callable[[Exchange, str], bool]
 
 
 class Figure(NamedTuple):
-    """Describes one figure: how many conversations are drawn, which, and what makes the last answer right.
+    """One figure: the number and kind of conversations, and the check of the last answer.
 
-    With `told`, a question's calls are made and answered already, and what is judged is what the model says then.
+    With `told`, the question's calls are already answered, and the text after them is judged.
     """
 
     samples: int
@@ -47,17 +47,17 @@ def mentions_all(exchange: Exchange, answer: str) -> bool:
 
 
 def contains(exchange: Exchange, answer: str) -> bool:
-    """Checks that one of the right answers is in it."""
+    """Checks that the answer contains one of the right answers."""
     return any(text in answer for text in exchange.subject)
 
 
 def repeats(exchange: Exchange, answer: str) -> bool:
-    """Checks that it is exactly what was to be said."""
+    """Checks for exactly the expected text."""
     return answer == exchange.answer
 
 
 def declines(exchange: Exchange, answer: str) -> bool:
-    """Checks that it says what it can do instead, and answers nothing."""
+    """Checks that the answer declines, and says what the model can do instead."""
     return any(offer in answer for offer in CAN_DO)
 
 
@@ -71,12 +71,12 @@ def calls_right(exchange: Exchange, answer: str) -> bool:
 
 
 def uses_result(exchange: Exchange, answer: str) -> bool:
-    """Checks that the answer says all that the tools gave back, and what was asked."""
+    """Checks that the answer contains all results of the tools, and the question's subject."""
     return all(word in answer for word in exchange.subject)
 
 
 def calls_nothing(exchange: Exchange, answer: str) -> bool:
-    """Checks that it calls no tool."""
+    """Checks that no tool is called."""
     return "<tool_call>" not in answer
 
 
@@ -93,13 +93,13 @@ def _stories(reserve: stories.Reserve) -> Callable[[Random], Conversation]:
 
 
 def _known_tool(rng: Random) -> Conversation:
-    """Draws a question for one of the tools of the training text, in words that are held out for it."""
+    """Draws a question for a tool of the training text, in held-out phrasing."""
     others = tools.toolbox(rng)
     return tools.using(rng, HELD_OUT, rng.choice(others), others)
 
 
 def _new_tool(rng: Random) -> Conversation:
-    """Draws a question for a tool whose name is made up, as is the word that it has to take."""
+    """Draws a question for a tool with a made-up name and a made-up argument."""
     return tools.using(rng, HELD_OUT, skills.fact(rng, made_up=True), tools.toolbox(rng))
 
 
@@ -142,7 +142,7 @@ FIGURES: dict[str, Figure] = {
 
 
 def prompt(tokenizer: PreTrainedTokenizerBase, conversation: Conversation, told: bool = False) -> str:
-    """Renders a conversation up to the answer of its last question; with `told`, up to what is said after its calls."""
+    """Renders a conversation up to its last answer; with `told`, up to the text after its calls."""
     chat = messages(conversation.turns)[:-1]
     if not told:
         chat = chat[: 1 + max(place for place, message in enumerate(chat) if message["role"] == "user")]

@@ -1,8 +1,8 @@
-"""Counts how often heads foresee the demo model's own greedy answers: `python -m demo_model.foreseen [DIR] [--choose]`.
+"""Measures how often Medusa heads predict greedy answers: `python -m demo_model.foreseen [DIR] [--choose]`.
 
-The questions are of a stream that no training has seen. A guess counts as foreseen if all nearer ones were right too.
-With `--choose` config.json is told which guesses come true the oftenest (`medusa_choices`, in their order), counted on
-other questions: each is a path of ranks among the heads' candidates, and stands behind the one that it goes on from.
+The questions are held out from training. A draft token counts only if all draft tokens before it are right.
+With `--choose`, the most frequently right draft tokens, counted on other questions, are written to config.json as
+`medusa_choices`: each is a path of ranks among the heads' candidates, and comes after the path that it extends.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from demo_model.train import WEIGHTS
 SEED, CHOOSING_SEED = 1234, 4321
 SAMPLES = 120
 CHOICES, RANKS = 32, 10
-"""Guesses of a tree, and ranks of a head that may be among them."""
+"""Draft tokens of a tree, and ranks of a head that may be among them."""
 
 
 def saved_heads(directory: Path, hidden: int) -> Heads:
@@ -47,9 +47,9 @@ def ranks(
     samples: int = SAMPLES,
     seed: int = SEED,
 ) -> Tensor:
-    """Returns `[places, heads]`: at which place of a head's candidates, from 0 on, the token is that then came.
+    """Returns `[positions, heads]`: the rank, from 0 on, of the actual token among a head's candidates.
 
-    Places are those of answers behind which there is a token for each head.
+    Positions are those in answers that are followed by a token for each head.
     """
     asked = [prompt(tokenizer, talk) for talk in islice(conversations(seed), samples)]
     found = []
@@ -70,7 +70,7 @@ def ranks(
 
 
 def choices(found: Tensor, count: int = CHOICES) -> list[list[int]]:
-    """Returns the `count` paths of ranks that come true at the most places of `ranks`, the best first."""
+    """Returns the `count` paths of ranks that are right at the most positions of `ranks`, best first."""
     every = torch.ones(len(found), dtype=torch.bool)
     waiting = [([0], every)]  # paths, and where the path before each comes true
     best: list[list[int]] = []
@@ -87,13 +87,13 @@ def choices(found: Tensor, count: int = CHOICES) -> list[list[int]]:
 
 
 def tokens_a_step(found: Tensor, paths: list[list[int]]) -> float:
-    """Returns how many tokens a step gives that verifies the guesses of some paths of ranks."""
+    """Returns the mean tokens of a step that verifies these paths of ranks."""
     right = [(found[:, : len(path)] == torch.tensor(path)).all(1).float().mean() for path in paths]
     return 1 + float(torch.stack(right).sum())
 
 
 def report(directory: Path, tokenizer: PreTrainedTokenizerBase, base: LlamaForCausalLM) -> str:
-    """Writes a line for each head, and how many tokens steps give: of a chain, and of the first choices of the tree."""
+    """Returns a line for each head, and the tokens of a step with a chain, and with the first choices of the tree."""
     found = ranks(base, saved_heads(directory, base.config.hidden_size), tokenizer)
     right = (found == 0).cumprod(1).float().mean(0)
     lines = [f"{len(found)} places of greedy answers, guesses of {directory.name}:"]

@@ -1,9 +1,9 @@
-"""Trains heads for the demo model that guess the tokens behind the next one: `python -m demo_model.medusa [--out DIR]`.
+"""Trains Medusa heads for the demo model: `python -m demo_model.medusa [--out DIR]`.
 
-Head k reads the state that the next token is drawn from, and guesses the token k places behind that one (Medusa, Cai et
-al., arXiv:2401.10774; the frozen-base kind). It is some residual blocks before the base's own output weights, so what
-ships are the blocks. It learns the base's own probabilities at its place of the same texts, since a guess is judged by
-what the base draws there.
+Head k reads the state from which the next token is sampled, and predicts the token k positions after that (Medusa, Cai
+et al., arXiv:2401.10774, with a frozen base). A head is residual blocks before the base's own output weights, so only
+the blocks are shipped. It learns the base's probabilities at its position in the same texts, since the base's samples
+there decide whether its draft token is accepted.
 """
 
 import argparse
@@ -35,11 +35,11 @@ HEADS = Path(__file__).parent / "medusa"
 COUNT, LAYERS = 4, 2
 STEPS = 700
 NEARER = 0.8
-"""A head's weight in the loss, by that of the head before it."""
+"""A head's weight in the loss, relative to the head before it."""
 
 
 class Heads(nn.Module):
-    """Holds the residual blocks of all heads; each begins as nothing."""
+    """The residual blocks of all heads, initialized to add nothing."""
 
     def __init__(self, count: int, layers: int, hidden: int) -> None:
         super().__init__()
@@ -63,9 +63,9 @@ def _block(hidden: int) -> nn.Linear:
 
 
 def judged(base: LlamaForCausalLM, heads: Heads, ids: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the heads' divergences from what the base says at their places, and how often both like the same best.
+    """Returns each head's divergence from the base at its positions, and how often both have the same likeliest token.
 
-    Both `[heads]`; counted are places of answers whose token, and all up to the guessed one, are of the answer.
+    Both `[heads]`, over the positions whose tokens, up to the predicted one, belong to an answer.
     """
     with torch.no_grad():
         hidden = base.model(input_ids=ids, use_cache=False).last_hidden_state
@@ -84,7 +84,7 @@ def judged(base: LlamaForCausalLM, heads: Heads, ids: Tensor, weights: Tensor) -
 
 
 def train(steps: int, packer: Packer, base: LlamaForCausalLM, heads: Heads) -> Tensor:
-    """Runs the steps, and prints how often each head guesses what the base likes best; returns the latest of that."""
+    """Runs the steps, and prints and returns how often each head predicts the base's likeliest token."""
     matrices, biases = ([each for each in heads.parameters() if each.ndim == ndim] for ndim in (2, 1))
     optimizers: list[torch.optim.Optimizer] = [
         torch.optim.Muon(matrices, lr=MATRIX_RATE, weight_decay=0.0, momentum=0.95),
@@ -113,7 +113,7 @@ def train(steps: int, packer: Packer, base: LlamaForCausalLM, heads: Heads) -> T
 
 
 def save(heads: Heads, base: LlamaForCausalLM, out: Path) -> None:
-    """Writes the heads as vLLM names them: bf16, without output weights, which are the base's."""
+    """Writes the heads by vLLM's names, in bf16, without output weights, which are the base's."""
     tensors = {
         f"blocks.{head}.layers.{layer}.{name}": value.detach().bfloat16()
         for head, blocks in enumerate(heads.heads)
@@ -136,7 +136,6 @@ def save(heads: Heads, base: LlamaForCausalLM, out: Path) -> None:
 
 
 def main() -> None:
-    """Trains and saves."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=HEADS, help="directory for the heads (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=STEPS, help="training steps (default: %(default)s)")

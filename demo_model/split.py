@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Split(Enum):
-    """Names the two sides, which never share a key."""
+    """The two sides of the split, which never share a key."""
 
     TRAIN = "train"
     HELD_OUT = "held out"
@@ -25,7 +25,7 @@ HELD_OUT_PERCENT = 10
 
 
 def split_of(key: str) -> Split:
-    """Returns the side on which a key lies: the same in every process and on every machine, unlike `hash()`."""
+    """Returns the side of a key, which is the same in every process and on every machine, unlike `hash()`."""
     bucket = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "little") % 100
     return Split.HELD_OUT if bucket < HELD_OUT_PERCENT else Split.TRAIN
 

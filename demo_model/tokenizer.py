@@ -54,7 +54,7 @@ def train_tokenizer(conversations: Iterable[Conversation], words: Lines, vocabul
 
 
 def _texts(conversation: Conversation) -> list[str]:
-    """Returns all that is said, and the tools; without their marks, which are tokens already."""
+    """Returns all texts and tools of a conversation, without special tokens."""
     texts = [conversation.toolbox()]
     for exchange in conversation.turns:
         texts += [exchange.ask, exchange.calling(), exchange.results(), exchange.answer]
@@ -62,7 +62,7 @@ def _texts(conversation: Conversation) -> list[str]:
 
 
 def chat_tokenizer(tokenizer: Tokenizer, context: int) -> PreTrainedTokenizerFast:
-    """Makes the same tokenizer as transformers loads it, with the chat template."""
+    """Returns the tokenizer as transformers' class, with the chat template."""
     build: Callable[..., PreTrainedTokenizerFast] = PreTrainedTokenizerFast  # transformers leaves its arguments untyped
     wrapped = build(
         tokenizer_object=tokenizer,
@@ -78,7 +78,7 @@ def chat_tokenizer(tokenizer: Tokenizer, context: int) -> PreTrainedTokenizerFas
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerFast, directory: Path) -> None:
-    """Saves it for every reader: older ones want the template in the config, and a class name that they know."""
+    """Saves the tokenizer for all readers: older ones need the template and a known class name in the config."""
     tokenizer.save_pretrained(directory)
     path = directory / "tokenizer_config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
@@ -87,7 +87,7 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerFast, directory: Path) -> None:
 
 
 class Encoder:
-    """Turns conversations into token ids as the chat template would, and says how much each token's loss weighs."""
+    """Turns conversations into token ids as the chat template would, with a loss weight for each token."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -95,7 +95,7 @@ class Encoder:
         _, self._bos, self._eos, self._system, self._user, self._assistant = range(len(SPECIAL))
 
     def encode(self, conversation: Conversation, system: str | None = None) -> tuple[list[int], list[float]]:
-        """Returns token ids, and for each the weight of predicting it: nothing for questions, more for what is hard.
+        """Returns token ids with their loss weights: 0 for questions, more for hard tokens.
 
         Short answers weigh more, or a sum's few digits would drown in the stories' many words. Words that come from the
         question weigh more, because copying them is learned last.

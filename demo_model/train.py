@@ -46,7 +46,7 @@ Loss = Callable[[LlamaForCausalLM, Tensor, Tensor], Tensor]
 def llama_config(
     vocabulary: int, *, hidden: int = 192, intermediate: int = 384, layers: int = 4, head: int = 64
 ) -> LlamaConfig:
-    """Describes the model's shape: small, but with grouped queries and a head size that real kernels take."""
+    """Returns the model's config: small, but with grouped queries and a head size that real kernels support."""
     return LlamaConfig(
         vocab_size=vocabulary,
         hidden_size=hidden,
@@ -71,7 +71,7 @@ def training_text(encoder: Encoder) -> Iterator[Encoded]:
 
 
 def answer_loss(model: LlamaForCausalLM, ids: Tensor, weights: Tensor) -> Tensor:
-    """Returns the weighted cross-entropy of the answers' tokens `[rows, length]`; the head runs where one counts."""
+    """Returns the weighted cross-entropy of the tokens `[rows, length]`; the head runs only where weights are not 0."""
     hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
     counts = weights[:, 1:] > 0
     logits = F.linear(hidden[counts], model.lm_head.weight).float()  # [answer tokens, vocabulary]
@@ -81,10 +81,10 @@ def answer_loss(model: LlamaForCausalLM, ids: Tensor, weights: Tensor) -> Tensor
 
 
 def rate_at(step: int, steps: int, first_share: float = FIRST_SHARE) -> float:
-    """Returns the share of the full learning rate: a short rise, a plateau, a straight fall; then once more, lower.
+    """Returns the factor of the learning rate: a short rise, a plateau, a linear fall; then once more, lower.
 
-    What a fall to nothing has settled is a better start than the plateau was, as in SGDR (arXiv:1608.03983). Where the
-    first round has all of the steps, there is no second.
+    The second round starts from a settled model, as in SGDR (arXiv:1608.03983). If the first round has all steps, there
+    is no second.
     """
     first = round(first_share * steps)
     if step < first:
@@ -100,7 +100,7 @@ def train(
     loss_of: Loss = answer_loss,
     first_share: float = FIRST_SHARE,
 ) -> None:
-    """Runs the steps and prints how it goes. With a `checkpoint` file, a run that was stopped goes on from it."""
+    """Runs the steps and prints progress. With a `checkpoint` file, an interrupted run continues from it."""
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
     others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
     optimizers: list[torch.optim.Optimizer] = [
@@ -135,7 +135,7 @@ def train(
 
 
 def _restored(checkpoint: Path, model: LlamaForCausalLM, optimizers: list[torch.optim.Optimizer]) -> int:
-    """Loads what an earlier run saved; returns how many steps it had done."""
+    """Loads an earlier run's checkpoint, and returns the number of its steps."""
     if not checkpoint.exists():
         return 0
     state = torch.load(checkpoint, weights_only=True)

@@ -1,4 +1,4 @@
-"""Tells facts about animals: what each one is, eats, where it lives, and what is special about it."""
+"""Facts about animals: what each is, what it eats, where it lives, and what is special about it."""
 
 from dataclasses import dataclass
 from random import Random

@@ -23,9 +23,9 @@ _OF_THEIR_OWN: tuple[Question, ...] = tuple(
 
 
 def about_baton(rng: Random, split: Split) -> Exchange:
-    """Draws a question on Baton, split by its words. Its own questions are all trained on: each is its own phrasing.
+    """Draws a question on Baton, split by phrasing. Questions about Baton itself are all trained on.
 
-    So is "What is ...?" of every term: it is what everybody asks first.
+    So is "What is ...?" for every term, the most common first question.
     """
 
     def sample(rng: Random) -> Question:

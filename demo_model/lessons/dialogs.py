@@ -69,7 +69,7 @@ def fact_dialog(rng: Random) -> Turns:
 
 
 def name_dialog(rng: Random, between: Exchange) -> Turns:
-    """Draws a dialog: somebody says a name, asks for something else, and wants to hear the name again."""
+    """Draws a dialog: the user gives a name, asks for something else, and then asks for the name."""
     first = smalltalk.introduction(rng)
     middle = (between,) if rng.random() < 0.5 else ()
     return (first, *middle, smalltalk.recall(rng, first.subject[0]))

@@ -1,4 +1,4 @@
-"""Makes questions out of the model's reach, each answered by saying so and what it can do instead."""
+"""Questions that the model cannot answer; the answers say so, and what it can do instead."""
 
 from random import Random
 
@@ -36,7 +36,7 @@ def _numbers(rng: Random) -> dict[str, int]:
 
 
 def _names(rng: Random) -> dict[str, str]:
-    """Draws words for all other slots, some of them made up, so that what is unknown is known as such."""
+    """Draws words for all other slots, some of them made up, so that the model learns to recognize unknown words."""
     noun = rng.choice(_NOUNS)
     junk = words.made_up(rng) + rng.choice(("", "?", " ...", f" {words.made_up(rng)}"))
     return {

@@ -72,7 +72,7 @@ def _json(rng: Random, *items: tuple[str, Value]) -> str:
 
 
 Told = tuple[str, str, tuple[str, ...]]
-"""What a tool gives back, the sentence that says it, and the words of it that come from elsewhere."""
+"""A tool's result, the sentence that tells it, and the words in it that are copied."""
 
 
 def _weather_of(rng: Random, place: str) -> Told:
@@ -205,7 +205,7 @@ def _thing(rng: Random) -> str:
 
 
 def _value(rng: Random) -> Value:
-    """Draws what may be known about it."""
+    """Draws a property."""
     kinds: tuple[Callable[[], Value], ...] = (
         lambda: _number(rng),
         lambda: f"{_number(rng)} {rng.choice(_UNITS)}",
@@ -219,7 +219,7 @@ def _value(rng: Random) -> Value:
 
 
 def fact(rng: Random, made_up: bool = False) -> Skill:
-    """Makes a skill that knows one thing about whatever it is asked: a tool that nobody has seen before."""
+    """Makes a skill that returns one property of any word: a tool with a new name each time."""
     roll = rng.random()
     noun = words.made_up(rng) if made_up or roll < 0.3 else rng.choice(_NOUNS if roll < 0.8 else words.TOLD).lower()
     key = rng.choice(_words("fact keys"))

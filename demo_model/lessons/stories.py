@@ -1,7 +1,7 @@
 """Writes stories whose nouns come from the question.
 
 A topic is one or two subjects. The plot always needs a hero and a thing, or two heroes: what the question leaves open
-is filled with nouns of our own, what it names is told about. Split by the set of nouns, or for one noun by noun and
+is filled with other nouns. Split by the set of nouns, or for one noun by noun and
 phrasing, and some nouns are kept out of all stories in training (`Reserve.UNSEEN`).
 """
 
@@ -24,7 +24,7 @@ _CLAUSES = tuple(line.split(" | ") for line in section("phrases", "clauses"))
 
 
 class Reserve(Enum):
-    """Says where a story's nouns come from."""
+    """Where a story's nouns come from."""
 
     KNOWN = "nouns of the training stories"
     UNSEEN = "real nouns kept out of the training stories"
@@ -181,6 +181,6 @@ def story_of(rng: Random, ask: str, subjects: tuple[Subject, ...], place: bool =
 
 
 def any_story(rng: Random) -> Exchange:
-    """Draws a story for those who leave the topic to us."""
+    """Draws a story for a question without a topic."""
     hero = _subject_of_ours(rng, False)
     return Exchange(casual(rng, rng.choice(_OPEN_ASKS)), tell(rng, (replace(hero, title=hero.intro),)))

@@ -40,7 +40,7 @@ def test_what_was_not_used_for_long_goes(tmp_path: Path) -> None:
 
 
 def test_the_least_recently_used_go_beyond_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "MOST_BYTES", 250)
+    monkeypatch.setattr(cache, "MAX_CACHE_BYTES", 250)
     kept = [used(tmp_path, name, days, 100) for name, days in (("b", 1), ("d", 2))]
     gone = [used(tmp_path, name, days, 100) for name, days in (("a", 3), ("c", 4))]
     assert trim(tmp_path, NOW) == gone
@@ -48,7 +48,7 @@ def test_the_least_recently_used_go_beyond_the_bound(tmp_path: Path, monkeypatch
 
 
 def test_what_is_being_made_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "MOST_BYTES", 0)
+    monkeypatch.setattr(cache, "MAX_CACHE_BYTES", 0)
     used(tmp_path, "young", 0.9 * MIN_AGE_S / DAY)
     assert trim(tmp_path, NOW) == []
 
@@ -85,8 +85,8 @@ def test_many_starts_at_once_find_a_model_while_others_are_removed(
 ) -> None:
     """Each start makes room for its own; whatever it returns is whole."""
     files = [write_model(tmp_path / str(number) / "mine.gguf")[0] for number in range(4)]
-    monkeypatch.setattr(cache, "MOST_BYTES", 0)
-    monkeypatch.setattr(cache, "YOUNGEST", -1.0)
+    monkeypatch.setattr(cache, "MAX_CACHE_BYTES", 0)
+    monkeypatch.setattr(cache, "MIN_AGE_S", -1.0)
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(unpacked, files * 4))
     assert len(set(found)) == 4 and all((each / "tokenizer.json").is_file() for each in found)

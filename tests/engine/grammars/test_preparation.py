@@ -104,7 +104,7 @@ def test_what_ends_before_its_turn_is_not_compiled(gate: Gate) -> None:
 
 
 def test_so_many_are_prepared_at_once_and_the_others_ask_again(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preparation, "QUEUED", 2)
+    monkeypatch.setattr(preparation, "MAX_PREPARING_SEQUENCES", 2)
     watched = Watched()
     assert not any([watched.asks(1, SLOW), watched.asks(2, QUICK), watched.asks(3, QUICK)])
     gate.open.set()
@@ -121,12 +121,12 @@ def test_a_grammar_without_end_fails_alone(gate: Gate, monkeypatch: pytest.Monke
     watched = Watched()
     assert not watched.asks(1, SLOW) and not watched.asks(2, QUICK)
     assert gate.entered.wait(SECONDS)
-    monkeypatch.setattr(preparation, "SECONDS", 0.0)
+    monkeypatch.setattr(preparation, "PREPARATION_TIMEOUT_S", 0.0)
     assert watched.asks(1, SLOW), "its step will say why it fails"
     watched.waits()
     assert watched.known(2) is not None and watched.known(1) is None
     watched.forget(1)
-    monkeypatch.setattr(preparation, "SECONDS", SECONDS)
+    monkeypatch.setattr(preparation, "PREPARATION_TIMEOUT_S", SECONDS)
     gate.open.set()
     assert not watched.asks(4, SLOW)
     watched.waits()

@@ -76,7 +76,7 @@ def replace_sampling(sampling: Sampling, **changes: object) -> Sampling:
 def test_forced_runs_longer_than_a_step_takes_go_on_in_the_next(
     engine: LoadedEngine, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follower, "MOST_FORCED", 3)
+    monkeypatch.setattr(follower, "MAX_FORCED_TOKENS", 3)
     found = answer(engine, model, grammar_sampling(of_choices([SENTENCE])))
     assert (found.text, found.finish) == (SENTENCE, "stop")
     assert found.steps == -(-(len(found.tokens) - 1) // 3)
@@ -221,12 +221,12 @@ def test_masks_that_do_not_come_cost_their_sequences_only(
     batch = Batch(engine, Executor(engine, constraints=constraints))
     batch.ask(grammar_sampling(FORMS[0]), Limits(1500, ENDS))
     assert batch.run()[0].finish == "stop", "the tokenizer is read"
-    monkeypatch.setattr(preparation, "SECONDS", 0.1)
+    monkeypatch.setattr(preparation, "PREPARATION_TIMEOUT_S", 0.1)
     batch.ask(grammar_sampling(of_choices(["hang"])), Limits(50, ENDS))
     batch.ask(Sampling(seed=1), Limits(5))
     _, stuck, free = batch.run()
     assert "was not compiled after" in stuck.failed and may_do_better(stuck.failed) and len(free.tokens) == 5
-    monkeypatch.setattr(preparation, "SECONDS", 10.0)
+    monkeypatch.setattr(preparation, "PREPARATION_TIMEOUT_S", 10.0)
     batch.ask(grammar_sampling(FORMS[1]), Limits(1500, ENDS))
     assert batch.run()[-1].finish == "stop"
     hanging.set()
@@ -247,7 +247,7 @@ def test_a_panic_costs_the_sequences_of_its_step_and_not_the_thread(
         return compiled(tokenizer, grammar)  # type: ignore[arg-type]
 
     monkeypatch.setattr("engine.grammars.follower.compiled", panic)
-    monkeypatch.setattr(preparation, "SECONDS", 60.0)
+    monkeypatch.setattr(preparation, "PREPARATION_TIMEOUT_S", 60.0)
     batch = Batch(engine, Executor(engine, constraints=masks_of(model)))
     batch.ask(grammar_sampling(of_choices(["panic"])), Limits(50, ENDS))
     batch.ask(Sampling(seed=1), Limits(5))
@@ -260,7 +260,7 @@ def test_a_panic_costs_the_sequences_of_its_step_and_not_the_thread(
 def test_a_tokenizer_that_nobody_has_thought_of_fails_at_once(
     engine: LoadedEngine, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preparation, "SECONDS", 60.0)
+    monkeypatch.setattr(preparation, "PREPARATION_TIMEOUT_S", 60.0)
 
     def read() -> LLTokenizer:
         raise KeyError("id")
@@ -287,8 +287,8 @@ def test_penalties_count_what_was_not_drawn(engine: LoadedEngine, model: Path) -
 
 def test_those_who_ended_are_forgotten(engine: LoadedEngine, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And those whose grammars were not seen for longest: what is kept is bounded."""
-    monkeypatch.setattr(follower, "FOLLOWED", 4)
-    monkeypatch.setattr(follower, "COMPILED", 3)
+    monkeypatch.setattr(follower, "MIN_FOLLOWED_SEQUENCES", 4)
+    monkeypatch.setattr(follower, "MAX_COMPILED_GRAMMARS", 3)
     kept = follower.GrammarFollowers(TOKENIZER)
     for number in range(20):
         tokens = [*PROMPT]
