@@ -22,30 +22,30 @@ from msgspec import structs
 
 from pricing.steps import StepCosts, StepWork
 
-FORGET = 0.98
+STEP_DECAY = 0.98
 """What a step still weighs when the next of its kind has come: about fifty count."""
-PULL = 0.03
+SEED_WEIGHT_STEPS = 0.03
 """The weight of the seed, in steps; where no seed is known, of 0."""
-ROUNDS = 4
+SOLVER_ROUNDS = 4
 """Rounds of coordinate descent at a time; they begin where those of the step before have ended."""
-SHORTEST = 1e-6
+MIN_STEP_S = 1e-6
 """Seconds that any step takes."""
-JUMP = 4.0
-"""A step counts as at most so many times faster than what is known, once `TRUSTED` steps of its kind have come."""
-TRUSTED = 8
-LEVEL_AFTER = 16
+MAX_SPEEDUP = 4.0
+"""A step counts as at most so many times faster than what is known, once `MIN_KIND_STEPS` steps of its kind have come."""
+MIN_KIND_STEPS = 8
+MIN_LEVEL_STEPS = 16
 """Steps until the level moves: before that the shape is far from what it will be, and finds it faster alone."""
 LEVEL_STEP = 0.03
 """How much the level follows a step that was slower, or faster, than predicted."""
 LEVEL_BOUND = log(8.0)
 """The logarithm of the level lies between this and its negative: beyond that the shape has to follow."""
-NEWEST = 101
+ERROR_WINDOW_STEPS = 101
 """Steps whose error is told."""
-SOLVE_EVERY = 8
+STEPS_BETWEEN_SOLUTIONS = 8
 """Steps between two improvements of the shape, once the level moves: one takes as long as a tenth of a small step."""
 STEPS_BETWEEN_REPORTS = 8
 """Steps between two looks at their median, once there were as many."""
-PARTS = 7
+COEFFICIENT_COUNT = 7
 
 
 class StepFit:
@@ -60,14 +60,14 @@ class StepFit:
         self._shape = list(self._pull)  # of each part, in its scale
         self._level = 0.0  # logarithm of the factor
         self._kinds: dict[tuple[bool, bool, bool], _Equations] = {}
-        self._errors: deque[float] = deque(maxlen=NEWEST)
+        self._errors: deque[float] = deque(maxlen=ERROR_WINDOW_STEPS)
         self._steps = 0
         self._fastest = 0.0  # s for each token of a sequence, had all guesses come true, of any step with decodes
         self.costs = seed  # as they are known now
 
     def learn(self, work: StepWork, seconds: float) -> None:
         """Takes note that a step took `seconds`; one that took none, since the clock was set, tells nothing."""
-        if seconds < SHORTEST or not (work.prompt_tokens or work.sequences):
+        if seconds < MIN_STEP_S or not (work.prompt_tokens or work.sequences):
             return
         if work.sequences:
             token = seconds * work.sequences / (work.sequences + work.rows)
@@ -89,15 +89,15 @@ class StepFit:
         kind = self._kinds.setdefault((work.prompt_tokens > 0, work.sequences > 0, work.rows > 0), _Equations())
         if predicted > 0:
             self._errors.append(abs(factor * predicted - seconds) / seconds)
-            if self._steps >= LEVEL_AFTER:
+            if self._steps >= MIN_LEVEL_STEPS:
                 behind = log(seconds / (factor * predicted))
                 self._level += max(-LEVEL_STEP, min(LEVEL_STEP, behind))
                 self._level = max(-LEVEL_BOUND, min(LEVEL_BOUND, self._level))
-            if kind.steps >= TRUSTED:
-                seconds = max(seconds, factor * predicted / JUMP)
+            if kind.steps >= MIN_KIND_STEPS:
+                seconds = max(seconds, factor * predicted / MAX_SPEEDUP)
         kind.add([a * q / seconds for a, q in zip(amounts, self._scale, strict=True)])
         self._steps += 1
-        if self._steps <= LEVEL_AFTER or self._steps % SOLVE_EVERY == 0:
+        if self._steps <= MIN_LEVEL_STEPS or self._steps % STEPS_BETWEEN_SOLUTIONS == 0:
             self._solve()
         if self._steps <= STEPS_BETWEEN_REPORTS or self._steps % STEPS_BETWEEN_REPORTS == 0:
             self.costs = self._told()
@@ -105,8 +105,8 @@ class StepFit:
     def _solve(self) -> None:
         """Improves the shape: each part in turn becomes the best that it can be, beside the others, at or above 0."""
         shape, kinds = self._shape, self._kinds.values()
-        for part in (*range(PARTS),) * ROUNDS:
-            weight, wanted = PULL, PULL * self._pull[part]
+        for part in (*range(COEFFICIENT_COUNT),) * SOLVER_ROUNDS:
+            weight, wanted = SEED_WEIGHT_STEPS, SEED_WEIGHT_STEPS * self._pull[part]
             for kind in kinds:
                 row = kind.products[part]
                 weight += row[part]
@@ -136,8 +136,8 @@ class _Equations:
     """Holds the normal equations of the steps of one kind, older ones with less weight."""
 
     def __init__(self) -> None:
-        self.products = [[0.0] * PARTS for _ in range(PARTS)]
-        self.sums = [0.0] * PARTS
+        self.products = [[0.0] * COEFFICIENT_COUNT for _ in range(COEFFICIENT_COUNT)]
+        self.sums = [0.0] * COEFFICIENT_COUNT
         self.steps = 0
 
     def add(self, parts: list[float]) -> None:
@@ -145,5 +145,5 @@ class _Equations:
         self.steps += 1
         for part, amount in enumerate(parts):
             row = self.products[part]
-            self.products[part] = [FORGET * known + amount * other for known, other in zip(row, parts, strict=True)]
-            self.sums[part] = FORGET * self.sums[part] + amount
+            self.products[part] = [STEP_DECAY * known + amount * other for known, other in zip(row, parts, strict=True)]
+            self.sums[part] = STEP_DECAY * self.sums[part] + amount

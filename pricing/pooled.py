@@ -22,7 +22,7 @@ COSTS_MEMORY_S = 10.0
 """Time constant, in seconds, of the trust in costs, while another worker of the kind learns."""
 PRIOR_STEPS = 8.0
 """Steps after which a worker's costs are half learned, half seed."""
-COEFFICIENTS = ("step", "prompt_token", "pair", "sequence", "context_token")
+COEFFICIENT_NAMES = ("step", "prompt_token", "pair", "sequence", "context_token")
 
 
 def pooled_costs(workers: Iterable[Candidate]) -> dict[str, StepCosts]:
@@ -50,7 +50,7 @@ def _trust(worker: Candidate, newest: float) -> float:
 def _mixed(own: StepCosts, trusted: list[StepCosts], share: float) -> StepCosts:
     """Returns coefficients with weight `share` on the worker's own, and the rest on the trusted workers' medians."""
     mixed = {}
-    for name in COEFFICIENTS:
+    for name in COEFFICIENT_NAMES:
         others = median([getattr(costs, name) for costs in trusted])
         mixed[name] = others + share * (getattr(own, name) - others)
     return structs.replace(own, **mixed)

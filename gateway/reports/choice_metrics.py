@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Histogram
 
-_LENGTHS = tuple(digit * 10**power for power in range(6) for digit in (1, 2, 5))  # 1, 2, 5, 10 … 500,000
-_COUNTS = (1, 2, 5, 10, 20)
+_TOKEN_BUCKETS = tuple(digit * 10**power for power in range(6) for digit in (1, 2, 5))  # 1, 2, 5, 10 … 500,000
+_CHOICE_BUCKETS = (1, 2, 5, 10, 20)
 # s; vLLM's, which begin far above what a small model needs
-_SECONDS = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+_SECOND_BUCKETS = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 
 
 class ChoiceShape(NamedTuple):
@@ -26,11 +26,11 @@ class ChoiceMetrics:
         def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
             return Histogram(name, text, ["model_name"], buckets=buckets, registry=registry).labels(model)
 
-        self._prompt = histogram("vllm:request_prompt_tokens", "Prompt tokens of a choice", _LENGTHS)
-        self._output = histogram("vllm:request_generation_tokens", "Output tokens of a choice", _LENGTHS)
-        self._limit = histogram("vllm:request_params_max_tokens", "Limit of a choice's output tokens", _LENGTHS)
-        self._n = histogram("vllm:request_params_n", "Choices that a request asked for", _COUNTS)
-        self._decode = histogram("vllm:request_decode_time_seconds", "First to last output token", _SECONDS)
+        self._prompt = histogram("vllm:request_prompt_tokens", "Prompt tokens of a choice", _TOKEN_BUCKETS)
+        self._output = histogram("vllm:request_generation_tokens", "Output tokens of a choice", _TOKEN_BUCKETS)
+        self._limit = histogram("vllm:request_params_max_tokens", "Limit of a choice's output tokens", _TOKEN_BUCKETS)
+        self._n = histogram("vllm:request_params_n", "Choices that a request asked for", _CHOICE_BUCKETS)
+        self._decode = histogram("vllm:request_decode_time_seconds", "First to last output token", _SECOND_BUCKETS)
 
     def request(self, choices: int) -> None:
         """Counts a finished request with so many choices."""

@@ -10,7 +10,7 @@ from gateway.reports.exposition import shares
 from gateway.workers.worker import Worker
 from infra.redis.records import STEP_SIZES, StepTokens, WorkerRecord
 
-_BOUNDS = (*(str(float(size)) for size in STEP_SIZES), "+Inf")
+_STEP_TOKEN_BUCKETS = (*(str(float(size)) for size in STEP_SIZES), "+Inf")
 
 
 def engine_families(model: str, workers: Iterable[Worker]) -> Iterator[Metric]:
@@ -59,5 +59,5 @@ def _accepted(model: str, records: Iterable[WorkerRecord]) -> Metric:
 
 def _cumulative(counts: StepTokens) -> list[tuple[str, float]]:
     """Returns the steps of at most so many tokens, by bound."""
-    steps = counts.steps or (0,) * len(_BOUNDS)
-    return list(zip(_BOUNDS, map(float, accumulate(steps)), strict=False))
+    steps = counts.steps or (0,) * len(_STEP_TOKEN_BUCKETS)
+    return list(zip(_STEP_TOKEN_BUCKETS, map(float, accumulate(steps)), strict=False))

@@ -9,16 +9,16 @@ from prometheus_client import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-SAMPLES = 32  # that are written in one piece
-WORKERS = 8  # whose samples are made at once
-TURN = 0.0004  # s of writing after which others have their turn
-W = TypeVar("W")
+SAMPLES_PER_PIECE = 32  # that are written in one piece
+WORKERS_PER_PIECE = 8  # whose samples are made at once
+TURN_S = 0.0004  # s of writing after which others have their turn
+WorkerT = TypeVar("WorkerT")
 
 
-def shares(workers: Iterable[W]) -> list[list[W]]:
+def shares(workers: Iterable[WorkerT]) -> list[list[WorkerT]]:
     """Divides workers into those whose samples are made at once; there is one share at least, to name a family by."""
     found = list(workers)
-    return [found[begin : begin + WORKERS] for begin in range(0, len(found), WORKERS)] or [[]]
+    return [found[begin : begin + WORKERS_PER_PIECE] for begin in range(0, len(found), WORKERS_PER_PIECE)] or [[]]
 
 
 class _One(Collector):
@@ -39,7 +39,9 @@ def pieces(collector: Collector, more: Mapping[str, str]) -> Iterator[str]:
         created = metric.name + "_created"  # those make a family of their own, which comes last
         later = [sample for sample in metric.samples if sample.name == created]
         samples = [sample for sample in metric.samples if sample.name != created]
-        cut = [samples[begin : begin + SAMPLES] for begin in range(0, len(samples), SAMPLES)] or [[]]
+        cut = [samples[begin : begin + SAMPLES_PER_PIECE] for begin in range(0, len(samples), SAMPLES_PER_PIECE)] or [
+            []
+        ]
         for number, some in enumerate([*cut, *([later] if later else [])]):
             part = Metric(metric.name, metric.documentation, metric.type, metric.unit)
             part.samples = [one._replace(labels={**one.labels, **more}) for one in some] if more else some
@@ -50,12 +52,12 @@ def pieces(collector: Collector, more: Mapping[str, str]) -> Iterator[str]:
 
 async def in_turns(texts: Iterable[str]) -> str:
     """Joins texts that are made one after the other, while others have their turns."""
-    found, until = [], time.monotonic() + TURN
+    found, until = [], time.monotonic() + TURN_S
     for text in texts:
         found.append(text)
         if time.monotonic() >= until:
             await asyncio.sleep(0)
-            until = time.monotonic() + TURN
+            until = time.monotonic() + TURN_S
     return "".join(found)
 
 

@@ -18,7 +18,7 @@ _Values = Mapping[tuple[str, ...], float]
 def handoff_families(model: str, workers: Iterable[Worker]) -> Iterator[_Family]:
     """Yields all metrics of handoffs, as the workers last reported them: in parts, for some workers each."""
     parts = shares(worker.record for worker in workers)
-    for kind, name, text, labels, values in _FAMILIES:
+    for kind, name, text, labels, values in _HANDOFF_FAMILIES:
         for records in parts:
             family = kind(name, text, labels=["model_name", "engine", "role", *labels])
             for record in records:
@@ -49,7 +49,7 @@ def _links(record: WorkerRecord) -> _Values:
     return Counter((link.transport, str(link.sealed).lower(), link.codec) for link in record.links)
 
 
-_FAMILIES: list[tuple[_Kind, str, str, tuple[str, ...], Callable[[WorkerRecord], _Values]]] = [
+_HANDOFF_FAMILIES: list[tuple[_Kind, str, str, tuple[str, ...], Callable[[WorkerRecord], _Values]]] = [
     (CounterMetricFamily, "baton:handoff_seconds", "Sums over the handoffs that passed", ("stage",), _seconds),
     (
         CounterMetricFamily,

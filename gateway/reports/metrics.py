@@ -19,9 +19,9 @@ from infra.redis.records import FinishedRecord, WorkerLoad
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # Buckets in seconds, of times per request and of times per token.
-_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
-_GAPS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5)
-_LABELS = ["model_name", "engine", "role"]
+_REQUEST_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_TOKEN_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5)
+_WORKER_LABELS = ["model_name", "engine", "role"]
 _Family = GaugeMetricFamily | CounterMetricFamily
 _Kind = type[GaugeMetricFamily] | type[CounterMetricFamily]
 
@@ -37,7 +37,7 @@ class Metrics:
         self.roles = RoleMetrics(model)
         self._registry.register(self.roles.own)
 
-        def histogram(name: str, text: str, buckets: tuple[float, ...] = _SECONDS) -> Histogram:
+        def histogram(name: str, text: str, buckets: tuple[float, ...] = _REQUEST_BUCKETS_S) -> Histogram:
             return Histogram(name, text, ["model_name"], buckets=buckets, registry=self._registry)
 
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -45,11 +45,11 @@ class Metrics:
 
         self._ttft = histogram("vllm:time_to_first_token_seconds", "Receipt to first output token")
         gaps = "vllm:inter_token_latency_seconds"
-        self._gaps = Gaps(gaps, "Between two output tokens of a request", _GAPS, model)
+        self._gaps = Gaps(gaps, "Between two output tokens of a request", _TOKEN_BUCKETS_S, model)
         self._registry.register(self._gaps)
         self.gaps = self._gaps.observe  # counts output tokens, each so many seconds after the one before
         self._tpot = histogram(
-            "vllm:request_time_per_output_token_seconds", "(End to end - TTFT) / (output tokens - 1)", _GAPS
+            "vllm:request_time_per_output_token_seconds", "(End to end - TTFT) / (output tokens - 1)", _TOKEN_BUCKETS_S
         )
         self._e2e = histogram("vllm:e2e_request_latency_seconds", "Receipt to last output token")
         self._queue = histogram("vllm:request_queue_time_seconds", "Wait on the prefill worker")
@@ -159,10 +159,12 @@ class _WorkerFigures(Collector):
         workers = list(self._workers)
         for kind, name, text, of_worker in _OF_WORKER:
             for some in shares(workers):
-                yield self._family(kind(name, text, labels=_LABELS), some, map(of_worker, some))
+                yield self._family(kind(name, text, labels=_WORKER_LABELS), some, map(of_worker, some))
         for kind, name, text, of_load in _OF_LOAD:
             for some in shares(workers):
-                yield self._family(kind(name, text, labels=_LABELS), some, (of_load(one.record.load) for one in some))
+                yield self._family(
+                    kind(name, text, labels=_WORKER_LABELS), some, (of_load(one.record.load) for one in some)
+                )
         yield from engine_families(self._model, workers)
         yield from handoff_families(self._model, workers)
 

@@ -18,11 +18,11 @@ from infra.redis.records import FinishedRecord, GatewayRecord
 from infra.redis.registry import HEARTBEAT_S, add_finished, publish, withdraw
 from infra.redis.store import Outage, ServerClock, answered
 
-WAITING = 10_000  # records of ended requests that wait while Redis is away; the oldest are dropped first
-BATCH = 256  # records that are written at once
-FLUSH_EVERY = 0.1  # s
-WRITE_S = 1.0  # s that a heartbeat may take, before no job is expected to be written
-RETRY_S = 0.5  # s between two heartbeats while Redis takes no writes
+MAX_WAITING_RECORDS = 10_000  # records of ended requests that wait while Redis is away; the oldest are dropped first
+MAX_RECORDS_PER_WRITE = 256  # records that are written at once
+FLUSH_INTERVAL_S = 0.1  # s
+MAX_HEARTBEAT_WRITE_S = 1.0  # s that a heartbeat may take, before no job is expected to be written
+RETRY_PAUSE_S = 0.5  # s between two heartbeats while Redis takes no writes
 NO_WRITES = "Redis takes no writes"
 log = logging.getLogger("baton.gateway")
 
@@ -34,7 +34,7 @@ class Publisher:
         self._store = store
         self._signer = signer
         self._clock = clock
-        self._ended: deque[FinishedRecord] = deque(maxlen=WAITING)
+        self._ended: deque[FinishedRecord] = deque(maxlen=MAX_WAITING_RECORDS)
         self._outage = Outage(log, "requests are refused until it takes writes")
         self.objection = ""  # why Redis takes no writes now, in words for every caller; empty: it takes them
 
@@ -49,7 +49,7 @@ class Publisher:
             try:
                 if time.monotonic() - beat >= HEARTBEAT_S:
                     record = await current()
-                    async with answered(WRITE_S):
+                    async with answered(MAX_HEARTBEAT_WRITE_S):
                         await publish(self._store, self._signer, record, self._clock.server_now())
                     beat = time.monotonic()
                     self.objection = ""
@@ -59,13 +59,13 @@ class Publisher:
                 self.objection = "Redis refuses this gateway" if isinstance(error, StoreRefused) else NO_WRITES
                 self._outage.begins(error)
                 beat = 0.0  # the next write is a heartbeat again
-                await asyncio.sleep(RETRY_S)
-            await next_tick(FLUSH_EVERY)
+                await asyncio.sleep(RETRY_PAUSE_S)
+            await next_tick(FLUSH_INTERVAL_S)
 
     async def flush(self) -> None:
         """Writes what has ended. Raises `StoreUnavailable`."""
         while self._ended:
-            batch = [self._ended[place] for place in range(min(BATCH, len(self._ended)))]
+            batch = [self._ended[place] for place in range(min(MAX_RECORDS_PER_WRITE, len(self._ended)))]
             await add_finished(self._store, batch)
             for record in batch:
                 if self._ended and self._ended[0] is record:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from gateway.errors import APIError
 from gateway.reports.metrics import Metrics
 
-COUNTED_S = 60.0  # s between two lines about requests without a valid key
+STRANGERS_LOG_INTERVAL_S = 60.0  # s between two lines about requests without a valid key
 log = logging.getLogger("baton.gateway")
 
 
@@ -25,7 +25,7 @@ class Refusals:
         self._keyed = keyed
         self._clock = clock
         self._strangers: Counter[str] = Counter()  # requests without a valid key since the last line, by code
-        self._told_at = -COUNTED_S
+        self._told_at = -STRANGERS_LOG_INTERVAL_S
         self.counts: Counter[str] = Counter()  # of the requests that were answered with 429 or 503, by code
 
     def report(self, error: APIError, request: str) -> None:
@@ -50,7 +50,7 @@ class Refusals:
         """Tells of the last requests without a valid key although no more come, until cancelled, and then."""
         try:
             while True:
-                await asyncio.sleep(COUNTED_S)
+                await asyncio.sleep(STRANGERS_LOG_INTERVAL_S)
                 self._tell()
         finally:
             self._tell(last=True)
@@ -67,7 +67,7 @@ class Refusals:
 
     def _tell(self, last: bool = False) -> None:
         now = self._clock()
-        if not self._strangers or (now - self._told_at < COUNTED_S and not last):
+        if not self._strangers or (now - self._told_at < STRANGERS_LOG_INTERVAL_S and not last):
             return
         codes = ", ".join(f"{code} {count}" for code, count in self._strangers.items())
         log.info("requests that were refused for want of a valid key: %d (%s)", self._strangers.total(), codes)

@@ -7,7 +7,7 @@ from prometheus_client.registry import Collector
 
 from pricing.standing import RoleStanding, Standing
 
-_LABELS = ["model_name", "role"]
+_ROLE_LABELS = ["model_name", "role"]
 _Figure = tuple[str, str, Callable[[RoleStanding], float | None]]
 
 
@@ -20,7 +20,7 @@ class _RoleFigures(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         standing = self._told.standing
         for name, text, of_role in self._figures:
-            family = GaugeMetricFamily(name, text, labels=_LABELS)
+            family = GaugeMetricFamily(name, text, labels=_ROLE_LABELS)
             for role, stands in (("prefill", standing.prefill), ("decode", standing.decode)):
                 if (value := of_role(stands)) is not None:
                     family.add_metric([self._model, role], value)
@@ -32,15 +32,15 @@ class RoleMetrics:
 
     def __init__(self, model: str) -> None:
         self.standing = Standing()
-        self.own = _RoleFigures(model, self, _OWN)
-        self.of_workers = _RoleFigures(model, self, _OF_WORKERS)
+        self.own = _RoleFigures(model, self, _GATEWAY_FIGURES)
+        self.of_workers = _RoleFigures(model, self, _WORKER_FIGURES)
 
 
-_OWN: list[_Figure] = [
+_GATEWAY_FIGURES: list[_Figure] = [
     ("baton:prompt_busy_workers", "Workers that the prompts which come would keep busy", lambda role: role.work),
     ("baton:waiting_prompt_tokens", "Of prompts in line at the gate", lambda role: role.waiting_tokens),
 ]
-_OF_WORKERS: list[_Figure] = [
+_WORKER_FIGURES: list[_Figure] = [
     ("baton:serving_workers", "Workers that take requests", lambda role: len(role.serving)),
     (
         "baton:predicted_ttft_seconds",

@@ -42,11 +42,11 @@ from infra.network.sockets import token_dealer, try_send
 from infra.process.tasks import Tasks
 from infra.redis.records import WorkerRecord
 
-OUTBOX = 8192  # messages that may wait to be written; more are dropped: all that matter are repeated
-PIECES = 64  # messages before which no piece of a prompt waits
-BATCH = 16  # messages that are read, or written, before other tasks get a turn …
-TURN = 0.001  # … or so many s of handling what was read
-REFUSED = zmq.Event.HANDSHAKE_FAILED_AUTH
+MAX_OUTBOX_MESSAGES = 8192  # messages that may wait to be written; more are dropped: all that matter are repeated
+MAX_MESSAGES_BEFORE_PIECES = 64  # messages before which no piece of a prompt waits
+MAX_MESSAGES_PER_TURN = 16  # messages that are read, or written, before other tasks get a turn …
+MAX_TURN_S = 0.001  # … or so many s of handling what was read
+KEY_REFUSED_EVENT = zmq.Event.HANDSHAKE_FAILED_AUTH
 """The other end's own refusal. ZeroMQ's other events come of a slow handshake, and of a process that dies, as well; and
 a worker that has another secret cannot have signed a record that leads here."""
 log = logging.getLogger("baton.gateway")
@@ -96,13 +96,13 @@ class WorkerConnection(Worker):
         self._tasks = Tasks(f"the connection to worker {record.epoch}")
         self._socket = token_dealer(context, record.address, keys)
         try:
-            events = REFUSED | zmq.Event.DISCONNECTED
+            events = KEY_REFUSED_EVENT | zmq.Event.DISCONNECTED
             self._handshakes = SocketMonitor(self._socket, events, self._happened, self._tasks)
         except zmq.ZMQError:
             self._socket.close(0)
             raise
         self._named_refusal = False
-        self._outbox: asyncio.Queue[ToWorker] = asyncio.Queue(OUTBOX)
+        self._outbox: asyncio.Queue[ToWorker] = asyncio.Queue(MAX_OUTBOX_MESSAGES)
         self._tasks.start(self._read())
         self._tasks.start(self._write())
 
@@ -144,7 +144,7 @@ class WorkerConnection(Worker):
 
     def piece(self, wanted: Wanted, ids: Sequence[int]) -> None:
         """Brings ids of a prompt. While many messages wait to be written they are dropped, and asked for again."""
-        if self.waiting < PIECES:
+        if self.waiting < MAX_MESSAGES_BEFORE_PIECES:
             self._put(
                 Piece(
                     sender=self._gateway,
@@ -173,7 +173,7 @@ class WorkerConnection(Worker):
 
     async def _write(self) -> None:
         for number in itertools.count(1):
-            if number % BATCH == 0:
+            if number % MAX_MESSAGES_PER_TURN == 0:
                 await asyncio.sleep(0)  # while messages wait, writing them never suspends
             # It is lost where the worker is not connected or its queue is full: what matters is repeated.
             await try_send(self._socket, [encode(await self._outbox.get())])
@@ -181,7 +181,7 @@ class WorkerConnection(Worker):
     async def _read(self) -> None:
         count, spent = 0, 0.0
         while True:
-            if count >= BATCH or spent >= TURN:
+            if count >= MAX_MESSAGES_PER_TURN or spent >= MAX_TURN_S:
                 await asyncio.sleep(0)  # while messages lie ready, reading them never suspends
                 count, spent = 0, 0.0
             frames = await self._socket.recv_multipart()

@@ -26,15 +26,15 @@ from infra.redis.records import WorkerRecord
 from infra.redis.registry import listed
 from infra.redis.store import Outage, ServerClock
 
-POLL_EVERY = 0.5  # s between looks into the registry
-LOOK_EVERY = 0.05  # s between looks at the workers' health
-SYNC_EVERY = 10.0  # s between measurements of the server's clock
-BURIED_SECONDS = 10.0  # s for which a life that hangs, or is out of reach, is not connected to again
-SILENT_SECONDS = 1.0  # … and one that was silent, or cut off, the first time: each time twice as long, up to that
-FOREIGN_SECONDS = 30.0  # s at most for which a life of another protocol version is not connected to again
-UNREACHED_SECONDS = 10.0  # s after which a life that has not answered once is out of reach
-LIVES = 4096  # lives whose last heartbeat is remembered, at least while they have a record
-NAMED = 1024  # names that the log tells at most
+POLL_INTERVAL_S = 0.5  # s between looks into the registry
+LOOK_INTERVAL_S = 0.05  # s between looks at the workers' health
+SYNC_INTERVAL_S = 10.0  # s between measurements of the server's clock
+MAX_BURIED_S = 10.0  # s for which a life that hangs, or is out of reach, is not connected to again
+FIRST_SILENT_S = 1.0  # … and one that was silent, or cut off, the first time: each time twice as long, up to that
+MAX_FOREIGN_S = 30.0  # s at most for which a life of another protocol version is not connected to again
+UNREACHED_AFTER_S = 10.0  # s after which a life that has not answered once is out of reach
+MAX_REMEMBERED_LIVES = 4096  # lives whose last heartbeat is remembered, at least while they have a record
+MAX_LOGGED_NAMES = 1024  # names that the log tells at most
 log = logging.getLogger("baton.gateway")
 
 
@@ -95,7 +95,7 @@ class Discovery:
 
     async def poll(self) -> None:
         """Looks into the registry once. Raises `StoreUnavailable`."""
-        if time.monotonic() - self._synced > SYNC_EVERY or not self._synced:
+        if time.monotonic() - self._synced > SYNC_INTERVAL_S or not self._synced:
             await self._clock.sync(self._store)
             self._synced = time.monotonic()
         found = await listed(self._store, self._signer, WorkerRecord, self._unsigned)
@@ -110,7 +110,7 @@ class Discovery:
         now = time.monotonic()
         for worker in self._directory:
             worker.look(now)
-            seconds = BURIED_SECONDS
+            seconds = MAX_BURIED_S
             if worker.liveness.health is Health.DEAD:
                 log.warning("%s worker %s is dead", worker.record.role, worker.epoch)
                 if not worker.liveness.hangs:
@@ -119,7 +119,7 @@ class Discovery:
                 seconds = self._foreign_seconds(worker)
             elif worker.broken:
                 log.warning("%s worker %s is left: its connection broke here", worker.record.role, worker.epoch)
-            elif not worker.welcomed and now - worker.since > UNREACHED_SECONDS:
+            elif not worker.welcomed and now - worker.since > UNREACHED_AFTER_S:
                 self._missed[worker.epoch] = worker.record  # it is tried again while its heartbeat goes on
             else:
                 continue
@@ -133,7 +133,7 @@ class Discovery:
         It may only have waited for a processor. Then its heartbeat goes on, and it is used when it answers again.
         """
         self._silences[epoch] = count = self._silences.get(epoch, 0) + 1
-        return min(BURIED_SECONDS, SILENT_SECONDS * 2.0 ** (count - 1))
+        return min(MAX_BURIED_S, FIRST_SILENT_S * 2.0 ** (count - 1))
 
     def _foreign_seconds(self, worker: WorkerConnection) -> float:
         """Returns for how long a life of another version is left alone: longer each time, and each gateway differs.
@@ -144,7 +144,7 @@ class Discovery:
         if count == 1:
             why = "%s worker %s speaks protocol version %d, this gateway %d: it is not used"
             log.error(why, worker.record.role, worker.epoch, worker.speaks, VERSION)
-        return min(FOREIGN_SECONDS, 2.0 ** min(count, 16)) * random.uniform(0.5, 1.0)
+        return min(MAX_FOREIGN_S, 2.0 ** min(count, 16)) * random.uniform(0.5, 1.0)
 
     async def _poll_for_ever(self) -> None:
         while True:
@@ -153,12 +153,12 @@ class Discovery:
                 self.outage.ends()
             except StoreUnavailable as error:
                 self.outage.begins(error)
-            await next_tick(POLL_EVERY)
+            await next_tick(POLL_INTERVAL_S)
 
     async def _look_for_ever(self) -> None:
         while True:
             self.look()
-            await next_tick(LOOK_EVERY)
+            await next_tick(LOOK_INTERVAL_S)
 
     def _update(self, records: dict[str, WorkerRecord]) -> None:
         now = time.monotonic()
@@ -187,9 +187,9 @@ class Discovery:
         try:
             connection = WorkerConnection(self._context, self._keys, self._epoch, record, self._listener)
         except zmq.ZMQError as error:  # an address that is none, or no descriptor is left
-            self._buried[record.epoch] = now + BURIED_SECONDS
+            self._buried[record.epoch] = now + MAX_BURIED_S
             why = "%s worker %s at %r cannot be connected to: %s; it is tried again in %.0f s"
-            log.warning(why, record.role, record.epoch, record.address, error, BURIED_SECONDS)
+            log.warning(why, record.role, record.epoch, record.address, error, MAX_BURIED_S)
             return
         if record.epoch not in self._foreign:
             log.info("found %s worker %s at %s", record.role, record.epoch, record.address)
@@ -223,7 +223,7 @@ class Discovery:
             return False
         self._beats[record.epoch] = beat
         self._beats.move_to_end(record.epoch)
-        while len(self._beats) > LIVES:
+        while len(self._beats) > MAX_REMEMBERED_LIVES:
             self._beats.popitem(last=False)
         return True
 
@@ -233,7 +233,7 @@ class Discovery:
 
     def _first(self, name: str) -> bool:
         """Tells whether the log is to name this now: once, and not more than can be read."""
-        if name in self._named or len(self._named) >= NAMED:
+        if name in self._named or len(self._named) >= MAX_LOGGED_NAMES:
             return False
         self._named.add(name)
         return True

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from contracts.kv.block_hash import SHORT_KEY_BYTES
 from contracts.messages.gateway import NOT_HEARD, KeyNews
 
-SOON = 1.0
+EXPECTED_BLOCKS_S = 1.0
 """Seconds for which blocks are expected at least; twice as long at most."""
-MOST_SOON = 1 << 14
-MOST_KEYS = 1 << 17
+MAX_EXPECTED_KEYS = 1 << 14
+MAX_KEYS = 1 << 17
 """Keys that are kept of a worker, which tells of no more than half as many."""
 
 
@@ -37,9 +37,9 @@ class KeptBlocks:
 
     def expects(self, keys: Sequence[int], now: float) -> None:
         """Counts blocks as the worker's for a second or two, in which it will tell of them itself."""
-        if now - self._turned_at > SOON or len(self._soon) > MOST_SOON:
+        if now - self._turned_at > EXPECTED_BLOCKS_S or len(self._soon) > MAX_EXPECTED_KEYS:
             self._sooner, self._soon, self._turned_at = self._soon, set(), now
-        self._soon.update(keys[:MOST_SOON])
+        self._soon.update(keys[:MAX_EXPECTED_KEYS])
 
     def take(self, news: KeyNews) -> None:
         """Takes a message, in whichever order they come."""
@@ -49,7 +49,7 @@ class KeptBlocks:
             self._keys.difference_update(_numbers(news.lost))
             self._keys.update(_numbers(news.kept))
             self.heard = news.upto
-            if len(self._keys) > MOST_KEYS:
+            if len(self._keys) > MAX_KEYS:
                 self._keys.clear()
                 self.heard = NOT_HEARD
         elif news.first > self.heard:

@@ -7,14 +7,14 @@ nobody's death: what passes while nobody looks counts only up to a bound.
 
 import enum
 
-GREET_EVERY = 0.05  # s until the first answer
-PING_EVERY = 0.25  # s, which also tells the worker that this gateway is alive
-REPEAT_AFTER = 0.2  # s until an unanswered ping is repeated
-SUSPECT_AFTER = 0.4  # s without an answer
-DEAD_AFTER = 1.0  # s without an answer; an I/O thread whose process has a processor answers in far less
-OVERDUE_MS = 10_000.0  # an engine hangs that should have answered so long ago: its worker allows ten largest steps
-CUT_AFTER = 0.5  # s in which a connection that ended, as a process that dies ends it, is there again, or never
-LONGEST_LOOK = 0.2  # s between two looks that count; who looked later may have left answers unread
+GREET_INTERVAL_S = 0.05  # s until the first answer
+PING_INTERVAL_S = 0.25  # s, which also tells the worker that this gateway is alive
+PING_REPEAT_S = 0.2  # s until an unanswered ping is repeated
+SUSPECT_AFTER_S = 0.4  # s without an answer
+DEAD_AFTER_S = 1.0  # s without an answer; an I/O thread whose process has a processor answers in far less
+HANGS_AFTER_MS = 10_000.0  # an engine hangs that should have answered so long ago: its worker allows ten largest steps
+RECONNECT_WITHIN_S = 0.5  # s in which a connection that ended, as a process that dies ends it, is there again, or never
+MAX_LOOK_INTERVAL_S = 0.2  # s between two looks that count; who looked later may have left answers unread
 
 
 class Health(enum.Enum):
@@ -66,13 +66,13 @@ class Liveness:
 
     def pong(self, step_due_ms: float) -> None:
         """Takes the milliseconds until the engine should answer; one that is long overdue hangs."""
-        if step_due_ms < -OVERDUE_MS:
+        if step_due_ms < -HANGS_AFTER_MS:
             self.health = Health.DEAD
             self.hangs = True
 
     def look(self, now: float) -> int | None:
         """Decides on suspicion and death; returns the number of a ping to send now, or None. Call it often."""
-        pause = max(0.0, now - self._looked - LONGEST_LOOK)
+        pause = max(0.0, now - self._looked - MAX_LOOK_INTERVAL_S)
         self._looked = now
         if self.health is Health.DEAD:
             return None
@@ -80,12 +80,12 @@ class Liveness:
             self._unanswered += pause
         if self._cut is not None:
             self._cut += pause
-        if self._cut is not None and now - self._cut >= CUT_AFTER:
+        if self._cut is not None and now - self._cut >= RECONNECT_WITHIN_S:
             self.health = Health.DEAD
             return None
         silent = now - self._unanswered if self._unanswered is not None else 0.0
-        suspicious = silent >= SUSPECT_AFTER or not self.beating or self._cut is not None
-        if silent >= DEAD_AFTER and self._known():
+        suspicious = silent >= SUSPECT_AFTER_S or not self.beating or self._cut is not None
+        if silent >= DEAD_AFTER_S and self._known():
             self.health = Health.DEAD
             return None
         if self._known():
@@ -99,8 +99,8 @@ class Liveness:
 
     def _patience(self, suspicious: bool) -> float:
         if self.health is Health.CONNECTING or self._cut is not None:
-            return GREET_EVERY
-        return REPEAT_AFTER if self._unanswered is not None or suspicious else PING_EVERY
+            return GREET_INTERVAL_S
+        return PING_REPEAT_S if self._unanswered is not None or suspicious else PING_INTERVAL_S
 
     def _known(self) -> bool:
         """Returns False for a worker that has not answered yet but has a heartbeat: it may not be reachable yet."""

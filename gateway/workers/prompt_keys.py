@@ -8,7 +8,7 @@ from contracts.messages.job import Prompt
 PromptKeys = Mapping[int, tuple[int, ...]]
 """Holds short keys of a prompt's full blocks, in order, by the number of tokens of a block."""
 
-SIZES = 4
+MAX_BLOCK_SIZES = 4
 """Block sizes for which keys are computed at most; the others' workers are as if they told nothing."""
 
 
@@ -19,7 +19,7 @@ def prompt_keys(prompt: Prompt, sizes: Collection[int]) -> PromptKeys:
     """
     tokens = prompt.token_ids
     found = {}
-    for size in sorted(sizes)[:SIZES]:
+    for size in sorted(sizes)[:MAX_BLOCK_SIZES]:
         keys = BlockKeys(prompt.salt, size, prompt.adapter)
         keys.cover(tokens, len(tokens))
         found[size] = tuple([int.from_bytes(key[:SHORT_KEY_BYTES], "little") for key in keys.keys])

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from infra.redis.records import WorkerRecord
 
-NAMED = 8  # pairs that a line names at most
+MAX_LOGGED_PAIRS = 8  # pairs that a line names at most
 
 
 class UnreachedPair(Struct, frozen=True):
@@ -59,5 +59,5 @@ def _pair(sender: WorkerRecord, receiver: WorkerRecord, address: str) -> Unreach
 
 
 def _named(pairs: list[UnreachedPair]) -> str:
-    more = f"; and {len(pairs) - NAMED} more" if len(pairs) > NAMED else ""
-    return "; ".join(pair.text for pair in pairs[:NAMED]) + more
+    more = f"; and {len(pairs) - MAX_LOGGED_PAIRS} more" if len(pairs) > MAX_LOGGED_PAIRS else ""
+    return "; ".join(pair.text for pair in pairs[:MAX_LOGGED_PAIRS]) + more

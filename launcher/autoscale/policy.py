@@ -16,19 +16,19 @@ from launcher.autoscale.pressure import pressure
 from launcher.autoscale.rules import ROLES, Rules
 from pricing.standing import Standing, WorkerStanding
 
-BAND = 0.25
+REMOVAL_MARGIN = 0.25
 """A worker goes if the others would be under 1 less this of pressure."""
-MEMORY_SECONDS = 10.0
+PRESSURE_MEMORY_S = 10.0
 """Seconds after which a moment's pressure counts 1/e in the averages by which workers come and go."""
-MOST = 1.5
+MAX_PRESSURE = 1.5
 """Pressure counts as this at most: one bad moment asks for no worker, and keeps none."""
-STALE_SECONDS = 5.0
+MAX_FIGURE_AGE_S = 5.0
 """Seconds after which figures say nothing any more."""
-REGRET = 4.0
+REGRET_COOL_DOWNS = 4.0
 """A worker that is added within so many times `down` of a removal should have stayed."""
-LONGEST_DOWN = 3600.0
+MAX_CALM_S = 3600.0
 """Seconds that a load for fewer has to last at most, however often workers came back."""
-FORGET_SECONDS = 6 * 3600.0
+REGRET_MEMORY_S = 6 * 3600.0
 """Seconds without such a return after which the wait is halved."""
 
 
@@ -74,23 +74,23 @@ class Policy:
         assert seen.standing is not None
         pressed = {role: self._pressed(seen, role) for role in ROLES if role in self._rules.bounds}
         for role, (present, fewer) in pressed.items():
-            share = 1 - exp(-(now - self._looked) / MEMORY_SECONDS)
-            _follow(self._pressure, role, min(present, MOST), share, 0.0)
-            _follow(self._on_fewer, role, min(fewer, MOST), share, min(fewer, MOST))
-            _note(self._calm, role, self._on_fewer[role] < 1.0 - BAND, now)
+            share = 1 - exp(-(now - self._looked) / PRESSURE_MEMORY_S)
+            _follow(self._pressure, role, min(present, MAX_PRESSURE), share, 0.0)
+            _follow(self._on_fewer, role, min(fewer, MAX_PRESSURE), share, min(fewer, MAX_PRESSURE))
+            _note(self._calm, role, self._on_fewer[role] < 1.0 - REMOVAL_MARGIN, now)
             self._forgive(role, now)
         self._looked = now
         return self._growth(seen, now) or self._removal(seen, now)
 
     def _is_settled(self, seen: Seen) -> bool:
         """Tells whether every worker that there should be serves, and all figures are fresh."""
-        if seen.standing is None or seen.age > STALE_SECONDS:
+        if seen.standing is None or seen.age > MAX_FIGURE_AGE_S:
             return False
         for role, stands in (("prefill", seen.standing.prefill), ("decode", seen.standing.decode)):
             workers = stands.workers
             if len(workers) != seen.wanted.get(role, 0) or len(stands.serving) != len(workers):
                 return False
-            if any(seen.age + one.age > STALE_SECONDS for one in workers):
+            if any(seen.age + one.age > MAX_FIGURE_AGE_S for one in workers):
                 return False
         return True
 
@@ -116,8 +116,8 @@ class Policy:
         if not able:
             return None
         present, role = max(able)
-        if now - self._removed.get(role, -float("inf")) < REGRET * self._patience[role]:
-            self._patience[role] = min(LONGEST_DOWN, 2 * self._patience[role])
+        if now - self._removed.get(role, -float("inf")) < REGRET_COOL_DOWNS * self._patience[role]:
+            self._patience[role] = min(MAX_CALM_S, 2 * self._patience[role])
             self._regretted[role] = now
         return self._made(Change(role, 1, "", f"pressure is {present:.2f} for {seen.wanted[role]}"), now)
 
@@ -151,7 +151,7 @@ class Policy:
         return change
 
     def _forgive(self, role: str, now: float) -> None:
-        if now - self._regretted.get(role, now) >= FORGET_SECONDS:
+        if now - self._regretted.get(role, now) >= REGRET_MEMORY_S:
             self._patience[role] = max(self._rules.down, self._patience[role] / 2)
             self._regretted[role] = now
 

@@ -13,18 +13,18 @@ from collections.abc import Iterable
 from contracts.slo import SLO
 from pricing.standing import RoleStanding, Standing
 
-BUSY = 0.8
+MAX_BUSY_PREFILL = 0.8
 """Share of a prefill worker's time that prompts may take."""
-BUSY_BESIDE = 0.5
+MAX_BUSY_DECODE = 0.5
 """The same of a worker that decodes too."""
-USED = 0.9
+MAX_USED_BLOCKS = 0.9
 """Share of the KV blocks that may be in use."""
-SHARE = 0.5
+TTFT_SHARE = 0.5
 """Share of the objective that the predicted time to the first token may take: where a gateway refuses, it refuses above
 some such share, so that more is never seen."""
-TOKEN_SHARE = 0.9
+TPOT_SHARE = 0.9
 """Share of the objective that the predicted time for each token may take."""
-ALONE, TOKEN_ALONE = 2.0, 1.2
+MIN_TTFT_RATIO, TOKEN_ALONE = 2.0, 1.2
 """So many times what a request alone takes are within the objective in any case: no number of workers helps there."""
 
 
@@ -34,9 +34,9 @@ def pressure(standing: Standing, role: str, workers: int, slo: SLO) -> float | N
     if not stands.serving:
         return None
     if role == "prefill":
-        return of_prompts(stands, workers, slo, BUSY)
+        return of_prompts(stands, workers, slo, MAX_BUSY_PREFILL)
     decodes = of_decodes(stands, workers, slo)
-    return decodes if standing.prefill.workers else max(decodes, of_prompts(stands, workers, slo, BUSY_BESIDE))
+    return decodes if standing.prefill.workers else max(decodes, of_prompts(stands, workers, slo, MAX_BUSY_DECODE))
 
 
 def of_prompts(stands: RoleStanding, workers: int, slo: SLO, busy: float) -> float:
@@ -44,7 +44,7 @@ def of_prompts(stands: RoleStanding, workers: int, slo: SLO, busy: float) -> flo
     alone = _mean(one.ttft_alone for one in stands.serving)
     ttft = stands.ttft(workers)
     assert ttft is not None
-    return max(ttft / max(SHARE * slo.ttft_ms / 1000, ALONE * alone), stands.work / (busy * workers))
+    return max(ttft / max(TTFT_SHARE * slo.ttft_ms / 1000, MIN_TTFT_RATIO * alone), stands.work / (busy * workers))
 
 
 def of_decodes(stands: RoleStanding, workers: int, slo: SLO) -> float:
@@ -52,8 +52,8 @@ def of_decodes(stands: RoleStanding, workers: int, slo: SLO) -> float:
     alone = _mean(one.tpot_alone for one in stands.serving)
     tpot = stands.tpot(workers)
     assert tpot is not None
-    longest = max(TOKEN_SHARE * slo.tpot_ms / 1000, TOKEN_ALONE * alone)
-    return max(tpot / longest, stands.used_blocks(workers) / USED)
+    longest = max(TPOT_SHARE * slo.tpot_ms / 1000, TOKEN_ALONE * alone)
+    return max(tpot / longest, stands.used_blocks(workers) / MAX_USED_BLOCKS)
 
 
 def _mean(values: Iterable[float | None]) -> float:

@@ -10,11 +10,11 @@ from contracts.errors import ConfigError
 from contracts.slo import SLO
 
 ROLES = ("prefill", "decode")
-MOST = 1024
+MAX_WORKERS_PER_ROLE = 1024
 """Workers of a role, at most."""
-_BOUNDS = re.compile(r"(prefill|decode)=(\d{1,4}):(\d{1,4})")
-_WAIT = re.compile(r"(up|down)=(\d{1,6}(?:\.\d{1,3})?)s")
-_FORM = f"expected prefill=1:4,decode=1:8, each from 1 to {MOST} and the least first, and perhaps up=30s,down=300s"
+_BOUNDS_REGEX = re.compile(r"(prefill|decode)=(\d{1,4}):(\d{1,4})")
+_WAIT_REGEX = re.compile(r"(up|down)=(\d{1,6}(?:\.\d{1,3})?)s")
+_EXPECTED_TEXT = f"expected prefill=1:4,decode=1:8, each from 1 to {MAX_WORKERS_PER_ROLE} and the least first, and perhaps up=30s,down=300s"
 
 
 class Bounds(NamedTuple):
@@ -41,16 +41,16 @@ def parse_rules(text: str, slo: SLO, key: str = "--autoscale") -> Rules:
     bounds: dict[str, Bounds] = {}
     waits: dict[str, float] = {}
     for part in text.replace(" ", "").split(","):
-        if (found := _BOUNDS.fullmatch(part)) and found[1] not in bounds:
+        if (found := _BOUNDS_REGEX.fullmatch(part)) and found[1] not in bounds:
             least, most = int(found[2]), int(found[3])
-            if not 1 <= least <= most <= MOST:
-                raise ConfigError(key, text, _FORM)
+            if not 1 <= least <= most <= MAX_WORKERS_PER_ROLE:
+                raise ConfigError(key, text, _EXPECTED_TEXT)
             bounds[found[1]] = Bounds(least, most)
-        elif (found := _WAIT.fullmatch(part)) and found[1] not in waits:
+        elif (found := _WAIT_REGEX.fullmatch(part)) and found[1] not in waits:
             waits[found[1]] = float(found[2])
         else:
-            raise ConfigError(key, text, _FORM)
+            raise ConfigError(key, text, _EXPECTED_TEXT)
     rules = Rules(bounds, slo, **waits)
     if not bounds or rules.up <= 0 or rules.down < rules.up:
-        raise ConfigError(key, text, f"{_FORM}, where down is no shorter than up")
+        raise ConfigError(key, text, f"{_EXPECTED_TEXT}, where down is no shorter than up")
     return rules

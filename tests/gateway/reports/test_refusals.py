@@ -10,7 +10,7 @@ import pytest
 from contracts.slo import Objective
 from gateway.errors import APIError, invalid, unavailable
 from gateway.reports.metrics import Metrics
-from gateway.reports.refusals import COUNTED_S, Refusals
+from gateway.reports.refusals import STRANGERS_LOG_INTERVAL_S, Refusals
 from infra.network.sealing import Signer
 from infra.process.log_lines import MAX_LINES, BoundedLog
 from infra.redis.records import GatewayRecord
@@ -135,7 +135,7 @@ def test_requests_without_a_valid_key_are_counted_in_a_line_a_minute(written: io
             refusals.report(APIError(401, "no", code=code), f"r{number}")
     refusals.report_connection(invalid("x", code="invalid_http"), "c")
     assert written.getvalue() == "requests that were refused for want of a valid key: 1 (missing_api_key 1)\n"
-    now += COUNTED_S
+    now += STRANGERS_LOG_INTERVAL_S
     refusals.report(APIError(401, "no", code="missing_api_key"), "last")
     assert written.getvalue().splitlines()[1:] == [
         "requests that were refused for want of a valid key: 5 (missing_api_key 3, invalid_api_key 1, invalid_http 1)"

@@ -15,8 +15,8 @@ from msgspec import structs
 
 from contracts.ids import AttemptKey
 from contracts.messages.gateway import Alive
-from gateway.workers.connection import BATCH, TURN, News, WorkerConnection
-from gateway.workers.liveness import CUT_AFTER, Health
+from gateway.workers.connection import MAX_MESSAGES_PER_TURN, MAX_TURN_S, News, WorkerConnection
+from gateway.workers.liveness import RECONNECT_WITHIN_S, Health
 from infra.network.bind_address import LOOPBACK_ADDRESS
 from infra.network.curve_keys import CurveKeys
 from infra.network.gatekeeper import Gatekeeper
@@ -29,7 +29,7 @@ from tests.infra.redis.test_registry import worker
 
 GATEWAY = "a gateway"
 STEP = 0.05  # s
-COUNT = 3 * BATCH  # messages that wait to be read, without a queue being full
+COUNT = 3 * MAX_MESSAGES_PER_TURN  # messages that wait to be read, without a queue being full
 
 
 class Listener:
@@ -82,7 +82,7 @@ async def test_a_burst_of_messages_gives_others_their_turns(redis_url: str, mode
         while turns[-1] < COUNT:
             await asyncio.sleep(0)
             turns.append(len(listener.news))
-        assert max(after - before for before, after in pairwise(turns)) <= BATCH
+        assert max(after - before for before, after in pairwise(turns)) <= MAX_MESSAGES_PER_TURN
         assert [news.key.request for news in listener.news if isinstance(news, Alive)] == [
             f"r-{n}" for n in range(COUNT)
         ]
@@ -107,13 +107,13 @@ async def test_messages_that_take_long_to_handle_give_others_their_turns(
 
         def received(worker: WorkerConnection, news: News) -> None:
             heard(worker, news)
-            now[0] += 2 * TURN  # more than a turn, however a difference of two times is rounded
+            now[0] += 2 * MAX_TURN_S  # more than a turn, however a difference of two times is rounded
 
         monkeypatch.setattr(listener, "received", received)
-        for number in range(BATCH):
+        for number in range(MAX_MESSAGES_PER_TURN):
             await peer.say(GATEWAY, alive(peer, number))
         turns = [0]
-        while turns[-1] < BATCH:
+        while turns[-1] < MAX_MESSAGES_PER_TURN:
             await asyncio.sleep(0)
             turns.append(len(listener.news))
         assert max(after - before for before, after in pairwise(turns)) == 1
@@ -127,7 +127,7 @@ async def test_writing_gives_others_their_turns(redis_url: str, model: Path) -> 
         while waiting[-1]:
             await asyncio.sleep(0)
             waiting.append(connection.waiting)
-        assert max(before - after for before, after in pairwise(waiting)) <= BATCH
+        assert max(before - after for before, after in pairwise(waiting)) <= MAX_MESSAGES_PER_TURN
         await until(lambda: len(peer.ends) == COUNT, "what was written")
 
 
@@ -168,7 +168,7 @@ async def test_a_worker_that_dies_is_known_by_its_socket(redis_url: str, model: 
         connection.look(now)
         assert not connection.usable
         seen = []
-        for count in range(1, round(CUT_AFTER / STEP) + 2):
+        for count in range(1, round(RECONNECT_WITHIN_S / STEP) + 2):
             connection.look(now + count * STEP)
             seen.append(connection.liveness.health)
         assert seen[0] is Health.SUSPECT and seen[-1] is Health.DEAD

@@ -18,14 +18,14 @@ from contracts.messages.wire import VERSION
 from gateway.workers.connection import News, WorkerConnection
 from gateway.workers.directory import WorkerDirectory
 from gateway.workers.discovery import (
-    BURIED_SECONDS,
-    FOREIGN_SECONDS,
-    LOOK_EVERY,
-    SILENT_SECONDS,
-    UNREACHED_SECONDS,
+    FIRST_SILENT_S,
+    LOOK_INTERVAL_S,
+    MAX_BURIED_S,
+    MAX_FOREIGN_S,
+    UNREACHED_AFTER_S,
     Discovery,
 )
-from gateway.workers.liveness import OVERDUE_MS
+from gateway.workers.liveness import HANGS_AFTER_MS
 from infra.network.curve_keys import CurveKeys
 from infra.network.sealing import Signer
 from infra.redis.clients import Store, connect
@@ -208,10 +208,10 @@ async def test_a_life_that_never_answers_is_dropped_and_comes_back_with_a_new_he
     await publish(finder.store, SIGNER, gone, time.time())
     assert await finder.poll() == {peer.epoch, "gone"}
     await finder.reach(peer)
-    later += UNREACHED_SECONDS + 1
+    later += UNREACHED_AFTER_S + 1
     finder.discovery.look()
     assert (finder.known(), finder.dead) == ({peer.epoch}, ["gone"])
-    later += BURIED_SECONDS + 1
+    later += MAX_BURIED_S + 1
     assert "gone" not in await finder.poll()
     assert [(pair.receiver, pair.address) for pair in finder.discovery.unreached] == [("gone", "tcp://127.0.0.1:1")]
     await publish(finder.store, SIGNER, gone, time.time())
@@ -229,12 +229,12 @@ async def test_a_worker_that_was_silent_comes_back_when_it_answers_and_later_eac
         await peer.beat()
         return peer.epoch in await finder.poll()
 
-    for deaths, seconds in enumerate((SILENT_SECONDS, 2 * SILENT_SECONDS), 1):
+    for deaths, seconds in enumerate((FIRST_SILENT_S, 2 * FIRST_SILENT_S), 1):
         await finder.poll()
         await finder.reach(peer)
         peer.faults["frozen"] = True
         while len(finder.dead) < deaths:
-            later += LOOK_EVERY
+            later += LOOK_INTERVAL_S
             finder.discovery.look()
             await asyncio.sleep(0)
         peer.faults.clear()
@@ -252,14 +252,14 @@ async def test_a_worker_that_hangs_does_not_come_back_so_soon(
     later = 0.0
     monkeypatch.setattr("gateway.workers.discovery.time", SimpleNamespace(monotonic=lambda: time.monotonic() + later))
     await finder.poll()
-    peer.faults["step_due_ms"] = -2 * OVERDUE_MS
+    peer.faults["step_due_ms"] = -2 * HANGS_AFTER_MS
 
     def died() -> bool:
         finder.discovery.look()
         return finder.dead == [peer.epoch]
 
     await until(died, "the worker to be dead")
-    later += BURIED_SECONDS - 1
+    later += MAX_BURIED_S - 1
     await peer.beat()
     assert await finder.poll() == set()
     later += 2
@@ -294,7 +294,7 @@ async def test_a_worker_of_another_version_is_named_once_and_greeted_ever_more_s
             later += 0.5
             await peer.beat()
         pauses.append(later - began)
-    expected = [2.0, 4.0, 8.0, 16.0, FOREIGN_SECONDS, FOREIGN_SECONDS]
+    expected = [2.0, 4.0, 8.0, 16.0, MAX_FOREIGN_S, MAX_FOREIGN_S]
     assert all(abs(pause - wanted) <= 1.0 for pause, wanted in zip(pauses, expected, strict=True)), pauses
     said = [record.getMessage() for record in caplog.records if peer.epoch in record.getMessage()]
     assert said == [

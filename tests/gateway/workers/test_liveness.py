@@ -3,13 +3,13 @@
 import pytest
 
 from gateway.workers.liveness import (
-    CUT_AFTER,
-    DEAD_AFTER,
-    LONGEST_LOOK,
-    OVERDUE_MS,
-    PING_EVERY,
-    REPEAT_AFTER,
-    SUSPECT_AFTER,
+    DEAD_AFTER_S,
+    HANGS_AFTER_MS,
+    MAX_LOOK_INTERVAL_S,
+    PING_INTERVAL_S,
+    PING_REPEAT_S,
+    RECONNECT_WITHIN_S,
+    SUSPECT_AFTER_S,
     Liveness,
 )
 
@@ -47,23 +47,23 @@ def test_one_that_answers_stays_alive_and_is_pinged_rarely() -> None:
     liveness = alive()
     _, pings = run(liveness, 0.0, 10.0, answer=True)
     assert health(liveness) == "ALIVE"
-    assert len(pings) == pytest.approx(10.0 / PING_EVERY, abs=3)
+    assert len(pings) == pytest.approx(10.0 / PING_INTERVAL_S, abs=3)
 
 
 def test_silence_is_suspicion_then_death() -> None:
     liveness = alive()
-    now, _ = run(liveness, 0.0, PING_EVERY + SUSPECT_AFTER + 3 * STEP, answer=False)
+    now, _ = run(liveness, 0.0, PING_INTERVAL_S + SUSPECT_AFTER_S + 3 * STEP, answer=False)
     assert health(liveness) == "SUSPECT"
-    rest = DEAD_AFTER - SUSPECT_AFTER
+    rest = DEAD_AFTER_S - SUSPECT_AFTER_S
     _, pings = run(liveness, now, rest, answer=False)
     assert health(liveness) == "DEAD"
-    assert len(pings) >= 0.6 * rest / REPEAT_AFTER, "suspects are pinged more often"
+    assert len(pings) >= 0.6 * rest / PING_REPEAT_S, "suspects are pinged more often"
 
 
 def test_who_is_only_silent_still_takes_work() -> None:
     """A busy machine makes it so for a moment; requests elsewhere find nobody, or a longer way."""
     liveness = alive()
-    now, _ = run(liveness, 0.0, PING_EVERY + SUSPECT_AFTER + 3 * STEP, answer=False)
+    now, _ = run(liveness, 0.0, PING_INTERVAL_S + SUSPECT_AFTER_S + 3 * STEP, answer=False)
     assert health(liveness) == "SUSPECT" and takes_work(liveness)
     liveness.beating = False
     assert not takes_work(liveness)
@@ -87,7 +87,7 @@ def test_who_stops_is_dead_within_a_second_and_a_half() -> None:
 
 def test_an_answer_ends_suspicion() -> None:
     liveness = alive()
-    now, _ = run(liveness, 0.0, PING_EVERY + SUSPECT_AFTER + 3 * STEP, answer=False)
+    now, _ = run(liveness, 0.0, PING_INTERVAL_S + SUSPECT_AFTER_S + 3 * STEP, answer=False)
     liveness.heard(now)
     run(liveness, now, 5.0, answer=True)
     assert health(liveness) == "ALIVE"
@@ -106,13 +106,13 @@ def test_a_missing_heartbeat_is_only_suspicion() -> None:
 def test_a_missing_heartbeat_and_a_second_of_silence_are_death() -> None:
     liveness = alive()
     liveness.beating = False
-    run(liveness, 0.0, REPEAT_AFTER + DEAD_AFTER + 3 * STEP, answer=False)
+    run(liveness, 0.0, PING_REPEAT_S + DEAD_AFTER_S + 3 * STEP, answer=False)
     assert health(liveness) == "DEAD"
 
 
 def test_a_pause_of_this_process_is_nobodys_death() -> None:
     liveness = alive()
-    now, _ = run(liveness, 0.0, PING_EVERY + 2 * STEP, answer=False)
+    now, _ = run(liveness, 0.0, PING_INTERVAL_S + 2 * STEP, answer=False)
     liveness.look(now + 30.0)
     assert health(liveness) != "DEAD"
     liveness.heard(now + 30.01)
@@ -123,7 +123,7 @@ def test_a_pause_of_this_process_is_nobodys_death() -> None:
 def test_a_gateway_that_looks_seldom_sees_the_dead_all_the_same() -> None:
     liveness = alive()
     for count in range(30):
-        liveness.look(count * 2.5 * LONGEST_LOOK)
+        liveness.look(count * 2.5 * MAX_LOOK_INTERVAL_S)
     assert health(liveness) == "DEAD"
 
 
@@ -138,9 +138,9 @@ def test_a_worker_that_was_never_reached_is_dead_only_without_a_heartbeat() -> N
 
 def test_a_step_that_is_far_overdue_is_death() -> None:
     liveness = alive()
-    liveness.pong(-OVERDUE_MS / 2)
+    liveness.pong(-HANGS_AFTER_MS / 2)
     assert health(liveness) == "ALIVE"
-    liveness.pong(-OVERDUE_MS - 1)
+    liveness.pong(-HANGS_AFTER_MS - 1)
     assert health(liveness) == "DEAD"
     liveness.heard(1.0)
     assert health(liveness) == "DEAD"
@@ -152,14 +152,14 @@ def test_a_connection_that_ended_and_is_not_there_again_is_death_soon() -> None:
     assert health(liveness) == "SUSPECT"
     liveness.heard(0.1)  # it was sent before
     assert health(liveness) == "SUSPECT"
-    _, pings = run(liveness, 0.1, CUT_AFTER + STEP, answer=False)
+    _, pings = run(liveness, 0.1, RECONNECT_WITHIN_S + STEP, answer=False)
     assert health(liveness) == "DEAD" and len(pings) >= 5, "it was greeted all the while"
 
 
 def test_a_connection_that_is_there_again_is_alive() -> None:
     liveness = alive()
     liveness.disconnected(0.0)
-    now, _ = run(liveness, 0.0, CUT_AFTER - 2 * STEP, answer=False)
+    now, _ = run(liveness, 0.0, RECONNECT_WITHIN_S - 2 * STEP, answer=False)
     liveness.greeted()
     liveness.heard(now)
     run(liveness, now, 5.0, answer=True)

@@ -3,8 +3,8 @@
 from contracts.messages.job import Prompt
 from engine.blocks.key_changes import KeyChanges
 from engine.blocks.manager import BlockManager
-from gateway.workers.kept_blocks import SOON, KeptBlocks
-from gateway.workers.prompt_keys import SIZES, prompt_keys
+from gateway.workers.kept_blocks import EXPECTED_BLOCKS_S, KeptBlocks
+from gateway.workers.prompt_keys import MAX_BLOCK_SIZES, prompt_keys
 from tests.engine.blocks.test_blocks import kept_texts, spec
 from worker.gateways.key_log import KeyLog
 
@@ -35,14 +35,14 @@ def test_a_gateway_finds_what_a_worker_keeps_and_no_other_tenant_s() -> None:
 
 def test_keys_are_computed_for_a_few_sizes_only() -> None:
     keys = prompt_keys(Prompt(TEXT, 11), range(2, 20))
-    assert {size: len(found) for size, found in keys.items()} == {2: 5, 3: 3, 4: 2, 5: 2} and SIZES == 4
+    assert {size: len(found) for size, found in keys.items()} == {2: 5, 3: 3, 4: 2, 5: 2} and MAX_BLOCK_SIZES == 4
 
 
 def test_what_is_expected_counts_for_a_moment() -> None:
     kept = KeptBlocks()
     kept.expects([1, 2], 10.0)
     assert kept.blocks([1, 2, 3]) == 2
-    kept.expects([3], 10.1 + SOON)
+    kept.expects([3], 10.1 + EXPECTED_BLOCKS_S)
     assert kept.blocks([1, 2, 3]) == 3
-    kept.expects([4], 10.2 + 2 * SOON)
+    kept.expects([4], 10.2 + 2 * EXPECTED_BLOCKS_S)
     assert 1 not in kept and 3 in kept and 4 in kept

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from contracts.slo import SLO
-from launcher.autoscale.policy import STALE_SECONDS, Change, Policy, Seen, cheapest
+from launcher.autoscale.policy import MAX_FIGURE_AGE_S, Change, Policy, Seen, cheapest
 from launcher.autoscale.rules import Bounds, Rules
 from pricing.standing import Standing, WorkerStanding
 from tests.launcher.autoscale.loads import Offered, seen
@@ -106,7 +106,7 @@ def broken(standing: Standing, how: str) -> Seen:
     wanted = {"prefill": 2, "decode": 2}
     first, *others = standing.decode.workers
     lacking = {
-        "old": structs.replace(first, age=STALE_SECONDS + 1),
+        "old": structs.replace(first, age=MAX_FIGURE_AGE_S + 1),
         "draining": structs.replace(first, draining=True),
         "late": structs.replace(first, usable=False),
         "unknown": structs.replace(first, ttft=None, ttft_alone=None, tpot=None, tpot_alone=None),
@@ -116,7 +116,7 @@ def broken(standing: Standing, how: str) -> Seen:
         return Seen(structs.replace(standing, decode=decode), 0.0, wanted)
     return {
         "none": Seen(None, 0.0, wanted),
-        "all old": Seen(standing, STALE_SECONDS + 1, wanted),
+        "all old": Seen(standing, MAX_FIGURE_AGE_S + 1, wanted),
         "starting": Seen(standing, 0.0, {"prefill": 3, "decode": 2}),
         "unwanted": Seen(standing, 0.0, {"prefill": 2, "decode": 1}),
         "empty": Seen(Standing(), 0.0, wanted),

@@ -11,7 +11,7 @@ from infra.network.sealing import Signer
 from infra.redis.clients import Store, connect
 from infra.redis.records import GatewayRecord
 from infra.redis.registry import RECORD_PURPOSE, publish
-from launcher.autoscale.policy import STALE_SECONDS
+from launcher.autoscale.policy import MAX_FIGURE_AGE_S
 from launcher.autoscale.rules import Bounds, Rules
 from launcher.deployment import Role
 from launcher.on_ray.control.scaling import FAILED_CHANGE_PAUSE_S, Scaling
@@ -106,7 +106,7 @@ async def test_old_news_and_those_of_nobody_are_no_reason(deployment: Deployment
         await deployment.scaling.look(deployment.store)
     assert deployment.changes == []
     await deployment.looks(BUSY, 2)
-    assert await deployment.looks(None, int(STALE_SECONDS) + 20) == []
+    assert await deployment.looks(None, int(MAX_FIGURE_AGE_S) + 20) == []
 
 
 async def test_where_redis_is_away_nothing_changes(deployment: Deployment) -> None:
