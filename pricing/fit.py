@@ -1,16 +1,14 @@
-"""Fits what a worker's steps cost to the steps that it has run: weighted least squares with forgetting, two levels.
+"""Estimates step costs from measured steps: costs = level · shape.
 
-The shape, how a step's seconds divide among its parts, is a recursive least squares over *relative* errors (Plackett,
-1950, with exponential forgetting): each step asks that predicted / measured be 1, so that steps of 2 ms and of 2 s
-count alike, and one that stood still for a second hardly counts. Steps of prompts, of decodes, of both, and those that
-verify guesses, are forgotten by newer ones of their own kind only: a thousand decodes do not wear out what is known of
-prompts, and a thousand steps with guesses not what one without takes. A weak
-pull towards the seed decides between what the steps cannot tell apart, such as batch and context of one that never
-changes. Coefficients are never negative: they are found one by one, each the best at or above 0 beside the others
-(coordinate descent on the normal equations, which converges for these), a few rounds every few steps.
+The shape, how a step's seconds divide among the coefficients, is a least-squares fit of predicted / measured to 1, with
+exponential forgetting (Plackett, 1950). Relative errors make steps of 2 ms and of 2 s count alike, and a step that
+stalled for a second hardly count. Each kind of step (with prompts, decodes, draft tokens or not) forgets separately: a
+thousand decodes do not erase what is known of prompts. A weak pull towards the seed decides where steps cannot tell
+coefficients apart, such as batch and context that never change. Coefficients are at least 0: coordinate descent on the
+normal equations, a few rounds every few steps.
 
-The level is one factor for all: the running median of measured / predicted. It follows within some ten steps when
-neighbours take cores away, and takes out what least squares over relative errors lean to.
+The level is one factor for all coefficients, the running median of measured / predicted. It follows within some ten
+steps when neighbours take cores away, and removes the bias of least squares over relative errors.
 """
 
 from collections import deque
@@ -23,36 +21,36 @@ from msgspec import structs
 from pricing.steps import StepCosts, StepWork
 
 STEP_DECAY = 0.98
-"""What a step still weighs when the next of its kind has come: about fifty count."""
+"""Weight of a step relative to the next step of its kind: about fifty steps count."""
 SEED_WEIGHT_STEPS = 0.03
-"""The weight of the seed, in steps; where no seed is known, of 0."""
+"""Weight of the seed, in steps; an unknown coefficient is pulled to 0."""
 SOLVER_ROUNDS = 4
-"""Rounds of coordinate descent at a time; they begin where those of the step before have ended."""
+"""Rounds of coordinate descent at a time; each continues from the last result."""
 MIN_STEP_S = 1e-6
-"""Seconds that any step takes."""
+"""Least seconds of a step; a shorter measurement is an error of the clock."""
 MAX_SPEEDUP = 4.0
-"""A step counts as at most so many times faster than what is known, once `MIN_KIND_STEPS` steps of its kind have come."""
+"""Bound of predicted / measured of a step, once `MIN_KIND_STEPS` steps of its kind have come."""
 MIN_KIND_STEPS = 8
 MIN_LEVEL_STEPS = 16
-"""Steps until the level moves: before that the shape is far from what it will be, and finds it faster alone."""
+"""Steps until the level moves: until then the shape converges faster alone."""
 LEVEL_STEP = 0.03
-"""How much the level follows a step that was slower, or faster, than predicted."""
+"""Largest change of the level's logarithm by one step."""
 LEVEL_BOUND = log(8.0)
-"""The logarithm of the level lies between this and its negative: beyond that the shape has to follow."""
+"""Bound of the level's logarithm, up and down; beyond it the shape has to follow."""
 ERROR_WINDOW_STEPS = 101
-"""Steps whose error is told."""
+"""Steps in the median error that is reported."""
 STEPS_BETWEEN_SOLUTIONS = 8
-"""Steps between two improvements of the shape, once the level moves: one takes as long as a tenth of a small step."""
+"""Steps between two solutions, once the level moves; a solution takes a tenth of a small step."""
 STEPS_BETWEEN_REPORTS = 8
-"""Steps between two looks at their median, once there were as many."""
+"""Steps between two updates of `costs`, after the first so many."""
 COEFFICIENT_COUNT = 7
 
 
 class StepFit:
-    """Learns from steps, and gives their costs. It knows no clock: the caller says what a step took."""
+    """Learns step costs from measured steps."""
 
     def __init__(self, seed: StepCosts | None = None) -> None:
-        """Begins with `seed`, which may lack some parts, or be nothing at all: these are 0 until steps tell them."""
+        """`seed` may lack coefficients: these are 0 until steps show them."""
         seed = seed or StepCosts()
         self._seed = seed
         self._scale = [seed.step, seed.prompt_token, seed.pair, seed.sequence, seed.context_token, seed.row, seed.rows]
@@ -63,10 +61,10 @@ class StepFit:
         self._errors: deque[float] = deque(maxlen=ERROR_WINDOW_STEPS)
         self._steps = 0
         self._fastest = 0.0  # s for each token of a sequence, had all guesses come true, of any step with decodes
-        self.costs = seed  # as they are known now
+        self.costs = seed
 
     def learn(self, work: StepWork, seconds: float) -> None:
-        """Takes note that a step took `seconds`; one that took none, since the clock was set, tells nothing."""
+        """Learns from a step that took `seconds`; ignores a step without work or duration (the clock was set)."""
         if seconds < MIN_STEP_S or not (work.prompt_tokens or work.sequences):
             return
         if work.sequences:
@@ -83,7 +81,7 @@ class StepFit:
         )
         for part, amount in enumerate(amounts):
             if amount and not self._scale[part]:
-                self._scale[part] = seconds / max(1.0, amount)  # nothing is known: as if it were all of the step
+                self._scale[part] = seconds / max(1.0, amount)  # unknown: as if it were all of the step
         predicted = sum(a * q * s for a, q, s in zip(amounts, self._scale, self._shape, strict=True))
         factor = exp(self._level)
         kind = self._kinds.setdefault((work.prompt_tokens > 0, work.sequences > 0, work.rows > 0), _Equations())
@@ -103,7 +101,6 @@ class StepFit:
             self.costs = self._told()
 
     def _solve(self) -> None:
-        """Improves the shape: each part in turn becomes the best that it can be, beside the others, at or above 0."""
         shape, kinds = self._shape, self._kinds.values()
         for part in (*range(COEFFICIENT_COUNT),) * SOLVER_ROUNDS:
             weight, wanted = SEED_WEIGHT_STEPS, SEED_WEIGHT_STEPS * self._pull[part]
@@ -133,7 +130,7 @@ class StepFit:
 
 
 class _Equations:
-    """Holds the normal equations of the steps of one kind, older ones with less weight."""
+    """Normal equations of the steps of one kind, older steps with less weight."""
 
     def __init__(self) -> None:
         self.products = [[0.0] * COEFFICIENT_COUNT for _ in range(COEFFICIENT_COUNT)]
@@ -141,7 +138,7 @@ class _Equations:
         self.steps = 0
 
     def add(self, parts: list[float]) -> None:
-        """Adds a step's parts, each in its scale and as a share of the step's seconds: they should sum up to 1."""
+        """Adds a step: its parts, scaled and divided by the step's seconds, should sum up to 1."""
         self.steps += 1
         for part, amount in enumerate(parts):
             row = self.products[part]

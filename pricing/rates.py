@@ -1,21 +1,23 @@
-"""Decides by rates that were measured at the start: is it cheaper to move blocks of KV than to compute them again?"""
+"""Compares moving KV blocks from the host tier with computing them again, by rates measured at the start."""
 
 from msgspec import Struct
 
-MOVE_SECONDS = 1e-4  # that moving blocks takes beside the time of their bytes: to choose, gather and scatter them
+MOVE_SECONDS = 1e-4
+"""Seconds to choose, gather and scatter blocks, whatever their number."""
 
 
 class StartRates(Struct, frozen=True):
-    """Holds what a worker measured when it started; 0: not measured, or there is no host tier."""
+    """Rates that a worker measured when it started; 0: not measured, or there is no host tier."""
 
     prompt_tokens_per_second: float = 0.0
     host_bytes_per_second: float = 0.0  # between the KV pool and the host tier
 
 
 def worth_bringing_back(blocks: int, block_bytes: int, block_tokens: int, rates: StartRates) -> bool:
-    """Tells whether `blocks` full blocks come back from the host tier sooner than their tokens are computed again.
+    """Returns whether moving `blocks` full blocks from the host tier takes less time than computing their tokens again.
 
-    `block_bytes` are those of all layers. Without a prompt rate, computing counts as slow; without a host rate, moving.
+    `block_bytes`: bytes of a block in all layers. An unknown prompt rate counts as slow, and so does an unknown host
+    rate.
     """
     if blocks <= 0 or rates.host_bytes_per_second <= 0:
         return False

@@ -15,7 +15,7 @@ from benchmarks.autoscale.thresholds import Thresholds
 from benchmarks.autoscale.trace import DAY_S, Day
 from benchmarks.processes.children import exit_status
 from contracts.slo import SLO, parse_objective
-from launcher.autoscale.policy import Policy
+from launcher.autoscale.policy import ScalingPolicy
 from launcher.autoscale.rules import Bounds, Rules
 from launcher.stages import StageDisplay
 from pricing.steps import StepCosts
@@ -112,7 +112,7 @@ def main() -> int:
 
     def work(stages: StageDisplay) -> None:
         comparison = Comparison(given, stages)
-        policy = comparison.run("policy", Policy(comparison.rules, 0.0), 2, 2)
+        policy = comparison.run("policy", ScalingPolicy(comparison.rules, 0.0), 2, 2)
         thresholds = comparison.run("thresholds", Thresholds(comparison.rules), 2, 2)
         least = comparison.fewest_as_good(policy.good / policy.requests - MAX_SHARE_LACKING)
         same = comparison.best_within(policy.worker_seconds / 3600)

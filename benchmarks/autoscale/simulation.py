@@ -14,7 +14,7 @@ from benchmarks.autoscale.trace import Arrival
 from benchmarks.autoscale.workers import Decode, Prefill, Simulated
 from contracts.slo import SLO
 from gateway.workers.standing import StandingSurvey
-from launcher.autoscale.policy import Change, Seen
+from launcher.autoscale.policy import ScalingChange, ScalingInput
 from pricing.demand import Demand
 from pricing.route import Choice, Route
 from pricing.standing import Standing
@@ -36,7 +36,7 @@ class Machine(NamedTuple):
 class Scaler(Protocol):
     """Decides on changes."""
 
-    def look(self, seen: Seen, now: float) -> Change | None:
+    def look(self, seen: ScalingInput, now: float) -> ScalingChange | None:
         """Returns a change that is due, or None."""
 
 
@@ -72,7 +72,7 @@ class Simulation:
         self._line: deque[int] = deque()  # requests that wait for room
         self._requests = self._good = 0
         self._paid = 0.0
-        self._changes: list[tuple[float, Change]] = []
+        self._changes: list[tuple[float, ScalingChange]] = []
 
     def run(self, arrivals: Iterable[Arrival], progress: Callable[[float], None]) -> Came:
         """Runs to the last answer. `progress` is told the time, s, now and then."""
@@ -177,7 +177,7 @@ class Simulation:
     def _look(self, scaler: Scaler, now: float) -> None:
         self._prefills = [one for one in self._prefills if not self._left(one, now, one.is_idle(now))]
         self._decodes = [one for one in self._decodes if not self._left(one, now, not len(one))]
-        change = scaler.look(Seen(self._standing(now), 0.0, self._wanted), now)
+        change = scaler.look(ScalingInput(self._standing(now), 0.0, self._wanted), now)
         if change is None:
             return
         self._changes.append((now, change))

@@ -1,7 +1,7 @@
 """Scales by fixed thresholds: what the policy is compared with."""
 
 from contracts.slo import SLO
-from launcher.autoscale.policy import Change, Seen, cheapest
+from launcher.autoscale.policy import ScalingChange, ScalingInput, cheapest
 from launcher.autoscale.rules import Rules
 
 SHRINK_BELOW_SHARE = 0.8
@@ -18,7 +18,7 @@ class Thresholds:
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
 
-    def look(self, seen: Seen, now: float) -> Change | None:
+    def look(self, seen: ScalingInput, now: float) -> ScalingChange | None:
         assert seen.standing is not None
         found = {"prefill": seen.standing.prefill, "decode": seen.standing.decode}
         if any(len(stands.serving) != seen.wanted[role] for role, stands in found.items()):
@@ -27,9 +27,9 @@ class Thresholds:
             count, bounds = seen.wanted[role], self._rules.bounds[role]
             figure = _share(self._rules.slo, stands.ttft(count) if role == "prefill" else stands.tpot(count), role)
             if figure > 1 and count < bounds.most:
-                return Change(role, 1, "", "")
+                return ScalingChange(role, 1, "", "")
             if figure < SHRINK_BELOW_SHARE and count > bounds.least:
-                return Change(role, -1, cheapest(stands.serving), "")
+                return ScalingChange(role, -1, cheapest(stands.serving), "")
         return None
 
 

@@ -34,7 +34,7 @@ from contracts.messages.gateway import (
 )
 from contracts.messages.packed_ids import packed
 from contracts.messages.wire import VERSION, encode
-from gateway.workers.liveness import Health, Liveness
+from gateway.workers.liveness import Liveness, WorkerHealth
 from gateway.workers.worker import Worker
 from infra.network.curve_keys import CurveKeys
 from infra.network.socket_monitor import SocketMonitor
@@ -125,13 +125,13 @@ class WorkerConnection(Worker):
         """Pings when it is time, greets until welcomed, and settles whether the worker is usable; call it often."""
         number = self.liveness.look(now)
         if number is not None:
-            if not self.welcomed or self.liveness.health is not Health.ALIVE:
+            if not self.welcomed or self.liveness.health is not WorkerHealth.ALIVE:
                 self._put(Hello(sender=self._gateway, receiver=self.epoch))  # it may have forgotten this gateway
             if self.welcomed:
                 ends = {"sender": self._gateway, "receiver": self.epoch}
                 self._put(Ping(**ends, number=number, keys=self.kept.heard))
         self.usable = self.welcomed and self.liveness.takes_work
-        self.late = self._overdue or self.liveness.health is Health.SUSPECT
+        self.late = self._overdue or self.liveness.health is WorkerHealth.SUSPECT
 
     def ask(self, asked: Sequence[Question]) -> None:
         """Asks for tokens of these attempts, or how they stand."""

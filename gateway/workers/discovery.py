@@ -14,7 +14,7 @@ from contracts.kv.spec import QUANTIZED_DTYPES
 from contracts.messages.wire import VERSION
 from gateway.workers.connection import WorkerConnection, WorkerListener
 from gateway.workers.directory import WorkerDirectory
-from gateway.workers.liveness import Health
+from gateway.workers.liveness import WorkerHealth
 from gateway.workers.misfits import misfits
 from gateway.workers.unreached import UnreachedPair, UnreachedPairs
 from infra.network.curve_keys import CurveKeys
@@ -111,7 +111,7 @@ class Discovery:
         for worker in self._directory:
             worker.look(now)
             seconds = MAX_BURIED_S
-            if worker.liveness.health is Health.DEAD:
+            if worker.liveness.health is WorkerHealth.DEAD:
                 log.warning("%s worker %s is dead", worker.record.role, worker.epoch)
                 if not worker.liveness.hangs:
                     seconds = self._silent_seconds(worker.epoch)

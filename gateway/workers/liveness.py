@@ -17,7 +17,7 @@ RECONNECT_WITHIN_S = 0.5  # s in which a connection that ended, as a process tha
 MAX_LOOK_INTERVAL_S = 0.2  # s between two looks that count; who looked later may have left answers unread
 
 
-class Health(enum.Enum):
+class WorkerHealth(enum.Enum):
     """Says what is known of a worker."""
 
     CONNECTING = enum.auto()  # it has not answered yet
@@ -30,7 +30,7 @@ class Liveness:
     """Watches one life of one worker. All times are local, in seconds."""
 
     def __init__(self, now: float) -> None:
-        self.health = Health.CONNECTING
+        self.health = WorkerHealth.CONNECTING
         self.hangs = False  # it is dead because its engine is
         self.beating = True  # whether its heartbeat is in Redis
         self._looked = now  # when `look` was called last
@@ -46,13 +46,13 @@ class Liveness:
         Where the machine is busy for a moment, that happens to workers that are well.
         """
         there = self.beating and self._cut is None
-        return self.health is Health.ALIVE or (self.health is Health.SUSPECT and there)
+        return self.health is WorkerHealth.ALIVE or (self.health is WorkerHealth.SUSPECT and there)
 
     def heard(self, now: float) -> None:
         """Notes a message, whichever it is: a sign of life."""
         self._unanswered = None
-        if self.health is not Health.DEAD:
-            self.health = Health.ALIVE if self.beating and self._cut is None else Health.SUSPECT
+        if self.health is not WorkerHealth.DEAD:
+            self.health = WorkerHealth.ALIVE if self.beating and self._cut is None else WorkerHealth.SUSPECT
 
     def greeted(self) -> None:
         """Notes that the worker has answered a Hello: the connection stands."""
@@ -60,36 +60,36 @@ class Liveness:
 
     def disconnected(self, now: float) -> None:
         """Notes that the connection ended. What came before may still be read, so that it is no sign of life."""
-        if self.health in (Health.ALIVE, Health.SUSPECT) and self._cut is None:
+        if self.health in (WorkerHealth.ALIVE, WorkerHealth.SUSPECT) and self._cut is None:
             self._cut = now
-            self.health = Health.SUSPECT
+            self.health = WorkerHealth.SUSPECT
 
     def pong(self, step_due_ms: float) -> None:
         """Takes the milliseconds until the engine should answer; one that is long overdue hangs."""
         if step_due_ms < -HANGS_AFTER_MS:
-            self.health = Health.DEAD
+            self.health = WorkerHealth.DEAD
             self.hangs = True
 
     def look(self, now: float) -> int | None:
         """Decides on suspicion and death; returns the number of a ping to send now, or None. Call it often."""
         pause = max(0.0, now - self._looked - MAX_LOOK_INTERVAL_S)
         self._looked = now
-        if self.health is Health.DEAD:
+        if self.health is WorkerHealth.DEAD:
             return None
         if self._unanswered is not None:
             self._unanswered += pause
         if self._cut is not None:
             self._cut += pause
         if self._cut is not None and now - self._cut >= RECONNECT_WITHIN_S:
-            self.health = Health.DEAD
+            self.health = WorkerHealth.DEAD
             return None
         silent = now - self._unanswered if self._unanswered is not None else 0.0
         suspicious = silent >= SUSPECT_AFTER_S or not self.beating or self._cut is not None
         if silent >= DEAD_AFTER_S and self._known():
-            self.health = Health.DEAD
+            self.health = WorkerHealth.DEAD
             return None
         if self._known():
-            self.health = Health.SUSPECT if suspicious else Health.ALIVE
+            self.health = WorkerHealth.SUSPECT if suspicious else WorkerHealth.ALIVE
         if now - self._pinged < self._patience(suspicious):
             return None
         self._pinged = now
@@ -98,10 +98,10 @@ class Liveness:
         return self._number
 
     def _patience(self, suspicious: bool) -> float:
-        if self.health is Health.CONNECTING or self._cut is not None:
+        if self.health is WorkerHealth.CONNECTING or self._cut is not None:
             return GREET_INTERVAL_S
         return PING_REPEAT_S if self._unanswered is not None or suspicious else PING_INTERVAL_S
 
     def _known(self) -> bool:
         """Returns False for a worker that has not answered yet but has a heartbeat: it may not be reachable yet."""
-        return self.health is not Health.CONNECTING or not self.beating
+        return self.health is not WorkerHealth.CONNECTING or not self.beating

@@ -1,11 +1,10 @@
-"""Decides when a worker is added or removed, one at a time. Pure: what is seen and when goes in, a change comes out.
+"""Decides when a worker is added or removed, one at a time. Pure: observations and times go in, changes come out.
 
-A worker is added where a role is pressed on average over some seconds, and removed where on such averages one fewer
-would have been enough, with a margin, for as long as `down`. After either, nothing happens for a cool-down, nor while
-a worker starts or drains, or is missing, nor on figures that are old. Under a load that stays as it is, a role that
-has grown does not shrink again, and one that has shrunk does not grow: what pressed n - 1 workers is no load for
-them. Where that prediction was wrong, a worker that was removed comes back soon; each time it does, the next one
-stays for twice as long.
+A worker is added where the average pressure on a role exceeds 1 (`pressure.py`), and removed where the pressure on one
+worker fewer stays below 1 - REMOVAL_MARGIN for `down` seconds. After a change nothing happens for a cool-down, nor
+while a worker starts, drains or is missing, nor on old figures. Under a constant load a role does not swing: the
+pressure that added a worker forbids its removal. If that prediction was wrong, and a removed worker is soon needed
+again, the next removal takes twice as long.
 """
 
 from collections.abc import Mapping
@@ -17,55 +16,55 @@ from launcher.autoscale.rules import ROLES, Rules
 from pricing.standing import Standing, WorkerStanding
 
 REMOVAL_MARGIN = 0.25
-"""A worker goes if the others would be under 1 less this of pressure."""
+"""A worker is removed if the pressure on the others stays below 1 less this margin."""
 PRESSURE_MEMORY_S = 10.0
-"""Seconds after which a moment's pressure counts 1/e in the averages by which workers come and go."""
+"""Time constant of the average pressure, in seconds."""
 MAX_PRESSURE = 1.5
-"""Pressure counts as this at most: one bad moment asks for no worker, and keeps none."""
+"""Upper bound of a single pressure in the average: one bad moment neither adds a worker nor keeps one."""
 MAX_FIGURE_AGE_S = 5.0
-"""Seconds after which figures say nothing any more."""
+"""Oldest figures that count, in seconds."""
 REGRET_COOL_DOWNS = 4.0
-"""A worker that is added within so many times `down` of a removal should have stayed."""
+"""An addition within this many times `down` after a removal shows that the removal was wrong."""
 MAX_CALM_S = 3600.0
-"""Seconds that a load for fewer has to last at most, however often workers came back."""
+"""Longest time, in seconds, for which a low load has to last before a removal, however many removals were wrong."""
 REGRET_MEMORY_S = 6 * 3600.0
-"""Seconds without such a return after which the wait is halved."""
+"""Seconds without a wrong removal after which that time is halved."""
 
 
-class Seen(NamedTuple):
-    """Holds what is known at one moment."""
+class ScalingInput(NamedTuple):
+    """Observation at one moment."""
 
-    standing: Standing | None  # None: nobody has said anything
-    age: float  # s since it was seen
-    wanted: Mapping[str, int]  # workers that there should be now, by role: those that start are counted
+    standing: Standing | None  # None: no gateway has published one
+    age: float  # s since it was published
+    wanted: Mapping[str, int]  # workers that should run now, by role, including starting ones
 
 
-class Change(NamedTuple):
-    """Says which worker is added or removed, and why."""
+class ScalingChange(NamedTuple):
+    """Addition or removal of one worker, with the reason."""
 
     role: str
     by: int  # 1 or -1
-    worker: str  # epoch of the one that drains; empty where one is added
+    worker: str  # epoch of the worker to drain; empty for an addition
     why: str  # a clause
 
 
-class Policy:
-    """Follows what is seen of one deployment. `now` is local time, s."""
+class ScalingPolicy:
+    """Autoscaling of one deployment. `now` is local time, s."""
 
     def __init__(self, rules: Rules, now: float) -> None:
-        """Begins as if a change had just been made: what was started first settles."""
+        """Begins with a cool-down, in which the first workers start."""
         self._rules = rules
         self._changed = now
-        self._pressure: dict[str, float] = {}  # of each role, as an average
-        self._on_fewer: dict[str, float] = {}  # the same if there were one worker fewer
+        self._pressure: dict[str, float] = {}  # average, by role
+        self._on_fewer: dict[str, float] = {}  # the same with one worker fewer
         self._looked = now
-        self._calm: dict[str, float] = {}  # since when one worker fewer would do
-        self._removed: dict[str, float] = {}  # when one was removed last
-        self._patience: dict[str, float] = {role: rules.down for role in rules.bounds}  # s of calm that are asked for
+        self._calm: dict[str, float] = {}  # since when one worker fewer would be enough, by role
+        self._removed: dict[str, float] = {}  # time of the last removal, by role
+        self._patience: dict[str, float] = {role: rules.down for role in rules.bounds}  # s of calm
         self._regretted: dict[str, float] = {}
 
-    def look(self, seen: Seen, now: float) -> Change | None:
-        """Returns the change that is due, which counts as made, or None."""
+    def look(self, seen: ScalingInput, now: float) -> ScalingChange | None:
+        """Returns the change that is due, or None. The change counts as made."""
         if not self._is_settled(seen):
             self._pressure.clear()
             self._on_fewer.clear()
@@ -82,8 +81,8 @@ class Policy:
         self._looked = now
         return self._growth(seen, now) or self._removal(seen, now)
 
-    def _is_settled(self, seen: Seen) -> bool:
-        """Tells whether every worker that there should be serves, and all figures are fresh."""
+    def _is_settled(self, seen: ScalingInput) -> bool:
+        """Returns whether every wanted worker serves, and all figures are fresh."""
         if seen.standing is None or seen.age > MAX_FIGURE_AGE_S:
             return False
         for role, stands in (("prefill", seen.standing.prefill), ("decode", seen.standing.decode)):
@@ -94,20 +93,20 @@ class Policy:
                 return False
         return True
 
-    def _pressed(self, seen: Seen, role: str) -> tuple[float, float]:
-        """Returns the pressure on the workers that there are, and on one fewer; infinite where that cannot be."""
+    def _pressed(self, seen: ScalingInput, role: str) -> tuple[float, float]:
+        """Returns the pressure on the present workers, and on one worker fewer (infinite if there is only one)."""
         assert seen.standing is not None
         workers = seen.wanted.get(role, 0)
         present = pressure(seen.standing, role, workers, self._rules.slo) or 0.0
         fewer = pressure(seen.standing, role, workers - 1, self._rules.slo) if workers > 1 else None
         return present, float("inf") if fewer is None else fewer
 
-    def _growth(self, seen: Seen, now: float) -> Change | None:
+    def _growth(self, seen: ScalingInput, now: float) -> ScalingChange | None:
         if now - self._changed < self._rules.up:
             return None
         for role, bounds in self._rules.bounds.items():
             if seen.wanted.get(role, 0) < bounds.least:
-                return self._made(Change(role, 1, "", f"there are fewer than {bounds.least}"), now)
+                return self._made(ScalingChange(role, 1, "", f"there are fewer than {bounds.least}"), now)
         able = [
             (present, role)
             for role, present in self._pressure.items()
@@ -119,9 +118,9 @@ class Policy:
         if now - self._removed.get(role, -float("inf")) < REGRET_COOL_DOWNS * self._patience[role]:
             self._patience[role] = min(MAX_CALM_S, 2 * self._patience[role])
             self._regretted[role] = now
-        return self._made(Change(role, 1, "", f"pressure is {present:.2f} for {seen.wanted[role]}"), now)
+        return self._made(ScalingChange(role, 1, "", f"pressure is {present:.2f} for {seen.wanted[role]}"), now)
 
-    def _removal(self, seen: Seen, now: float) -> Change | None:
+    def _removal(self, seen: ScalingInput, now: float) -> ScalingChange | None:
         if now - self._changed < self._rules.down or max(self._pressure.values()) > 1.0:
             return None
         above = [role for role, bounds in self._rules.bounds.items() if seen.wanted.get(role, 0) > bounds.most]
@@ -141,9 +140,9 @@ class Policy:
             f"there are more than {self._rules.bounds[role].most}" if above else f"pressure on one fewer is {fewer:.2f}"
         )
         self._removed[role] = now
-        return self._made(Change(role, -1, cheapest(stands.serving), why), now)
+        return self._made(ScalingChange(role, -1, cheapest(stands.serving), why), now)
 
-    def _made(self, change: Change, now: float) -> Change:
+    def _made(self, change: ScalingChange, now: float) -> ScalingChange:
         self._changed = now
         self._pressure.clear()
         self._on_fewer.clear()
@@ -157,18 +156,18 @@ class Policy:
 
 
 def cheapest(workers: list[WorkerStanding]) -> str:
-    """Returns the epoch of the worker whose drain costs least: fewest sequences, least to compute, few cache hits."""
+    """Returns the epoch of the worker to drain: fewest sequences, then fewest queued tokens, then fewest cache hits."""
     return min(workers, key=lambda one: (one.sequences, one.queued_tokens, one.found_tokens, one.worker)).worker
 
 
 def _follow(averages: dict[str, float], role: str, value: float, share: float, first: float) -> None:
-    """Has a role's average follow a value, which has this share; without one it begins at `first`."""
+    """Moves a role's average, which begins at `first`, towards a value by `share`."""
     before = averages.get(role, first)
     averages[role] = before + share * (value - before)
 
 
 def _note(since: dict[str, float], role: str, holds: bool, now: float) -> None:
-    """Notes since when something holds of a role, or that it does not."""
+    """Notes since when a condition holds for a role, or that it does not hold."""
     if holds:
         since.setdefault(role, now)
     else:

@@ -1,11 +1,12 @@
-"""Says how hard a role is pressed: predicted figures as shares of what they may be. Above 1: too few workers. Pure.
+"""Pressure on a role: predicted figures divided by their limits. Above 1 there are too few workers. Pure.
 
-Prompts press by the predicted time to the first token, which has all that waits in it, and by how busy those that come
-would keep the workers: where prompts come by chance, queues are short on average until shortly before they never end,
-so a short queue alone says nothing about one worker fewer. Refused prompts count as come. Decodes press by the
-predicted time for each token and by the KV blocks in use. Both are predicted for as many workers as one asks for, from
-what there is now; so a worker goes only if those that stay would have room for all (a peer compared the present figures
-with a fixed share of the objective, and went up and down between one worker and two: ai-dynamo/dynamo, pull 9294).
+    prompts    max(ttft(m) / limit, work / (busy · m))       limit = max(TTFT_SHARE · objective, MIN_TTFT_RATIO · alone)
+    decodes    max(tpot(m) / limit, used blocks / MAX_USED_BLOCKS)
+
+for m workers (`pricing/standing.py`). A short queue alone says nothing about m - 1 workers: queues of random arrivals
+stay short until shortly before they grow without end, hence the work that arrives, refused prompts included. With
+predictions for m - 1 workers a worker goes only if the others can serve all (a peer compared present figures with a
+fixed share of the objective, and swung between one worker and two: ai-dynamo/dynamo, pull 9294).
 """
 
 from collections.abc import Iterable
@@ -14,22 +15,22 @@ from contracts.slo import SLO
 from pricing.standing import RoleStanding, Standing
 
 MAX_BUSY_PREFILL = 0.8
-"""Share of a prefill worker's time that prompts may take."""
+"""Largest share of a prefill worker's time for prompts."""
 MAX_BUSY_DECODE = 0.5
-"""The same of a worker that decodes too."""
+"""Largest share of a decode worker's time for prompts."""
 MAX_USED_BLOCKS = 0.9
-"""Share of the KV blocks that may be in use."""
+"""Largest share of KV blocks in use."""
 TTFT_SHARE = 0.5
-"""Share of the objective that the predicted time to the first token may take: where a gateway refuses, it refuses above
-some such share, so that more is never seen."""
+"""Largest predicted TTFT as a share of the objective: gateways refuse requests above some such share, so that a higher
+one is never seen."""
 TPOT_SHARE = 0.9
-"""Share of the objective that the predicted time for each token may take."""
+"""Largest predicted time per token as a share of the objective."""
 MIN_TTFT_RATIO, TOKEN_ALONE = 2.0, 1.2
-"""So many times what a request alone takes are within the objective in any case: no number of workers helps there."""
+"""Multiples of the times of a request alone that are within the limits in any case: more workers would not help."""
 
 
 def pressure(standing: Standing, role: str, workers: int, slo: SLO) -> float | None:
-    """Returns the pressure that a role would be under with so many workers, from what there is now; None: unknown."""
+    """Returns the pressure on a role with `workers` workers, from its present standing; None if unknown."""
     stands = standing.prefill if role == "prefill" else standing.decode
     if not stands.serving:
         return None
@@ -40,7 +41,7 @@ def pressure(standing: Standing, role: str, workers: int, slo: SLO) -> float | N
 
 
 def of_prompts(stands: RoleStanding, workers: int, slo: SLO, busy: float) -> float:
-    """Returns the pressure of prompts on so many workers."""
+    """Returns the pressure of prompts."""
     alone = _mean(one.ttft_alone for one in stands.serving)
     ttft = stands.ttft(workers)
     assert ttft is not None
@@ -48,7 +49,7 @@ def of_prompts(stands: RoleStanding, workers: int, slo: SLO, busy: float) -> flo
 
 
 def of_decodes(stands: RoleStanding, workers: int, slo: SLO) -> float:
-    """Returns the pressure of what decodes on so many workers."""
+    """Returns the pressure of decodes."""
     alone = _mean(one.tpot_alone for one in stands.serving)
     tpot = stands.tpot(workers)
     assert tpot is not None

@@ -1,4 +1,4 @@
-"""Holds what a deployment's growing and shrinking keeps to: bounds, objectives, waits. Reads `--autoscale`."""
+"""Rules of autoscaling: bounds on workers, objectives, cool-downs. Parses `--autoscale`."""
 
 import re
 from collections.abc import Mapping
@@ -11,30 +11,33 @@ from contracts.slo import SLO
 
 ROLES = ("prefill", "decode")
 MAX_WORKERS_PER_ROLE = 1024
-"""Workers of a role, at most."""
+"""Largest upper bound of a role's workers."""
 _BOUNDS_REGEX = re.compile(r"(prefill|decode)=(\d{1,4}):(\d{1,4})")
 _WAIT_REGEX = re.compile(r"(up|down)=(\d{1,6}(?:\.\d{1,3})?)s")
-_EXPECTED_TEXT = f"expected prefill=1:4,decode=1:8, each from 1 to {MAX_WORKERS_PER_ROLE} and the least first, and perhaps up=30s,down=300s"
+_EXPECTED_TEXT = (
+    f"expected prefill=1:4,decode=1:8, each from 1 to {MAX_WORKERS_PER_ROLE} and the least first, "
+    "and perhaps up=30s,down=300s"
+)
 
 
 class Bounds(NamedTuple):
-    """Says how many workers a role may have."""
+    """Least and largest number of workers of a role."""
 
     least: int
     most: int
 
 
 class Rules(Struct, frozen=True):
-    """Says what the policy keeps to. A role without bounds is left as it is."""
+    """Rules of one deployment. A role without bounds keeps its workers."""
 
     bounds: Mapping[str, Bounds]
     slo: SLO
-    up: float = 30.0  # s after a change before a worker is added
-    down: float = 300.0  # s after a change, and of a load for fewer, before one is removed
+    up: float = 30.0  # least s between a change and the addition of a worker
+    down: float = 300.0  # least s between a change and a removal, and of a load that fewer workers could serve
 
 
 def parse_rules(text: str, slo: SLO, key: str = "--autoscale") -> Rules:
-    """Reads `prefill=1:4,decode=1:8`, or a part, and perhaps `up=30s,down=300s`. Raises `ConfigError` that names `key`.
+    """Parses `prefill=1:4,decode=1:8`, or one of both, and optional `up=30s,down=300s`. Raises `ConfigError`.
 
     Example: parse_rules("decode=1:8", slo).bounds == {"decode": Bounds(1, 8)}
     """

@@ -10,7 +10,7 @@ from benchmarks.autoscale.thresholds import Thresholds
 from benchmarks.autoscale.trace import Arrival, Day
 from benchmarks.autoscale.workers import Decode, Prefill
 from contracts.slo import SLO
-from launcher.autoscale.policy import Policy
+from launcher.autoscale.policy import ScalingPolicy
 from launcher.autoscale.rules import Bounds, Rules
 
 SECONDS = 3600.0
@@ -24,7 +24,7 @@ def run(scaler: Scaler | None, prefill: int, decode: int, peak: float = 3.0) -> 
 
 
 def test_the_policy_costs_fewer_workers_than_fixed_ones_and_flaps_less_than_thresholds() -> None:
-    policy, thresholds = run(Policy(RULES, 0.0), 2, 2), run(Thresholds(RULES), 2, 2)
+    policy, thresholds = run(ScalingPolicy(RULES, 0.0), 2, 2), run(Thresholds(RULES), 2, 2)
     for fixed in (run(None, 3, 2), run(None, 2, 3)):  # of as many worker-hours, or more
         assert fixed.worker_seconds > 0.95 * policy.worker_seconds and fixed.good < policy.good
     assert policy.good > 0.95 * policy.requests > 1.2 * thresholds.good
@@ -35,7 +35,7 @@ def test_a_steady_load_has_few_changes() -> None:
     chance, at, arrivals = random.Random(0), 0.0, list[Arrival]()
     while (at := at + chance.expovariate(2.0)) < SECONDS:
         arrivals.append(Arrival(at, 1000, 200))
-    simulation = Simulation(Machine(WORKER_COSTS, KV_BLOCKS, 15.0), OBJECTIVE, Policy(RULES, 0.0), 1, 1)
+    simulation = Simulation(Machine(WORKER_COSTS, KV_BLOCKS, 15.0), OBJECTIVE, ScalingPolicy(RULES, 0.0), 1, 1)
     came = simulation.run(arrivals, lambda now: None)
     assert came.changes <= 6 and came.good > 0.9 * came.requests
 

@@ -13,7 +13,7 @@ from infra.network.sealing import Signer
 from infra.redis.clients import Store, connect
 from infra.redis.records import GatewayRecord
 from infra.redis.registry import RECORD_PURPOSE, listed
-from launcher.autoscale.policy import Change, Policy, Seen
+from launcher.autoscale.policy import ScalingChange, ScalingInput, ScalingPolicy
 from launcher.autoscale.rules import Rules
 from launcher.deployment import Role
 from pricing.standing import Standing, WorkerStanding, merged
@@ -49,7 +49,7 @@ class Scaling:
     ) -> None:
         """Scales `workers` by `rules`; the gateways' records are signed with a key derived from `secret`."""
         self._clock = clock
-        self._policy = Policy(rules, clock())
+        self._policy = ScalingPolicy(rules, clock())
         self._signer = Signer(secret, RECORD_PURPOSE)
         self._workers = workers
         self._paused_until = 0.0
@@ -68,7 +68,7 @@ class Scaling:
     async def look(self, store: Store) -> None:
         """Makes at most one change, which takes as long as a worker takes to be placed or to drain."""
         standing, age = await self._standing(store)
-        seen, now = Seen(standing, age, self._workers.counts()), self._clock()
+        seen, now = ScalingInput(standing, age, self._workers.counts()), self._clock()
         if seen.wanted and now >= self._paused_until and (change := self._policy.look(seen, now)) is not None:
             await asyncio.to_thread(self._carry_out, change, seen)
 
@@ -92,7 +92,7 @@ class Scaling:
         age = max([now - at for _, at in self._beats.values()], default=0.0)
         return (merged([record.standing for record, _ in found]) if found else None), age
 
-    def _carry_out(self, change: Change, seen: Seen) -> None:
+    def _carry_out(self, change: ScalingChange, seen: ScalingInput) -> None:
         role = ROLES[change.role]
         try:
             if change.by > 0:

@@ -146,14 +146,14 @@ async def test_what_was_counted_last_is_told_though_nobody_asks_any_more(
     written: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Within the time of a line, and at the gateway's end whenever that is."""
-    monkeypatch.setattr("gateway.reports.refusals.COUNTED_S", 0.05)
+    monkeypatch.setattr("gateway.reports.refusals.STRANGERS_LOG_INTERVAL_S", 0.05)
     refusals = Refusals(Metrics("tiny", []), keyed=True)
     telling = asyncio.create_task(refusals.run())
     for _ in range(3):
         refusals.report(APIError(401, "no", code="missing_api_key"), "r")
     await until(lambda: len(written.getvalue().splitlines()) == 2, "the second line")
     assert written.getvalue().endswith("valid key: 2 (missing_api_key 2)\n")
-    monkeypatch.setattr("gateway.reports.refusals.COUNTED_S", 3600.0)
+    monkeypatch.setattr("gateway.reports.refusals.STRANGERS_LOG_INTERVAL_S", 3600.0)
     refusals.report(APIError(401, "no", code="missing_api_key"), "r")
     assert len(written.getvalue().splitlines()) == 2
     telling.cancel()

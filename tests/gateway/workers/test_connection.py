@@ -16,7 +16,7 @@ from msgspec import structs
 from contracts.ids import AttemptKey
 from contracts.messages.gateway import Alive
 from gateway.workers.connection import MAX_MESSAGES_PER_TURN, MAX_TURN_S, News, WorkerConnection
-from gateway.workers.liveness import RECONNECT_WITHIN_S, Health
+from gateway.workers.liveness import RECONNECT_WITHIN_S, WorkerHealth
 from infra.network.bind_address import LOOPBACK_ADDRESS
 from infra.network.curve_keys import CurveKeys
 from infra.network.gatekeeper import Gatekeeper
@@ -163,7 +163,7 @@ async def test_a_worker_that_dies_is_known_by_its_socket(redis_url: str, model: 
     """Silence would take seconds; here no time passes but what the system needs to tell."""
     async with connected(redis_url, model) as (peer, connection, _):
         await peer.die()
-        await until(lambda: connection.liveness.health is Health.SUSPECT, "the end of the connection")
+        await until(lambda: connection.liveness.health is WorkerHealth.SUSPECT, "the end of the connection")
         now = time.monotonic()
         connection.look(now)
         assert not connection.usable
@@ -171,7 +171,7 @@ async def test_a_worker_that_dies_is_known_by_its_socket(redis_url: str, model: 
         for count in range(1, round(RECONNECT_WITHIN_S / STEP) + 2):
             connection.look(now + count * STEP)
             seen.append(connection.liveness.health)
-        assert seen[0] is Health.SUSPECT and seen[-1] is Health.DEAD
+        assert seen[0] is WorkerHealth.SUSPECT and seen[-1] is WorkerHealth.DEAD
 
 
 @asynccontextmanager

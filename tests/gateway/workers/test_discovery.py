@@ -133,7 +133,7 @@ async def test_a_gateway_without_descriptors_waits_for_one(
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert "Too many open files" in caplog.text
-    monkeypatch.setattr("gateway.workers.discovery.BURIED_SECONDS", 0.0)
+    monkeypatch.setattr("gateway.workers.discovery.MAX_BURIED_S", 0.0)
     finder.discovery._buried.clear()  # as time does
     await peer.beat()
     assert await finder.poll() == {peer.epoch}

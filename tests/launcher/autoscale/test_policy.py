@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from contracts.slo import SLO
-from launcher.autoscale.policy import MAX_FIGURE_AGE_S, Change, Policy, Seen, cheapest
+from launcher.autoscale.policy import MAX_FIGURE_AGE_S, ScalingChange, ScalingInput, ScalingPolicy, cheapest
 from launcher.autoscale.rules import Bounds, Rules
 from pricing.standing import Standing, WorkerStanding
 from tests.launcher.autoscale.loads import Offered, seen
@@ -25,13 +25,13 @@ class Fleet:
 
     def __init__(self, prefill: int = 1, decode: int = 1, rules: Rules = RULES) -> None:
         self.workers = {"prefill": prefill, "decode": decode}
-        self.policy = Policy(rules, 0.0)
+        self.policy = ScalingPolicy(rules, 0.0)
         self.now = 0.0
-        self.changes: list[tuple[float, Change]] = []
+        self.changes: list[tuple[float, ScalingChange]] = []
 
-    def look(self, load: Offered) -> Change | None:
+    def look(self, load: Offered) -> ScalingChange | None:
         self.now += LOOK
-        change = self.policy.look(Seen(seen(load, **self.workers), 0.0, self.workers), self.now)
+        change = self.policy.look(ScalingInput(seen(load, **self.workers), 0.0, self.workers), self.now)
         if change is not None:
             self.changes.append((self.now, change))
             self.workers[change.role] += change.by
@@ -75,8 +75,8 @@ def test_under_a_steady_load_each_role_moves_one_way_and_stops(load: Offered, pr
 
 def first(load: Offered, workers: dict[str, int]) -> int:
     """Returns which way the first change goes that a steady load makes; 0 for none."""
-    policy, standing = Policy(RULES, 0.0), seen(load, **workers)
-    looks = (policy.look(Seen(standing, 0.0, workers), LOOK * number) for number in range(1, 40))
+    policy, standing = ScalingPolicy(RULES, 0.0), seen(load, **workers)
+    looks = (policy.look(ScalingInput(standing, 0.0, workers), LOOK * number) for number in range(1, 40))
     return next((change.by for change in looks if change is not None), 0)
 
 
@@ -102,7 +102,7 @@ def test_one_worker_fewer_would_be_too_few_so_nobody_goes() -> None:
     assert after(Offered(work=0.9), 4000.0, prefill=2).changes == []
 
 
-def broken(standing: Standing, how: str) -> Seen:
+def broken(standing: Standing, how: str) -> ScalingInput:
     wanted = {"prefill": 2, "decode": 2}
     first, *others = standing.decode.workers
     lacking = {
@@ -113,13 +113,13 @@ def broken(standing: Standing, how: str) -> Seen:
     }
     if how in lacking:
         decode = structs.replace(standing.decode, workers=(lacking[how], *others))
-        return Seen(structs.replace(standing, decode=decode), 0.0, wanted)
+        return ScalingInput(structs.replace(standing, decode=decode), 0.0, wanted)
     return {
-        "none": Seen(None, 0.0, wanted),
-        "all old": Seen(standing, MAX_FIGURE_AGE_S + 1, wanted),
-        "starting": Seen(standing, 0.0, {"prefill": 3, "decode": 2}),
-        "unwanted": Seen(standing, 0.0, {"prefill": 2, "decode": 1}),
-        "empty": Seen(Standing(), 0.0, wanted),
+        "none": ScalingInput(None, 0.0, wanted),
+        "all old": ScalingInput(standing, MAX_FIGURE_AGE_S + 1, wanted),
+        "starting": ScalingInput(standing, 0.0, {"prefill": 3, "decode": 2}),
+        "unwanted": ScalingInput(standing, 0.0, {"prefill": 2, "decode": 1}),
+        "empty": ScalingInput(Standing(), 0.0, wanted),
     }[how]
 
 
@@ -129,7 +129,7 @@ HOWS = ["old", "draining", "late", "unknown", "none", "all old", "starting", "un
 @SETTINGS
 @given(loads, st.sampled_from(HOWS))
 def test_figures_that_are_old_or_missing_change_nothing(load: Offered, how: str) -> None:
-    policy = Policy(RULES, 0.0)
+    policy = ScalingPolicy(RULES, 0.0)
     for number in range(1, 200):
         assert policy.look(broken(seen(load, 2, 2), how), LOOK * number) is None
 
