@@ -20,7 +20,7 @@ from contracts.slo import percentile
 from engine.blocks.manager import BlockManager
 from engine.plan import StepPlan, StepResult
 from engine.schedule.prompt_turns import SHORTER_PROMPTS_SHARE
-from engine.schedule.scheduler import Scheduler
+from engine.schedule.scheduler import Scheduler, SchedulerLimits
 from engine.schedule.sequence import Sequence, SequenceState
 from pricing.steps import StepCosts, StepWork, pairs_of
 
@@ -61,10 +61,12 @@ def serve(arrivals: Iterable[Arrival], policy: str) -> list[Served]:
     coming = sorted(arrivals, reverse=True)
     scheduler = Scheduler(
         BlockManager(SPEC, [1 << 16]),
-        max_batch_tokens=STEP_TOKENS,
-        max_sequences=256,
-        max_model_len=1 << 20,
-        shorter=SHORTER_PROMPTS_SHARE if policy == "ours" else 0.0,
+        SchedulerLimits(
+            max_batch_tokens=STEP_TOKENS,
+            max_sequences=256,
+            max_model_len=1 << 20,
+            shorter=SHORTER_PROMPTS_SHARE if policy == "ours" else 0.0,
+        ),
     )
     here: dict[Sequence, Arrival] = {}
     served: list[Served] = []

@@ -28,7 +28,7 @@ from engine.backends.sampler import Draw, Sampler
 from engine.blocks.manager import BlockManager
 from engine.model.batch import block_tables, build_batch
 from engine.plan import StepPlan, StepResult
-from engine.schedule.scheduler import Scheduler
+from engine.schedule.scheduler import Scheduler, SchedulerLimits
 from engine.schedule.sequence import Sequence
 
 BATCHES = (1, 8, 32, 64, 512)
@@ -58,7 +58,9 @@ class Parts(NamedTuple):
 def steps(batch: int) -> Parts:
     tokens = PROMPT_TOKENS + TIMED_STEPS + 2
     blocks = BlockManager(SINGLE, [1 + batch * -(-tokens // BLOCK_TOKENS)])
-    scheduler = Scheduler(blocks, max_batch_tokens=batch * PROMPT_TOKENS, max_sequences=batch, max_model_len=tokens)
+    scheduler = Scheduler(
+        blocks, SchedulerLimits(max_batch_tokens=batch * PROMPT_TOKENS, max_sequences=batch, max_model_len=tokens)
+    )
     draw = random.Random(0)
     for number in range(batch):
         prompt = Prompt([draw.randrange(VOCABULARIES[0]) for _ in range(PROMPT_TOKENS)], PROMPT_TOKENS)

@@ -1,4 +1,4 @@
-"""Says what an executor asks of grammars: packed masks of the tokens that may come next, while the step runs."""
+"""The interface between executor and grammars: packed masks of allowed tokens, computed while the step runs."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -10,16 +10,16 @@ from engine.plan import GrammarRefusal, StepPlan, Work
 
 
 class Masks(NamedTuple):
-    """Says for some rows of a step's logits which tokens may be drawn."""
+    """The tokens that may be drawn from some rows of a step's logits."""
 
-    rows: Sequence[int]  # numbers of the masked rows, rising
+    rows: Sequence[int]  # the masked rows, ascending
     bits: NDArray[np.int32]
-    """`[masked rows, ceil(vocab / 32)]`: where bit i % 32 of word i // 32 is set, token i may be drawn. Bits behind the
+    """`[masked rows, ceil(vocab / 32)]`: token i may be drawn where bit i % 32 of word i // 32 is set. Bits beyond the
     vocabulary are not set."""
 
 
 class GrammarConstraints(Protocol):
-    """Keeps works whose sampling has a grammar to it. Called on the engine's thread, once for each step."""
+    """Holds works to their grammars. Called on the engine's thread, once for each step."""
 
     def begin(self, plan: StepPlan) -> None:
         """Starts computing the masks of a step that is about to be launched; does not wait for them."""
@@ -28,15 +28,15 @@ class GrammarConstraints(Protocol):
     def masks(self, works: Sequence[Work]) -> Masks | None:
         """Returns the masks of the step that has begun; None where no work has a grammar. May wait.
 
-        `works` are those of the plan that are sampled, in the order of the rows. The caller does not change the arrays,
-        and does not look at them after the next `begin`.
+        `works` are the sampled works of the plan, in the order of rows. The caller does not change the arrays, nor read
+        them after the next `begin`.
         """
         ...
 
     def settle(self, plan: StepPlan, tokens: Sequence[list[int]]) -> dict[int, GrammarRefusal]:
-        """Takes what a step has drawn, of each work, and adds in place what its grammar makes follow.
+        """Takes the tokens drawn for each work, and adds in place those that its grammar forces.
 
-        Where it allows one continuation only, that takes the place of what was drawn. Returns by their index the works
-        that cannot go on, and why; they have no tokens then. Steps are settled in the order in which they began.
+        Where the grammar allows only one continuation, it replaces the draw. Returns by index the works that cannot go
+        on, with the reason; their tokens are removed. Steps are settled in the order in which they began.
         """
         ...

@@ -1,4 +1,4 @@
-"""Holds what a step is asked to do and what it answers: data without tensors, which ranks of one model can share."""
+"""The plan of a step and its result: data without tensors, which ranks of one model can share."""
 
 from typing import Literal
 
@@ -8,49 +8,48 @@ from contracts.messages.sampling import Sampling
 from contracts.scores import Scores
 
 PENDING_TOKEN = -1
-"""A token id that stands for "the token sampled by the step before", which the host has not seen yet."""
+"""A token id that stands for the token sampled by the step before, which the host has not seen yet."""
 
 NULL_BLOCK = 0
-"""The block of each KV group that nobody gets: it pads block tables, and nothing is ever written to it."""
+"""The block of each KV group that belongs to no sequence: it pads block tables, and is never written."""
 
 
 class PromptRows(Struct, frozen=True, array_like=True):
-    """Asks how likely the prompt's tokens behind some of a work's own tokens are."""
+    """Asks for scores of the prompt's tokens that follow a work's own tokens."""
 
-    first: int  # of the work's tokens the first whose successor is asked for
-    targets: list[int]  # the tokens behind that one and those after it, in order
-    top: int  # alternatives that are told of each
+    first: int  # the first of the work's tokens whose successor is scored
+    targets: list[int]  # the successors, in order
+    top: int  # alternatives to report for each
 
 
 class Work(Struct, frozen=True, array_like=True):
-    """Asks for one sequence's share of a step: compute `token_ids` at positions from `start` on.
+    """One sequence's share of a step: compute `token_ids` at positions from `start` on.
 
-    A sequence with several samples gets no PENDING token before they were collected.
+    A sequence with several samples has no `PENDING_TOKEN` before they were collected.
     """
 
     sequence: int  # its id
     start: int
     token_ids: list[int]
-    blocks: tuple[list[int], ...]  # of each KV group the block table, long enough for the last position
-    sampling: Sampling | None = None  # how the last row is sampled; None: it is not
+    blocks: tuple[list[int], ...]  # by KV group, a block table long enough for the last position
+    sampling: Sampling | None = None  # of the last row; None: it is not sampled
     samples: tuple[int, ...] = (0,)  # numbers of the samples, each drawn once from the same logits
-    output_index: int = 0  # of the sampled token in its sequence's output: the randomness is keyed by it
-    tokens: list[int] | None = None  # if the draw looks back, or guesses are asked for: the sequence's own list of all
-    # its tokens known so far
-    prompt_tokens: int = 0  # how many of `tokens` are the client's; the others are output
-    banned: tuple[int, ...] = ()  # ids that are not drawn now: the output is still too short to end
+    output_index: int = 0  # of the sampled token in the output; keys its randomness
+    tokens: list[int] | None = None  # the sequence's own list of all known tokens; None unless the
+    # draw looks back or draft tokens are asked for
+    prompt_tokens: int = 0  # leading `tokens` that are the client's; the others are output
+    banned: tuple[int, ...] = ()  # ids not to be drawn: the output is still too short to end
     prompt_rows: PromptRows | None = None
     adapter: str = ""  # digest of the adapter whose weights are added to the model's; empty: none
     proposed: tuple[int, ...] = ()
-    """Guesses of what follows: the last of `token_ids`, which are in no text yet. The work then has one sample, and a
-    row of logits for its last own token and for each guess: row i is drawn from as if the i guesses before it had been
-    drawn, or those that it goes on from."""
+    """Draft tokens: the last of `token_ids`, not part of the text yet. The work then has one sample, and rows of logits
+    for its last own token and for each draft token, sampled as if the draft tokens on its path had been drawn."""
     parents: tuple[int, ...] = ()
-    """Says of guesses that branch which one each goes on from: an earlier one, by its number among them, or -1, the
-    last own token. Siblings differ. Empty: each goes on from the one before it."""
-    propose: int = 0  # tokens that the engine's own proposer, if it has one, is to guess behind those that it gives
-    state: bytes = b""  # fp32 `[hidden]`, the hidden state of the token before `start`, if another worker has told it
-    tells_state: bool = False  # whether that of its last token is to be told
+    """Parents of the draft tokens of a tree: an earlier draft token, by index, or -1, the last own token. Siblings
+    differ. Empty: a chain."""
+    propose: int = 0  # tokens that the executor's proposer is to draft behind those of this step
+    state: bytes = b""  # fp32 `[hidden]`, of the token before `start`, if another worker has handed it over
+    tells_state: bool = False  # the hidden state of its last token is wanted
 
 
 class BlockMove(Struct, frozen=True, array_like=True):
@@ -63,28 +62,28 @@ class BlockMove(Struct, frozen=True, array_like=True):
 
 
 class StepPlan(Struct, frozen=True, array_like=True):
-    """Describes one step: a chunk of a prompt and a decode step are the same thing with other lengths."""
+    """One step. A chunk of a prompt and a decode differ only in length."""
 
     step: int
     works: list[Work]
 
 
 class GrammarRefusal(Struct, frozen=True, array_like=True):
-    """Says why a work's constraints do not let it go on, and whose fault that is."""
+    """Why a work's grammar does not let it go on."""
 
     why: str
-    ours: bool = False  # this worker could not tell what is allowed; another may
+    by_worker: bool = False  # this worker could not tell what is allowed; another one may
 
 
 class Proposal(Struct, frozen=True, array_like=True):
-    """Holds guesses of what follows a sequence's tokens, and what they rest on."""
+    """Draft tokens to follow a sequence's tokens."""
 
     tokens: list[int]
-    evidence: int = 0  # tokens that speak for the first guess; 0: nothing is said of it
+    evidence: int = 0  # tokens of the match that the first draft token continues; 0: unknown
     parents: tuple[int, ...] = ()  # as in `Work.parents`
 
     def first(self, count: int) -> "Proposal":
-        """Returns the first `count` of them: a guess stands behind the one that it goes on from."""
+        """Returns the first `count` draft tokens; a parent stands before its children."""
         if count >= len(self.tokens):
             return self
         return Proposal(self.tokens[:count], self.evidence, self.parents[:count])
@@ -94,20 +93,19 @@ NO_PROPOSAL = Proposal([])
 
 
 class StepResult(Struct, frozen=True, array_like=True):
-    """Answers a plan."""
+    """Result of a plan."""
 
     step: int
     tokens: list[list[int]]
-    """Holds of each work, in order, the tokens that it sampled: one for each sample, in their order. One with a single
-    sample may have more: what was drawn as it was guessed and what was drawn behind that, and those that have to follow
-    by its grammar."""
+    """By work, the tokens sampled: one for each sample, in order. A single sample may have more: accepted draft tokens
+    and the token drawn behind them, and tokens that its grammar forces."""
     failed: list[int] = []  # indices of works whose logits were not finite
-    none_left: list[int] = []  # indices of works of which every token is forbidden
-    refused: dict[int, GrammarRefusal] = {}  # by index of a work that its grammar does not let go on
-    scores: dict[int, list[Scores]] = {}  # by index of a work that wants them, of its draws: one for each sample
-    prompt_scores: dict[int, Scores] = {}  # by index of a work that wants them, of the tokens behind each of its own
+    none_left: list[int] = []  # indices of works whose every token is forbidden
+    refused: dict[int, GrammarRefusal] = {}  # by index of a work
+    scores: dict[int, list[Scores]] = {}  # by index of a work, of its draws: one for each sample
+    prompt_scores: dict[int, Scores] = {}  # by index of a work, of the tokens behind each of its own
     accepted: dict[int, list[int]] = {}
     """By index of a work with draft tokens: the indices of those that were accepted, each the parent of the next."""
     proposed: dict[int, Proposal] = {}  # by index of a work, draft tokens behind its tokens; see `Work.propose`
-    states: dict[int, bytes] = {}  # by index of a work that tells it, the hidden state of its last token, fp32
-    proposing: float = 0.0  # s that the engine's proposer took
+    states: dict[int, bytes] = {}  # by index of a work, the hidden state of its last token, fp32
+    proposing: float = 0.0  # s that the executor's proposer took

@@ -34,7 +34,7 @@ from engine.grammars.preparation import Preparation
 from engine.schedule.chunking import Chunking
 from engine.schedule.idle_steps import IdleSteps
 from engine.schedule.prompt_turns import SHORTER_PROMPTS_SHARE
-from engine.schedule.scheduler import Scheduler
+from engine.schedule.scheduler import Scheduler, SchedulerLimits
 from engine.schedule.speculation import Speculation
 from engine.speculation.control.controller import DraftController
 from engine.speculation.proposers.earlier_answers import EarlierAnswers
@@ -197,16 +197,18 @@ def _scheduler(
 ) -> Scheduler:
     return Scheduler(
         blocks,
-        max_batch_tokens=engine.step_tokens,
-        max_sequences=config.engine.max_sequences,
-        max_model_len=engine.model_config.max_model_len,
-        growth_reserve=[ceil(GROWTH_SHARE * group.total) for group in blocks.groups],
-        max_in_flight=engine.launch_depth,
+        SchedulerLimits(
+            max_batch_tokens=engine.step_tokens,
+            max_sequences=config.engine.max_sequences,
+            max_model_len=engine.model_config.max_model_len,
+            growth_reserve=[ceil(GROWTH_SHARE * group.total) for group in blocks.groups],
+            max_in_flight=engine.launch_depth,
+            tells_states=engine.follower is not None,
+        ),
         chunking=Chunking(_step_seconds(config), engine.rates.prompt_tokens_per_second),
         readiness=preparation,
         fit=fit,
         speculation=_speculation(config.engine, engine, blocks, fit) if name == "decode" else None,
-        tells_states=engine.follower is not None,
     )
 
 

@@ -9,7 +9,7 @@ from contracts.messages.job import Prompt
 from contracts.messages.sampling import Limits, Sampling
 from engine.blocks.manager import BlockManager
 from engine.executor import Executor
-from engine.schedule.scheduler import Scheduler
+from engine.schedule.scheduler import Scheduler, SchedulerLimits
 from engine.schedule.sequence import Sequence
 from engine.schedule.speculation import Speculation
 from engine.start.sizing import step_tokens
@@ -43,10 +43,12 @@ class Loop:
         fit = StepFit()
         self.scheduler = Scheduler(
             blocks,
-            max_batch_tokens=batch,
-            max_sequences=config.max_sequences,
-            max_model_len=engine.model_config.max_model_len,
-            max_in_flight=self._depth,
+            SchedulerLimits(
+                max_batch_tokens=batch,
+                max_sequences=config.max_sequences,
+                max_model_len=engine.model_config.max_model_len,
+                max_in_flight=self._depth,
+            ),
             fit=fit,
             speculation=speculation(blocks, fit) if speculation is not None else None,
         )

@@ -32,7 +32,7 @@ from engine.blocks.manager import BlockManager
 from engine.executor import Executor
 from engine.plan import StepPlan, StepResult
 from engine.schedule import sequence as sequences
-from engine.schedule.scheduler import Scheduler
+from engine.schedule.scheduler import Scheduler, SchedulerLimits
 from engine.schedule.speculation import Speculation
 from engine.speculation.proposers.proposer import EngineProposer
 from engine.start.load import LoadedEngine, load_engine
@@ -143,9 +143,9 @@ def served(engine: LoadedEngine, prompts: list[list[int]], guesses: int, tempera
     executor = Executor(engine, proposer=engine.proposer if guesses else None)
     scheduler = Scheduler(
         blocks,
-        max_batch_tokens=engine.step_tokens,
-        max_sequences=64,
-        max_model_len=engine.model_config.max_model_len,
+        SchedulerLimits(
+            max_batch_tokens=engine.step_tokens, max_sequences=64, max_model_len=engine.model_config.max_model_len
+        ),
         speculation=Speculation(blocks, EngineProposer(), guesses) if guesses else None,
     )
     members = []

@@ -37,7 +37,7 @@ class _Step:
 
     def refuse(self, why: str) -> None:
         """Fails all works, as this worker's fault."""
-        self.failed, self.forced, self.masks = dict.fromkeys(self.works, GrammarRefusal(why, ours=True)), {}, None
+        self.failed, self.forced, self.masks = dict.fromkeys(self.works, GrammarRefusal(why, by_worker=True)), {}, None
 
 
 class _Worker:
@@ -85,7 +85,7 @@ class _Worker:
             except GrammarError as error:
                 step.failed[index] = GrammarRefusal(str(error))
             except ModelError as error:
-                step.failed[index] = GrammarRefusal(str(error), ours=True)
+                step.failed[index] = GrammarRefusal(str(error), by_worker=True)
         bits: NDArray[np.int32] = np.zeros((len(matchers), self._words), np.int32)
         if matchers:
             fill_next_token_bitmask_par(executor, [(matcher, at) for at, (*_, matcher) in enumerate(matchers)], bits)

@@ -1,4 +1,4 @@
-"""Gives sequences the tokens that a step has sampled for them: they go on, begin their branches, park, or end."""
+"""Appends the tokens that a step has sampled to their sequences, which then go on, begin branches, park, or end."""
 
 from collections.abc import Iterable
 
@@ -12,7 +12,7 @@ from engine.schedule.sequence import Sequence, SequenceState
 
 
 class Acceptance:
-    """Takes over what was sampled, sequence by sequence, and moves each to what it is then."""
+    """Appends sampled tokens, and moves each sequence to its next state."""
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
@@ -21,9 +21,9 @@ class Acceptance:
     def accept(
         self, sequence: Sequence, sampled: list[int], scores: list[Scores] | None, now: float
     ) -> list[SequenceProgress]:
-        """Takes the tokens that were sampled from a sequence's row; a sequence with branches begins them.
+        """Takes the tokens sampled for a sequence; one with branches begins them.
 
-        `scores`, if somebody wants them, are one for each sample.
+        `scores`, where they are wanted, has one entry for each sample.
         """
         assert sampled, "a row that was sampled has a token, or has failed"
         if sequence.branches:
@@ -38,7 +38,6 @@ class Acceptance:
     def _accept_next(
         self, sequence: Sequence, sampled: list[int], scores: Scores | None, now: float
     ) -> SequenceProgress:
-        """Gives a sequence that has no branches its next tokens."""
         progress = self._take(sequence, sampled, scores, now)
         if progress.finish:
             self._lifecycle.end(sequence)
@@ -49,7 +48,7 @@ class Acceptance:
     def _accept_first(
         self, sequence: Sequence, sampled: list[int], scores: Iterable[Scores | None], now: float
     ) -> list[SequenceProgress]:
-        """Gives a sequence and each of its branches its first token, and lets those go on that have not ended by it."""
+        """Gives a sequence and each of its branches its first token; those that it does not end go on."""
         members = [sequence, *sequence.branches]
         both = zip(members, sampled, scores, strict=True)
         taken = [self._take(each, [token], own, now) for each, token, own in both if not released(each)]
@@ -71,7 +70,7 @@ class Acceptance:
         return taken
 
     def _take(self, sequence: Sequence, sampled: list[int], scores: Scores | None, now: float) -> SequenceProgress:
-        """Appends sampled tokens to a sequence, up to the one that ends it."""
+        """Appends sampled tokens up to the one that ends the sequence."""
         tokens = sequence.tokens
         before = length = len(tokens)
         finish: Finish | None = None
@@ -82,14 +81,14 @@ class Acceptance:
             if finish:
                 break
         self.output_tokens += length - before
-        sequence.computed = min(sequence.computed, length - 1)  # guesses behind its end count for nothing
+        sequence.computed = min(sequence.computed, length - 1)  # draft tokens behind its end do not count
         sequence.first_token_at = sequence.first_token_at or now
         if scores is not None:
             scores = scores.part(0, length - before)
         return SequenceProgress(sequence, before - sequence.prompt_tokens, tokens[before:], finish, scores=scores)
 
     def fail(self, sequence: Sequence, reason: str) -> list[SequenceProgress]:
-        """Ends a sequence of which no token can be drawn, and the branches that waited for it."""
+        """Ends a sequence for which no token can be drawn, and the branches that wait for it."""
         members = [each for each in (*sequence.branches, sequence) if not released(each)]
         for branch in sequence.branches:
             self._lifecycle.release(branch)

@@ -1,7 +1,7 @@
-"""Decides who may take blocks next: one line, for jobs, grants and preempted sequences alike.
+"""Admits waiting sequences: gives the head of the one queue its blocks, be it a new job, a landing, or preempted.
 
-A head that does not fit keeps everybody behind it waiting, so that nothing starves, while what runs goes on and gives
-back blocks. Preempted sequences come first, so no landing is granted while one of them waits.
+A head that does not fit keeps all behind it waiting, so that none starves, while running sequences go on and give back
+blocks. Preempted sequences come first, so no landing is granted while one of them waits.
 """
 
 from collections.abc import Sequence as Counts
@@ -15,21 +15,21 @@ from infra.redis.records import KVCounts
 
 
 class BlockAdmission:
-    """Keeps the queue, and admits its head where enough blocks stay free."""
+    """The queue, and the admission of its head where enough blocks stay free."""
 
     def __init__(self, blocks: BlockManager, *, growth_reserve: Counts[int], max_model_len: int) -> None:
-        """Makes an empty line. `growth_reserve`: blocks of each KV group that stay free for those who run; (): none.
+        """`growth_reserve`: blocks of each KV group that stay free for running sequences; (): none.
 
-        `max_model_len`: tokens of a sequence, its prompt included.
+        `max_model_len`: maximum tokens of a sequence, its prompt included.
         """
-        self.line = WaitingQueue()
+        self.queue = WaitingQueue()
         self._blocks = blocks
         self._growth_reserve = growth_reserve
         self._max_model_len = max_model_len
         self._queried = self._found = self._partial = self._swapped = self._recomputed = 0
 
     def set_lengths(self, sequence: Sequence) -> None:
-        """Works out where the sequence ends. Raises `CapacityError` with both numbers if it can never get there."""
+        """Sets the lengths at which the sequence ends. Raises `CapacityError` with both numbers if it can never fit."""
         tokens = len(sequence.tokens)
         end = sequence.prompt_tokens + sequence.limits.max_tokens
         if sequence.landing:
@@ -48,25 +48,25 @@ class BlockAdmission:
         sequence.end_length, sequence.plan_length = end, plan_length
 
     def find(self, sequence: Sequence, step: int) -> FoundPrefix:
-        """Finds what the cache has of the sequence's tokens, for the step that is being planned.
+        """Finds the cached prefix of the sequence's tokens, for the step that is being planned.
 
-        KV that lands comes in whole blocks; otherwise a last token is left to compute, so that one can be sampled.
+        KV that lands comes in whole blocks; otherwise the last token is left to compute, so that the next is sampled.
         """
         tokens, landing = sequence.tokens, sequence.landing
         limit = len(tokens) if landing else len(tokens) - 1
         if sequence.wants_prompt_scores:
-            limit = min(limit, sequence.scored)  # of a token that is not computed there is no row to score the next by
+            limit = min(limit, sequence.scored)  # a token's score needs the row of logits of the token before it
         return self._blocks.find(tokens, sequence.chains, limit, step, whole=landing)
 
     def surely_fits(self, sequence: Sequence, others: bool) -> bool:
-        """Tells whether a sequence would be admitted now, even if nothing of it were in the cache."""
+        """Tells whether a sequence would be admitted now, even with nothing of it in the cache."""
         return self._blocks.fits(len(sequence.tokens), self._reserve(sequence, others))
 
     def admit(self, sequence: Sequence, found: FoundPrefix, others: bool) -> bool:
-        """Takes all blocks that the sequence's tokens hold at once, first those that were just `found`, or none.
+        """Takes blocks for all of the sequence's tokens, those just `found` first; or none if they do not fit.
 
-        `others`: somebody else runs or lands here. Alone, a sequence may use the reserve: nobody else could give it
-        back. Returns whether it has its blocks, and has left the queue.
+        `others`: other sequences run or land here. Without any, a sequence may use the reserve. Returns whether the
+        sequence has its blocks and has left the queue.
         """
         tokens = sequence.tokens
         if not self._blocks.fits(len(tokens), self._reserve(sequence, others), found):
@@ -83,14 +83,14 @@ class BlockAdmission:
         if not sequence.preemptions:
             sequence.cached_tokens, sequence.held_blocks = found.tokens, found.held
         self._count(sequence, found, returning)
-        self.line.remove(sequence)
+        self.queue.remove(sequence)
         return True
 
     def _reserve(self, sequence: Sequence, others: bool) -> Counts[int]:
         return self._growth_reserve if others and not sequence.hand_off else ()
 
     def counts(self) -> KVCounts:
-        """Counts how often KV was found here instead of being computed, and what preemption has cost."""
+        """Counts tokens found in the cache, and what preemption has cost."""
         return KVCounts(
             queried_tokens=self._queried,
             found_tokens=self._found,

@@ -1,4 +1,4 @@
-"""Gives running sequences blocks for what they compute next, and takes them from others where blocks are short."""
+"""Gives running sequences blocks for their next tokens, and preempts others where blocks are short."""
 
 from engine.blocks.manager import BlockManager
 from engine.schedule.lifecycle import Lifecycle
@@ -6,7 +6,7 @@ from engine.schedule.sequence import Sequence, SequenceState
 
 
 class Growth:
-    """Grows the block tables of those who run."""
+    """Grows the block tables of running sequences."""
 
     def __init__(self, blocks: BlockManager, lifecycle: Lifecycle) -> None:
         self._blocks = blocks
@@ -14,10 +14,10 @@ class Growth:
         self._running = lifecycle.running
 
     def grow(self, in_flight: bool) -> bool:
-        """Gives every running sequence a block of its own for its next token, oldest first, preempting if need be.
+        """Gives each running sequence a block of its own for its next token, oldest first; preempts where needed.
 
-        Prompts have theirs, as far as their windows reach. Returns False where blocks are short and a step is
-        `in_flight`, which is to be collected before anybody may lose some.
+        Prompts have their blocks already, as far as their windows reach. Returns False where blocks are short while a
+        step is `in_flight`: it has to be collected before a sequence can be preempted.
         """
         if self._blocks.has_windows:
             for sequence in self._running:
@@ -37,7 +37,7 @@ class Growth:
                     return False
                 victim = self._victim()
                 if victim is None:
-                    break  # landing, parked or I/O blocks will come back
+                    break  # landing and parked sequences, and I/O, will give blocks back
                 self._lifecycle.preempt(victim)
             else:
                 if sequence.blocks:
@@ -46,14 +46,14 @@ class Growth:
         return True
 
     def _victim(self) -> Sequence | None:
-        """Chooses who is preempted: the lowest priority, of these the latest arrival, but never the oldest of all.
+        """Returns the sequence to preempt: of the lowest priority the latest arrival, but never the oldest of all.
 
-        So somebody always gets on.
+        So one sequence always makes progress.
         """
         candidates = [sequence for sequence in self._running if not sequence.hand_off]
         return max(candidates[1:], key=_gives_way, default=None)
 
 
 def _gives_way(sequence: Sequence) -> tuple[int, int]:
-    """Orders sequences: the greatest is preempted first."""
+    """Sort key: the greatest is preempted first."""
     return sequence.prompt.priority, sequence.id

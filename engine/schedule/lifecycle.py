@@ -1,7 +1,6 @@
-"""Moves sequences from state to state: keeps every one that has not ended, and the blocks that it holds.
+"""Moves sequences between states, with all that a move means for their blocks and for the prefix cache.
 
-Each change of a sequence's state happens here, together with what it means for its blocks and for what the cache knows
-of them. The scheduler decides when a sequence changes.
+The scheduler decides when a sequence moves; every change of state happens here.
 """
 
 from itertools import chain
@@ -18,12 +17,12 @@ from infra.redis.records import KVCounts
 
 
 class Lifecycle:
-    """Keeps sequences by state, and carries out each move between states."""
+    """Sequences by state, and the moves between states."""
 
     def __init__(
         self, blocks: BlockManager, admission: BlockAdmission, readiness: Readiness | None, max_sequences: int
     ) -> None:
-        """Begins with nobody. `max_sequences`: sequences that run or land at once."""
+        """`max_sequences`: sequences that run or land at once."""
         self.live: dict[int, Sequence] = {}  # by id: all sequences that have not ended
         self.running = ArrivalOrder()
         self.landing = ArrivalOrder()
@@ -42,45 +41,45 @@ class Lifecycle:
     def enter(self, members: list[Sequence], step: int) -> None:
         """Gives new sequences their ids, in order; the first waits for blocks, the others for its first token.
 
-        `step` is the next one that is planned.
+        `step` is the next step to be planned.
         """
         for each in members:
             self._arrivals += 1
             each.id = self._arrivals
             self.live[each.id] = each
-        stem = members[0]
-        stem.chains = self._blocks.chains(stem.prompt.salt, stem.prompt.adapter)
-        stem.branches = members[1:]
-        for branch in stem.branches:
-            branch.stem, branch.state = stem, SequenceState.BRANCH
-        if not stem.landing:
-            stem.to_compute = len(stem.tokens) - self._admission.find(stem, step).tokens
-        self._admission.line.insert(stem)
-        self.next_deadline = min(self.next_deadline, stem.deadline)
+        parent = members[0]
+        parent.chains = self._blocks.chains(parent.prompt.salt, parent.prompt.adapter)
+        parent.branches = members[1:]
+        for branch in parent.branches:
+            branch.parent, branch.state = parent, SequenceState.BRANCH
+        if not parent.landing:
+            parent.to_compute = len(parent.tokens) - self._admission.find(parent, step).tokens
+        self._admission.queue.insert(parent)
+        self.next_deadline = min(self.next_deadline, parent.deadline)
 
     def occupied(self) -> int:
-        """Counts the sequences that run or land, and those that will begin with one of them."""
+        """Counts the sequences that run or land, and their branches that have not begun."""
         return sum(1 + len(each.branches) for each in chain(self.running, self.landing))
 
     def waiting(self) -> int:
-        """Counts the sequences that wait for blocks, or for somebody else's landing."""
-        return len(self._admission.line) + len(self._shared_landings)
+        """Counts the sequences that wait for blocks, or for another sequence's landing."""
+        return len(self._admission.queue) + len(self._shared_landings)
 
     def admit(self, sequence: Sequence, now: float, step: int) -> bool:
-        """Admits one that is in line, if it fits; `step` is being planned.
+        """Admits a queued sequence if it fits; `step` is being planned.
 
-        One whose KV would land may leave the line instead, to wait for another's landing that brings most of it.
+        A landing may leave the queue instead, to wait for another sequence's landing that brings most of its KV.
         """
         others = self.occupied()
         if others + 1 + len(sequence.branches) > self._max_sequences:
-            return False  # before a look into the cache, which would cost each step the length of its prompt
+            return False  # before the cache is searched, which takes time for each token of the prompt, in every step
         found = self._admission.find(sequence, step)
         if sequence.landing and self._shared_landings.wait(sequence, found.whole_blocks):
-            self._admission.line.remove(sequence)
+            self._admission.queue.remove(sequence)
             return True
         if not self._admission.admit(sequence, found, others > 0):
             return False
-        # What lands is registered by the newest step that is collected by then.
+        # A landing is registered with the newest step that is collected by then.
         sequence.since = found.since(self.collected if sequence.landing else step)
         if not sequence.preemptions:
             sequence.admitted_at = now
@@ -89,18 +88,18 @@ class Lifecycle:
         return True
 
     def surely_fits(self, sequence: Sequence) -> bool:
-        """Tells whether one that is in line would be admitted now, even if nothing of it were in the cache."""
+        """Tells whether a queued sequence would be admitted now, even with nothing of it in the cache."""
         others = self.occupied()
         room = others + 1 + len(sequence.branches) <= self._max_sequences
         return room and self._admission.surely_fits(sequence, others > 0)
 
     def take_admitted(self) -> list[Sequence]:
-        """Returns those that got their first blocks since the last call."""
+        """Returns the sequences that got their first blocks since the last call."""
         admitted, self._admitted = self._admitted, []
         return [sequence for sequence in admitted if sequence.state is not SequenceState.ENDED]
 
     def _start(self, sequence: Sequence) -> None:
-        """Lets a sequence that has got its blocks, and left the line, land or run."""
+        """Lets a sequence that has just got its blocks land or run."""
         if sequence.landing:
             sequence.move(SequenceState.LANDING)
             self.landing.insert(sequence)
@@ -113,7 +112,7 @@ class Lifecycle:
         """Makes a sequence part of the steps from now on."""
         if sequence.state is SequenceState.LANDING:
             self._landing_over(sequence)
-            self.next_deadline = min(self.next_deadline, sequence.deadline)  # it may have passed: it is told again
+            self.next_deadline = min(self.next_deadline, sequence.deadline)  # it may have passed already
         sequence.move(SequenceState.RUNNING)
         self.running.insert(sequence)
 
@@ -124,20 +123,19 @@ class Lifecycle:
         sequence.move(SequenceState.PARKED)
 
     def advance(self, sequence: Sequence) -> None:
-        """Moves a sequence's windows on: its steps that are under way read no token before the computed ones' last.
+        """Moves a sequence's windows on: steps in flight read nothing before the last computed token's window.
 
-        With the blocks that it gives back it takes those for more of its prompt.
+        With the room of the blocks that it gives back, it takes blocks for more of its prompt.
         """
         if self._blocks.has_windows and sequence.computed >= sequence.advance_at:
             sequence.advance_at = self._blocks.advance(sequence.blocks, sequence.computed, sequence.admitted_length)
             sequence.capacity = self._blocks.capacity(sequence.blocks)
 
     def preempt(self, sequence: Sequence) -> None:
-        """Takes a sequence's blocks; it keeps its tokens.
+        """Takes a sequence's blocks away; it keeps its tokens and is queued again.
 
-        Its full blocks are idle from now on, the last of them the first to give way. When it is its turn again, those
-        that are still here are used as they are, those in the host tier come back if that is cheaper, and the rest is
-        computed again.
+        Its full blocks become idle, and the last of them are evicted first. At its next turn, blocks that are still
+        cached are used, those in the host tier come back if that is cheaper, and the rest is computed again.
         """
         assert sequence.in_flight == 0
         sequence.move(SequenceState.WAITING)
@@ -148,14 +146,14 @@ class Lifecycle:
         sequence.to_compute = len(sequence.tokens)  # at most: some of its blocks may still be here
         sequence.preemptions += 1
         self.preemptions += 1
-        self._admission.line.insert(sequence)
+        self._admission.queue.insert(sequence)
 
     def register(self, sequence: Sequence, upto: int, step: int | None = None) -> None:
-        """Lets others find the KV of the first `upto` tokens.
+        """Registers the KV of the first `upto` tokens in the prefix cache.
 
-        Steps run in the order in which they are planned, and a step stores all its KV of a layer before it attends: so
-        what the `step` being planned computes can be shared by whatever is planned after it, in the same step even.
-        Without a step it is computed already, and nothing under way refers to it.
+        Steps run in the order of planning, and a step stores all KV of a layer before it attends: so KV of the `step`
+        that is being planned can be shared by works planned later, even in the same step. Without `step` the KV is
+        computed already, and no step in flight refers to it.
         """
         self._blocks.register(
             sequence.blocks,
@@ -169,28 +167,28 @@ class Lifecycle:
         )
         sequence.register_at = self._blocks.next_full(sequence.known, upto)
 
-    def begin_branches(self, stem: Sequence, branches: list[Sequence]) -> None:
-        """Lets each branch go its own way, with the stem's blocks until it writes into one of them."""
+    def begin_branches(self, parent: Sequence, branches: list[Sequence]) -> None:
+        """Lets each branch run, with the parent's blocks until it writes into one of them."""
         for branch in branches:
-            branch.blocks = self._blocks.fork(stem.blocks)
-            branch.chains = tuple(keys.copy() for keys in stem.chains)
-            branch.known = list(stem.known)
-            branch.capacity, branch.register_at = stem.capacity, stem.register_at
-            branch.advance_at = stem.advance_at
-            branch.planned = branch.computed = stem.computed
-            branch.admitted_length, branch.admitted_at = stem.admitted_length, stem.admitted_at
-            branch.forked = stem.forked = True
-            branch.since = stem.since
-            branch.stem = None
+            branch.blocks = self._blocks.fork(parent.blocks)
+            branch.chains = tuple(keys.copy() for keys in parent.chains)
+            branch.known = list(parent.known)
+            branch.capacity, branch.register_at = parent.capacity, parent.register_at
+            branch.advance_at = parent.advance_at
+            branch.planned = branch.computed = parent.computed
+            branch.admitted_length, branch.admitted_at = parent.admitted_length, parent.admitted_at
+            branch.forked = parent.forked = True
+            branch.since = parent.since
+            branch.parent = None
             self._forks += 1
             self.run(branch)
-        stem.branches = []
+        parent.branches = []
 
     def invalidate(self, sequence: Sequence, start: int, step: int) -> None:
-        """Takes out of the cache what a failed `step` has stored from `start` on: who finds it would fail too.
+        """Removes KV of a failed `step` from `start` on from the cache: sequences that find it would fail too.
 
-        Logits that are finite prove the KV of all tokens before them. Of a prompt that has none yet nothing is proven,
-        not even what was found in the cache: whoever computed it may have been released before its first token.
+        Finite logits prove the KV of all tokens before them. A prompt that has none yet proves nothing, not even KV
+        found in the cache: the sequence that computed it may have been released before its first token.
         """
         proven = start >= sequence.admitted_length
         sound = start if proven else 0
@@ -199,23 +197,23 @@ class Lifecycle:
         sequence.computed = min(sequence.computed, sound)
 
     def release(self, sequence: Sequence) -> None:
-        """Ends a sequence that nobody wants to hear of, or lets it go on until its branches have begun."""
+        """Ends a sequence, or lets it go on unheard until its branches have begun."""
         if sequence.state is SequenceState.ENDED:
             return
         if any(not released(branch) for branch in sequence.branches):
             sequence.abandoned = True
             return
-        stem = sequence.stem
+        parent = sequence.parent
         self.end(sequence)
-        if stem is not None and stem.abandoned:
-            self.release(stem)
+        if parent is not None and parent.abandoned:
+            self.release(parent)
 
     def end(self, sequence: Sequence) -> None:
-        """Ends a sequence in any state, and gives its blocks back unless a launched step still writes to them."""
+        """Ends a sequence in any state; its blocks go back unless a launched step still writes to them."""
         if sequence in self._shared_landings:
             self._shared_landings.leave(sequence)
         elif sequence.state is SequenceState.WAITING:
-            self._admission.line.remove(sequence)
+            self._admission.queue.remove(sequence)
         elif sequence.state is SequenceState.RUNNING:
             self.running.remove(sequence)
         elif sequence.state is SequenceState.LANDING:
@@ -229,17 +227,17 @@ class Lifecycle:
     def _landing_over(self, sequence: Sequence) -> None:
         self.landing.remove(sequence)
         for each in self._shared_landings.conclude(sequence):
-            self._admission.line.insert(each)
+            self._admission.queue.insert(each)
 
     def free(self, sequence: Sequence) -> None:
-        """Gives a sequence's blocks back, unless a launched step still writes to them; the cache keeps what is full."""
+        """Gives blocks back unless a launched step still writes to them; the cache keeps full blocks."""
         if sequence.in_flight == 0 and sequence.blocks:
             self.register(sequence, sequence.computed)
             self._blocks.free(sequence.blocks)
             sequence.blocks, sequence.capacity, sequence.advance_at = (), 0, 0
 
     def kv_counts(self) -> KVCounts:
-        """Counts what the cache, preemption and forks came to, and how full the blocks are."""
+        """Counts cache hits, preemptions, forks and block moves, and how full the blocks are."""
         pools = self._blocks.groups
         return structs.replace(
             self._admission.counts(),
@@ -253,7 +251,7 @@ class Lifecycle:
         )
 
     def expired(self, now: float) -> list[Sequence]:
-        """Returns sequences whose deadline has passed, in order of arrival; the caller reports and releases them."""
+        """Returns sequences past their deadline, in order of arrival; the caller reports and releases them."""
         if now < self.next_deadline:
             return []
         live = self.live.values()
@@ -267,27 +265,29 @@ class Lifecycle:
         self._blocks.check_invariants(each.blocks for each in [*self.live.values(), *ended.values()] if each.blocks)
         by_state = {state: [each.id for each in self.live.values() if each.state is state] for state in SequenceState}
         queued = [each for each in self.live.values() if each not in self._shared_landings]
-        assert sorted(each.id for each in self._admission.line) == sorted(
+        assert sorted(each.id for each in self._admission.queue) == sorted(
             each.id for each in queued if each.state is SequenceState.WAITING
         )
-        assert self.waiting() == len(by_state[SequenceState.WAITING]), "a sequence waits that nobody knows of"
-        assert not len(self._shared_landings) or len(self.landing), "sequences wait for a landing that there is not"
+        assert self.waiting() == len(by_state[SequenceState.WAITING]), "a waiting sequence is in no queue"
+        assert not len(self._shared_landings) or len(self.landing), "sequences wait for a landing that does not exist"
         assert sorted(by_state[SequenceState.RUNNING]) == [each.id for each in self.running]
         assert sorted(by_state[SequenceState.LANDING]) == [each.id for each in self.landing]
         assert not by_state[SequenceState.ENDED]
-        stems = [each.stem for each in self.live.values() if each.state is SequenceState.BRANCH]
-        assert all(stem is not None and stem.id in self.live for stem in stems), "a branch that would never begin"
+        parents = [each.parent for each in self.live.values() if each.state is SequenceState.BRANCH]
+        assert all(parent is not None and parent.id in self.live for parent in parents), (
+            "a branch that would never begin"
+        )
         for sequence in self.live.values():
             assert sequence.in_flight == flying.count(sequence)
-            assert 0 <= sequence.computed <= sequence.planned <= sequence.length + max(0, sequence.guessed - 1)
+            assert 0 <= sequence.computed <= sequence.planned <= sequence.length + max(0, sequence.drafted - 1)
             assert sequence.planned <= sequence.capacity
-            assert sequence.guessed == 0 or sequence.pending == 1
+            assert sequence.drafted == 0 or sequence.pending == 1
             assert bool(sequence.blocks) == (sequence.state not in (SequenceState.WAITING, SequenceState.BRANCH))
-            own = sequence.planned - sequence.guessed
+            own = sequence.planned - sequence.drafted
             assert sequence.length - own >= (sequence.state is SequenceState.RUNNING)
             assert sequence.in_flight == 0 or sequence.state is SequenceState.RUNNING
 
 
 def released(sequence: Sequence) -> bool:
-    """Says whether nobody wants to hear of the sequence any more."""
+    """Tells whether the sequence was released or has ended."""
     return sequence.abandoned or sequence.state is SequenceState.ENDED

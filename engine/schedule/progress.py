@@ -1,4 +1,4 @@
-"""Says what a step did for one sequence, and in stable words why it failed."""
+"""What a step did for one sequence, with stable words for failures."""
 
 from msgspec import Struct
 
@@ -9,30 +9,30 @@ from engine.schedule.sequence import Sequence
 
 NON_FINITE = "non-finite logits"
 GRAMMAR_PREFIX = "grammar: "
-CONSTRAINTS_PREFIX = "constrained output: "  # what this worker cannot do, whatever the grammar is
+CONSTRAINTS_PREFIX = "constrained output: "  # not possible on this worker, whatever the grammar
 NONE_LEFT = "every token is forbidden: by allowed_token_ids, bad_words, min_tokens or the grammar together"
 
 
 def reason_of(failed: str) -> str:
-    """Returns the stable word for what `SequenceProgress.failed` says."""
+    """Returns the stable word for `SequenceProgress.failed`."""
     if failed == NONE_LEFT:
         return REASON_NOTHING_ALLOWED
     return REASON_GRAMMAR_FAILED if failed.startswith(GRAMMAR_PREFIX) else "engine"
 
 
 def may_do_better(failed: str) -> bool:
-    """Tells whether another worker may do what `SequenceProgress.failed` says that this one could not."""
+    """Tells whether another worker may succeed where `SequenceProgress.failed` says that this one could not."""
     return failed.startswith(CONSTRAINTS_PREFIX)
 
 
 class SequenceProgress(Struct, frozen=True):
-    """Says what a step did for one sequence."""
+    """What a step did for one sequence."""
 
     sequence: Sequence
     index: int  # the output index of the first of `tokens`
     tokens: list[int]
-    finish: Finish | None = None  # how the sequence has ended; None: it goes on, or has failed
-    failed: str = ""  # why it has failed; empty: it has not
-    scores: Scores | None = None  # of `tokens`, if the sequence's sampling asks for them
+    finish: Finish | None = None  # None: the sequence goes on, or has failed
+    failed: str = ""  # reason; empty: it has not failed
+    scores: Scores | None = None  # of `tokens`, where sampling asks for them
     prompt_scores: Scores | None = None  # of the prompt's tokens but the first: with the first token of one sample
-    state: bytes = b""  # of the token before `tokens`, where it is told: see `Work.tells_state`
+    state: bytes = b""  # hidden state of the token before `tokens`: see `Work.tells_state`

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Counts
 from typing import NamedTuple
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from contracts.errors import CapacityError, IllegalMove
 from contracts.messages.sampling import Limits, Sampling
@@ -41,80 +41,82 @@ from pricing.fit import StepFit
 from pricing.steps import StepWork, pairs_of
 
 NEWEST_STEP_WEIGHT = 0.1
-"""The newest step's weight in what a step usually takes."""
+"""Weight of the newest step in the moving average of a step's seconds."""
+
+
+class SchedulerLimits(Struct, frozen=True, kw_only=True):
+    """The numbers that bound a scheduler's steps and sequences."""
+
+    max_batch_tokens: int  # tokens of a step
+    max_sequences: int  # that run or land at once; at most `max_batch_tokens` count: each gets a token in every step
+    max_model_len: int  # tokens of a sequence
+    growth_reserve: Counts[int] = ()  # blocks of each KV group that stay free for running sequences
+    max_in_flight: int = 1  # steps that may be launched and not collected, 1 or 2
+    shorter: float = SHORTER_PROMPTS_SHARE  # share of a step that a long prompt leaves to shorter prompts
+    tells_states: bool = False  # a handoff takes the hidden state of the last computed token along
 
 
 class PlannedStep(NamedTuple):
-    """Keeps a step that is under way."""
+    """A step that is planned and not applied yet."""
 
     plan: StepPlan
-    members: list[Sequence]  # of each work its sequence
+    members: list[Sequence]  # the sequence of each work
     work: StepWork
     planned_at: float  # s
-    decoding: PlannedDecodes | None  # what is tried with its decodes; None: nothing is
+    decoding: PlannedDecodes | None  # what its decodes try; None: nothing
 
 
 class Scheduler:
-    """Takes sequences and gives plans, takes results and gives progress."""
+    """Turns sequences into plans, and results into progress."""
 
     def __init__(
         self,
         blocks: BlockManager,
+        limits: SchedulerLimits,
         *,
-        max_batch_tokens: int,
-        max_sequences: int,
-        max_model_len: int,
-        growth_reserve: Counts[int] = (),
-        max_in_flight: int = 1,
         chunking: Chunking | None = None,
         readiness: Readiness | None = None,
-        shorter: float = SHORTER_PROMPTS_SHARE,
         fit: StepFit | None = None,
         speculation: Speculation | None = None,
-        tells_states: bool = False,
     ) -> None:
-        """Plans over the blocks of `blocks`, of which `growth_reserve` of each group stay free for those who run.
+        """Plans over the blocks of `blocks`.
 
-        `max_batch_tokens`: tokens of a step. `max_sequences`: sequences that run or land at once, but never more than
-        `max_batch_tokens`: each gets a token in every step. `max_model_len`: tokens of a sequence. `max_in_flight`:
-        steps that may be launched and not collected, 1 or 2. `chunking`: how prompts are cut beside decodes; None: into
-        all that is left of `max_batch_tokens`. `readiness`: prepares sequences that have a grammar. `shorter`: share of
-        a step's tokens that a long prompt leaves to shorter ones, while there are any. `fit`: learns what steps cost.
-        `speculation`: guesses tokens, which steps verify beside the next ones; None: nobody does. `tells_states`:
-        whoever goes on elsewhere takes the hidden state of its last computed token along.
+        `chunking` limits prompt tokens beside decodes; None: to the rest of the step. `readiness` prepares sequences
+        that have a grammar. `fit` learns what steps cost. `speculation` plans draft tokens; None: there are none.
         """
-        assert max_in_flight in (1, 2), "a PENDING token comes from the step before, not from an older one"
+        assert limits.max_in_flight in (1, 2), "a pending token comes from the step before, not from an older one"
         self._blocks = blocks
-        self._admission = BlockAdmission(blocks, growth_reserve=growth_reserve, max_model_len=max_model_len)
-        self._max_batch_tokens = max_batch_tokens
-        self._max_sequences = min(max_sequences, max_batch_tokens)
-        self._max_in_flight = max_in_flight
+        self._limits = limits
+        self._admission = BlockAdmission(
+            blocks, growth_reserve=limits.growth_reserve, max_model_len=limits.max_model_len
+        )
+        self._max_sequences = min(limits.max_sequences, limits.max_batch_tokens)
         self._lifecycle = Lifecycle(blocks, self._admission, readiness, self._max_sequences)
         self._growth = Growth(blocks, self._lifecycle)
-        turns = PromptTurns(self._admission.line, self._lifecycle, shorter)
-        self._works = Works(self._lifecycle, turns, readiness, speculation, tells_states)
+        turns = PromptTurns(self._admission.queue, self._lifecycle, limits.shorter)
+        self._works = Works(self._lifecycle, turns, readiness, speculation, limits.tells_states)
         self._acceptance = Acceptance(self._lifecycle)
         self._running, self._landing = self._lifecycle.running, self._lifecycle.landing
         self._chunking = chunking or Chunking()
         self._fit = fit or StepFit()
         self._speculation = speculation
-        self._prompts: list[Sequence] = []  # that were being computed when a step was last planned
-        self._decoding = StepWork()  # what decoded then
-        self._usual = 0.0  # s that a step takes, as a moving average
+        self._prompts: list[Sequence] = []  # in progress when the newest step was planned
+        self._decoding = StepWork()  # the decodes of that step
+        self._usual = 0.0  # s of a step, a moving average
         self._launched: deque[PlannedStep] = deque()
-        self._applied_at = 0.0  # s, the newest result
+        self._applied_at = 0.0  # s, when the newest result was applied
         self._planned_steps = 0
         self._steps = 0
         self._prompt_tokens = 0
         self._step_sizes = [0] * (len(STEP_SIZES) + 1)
 
-    # sequences come and go ------------------------------------------------------------------------------------------
+    # sequences -------------------------------------------------------------------------------------------------------
 
     def add(self, sequence: Sequence, branches: Iterable[Sequence] = ()) -> None:
-        """Queues a new sequence; each gets its id. Raises `CapacityError`, with both numbers, if it can never fit.
+        """Queues a new sequence and gives it an id. Raises `CapacityError`, with both numbers, if it can never fit.
 
-        `branches` are further samples of the same tokens. They wait until `sequence` has its first token; then each has
-        one of its own, drawn from the same logits, and goes on with the same blocks, copied where they differ.
+        `branches` are further samples of the same tokens. They wait until `sequence` has its first token; then each
+        gets one of its own, drawn from the same logits, and goes on with the same blocks, copied where they differ.
         """
         members = [sequence, *branches]
         if any(each.id for each in members):
@@ -127,15 +129,15 @@ class Scheduler:
         self._works.may_be_sampled(sequence)  # its grammar is prepared while it waits
 
     def take_admitted(self) -> list[Sequence]:
-        """Returns those that got their first blocks since the last call: time to Open a handoff, or to Grant one."""
+        """Returns sequences that got their first blocks since the last call: a handoff can be opened, or granted."""
         return self._lifecycle.take_admitted()
 
     def take_moves(self) -> list[BlockMove]:
-        """Returns what the last plan needs to be done to the blocks' bytes, before anything else touches the pool."""
+        """Returns the block moves that the last plan needs, before anything else touches the pool."""
         return self._blocks.take_moves()
 
     def take_key_changes(self) -> Changed | None:
-        """Returns which blocks' texts the cache has come to know and has forgotten since the last call."""
+        """Returns the keys of blocks that entered and left the cache since the last call."""
         return self._blocks.take_key_changes()
 
     def adopt(
@@ -146,11 +148,11 @@ class Scheduler:
         limits: Limits,
         state: bytes = b"",
     ) -> None:
-        """Lets a landing sequence whose KV is there, and its branches, go on after what each, by sample, has `emitted`.
+        """Lets a sequence whose KV has landed, and its branches, run on after the tokens `emitted` by each sample.
 
-        `state` is the hidden state of the last token before those, if it was told.
-        Raises `CapacityError` if the limits can never fit here, `IllegalMove` if it does not land, or if `emitted` has
-        no tokens for one of those that were not released; in both cases nothing has changed.
+        `state` is the hidden state of the token before those, if it came along. Raises `CapacityError` if the limits
+        can never fit here, and `IllegalMove` if the sequence does not land or if `emitted` lacks a sample that was not
+        released; then nothing has changed.
         """
         members = [each for each in (sequence, *sequence.branches) if not released(each)]
         if sequence.state is not SequenceState.LANDING or not all(emitted.get(each.key.sample) for each in members):
@@ -167,7 +169,7 @@ class Scheduler:
                     changed.limits, changed.landing = before, True
                 raise
         for each in members:
-            each.sampling, each.told, each.told_at = sampling, state, sequence.admitted_length
+            each.sampling, each.handed_state, each.handed_state_at = sampling, state, sequence.admitted_length
         sequence.planned = sequence.computed = sequence.admitted_length
         self._lifecycle.register(sequence, sequence.computed)
         sequence.since = self._blocks.since(sequence.blocks, sequence.since)  # some may be another's now
@@ -182,21 +184,21 @@ class Scheduler:
     def release(self, sequence: Sequence) -> None:
         """Ends a sequence in any state. Its blocks go back now, or with the last launched step that refers to them.
 
-        One whose branches have not begun goes on for them, unheard.
+        A sequence whose branches have not begun goes on for them, without telling progress.
         """
         self._lifecycle.release(sequence)
 
     def expired(self, now: float) -> list[Sequence]:
-        """Returns sequences whose deadline has passed, in order of arrival; the caller reports and releases them."""
+        """Returns sequences past their deadline, in order of arrival; the caller reports and releases them."""
         return self._lifecycle.expired(now)
 
     @property
     def next_deadline(self) -> float:
-        """Returns the time in s before which no sequence expires; infinite if there is none."""
+        """The time in s before which no sequence expires; infinite if there is none."""
         return self._lifecycle.next_deadline
 
     def load(self) -> WorkerLoad:
-        """Counts sequences, blocks and totals; what has not begun to run here (landing too) waits."""
+        """Counts sequences, blocks and totals; landing sequences count as waiting."""
         return WorkerLoad(
             running=len(self._running),
             waiting=self._lifecycle.waiting() + len(self._landing),
@@ -215,8 +217,8 @@ class Scheduler:
         )
 
     def _backlog(self) -> Backlog:
-        """Counts what is still to be computed of the prompts here, and what decodes."""
-        line, main = self._admission.line, self._blocks.groups[self._blocks.main]
+        """Counts the prompt tokens that are still to be computed here, and the decodes."""
+        queue, main = self._admission.queue, self._blocks.groups[self._blocks.main]
         left = [
             PromptWork(
                 each.admitted_length - each.computed, each.computed, owner_of(each.prompt.tenant, each.prompt.weight)
@@ -226,11 +228,11 @@ class Scheduler:
         ]
         decoding = self._decoding if len(self._running) else StepWork()
         waiting = Backlog(
-            prompts=len(line),
-            tokens=line.tokens,
-            pairs=line.pairs,
-            shares=largest_tenants(line.owned),
-            lengths=tuple(line.lengths),
+            prompts=len(queue),
+            tokens=queue.tokens,
+            pairs=queue.pairs,
+            shares=largest_tenants(queue.owned),
+            lengths=tuple(queue.lengths),
             sequences=decoding.sequences,
             context=decoding.context,
             free_blocks=main.available,
@@ -241,22 +243,21 @@ class Scheduler:
     # a step ---------------------------------------------------------------------------------------------------------
 
     def plan(self, now: float) -> StepPlan | None:
-        """Returns the next step, to be launched, or None.
+        """Returns the next step to launch, or None.
 
-        None while a step is in flight means: collect first. None while none is in flight means that nothing can happen
-        before another call, or a grammar that gets ready, changes something: the worker may sleep until an event or
-        `next_deadline`.
-        The block tables in the plan are the sequences' own: they are to be read before the next call.
+        None while a step is in flight: collect it first. None otherwise: nothing can be computed until another call is
+        made or a grammar gets ready, so the worker may sleep until an event or `next_deadline`. The block tables in the
+        plan are the sequences' own: read them before the next call.
         """
-        if len(self._launched) >= self._max_in_flight or not self._growth.grow(bool(self._launched)):
+        if len(self._launched) >= self._limits.max_in_flight or not self._growth.grow(bool(self._launched)):
             return None
         step = self._planned_steps + 1
         decodes, prompts = self._works.ready()
         self._prompts = prompts
-        room = self._max_batch_tokens - len(decodes)
+        budget = self._limits.max_batch_tokens - len(decodes)
         if decodes:
-            room = self._chunking.room(room)
-        works, left = self._works.decodes(decodes, room, self._decoding.context, step)
+            budget = self._chunking.budget(budget)
+        works, left = self._works.decodes(decodes, budget, self._decoding.context, step)
         context = sum([work.start + len(work.token_ids) for work in works])
         self._decoding = StepWork(sequences=len(decodes), context=context)
         chunks = self._works.chunks(prompts, left, now, step)
@@ -273,23 +274,23 @@ class Scheduler:
             pairs=sum([pairs_of(chunk.start, len(chunk.token_ids)) for chunk in chunks]),
             sequences=len(decodes),
             context=context,
-            rows=room - left,
+            rows=budget - left,
         )
         decoding = self._speculation.decoding if self._speculation is not None and decodes and not chunks else None
         self._launched.append(PlannedStep(plan, members, work, now, decoding))
         return plan
 
     def apply(self, result: StepResult, now: float) -> list[SequenceProgress]:
-        """Takes over what the oldest launched step computed, and ends, parks and frees accordingly.
+        """Applies the result of the oldest launched step: sequences go on, end or park, and blocks are freed.
 
-        A token that was computed past a sequence's end, or after its release, is discarded. Returns what the step did
-        for each sequence that somebody wants to hear of. Raises `IllegalMove` for the result of another step.
+        Tokens past a sequence's end, or after its release, are dropped. Returns the progress of each sequence that was
+        not released. Raises `IllegalMove` for the result of another step.
         """
         if not self._launched or self._launched[0].plan.step != result.step:
             raise IllegalMove(f"result of step {result.step} is not that of the oldest launched step")
         step = self._launched.popleft()
         self._lifecycle.collected = result.step
-        # It began when it was planned, or when the step before was done.
+        # The step began when it was planned, or when the step before was applied.
         seconds = now - max(step.planned_at, self._applied_at)
         self._chunking.learn(step.work.prompt_tokens, step.work.sequences, seconds)
         self._fit.learn(step.work, seconds - min(result.proposing, seconds / 2))
@@ -298,11 +299,11 @@ class Scheduler:
         self._steps += 1
         prompt, output = self._prompt_tokens, self._acceptance.output_tokens
         failed = {
-            index: (CONSTRAINTS_PREFIX if refusal.ours else GRAMMAR_PREFIX) + refusal.why
+            index: (CONSTRAINTS_PREFIX if refusal.by_worker else GRAMMAR_PREFIX) + refusal.why
             for index, refusal in result.refused.items()
         }
         failed |= dict.fromkeys(result.none_left, NONE_LEFT)
-        failed |= dict.fromkeys(result.failed, NON_FINITE)  # whatever else is wrong: its KV has to leave the cache
+        failed |= dict.fromkeys(result.failed, NON_FINITE)  # before other reasons: its KV has to leave the cache
         progress: list[SequenceProgress] = []
         shares = zip(step.plan.works, step.members, result.tokens, strict=True)
         for index, (work, sequence, tokens) in enumerate(shares):

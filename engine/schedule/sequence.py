@@ -1,4 +1,4 @@
-"""Keeps one sequence of an engine: its tokens, how far they are planned and computed, and the blocks of their KV."""
+"""One sequence of an engine: its tokens, how many are planned and computed, and the blocks of their KV."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -16,7 +16,7 @@ from engine.speculation.proposers.suffixes import Suffixes
 
 
 class SequenceState(Enum):
-    """Says where a sequence stands, and so what it holds."""
+    """State of a sequence, which says what it holds."""
 
     BRANCH = "branch"  # waits for another sequence's first token, to begin with it; holds no blocks
     WAITING = "waiting"  # waits for blocks; holds none
@@ -35,16 +35,16 @@ _STATE_MOVES = {
     SequenceState.ENDED: (),
 }
 
-DEFAULT_TTFT_S = 30.0  # s after which a first token is due where there is no objective
+DEFAULT_TTFT_S = 30.0  # from queueing to the first token, where there is no objective
 _UNKNOWN_SAMPLING = Sampling(seed=0)
 _UNKNOWN_LIMITS = Limits(max_tokens=1)
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """Keeps one attempt at one sample: `tokens` is its prompt, then what earlier attempts emitted, then what it emits.
+    """One attempt at one sample: `tokens` is its prompt, then what earlier attempts emitted, then what it emits.
 
-    A landing sequence learns its sampling and limits from the Commit, when it is adopted; until then they say nothing.
+    A landing sequence gets its sampling and limits from the Commit when it is adopted; until then they mean nothing.
     Raises `MessageError` unless 1 ≤ `prompt.prompt_tokens` ≤ token ids given.
     """
 
@@ -56,11 +56,11 @@ class Sequence:
     limits: Limits = _UNKNOWN_LIMITS  # the request's, over all attempts
     hand_off: bool = False  # parks after the first token of this attempt, unless that ended it
     landing: bool = False  # its KV is still to arrive; `adopt` makes it False
-    due: float = inf  # s, when its first token is wanted; it is no less wanted afterwards
-    sent_block_tokens: int = 0  # tokens of the blocks that it arrives in; 0: as many as ours
+    due: float = inf  # s, when its first token is wanted
+    sent_block_tokens: int = 0  # tokens of the sender's blocks; 0: as many as here
 
     tokens: list[int] = field(default_factory=list, init=False)
-    prompt_tokens: int = field(default=0, init=False)  # how many of `tokens` are the client's
+    prompt_tokens: int = field(default=0, init=False)  # leading `tokens` that are the client's
     id: int = field(default=0, init=False)  # given by the scheduler, in order of arrival
     state: SequenceState = field(default=SequenceState.WAITING, init=False)
     blocks: Tables = field(default=(), init=False)  # by KV group
@@ -73,28 +73,28 @@ class Sequence:
     planned: int = field(default=0, init=False)  # tokens whose KV a launched step computes, or has
     computed: int = field(default=0, init=False)  # tokens whose KV is there: planned, without the steps in flight
     pending: int = field(default=0, init=False)  # tokens that steps in flight sample
-    guessed: int = field(default=0, init=False)  # tokens beyond its own that a step in flight computes: guesses
-    proposed: Proposal = field(default=NO_PROPOSAL, init=False)  # guesses of the engine for the next step
-    told: bytes = field(default=b"", init=False)  # the hidden state that another worker has told, of the token
-    told_at: int = field(default=0, init=False)  # before this one
-    evidence: int = field(default=0, init=False)  # tokens that the first guess of a step in flight rests on
-    trust: Trust = field(default_factory=Trust, init=False)  # how its guesses did
-    suffixes: Suffixes | None = field(default=None, init=False)  # where its tokens stand, if guesses come from them
+    drafted: int = field(default=0, init=False)  # draft tokens that a step in flight verifies
+    proposed: Proposal = field(default=NO_PROPOSAL, init=False)  # the executor's, for the next step
+    handed_state: bytes = field(default=b"", init=False)  # hidden state from another worker, of the token before …
+    handed_state_at: int = field(default=0, init=False)  # … this place
+    evidence: int = field(default=0, init=False)  # of the first draft token of a step in flight: see `Proposal`
+    trust: Trust = field(default_factory=Trust, init=False)  # record of its draft tokens
+    suffixes: Suffixes | None = field(default=None, init=False)  # index of its text, if draft tokens come from it
     in_flight: int = field(default=0, init=False)  # launched steps that refer to this sequence
     admitted_length: int = field(default=0, init=False)  # tokens when its blocks were last taken
     since: int = field(default=0, init=False)  # the oldest planned step of what its KV is computed from
     end_length: int = field(default=0, init=False)  # tokens at which it ends ("length")
     plan_length: int = field(default=0, init=False)  # tokens at which this engine plans nothing more for it
     branches: "list[Sequence]" = field(default_factory=list, init=False)  # wait for its first token
-    stem: "Sequence | None" = field(default=None, init=False)  # the sequence whose branch it is
+    parent: "Sequence | None" = field(default=None, init=False)  # the sequence whose branch it is
     abandoned: bool = field(default=False, init=False)  # released, but it goes on until its branches have begun
     preemptions: int = field(default=0, init=False)  # how often it was preempted
     lost_blocks: int = field(default=0, init=False)  # full blocks whose KV was there when it was last preempted
-    to_compute: int = field(default=0, init=False)  # tokens whose KV was not here when it was last queued
-    cached_tokens: int = field(default=0, init=False)  # tokens whose KV was found here at its first admission
-    held_blocks: tuple[int, ...] = field(default=(), init=False)  # by KV group, its leading blocks that were found here
-    prompt_scores: list[Scores] = field(default_factory=list, init=False)  # in order, not passed on yet
-    scored: int = field(default=0, init=False)  # leading tokens of the prompt whose successors' scores were computed
+    to_compute: int = field(default=0, init=False)  # tokens without KV here when it was last queued
+    cached_tokens: int = field(default=0, init=False)  # tokens found in the cache at its first admission
+    held_blocks: tuple[int, ...] = field(default=(), init=False)  # by KV group, leading blocks found in the cache
+    prompt_scores: list[Scores] = field(default_factory=list, init=False)  # in order, not reported yet
+    scored: int = field(default=0, init=False)  # leading prompt tokens whose successors have scores
     admitted_at: float = field(default=0.0, init=False)  # s, when it first got its blocks
     first_token_at: float = field(default=0.0, init=False)  # s, when this engine sampled this attempt's first token
 
@@ -113,33 +113,32 @@ class Sequence:
 
     @property
     def emitted(self) -> int:
-        """Counts the output tokens so far, over all attempts; also the output index of the next one."""
+        """Output tokens so far, over all attempts; also the output index of the next one."""
         return len(self.tokens) - self.prompt_tokens
 
     @property
     def length(self) -> int:
-        """Counts the tokens, those included that steps in flight sample."""
+        """Tokens, those that steps in flight sample included."""
         return len(self.tokens) + self.pending
 
     @property
     def is_over(self) -> bool:
-        """Tells whether nothing more is planned for it, ever."""
         return self.state is SequenceState.ENDED
 
     @property
     def left(self) -> int:
-        """Counts the tokens that no step has taken yet."""
+        """Tokens that no step has planned yet."""
         return self.length - self.planned
 
     @property
     def wants_prompt_scores(self) -> bool:
-        """Tells whether somebody is to be told how likely the prompt's tokens are: with the first token of all."""
+        """Whether log-probabilities of the prompt are wanted, which are reported with the first token of all."""
         return self.sampling.prompt_logprobs is not None and len(self.tokens) == self.prompt_tokens
 
     def prompt_rows(self, start: int, end: int) -> PromptRows | None:
-        """Returns what is asked of a step that computes tokens `start` … `end` - 1, beside their KV; None: nothing.
+        """Returns the prompt scores to compute in a step for tokens `start` … `end` - 1; None: none.
 
-        What was computed before a preemption is not asked for again.
+        Scores from before a preemption are not computed again.
         """
         first, behind = max(start, self.scored), min(end, self.prompt_tokens - 1)
         top = self.sampling.prompt_logprobs
@@ -148,7 +147,7 @@ class Sequence:
         return PromptRows(first - start, self.tokens[first + 1 : behind + 1], top)
 
     def keep_prompt_scores(self, scores: Scores) -> None:
-        """Takes what a step has answered to `prompt_rows`; steps answer in order."""
+        """Adds the scores of one step's `prompt_rows`, in the order of steps."""
         self.prompt_scores.append(scores)
         self.scored += len(scores)
 
@@ -158,13 +157,13 @@ class Sequence:
         return Scores.joined(scores) if scores else None
 
     def move(self, state: SequenceState) -> None:
-        """Enters another state; there is no other way to one. Raises `IllegalMove`."""
+        """Enters another state; the only way to change it. Raises `IllegalMove`."""
         if state not in _STATE_MOVES[self.state]:
             raise IllegalMove(f"sequence {self.id} of {self.key.request}: {self.state.value} -> {state.value}")
         self.state = state
 
     def finish_after(self, token: int, length: int) -> Finish | None:
-        """Tells how `token`, as the last of `length` tokens, ends this sequence; None: it goes on."""
+        """Returns how `token`, as the last of `length` tokens, ends the sequence; None: it goes on."""
         if token in self.limits.stop_token_ids:
             return "stop"
         return "length" if length >= self.end_length else None

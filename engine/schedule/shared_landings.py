@@ -1,8 +1,8 @@
-"""Lets prompts that begin alike and are to land at the same time share a landing: one lands, the others wait for it.
+"""Lets prompts with a common beginning that are to land at the same time share a landing: one lands, the others wait.
 
-Without this, many requests behind one system prompt would each have it sent, because none of them had landed when the
-others asked for room. Who waits holds no blocks. When the landing is over, whether it came to its end or not, those
-that waited for it stand in the queue again where they stood; the deadlines of the handoff bound the wait.
+Without this, many requests with one system prompt would each have it sent, because none had landed when the others
+asked for blocks. Waiting sequences hold no blocks. When the landing is over, completed or not, they return to their
+places in the queue; the deadlines of the handoff bound the wait.
 """
 
 from itertools import takewhile
@@ -11,13 +11,13 @@ from engine.schedule.sequence import Sequence
 
 
 class SharedLandings:
-    """Knows which blocks of text are about to land, and which sequences wait for that, by the chains of one group."""
+    """Blocks of text that are about to land, and the sequences that wait for them, by the chains of one group."""
 
     def __init__(self, group: int = 0) -> None:
-        """Begins with none. `group`: index of the KV group whose blocks count."""
+        """`group`: index of the KV group whose blocks count."""
         self._group = group
-        self._landing: dict[bytes, Sequence] = {}  # by the key of a block that is about to land: whose landing it is
-        self._waiting: dict[Sequence, Sequence] = {}  # by each sequence that waits: the one whose landing it waits for
+        self._landing: dict[bytes, Sequence] = {}  # by the key of a block that is about to land
+        self._waiting: dict[Sequence, Sequence] = {}  # by waiting sequence, the one that lands
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -26,10 +26,10 @@ class SharedLandings:
         return sequence in self._waiting
 
     def wait(self, sequence: Sequence, held: int) -> bool:
-        """Lets a sequence, of which `held` whole blocks are here, wait for another one's landing if that is worth it.
+        """Has a sequence with `held` whole blocks here wait for another one's landing, if that brings enough.
 
-        It is if at least half of its other whole blocks are about to land, so that a short common beginning, such as
-        a template's, delays nobody. Returns whether the sequence waits.
+        At least half of its other whole blocks have to be about to land, so that a short common beginning, such as a
+        template's, delays no sequence. Returns whether the sequence waits.
         """
         missing = sequence.chains[self._group].keys[held:]
         coming = list(takewhile(lambda key: key in self._landing, missing))
@@ -44,7 +44,7 @@ class SharedLandings:
             self._landing.setdefault(key, sequence)
 
     def conclude(self, landed: Sequence) -> list[Sequence]:
-        """Forgets a landing that is over, and returns those that waited for it, who wait no longer."""
+        """Forgets a landing that is over, and returns the sequences that waited for it."""
         for key in landed.chains[self._group].keys:
             if self._landing.get(key) is landed:
                 del self._landing[key]
@@ -54,5 +54,5 @@ class SharedLandings:
         return freed
 
     def leave(self, sequence: Sequence) -> None:
-        """Forgets a sequence that waits, because it ends."""
+        """Forgets a waiting sequence that ends."""
         del self._waiting[sequence]

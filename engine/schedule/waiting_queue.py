@@ -1,13 +1,13 @@
-"""Orders those who wait for blocks: tenants take turns by their shares, and each tenant's are in order of urgency.
+"""The queue of sequences that wait for blocks: tenants take turns, and a tenant's sequences are in order of urgency.
 
-Who was preempted comes before everybody else, in order of arrival. Then tenants take turns
+Preempted sequences come before all others, in order of arrival. Then tenants take turns by their shares
 (`infra/fair_queueing/shares.py`). Within a tenant the order is
 
-    urgency = when the first token is due + seconds for each unit of priority
+    urgency = time at which the first token is due + SECONDS_PER_PRIORITY x priority
 
-an absolute time, so that whoever waits grows more urgent beside those who come later, and nobody waits for ever.
-Without an objective a first token is due half a minute after its job was queued. One that is late already has lost its
-objective; it goes behind those that are due within `LATE_PENALTY_S`, and so costs nobody theirs.
+an absolute time, so that a waiting sequence gets more urgent beside later ones, and none waits for ever. Without an
+objective a first token is due half a minute after its job was queued. A sequence that is late has missed its objective
+already; it goes behind those that are due within `LATE_PENALTY_S`, and so makes none of them late.
 """
 
 from bisect import bisect_left, insort
@@ -24,15 +24,15 @@ from infra.fair_queueing.shares import Shares
 from pricing.backlog import LENGTH_CLASSES, Owner, length_class, owner_of
 from pricing.steps import pairs_of
 
-LATE_PENALTY_S = 30.0  # s
-SECONDS_PER_PRIORITY = 1.0  # s for each unit of priority …
-MAX_PRIORITY_SECONDS = 60.0  # … and for all of them at most
+LATE_PENALTY_S = 30.0
+SECONDS_PER_PRIORITY = 1.0  # for each unit of priority …
+MAX_PRIORITY_SECONDS = 60.0  # … and at most
 
 by_arrival = attrgetter("id")
 
 
 class ArrivalOrder:
-    """Keeps sequences in the order in which their engine got them."""
+    """Sequences in the order of their arrival at the engine."""
 
     def __init__(self) -> None:
         self._sequences: list[Sequence] = []
@@ -45,44 +45,41 @@ class ArrivalOrder:
 
     @property
     def first(self) -> Sequence:
-        """Returns the earliest; there must be one."""
         return self._sequences[0]
 
     def insert(self, sequence: Sequence) -> None:
-        """Puts a sequence at its place."""
         insort(self._sequences, sequence, key=by_arrival)
 
     def remove(self, sequence: Sequence) -> None:
-        """Takes a sequence out; it must be in."""
         place = bisect_left(self._sequences, sequence.id, key=by_arrival)
         assert self._sequences[place] is sequence
         del self._sequences[place]
 
 
 def urgency(sequence: Sequence, now: float) -> float:
-    """Returns a time in s, lower for the more urgent; `now` is on the clock of the sequence's deadline."""
+    """Returns a time in s, lower for more urgent sequences; `now` is on the clock of the sequence's deadline."""
     due = sequence.due + LATE_PENALTY_S * (sequence.due < now)
     return due + max(-MAX_PRIORITY_SECONDS, min(MAX_PRIORITY_SECONDS, SECONDS_PER_PRIORITY * sequence.prompt.priority))
 
 
 class QueuePosition(NamedTuple):
-    """Says where one stands among those of its tenant: the lower, the earlier."""
+    """Rank of a sequence in its tenant's queue, lowest first."""
 
     urgency: float  # s
-    arrival: int  # the engine's number, or that of its coming where it has none yet
+    arrival: int  # the sequence's id, or a count of arrivals where it has none yet
 
 
 class TenantQueue:
-    """Keeps those of one tenant who wait."""
+    """The waiting sequences of one tenant."""
 
     def __init__(self) -> None:
-        self.weight = 1.0  # as the last one that came had it
-        self.tokens = 0  # that will be computed for them
-        self._coming = count(1)
+        self.weight = 1.0  # of its newest sequence
+        self.tokens = 0  # to be computed for them
+        self._arrivals = count(1)
         self._places: dict[Sequence, QueuePosition] = {}
         self._waiting: list[tuple[QueuePosition, Sequence]] = []  # in order
-        self._by_length: list[tuple[int, int, Sequence]] = []  # a heap; some have left
-        self._by_due: list[tuple[float, int, Sequence]] = []  # a heap of those who are not late; some have left
+        self._by_length: list[tuple[int, int, Sequence]] = []  # a heap; may hold sequences that have left
+        self._by_due: list[tuple[float, int, Sequence]] = []  # a heap of those not late yet; likewise
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -91,15 +88,15 @@ class TenantQueue:
         return (sequence for _, sequence in self._waiting)
 
     def insert(self, sequence: Sequence) -> None:
-        """Puts a sequence at its place; it is not late before somebody looks."""
-        arrival = sequence.id or next(self._coming)
+        """Puts a sequence at its place, as if it were not late: `first` moves those that are."""
+        arrival = sequence.id or next(self._arrivals)
         self.tokens += sequence.to_compute
         self._put(sequence, QueuePosition(urgency(sequence, -inf), arrival))
         heappush(self._by_due, (sequence.due, arrival, sequence))
         heappush(self._by_length, (sequence.to_compute, arrival, sequence))
 
     def remove(self, sequence: Sequence) -> None:
-        """Takes a sequence out; it must be in, and need as much as when it came."""
+        """Takes a sequence out; its `to_compute` must be as it was at `insert`."""
         self._take(sequence)
         self.tokens -= sequence.to_compute
         if len(self._by_length) + len(self._by_due) > 4 * len(self._waiting) + 32:
@@ -109,7 +106,7 @@ class TenantQueue:
             heapify(self._by_due)
 
     def first(self, now: float) -> Sequence:
-        """Returns the most urgent; there must be one."""
+        """Returns the most urgent sequence; there must be one."""
         while self._by_due and self._by_due[0][0] < now:
             _, _, late = heappop(self._by_due)
             if late in self._places:
@@ -117,7 +114,7 @@ class TenantQueue:
         return self._waiting[0][1]
 
     def shortest(self) -> Sequence:
-        """Returns the one with the fewest tokens to compute; there must be one."""
+        """Returns the sequence with the fewest tokens to compute; there must be one."""
         while self._by_length[0][2] not in self._places:
             heappop(self._by_length)
         return self._by_length[0][2]
@@ -135,14 +132,14 @@ class TenantQueue:
 
 
 class WaitingQueue:
-    """Keeps those who wait for blocks. `now` is on the clock of their deadlines."""
+    """All sequences that wait for blocks. `now` is on the clock of their deadlines."""
 
     def __init__(self) -> None:
         self.shares = Shares()
-        self.tokens = 0  # that will be computed for those in line, as far as it was known when they came
-        self.pairs = 0.0  # of such a token and one that it attends to
-        self.owned: Counter[Owner] = Counter()  # of these tokens, without those of who was preempted
-        self.lengths = [0] * LENGTH_CLASSES  # of all these tokens, by the length of their prompts
+        self.tokens = 0  # to be computed for the waiting sequences, as known when they were queued
+        self.pairs = 0.0  # of such a token and a token that it attends to
+        self.owned: Counter[Owner] = Counter()  # these tokens by owner, without preempted sequences
+        self.lengths = [0] * LENGTH_CLASSES  # these tokens by the length of their prompts
         self._preempted = ArrivalOrder()
         self._tenants: dict[str, TenantQueue] = {}
 
@@ -155,7 +152,7 @@ class WaitingQueue:
             yield from tenant
 
     def insert(self, sequence: Sequence) -> None:
-        """Puts a sequence in line, `to_compute` tokens of which will be computed."""
+        """Queues a sequence of which `to_compute` tokens will be computed."""
         self._count(sequence, 1)
         if sequence.preemptions:
             self._preempted.insert(sequence)
@@ -166,7 +163,7 @@ class WaitingQueue:
         tenant.insert(sequence)
 
     def remove(self, sequence: Sequence) -> None:
-        """Takes a sequence out; it must be in, and need as much as when it came."""
+        """Takes a sequence out; its `to_compute` must be as it was at `insert`."""
         self._count(sequence, -1)
         if sequence.preemptions:
             self._preempted.remove(sequence)
@@ -178,27 +175,27 @@ class WaitingQueue:
 
     @property
     def preempted(self) -> Sequence | None:
-        """Returns who comes before everybody else, if there is somebody."""
+        """The first preempted sequence, or None."""
         return self._preempted.first if len(self._preempted) else None
 
     def weights(self) -> dict[str, float]:
-        """Returns the tenants that have somebody in line who was never preempted, and their weights."""
+        """Returns the weights of the tenants that have sequences here, preempted ones aside."""
         return {name: tenant.weight for name, tenant in self._tenants.items()}
 
     def head(self, tenant: str, now: float) -> Sequence | None:
-        """Returns the most urgent of a tenant, without those who were preempted."""
+        """Returns the most urgent sequence of a tenant, preempted ones aside."""
         return self._tenants[tenant].first(now) if tenant in self._tenants else None
 
     def tokens_of(self, tenant: str) -> int:
-        """Counts the tokens that will be computed for a tenant, without those of who was preempted."""
+        """Counts the tokens to be computed for a tenant, preempted sequences aside."""
         return self._tenants[tenant].tokens if tenant in self._tenants else 0
 
     def shortest(self, tenant: str) -> Sequence | None:
-        """Returns the one of a tenant with the fewest tokens to compute, without those who were preempted."""
+        """Returns the sequence of a tenant with the fewest tokens to compute, preempted ones aside."""
         return self._tenants[tenant].shortest() if tenant in self._tenants else None
 
     def first(self, now: float) -> Sequence:
-        """Returns whose turn it is; there must be somebody."""
+        """Returns the next sequence to admit; the queue must not be empty."""
         if len(self._preempted):
             return self._preempted.first
         return self._tenants[self.shares.turn(self.weights())].first(now)

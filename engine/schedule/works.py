@@ -1,4 +1,4 @@
-"""Plans what a step computes of each sequence: the next token of those who decode, chunks of prompts, and guesses."""
+"""Plans what a step computes of each sequence: next tokens of decodes, chunks of prompts, and draft tokens."""
 
 from engine.plan import NO_PROPOSAL, PENDING_TOKEN, Proposal, Work
 from engine.schedule.lifecycle import Lifecycle
@@ -19,7 +19,7 @@ class Works:
         speculation: Speculation | None,
         tells_states: bool,
     ) -> None:
-        """Plans for the sequences of `lifecycle`; the others are those of `Scheduler`."""
+        """The other parts are those of `Scheduler`."""
         self._lifecycle = lifecycle
         self._turns = turns
         self._readiness = readiness
@@ -27,26 +27,26 @@ class Works:
         self._tells_states = tells_states
 
     def may_be_sampled(self, sequence: Sequence) -> bool:
-        """Tells whether a sequence's next token can be drawn; begins to prepare its grammar if not."""
+        """Tells whether a sequence's next token can be drawn; if not, begins to prepare its grammar."""
         grammar = sequence.sampling.grammar
         if self._readiness is None or not grammar:
             return True
         return self._readiness.ready(sequence.id, grammar, sequence.tokens, sequence.prompt_tokens)
 
     def ready(self) -> tuple[list[Sequence], list[Sequence]]:
-        """Returns those who run and can go on in this step: who decode, and whose prompts are still to be computed.
+        """Returns the running sequences that can go on in this step: decodes, and prompts with tokens left.
 
-        Who decodes has more than one token to compute where its grammar has given it several at once.
+        A decoding sequence has several tokens to compute where its grammar has given it several at once.
         """
         decodes, prompts = [], []
         for sequence in self._lifecycle.running:
             length = sequence.length
             if length >= sequence.plan_length or sequence.forked:
-                continue  # its last token is under way, or it waits for a block
+                continue  # its last token is in flight, or it waits for a block
             if length > sequence.capacity and sequence.planned >= min(sequence.admitted_length, sequence.capacity):
                 continue  # it waits for a block; a prompt may be longer than its windows reach
-            if sequence.pending and (sequence.branches or sequence.sampling.grammar or self._guesses(sequence)):
-                continue  # its branches are to begin first; a grammar, and guesses, have to see the token before
+            if sequence.pending and (sequence.branches or sequence.sampling.grammar or self._may_draft(sequence)):
+                continue  # branches, a grammar, or draft tokens need the token in flight first
             if length - sequence.planned == 1 or sequence.planned >= sequence.admitted_length:
                 if self.may_be_sampled(sequence):
                     decodes.append(sequence)
@@ -54,11 +54,10 @@ class Works:
                 prompts.append(sequence)
         return decodes, prompts
 
-    def decodes(self, decodes: list[Sequence], room: int, context: int, step: int) -> tuple[list[Work], int]:
-        """Plans a token of each, and up to `room` more of those that have more to compute; returns what is left of it.
+    def decodes(self, decodes: list[Sequence], budget: int, context: int, step: int) -> tuple[list[Work], int]:
+        """Plans one token of each sequence, and up to `budget` more tokens; returns the rest of the budget.
 
-        `context`: tokens of those who decoded last.
-        Hundreds may decode in steps of a few milliseconds: little is done for each.
+        `context`: tokens of the sequences that decoded last. This is a hot path: hundreds decode in a few milliseconds.
         """
         works: list[Work] = []
         speculation = self._speculation
@@ -67,42 +66,41 @@ class Works:
         now = speculation.step if speculation is not None else 0
         for sequence in decodes:
             count = sequence.length - sequence.planned
-            guesses = NO_PROPOSAL
+            drafts = NO_PROPOSAL
             whole = True
             if count > 1:
-                whole = count <= 1 + room
-                count = min(count, 1 + room)
-                room -= count - 1
+                whole = count <= 1 + budget
+                count = min(count, 1 + budget)
+                budget -= count - 1
             if speculation is not None and whole and not speculation.rests(sequence, now):
-                guesses = speculation.guess(sequence, len(decodes), room)
-                room -= len(guesses.tokens)
-            works.append(self._work(sequence, count, step, guesses))
-        return works, room
+                drafts = speculation.draft(sequence, len(decodes), budget)
+                budget -= len(drafts.tokens)
+            works.append(self._work(sequence, count, step, drafts))
+        return works, budget
 
-    def _guesses(self, sequence: Sequence) -> bool:
-        """Tells whether what follows a sequence's tokens may be guessed, once they are known."""
+    def _may_draft(self, sequence: Sequence) -> bool:
         return self._speculation is not None and self._speculation.serves(sequence)
 
-    def chunks(self, prompts: list[Sequence], room: int, now: float, step: int) -> list[Work]:
-        """Cuts chunks of `room` tokens at most, of prompts in progress and of those that are admitted for it.
+    def chunks(self, prompts: list[Sequence], budget: int, now: float, step: int) -> list[Work]:
+        """Cuts chunks of `budget` tokens in all, of prompts in progress and of prompts that are admitted for them.
 
-        They come one by one: each may share what the ones before it compute in this very step.
+        They are planned one by one: each may share what the earlier ones compute in this step.
         """
         works: list[Work] = []
-        for sequence, most in self._turns.take(prompts, room, now, step):
+        for sequence, most in self._turns.take(prompts, budget, now, step):
             if count := self._chunk(sequence, most):
                 works.append(self._work(sequence, count, step))
         return works
 
-    def _chunk(self, sequence: Sequence, room: int) -> int:
-        """Counts the tokens of a prompt that are computed next; the last one waits for the sequence's grammar."""
+    def _chunk(self, sequence: Sequence, budget: int) -> int:
+        """Counts the tokens of a prompt that are computed next; the last token waits for the sequence's grammar."""
         left = sequence.left
-        room = min(room, sequence.capacity - sequence.planned)
-        return min(room, left if room < left or self.may_be_sampled(sequence) else left - 1)
+        tokens = min(budget, sequence.capacity - sequence.planned)
+        return min(tokens, left if tokens < left or self.may_be_sampled(sequence) else left - 1)
 
-    def _work(self, sequence: Sequence, count: int, step: int, guesses: Proposal = NO_PROPOSAL) -> Work:
-        """Plans the next `count` tokens of a sequence, and guesses; the last of its tokens, and those, are drawn at."""
-        start, length, proposed = sequence.planned, sequence.length, tuple(guesses.tokens)
+    def _work(self, sequence: Sequence, count: int, step: int, drafts: Proposal = NO_PROPOSAL) -> Work:
+        """Plans the next `count` tokens of a sequence, and draft tokens; the last own token and they are sampled at."""
+        start, length, proposed = sequence.planned, sequence.length, tuple(drafts.tokens)
         end = start + count
         sampled = end == length
         samples: tuple[int, ...] = (sequence.key.sample,)
@@ -113,8 +111,8 @@ class Works:
         if sampled and self._speculation is not None and self._speculation.in_engine:
             propose = self._speculation.wanted(sequence, len(proposed))
         state = b""
-        if sequence.told and start == sequence.told_at:
-            state, sequence.told = sequence.told, b""
+        if sequence.handed_state and start == sequence.handed_state_at:
+            state, sequence.handed_state = sequence.handed_state, b""
         work = Work(
             sequence=sequence.id,
             start=start,
@@ -129,13 +127,13 @@ class Works:
             prompt_rows=sequence.prompt_rows(start, end) if sampling.prompt_logprobs is not None else None,
             adapter=sequence.prompt.adapter,
             proposed=proposed,
-            parents=guesses.parents,
+            parents=drafts.parents,
             propose=propose,
             state=state,
             tells_state=sampled and sequence.hand_off and self._tells_states,
         )
         sequence.planned = end + len(proposed)
-        sequence.guessed = len(proposed)
+        sequence.drafted = len(proposed)
         sequence.pending += sampled
         sequence.in_flight += 1
         if end >= sequence.register_at:

@@ -22,7 +22,7 @@ from engine.grammars.masks import GrammarMasks
 from engine.plan import StepPlan, StepResult
 from engine.schedule import sequence as sequences
 from engine.schedule.progress import SequenceProgress
-from engine.schedule.scheduler import Scheduler
+from engine.schedule.scheduler import Scheduler, SchedulerLimits
 from engine.schedule.sequence import SequenceState
 from engine.schedule.speculation import Speculation
 from engine.speculation.proposers.proposer import EngineProposer
@@ -158,12 +158,14 @@ class Node:
         stores = engine.follower is not None
         self.scheduler = Scheduler(
             manager,
-            max_batch_tokens=batch,
-            max_sequences=16,
-            max_model_len=engine.model_config.max_model_len,
-            max_in_flight=engine.launch_depth,
+            SchedulerLimits(
+                max_batch_tokens=batch,
+                max_sequences=16,
+                max_model_len=engine.model_config.max_model_len,
+                max_in_flight=engine.launch_depth,
+                tells_states=stores,
+            ),
             speculation=Speculation(manager, EngineProposer(), guesses, stores=stores) if guesses else None,
-            tells_states=stores,
         )
 
     def turn(self) -> list[SequenceProgress]:

@@ -189,7 +189,7 @@ class StrictExecutor:
                     self.fail.discard(work.sequence)
                     failed.append(number)
                 elif work.sequence in self.refuse:
-                    refused[number] = GrammarRefusal("it cannot be compiled", ours=work.sequence % 2 == 0)
+                    refused[number] = GrammarRefusal("it cannot be compiled", by_worker=work.sequence % 2 == 0)
                 else:
                     answers[-1] += tokens
         self._sampled = sampled

@@ -122,8 +122,8 @@ def test_prompts_have_transformers_log_probabilities_in_any_chunks(executor: Exe
     matches(result.scores[1][0], rows[-1:], result.tokens[1], 2)
 
 
-def test_multi_query_of_logits_are_in_memory_at_once(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scoring, "AT_ONCE", 4)
+def test_few_rows_of_logits_are_in_memory_at_once(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scoring, "LOGIT_ROWS_AT_ONCE", 4)
     executor = make_executor(model)
     counts: list[int] = []
     own = executor.engine.model.logits

@@ -17,7 +17,7 @@ from contracts.messages.job import Prompt
 from contracts.messages.sampling import Limits, Sampling
 from engine.blocks.manager import BlockManager
 from engine.plan import StepPlan, StepResult
-from engine.schedule.scheduler import Scheduler
+from engine.schedule.scheduler import Scheduler, SchedulerLimits
 from engine.schedule.sequence import Sequence
 from gateway.workers.worker import Worker
 from infra.redis.records import WorkerLoad, WorkerRecord
@@ -44,7 +44,9 @@ class Simulation:
         self.noise = noise
         self.fit = StepFit(SEED)
         blocks = BlockManager(spec(16), [5000])
-        self.scheduler = Scheduler(blocks, max_batch_tokens=512, max_sequences=256, max_model_len=4096, fit=self.fit)
+        self.scheduler = Scheduler(
+            blocks, SchedulerLimits(max_batch_tokens=512, max_sequences=256, max_model_len=4096), fit=self.fit
+        )
         record = WorkerRecord("p", "prefill", "", "", "m", "f", "c", 16, 4096, "cpu", "fp32", 0.0)
         self.worker = Worker(structs.replace(record, load=WorkerLoad(costs=SEED)))
         self.record = record

@@ -16,7 +16,7 @@ from contracts.messages.job import DecodeJob, Prompt
 from contracts.messages.sampling import Limits
 from engine.plan import BlockMove, StepPlan, StepResult
 from engine.schedule.idle_steps import DECODE_STEPS, IdleSteps
-from engine.schedule.scheduler import Scheduler
+from engine.schedule.scheduler import Scheduler, SchedulerLimits
 from infra.redis.store import ServerClock
 from pricing.fit import StepFit
 from pricing.steps import StepCosts
@@ -100,7 +100,9 @@ def test_queued_work_never_waits_for_an_event(depth: int, monkeypatch: pytest.Mo
     """Runs one sequence at a time: each can start only when a collected step has ended the one before."""
     monkeypatch.setattr("worker.engine_loop.IDLE_WAIT", 10 * SECONDS)
     bench = Bench()
-    scheduler = Scheduler(bench.blocks, max_batch_tokens=16, max_sequences=1, max_model_len=256, max_in_flight=depth)
+    scheduler = Scheduler(
+        bench.blocks, SchedulerLimits(max_batch_tokens=16, max_sequences=1, max_model_len=256, max_in_flight=depth)
+    )
     inbox: Inbox[object] = Inbox(100)
     runner, status = Sevens(), EngineStatus()
     loop = make_loop(bench, runner, inbox, scheduler, status, depth)
@@ -121,7 +123,9 @@ def test_queued_work_never_waits_for_an_event(depth: int, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("depth", [1, 2])
 def test_past_the_drains_deadline_nothing_is_planned_and_what_flies_is_collected(depth: int) -> None:
     bench = Bench(blocks=65)
-    scheduler = Scheduler(bench.blocks, max_batch_tokens=16, max_sequences=8, max_model_len=256, max_in_flight=depth)
+    scheduler = Scheduler(
+        bench.blocks, SchedulerLimits(max_batch_tokens=16, max_sequences=8, max_model_len=256, max_in_flight=depth)
+    )
     inbox: Inbox[object] = Inbox(100)
     runner = Sevens()
     loop = make_loop(bench, runner, inbox, scheduler, EngineStatus(), depth, StepClock(runner))
@@ -155,7 +159,9 @@ def test_a_grammar_that_gets_ready_wakes_the_loop(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("worker.engine_loop.IDLE_WAIT", 10 * SECONDS)
     bench = Bench()
     grammar = OneGrammar()
-    scheduler = Scheduler(bench.blocks, max_batch_tokens=16, max_sequences=1, max_model_len=256, readiness=grammar)
+    scheduler = Scheduler(
+        bench.blocks, SchedulerLimits(max_batch_tokens=16, max_sequences=1, max_model_len=256), readiness=grammar
+    )
     inbox: Inbox[object] = Inbox(100)
     runner = Sevens()
     loop = make_loop(bench, runner, inbox, scheduler, EngineStatus())
@@ -192,7 +198,9 @@ class Flooded(Sevens):
 @pytest.mark.parametrize("drains", [False, True])
 def test_an_error_is_heard_though_the_inbox_is_full(depth: int, drains: bool) -> None:
     bench = Bench(blocks=65)
-    scheduler = Scheduler(bench.blocks, max_batch_tokens=16, max_sequences=8, max_model_len=256, max_in_flight=depth)
+    scheduler = Scheduler(
+        bench.blocks, SchedulerLimits(max_batch_tokens=16, max_sequences=8, max_model_len=256, max_in_flight=depth)
+    )
     inbox: Inbox[object] = Inbox(10)
     runner = Flooded(inbox)
     loop = make_loop(bench, runner, inbox, scheduler, EngineStatus(), depth)
@@ -255,7 +263,9 @@ def test_an_idle_worker_corrects_costs_that_are_far_too_high(depth: int) -> None
     clock = StepClock(runner, 0.002)
     status, idle_steps = EngineStatus(), IdleSteps(bench.blocks, fit, 32, decodes=True)
     scheduler = Scheduler(
-        bench.blocks, max_batch_tokens=16, max_sequences=1, max_model_len=64, max_in_flight=depth, fit=fit
+        bench.blocks,
+        SchedulerLimits(max_batch_tokens=16, max_sequences=1, max_model_len=64, max_in_flight=depth),
+        fit=fit,
     )
     make_loop(bench, runner, inbox, scheduler, status, depth, clock, idle_steps, clock.now).run()
     assert runner.steps == session and runner.most == depth

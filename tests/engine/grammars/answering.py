@@ -20,7 +20,7 @@ from engine.executor import Engine, Executor
 from engine.grammars.masks import GrammarMasks
 from engine.grammars.preparation import Preparation
 from engine.schedule import sequence as sequences
-from engine.schedule.scheduler import Scheduler
+from engine.schedule.scheduler import Scheduler, SchedulerLimits
 from engine.schedule.speculation import Speculation
 from tests.reference import build_model
 from tests.variants import SIZES
@@ -109,10 +109,12 @@ class Batch:
         manager = BlockManager(engine.pool.spec, [blocks or engine.pool.counts[0]])
         self.scheduler = Scheduler(
             manager,
-            max_batch_tokens=1024,
-            max_sequences=sequences,
-            max_model_len=engine.model_config.max_model_len,
-            max_in_flight=engine.launch_depth,
+            SchedulerLimits(
+                max_batch_tokens=1024,
+                max_sequences=sequences,
+                max_model_len=engine.model_config.max_model_len,
+                max_in_flight=engine.launch_depth,
+            ),
             readiness=constraints.preparation,
             speculation=speculation(manager) if speculation is not None else None,
         )

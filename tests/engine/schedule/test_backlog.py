@@ -2,7 +2,7 @@
 
 from engine.blocks.manager import BlockManager
 from engine.plan import StepResult
-from engine.schedule.scheduler import Scheduler
+from engine.schedule.scheduler import Scheduler, SchedulerLimits
 from pricing.backlog import Backlog
 from pricing.fit import STEPS_BETWEEN_REPORTS, StepFit
 from pricing.steps import StepCosts, pairs_of
@@ -59,7 +59,9 @@ def test_who_is_preempted_is_before_it_again() -> None:
 
 def test_steps_teach_what_they_cost() -> None:
     fit = StepFit()
-    engine = Scheduler(BlockManager(spec(4), [101]), max_batch_tokens=8, max_sequences=2, max_model_len=100, fit=fit)
+    engine = Scheduler(
+        BlockManager(spec(4), [101]), SchedulerLimits(max_batch_tokens=8, max_sequences=2, max_model_len=100), fit=fit
+    )
     costs = StepCosts(step=0.5, prompt_token=0.25)
     now = 100.0
     for length in range(1, 40):

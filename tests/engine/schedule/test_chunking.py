@@ -19,7 +19,7 @@ class Machine:
         self.decodes, self.token = decodes, token
 
     def mixed(self, chunking: Chunking) -> float:
-        tokens = chunking.room(MOST)
+        tokens = chunking.budget(MOST)
         seconds = self.decodes + tokens * self.token
         chunking.learn(tokens, 1, seconds)
         return seconds
@@ -66,15 +66,15 @@ def test_prompts_get_on_whatever_was_measured(steps: list[tuple[int, int, float]
     chunking = Chunking(TARGET, 1000.0)
     for tokens, decodes, seconds in steps:
         chunking.learn(tokens, decodes, seconds)
-        assert min(most, MIN_PROMPT_TOKENS) <= chunking.room(most) <= most
+        assert min(most, MIN_PROMPT_TOKENS) <= chunking.budget(most) <= most
 
 
 def test_before_the_first_step_the_profile_is_believed() -> None:
-    assert Chunking(TARGET, 1000.0).room(MOST) == 50
-    assert Chunking(TARGET).room(MOST) == MOST  # nothing is known
+    assert Chunking(TARGET, 1000.0).budget(MOST) == 50
+    assert Chunking(TARGET).budget(MOST) == MOST  # nothing is known
 
 
 def test_without_a_target_there_is_room_for_all() -> None:
     chunking = Chunking(inf, 10.0)
     chunking.learn(100, 1, 9.0)
-    assert chunking.room(MOST) == MOST
+    assert chunking.budget(MOST) == MOST

@@ -17,7 +17,7 @@ from engine.plan import PENDING_TOKEN, GrammarRefusal, Proposal, StepPlan, StepR
 from engine.schedule.admission import BlockAdmission
 from engine.schedule.chunking import Chunking
 from engine.schedule.progress import NON_FINITE, NONE_LEFT, SequenceProgress
-from engine.schedule.scheduler import Scheduler
+from engine.schedule.scheduler import Scheduler, SchedulerLimits
 from engine.schedule.sequence import Sequence, SequenceState
 from engine.schedule.speculation import Speculation
 from tests.engine.blocks.test_blocks import spec
@@ -40,11 +40,13 @@ def scheduler(
     """`block_count` blocks of four tokens beside the null block."""
     return Scheduler(
         BlockManager(spec(block_tokens), [block_count + 1], slots),
-        max_batch_tokens=batch,
-        max_sequences=sequences,
-        max_model_len=longest,
-        growth_reserve=[reserve],
-        max_in_flight=in_flight,
+        SchedulerLimits(
+            max_batch_tokens=batch,
+            max_sequences=sequences,
+            max_model_len=longest,
+            growth_reserve=[reserve],
+            max_in_flight=in_flight,
+        ),
         chunking=chunking,
     )
 
@@ -649,7 +651,7 @@ def test_prompts_take_what_decodes_leave_of_a_steps_time() -> None:
     for now in range(4):
         if now == 1:
             added(of, job(100))
-        rooms.append(chunking.room(63))
+        rooms.append(chunking.budget(63))
         plan = of.plan(now)
         assert plan is not None
         sizes.append([len(work.token_ids) for work in plan.works])
@@ -666,7 +668,7 @@ def test_a_step_that_waited_for_the_one_before_counts_from_its_end() -> None:
     for plan, now in zip(plans, (64.0, 128.0), strict=True):
         assert plan is not None
         of.apply(StepResult(plan.step, [[1] if work.sampling else [] for work in plan.works]), now)
-    assert chunking.room(64) == 21  # a second for each token of both
+    assert chunking.budget(64) == 21  # a second for each token of both
 
 
 def test_steps_are_counted_by_their_tokens() -> None:
@@ -701,10 +703,7 @@ def test_guesses_behind_the_end_are_no_part_of_what_the_cache_learns() -> None:
     blocks = BlockManager(spec(4), [100], 0)
     of = Scheduler(
         blocks,
-        max_batch_tokens=64,
-        max_sequences=8,
-        max_model_len=1000,
-        growth_reserve=[0],
+        SchedulerLimits(max_batch_tokens=64, max_sequences=8, max_model_len=1000, growth_reserve=[0]),
         speculation=Speculation(blocks, Guessing(stop, 5, 5, 5), guesses),
     )
     sequence = job(5, 100, stop=stop)

@@ -16,7 +16,7 @@ from contracts.messages.sampling import Limits, Sampling
 from engine.blocks.manager import BlockManager, Tables
 from engine.plan import Proposal
 from engine.schedule.progress import SequenceProgress
-from engine.schedule.scheduler import Scheduler
+from engine.schedule.scheduler import Scheduler, SchedulerLimits
 from engine.schedule.sequence import Sequence, SequenceState
 from engine.schedule.speculation import Speculation
 from tests.engine.blocks.test_blocks import spec
@@ -190,12 +190,14 @@ class SchedulerMachine(RuleBasedStateMachine):
             speculation = Speculation(self.blocks, oracle, guesses, stores=stores)
         self.scheduler = Scheduler(
             self.blocks,
+            SchedulerLimits(
+                max_batch_tokens=batch,
+                max_sequences=sequences,
+                max_model_len=MAX_MODEL_LEN,
+                growth_reserve=[reserve] * len(shapes),
+                max_in_flight=max_in_flight,
+            ),
             readiness=self.grammars,
-            max_batch_tokens=batch,
-            max_sequences=sequences,
-            max_model_len=MAX_MODEL_LEN,
-            growth_reserve=[reserve] * len(shapes),
-            max_in_flight=max_in_flight,
             speculation=speculation,
         )
         self.counts = counts

@@ -10,7 +10,7 @@ from contracts.messages.job import Prompt
 from contracts.messages.sampling import Limits, Sampling
 from engine.blocks.manager import BlockManager
 from engine.plan import NULL_BLOCK
-from engine.schedule.scheduler import Scheduler
+from engine.schedule.scheduler import Scheduler, SchedulerLimits
 from engine.schedule.sequence import Sequence, SequenceState
 from tests.engine.blocks.test_blocks import spec
 from tests.engine.schedule.test_scheduler import answered, job, planned, step
@@ -28,7 +28,10 @@ def scheduler(
     """A group with a window, and one that keeps all, with so many blocks beside the null block."""
     shapes = [(BLOCK, window), (BLOCK, 0)][: len(counts)]
     blocks = BlockManager(spec(*shapes), [count + 1 for count in counts], ahead=ahead or batch * in_flight)
-    return Scheduler(blocks, max_batch_tokens=batch, max_sequences=8, max_model_len=4 * TEXT, max_in_flight=in_flight)
+    return Scheduler(
+        blocks,
+        SchedulerLimits(max_batch_tokens=batch, max_sequences=8, max_model_len=4 * TEXT, max_in_flight=in_flight),
+    )
 
 
 def held(sequence: Sequence, group: int = 0) -> int:
@@ -197,7 +200,7 @@ def test_without_its_window_a_text_is_computed_again_though_all_else_is_here() -
 def test_blocks_come_back_from_the_host_tier_where_the_window_behind_them_is_here(windows: int, found: int) -> None:
     """What a window gives up does not go there: without it, what the others have is of no use."""
     blocks = BlockManager(spec((BLOCK, WINDOW), (BLOCK, 0)), [windows + 1, TEXT // BLOCK + 3], 100, ahead=16)
-    engine = Scheduler(blocks, max_batch_tokens=16, max_sequences=8, max_model_len=4 * TEXT)
+    engine = Scheduler(blocks, SchedulerLimits(max_batch_tokens=16, max_sequences=8, max_model_len=4 * TEXT))
     for salt in ("one", "two"):
         engine.add(each := job(TEXT, 1, salt=salt))
         while each.state is not SequenceState.ENDED:

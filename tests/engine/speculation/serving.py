@@ -11,7 +11,7 @@ from engine.blocks.manager import BlockManager
 from engine.executor import Executor
 from engine.plan import StepPlan, StepResult
 from engine.schedule import sequence as sequences
-from engine.schedule.scheduler import Scheduler
+from engine.schedule.scheduler import Scheduler, SchedulerLimits
 from engine.schedule.speculation import Speculation
 from engine.speculation.proposers.model_proposer import ModelProposer
 from engine.speculation.proposers.proposer import EngineProposer
@@ -76,10 +76,12 @@ class Serving:
         self._executor = Executor(engine, proposer=proposer, typical=typical)
         self._scheduler = Scheduler(
             manager,
-            max_batch_tokens=batch,
-            max_sequences=16,
-            max_model_len=engine.model_config.max_model_len,
-            max_in_flight=engine.launch_depth,
+            SchedulerLimits(
+                max_batch_tokens=batch,
+                max_sequences=16,
+                max_model_len=engine.model_config.max_model_len,
+                max_in_flight=engine.launch_depth,
+            ),
             speculation=Speculation(manager, EngineProposer(), most) if most else None,
         )
         self._depth = engine.launch_depth

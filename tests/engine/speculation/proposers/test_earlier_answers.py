@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from engine.blocks.manager import BlockManager
-from engine.schedule.scheduler import Scheduler
+from engine.schedule.scheduler import Scheduler, SchedulerLimits
 from engine.schedule.speculation import Speculation
 from engine.speculation.proposers.earlier_answers import MAX_SALTS, PROMPT_TAIL_TOKENS, EarlierAnswers
 from engine.speculation.proposers.ngram import NGramProposer
@@ -62,9 +62,7 @@ def test_a_request_that_comes_again_takes_few_steps_and_another_tenants_as_many_
     blocks = BlockManager(spec(4), [101])
     engine = Scheduler(
         blocks,
-        max_batch_tokens=64,
-        max_sequences=8,
-        max_model_len=1000,
+        SchedulerLimits(max_batch_tokens=64, max_sequences=8, max_model_len=1000),
         speculation=Speculation(blocks, NGramProposer(EarlierAnswers(512)), 8),
     )
     executor, steps, answers = StrictExecutor(spec(4)), [], []
