@@ -1,7 +1,7 @@
-"""Finds how much of a text is here: the longest beginning that every KV group has, as far as it is needed.
+"""Finds the cached prefix of a text: the longest one whose needed KV is in every KV group.
 
-A group that keeps all tokens has to have all of them. Of a group with a window only those count that the next query
-sees, so a text may be here although its first blocks were given up long ago.
+A group without a window needs all tokens. A group with a window needs only those that the next query sees, so a prefix
+may be found although its first blocks were given up long ago.
 """
 
 from collections.abc import Sequence
@@ -13,41 +13,41 @@ from engine.blocks.window_pool import WindowPool
 
 
 class FoundPrefix(NamedTuple):
-    """Says what the cache has of a text."""
+    """The cached prefix of a text."""
 
-    tokens: int  # the text's first tokens whose KV is here, or not needed, in every group
-    hits: tuple[Hit, ...]  # what each group has
+    tokens: int  # leading tokens whose KV is cached, or not needed, in every group
+    hits: tuple[Hit, ...]  # by group
 
     @property
     def returning(self) -> int:
-        """Counts the blocks of it that come back from the host tier."""
+        """Blocks that have to come back from the host tier."""
         return sum(node.block is None for hit in self.hits for node in hit.nodes)
 
     def since(self, step: int) -> int:
-        """Returns the oldest step of what a sequence that begins with this is computed from; `step`: its own first."""
+        """Returns the oldest step that this KV is computed in, or the sequence's own first `step`."""
         nodes = [node for hit in self.hits for node in (*hit.nodes, hit.partial) if node is not None]
         return min([step, *(node.since for node in nodes)])
 
     @property
     def partial(self) -> bool:
-        """Says whether it ends inside a block, which is copied."""
+        """Whether the prefix ends inside a block, which is then copied."""
         return any(hit.partial is not None for hit in self.hits)
 
     @property
     def held(self) -> tuple[int, ...]:
-        """Counts, for each group, the leading blocks that are here as a whole, or not needed."""
+        """By group, the leading blocks that are cached whole, or not needed."""
         return tuple([hit.whole for hit in self.hits])
 
     @property
     def whole_blocks(self) -> int:
-        """Counts the leading blocks that are here as a whole, or not needed, in every group."""
+        """The leading blocks that are cached whole, or not needed, in every group."""
         return min(self.held)
 
 
 def find_whole(
     pools: Sequence[BlockPool], tokens: Sequence[int], chains: Sequence[BlockKeys], limit: int, step: int
 ) -> FoundPrefix:
-    """Finds what need not land of the first `limit` of `tokens`: each group has the whole blocks that it has."""
+    """Finds the whole blocks among the first `limit` of `tokens` that need not land, in each group by itself."""
     settled = _settled(pools)
     hits = tuple(
         [
@@ -62,7 +62,7 @@ def find_whole(
 def find(
     pools: Sequence[BlockPool], tokens: Sequence[int], chains: Sequence[BlockKeys], limit: int, step: int
 ) -> FoundPrefix:
-    """Finds what need not be computed of the first `limit` of `tokens`."""
+    """Finds the prefix among the first `limit` of `tokens` that need not be computed."""
     if len(pools) == 1 and not isinstance(pools[0], WindowPool):
         hit = pools[0].match(chains[0], tokens, limit, step, whole=False, settled=False)
         return FoundPrefix(hit.tokens(pools[0].block_tokens), (hit,))
@@ -83,7 +83,7 @@ def find(
         for at, hit in hits.items():
             partial = hit.cut(found, pools[at].block_tokens).partial
             if partial is not None and partial.step >= step:
-                found -= found % pools[at].block_tokens  # what this step computes may be shared, but not copied
+                found -= found % pools[at].block_tokens  # KV that this step computes may be shared, but not copied
     for at, hit in hits.items():
         hits[at] = hit.cut(found, pools[at].block_tokens)
     for at, window in windows.items():
@@ -92,5 +92,5 @@ def find(
 
 
 def _settled(pools: Sequence[BlockPool]) -> bool:
-    """Tells whether blocks of the step that is being planned do not count: where sizes differ, one may be cut."""
+    """Tells whether blocks of the step being planned do not count: where block sizes differ, one might be cut."""
     return len({pool.block_tokens for pool in pools}) > 1

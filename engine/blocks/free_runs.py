@@ -1,4 +1,4 @@
-"""Keeps the free blocks of a pool as runs of neighbours, because neighbouring blocks move in one transfer.
+"""The free blocks of a pool as runs of neighbours, because neighbouring blocks move in one transfer.
 
 A list of single blocks decays: every allocation cuts runs apart, and nothing joins them again. Here a block that comes
 back is joined with its free neighbours (boundary tags: Knuth, The Art of Computer Programming 1, 2.5), and runs
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 
 class FreeRuns:
-    """Keeps free blocks as maximal runs: no two runs touch."""
+    """Free blocks as maximal runs: no two runs touch."""
 
     def __init__(self, first: int, count: int) -> None:
         """Begins with blocks `first` … `first + count - 1`, all free."""

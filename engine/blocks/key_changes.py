@@ -1,6 +1,6 @@
-"""Collects which full blocks' texts the cache has come to know, and which it has forgotten, for whoever routes by that.
+"""Collects the keys of full blocks that entered or left the cache, for the gateways that route by them.
 
-Keys are shortened to eight bytes: two texts that share them cost whoever routes by them some time, and nothing else.
+Keys are shortened to eight bytes: two texts with one key can only mislead a route, which costs time.
 """
 
 from typing import NamedTuple
@@ -9,28 +9,28 @@ from contracts.kv.block_hash import SHORT_KEY_BYTES
 
 
 class Changed(NamedTuple):
-    """Holds short keys, joined: those that became known, and those that were forgotten. None is in both."""
+    """Short keys, joined: those that entered the cache, and those that left. None is in both."""
 
     kept: bytes
     lost: bytes
 
 
 class KeyChanges:
-    """Collects changes until they are taken: of each key the last one."""
+    """Collects the last change of each key until they are taken."""
 
     def __init__(self) -> None:
         self._changed: dict[bytes, bool] = {}  # by short key: whether it is known now
 
     def kept(self, key: bytes) -> None:
-        """Notes that a block with this key is known now."""
+        """Records a key that has entered the cache."""
         self._changed[key[:SHORT_KEY_BYTES]] = True
 
     def lost(self, key: bytes) -> None:
-        """Notes that no block with this key is known any more."""
+        """Records a key that has left the cache."""
         self._changed[key[:SHORT_KEY_BYTES]] = False
 
     def take(self) -> Changed | None:
-        """Returns what has changed since the last call, if anything has."""
+        """Returns the changes since the last call; None: none."""
         if not self._changed:
             return None
         changed, self._changed = self._changed, {}

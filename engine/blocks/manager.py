@@ -1,8 +1,7 @@
-"""Knows who holds which KV block, over all KV groups. Blocks are numbers here; the bytes are in the KV pool.
+"""Allocates KV blocks over all KV groups, by number; the bytes are in the KV pool.
 
-Whatever is taken is taken in every group, or in none. What has to be done to the bytes so that the numbers are true
-(copies, moves to and from the host tier) is collected as `BlockMove`s, to be carried out in order before anything else
-touches the pool.
+Blocks are taken in every group, or in none. Work on the bytes that makes the numbers true (copies, moves to and from
+the host tier) is collected as `BlockMove`s, to be carried out in order before anything else touches the pool.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -30,7 +29,7 @@ def _always(blocks: int) -> bool:
 
 
 class BlockManager:
-    """Gives out the blocks of all KV groups, and takes them back."""
+    """Allocates and frees the blocks of all KV groups."""
 
     def __init__(
         self,
@@ -43,11 +42,10 @@ class BlockManager:
     ) -> None:
         """Begins with all blocks free, `counts` in each group, of which one is the null block.
 
-        `host_slots`: blocks that the host tier has room for, all of them the main group's. `worth_returning`: is it
-        cheaper to bring so many blocks back from there than to compute them? `ahead`: tokens of one sequence that steps
-        under way compute at most; a group with a window has room for so many behind it. Raises `CapacityError` where
-        nothing is left.
-        `changes` hears which texts the main group comes to know, and forgets.
+        `host_slots`: blocks that fit into the host tier, all of the main group. `worth_returning`: tells whether it is
+        cheaper to bring this many blocks back from there than to compute them. `ahead`: maximum tokens of a sequence
+        that steps in flight compute; a group with a window has room for them behind it. `changes` records the keys of
+        the main group that enter and leave the cache. Raises `CapacityError` for a pool without a usable block.
         """
         if min(counts) < 2:
             raise CapacityError(f"a KV pool of {min(counts)} blocks: 2 are the least, because block 0 pads")
@@ -55,7 +53,7 @@ class BlockManager:
         self._changes = changes
         full = [at for at, group in enumerate(spec.groups) if not group.window]
         self.main = full[0] if full else 0
-        """The group that stands for all where one has to: the first that keeps all tokens, if there is one."""
+        """The group that stands for all where only one can: the first without a window, if there is one."""
         assert full or not host_slots, "what a window gives up does not go to the host tier"
         self.groups = tuple(
             WindowPool(group, count, ahead, partial(self._emit, at), changes if at == self.main else None)
@@ -77,68 +75,68 @@ class BlockManager:
 
     @property
     def available(self) -> int:
-        """Counts blocks that nobody refers to, over all groups: free ones, and those that the cache could give up."""
+        """Blocks without references, over all groups: free ones, and those that the cache can give up."""
         return sum(group.available for group in self.groups)
 
     @property
     def cached_count(self) -> int:
-        """Counts blocks that nobody refers to, but that hold KV which the cache knows."""
+        """Blocks without references whose KV is in the cache."""
         return sum(group.idle for group in self.groups)
 
     @property
     def used_count(self) -> int:
-        """Counts blocks with any reference, over all groups."""
+        """Blocks with any reference, over all groups."""
         return self.total - self.available
 
     @property
     def pinned_count(self) -> int:
-        """Counts blocks with I/O references, over all groups."""
+        """Blocks with I/O references, over all groups."""
         return sum(group.pinned for group in self.groups)
 
     @property
     def quarantined_count(self) -> int:
-        """Counts blocks with I/O references only, over all groups: their sequences are over."""
+        """Blocks with only I/O references, over all groups: their sequences are over."""
         return sum(group.quarantined for group in self.groups)
 
     @property
     def used_slots(self) -> int:
-        """Counts the tokens that the used blocks of the main group could hold."""
+        """Tokens that the used blocks of the main group could hold."""
         return self.groups[self.main].used * self.groups[self.main].block_tokens
 
     @property
     def has_windows(self) -> bool:
-        """Tells whether the tables of some group move on with their sequences: see `advance`."""
+        """Whether some group has a window, so that its tables move on with their sequences: see `advance`."""
         return bool(self._windows)
 
     def needed(self, tokens: int) -> list[int]:
-        """Counts the blocks of each group that a sequence of `tokens` tokens holds at once."""
+        """Returns by group the blocks that a sequence of `tokens` tokens holds at once."""
         return [group.needed(tokens) for group in self.groups]
 
     def ever_fits(self, tokens: int) -> bool:
-        """Says whether the empty pool has room for `tokens` tokens of one sequence."""
+        """Tells whether a sequence of `tokens` tokens fits into the empty pool."""
         return all(group.ever_fits(tokens) for group in self.groups)
 
     def capacity(self, tables: Tables) -> int:
-        """Counts the tokens that `tables` have room for."""
+        """Returns the tokens that fit into `tables`."""
         return min(len(table) * group.block_tokens for group, table in zip(self.groups, tables, strict=True))
 
-    # what is here ---------------------------------------------------------------------------------------------------
+    # the prefix cache ------------------------------------------------------------------------------------------------
 
     def chains(self, salt: str, adapter: str = "") -> Chains:
         """Makes the keys of a new sequence's blocks, none of them computed yet, in every group."""
         return tuple(BlockKeys(salt, group.block_tokens, adapter) for group in self.groups)
 
     def find(self, tokens: Sequence[int], chains: Chains, limit: int, step: int, *, whole: bool = False) -> FoundPrefix:
-        """Finds what the cache has of the first `limit` tokens; with `whole`, the whole blocks of each group.
+        """Finds the cached prefix of the first `limit` tokens; with `whole`, whole blocks in each group by itself.
 
-        `step` is the one being planned. The answer holds until anything else is called.
+        `step` is the one being planned. The answer holds until another call.
         """
         if whole:
             return find_whole(self.groups, tokens, chains, limit, step)
         return find(self.groups, tokens, chains, limit, step)
 
     def fits(self, tokens: int, spare: Sequence[int] = (), found: FoundPrefix | None = None) -> bool:
-        """Says whether tables for `tokens` tokens that begin with `found` can be had, leaving `spare` of each group."""
+        """Tells whether tables for `tokens` tokens that begin with `found` fit, leaving `spare` blocks by group."""
         spares = spare or (0,) * len(self.groups)
         groups = zip(self._with_hits(found), spares, strict=True)
         return all(group.fits(tokens, left, hit) for (group, hit), left in groups)
@@ -146,15 +144,15 @@ class BlockManager:
     # taking and giving back -----------------------------------------------------------------------------------------
 
     def allocate(self, tokens: int, found: FoundPrefix | None = None) -> Tables | None:
-        """Takes tables with room for `tokens` tokens that begin with `found`; None: they do not fit."""
+        """Takes tables for `tokens` tokens that begin with `found`; None: they do not fit."""
         if not self.fits(tokens, (), found):
             return None
         return tuple(group.allocate(tokens, hit) for group, hit in self._with_hits(found))
 
     def grow(self, tables: Tables, tokens: int, position: int | None = None) -> bool:
-        """Extends `tables` in place until they hold `tokens` tokens; False, and nothing done: there is no room.
+        """Extends `tables` in place until they hold `tokens` tokens; False, and unchanged, where blocks are short.
 
-        With `position`, the block that takes its KV is also made the table's own: copied if others share it.
+        With `position`, the block of that position becomes the table's own: it is copied if other tables share it.
         """
         missing = [group.missing(table, tokens) for group, table in zip(self.groups, tables, strict=True)]
         shared = [
@@ -172,27 +170,27 @@ class BlockManager:
         return True
 
     def advance(self, tables: Tables, position: int, tokens: int) -> int:
-        """Moves the windows of `tables` on to what a query at `position` sees, and to as many of `tokens` as may be.
+        """Moves the windows of `tables` on to those of a query at `position`, and takes blocks for more of `tokens`.
 
-        No step under way may read what is before. Returns the position from which on there is more to do.
+        No step in flight may read KV before the windows. Returns the position at which to call again.
         """
         return min(pool.advance(tables[at], position, tokens) for at, pool in self._windows)
 
     def fork(self, tables: Tables) -> Tables:
-        """Returns tables of the same blocks, for another sequence that begins with the same tokens."""
+        """Returns tables of the same blocks for another sequence with the same beginning."""
         return tuple(group.share(table) for group, table in zip(self.groups, tables, strict=True))
 
     def free(self, tables: Tables) -> None:
-        """Ends the sequence references of `tables`, which stay as they are: a plan may still show them."""
+        """Ends the sequence references of `tables`. The lists stay as they are: a plan may still have them."""
         for group, table in zip(self.groups, tables, strict=True):
             group.drop(table)
 
     def hold_io(self, group: int, blocks: Iterable[int]) -> None:
-        """Keeps blocks for I/O that begins: a sequence holds them now, and they outlive it."""
+        """Holds blocks for I/O, so that they outlive the sequence that has them now."""
         self.groups[group].hold_io(blocks)
 
     def release_io(self, group: int, blocks: Sequence[int]) -> None:
-        """Ends what `hold_io` began, once for each of the blocks."""
+        """Ends one `hold_io` of each block."""
         self.groups[group].release_io(blocks)
 
     # what the cache knows -------------------------------------------------------------------------------------------
@@ -208,11 +206,11 @@ class BlockManager:
         since: int,
         replace: bool,
     ) -> None:
-        """Tells the cache that from `step` on `tables` hold the KV of the first `upto` of `tokens`.
+        """Registers in the cache that from `step` on `tables` hold the KV of the first `upto` of `tokens`.
 
-        It is computed from KV of steps from `since` on.
-        `known` is updated in place: for each group, how many leading blocks of the table the cache knows. With
-        `replace` a table's own block may be exchanged for another of the same text: nothing under way may refer to it.
+        That KV is computed from KV of steps from `since` on. `known` is updated in place: by group, the leading blocks
+        of the table that are registered. With `replace`, a table's own block may be exchanged for a cached one of the
+        same text: no step in flight may refer to it.
         """
         for number, (group, table, keys) in enumerate(zip(self.groups, tables, chains, strict=True)):
             full = upto // group.block_tokens
@@ -221,33 +219,33 @@ class BlockManager:
                 known[number] = group.register(table, keys, known[number], full, step, since, replace)
 
     def known(self, found: FoundPrefix, tokens: int, sent: int = 0) -> list[int]:
-        """Counts, for each group, the leading blocks that are `found` and need not be registered.
+        """Returns by group the leading blocks that are `found` and need not be registered.
 
-        `sent`: what is missing of `tokens` tokens lands in blocks of so many; 0: it is computed, or blocks are ours.
+        `sent`: block size in tokens of the sender, where the rest of `tokens` lands; 0: the same, or nothing lands.
         """
         if not sent:
             return list(found.held)
         return [group.known(hit, tokens, sent) for group, hit in zip(self.groups, found.hits, strict=True)]
 
     def next_full(self, known: Sequence[int], upto: int = 0) -> int:
-        """Returns the tokens, more than `upto`, at which the next block behind the `known` of some group is full."""
+        """Returns the tokens, more than `upto`, at which the next block behind the `known` ones of a group is full."""
         sizes = [group.block_tokens for group in self.groups]
         return min(max(count + 1, upto // size + 1) * size for count, size in zip(known, sizes, strict=True))
 
     def whole_blocks(self, tokens: int) -> int:
-        """Counts the blocks that `tokens` tokens fill, in every group."""
+        """Returns the blocks that `tokens` tokens fill in every group."""
         return min(tokens // group.block_tokens for group in self.groups)
 
     def since(self, tables: Tables, step: int) -> int:
-        """Returns the oldest step of what `tables` are computed from, as far as the cache knows; at most `step`."""
+        """Returns the oldest step that KV in `tables` is computed from, as far as is registered; at most `step`."""
         groups = zip(self.groups, tables, strict=True)
         return min([step, *(oldest for group, table in groups for oldest in group.since(table))])
 
     def invalidate(self, tables: Tables, position: int, since: int) -> None:
-        """Takes the KV from `position` on, and what is computed from it, out of the cache: it is not what it should be.
+        """Removes wrong KV from `position` on, and all KV computed from it, from the cache.
 
-        No step before `since` has stored, or read, any of it. Where there are windows, a block's place does not tell
-        what it was computed from, since blocks between may be gone; but its step does: the same one, or a later.
+        No step before `since` has stored or read any of it. With windows, a block's place does not tell which KV it was
+        computed from, since blocks between may be gone; but its step does: KV of that step or a later one goes.
         """
         for group, table in zip(self.groups, tables, strict=True):
             group.invalidate(table, position // group.block_tokens)
@@ -255,13 +253,13 @@ class BlockManager:
                 group.forget_since(since)
 
     def take_moves(self) -> list[BlockMove]:
-        """Returns what was asked of the bytes since the last call, in order."""
+        """Returns the block moves since the last call, in order."""
         moves = list(self._moves)
         self._moves.clear()
         return moves
 
     def take_key_changes(self) -> Changed | None:
-        """Returns which texts the main group has come to know and has forgotten since the last call, if any."""
+        """Returns the keys that entered and left the main group's cache since the last call; None: none."""
         return self._changes.take() if self._changes is not None else None
 
     def check_invariants(self, tables: Iterable[Tables]) -> None:

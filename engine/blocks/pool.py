@@ -1,11 +1,11 @@
-"""Keeps the blocks of one KV group: who refers to them, what they hold, and what gives way when room is needed.
+"""The blocks of one KV group: their references, their KV in the prefix cache, and eviction.
 
-A block is free (nobody's), used (it has references), or idle: nobody refers to it, but its KV is known to the prefix
-cache and may be wanted again. Idle blocks are room as good as free ones; the least recently used goes first, to a slot
-of the host tier if there is one, else it is forgotten.
+A block is free, used (it has references), or idle: without references, but its KV is in the prefix cache and may be
+wanted again. Idle blocks are available like free ones; the least recently used is evicted first, to a slot of the host
+tier if there is one.
 
 References are given back from the last block of a text to the first, so in the order of last use every block stands
-before its parent: what is evicted is always a leaf. The same holds for the slots.
+before its parent: the evicted block is always a leaf. The same holds for slots.
 """
 
 from collections import OrderedDict
@@ -21,31 +21,31 @@ from engine.blocks.prefix_cache import Node, PrefixCache
 from engine.plan import NULL_BLOCK
 
 Emit = Callable[[Literal["copy", "out", "in"], int, int], None]
-"""Takes a move of a block: its kind, its source and its target."""
+"""Called with each block move: its kind, its source and its target."""
 
 WorthReturning = Callable[[int], bool]
-"""Is it cheaper to bring so many blocks back from the host tier than to compute them?"""
+"""Tells whether it is cheaper to bring this many blocks back from the host tier than to compute them."""
 
 
 class Hit(NamedTuple):
-    """Says what a pool has of a text."""
+    """Cached blocks of a text in one pool."""
 
-    nodes: list[Node]  # whole blocks: the text's first ones, or of a window those from `first` on
-    partial: Node | None = None  # a block that agrees with some of the tokens behind those
-    part: int = 0  # how many of its tokens agree
-    first: int = 0  # blocks before this one are not needed
+    nodes: list[Node]  # whole blocks, from block `first` of the text on
+    partial: Node | None = None  # a block that shares some of the tokens behind those
+    part: int = 0  # leading tokens that it shares
+    first: int = 0  # blocks before this one are outside the window
 
     @property
     def whole(self) -> int:
-        """Counts the text's leading blocks that are here as a whole, or not needed."""
+        """Leading blocks of the text that are cached whole, or not needed."""
         return self.first + len(self.nodes)
 
     def tokens(self, block_tokens: int) -> int:
-        """Counts the text's leading tokens whose KV is here, or not needed."""
+        """Returns the leading tokens of the text whose KV is cached, or not needed."""
         return self.whole * block_tokens + self.part
 
     def cut(self, tokens: int, block_tokens: int) -> "Hit":
-        """Returns the same for the first `tokens` tokens only, of which all must be here."""
+        """Returns the hit for the first `tokens` tokens only, all of which must be in it."""
         whole, part = divmod(tokens, block_tokens)
         partial = self.nodes[whole] if whole < len(self.nodes) else self.partial
         return Hit(self.nodes[:whole], partial if part else None, part)
@@ -55,7 +55,7 @@ NO_HIT = Hit([])
 
 
 class BlockPool:
-    """Keeps the blocks of one KV group, and the slots of its part of the host tier."""
+    """The blocks of one KV group, and the slots of its part of the host tier."""
 
     def __init__(
         self,
@@ -66,18 +66,18 @@ class BlockPool:
         worth: WorthReturning,
         changes: KeyChanges | None = None,
     ) -> None:
-        """Begins with all blocks and slots free. `emit` is given each move that the bytes of blocks have to make.
+        """Begins with all blocks and slots free. `emit` gets each move that the bytes of blocks have to make.
 
-        `changes` hears which texts' KV is here from now on, and which is not any more.
+        `changes` records the keys that enter and leave the cache.
         """
         self.block_tokens = block_tokens
         self.total = block_count - 1  # blocks, without the null block
         self.slots = slots
         self.cache = PrefixCache(changes)
-        self.evicted = 0  # blocks that gave way, to the host tier or for good
-        self.copied = 0  # blocks that were copied because somebody else needs them as they are
+        self.evicted = 0  # blocks evicted, to the host tier or for good
+        self.copied = 0  # blocks copied on write
         self.returned = 0  # blocks that came back from the host tier
-        self.spilled = 0  # blocks that went there
+        self.spilled = 0  # blocks that went to the host tier
         self.pinned = 0  # blocks with I/O references
         self.quarantined = 0  # blocks with I/O references and no others
         self._emit = emit
@@ -85,41 +85,41 @@ class BlockPool:
         self._free = FreeRuns(NULL_BLOCK + 1, self.total)
         self._sequence_references = [0] * block_count
         self._io_references = [0] * block_count
-        self._nodes: dict[int, Node] = {}  # by block: those that the cache knows
-        self._sources: dict[int, Node] = {}  # by used block: what its first tokens were copied from
+        self._nodes: dict[int, Node] = {}  # by block, those in the cache
+        self._sources: dict[int, Node] = {}  # by used block, the block that its first tokens were copied from
         self._idle: OrderedDict[int, None] = OrderedDict()  # least recently used first
         self._free_slots = list(range(slots))
         self._kept: OrderedDict[Node, None] = OrderedDict()  # in the host tier, least recently used first
 
     @property
     def available(self) -> int:
-        """Counts the blocks that nobody refers to."""
+        """Blocks without references."""
         return self._free.count + len(self._idle)
 
     @property
     def room(self) -> int:
-        """Counts the blocks that may be taken."""
+        """Blocks that may be taken."""
         return self.available
 
     @property
     def used(self) -> int:
-        """Counts the blocks with any reference."""
+        """Blocks with any reference."""
         return self.total - self.available
 
     @property
     def idle(self) -> int:
-        """Counts the blocks that nobody refers to, but that the cache knows."""
+        """Blocks without references whose KV is in the cache."""
         return len(self._idle)
 
-    # what is here ---------------------------------------------------------------------------------------------------
+    # the prefix cache ------------------------------------------------------------------------------------------------
 
     def match(
         self, keys: BlockKeys, tokens: Sequence[int], limit: int, step: int, *, whole: bool, settled: bool
     ) -> Hit:
-        """Finds what is here of the first `limit` of `tokens`; with `whole`, in whole blocks only.
+        """Finds cached blocks of the first `limit` of `tokens`; with `whole`, whole blocks only.
 
-        `step` is the one being planned: a block of the same step may be shared, but not copied before it, and with
-        `settled` does not count at all.
+        `step` is the one being planned: a block of the same step may be shared but not copied, and with `settled` does
+        not count at all.
         """
         count = limit // self.block_tokens
         keys.cover(tokens, limit)
@@ -138,19 +138,18 @@ class BlockPool:
         return Hit(nodes, partial, part)
 
     def known(self, hit: Hit, tokens: int, sent: int) -> int:
-        """Counts the leading blocks that the cache knows when `tokens` tokens have landed, in blocks of `sent`."""
+        """Returns the leading blocks that need no registering once `tokens` tokens have landed in blocks of `sent`."""
         return hit.whole
 
     def needed(self, tokens: int) -> int:
-        """Counts the blocks of a sequence with `tokens` tokens."""
         return blocks_for(tokens, self.block_tokens)
 
     def ever_fits(self, tokens: int) -> bool:
-        """Says whether the empty pool has room for `tokens` tokens of one sequence."""
+        """Tells whether a sequence of `tokens` tokens fits into the empty pool."""
         return self.needed(tokens) <= self.total
 
     def fits(self, tokens: int, spare: int, hit: Hit) -> bool:
-        """Says whether a table for `tokens` tokens that begins with `hit` can be had, leaving `spare` blocks."""
+        """Tells whether a table for `tokens` tokens that begins with `hit` fits, leaving `spare` blocks."""
         here = [node.block for node in hit.nodes if node.block is not None]
         room = self.available - sum(block in self._idle for block in here)
         return blocks_for(tokens, self.block_tokens) - len(here) + spare <= room
@@ -160,9 +159,9 @@ class BlockPool:
     def allocate(self, tokens: int, hit: Hit) -> list[int]:
         """Takes a table for `tokens` tokens that begins with `hit`; it must fit.
 
-        The moves that fill its first blocks are emitted. The source of a copy may just have been evicted, and be one of
-        the table's own now, but nothing has been written to it: a table that begins with a copy takes no other block
-        from the host tier, for what goes on from a block that is there is there too.
+        The moves that fill its first blocks are emitted. The source of a copy may just have been evicted and be in the
+        table itself now, but nothing was written to it: a table that begins with a copy takes no other block from the
+        host tier, since the children of a block in the pool's tier are evicted before it.
         """
         table = [node.block for node in hit.nodes if node.block is not None]
         for block in table:
@@ -171,7 +170,7 @@ class BlockPool:
         partial = hit.partial
         kept = [node for node in (*away, partial) if node is not None and node.block is None]
         for node in kept:
-            del self._kept[node]  # its slot is not to be had while room is made
+            del self._kept[node]  # its slot must not be given away while blocks are evicted
         source = partial.block if partial is not None else None
         first = len(table)
         self.extend(table, blocks_for(tokens, self.block_tokens) - first)
@@ -193,11 +192,11 @@ class BlockPool:
         return max(0, blocks_for(tokens, self.block_tokens) - len(table))
 
     def has_room(self, count: int, copies: int) -> bool:
-        """Says whether `count` more blocks may be taken, and `copies` in the place of blocks that others share."""
+        """Tells whether `count` more blocks may be taken, and `copies` in place of shared blocks."""
         return count + copies <= self.available
 
     def extend(self, table: list[int], count: int) -> None:
-        """Appends `count` blocks, next to the table's last block where that is free; so many must be available."""
+        """Appends `count` blocks, next to the table's last block where possible; they must be available."""
         while self._free.count < count:
             self._evict()
         taken = self._free.take(count, table[-1] if table else None)
@@ -212,12 +211,12 @@ class BlockPool:
         return list(table)
 
     def shared(self, table: Sequence[int], position: int) -> bool:
-        """Says whether the block that takes the KV of `position` is in other tables too."""
+        """Tells whether the block of `position` is in other tables too."""
         place = position // self.block_tokens
         return place < len(table) and self._sequence_references[table[place]] > 1
 
     def unshare(self, table: list[int], position: int) -> None:
-        """Puts a copy of the table's own in the place of a shared block (copy-on-write); one must be available."""
+        """Replaces a shared block by a copy of the table's own (copy-on-write); a block must be available."""
         place = position // self.block_tokens
         own: list[int] = []
         self.extend(own, 1)
@@ -243,18 +242,18 @@ class BlockPool:
         """Ends one I/O reference of each block."""
         self._release(blocks, self._io_references)
 
-    # what the cache knows -------------------------------------------------------------------------------------------
+    # registering in the cache ---------------------------------------------------------------------------------------
 
     def register(
         self, table: list[int], keys: BlockKeys, done: int, upto: int, step: int, since: int, replace: bool
     ) -> int:
-        """Tells the cache that blocks `done` … `upto` - 1 of `table` hold, from `step` on, the text of `keys`.
+        """Registers that blocks `done` … `upto` - 1 of `table` hold, from `step` on, the text of `keys`.
 
-        They are computed from KV of steps from `since` on.
-        Returns how many leading blocks of the table the cache knows. Where it knows another block of the same text,
-        that one takes the place of the table's own with `replace` (no step under way may refer to it), unless a fork or
-        I/O has the own one too: they would hold the blocks behind it, but not the one that these would be found by.
-        Without `replace`, or where a key is that of another text, the rest stays the sequence's alone too.
+        Their KV is computed from KV of steps from `since` on. Returns how many leading blocks of the table are
+        registered. Where another block of the same text is registered, it replaces the table's own with `replace` (no
+        step in flight may refer to it), unless a fork or I/O holds the own block too: they would hold the blocks behind
+        it, but not the one that these are found by. Without `replace`, or where a key is that of another text, the rest
+        stays unregistered.
         """
         parent = self.cache.root(keys.root) if done == 0 and upto else self._nodes.get(table[done - 1])
         while done < upto and parent is not None:
@@ -277,13 +276,14 @@ class BlockPool:
         return done
 
     def since(self, table: Sequence[int]) -> Iterator[int]:
-        """Yields the oldest steps of what the blocks of a table are computed from, of those that the cache knows."""
+        """Yields the oldest step that each registered block of a table is computed from."""
         return (self._nodes[block].since for block in table if block in self._nodes)
 
     def invalidate(self, table: Sequence[int], first: int) -> None:
-        """Takes blocks `first`, … of the table out of the cache: they do not hold the KV that they should.
+        """Removes blocks `first`, … of the table from the cache: their KV is wrong.
 
-        What goes on from them goes too, and what was copied into them; not what others have copied, who fail in turn.
+        Their children go too, and the blocks that they were copied from; not copies of them, whose sequences fail in
+        turn.
         """
         for block in table[first:]:
             for node in (self._sources.get(block), self._nodes.get(block)):
@@ -291,7 +291,7 @@ class BlockPool:
                     self._forget(node)
 
     def forget_since(self, since: int) -> None:
-        """Takes all that a step from `since` on has stored out of the cache."""
+        """Removes all KV of steps from `since` on from the cache."""
         for node in [node for node in self.cache if node.step >= since]:
             if self.cache.find(node.key) is node:
                 self._forget(node)
@@ -299,13 +299,12 @@ class BlockPool:
     # inside ---------------------------------------------------------------------------------------------------------
 
     def _refer(self, block: int) -> None:
-        """Begins a sequence reference of a block."""
         self.quarantined -= bool(self._io_references[block] and not self._sequence_references[block])
         self._sequence_references[block] += 1
         self._idle.pop(block, None)
 
     def _release(self, blocks: Sequence[int], references: list[int]) -> None:
-        """Ends a reference of each block, of the kind that `references` counts; what has none is idle or free."""
+        """Ends a reference of each block, of the kind in `references`; a block without any is idle or free."""
         free = []
         for block in reversed(blocks):
             assert references[block] > 0, f"block {block} is released more often than it was taken"
@@ -326,7 +325,7 @@ class BlockPool:
         self._put(free)
 
     def _put(self, blocks: list[int]) -> None:
-        """Gives blocks back to the free ones, neighbours together."""
+        """Frees blocks, neighbours together."""
         first = count = 0
         for block in sorted(blocks):
             if block != first + count:
@@ -338,7 +337,7 @@ class BlockPool:
             self._free.put(first, count)
 
     def _evict(self) -> None:
-        """Lets the least recently used idle block give way: its KV goes to the host tier, or is forgotten."""
+        """Evicts the least recently used idle block, to the host tier or for good."""
         block, _ = self._idle.popitem(last=False)
         node = self._nodes.pop(block)
         node.block = None
@@ -364,14 +363,13 @@ class BlockPool:
         self.returned += 1
 
     def _leave_slot(self, node: Node) -> None:
-        """Frees the slot of a node, if it has one."""
         if node.slot is not None:
             self._free_slots.append(node.slot)
             node.slot = None
             self._kept.pop(node, None)
 
     def _forget(self, node: Node) -> None:
-        """Takes a text, and all that goes on from it, out of the cache; blocks that are in use stay so."""
+        """Removes a node and its descendants from the cache; used blocks stay used."""
         idle = []
         for each in self.cache.remove(node):
             self._leave_slot(each)

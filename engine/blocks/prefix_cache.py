@@ -1,4 +1,4 @@
-"""Finds which KV blocks hold which text: a tree of blocks, found by key in one step per block, compared by token ids.
+"""The prefix cache: trees of KV blocks, found by key in one step per block and compared by token ids.
 
 One tree for each root (a tenant); a path from the root is a text. Each node's KV is in a block of the pool or in a slot
 of the host tier. Full blocks are found by their keys. Where no child matches as a whole, the child that agrees with the
@@ -16,7 +16,7 @@ by_tokens = attrgetter("tokens")
 
 
 class Node:
-    """Stands for one full block of text whose KV is here; a root stands for a tenant, and has no text."""
+    """One full block of text with KV here. A root stands for a tenant and has no text."""
 
     __slots__ = ("block", "children", "key", "parent", "since", "slot", "step", "tokens")
 
@@ -25,17 +25,17 @@ class Node:
         self.tokens = tokens  # as `contracts.kv.block_hash.pack` packs them
         self.parent = parent
         self.children: list[Node] = []  # in order of their tokens
-        self.block: int | None = None  # of the pool, that holds its KV; None: the KV is in a slot
+        self.block: int | None = None  # of the pool, with its KV; None: the KV is in a slot
         self.slot: int | None = None  # of the host tier
-        self.step = 0  # the planned step that computes its KV; never less than that of what it is computed from
-        self.since = 0  # the oldest step of what it is computed from
+        self.step = 0  # the planned step that computes its KV; never before its parent's
+        self.since = 0  # the oldest step that its KV is computed from
 
 
 class PrefixCache:
-    """Keeps the trees of one KV group. It knows neither references nor room: see `engine.blocks.pool`."""
+    """The trees of one KV group; references and eviction are those of `engine.blocks.pool`."""
 
     def __init__(self, changes: KeyChanges | None = None) -> None:
-        """Begins empty. `changes` hears of every key that comes and goes."""
+        """`changes` records every key that enters and leaves."""
         self._changes = changes
         self._roots: dict[bytes, Node] = {}
         self._nodes: dict[bytes, Node] = {}
@@ -44,11 +44,11 @@ class PrefixCache:
         return iter(self._nodes.values())
 
     def find(self, key: bytes) -> Node | None:
-        """Returns the node with this key; whether it is the text that is meant, the caller compares."""
+        """Returns the node with this key; the caller compares its tokens."""
         return self._nodes.get(key)
 
     def walk(self, keys: BlockKeys, count: int) -> list[Node]:
-        """Returns the nodes of the first `count` blocks, as far as they are here."""
+        """Returns the leading nodes of the first `count` blocks."""
         found: list[Node] = []
         parent = self._roots.get(keys.root)
         for key, tokens in zip(keys.keys[:count], keys.packed, strict=False):
@@ -60,9 +60,9 @@ class PrefixCache:
         return found
 
     def nearest(self, root: bytes, parent: Node | None, rest: bytes, step: int) -> tuple[Node | None, int]:
-        """Finds the child of `parent` (None: of the root) that agrees with the most leading tokens of packed `rest`.
+        """Finds the child of `parent` (None: of the root) that shares the most leading tokens with packed `rest`.
 
-        Only children whose KV was computed before `step` count. Returns the child and the tokens that agree.
+        Only children whose KV was computed before `step` count. Returns the child and the number of shared tokens.
         """
         parent = parent or self._roots.get(root)
         if parent is None or not rest:
@@ -91,7 +91,7 @@ class PrefixCache:
         return node
 
     def remove(self, node: Node) -> list[Node]:
-        """Takes out a node and all that is below it, which nobody could find any more; returns them."""
+        """Removes a node and its descendants, and returns them."""
         parent = node.parent
         assert parent is not None, "a root goes with its last child"
         place = bisect_left(parent.children, node.tokens, key=by_tokens)  # of equal tokens there is one

@@ -1,14 +1,14 @@
-"""Keeps the blocks of a KV group whose layers see a window of the text: only those that it needs, wherever they are.
+"""The blocks of a KV group with a sliding window: a sequence holds only the blocks of its window.
 
-The table of a sequence has a place for each block of its text. Places before the window are the null block's; as the
-sequence advances, the window's first blocks are given back (idle, as far as the cache knows them) and as many are taken
-behind its last. So that whoever has begun to compute a prompt always gets the next block, it begins with what the
-window and a part of a step take, and a block that several sequences hold counts once for each of them: what one gives
-back is its own. Room for larger parts is taken where there is some.
+A sequence's table has a place for each block of its text; places before the window hold the null block. As the sequence
+advances, the first blocks of the window are given back (idle if they are cached) and as many are taken behind the last.
+So that a prompt in progress always gets its next block, it begins with the blocks of the window and of a part of a
+step, and a block that several sequences hold counts once for each: each can give back what it took. More blocks are
+taken where there is room.
 
-A text is found without what was before its window: a block's key stands for all tokens before it, of which only the
-block's own are compared. What somebody has found, and the ends of texts, are kept for as long as there is room: what a
-window has left behind and nobody has found gives way first, or one long text would drive all others' windows out.
+A prefix is found without the blocks before its window: a block's key stands for all tokens before it, and only its own
+tokens are compared. Blocks that were found, and the ends of texts, are kept longest. Blocks that a window has left
+behind and that were never found are evicted first, or one long text would evict the windows of all others.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,19 +21,19 @@ from engine.blocks.prefix_cache import Node
 from engine.plan import NULL_BLOCK
 
 BEGINNING_DIVISOR = 4
-"""A prompt begins if there is room for its window and for so great a part of what steps under way compute at most."""
+"""A prompt begins if its window and 1 / BEGINNING_DIVISOR of the most tokens that steps in flight compute fit."""
 
 
 class WindowPool(BlockPool):
-    """Keeps the blocks of one KV group that has a window. It has no host tier: what gives way is forgotten.
+    """The blocks of one KV group with a window, without a host tier.
 
-    In its cache every block's parent is a root of its own, which is named by the key of the text before the block.
+    In its cache every block's parent is a root of its own, named by the key of the text before the block.
     """
 
     def __init__(
         self, group: KVGroup, block_count: int, ahead: int, emit: Emit, changes: KeyChanges | None = None
     ) -> None:
-        """Begins with all blocks free. `ahead`: tokens of one sequence that steps under way compute at most."""
+        """Begins with all blocks free. `ahead`: maximum tokens of one sequence that steps in flight compute."""
         super().__init__(block_count, group.block_tokens, 0, emit, lambda blocks: False, changes)
         self._group = group
         self._least = group.most_blocks(1)
@@ -42,11 +42,11 @@ class WindowPool(BlockPool):
         self._begin = min(group.most_blocks(max(1, ahead // BEGINNING_DIVISOR)), bound)
         self._most = min(group.most_blocks(ahead), bound)
         self._held = 0  # references of sequences, over all blocks
-        self._found: set[Node] = set()  # those that somebody has found
+        self._found: set[Node] = set()  # nodes that a later sequence has used
 
     @property
     def room(self) -> int:
-        """Counts the blocks that may be taken; below 0 where samples share what each will need of its own."""
+        """Blocks that may be taken; below 0 where samples share blocks that each will need of its own."""
         return self.total - self._held - self.quarantined
 
     # what is here ---------------------------------------------------------------------------------------------------
@@ -54,11 +54,11 @@ class WindowPool(BlockPool):
     def match(
         self, keys: BlockKeys, tokens: Sequence[int], limit: int, step: int, *, whole: bool, settled: bool
     ) -> Hit:
-        """Finds which whole blocks, of those that the first query behind `limit` of `tokens` sees, need not land.
+        """Finds the leading whole blocks in the window of the query at `limit` that need not land.
 
-        A leading run of them: the others land. `step` and `settled` are those of other pools' `match`.
+        `step` and `settled` are as in `BlockPool.match`.
         """
-        assert whole, "how much of a text need not be computed is for `reach` to say, and for `hit`"
+        assert whole, "cached prefixes for computing are found by `reach` and `hit`"
         keys.cover(tokens, limit)
         first = at = self._group.first_needed(limit)
         nodes = []
@@ -68,9 +68,9 @@ class WindowPool(BlockPool):
         return Hit(nodes, first=first)
 
     def reach(self, keys: BlockKeys, tokens: Sequence[int], limit: int, step: int, settled: bool) -> int:
-        """Returns the longest beginning of the first `limit` of `tokens` that is known as far as the next query sees.
+        """Returns the longest prefix of the first `limit` of `tokens` whose window for the next query is cached.
 
-        `keys` cover them. A shorter beginning may be known less: the query behind it sees what is before.
+        `keys` cover them. A shorter prefix need not be cached: its query sees earlier blocks.
         """
         end = min(limit // self.block_tokens, len(keys.keys))
         while True:
@@ -84,7 +84,7 @@ class WindowPool(BlockPool):
             end = at - 1
 
     def hit(self, keys: BlockKeys, tokens: Sequence[int], count: int, step: int) -> Hit:
-        """Returns what is here of the first `count` of `tokens`, a number that `reach` returned."""
+        """Returns the cached blocks of the first `count` of `tokens`, a number that `reach` returned."""
         whole = count // self.block_tokens
         first = self._group.first_needed(count)
         nodes = [node for at in range(first, whole) if (node := self._known(keys, at, step, False)) is not None]
@@ -93,9 +93,9 @@ class WindowPool(BlockPool):
         return Hit(nodes, partial, part, first)
 
     def known(self, hit: Hit, tokens: int, sent: int) -> int:
-        """Counts the leading blocks of which the cache knows all that it will, when the others have landed.
+        """Returns the leading blocks that need no registering once the others have landed.
 
-        Blocks of `sent` tokens land: they may leave out some tokens that nobody sees of the window's first block here.
+        Blocks of `sent` tokens land: they may lack tokens of the window's first block here that no query sees.
         """
         whole = (
             bool(hit.nodes) or max(0, tokens - self._group.window + 1) // sent * sent <= hit.first * self.block_tokens
@@ -111,7 +111,7 @@ class WindowPool(BlockPool):
     def _behind(
         self, keys: BlockKeys, tokens: Sequence[int], at: int, limit: int, step: int
     ) -> tuple[Node | None, int]:
-        """Finds what agrees with most of the tokens of block `at` that are before `limit`."""
+        """Finds the cached block that shares the most leading tokens with block `at`, up to `limit`."""
         start = at * self.block_tokens
         rest = pack(tokens[start : min(limit, start + self.block_tokens)])
         return self.cache.nearest(keys.keys[at - 1] if at else keys.root, None, rest, step)
@@ -119,30 +119,30 @@ class WindowPool(BlockPool):
     # taking ---------------------------------------------------------------------------------------------------------
 
     def needed(self, tokens: int, first: int = 0) -> int:
-        """Counts the blocks that a sequence with `tokens` tokens holds at most, from block `first` on."""
+        """Returns the most blocks that a sequence with `tokens` tokens holds, from block `first` on."""
         return min(blocks_for(tokens, self.block_tokens) - first, self._most)
 
     def ever_fits(self, tokens: int) -> bool:
-        """Says whether a sequence of so many tokens could have the blocks that it needs at once."""
+        """Tells whether the blocks that a sequence of `tokens` needs at once fit into the empty pool."""
         return min(blocks_for(tokens, self.block_tokens), self._least) <= self.total
 
     def fits(self, tokens: int, spare: int, hit: Hit) -> bool:
-        """Says whether a table for `tokens` tokens that begins with `hit` can be had, leaving `spare` blocks."""
+        """Tells whether a table for `tokens` tokens that begins with `hit` fits, leaving `spare` blocks."""
         behind = blocks_for(tokens, self.block_tokens) - hit.first
         return min(behind, self._begin) + spare <= self.room
 
     def _wanted(self, tokens: int, first: int, held: int) -> int:
-        """Counts the blocks to take for a sequence that holds `held` from block `first` on; none, if below 1.
+        """Returns the blocks to take for a sequence that holds `held` from block `first` on; below 1: none.
 
-        They leave half of the room to others, unless it would have less than it may begin with.
+        They leave half of the room to others, unless the sequence would have fewer than it begins with.
         """
         behind = blocks_for(tokens, self.block_tokens) - first
         return max(min(behind, self._begin) - held, min(behind - held, self._most - held, self.room // 2))
 
     def allocate(self, tokens: int, hit: Hit) -> list[int]:
-        """Takes a table that begins with `hit`, for the first of `tokens` tokens behind that; it must fit.
+        """Takes a table that begins with `hit`, with blocks for the next of `tokens` tokens; it must fit.
 
-        `advance` takes the rest.
+        `advance` takes further blocks.
         """
         count = self._wanted(tokens, hit.first, 0)
         table = [NULL_BLOCK] * hit.first
@@ -158,9 +158,9 @@ class WindowPool(BlockPool):
         return table
 
     def advance(self, table: list[int], position: int, tokens: int) -> int:
-        """Gives back what no query from `position` on sees, and takes blocks for as many of `tokens` as may be.
+        """Gives back blocks that no query from `position` on sees, and takes blocks for more of `tokens`.
 
-        Returns the position from which on there is more to do; `position`, where there was too little room.
+        Returns the position at which to call again; `position` itself where blocks were short.
         """
         first = min(self._group.first_needed(position), len(table))
         at = first
@@ -180,16 +180,15 @@ class WindowPool(BlockPool):
         return (first + 1) * self.block_tokens + self._group.window - 1
 
     def has_room(self, count: int, copies: int) -> bool:
-        """Says whether `count` more blocks may be taken; a copy takes the place of a block that counts already."""
+        """Tells whether `count` more blocks may be taken; a copy replaces a block that counts already."""
         return count <= self.room
 
     def extend(self, table: list[int], count: int) -> None:
-        """Appends `count` blocks; so many must be free, or known to the cache alone."""
         super().extend(table, count)
         self._held += count
 
     def share(self, table: Sequence[int]) -> list[int]:
-        """Returns a table of the same blocks, for another sequence. It takes room: each will need blocks of its own."""
+        """Returns a table of the same blocks for another sequence. They count again: each will need its own."""
         taken = _taken(table)
         super().share(taken)
         self._held += len(taken)
@@ -208,10 +207,10 @@ class WindowPool(BlockPool):
     def register(
         self, table: list[int], keys: BlockKeys, done: int, upto: int, step: int, since: int, replace: bool
     ) -> int:
-        """Tells the cache that blocks `done` … `upto` - 1 of `table` hold, from `step` on, the text of `keys`.
+        """Registers that blocks `done` … `upto` - 1 of `table` hold, from `step` on, the text of `keys`.
 
-        They are computed from KV of steps from `since` on. A text that it knows already in another block stays where it
-        is. Returns `upto`.
+        Their KV is computed from KV of steps from `since` on. A text that is registered already keeps its block.
+        Returns `upto`.
         """
         for at in range(done, upto):
             block, key = table[at], keys.keys[at]

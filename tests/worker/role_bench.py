@@ -10,7 +10,7 @@ from contracts.messages.job import Prompt
 from contracts.messages.sampling import Limits, Sampling
 from engine.blocks.manager import BlockManager
 from engine.plan import BlockMove, StepPlan, StepResult
-from engine.schedule.scheduler import Scheduler
+from engine.schedule.scheduler import Scheduler, SchedulerLimits
 from engine.schedule.sequence import Sequence
 from infra.config.engine import EngineConfig
 from infra.config.transfer import TransferConfig
@@ -74,8 +74,8 @@ class Sevens:
 class Watched(Scheduler):
     """Remembers which sequences it was given."""
 
-    def __init__(self, blocks: BlockManager, **settings: Any) -> None:
-        super().__init__(blocks, **settings)
+    def __init__(self, blocks: BlockManager, limits: SchedulerLimits) -> None:
+        super().__init__(blocks, limits)
         self.added: list[Sequence] = []
 
     def add(self, sequence: Sequence, branches: Iterable[Sequence] = ()) -> None:
@@ -110,7 +110,8 @@ class Bench:
         self.spec = spec
         self.blocks = BlockManager(spec, [blocks] * len(spec.groups), ahead=16 * max_in_flight)
         self.scheduler = Watched(
-            self.blocks, max_batch_tokens=16, max_sequences=8, max_model_len=256, max_in_flight=max_in_flight
+            self.blocks,
+            SchedulerLimits(max_batch_tokens=16, max_sequences=8, max_model_len=256, max_in_flight=max_in_flight),
         )
         config = WorkerConfig(
             engine=EngineConfig(model="m"), transfer=TransferConfig(waiting_share=waiting_share), inbox=10
