@@ -1,4 +1,4 @@
-"""Parses the bodies of Anthropic's Messages API, and says by name what a model of text cannot take."""
+"""Parses the bodies of Anthropic's Messages API. Errors name the content that a text model cannot take."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args
@@ -13,24 +13,24 @@ BUILT_IN_TOOL_PREFIXES = (
     "computer_",
     "memory_",
     "browser_",
-)  # tools of Anthropic's that clients run
+)  # of Anthropic's own tools, which clients run
 BLOCK_TYPES = {kind.__struct_config__.tag for kind in get_args(Block)}
 
 
 def parse_messages(body: bytes) -> MessagesRequest:
-    """Returns the body of a message. Raises `APIError` for whatever is wrong with it."""
+    """Returns the body of a message. Raises `APIError` if anything is wrong with it."""
     return converted(_checked(json_object(body)), MessagesRequest)
 
 
 def parse_count(body: bytes) -> CountTokensRequest:
-    """Returns the body of a count of tokens. Raises `APIError` for whatever is wrong with it."""
+    """Returns the body of a token count. Raises `APIError` if anything is wrong with it."""
     return converted(_checked(json_object(body)), CountTokensRequest)
 
 
 def _checked(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the fields as they are. Raises `APIError` for blocks and tools of other types than ours, and threads.
+    """Returns the fields unchanged. Raises `APIError` for threads and for unsupported types of blocks and tools.
 
-    Anthropic's client has threads by default where it runs tools, and does without at this very code.
+    Anthropic's tool runner starts threads by default, and retries without one when it gets this error code.
     """
     if fields.get("thread") is not None:
         message = "thread: messages are not kept here; send the whole conversation"
@@ -53,7 +53,7 @@ def _checked(fields: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _blocks(message: Any, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields the blocks of a message, and those of tools' results in it, each with its name."""
+    """Yields the blocks of a message, and the blocks inside tool results, each with its name."""
     for number, block in enumerate(_list(message.get("content")) if isinstance(message, dict) else ()):
         if isinstance(block, dict):
             name = f"{where}.content[{number}]"

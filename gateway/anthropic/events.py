@@ -1,4 +1,4 @@
-"""Defines the answers of Anthropic's Messages API, and the events that a stream of one consists of."""
+"""Defines the answers of Anthropic's Messages API, and the events of a stream."""
 
 from collections.abc import Callable
 from typing import Any, Literal, get_args
@@ -8,27 +8,23 @@ from msgspec import Struct
 from gateway.shaping.tagged_events import event_encoder
 
 THOUGHT_SIGNATURE = "unsigned"
-"""The signature of thoughts. Clients want one, and it is never looked at: thoughts that come back are taken as text."""
+"""Clients require a signature of thoughts. It is never checked: thoughts that come back are taken as text."""
 
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]
 
 
 class TextAnswer(Struct, kw_only=True, tag_field="type", tag="text"):
-    """Holds text of the answer."""
-
     text: str
 
 
 class ThinkingAnswer(Struct, kw_only=True, tag_field="type", tag="thinking"):
-    """Holds what the model has thought."""
+    """Thoughts of the model."""
 
     thinking: str
     signature: str
 
 
 class ToolUseAnswer(Struct, kw_only=True, tag_field="type", tag="tool_use"):
-    """Holds a call of a tool."""
-
     id: str
     name: str
     input: dict[str, Any]
@@ -38,7 +34,7 @@ AnswerBlock = TextAnswer | ThinkingAnswer | ToolUseAnswer
 
 
 class MessageUsage(Struct, frozen=True, kw_only=True):
-    """Counts tokens. Those of the prompt are `input_tokens` and the cache's together."""
+    """Token counts. The prompt has `input_tokens` and the cached tokens together."""
 
     input_tokens: int
     output_tokens: int
@@ -47,8 +43,6 @@ class MessageUsage(Struct, frozen=True, kw_only=True):
 
 
 class MessageAnswer(Struct, frozen=True, kw_only=True, tag_field="type", tag="message"):
-    """Holds a whole answer."""
-
     id: str
     model: str
     content: list[AnswerBlock]
@@ -60,31 +54,31 @@ class MessageAnswer(Struct, frozen=True, kw_only=True, tag_field="type", tag="me
 
 
 class TokenCount(Struct, frozen=True):
-    """Says how many tokens a prompt has."""
+    """Number of tokens of a prompt."""
 
     input_tokens: int
 
 
 class BlockTextDelta(Struct, frozen=True, kw_only=True, tag_field="type", tag="text_delta"):
-    """Goes on with a block of text."""
+    """More text of a text block."""
 
     text: str
 
 
 class ThinkingDelta(Struct, frozen=True, kw_only=True, tag_field="type", tag="thinking_delta"):
-    """Goes on with a block of thoughts."""
+    """More text of a thinking block."""
 
     thinking: str
 
 
 class SignatureDelta(Struct, frozen=True, kw_only=True, tag_field="type", tag="signature_delta"):
-    """Ends a block of thoughts."""
+    """The last delta of a thinking block."""
 
     signature: str
 
 
 class InputDelta(Struct, frozen=True, kw_only=True, tag_field="type", tag="input_json_delta"):
-    """Goes on with the input of a call."""
+    """More of a call's input, as JSON."""
 
     partial_json: str
 
@@ -93,33 +87,33 @@ BlockDelta = BlockTextDelta | ThinkingDelta | SignatureDelta | InputDelta
 
 
 class MessageStart(Struct, frozen=True, kw_only=True, tag_field="type", tag="message_start"):
-    """Begins a stream, with an answer that has no content yet."""
+    """First event of a stream; the answer has no content yet."""
 
     message: MessageAnswer
 
 
 class BlockStart(Struct, frozen=True, kw_only=True, tag_field="type", tag="content_block_start"):
-    """Begins a block, which is empty yet."""
+    """Begins an empty block."""
 
     index: int
     content_block: AnswerBlock
 
 
 class ContentBlockDelta(Struct, frozen=True, kw_only=True, tag_field="type", tag="content_block_delta"):
-    """Adds to a block."""
+    """Extends the open block."""
 
     index: int
     delta: BlockDelta
 
 
 class BlockStop(Struct, frozen=True, kw_only=True, tag_field="type", tag="content_block_stop"):
-    """Ends a block."""
+    """Ends the open block."""
 
     index: int
 
 
 class Stopped(Struct, frozen=True, kw_only=True):
-    """Says why an answer has ended, and with which stop sequence, if with one."""
+    """Why an answer has ended; `stop_sequence` is the client's sequence that has ended it, or None."""
 
     stop_reason: StopReason
     stop_sequence: str | None
@@ -127,18 +121,18 @@ class Stopped(Struct, frozen=True, kw_only=True):
 
 
 class MessageDelta(Struct, frozen=True, kw_only=True, tag_field="type", tag="message_delta"):
-    """Says why the answer has ended, and counts its tokens."""
+    """Why the answer has ended, and its token counts."""
 
     delta: Stopped
     usage: MessageUsage
 
 
 class MessageStop(Struct, frozen=True, kw_only=True, tag_field="type", tag="message_stop"):
-    """Ends a stream."""
+    """Last event of a stream."""
 
 
 class PingEvent(Struct, frozen=True, kw_only=True, tag_field="type", tag="ping"):
-    """Shows that the stream is alive."""
+    """Keeps a silent stream alive."""
 
 
 Event = MessageStart | BlockStart | ContentBlockDelta | BlockStop | MessageDelta | MessageStop | PingEvent

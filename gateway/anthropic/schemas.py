@@ -1,7 +1,7 @@
-"""Defines the bodies of Anthropic's Messages API, as far as a model of text can follow them.
+"""Defines the bodies of Anthropic's Messages API, as far as a text model supports them.
 
-Fields of blocks and tools that change nothing here, such as `cache_control`, are ignored, as its clients need; unknown
-ones of a body are refused by name, as Anthropic does.
+Fields of blocks and tools that have no effect here, such as `cache_control`, are ignored, since its clients send them.
+Unknown fields of a body are refused by name, as Anthropic does.
 """
 
 from typing import Annotated, Any, Literal
@@ -17,33 +17,31 @@ ToolName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
 
 
 class TextBlock(Struct, frozen=True, kw_only=True, tag_field="type", tag="text"):
-    """Holds text."""
-
     text: str
 
 
 class PlainBlock(Struct, frozen=True, kw_only=True):
-    """Holds text where nothing else can be."""
+    """Text, where no other type of block is allowed."""
 
     text: str
     type: Literal["text"] = "text"
 
 
 class ThinkingBlock(Struct, frozen=True, kw_only=True, tag_field="type", tag="thinking"):
-    """Holds what the model has thought in an earlier turn."""
+    """Thoughts of the model in an earlier turn."""
 
     thinking: str
     signature: str = ""
 
 
 class RedactedThinkingBlock(Struct, frozen=True, kw_only=True, tag_field="type", tag="redacted_thinking"):
-    """Holds thoughts that only another server can read; nothing comes of it."""
+    """Encrypted thoughts, which only Anthropic can read; they are dropped."""
 
     data: str
 
 
 class ToolUseBlock(Struct, frozen=True, kw_only=True, tag_field="type", tag="tool_use"):
-    """Holds a call of a tool in an earlier turn."""
+    """A call of a tool in an earlier turn."""
 
     id: Id
     name: ToolName
@@ -51,7 +49,7 @@ class ToolUseBlock(Struct, frozen=True, kw_only=True, tag_field="type", tag="too
 
 
 class ToolResultBlock(Struct, frozen=True, kw_only=True, tag_field="type", tag="tool_result"):
-    """Holds what came of a call."""
+    """The result of a call."""
 
     tool_use_id: Id
     content: str | list[PlainBlock] | None = None
@@ -62,14 +60,12 @@ Block = TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | ToolR
 
 
 class AnthropicMessage(Struct, frozen=True, kw_only=True):
-    """Holds one message of a conversation."""
-
     role: Literal["user", "assistant", "system"]
     content: str | list[Block]
 
 
 class AnthropicTool(Struct, frozen=True, kw_only=True):
-    """Describes a tool that the client runs. Those that Anthropic defines have other types, and are refused."""
+    """A tool that the client runs. Anthropic's own tools have other types, and are refused."""
 
     name: ToolName
     input_schema: dict[str, Any]
@@ -79,67 +75,67 @@ class AnthropicTool(Struct, frozen=True, kw_only=True):
 
 
 class ChooseAny(Struct, frozen=True, kw_only=True, tag_field="type", tag="any"):
-    """Has some tool called."""
+    """The answer must call a tool."""
 
     disable_parallel_tool_use: bool | None = None
 
 
 class ChooseAuto(Struct, frozen=True, kw_only=True, tag_field="type", tag="auto"):
-    """Leaves it to the model whether a tool is called."""
+    """The model decides whether to call a tool."""
 
     disable_parallel_tool_use: bool | None = None
 
 
 class ChooseTool(Struct, frozen=True, kw_only=True, tag_field="type", tag="tool"):
-    """Has this tool called."""
+    """The answer must call this tool."""
 
     name: ToolName
     disable_parallel_tool_use: bool | None = None
 
 
 class ChooseNone(Struct, frozen=True, kw_only=True, tag_field="type", tag="none"):
-    """Has no tool called."""
+    """The answer must not call a tool."""
 
     disable_parallel_tool_use: bool | None = None
 
 
 class ThinkingEnabled(Struct, frozen=True, kw_only=True, tag_field="type", tag="enabled"):
-    """Has the model think before it answers. Its budget is that of the whole answer."""
+    """The model thinks before it answers. The budget is the budget of the whole answer."""
 
     budget_tokens: Annotated[int, Meta(ge=1)] | None = None
     display: Literal["summarized", "omitted"] | None = None
 
 
 class ThinkingAdaptive(Struct, frozen=True, kw_only=True, tag_field="type", tag="adaptive"):
-    """Lets the model think before it answers."""
+    """The model may think before it answers."""
 
     display: Literal["summarized", "omitted"] | None = None
 
 
 class ThinkingBetweenTools(Struct, frozen=True, kw_only=True, tag_field="type", tag="between_tools"):
-    """Lets the model think, behind results of tools as well."""
+    """The model may think, also after tool results."""
 
 
 class ThinkingDisabled(Struct, frozen=True, kw_only=True, tag_field="type", tag="disabled"):
-    """Has the model answer at once, if its chat template can say that."""
+    """The model answers at once, if its chat template supports that."""
 
 
 class JSONOutput(Struct, frozen=True, kw_only=True):
-    """Asks for JSON by a schema."""
+    """The answer is JSON that fits a schema."""
 
     type: Literal["json_schema"]
     schema: dict[str, Any]
 
 
 class OutputConfig(Struct, frozen=True, kw_only=True):
-    """Says what form the answer has to have, and how much thought it is worth."""
+    """The form of the answer, and how much the model thinks."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: JSONOutput | None = None
 
 
 class CountTokensRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Holds the body of /v1/messages/count_tokens: what makes up a prompt."""
+    """Body of /v1/messages/count_tokens: the parts of a prompt."""
 
     messages: Annotated[list[AnthropicMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
     model: str
@@ -148,8 +144,8 @@ class CountTokensRequest(Struct, frozen=True, kw_only=True, forbid_unknown_field
     tool_choice: ChooseAny | ChooseAuto | ChooseTool | ChooseNone | None = None
     thinking: ThinkingEnabled | ThinkingAdaptive | ThinkingBetweenTools | ThinkingDisabled | None = None
     output_config: OutputConfig | None = None
-    output_format: JSONOutput | None = None  # its name before it was in `output_config`
-    # What changes nothing here: labels, and what is about Anthropic's own cache, hosts and prices.
+    output_format: JSONOutput | None = None  # older name of `output_config.format`
+    # Without effect here: labels, and settings of Anthropic's cache, hosts and prices.
     cache_control: dict[str, Any] | None = None
     context_management: dict[str, Any] | None = None
     speed: str | None = None
@@ -159,7 +155,7 @@ class CountTokensRequest(Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class MessagesRequest(CountTokensRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Holds the body of /v1/messages."""
+    """Body of /v1/messages."""
 
     max_tokens: Annotated[int, Meta(ge=1)]
     stream: bool | None = None

@@ -1,4 +1,4 @@
-"""Gives the answer to one request the shape of Anthropic's Messages API, whole and in events."""
+"""Shapes the answer to a request as Anthropic's Messages API does, whole and as a stream."""
 
 from collections.abc import AsyncIterator, Sequence
 
@@ -15,7 +15,7 @@ from gateway.shaping.one_answer import OneAnswerShaper
 
 
 class MessageShaper(OneAnswerShaper[Event]):
-    """Shapes the answer of a request, which has one sample."""
+    """Shaper of a request, which has one sample."""
 
     def __init__(self, model: str, body: MessagesRequest, request: Request) -> None:
         super().__init__(encoded)
@@ -32,11 +32,9 @@ class MessageShaper(OneAnswerShaper[Event]):
         return self._shape.take(parts)
 
     def alive(self) -> bytes:
-        """Returns a ping."""
         return encoded(PingEvent())
 
     async def end(self) -> AsyncIterator[bytes]:
-        """Yields the end of what is open, the reason of the end, and the usage."""
         yield self._joined(self._shape.end(self._finish, _sequence(self._stop_reason), self._usage()))
 
     def failure(self, error: APIError) -> bytes:
@@ -44,7 +42,6 @@ class MessageShaper(OneAnswerShaper[Event]):
         return b"event: error\ndata: %s\n\n" % msgspec.json.encode(error.anthropic_body(self._id))
 
     async def whole(self, answers: Sequence[Answer]) -> MessageAnswer:
-        """Returns the whole answer."""
         (answer,) = answers
         self._shape.take(answer.parts)
         return self._shape.whole(answer.finish or "stop", _sequence(answer.stop_reason), self._usage())
@@ -59,5 +56,5 @@ class MessageShaper(OneAnswerShaper[Event]):
 
 
 def _sequence(reason: int | str | None) -> str | None:
-    """Returns the stop sequence that has ended an answer. A token is none."""
+    """Returns the stop sequence that has ended an answer; None if a stop token did."""
     return reason if isinstance(reason, str) else None

@@ -1,4 +1,4 @@
-"""Translates bodies of Anthropic's Messages API into chats, which is what everything behind them understands."""
+"""Translates bodies of Anthropic's Messages API into chats, which the rest of the gateway understands."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
@@ -44,11 +44,11 @@ ANTHROPIC_FIELD_NAMES = {
     "chat_template_kwargs": "thinking",
     "reasoning_effort": "output_config.effort",
 }
-"""What a chat calls a field, and what it is called here: errors name the client's."""
+"""This API's name for each field of a chat, so that errors name the field that the client has sent."""
 
 
 def chat_of(body: CountTokensRequest) -> ChatRequest:
-    """Returns the chat that a body describes. Raises `APIError` for what cannot be said in a chat."""
+    """Returns the chat that a body describes. Raises `APIError` for what a chat cannot express."""
     chat = _prompt_of(body)
     if not isinstance(body, MessagesRequest):
         return chat
@@ -59,14 +59,14 @@ def chat_of(body: CountTokensRequest) -> ChatRequest:
         max_completion_tokens=body.max_tokens,
         stop=body.stop_sequences,
         temperature=body.temperature,
-        top_p=body.top_p or None,  # 0 leaves it to the likeliest token, as the temperature does
+        top_p=body.top_p or None,  # 0 means the likeliest token: `top_k` 1
         top_k=1 if body.top_p == 0 else body.top_k,
         user=user[:512] if isinstance(user, str) else None,
     )
 
 
 def _prompt_of(body: CountTokensRequest) -> ChatRequest:
-    """Returns what of a chat makes up its prompt."""
+    """Returns the chat's fields that make up its prompt."""
     said = [message for given in body.messages for message in _messages(given)]
     if said and said[-1].role == "assistant":
         message = "messages: the last one is the assistant's; going on with a given beginning is not supported"
@@ -88,7 +88,7 @@ def _prompt_of(body: CountTokensRequest) -> ChatRequest:
 
 
 def _messages(given: AnthropicMessage) -> Iterator[Message]:
-    """Yields one message of ours, or several: each result of a tool is a message of its own."""
+    """Yields the chat messages of one message: each tool result is a message of its own."""
     if isinstance(given.content, str):
         yield Message(role=given.role, content=given.content)
         return
@@ -129,7 +129,7 @@ def _assistant(blocks: list[Block]) -> Message:
 
 
 def _result(block: ToolResultBlock) -> Message:
-    """Returns a tool's result as a message. One that failed without a word says that it failed."""
+    """Returns a tool's result as a message. A failed call without text gets the text "error"."""
     content = _parts(block.content or "")
     if not content and block.is_error:
         content = "error"
@@ -137,7 +137,7 @@ def _result(block: ToolResultBlock) -> Message:
 
 
 def _turns(messages: Iterable[Message]) -> Iterator[Message]:
-    """Joins neighbours of the user, and of the assistant, into one turn, as Anthropic does."""
+    """Joins successive messages of the user, and of the assistant, into one turn, as Anthropic does."""
     for role, neighbours in groupby(messages, key=lambda message: message.role):
         if role in ("user", "assistant"):
             yield joined(list(neighbours))
@@ -146,7 +146,7 @@ def _turns(messages: Iterable[Message]) -> Iterator[Message]:
 
 
 def _parts(content: str | Sequence[TextBlock | PlainBlock]) -> str | list[TextPart]:
-    """Returns text as it is, and a single block as its text."""
+    """Returns a string unchanged, and a single block as its text."""
     if isinstance(content, str):
         return content
     if len(content) < 2:

@@ -1,8 +1,8 @@
-"""Checks grammars in processes of its own: `python -m gateway.grammar.checker DIRECTORY VOCABULARY`.
+"""Checks grammars in a process of its own: `python -m gateway.grammar.checker DIRECTORY VOCABULARY`.
 
-It reads the model's tokenizer once. For each check it forks a child, which compiles the grammar as a worker would,
-within limits of memory and of processor time that the kernel keeps. So whatever a grammar does, it ends soon, this
-process stays sound, and nothing has to be read again. It has one thread, and lives until its input ends.
+The process reads the model's tokenizer once. For each check it forks a child, which compiles the grammar as a worker
+would, under limits of memory and processor time that the kernel enforces. So every check ends soon, this process stays
+sound, and nothing has to be read again. It has one thread, and lives until its input ends.
 """
 
 import os
@@ -46,7 +46,7 @@ TOO_LARGE_WORDS = (
 
 
 def serve(tokenizer: LLTokenizer, incoming: int, outgoing: int) -> None:
-    """Answers checks, one after the other, until `incoming` ends."""
+    """Answers checks one after the other until `incoming` ends."""
     while (body := _read(incoming)) is not None:
         child = os.fork()
         if child == 0:
@@ -65,13 +65,13 @@ def _answer(tokenizer: LLTokenizer, body: bytes, outgoing: int) -> NoReturn:
         _write(outgoing, verdict)
         status = 0
     except MemoryError:
-        pass  # is told as the kernel's own end of a process is
+        pass  # reported like a process that the kernel has killed
     finally:
         os._exit(status)
 
 
 def check(tokenizer: LLTokenizer, asked: GrammarCheck) -> GrammarVerdict:
-    """Compiles a grammar, and begins a text by it."""
+    """Compiles a grammar, and writes the beginning of a text by it."""
     try:
         grammar = _lark(asked)
         _walk(compiled(tokenizer, grammar), tokenizer)
@@ -85,9 +85,9 @@ def check(tokenizer: LLTokenizer, asked: GrammarCheck) -> GrammarVerdict:
 
 
 def _walk(matcher: LLMatcher, tokenizer: LLTokenizer) -> None:
-    """Writes a text that the grammar allows. Raises `GrammarError` where the limits on a token's work do not.
+    """Writes a text that the grammar allows. Raises `GrammarError` if a token takes too much work.
 
-    A grammar that is ambiguous without end compiles at once, and shows it only now.
+    A grammar of unbounded ambiguity compiles at once, and fails only here.
     """
     chance = random.Random(0)
     for _ in range(TRIAL_TOKENS):
@@ -108,7 +108,7 @@ def _lowest(bits: int) -> int:
 
 
 def _lark(asked: GrammarCheck) -> str:
-    """Returns a grammar in Lark. Raises `GrammarError` if it is no GBNF either."""
+    """Returns a grammar in Lark. Raises `GrammarError` if it is neither Lark nor GBNF."""
     if asked.written == "lark":
         return asked.grammar
     try:
@@ -120,7 +120,7 @@ def _lark(asked: GrammarCheck) -> str:
 
 
 def _bound() -> None:
-    """Bounds what this process may take; the kernel ends it with a signal beyond that."""
+    """Limits this process. The kernel kills it with a signal beyond the limits."""
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_PROF, MAX_CHECK_CPU_S)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
@@ -130,7 +130,7 @@ def _bound() -> None:
 
 
 def _read(incoming: int) -> bytes | None:
-    """Returns the next frame's body, or None at the end of the input."""
+    """Returns the body of the next frame, or None at the end of the input."""
     head = _exactly(incoming, LENGTH_BYTES)
     return _exactly(incoming, struct.unpack("<I", head)[0]) if head is not None else None
 
@@ -154,9 +154,9 @@ def _write(outgoing: int, verdict: GrammarVerdict) -> None:
 
 
 def main() -> int:
-    """Returns exit status 0 when its input ends, 2 for a model whose grammars cannot be compiled."""
+    """Returns exit status 0 when its input ends, and 2 if the model's tokenizer cannot be used."""
     os.nice(CHECKER_NICENESS)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the gateway decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all processes; the gateway ends this one
     directory, vocabulary = sys.argv[1:]
     try:
         tokenizer = read_tokenizer(Path(directory), int(vocabulary))

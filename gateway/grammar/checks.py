@@ -1,4 +1,4 @@
-"""Checks grammars before their requests are queued, in a few processes beside the gateway, and remembers verdicts."""
+"""Checks grammars before their requests are queued, in a few processes of their own, and remembers verdicts."""
 
 import asyncio
 import hashlib
@@ -20,21 +20,19 @@ from infra.fair_queueing.turns import NO_TENANT, FairSlots, TenantShare, TooMany
 from infra.process.tasks import Tasks
 
 CHECKER_PROCESSES = 2
-MAX_WAITING_GRAMMARS = 256  # grammars that may wait to be checked, each for any number of requests …
-MAX_WAITING_PER_TENANT = 64  # … and how many of them may be one tenant's
-CHECK_TIMEOUT_S = (
-    10.0  # s until a check is given up, the start of its process included: it may get little of a processor
-)
-MAX_REMEMBERED_VERDICTS = 1024  # verdicts that are remembered
-MAX_REMEMBERED_BYTES = 8 << 20  # that they may take
+MAX_WAITING_GRAMMARS = 256  # several requests may wait for one grammar
+MAX_WAITING_PER_TENANT = 64
+CHECK_TIMEOUT_S = 10.0  # includes the start of the process, which may get little of a processor
+MAX_REMEMBERED_VERDICTS = 1024
+MAX_REMEMBERED_BYTES = 8 << 20
 log = logging.getLogger("baton.gateway")
 
 
 class GrammarChecks:
-    """Checks grammars for one model. `directory` has its tokenizer, `vocabulary` counts its ids.
+    """Checks grammars for one model. `directory` has its tokenizer, `vocabulary` is the number of its ids.
 
-    The processes are started when they are first needed. A check goes on when its client leaves, for a process that is
-    ended in the middle of one has to read the tokenizer again.
+    Processes start when they are first needed. A check continues when its client leaves, since a process that is killed
+    during a check has to read the tokenizer again.
     """
 
     def __init__(self, directory: Path, vocabulary: int) -> None:
@@ -49,10 +47,10 @@ class GrammarChecks:
     async def checked(
         self, grammar: str, param: str, written: Literal["lark", "any"] = "lark", party: TenantShare = NO_TENANT
     ) -> str:
-        """Returns a grammar in Lark that workers can compile; tenants take turns. `written`: "any" is Lark or GBNF.
+        """Returns a grammar in Lark that workers can compile. Tenants take turns. `written` "any" means Lark or GBNF.
 
-        Raises `APIError`: a 400 with the code `invalid_grammar` or `grammar_too_complex` that names `param`, or a 503
-        where too many wait to be checked, or one took too long for want of a processor.
+        Raises `APIError`: 400 with the code `invalid_grammar` or `grammar_too_complex` and `param`, or 503 if too many
+        grammars wait, or the check has timed out.
         """
         if len(grammar) > MAX_GRAMMAR_BYTES or len(grammar.encode()) > MAX_GRAMMAR_BYTES:
             message = f"{param}: the grammar has more than {MAX_GRAMMAR_BYTES} bytes"
@@ -67,13 +65,12 @@ class GrammarChecks:
         return verdict.grammar or grammar
 
     async def close(self) -> None:
-        """Ends the checks and the processes."""
         await self._tasks.close()
         for checker in self._checkers:
             await checker.close()
 
     async def _verdict(self, key: bytes, asked: GrammarCheck, party: TenantShare) -> GrammarVerdict | None:
-        """Returns the verdict on a grammar that is not known yet; None: it could not be had."""
+        """Returns the verdict on an unknown grammar, or None if it could not be checked."""
         task = self._under_way.get(key)
         if task is None:
             if len(self._under_way) >= MAX_WAITING_GRAMMARS:
@@ -103,14 +100,14 @@ class GrammarChecks:
 
 
 class _Checker:
-    """Keeps one process, which is started when it is first needed, and again when it has died."""
+    """One process. It starts when it is first needed, and again when it has died."""
 
     def __init__(self, directory: Path, vocabulary: int) -> None:
         self._command = [sys.executable, "-m", "gateway.grammar.checker", str(directory), str(vocabulary)]
         self._process: asyncio.subprocess.Process | None = None
 
     async def check(self, asked: GrammarCheck) -> GrammarVerdict | None:
-        """Returns the verdict, or None if the process dies. Whoever gives up the wait ends the process."""
+        """Returns the verdict, or None if the process dies. If the caller is cancelled, the process ends."""
         try:
             process = await self._living()
             assert process.stdin is not None and process.stdout is not None
@@ -124,11 +121,10 @@ class _Checker:
             await self.close()
             return None
         except asyncio.CancelledError:
-            await self.close()  # its answer would be taken for another's
+            await self.close()  # the next check would read its answer
             raise
 
     async def close(self) -> None:
-        """Ends the process."""
         process, self._process = self._process, None
         if process is not None:
             with suppress(ProcessLookupError):

@@ -1,11 +1,11 @@
-"""Closes the objects of a JSON schema: a property that the schema does not name may come only where the schema says so.
+"""Closes the objects of a JSON schema: properties that the schema does not name are forbidden, unless it allows them.
 
-A model that may invent properties goes on inventing them, and its answer has no end. An object is closed that has
-`properties` or `patternProperties` and no `additionalProperties`; an object of which no property is named stays open.
+A model that may invent properties goes on inventing them, and its answer never ends. An object is closed if it has
+`properties` or `patternProperties` and no `additionalProperties`. An object without named properties stays open.
 
-The parts of a composition (`allOf`, `anyOf`, `oneOf`, a `$ref` beside other keywords) describe one object, so a part
-allows what the parts beside it name: the meaning of `unevaluatedProperties: false`, a keyword that llguidance lacks.
-A definition that is used alone and in a composition is therefore written twice: once closed and once open.
+The parts of a composition (`allOf`, `anyOf`, `oneOf`, `$ref` beside other keywords) describe one object, so each part
+allows the properties that the others name: this is the meaning of `unevaluatedProperties: false`, which llguidance
+lacks. A definition that is used both alone and in a composition is therefore written twice, closed and open.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 from checkpoints.grammars import GrammarError
 from gateway.grammar.pointers import named_by
 
-MAX_ADDED_NAMES = 1 << 14  # of properties, which the parts of compositions name for each other
+MAX_ADDED_NAMES = 1 << 14  # properties that parts of compositions take over from each other
 
 _SUBSCHEMA_KEYS = frozenset(
     {"items", "prefixItems", "additionalItems", "additionalProperties"}
-)  # a schema, or a list of them
+)  # values are schemas or lists of schemas
 _NAMED_SUBSCHEMA_KEYS = frozenset({"properties", "patternProperties"})
 _IN_PLACE_KEYS = ("allOf", "anyOf", "oneOf")
 _BRANCH_KEYS = ("anyOf", "oneOf")
@@ -28,32 +28,32 @@ _DECIDING_KEYS = frozenset({"additionalProperties", "unevaluatedProperties", "en
 
 
 class PropertyNames(NamedTuple):
-    """Says which properties a part of a composition names."""
+    """The properties that a part of a composition names."""
 
-    listed: dict[str, None]  # in the order of the schema, which is that of answers
+    listed: dict[str, None]  # in the order of the schema, which is the order in answers
     patterns: dict[str, None]
     required: dict[str, None]
-    lists: bool = False  # it has `properties` or `patternProperties`
-    decides: bool = False  # it says which other properties may come, or cannot be looked into
-    least: int = 0  # properties that an object needs
+    lists: bool = False  # whether it has `properties` or `patternProperties`
+    decides: bool = False  # whether it rules on other properties, or is unknown
+    least: int = 0  # minimum number of properties
 
 
 NO_PROPERTIES = PropertyNames({}, {}, {})
 
 
 def with_closed_objects(schema: dict[str, Any]) -> dict[str, Any]:
-    """Returns a copy of a schema with closed objects. Raises `GrammarError` for compositions of too many names."""
+    """Returns a copy of a schema with closed objects. Raises `GrammarError` if compositions have too many names."""
     return _Closing(schema).written()
 
 
 class _Closing:
     def __init__(self, root: dict[str, Any]) -> None:
         self._root = root
-        self._known: dict[int, PropertyNames] = {}  # by the identity of a part of the root
-        self._copies: dict[tuple[str, bool], str] = {}  # names of copies, by what they copy and whether they are closed
-        self._waiting: list[tuple[str, bool]] = []  # copies that are to be written
+        self._known: dict[int, PropertyNames] = {}  # by the id() of a part of the root
+        self._copies: dict[tuple[str, bool], str] = {}  # names of copies, by reference and whether closed
+        self._waiting: list[tuple[str, bool]] = []  # copies still to be written
         self._added = 0
-        self._leads_out = False  # a reference names no place in the schema: perhaps a definition's `$id`
+        self._leads_out = False  # a reference is unresolved: perhaps a definition's `$id`
 
     def written(self) -> dict[str, Any]:
         found: dict[str, Any] = self._closed(self._root, NO_PROPERTIES)
@@ -68,12 +68,12 @@ class _Closing:
         return found | {"$defs": {**(kept if isinstance(kept, dict) else {}), **copies}} if copies else found
 
     def _closed(self, schema: Any, outer: PropertyNames) -> Any:
-        """Returns a part that allows what it names, and what the parts beside it do: `outer`."""
+        """Returns a part that allows the properties of itself and of the parts beside it (`outer`)."""
         if not self._is_known(schema) or _RELEVANT_KEYS.isdisjoint(schema):
             return schema
         alone = outer == NO_PROPERTIES == self._named(schema, without=("$ref",))
         beside = _united((outer, self._named(schema, without=("anyOf",)))) if "anyOf" in schema else NO_PROPERTIES
-        # A closed branch of `oneOf` would let the others fit less than they do.
+        # Branches of `oneOf` stay open: closing one would change how many branches a value fits.
         found = self._rewritten(schema, lambda branch: self._closed(branch, beside), closed_reference=alone)
         if (alone and "$ref" in schema) or not self._named(schema, without=_BRANCH_KEYS).lists:
             return found
@@ -87,13 +87,13 @@ class _Closing:
         return found | {"additionalProperties": False}
 
     def _open(self, schema: Any) -> Any:
-        """Returns a part that allows whatever it did."""
+        """Returns a part that allows whatever it did before."""
         return self._rewritten(schema, self._open, closed_reference=False) if self._is_known(schema) else schema
 
     def _rewritten(
         self, schema: dict[str, Any], branch: Callable[[Any], Any], closed_reference: bool
     ) -> dict[str, Any]:
-        """Returns a part with all objects below it closed; `branch` rewrites the branches of its `anyOf`."""
+        """Returns a part with all objects below it closed. `branch` rewrites the branches of its `anyOf`."""
         found = {}
         for key, value in schema.items():
             if key == "$ref" and named_by(value, self._root) is None:
@@ -112,7 +112,7 @@ class _Closing:
         return found
 
     def _copy(self, reference: str, closed: bool) -> str:
-        """Returns a reference to a copy of what another one names."""
+        """Returns a reference to a copy of the referenced part."""
         if (reference, closed) not in self._copies:
             self._copies[reference, closed] = f"{'closed' if closed else 'open'}_{len(self._copies)}"
             self._waiting.append((reference, closed))
@@ -127,11 +127,11 @@ class _Closing:
         return properties | added
 
     def _named(self, schema: dict[str, Any], without: Collection[str] = ()) -> PropertyNames:
-        """Returns what a part names, and all parts in it do but those behind the keywords `without`."""
+        """Returns the names of a part and of all parts in it, except those of the keywords `without`."""
         if any(key in schema for key in without):
             return _united(self._parts(schema, without))
         if id(schema) not in self._known:
-            self._known[id(schema)] = NO_PROPERTIES  # for a reference that leads back here
+            self._known[id(schema)] = NO_PROPERTIES  # for a reference back to this part
             self._known[id(schema)] = _united(self._parts(schema, ()))
         return self._known[id(schema)]
 
@@ -156,7 +156,7 @@ class _Closing:
                 yield PropertyNames({}, {}, {}, decides=True)
 
     def _is_known(self, schema: Any) -> bool:
-        """Tells whether a part can be looked into: the references in one with an `$id` start from there."""
+        """Returns whether a part can be analysed: references inside a part with an `$id` start from that part."""
         if isinstance(schema, dict) and "$id" in schema and schema is not self._root:
             self._leads_out = True
             return False

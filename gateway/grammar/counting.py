@@ -1,9 +1,9 @@
-"""Writes `minProperties` and `maxProperties` of an object as a choice between sets of its optional properties.
+"""Rewrites an object's `minProperties` and `maxProperties` as a choice between sets of its optional properties.
 
-llguidance counts properties only where none of those that are listed is optional. So each branch of an `anyOf` says of
-some of them, in the schema's order, that they come or that they do not, until the rest is free or all are settled:
+llguidance counts properties only if none of the listed ones is optional. So each branch of an `anyOf` fixes some
+optional properties, in the schema's order, as present or absent, until the rest is free or all are fixed:
 
-    a?, b?, c?, at least 2:   a and b come, c is free | a and c come, b does not | b and c come, a does not
+    a?, b?, c?, at least 2:   a and b, c is free | a and c without b | b and c without a
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 MAX_BRANCHES = 128
-UNCOUNTED_ERROR = "min/maxProperties only supported"  # llguidance's words for counts that were not written otherwise
+UNCOUNTED_ERROR = "min/maxProperties only supported"  # llguidance's error for counts that were not rewritten
 COUNT_REFUSAL = (
     "minProperties and maxProperties are kept to beside the properties of their object, "
     f"where they leave at most {MAX_BRANCHES} choices between the optional ones"
@@ -21,7 +21,7 @@ _COUNT_KEYS = ("minProperties", "maxProperties")
 
 
 def with_counts(schema: dict[str, Any]) -> dict[str, Any]:
-    """Returns one schema, without what is below it, or a changed copy; one of too many branches stays as it is."""
+    """Returns one schema, without its subschemas, rewritten or unchanged. With too many branches it stays unchanged."""
     properties, told = schema.get("properties"), schema.get("required")
     least, most = (value if _is_count(value := schema.get(key)) else None for key in _COUNT_KEYS)
     if not isinstance(properties, dict) or (least is None and most is None):
@@ -34,7 +34,7 @@ def with_counts(schema: dict[str, Any]) -> dict[str, Any]:
         return schema
     least = max(0, (least or 0) - len(needed))
     most = len(optional) if most is None else min(len(optional), most - len(needed))
-    # A closed object that needs more than may come is not searched for: that would take exponential time.
+    # An impossible closed object is not searched for, which would take exponential time.
     choices = () if closed and least > most else _choices(optional, least, most, closed)
     chosen = list(islice(choices, MAX_BRANCHES + 1))
     if len(chosen) > MAX_BRANCHES:
@@ -45,9 +45,9 @@ def with_counts(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _choices(names: Sequence[str], least: int, most: int, closed: bool) -> Iterator[dict[str, bool]]:
-    """Yields which of the first few of these names come, so that of all names `least` to `most` come.
+    """Yields which of the first few names are present, so that `least` to `most` of all names are present.
 
-    Where other properties may come (not `closed`), all names are settled, and `least` is left to those.
+    If other properties are allowed (not `closed`), all names are fixed, and the others may make up for `least`.
     """
     waiting: list[dict[str, bool]] = [{}]
     while waiting:

@@ -1,4 +1,4 @@
-"""Says what form an answer is to have, and makes a grammar of it."""
+"""Defines the form of an answer, and makes a grammar of it."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -18,30 +18,28 @@ from gateway.grammar.texts import (
 )
 from infra.fair_queueing.turns import NO_TENANT, TenantShare
 
-MAX_REGEX_CHARS = 1 << 14  # characters
-ASSUMED_SCHEMA_CHARS = (
-    4096  # characters of work that a schema or choices are taken for, whose size is not known: a thread's
-)
+MAX_REGEX_CHARS = 1 << 14
+ASSUMED_SCHEMA_CHARS = 4096  # assumed size of a parsed schema or of choices: work for a thread
 
 Work = Callable[[Callable[[], str], int, str, TenantShare], Awaitable[str]]
-"""Does work of a size, about a field, for a tenant, here or on a thread."""
+"""Runs work of a size, for a field and a tenant, at once or on a thread."""
 
 
 class Form(NamedTuple):
-    """Asks for a form of answer. `param` is the field of the request that does, as errors name it."""
+    """A form of the answer. `param` is the field of the request, as errors name it."""
 
     kind: Literal["json_object", "json_schema", "regex", "choice", "grammar"]
     value: str | JSONSchema | list[str] = (
         ""  # a schema, or its text; a regex; the choices; a grammar in Lark or as GBNF
     )
     param: str = "response_format"
-    closes: bool = True  # of a schema: properties that it does not name may not come unless it says so
+    closes: bool = True  # whether unnamed properties of a schema are forbidden by default
 
 
 async def grammar_of(form: Form, checks: GrammarChecks, work: Work, party: TenantShare = NO_TENANT) -> str:
-    """Returns the grammar of a form, in Lark, alone or for a part of another: it is still to be checked, as a whole.
+    """Returns the grammar of a form, in Lark. The complete grammar that contains it is still to be checked.
 
-    Raises `APIError` for a schema that is no JSON, and for a grammar in which no Lark can be found.
+    Raises `APIError` for a schema that is not JSON, and for a grammar that cannot be read as Lark.
     """
     if form.kind == "grammar":
         return await checks.checked(str(form.value), form.param, "any", party)

@@ -1,22 +1,22 @@
-"""Defines what a gateway and a process that checks grammars tell each other: frames of JSON behind their lengths."""
+"""Defines the messages between a gateway and a process that checks grammars: JSON with its length in front."""
 
 from typing import Literal
 
 from msgspec import Struct
 
-LENGTH_BYTES = 4  # bytes of a frame's length, little-endian
+LENGTH_BYTES = 4  # a frame's length is a little-endian integer
 
 
 class GrammarCheck(Struct, frozen=True):
-    """Asks whether a grammar can be compiled; `written` says in what."""
+    """Asks whether a grammar can be compiled."""
 
     grammar: str
-    written: Literal["lark", "any"]  # "any": in Lark or as GBNF
+    written: Literal["lark", "any"]  # "any": Lark or GBNF
 
 
 class GrammarVerdict(Struct, frozen=True):
-    """Answers a check."""
+    """Answer to a check."""
 
-    refused: Literal["", "invalid_grammar", "grammar_too_complex"] = ""  # why, as an error's code; empty: it is good
-    message: str = ""  # the same in words
-    grammar: str = ""  # in Lark, where it was asked for in anything else
+    refused: Literal["", "invalid_grammar", "grammar_too_complex"] = ""  # error code; "": the grammar is good
+    message: str = ""  # the error in words
+    grammar: str = ""  # in Lark, if the check had another language

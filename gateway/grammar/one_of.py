@@ -1,7 +1,7 @@
-"""Writes `oneOf` in a JSON schema as `anyOf` where that means the same: no value fits two of its schemas.
+"""Rewrites `oneOf` in a JSON schema as `anyOf` if both mean the same: no value fits two of its branches.
 
-llguidance takes `oneOf` only where it can tell so, and does not look behind `$ref`, as generated schemas of tagged
-unions need it. What cannot be told stays, and is refused. Dates are seen to on the way.
+llguidance accepts `oneOf` only if it can tell that itself, and does not look behind `$ref`, as generated schemas of
+tagged unions require. A `oneOf` that stays is refused. Dates are rewritten on the way.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ _PYTHON_TYPES = {"string": str, "boolean": bool, "null": type(None), "object": d
 
 
 def with_any_of(schema: dict[str, Any]) -> dict[str, Any]:
-    """Returns the schema, or a changed copy."""
+    """Returns the schema, rewritten or unchanged."""
     return with_each_part(schema, _OneOf(schema).changed)
 
 
@@ -40,7 +40,7 @@ class _OneOf:
         return all(self._apart(one, other) for one, other in combinations(resolved, 2))
 
     def _apart(self, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-        """Tells whether certainly no value fits both schemas."""
+        """Returns whether certainly no value fits both schemas."""
         types, others = _types(one), _types(other)
         if types is not None and others is not None and not types & others:
             return True
@@ -56,7 +56,7 @@ class _OneOf:
         return None not in values and not set.intersection(*[value for value in values if value is not None])
 
     def _resolved(self, schema: Any) -> dict[str, Any]:
-        """Follows a schema's `$ref` within its document; what leads nowhere allows everything."""
+        """Follows a schema's `$ref` in its document. An unresolved reference allows everything."""
         for _ in range(MAX_REFERENCE_HOPS):
             if not isinstance(schema, dict):
                 return {}
@@ -67,7 +67,7 @@ class _OneOf:
 
 
 def _types(schema: Mapping[str, Any]) -> set[str] | None:
-    """Returns the types of values that may fit, with numbers as one type; None: any."""
+    """Returns the types that values may have, with all numbers as one type; None for any type."""
     told = schema.get("type")
     names: Iterable[Any] | None = [told] if isinstance(told, str) else told if isinstance(told, list) else None
     if names is None:
@@ -77,7 +77,7 @@ def _types(schema: Mapping[str, Any]) -> set[str] | None:
 
 
 def _values(schema: Mapping[str, Any]) -> set[tuple[str, str]] | None:
-    """Returns the values that may fit, each with its type; None: there is no such list."""
+    """Returns the values that may fit, each with its type; None if the schema lists none."""
     if "const" in schema:
         return {_value(schema["const"])}
     if isinstance(schema.get("enum"), list):
@@ -91,7 +91,7 @@ def _value(value: Any) -> tuple[str, str]:
 
 
 def _names(schema: Mapping[str, Any]) -> list[str]:
-    """Returns the names of properties that a fitting object always has, and that the schema says something about."""
+    """Returns the names of properties that every fitting object has, and that the schema describes."""
     required, properties = schema.get("required"), schema.get("properties")
     if not isinstance(required, list) or not isinstance(properties, dict):
         return []

@@ -1,9 +1,9 @@
-"""Changes each part of a JSON schema: the schemas in it, from the innermost to the outermost."""
+"""Rewrites each part of a JSON schema, from the innermost subschemas outwards."""
 
 from collections.abc import Callable
 from typing import Any
 
-MAX_PARTS = 1024  # of a schema; a larger one stays as it is: its walk would keep the event loop
+MAX_PARTS = 1024  # larger schemas stay unchanged, since the walk blocks the event loop
 
 _SINGLE_KEYS = ("additionalProperties", "items", "not", "propertyNames", "contains", "if", "then", "else")
 _LIST_KEYS = ("anyOf", "allOf", "oneOf", "prefixItems")
@@ -11,7 +11,7 @@ _MAP_KEYS = ("properties", "patternProperties", "$defs", "definitions", "depende
 
 
 def with_each_part(schema: dict[str, Any], change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-    """Returns the schema, or a changed copy. `change` gets a part of which the inner parts were changed before."""
+    """Returns the schema, rewritten or unchanged. `change` gets parts whose subschemas were rewritten before."""
     count = 0
 
     def walked(part: Any) -> Any:

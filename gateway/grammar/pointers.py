@@ -1,15 +1,15 @@
-"""Finds what a reference within a JSON schema names."""
+"""Resolves references inside a JSON schema."""
 
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
 MAX_PLACE_DIGITS = 9
-"""Digits of a place in a list: Python reads no number of thousands of digits."""
+"""Python refuses to read integers of thousands of digits."""
 
 
 def named_by(reference: Any, root: Mapping[str, Any]) -> Any:
-    """Returns the part of `root` that a reference such as `#/$defs/pet` names; None where it names none."""
+    """Returns the part of `root` that a reference such as `#/$defs/pet` names, or None."""
     if reference == "#":
         return root
     if not isinstance(reference, str) or not reference.startswith("#/"):

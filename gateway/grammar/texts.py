@@ -1,12 +1,12 @@
-"""Writes grammars: what an answer has to be, as one Lark text that workers compile.
+"""Writes grammars of answers as Lark texts, which workers compile.
 
-Each function returns a whole text, with a rule `start`. A whole text becomes a part of another by `nested`, with names
-of its own, so that texts of different origin never collide:
+Each function returns a whole grammar with a rule `start`. `nested` makes a whole grammar a part of another, with its
+own namespace of rules, so that grammars of different origin never collide:
 
     of_json_schema(schema) → 'start: %json {…}'
     f'start: "<tool_call>" {nested(of_json_schema(schema))} "</tool_call>"'
 
-None of them compiles anything: `gateway/grammar/checks.py` does, in processes of their own.
+Nothing is compiled here: `gateway/grammar/checks.py` does that in separate processes.
 """
 
 import re
@@ -22,14 +22,15 @@ from gateway.grammar.one_of import with_any_of
 from gateway.grammar.parts import with_each_part
 
 JSON_WHITESPACE_REGEX = r"[ \t]{1,2}|\r?\n[ \t]{0,40}"
-"""Between the tokens of JSON, as people and models indent it; bounded, so that no answer is lost in it."""
+"""White space between the tokens of JSON, as people and models indent it; bounded, so that no answer gets lost in it.
+"""
 
 JSONSchema = dict[str, Any] | bool
-"""A JSON schema, parsed."""
+"""A parsed JSON schema."""
 
 
 def of_json_schema(schema: JSONSchema, closes: bool = True) -> str:
-    """Returns the grammar of JSON by a schema, whose keywords all count. With `closes`, its objects are closed.
+    """Returns the grammar of JSON by a schema, all of whose keywords are enforced. `closes` closes its objects.
 
     Raises `GrammarError` for a schema that is too large or too deep to be closed.
     """
@@ -46,27 +47,26 @@ def of_json_schema(schema: JSONSchema, closes: bool = True) -> str:
 
 
 def of_json_object() -> str:
-    """Returns the grammar of any JSON object."""
     return of_json_schema({"type": "object"})
 
 
 def of_regex(pattern: str) -> str:
-    """Returns the grammar of texts that a regex matches from their first character to their last."""
+    """Returns the grammar of texts that a regex matches as a whole."""
     return f"start: /{_escaped(pattern)}/"
 
 
 def of_choices(choices: Sequence[str]) -> str:
-    """Returns the grammar of a few texts of which the answer is one."""
+    """Returns the grammar of an answer that is one of these texts."""
     return "start: " + " | ".join(literal(choice) for choice in choices)
 
 
 def literal(text: str) -> str:
-    """Returns a text as it is written in a rule; it must not be empty."""
+    """Returns a text as a literal of a rule. It must not be empty."""
     return msgspec.json.encode(text).decode()
 
 
 def nested(grammar: str) -> str:
-    """Returns a whole grammar as a part of a rule."""
+    """Returns a whole grammar as part of a rule."""
     return f"%lark {{\n{grammar}\n}}"
 
 
@@ -74,5 +74,5 @@ _LARK_ESCAPES = {"\\d": "[0-9]", "/": "\\/", "\n": "\\n", "\\\n": "\\n"}
 
 
 def _escaped(pattern: str) -> str:
-    """Returns a regex as it stands between slashes. Digits are those of ASCII, as a reader of numbers expects."""
+    """Returns a regex as it stands between slashes. Digits are ASCII digits, as readers of numbers expect."""
     return re.sub(r"\\.|/|\n", lambda found: _LARK_ESCAPES.get(found[0], found[0]), pattern, flags=re.DOTALL)

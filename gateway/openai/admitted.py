@@ -1,4 +1,4 @@
-"""Holds what admission makes of a body."""
+"""Defines the result of admission."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from gateway.requests.sample import AdmittedPrompt
 
 
 class Admitted(NamedTuple):
-    """Holds the prompts of a request, and how the text of each sample is read."""
+    """The prompts of a request, and the parser of its samples' text."""
 
     prompts: Sequence[AdmittedPrompt]
-    parser: Callable[[], OutputParser]  # makes one for each sample
+    parser: Callable[[], OutputParser]  # called once for each sample

@@ -1,6 +1,6 @@
-"""Turns texts and chats into token ids and back for /tokenize and /detokenize, as vLLM does.
+"""Implements /tokenize and /detokenize, which convert between text and token ids as in vLLM.
 
-/tokenizer_info tells the rest of what a client needs that has no tokenizer of its own, such as lm-eval.
+/tokenizer_info describes the rest for clients without a tokenizer of their own, such as lm-eval.
 """
 
 from functools import partial
@@ -16,61 +16,59 @@ from gateway.openai.bodies.schemas import ChatRequest, CompletionRequest
 from gateway.openai.bodies.tools import MAX_TOOLS, ChatTool
 from infra.fair_queueing.turns import TenantShare
 
-MAX_TOKENS_PER_REQUEST = 1 << 17  # ids that one answer or question may have: more would hold up the event loop
+MAX_TOKENS_PER_REQUEST = 1 << 17  # ids in one body or answer; more would block the event loop
 
 
 class TokenizeText(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Holds a text that is to be tokenized."""
+    """Body of /tokenize for a text."""
 
     prompt: str
     model: str | None = None
-    add_special_tokens: bool | None = None  # those that the tokenizer puts around a text; true where it is absent
+    add_special_tokens: bool | None = None  # special tokens around a text; true by default
     return_token_strs: bool | None = None
 
 
 class TokenizeChat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Holds a chat that is to be rendered by the model's template, and tokenized."""
+    """Body of /tokenize for a chat, which the model's template renders."""
 
     messages: Messages
     tools: Annotated[list[ChatTool], Meta(max_length=MAX_TOOLS)] | None = None
     model: str | None = None
     add_special_tokens: Literal[False] | None = None  # the template has them
-    add_generation_prompt: bool | None = None  # what begins the assistant's answer; true where it is absent
+    add_generation_prompt: bool | None = None  # the beginning of the assistant's answer; true by default
     continue_final_message: Literal[False] | None = None
     return_token_strs: bool | None = None
 
 
 class Detokenize(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Holds token ids that are to become text."""
+    """Body of /detokenize."""
 
     tokens: Annotated[list[Annotated[int, Meta(ge=0)]], Meta(max_length=MAX_TOKENS_PER_REQUEST)]
     model: str | None = None
 
 
 class Tokenized(Struct, frozen=True):
-    """Holds the token ids of a text or a chat."""
-
     count: int
-    max_model_len: int | None  # null: no limit is known
+    max_model_len: int | None  # null: unknown
     tokens: list[int]
-    token_strs: list[str] | None  # as the vocabulary spells them, where that was asked for
+    token_strs: list[str] | None  # as the vocabulary spells them, if requested
 
 
 class Detokenized(Struct, frozen=True):
-    """Holds the text of token ids, special tokens spelled out."""
+    """The text of token ids, with special tokens spelled out."""
 
     prompt: str
 
 
 class AddedToken(Struct, frozen=True):
-    """Describes a token that was added to the vocabulary."""
+    """A token that was added to the vocabulary."""
 
     content: str
     special: bool
 
 
 class TokenizerInfo(Struct, frozen=True):
-    """Describes the tokenizer, under the names of transformers' tokenizer_config.json."""
+    """Description of the tokenizer, with the names of transformers' tokenizer_config.json."""
 
     tokenizer_class: str
     bos_token: str | None
@@ -78,12 +76,12 @@ class TokenizerInfo(Struct, frozen=True):
     pad_token: str | None
     unk_token: str | None
     chat_template: str | None  # null: the model has none
-    model_max_length: int | None  # prompt + answer in tokens; null: no limit is known
+    model_max_length: int | None  # tokens of prompt and answer; null: unknown
     added_tokens_decoder: dict[str, AddedToken]  # by id
 
 
 def parse_tokenize(body: bytes) -> TokenizeText | TokenizeChat:
-    """Returns the body of /tokenize. Raises `APIError` for whatever is wrong with it."""
+    """Returns the body of /tokenize. Raises `APIError` if anything is wrong with it."""
     fields = json_object(body)
     if "prompt" in fields and "messages" in fields:
         raise conflict("messages: give a prompt or messages, not both", "messages")
@@ -92,12 +90,12 @@ def parse_tokenize(body: bytes) -> TokenizeText | TokenizeChat:
 
 
 def parse_detokenize(body: bytes) -> Detokenize:
-    """Returns the body of /detokenize. Raises `APIError` for whatever is wrong with it."""
+    """Returns the body of /detokenize. Raises `APIError` if anything is wrong with it."""
     return converted(json_object(body), Detokenize)
 
 
 async def tokenized(front: PromptAdmission, body: TokenizeText | TokenizeChat, party: TenantShare) -> Tokenized:
-    """Returns the tokens of a text or chat, which may be longer than the context is. Raises `APIError`."""
+    """Returns the tokens of a text or chat, which may exceed the context. Raises `APIError`."""
     most = max(MAX_TOKENS_PER_REQUEST, front.context())
     if isinstance(body, TokenizeChat):
         chat = ChatRequest(model=body.model, messages=body.messages, tools=body.tools)
@@ -125,7 +123,7 @@ async def detokenized(front: PromptAdmission, body: Detokenize, party: TenantSha
 
 
 def tokenizer_info(front: PromptAdmission) -> TokenizerInfo:
-    """Returns what the model's files say about its tokenizer."""
+    """Returns the description of the tokenizer in the model's files."""
     tokenizer = front.tokenizer
     bos, eos, pad, unknown = (tokenizer.named.get(f"{name}_token") for name in ("bos", "eos", "pad", "unk"))
     added = {str(id): AddedToken(text, special) for id, (text, special) in tokenizer.added().items()}

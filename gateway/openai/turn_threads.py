@@ -1,4 +1,4 @@
-"""Does work on a few threads, on which tenants take turns: long prompts of a tenant delay no other tenant for long."""
+"""Runs work on a few threads, on which tenants take turns: long prompts of one tenant barely delay the others."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,23 +10,22 @@ from gateway.errors import unavailable
 from infra.fair_queueing.turns import FairSlots, TenantShare, TooManyWait
 
 MAX_WAITING_PER_TENANT = 256
-"""Works that a tenant may have waiting; `--max-requests` and `--max-waiting` bound the works of all tenants."""
+"""Waiting works of one tenant. `--max-requests` and `--max-waiting` bound those of all tenants."""
 Result = TypeVar("Result")
 
 
 class TurnThreads:
-    """Has a few threads, each of which does one work at a time."""
+    """A few threads, each of which does one work at a time."""
 
     def __init__(self, count: int, name: str) -> None:
-        """Makes up to `count` threads of this name, when they are needed."""
         self._slots = FairSlots(count, MAX_WAITING_PER_TENANT)
         self._threads = ThreadPoolExecutor(count, thread_name_prefix=name)
 
     async def run(self, work: Callable[[], Result], party: TenantShare, size: int, seconds: float) -> Result:
-        """Does `work`, and returns its result; turns are counted by the works' sizes.
+        """Does `work`, and returns its result. Tenants' turns are counted by the sizes of their works.
 
-        Raises `TimeoutError` where it takes longer than `seconds`, and `APIError` (503) where its turn has not come by
-        then. A thread goes on with a work whose result is not waited for any more, and takes no other work before.
+        Raises `TimeoutError` if the work takes longer than `seconds`, and `APIError` (503) if its turn has not come by
+        then. A thread finishes a work that has timed out before it takes another.
         """
         try:
             async with asyncio.timeout(seconds):
@@ -46,5 +45,5 @@ class TurnThreads:
             return await asyncio.wrap_future(future)
 
     def close(self) -> None:
-        """Ends the threads, when they are done."""
+        """Stops the threads after their current work."""
         self._threads.shutdown(wait=False, cancel_futures=True)

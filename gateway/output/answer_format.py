@@ -1,4 +1,4 @@
-"""Settles how the answers of one model are read and constrained: its format of tools, and of thinking, together."""
+"""Decides how a model's answers are read and constrained, from its formats of tool calls and of thinking."""
 
 from collections.abc import Collection
 
@@ -16,10 +16,10 @@ from gateway.text.shown_tools import ShownTools
 
 
 class AnswerFormat:
-    """Knows what a model's answers look like. `prompt` is always the rendered prompt, or its last few words.
+    """Format of a model's answers. `prompt` is always the rendered prompt, or its last few words.
 
-    `family` is None where tools cannot be called: requests with tools are to be refused. `takes_tools`: prompts name
-    the tools.
+    Without `tool_format`, tools cannot be called, and requests with tools are refused. `takes_tools`: prompts name the
+    tools.
     """
 
     def __init__(
@@ -31,19 +31,19 @@ class AnswerFormat:
         self._token_id = token_id
 
     def markers(self, use: ToolUse | None) -> Collection[str]:
-        """Returns the special tokens whose text the parser has to see; others have none."""
+        """Returns the special tokens that the parser must see as text. Other special tokens have no text."""
         called = self.tool_format.markers if self.tool_format is not None and use is not None else ()
         return {*called, *(self.thinking.markers if self.thinking is not None else ())}
 
     def parser(self, prompt: str, use: ToolUse | None) -> OutputParser:
-        """Returns the parser of one sample's text. Without `use`, there are no calls in it."""
+        """Returns the parser of one sample's text. Without `use`, the text has no calls."""
         reader = OutputReader(only_calls=use is not None and use.must)
         return ReadingParser(reader, self._read(reader, prompt, use))
 
     def grammar(self, prompt: str, use: ToolUse | None, form: str = "") -> str:
-        """Returns the grammar of an answer that may call these tools, or has to, or has a form; "" for any answer.
+        """Returns the grammar of an answer that may or must call tools, or has a form; "" for any answer.
 
-        With a form and tools that need not be called, the answer is one or the other. Thinking stays free.
+        With a form and optional tools, the answer is either the form or a call. Thinking stays free.
         """
         if self.tool_format is None or use is None:
             return self.after_thinking(prompt, form) if form else ""
@@ -54,7 +54,7 @@ class AnswerFormat:
         return self.after_thinking(prompt, self._either(form, calls) if either else calls)
 
     def after_thinking(self, prompt: str, grammar: str) -> str:
-        """Returns a grammar that holds for what follows the thinking, where the model thinks."""
+        """Returns the grammar with free thinking before it, if the model thinks."""
         return grammar if self.thinking is None else self.thinking.before(grammar, prompt, self._token_id)
 
     def _either(self, form: str, calls: str) -> str:
@@ -78,7 +78,7 @@ class AnswerFormat:
 def answer_format(
     shown: ShownTools, token_id: TokenId, tools: ToolParser = "auto", reasoning: ReasoningParser = "auto"
 ) -> AnswerFormat:
-    """Returns the format of a model whose template shows this. `tools` and `reasoning` name formats, auto or none."""
+    """Returns the format of a model with this template. `tools` and `reasoning` are names of formats, auto or none."""
     family = next((family for family in TOOL_FORMATS if family.name == tools), None)
     if tools == "auto":
         family = recognised(TOOL_FORMATS, shown, token_id)

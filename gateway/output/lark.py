@@ -1,10 +1,9 @@
-"""Writes grammars of calls as llguidance reads them: Lark rules with JSON schemas in them.
+"""Writes grammars of calls for llguidance: Lark rules that contain JSON schemas.
 
-A marker may be one token of the vocabulary, or a text of several; some models have the token and spell it out all the
-same. So a rule for a marker takes it either way, and free text ends where the marker appears in either: a special token
-is never part of a text, and a lazy rule ends with the first place where its text does. A few markers have a token among
-other text.
-(Guidance's document on tool calls in Lark: https://github.com/guidance-ai/llguidance, docs/syntax.md.)
+A marker may be one token of the vocabulary, or a text of several tokens, and some models with the token spell it out
+all the same. So a marker's rule takes both, and free text ends where the marker appears in either form: a special token
+is never part of a text, and a lazy rule ends with the first occurrence of its text. A few markers have a token inside
+other text. (Guidance's document on tool calls in Lark: https://github.com/guidance-ai/llguidance, docs/syntax.md.)
 """
 
 import re
@@ -14,7 +13,7 @@ from typing import Any
 from gateway.grammar.texts import literal, of_json_schema
 from gateway.output.tools import Tool, ToolUse
 
-TokenId = Callable[[str], int | None]  # the id of a token that is spelled so, or None
+TokenId = Callable[[str], int | None]  # the id of the token with this text, or None
 
 LARK_HEAD = """%llguidance {}
 TEXT: /(.|\\n)*/
@@ -28,22 +27,22 @@ _NAMED_SUBSCHEMA_KEYS = frozenset({"properties", "patternProperties", "$defs", "
 
 
 _TOKEN_REGEX = re.compile(r"(<\|[^<>|]+\|>|｜[^<>｜]+｜)")
-"""What tokens look like that markers have among other text."""
+"""Tokens inside the text of a marker look like this."""
 
 
 def mark(words: str, token_id: TokenId) -> str:
-    """Returns a marker, for use inside of a rule."""
+    """Returns the rule of a marker."""
     head, token, tail = _parted(words, token_id)
     if token is None:
         return literal(words)
     if not head and not tail:
         return f"(<[{token}]> | {literal(words)})"
-    # Not spelled out as well: behind `head` a matcher would take the spelling's bytes for the only way on.
+    # The spelled-out form is no alternative here: after `head` a matcher would force the bytes of the spelling.
     return " ".join([*([literal(head)] if head else ()), f"<[{token}]>", *([mark(tail, token_id)] if tail else ())])
 
 
 def _parted(words: str, token_id: TokenId) -> tuple[str, int | None, str]:
-    """Returns the text before the first token in a marker, the token's id or None, and the text behind it."""
+    """Returns the text before the first token in a marker, the token's id or None, and the text after it."""
     if (token := token_id(words)) is not None:
         return "", token, ""
     for found in _TOKEN_REGEX.finditer(words):
@@ -53,12 +52,12 @@ def _parted(words: str, token_id: TokenId) -> tuple[str, int | None, str]:
 
 
 def either(rules: Iterable[str]) -> str:
-    """Returns the choice between several ways."""
+    """Returns the rule for one of several rules."""
     return " | ".join(f"({rule})" for rule in rules)
 
 
 def up_to(rule: str, words: str, token_id: TokenId) -> str:
-    """Returns rules by which `rule` is any text up to a marker, and the marker."""
+    """Returns rules by which `rule` is any text up to and including a marker."""
     head, token, tail = _parted(words, token_id)
     lazy = f"{rule}_text[lazy]: TEXT {literal(words)}\n"
     if token is None:
@@ -69,12 +68,12 @@ def up_to(rule: str, words: str, token_id: TokenId) -> str:
 
 
 def arguments(tool: Tool) -> str:
-    """Returns a tool's arguments: an object by its schema, or an empty one."""
+    """Returns the rule of a tool's arguments: an object that fits its schema, or an empty object."""
     return schema({"type": "object", **(NO_ARGUMENTS_SCHEMA if tool.parameters is None else tool.parameters)}, tool)
 
 
 def schema(given: Any, tool: Tool, root: Mapping[str, Any] | None = None) -> str:
-    """Returns a JSON schema of a tool as part of a rule. `root` is what it is part of, whose definitions it uses."""
+    """Returns the rule of a schema in a tool's parameters. `root` is the schema whose definitions it refers to."""
     shared = {key: root[key] for key in ("$defs", "definitions") if root and key in root}
     whole = {**shared, **(given if isinstance(given, Mapping) else {})}
     written = of_json_schema(bare(whole) | {"x-guidance": {"lenient": not tool.strict}}, tool.closes)
@@ -82,7 +81,7 @@ def schema(given: Any, tool: Tool, root: Mapping[str, Any] | None = None) -> str
 
 
 def bare(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a schema without what it only says to readers."""
+    """Returns a schema without keywords that only describe it to readers."""
     return {key: _bare(value, key) for key, value in schema.items() if key not in _DESCRIPTION_KEYS}
 
 
@@ -99,13 +98,13 @@ def _bare(value: Any, key: str) -> Any:
 
 
 def required_names(schema: Mapping[str, Any]) -> frozenset[str]:
-    """Returns the names of the properties that an object of a schema always has."""
+    """Returns the names of an object's required properties."""
     required = schema.get("required")
     return frozenset(name for name in required if isinstance(name, str)) if isinstance(required, list) else frozenset()
 
 
 def listed_values(schema: Mapping[str, Any]) -> list[Any]:
-    """Returns the values that a schema lists, empty where it lists none."""
+    """Returns the values that a schema lists by `enum` or `const`, or an empty list."""
     values = schema.get("enum", [schema["const"]] if "const" in schema else None)
     return values if isinstance(values, list) else []
 
@@ -113,9 +112,9 @@ def listed_values(schema: Mapping[str, Any]) -> list[Any]:
 def member_rules(
     rule: str, values: Mapping[str, str], required: Collection[str], sign: str, comma: str, end: str
 ) -> str:
-    """Returns rules by which `rule` is members in this order, of which those required are all there, and the end.
+    """Returns rules by which `rule` is an object's members in this order, and `end`.
 
-    `values` are the rules of the members' values by name, `sign` stands behind a name.
+    Only `required` members must appear. `values` maps names to the rules of their values; `sign` follows a name.
     """
     rules = f"{rule}: {rule}_first_0\n"
     for number, (name, value) in enumerate(values.items()):
@@ -128,25 +127,25 @@ def member_rules(
 
 
 class SharedRules:
-    """Collects the rules of expressions that come often, each once."""
+    """Collects frequent expressions as rules, each once."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
 
     def rule(self, expression: str) -> str:
-        """Returns the name of the rule that is this expression."""
+        """Returns the name of the rule for an expression."""
         return self._names.setdefault(expression, f"shared_{len(self._names)}")
 
     def written(self) -> str:
-        """Returns the rules."""
         return "".join(f"{name}: {expression}\n" for expression, name in self._names.items())
 
 
 def start(use: ToolUse, marker: str, token_id: TokenId, again: bool = True, framing: Sequence[str] = ()) -> str:
-    """Returns the rules from `start` on, in which `body` is what follows the marker. With `again`, it may come again.
+    """Returns the rules from `start` on, in which the caller's rule `body` follows the marker.
 
-    Where a call has to come, it comes at once; else text is free until the marker appears. Behind a call that may have
-    no other beside it, the answer ends. `framing` are special tokens that may stand anywhere outside of calls.
+    With `again`, calls may repeat. If a call is required, it comes at once; otherwise text is free until the marker
+    appears. If only one call is allowed, the answer ends after it. `framing` are special tokens that may stand anywhere
+    outside calls.
     """
     opened, again = mark(marker, token_id), again and use.parallel
     tokens = [f"<[{token}]>" for token in map(token_id, framing) if token is not None]

@@ -1,4 +1,4 @@
-"""Defines what an answer consists of, before any API gives it a shape: text, reasoning, and calls of tools."""
+"""Defines the parts of an answer before an API shapes them: text, reasoning, and calls of tools."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -7,26 +7,24 @@ from msgspec import Struct
 
 
 class Content(Struct, frozen=True, gc=False):
-    """Holds text of the answer itself."""
-
     text: str
 
 
 class Reasoning(Struct, frozen=True, gc=False):
-    """Holds text that the model has thought before it answers."""
+    """Text of the model's thoughts."""
 
     text: str
 
 
 class CallBegins(Struct, frozen=True, gc=False):
-    """Begins the call of a tool; its arguments follow."""
+    """Begins a call of a tool. Its arguments follow."""
 
-    call: int  # counts the calls of an answer from 0
+    call: int  # number of the call in the answer, from 0
     name: str
 
 
 class CallArguments(Struct, frozen=True, gc=False):
-    """Holds the next piece of a call's arguments; all pieces of a call are one JSON object."""
+    """The next piece of a call's arguments. All pieces of a call together are one JSON object."""
 
     call: int
     text: str
@@ -36,9 +34,9 @@ Part = Content | Reasoning | CallBegins | CallArguments
 
 
 class OutputParser(Protocol):
-    """Takes one sample's text in pieces, and tells the parts of the answer as soon as they are known.
+    """Turns the text of one sample, which arrives in pieces, into parts as early as possible.
 
-    However the text is cut, the parts add up to the same. What is no call in the model's format is content.
+    The parts add up to the same however the text is cut. Text that is not a call in the model's format is content.
     """
 
     def push(self, text: str) -> Sequence[Part]:
@@ -46,5 +44,5 @@ class OutputParser(Protocol):
         ...
 
     def flush(self, cut: bool = False) -> Sequence[Part]:
-        """Returns what was held back: the text has ended. Of a `cut` text, no markup that had begun is left."""
+        """Returns the remaining parts at the end of the text. If the text was `cut`, unfinished markup is dropped."""
         ...

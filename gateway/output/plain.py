@@ -1,4 +1,4 @@
-"""Takes all text of a sample for content: the parser of answers that have no other parts."""
+"""The parser of answers that have no other parts than content."""
 
 from collections.abc import Sequence
 
@@ -6,12 +6,10 @@ from gateway.output.parts import Content, Part
 
 
 class PlainText:
-    """Makes content of every text."""
+    """Turns all text into content."""
 
     def push(self, text: str) -> Sequence[Part]:
-        """Returns the text, unless it is empty."""
         return (Content(text),) if text else ()
 
     def flush(self, cut: bool = False) -> Sequence[Part]:
-        """Returns nothing: nothing is held back."""
         return ()

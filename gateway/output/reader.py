@@ -12,14 +12,14 @@ from typing import TypeVar
 from gateway.output.parts import CallArguments, CallBegins, Content, Part, Reasoning
 
 Result = TypeVar("Result")
-Steps = Generator[Part | None, None, Result]  # parts of the answer, None where more text is needed; T: what was found
-Pieces = Generator[str | None, None, Result]  # pieces of text, None where more is needed
+Steps = Generator[Part | None, None, Result]  # parts of the answer; None: more text is needed
+Pieces = Generator[str | None, None, Result]  # pieces of text; None: more is needed
 
 _NO_SPACE = re.compile(r"\S")
 
 
 class Markers:
-    """Holds the markers at which a stretch of text ends. None of them begins another one."""
+    """Markers that end a stretch of text. No marker is a prefix of another."""
 
     def __init__(self, *marks: str) -> None:
         assert not any(one != other and one.startswith(other) for one in marks for other in marks)
@@ -32,34 +32,34 @@ class Markers:
         return self._pattern.search(text, at)
 
     def begun(self, text: str, at: int) -> int:
-        """Returns where the end of the text begins that may be the beginning of a marker, or the text's length."""
+        """Returns where the text's last characters begin that may be the start of a marker, or the text's length."""
         first = max(at, len(text) - self._longest + 1)
         return next((place for place in range(first, len(text)) if text[place:] in self._beginnings), len(text))
 
 
 class OutputReader:
-    """Holds text that has come and is not read yet, and counts the calls that were found in it.
+    """Text that has arrived and is not read yet. Also counts the calls.
 
-    With `only_calls`, an answer consists of calls: what its end leaves of a call is markup, and white space no content.
+    With `only_calls`, the answer consists of calls only: white space is not content, and an unfinished call at the end
+    is dropped.
     """
 
     def __init__(self, only_calls: bool = False) -> None:
         self._only_calls = only_calls
-        self._drops = False  # the text has ended within markup, which no client can use
+        self._drops = False  # unfinished markup is dropped, as no client can use it
         self.text = ""
-        self.at = 0  # what is before this place has been read
-        self.ended = False  # no more text comes
-        self.calls = 0  # that have begun
-        self._space: list[str] = []  # read behind the last content: not content if a call follows
-        self._read: list[str] | None = None  # since `attempt`
+        self.at = 0  # position: everything before it was read
+        self.ended = False  # the text is complete
+        self.calls = 0  # number of calls that have begun
+        self._space: list[str] = []  # white space after the last content; no content if a call follows
+        self._read: list[str] | None = None  # text that was read since `attempt`
 
     def push(self, text: str) -> None:
-        """Adds text."""
         self.text = self.text[self.at :] + text
         self.at = 0
 
     def end_of_text(self, cut: bool) -> None:
-        """Takes note that no more text comes. What is not read yet may be the beginning of a marker."""
+        """Marks the text as complete. If it was `cut`, unread text is dropped, since it may be half a marker."""
         self.ended = True
         self._drops = cut or self._only_calls
         if self._drops:
@@ -68,7 +68,7 @@ class OutputReader:
     # reading ----------------------------------------------------------------------------------------------------------
 
     def take(self, end: int) -> str:
-        """Returns the text up to `end`, and has read it."""
+        """Reads and returns the text up to `end`."""
         taken = self.text[self.at : end]
         self.at = end
         if self._read is not None:
@@ -76,7 +76,7 @@ class OutputReader:
         return taken
 
     def more(self) -> Generator[None, None, bool]:
-        """Waits for text that is not read. Returns False if none comes any more."""
+        """Waits for unread text. Returns False at the end of the text."""
         while self.at >= len(self.text):
             if self.ended:
                 return False
@@ -84,7 +84,7 @@ class OutputReader:
         return True
 
     def until(self, marks: Markers) -> Pieces[str]:
-        """Yields the text before the next marker. Returns that marker, or "" at the end of the text."""
+        """Yields the text before the next marker. Returns the marker, or "" at the end of the text."""
         while True:
             found = marks.find(self.text, self.at)
             sure = len(self.text) if self.ended else marks.begun(self.text, self.at)
@@ -99,7 +99,7 @@ class OutputReader:
             yield None
 
     def skip(self, *words: str) -> Generator[None, None, str]:
-        """Reads one of `words` if the text goes on with it. Returns it, or "" where the text goes on otherwise."""
+        """Reads one of `words` if the text continues with it. Returns that word, or ""."""
         while True:
             for word in words:
                 if self.text.startswith(word, self.at):
@@ -110,17 +110,17 @@ class OutputReader:
             yield None
 
     def unread(self, mark: str) -> None:
-        """Gives a marker back that was just read, for somebody else to read it."""
+        """Puts back a marker that was just read."""
         self.at -= len(mark)
         if mark and self._read is not None:
             assert self._read.pop() == mark
 
     def comes(self, sign: str) -> Generator[None, None, bool]:
-        """Returns whether the text goes on with this character, which stays unread."""
+        """Returns whether the text continues with this character, which stays unread."""
         return (yield from self.more()) and self.text[self.at] == sign
 
     def word(self, ends: re.Pattern[str]) -> Generator[None, None, str]:
-        """Returns the text before the next character that is one of `ends`, which stays unread."""
+        """Returns the text before the next character that matches `ends`, which stays unread."""
         pieces: list[str] = []
         while (yield from self.more()):
             end = ends.search(self.text, self.at)
@@ -138,7 +138,7 @@ class OutputReader:
                 return
 
     def hold_space(self) -> Generator[None, None, None]:
-        """Reads white space that is content unless a call follows."""
+        """Reads white space, which becomes content unless a call follows."""
         while (yield from self.more()):
             found = _NO_SPACE.search(self.text, self.at)
             if space := self.take(found.start() if found else len(self.text)):
@@ -147,22 +147,22 @@ class OutputReader:
                 return
 
     def end(self, *words: str) -> Generator[None, None, None]:
-        """Reads the words that end a call, as far as they are there. White space that no such word follows is kept."""
+        """Reads as many of a call's closing words as are there. White space before a missing word is kept."""
         for word in words:
             yield from self.hold_space()
             if (yield from self.skip(word)):
                 self.drop_space()
 
     def drop_space(self) -> None:
-        """Forgets white space that was held back."""
+        """Forgets the white space of `hold_space`."""
         self._space.clear()
 
     # the answer -------------------------------------------------------------------------------------------------------
 
     def content(self, marks: Markers) -> Steps[str]:
-        """Yields the text before the next marker as content. Returns that marker, or "" at the end of the text.
+        """Yields the text before the next marker as content. Returns the marker, or "" at the end of the text.
 
-        White space beside calls is part of the format, and no content.
+        White space beside calls belongs to the format, and is not content.
         """
         pieces = self.until(marks)
         while True:
@@ -183,28 +183,28 @@ class OutputReader:
                 self._space.append(piece[len(words) :])
 
     def rest(self) -> Steps[None]:
-        """Yields all text as content."""
+        """Yields all remaining text as content."""
         yield from self.space_as_content()
         while (yield from self.more()):
             yield Content(self.take(len(self.text)))
 
     def space_as_content(self) -> Steps[None]:
-        """Yields white space that was held back because a call might have followed."""
+        """Yields the white space of `hold_space` as content."""
         if self._space and not self._only_calls:
             yield Content("".join(self._space))
             self._space.clear()
 
     def attempt(self, marker: str = "") -> None:
-        """Remembers what is read from a marker on, in case that it turns out to be no call."""
+        """Begins to record what is read, from `marker` on, so that `give_up` can turn it into content."""
         self._read = [marker]
 
     def accept(self) -> None:
-        """Forgets what was read since `attempt`: it is part of the format, and no content."""
+        """Forgets what was recorded: it belongs to a call."""
         self._read = None
         self._space.clear()
 
     def give_up(self) -> Steps[None]:
-        """Yields what was read since `attempt` as content: it is no call, unless the end has come in its midst."""
+        """Yields what was recorded as content, as it is no call. An unfinished call at a cut end is dropped."""
         words = "" if self._drops else "".join([*self._space, *(self._read or ())])
         self._space.clear()
         self._read = None
@@ -212,13 +212,13 @@ class OutputReader:
             yield Content(words)
 
     def begin(self, name: str) -> CallBegins:
-        """Begins a call: what was read since `attempt` is part of it."""
+        """Begins a call, to which the recorded text belongs."""
         self.accept()
         self.calls += 1
         return CallBegins(self.calls - 1, name)
 
     def arguments(self, text: str) -> CallArguments:
-        """Returns a piece of the last call's arguments: what was read since `attempt` is part of it."""
+        """Returns a piece of the last call's arguments, to which the recorded text belongs."""
         self.accept()
         return CallArguments(self.calls - 1, text)
 
@@ -235,7 +235,7 @@ def told(pieces: Pieces[Result], part: Callable[[str], Part]) -> Steps[Result]:
 
 
 def kept(pieces: Pieces[Result], into: list[str]) -> Generator[None, None, Result]:
-    """Keeps each piece of text in a list."""
+    """Appends each piece of text to a list."""
     while True:
         try:
             piece = next(pieces)
@@ -249,19 +249,17 @@ def kept(pieces: Pieces[Result], into: list[str]) -> Generator[None, None, Resul
 
 
 class ReadingParser:
-    """Makes an `OutputParser` of a generator over a reader."""
+    """An `OutputParser` that runs a generator over a reader."""
 
     def __init__(self, reader: OutputReader, steps: Steps[None]) -> None:
         self._reader = reader
         self._steps = steps
 
     def push(self, text: str) -> Sequence[Part]:
-        """Returns the parts that this text completes."""
         self._reader.push(text)
         return self._told()
 
     def flush(self, cut: bool = False) -> Sequence[Part]:
-        """Returns what was held back, but for markup that was cut."""
         self._reader.end_of_text(cut)
         return self._told()
 
@@ -275,7 +273,7 @@ class ReadingParser:
 
 
 def joined(parts: Sequence[Part]) -> list[Part]:
-    """Returns parts with neighbours of one kind, and of one call, joined."""
+    """Returns the parts with successive parts of one kind and one call joined."""
     groups: list[list[Part]] = []
     for part in parts:
         if groups and not isinstance(part, CallBegins) and _kind(groups[-1][0]) == _kind(part):

@@ -1,7 +1,7 @@
-"""Finds the format in which a model calls tools: the one whose parser reads the calls that the chat template writes.
+"""Finds a model's format of calls: the first whose parser reads the calls that the chat template writes.
 
-A template that writes no calls is known by words with which it tells the model how to, or by the vocabulary, which has
-the format's markers as tokens.
+A template that writes no calls is recognised by the words with which it explains calls to the model, or by a vocabulary
+that has the format's markers as tokens.
 """
 
 import json
@@ -19,7 +19,7 @@ _PROBE_USE = ToolUse((Tool(PROBE_TOOL_NAME, PROBE_PARAMETERS),))
 
 
 def recognised(families: Sequence[ToolFormat], shown: ShownTools, token_id: TokenId) -> ToolFormat | None:
-    """Returns the family of a model's format, the first that fits, or None if it takes no tools, or no family fits."""
+    """Returns the first fitting format, or None if none fits or the template takes no tools."""
     if not shown.takes:
         return None
     if (calls := shown.calls) is not None:
@@ -34,7 +34,7 @@ def recognised(families: Sequence[ToolFormat], shown: ShownTools, token_id: Toke
 
 
 def _reads(family: ToolFormat, calls: ShownCalls) -> bool:
-    """Returns whether a family's parser finds just these calls, written as the family's grammar has them."""
+    """Returns whether a format's parser finds exactly these calls, and the text has the format's own markers."""
     return any(
         all(words in text for words in family.written) and _called(_parts(family, text)) == list(calls.arguments)
         for text in calls.texts
@@ -48,7 +48,7 @@ def _parts(family: ToolFormat, text: str) -> Sequence[Part]:
 
 
 def _called(parts: Iterable[Part]) -> list[Mapping[str, Any]] | None:
-    """Returns the arguments of each call; None where a call is of another tool, or its arguments are no JSON."""
+    """Returns the arguments of each call; None if a call is of another tool, or its arguments are not JSON."""
     texts: list[list[str]] = []
     for part in parts:
         if isinstance(part, CallBegins):

@@ -1,4 +1,4 @@
-"""Reads what a model thinks before it answers: text between two markers, of which the first may be in the prompt."""
+"""Reads a model's thoughts before its answer: text between two markers, of which the prompt may have the first."""
 
 from dataclasses import dataclass
 
@@ -10,28 +10,28 @@ from gateway.output.reader import Markers, OutputReader, Pieces, Steps, told
 
 @dataclass(frozen=True)
 class Thinking:
-    """Describes a format of thinking. White space beside its markers belongs to them."""
+    """A format of thoughts. White space beside its markers belongs to them."""
 
     name: str  # of `--reasoning-parser`
     opening: str
     closing: str
-    title: str = ""  # behind the opening marker, and no thought
+    title: str = ""  # a word after the opening marker that is not part of the thoughts
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """Returns the special tokens whose text has to be there, where the tokenizer has them."""
+        """Returns the special tokens that must be kept as text."""
         return self.opening, self.closing
 
     def recognises(self, template: str) -> bool:
-        """Returns whether a chat template is one of a model that thinks so."""
+        """Returns whether a chat template belongs to a model that thinks in this format."""
         return self.closing in template
 
     def began(self, prompt: str) -> bool:
-        """Returns whether a prompt ends within the thinking: its template has opened it."""
+        """Returns whether the prompt ends inside the thoughts, because its template has opened them."""
         return prompt.rstrip().endswith(self.opening)
 
     def read(self, reader: OutputReader, prompt: str) -> Steps[None]:
-        """Yields what was thought, and leaves the rest unread."""
+        """Yields the thoughts, and leaves the rest unread."""
         yield from reader.hold_space()
         if not (yield from reader.skip(self.opening)) and not self.began(prompt):
             return
@@ -44,10 +44,7 @@ class Thinking:
         yield from reader.space()
 
     def before(self, grammar: str, prompt: str, token_id: TokenId) -> str:
-        """Returns the grammar of an answer with thinking in front of it, which is free.
-
-        It has to come if the prompt has begun it, and may come otherwise.
-        """
+        """Returns a grammar with free thoughts before it. They are required if the prompt has begun them."""
         first = "thought" if self.began(prompt) else "(opened thought)?"
         token = token_id(self.opening)
         opened = f"opened: SPACE? (opening{'' if token is None else f' | <[{token}]>'})\n"

@@ -150,7 +150,6 @@ class ResponseShape(ItemShape[OutputItem, Event]):
         return [*events, ItemDone(output_index=len(self._items) - 1, item=item)]
 
     def _place(self) -> dict[str, Any]:
-        """Returns the fields by which events name the last item."""
         return {"output_index": len(self._items) - 1, "item_id": self._items[-1].id}
 
     def _numbered(self, events: Sequence[Event]) -> Sequence[Event]:

@@ -1,4 +1,4 @@
-"""Parses the body of a response, and says by name what a model of text cannot take."""
+"""Parses the body of a response. Errors name the content that a text model cannot take."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args
@@ -15,7 +15,7 @@ PART_TYPES = {kind.__struct_config__.tag for kind in get_args(ContentPart)}
 
 
 def parse_response(body: bytes) -> ResponsesRequest:
-    """Returns the body of a response. Raises `APIError` for whatever is wrong with it."""
+    """Returns the body of a response. Raises `APIError` if anything is wrong with it."""
     fields = implemented(json_object(body), UNIMPLEMENTED_PARAMETERS)
     if isinstance(fields.get("input"), list):
         fields["input"] = [_item(item, f"input[{number}]") for number, item in enumerate(fields["input"])]
@@ -26,7 +26,7 @@ def parse_response(body: bytes) -> ResponsesRequest:
 
 
 def _item(item: Any, where: str) -> Any:
-    """Returns an item with its type, which messages may leave out. Raises `APIError` for types that are not ours."""
+    """Returns an item with its type, which messages may omit. Raises `APIError` for unsupported types."""
     if not isinstance(item, Mapping):
         return item
     if "type" not in item and "role" in item:
@@ -42,7 +42,7 @@ def _item(item: Any, where: str) -> Any:
 
 
 def _check_kinds(found: Any, where: str, known: set[Any], what: str) -> None:
-    """Raises `APIError` if one of these objects has a type that is not known."""
+    """Raises `APIError` if one of these objects has a type that is not in `known`."""
     for name, kind in _kinds(found, where):
         if isinstance(kind, str) and kind not in known:
             message = f"{name}: {what} of the type {kind[:64]!r} is not supported, only of {', '.join(sorted(known))}"

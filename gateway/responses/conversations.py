@@ -1,4 +1,4 @@
-"""Keeps responses with the conversations that led to them, so that a client can go on from one at any gateway."""
+"""Stores responses with their conversations, so that a client can continue one at any gateway."""
 
 import logging
 from collections.abc import Callable
@@ -19,13 +19,13 @@ log = logging.getLogger("baton.gateway")
 
 
 class StoredConversation(Struct, frozen=True):
-    """Holds a response, and every item from the first of its conversation to the response's own last."""
+    """A response, and all items of its conversation, the response's own output last."""
 
     response: ResponseAnswer
     items: list[Item]
 
     def listed(self, limit: int, descending: bool, after: str | None) -> ItemList:
-        """Returns what the response answers, from behind the item `after` on. Raises `APIError` if there is none."""
+        """Returns the response's input items that follow the item `after`. Raises `APIError` if that is missing."""
         said = self.items[: len(self.items) - len(self.response.output)]
         items = [_shown(item, f"{self.response.id}_{number}") for number, item in enumerate(said)]
         if descending:
@@ -41,7 +41,7 @@ class StoredConversation(Struct, frozen=True):
 
 
 class Conversations:
-    """Keeps conversations. What one tenant has kept, no other finds."""
+    """Store of conversations. A tenant finds only its own."""
 
     def __init__(self, store: TenantStore, tenants: Tenants, now: Callable[[], float]) -> None:
         """`now` returns the Redis server's time, s."""
@@ -52,11 +52,11 @@ class Conversations:
 
     @property
     def keeps(self) -> bool:
-        """Tells whether anything is kept."""
+        """Returns whether conversations are stored at all."""
         return self._store.keeps
 
     async def keep(self, caller: Caller, said: list[Item], response: ResponseAnswer) -> bool:
-        """Keeps a response behind what was said. Returns False where it cannot be kept: the answer is good anyway."""
+        """Stores a response after the items `said`. Returns False if that fails, which leaves the answer valid."""
         body = msgspec.json.encode(StoredConversation(response, [*said, *response.output]))
         if len(body) > self._store.largest:
             return False
@@ -69,7 +69,7 @@ class Conversations:
         return kept
 
     async def get(self, caller: Caller, id: str) -> StoredConversation:
-        """Returns what was kept. Raises `APIError`: 404 if there is nothing for this tenant, 503 without Redis."""
+        """Returns a stored conversation. Raises `APIError`: 404 if this tenant has none, 503 without Redis."""
         try:
             body = await self._store.get(self._tenants.salt(caller), id)
         except StoreUnavailable:
@@ -82,7 +82,7 @@ class Conversations:
         raise APIError(404, f"there is no stored response {id[:256]!r}", param="response_id", code="not_found")
 
     async def previous(self, caller: Caller, id: str | None) -> list[Item]:
-        """Returns what was said up to a response, that included; nothing without an id. Raises `APIError`."""
+        """Returns all items up to and including a response's, or none without an id. Raises `APIError`."""
         if id is None:
             return []
         name = "previous_response_id"
@@ -98,7 +98,7 @@ class Conversations:
         raise invalid(message, name, "previous_response_not_found")
 
     async def delete(self, caller: Caller, id: str) -> None:
-        """Removes what was kept. Raises `APIError` as `get` does."""
+        """Removes a conversation. Raises `APIError` as `get` does."""
         try:
             found = await self._store.delete(self._tenants.salt(caller), id)
         except StoreUnavailable:
@@ -112,7 +112,7 @@ def _away() -> APIError:
 
 
 def _shown(item: Item, id: str) -> Item:
-    """Returns an item as it is listed: with an id, and with text in a part."""
+    """Returns an item in the form of a list: with an id, and text as a content part."""
     if not isinstance(item, MessageItem):
         return structs.replace(item, id=item.id or id, status=item.status or "completed")
     content = item.content

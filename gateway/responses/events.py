@@ -1,4 +1,4 @@
-"""Defines the answers of the Responses API, and the events that a stream of one consists of."""
+"""Defines the answers of the Responses API, and the events of a stream."""
 
 from collections.abc import Callable
 from typing import Literal, get_args
@@ -19,33 +19,33 @@ ResponseStatus = Literal["in_progress", "completed", "incomplete", "failed"]
 
 
 class ResponseError(Struct, frozen=True, kw_only=True):
-    """Says why a response has failed."""
+    """Why a response has failed."""
 
     code: str
     message: str
 
 
 class IncompleteDetails(Struct, frozen=True, kw_only=True):
-    """Says why a response is not complete."""
+    """Why a response is incomplete."""
 
     reason: Literal["max_output_tokens"] = "max_output_tokens"
 
 
 class ResponseInputDetails(Struct, frozen=True, kw_only=True):
-    """Says how much of a prompt a prefix cache had."""
+    """How many tokens of a prompt were in the prefix cache."""
 
     cached_tokens: int
     cache_write_tokens: int = 0
 
 
 class ResponseOutputDetails(Struct, frozen=True, kw_only=True):
-    """Says how many tokens of an answer were thoughts."""
+    """How many tokens of an answer were thoughts."""
 
     reasoning_tokens: int
 
 
 class ResponseUsage(Struct, frozen=True, kw_only=True):
-    """Counts tokens."""
+    """Token counts."""
 
     input_tokens: int
     input_tokens_details: ResponseInputDetails
@@ -55,7 +55,7 @@ class ResponseUsage(Struct, frozen=True, kw_only=True):
 
 
 class ResponseAnswer(Struct, frozen=True, kw_only=True):
-    """Holds a response, as it is or as it will be."""
+    """A response, finished or in progress."""
 
     id: str
     created_at: int
@@ -90,7 +90,7 @@ class ResponseAnswer(Struct, frozen=True, kw_only=True):
 
 
 class ResponseDeleted(Struct, frozen=True, kw_only=True):
-    """Says that a response is stored no longer."""
+    """Confirms that a response is no longer stored."""
 
     id: str
     object: Literal["response"] = "response"
@@ -98,14 +98,14 @@ class ResponseDeleted(Struct, frozen=True, kw_only=True):
 
 
 class InputTokens(Struct, frozen=True, kw_only=True):
-    """Says how many tokens a prompt has."""
+    """Number of tokens of a prompt."""
 
     input_tokens: int
     object: Literal["response.input_tokens"] = "response.input_tokens"
 
 
 class ItemList(Struct, frozen=True, kw_only=True):
-    """Lists what a response answers."""
+    """A page of a response's input items."""
 
     data: list[Item]
     first_id: str | None
@@ -115,39 +115,39 @@ class ItemList(Struct, frozen=True, kw_only=True):
 
 
 class NumberedEvent(Struct, kw_only=True, tag_field="type"):
-    """Is an event of a stream; events are numbered from 0."""
+    """An event of a stream. Events are numbered from 0."""
 
     sequence_number: int = 0
 
 
 class ResponseEvent(NumberedEvent, kw_only=True):
-    """Holds the response as it is at that moment."""
+    """An event that carries the response in its current state."""
 
     response: ResponseAnswer
 
 
 class ResponseCreated(ResponseEvent, kw_only=True, tag="response.created"):
-    """Begins a stream."""
+    """First event of a stream."""
 
 
 class ResponseBegun(ResponseEvent, kw_only=True, tag="response.in_progress"):
-    """Says that it was begun."""
+    """Second event of a stream."""
 
 
 class ResponseCompleted(ResponseEvent, kw_only=True, tag="response.completed"):
-    """Ends a stream."""
+    """Last event of a stream."""
 
 
 class ResponseIncomplete(ResponseEvent, kw_only=True, tag="response.incomplete"):
-    """Ends a stream whose answer was cut off."""
+    """Last event of a stream whose answer was cut off."""
 
 
 class ResponseFailed(ResponseEvent, kw_only=True, tag="response.failed"):
-    """Ends a stream that has failed."""
+    """Last event of a failed stream."""
 
 
 class ItemAdded(NumberedEvent, kw_only=True, tag="response.output_item.added"):
-    """Begins an item, which is empty yet."""
+    """Begins an empty item."""
 
     output_index: int
     item: OutputItem
@@ -161,65 +161,53 @@ class ItemDone(NumberedEvent, kw_only=True, tag="response.output_item.done"):
 
 
 class ItemEvent(NumberedEvent, kw_only=True):
-    """Is about something in an item."""
+    """An event inside an item."""
 
     output_index: int
     item_id: str
 
 
 class PartEvent(ItemEvent, kw_only=True):
-    """Is about a part of an item, of which there is one."""
+    """An event inside an item's only content part."""
 
     content_index: int = 0
 
 
 class PartAdded(PartEvent, kw_only=True, tag="response.content_part.added"):
-    """Begins a part, which is empty yet."""
+    """Begins an empty content part."""
 
     part: OutputText | ReasoningText
 
 
 class PartDone(PartEvent, kw_only=True, tag="response.content_part.done"):
-    """Ends a part."""
+    """Ends a content part."""
 
     part: OutputText | ReasoningText
 
 
 class OutputTextDelta(PartEvent, kw_only=True, tag="response.output_text.delta"):
-    """Goes on with a text."""
-
     delta: str
     logprobs: list[TextLogprob] = []
 
 
 class OutputTextDone(PartEvent, kw_only=True, tag="response.output_text.done"):
-    """Ends a text."""
-
     text: str
     logprobs: list[TextLogprob] = []
 
 
 class ReasoningDelta(PartEvent, kw_only=True, tag="response.reasoning_text.delta"):
-    """Goes on with thoughts."""
-
     delta: str
 
 
 class ReasoningDone(PartEvent, kw_only=True, tag="response.reasoning_text.done"):
-    """Ends thoughts."""
-
     text: str
 
 
 class ArgumentsDelta(ItemEvent, kw_only=True, tag="response.function_call_arguments.delta"):
-    """Goes on with the arguments of a call."""
-
     delta: str
 
 
 class ArgumentsDone(ItemEvent, kw_only=True, tag="response.function_call_arguments.done"):
-    """Ends the arguments of a call."""
-
     name: str
     arguments: str
 

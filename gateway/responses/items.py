@@ -1,6 +1,6 @@
-"""Defines the items of a conversation, as the Responses API takes, stores and gives them.
+"""Defines the items of a conversation, as the Responses API takes, stores and returns them.
 
-Fields that change nothing here are ignored, since clients send back whatever they were given, by us or by others.
+Fields without effect here are ignored, since clients send back whatever they got from this or another server.
 """
 
 from typing import Annotated, Any, Literal
@@ -14,13 +14,13 @@ Status = Literal["in_progress", "completed", "incomplete"]
 
 
 class InputText(Struct, frozen=True, kw_only=True, tag_field="type", tag="input_text"):
-    """Holds text from the client."""
+    """Text of the client."""
 
     text: str
 
 
 class AlternativeLogprob(Struct, frozen=True, kw_only=True):
-    """Says how likely another token would have been."""
+    """Log-probability of an alternative token."""
 
     token: str
     bytes: list[int]
@@ -28,33 +28,31 @@ class AlternativeLogprob(Struct, frozen=True, kw_only=True):
 
 
 class TextLogprob(AlternativeLogprob, frozen=True, kw_only=True):
-    """Says how likely a token of the answer was, and which would have been the likeliest."""
+    """Log-probability of a token of the answer, with its likeliest alternatives."""
 
     top_logprobs: list[AlternativeLogprob]
 
 
 class OutputText(Struct, kw_only=True, tag_field="type", tag="output_text"):
-    """Holds text of an answer."""
-
     text: str
     annotations: list[Any] = []
     logprobs: list[TextLogprob] | None = None
 
 
 class RefusalText(Struct, frozen=True, kw_only=True, tag_field="type", tag="refusal"):
-    """Holds text by which a model has refused to answer, in an earlier turn."""
+    """Text with which a model refused to answer in an earlier turn."""
 
     refusal: str
 
 
 class ReasoningText(Struct, kw_only=True, tag_field="type", tag="reasoning_text"):
-    """Holds what the model has thought."""
+    """Thoughts of the model."""
 
     text: str
 
 
 class SummaryText(Struct, frozen=True, kw_only=True, tag_field="type", tag="summary_text"):
-    """Holds a summary of thoughts, which other servers make."""
+    """A summary of thoughts, from another server."""
 
     text: str
 
@@ -63,7 +61,7 @@ ContentPart = InputText | OutputText | RefusalText
 
 
 class MessageItem(Struct, kw_only=True, tag_field="type", tag="message"):
-    """Holds a message of the client or of the model."""
+    """A message of the client or of the model."""
 
     role: Literal["user", "assistant", "system", "developer"]
     content: str | list[ContentPart]
@@ -72,7 +70,7 @@ class MessageItem(Struct, kw_only=True, tag_field="type", tag="message"):
 
 
 class FunctionCallItem(Struct, kw_only=True, tag_field="type", tag="function_call"):
-    """Holds a call of a tool by the model."""
+    """A call of a tool by the model."""
 
     call_id: Id
     name: ToolName
@@ -82,7 +80,7 @@ class FunctionCallItem(Struct, kw_only=True, tag_field="type", tag="function_cal
 
 
 class FunctionOutputItem(Struct, kw_only=True, tag_field="type", tag="function_call_output"):
-    """Holds what came of a call."""
+    """The result of a call."""
 
     call_id: Id
     output: str | list[InputText | OutputText]
@@ -91,7 +89,7 @@ class FunctionOutputItem(Struct, kw_only=True, tag_field="type", tag="function_c
 
 
 class ReasoningItem(Struct, kw_only=True, tag_field="type", tag="reasoning"):
-    """Holds what the model has thought. What only another server can read is left out."""
+    """Thoughts of the model. Encrypted thoughts of other servers are dropped."""
 
     id: Id | None = None
     summary: list[SummaryText | ReasoningText] = []

@@ -25,11 +25,11 @@ UNIMPLEMENTED_PARAMETERS: Mapping[str, NeutralValues] = {
     "access_programs": only({}),
     "image": only({}),
 }
-"""Parameters that are not implemented, each with the values at which it changes nothing."""
+"""Unimplemented parameters, each with the values that have no effect."""
 
 
 class FunctionTool(Struct, frozen=True, kw_only=True):
-    """Describes a function that the client runs. Other kinds of tools are refused by name."""
+    """A function that the client runs. Other types of tools are refused by name."""
 
     type: Literal["function"]
     name: ToolName
@@ -39,22 +39,22 @@ class FunctionTool(Struct, frozen=True, kw_only=True):
 
 
 class ChosenFunction(Struct, frozen=True, kw_only=True):
-    """Has this function called."""
+    """The answer must call this function."""
 
     type: Literal["function"]
     name: ToolName
 
 
 class PlainTextFormat(Struct, frozen=True, tag_field="type", tag="text"):
-    """Asks for any text."""
+    """The answer is any text."""
 
 
 class AnyObject(Struct, frozen=True, tag_field="type", tag="json_object"):
-    """Asks for any JSON object."""
+    """The answer is any JSON object."""
 
 
 class BySchema(Struct, frozen=True, kw_only=True, tag_field="type", tag="json_schema"):
-    """Asks for JSON by a schema, which is kept to, strict or not."""
+    """The answer is JSON that fits a schema, whether `strict` or not."""
 
     name: Annotated[str, Meta(min_length=1, max_length=256)]
     schema: JSONSchema
@@ -63,27 +63,25 @@ class BySchema(Struct, frozen=True, kw_only=True, tag_field="type", tag="json_sc
 
 
 class TextConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Says what form the answer has to have."""
+    """The form of the answer."""
 
     format: PlainTextFormat | AnyObject | BySchema | None = None
     verbosity: Literal["medium"] | None = None
 
 
 class ReasoningConfig(Struct, frozen=True, kw_only=True):
-    """Says how much the model has to think. Summaries are not made: thoughts are given whole."""
+    """How much the model thinks. Thoughts are returned in full and never summarized."""
 
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
 
 
 class ResponsesStreamOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Says what a stream contains beside the answer."""
-
     include_obfuscation: Literal[False] | None = None
 
 
 class ResponsesRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Holds the body of /v1/responses."""
+    """Body of /v1/responses."""
 
     input: str | Annotated[list[Item], Meta(max_length=MAX_MESSAGES)]
     model: str | None = None
@@ -102,7 +100,7 @@ class ResponsesRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     reasoning: ReasoningConfig | None = None
     include: Annotated[list[str], Meta(max_length=16)] | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
-    # Labels, and what is about other servers' tools, caches and prices: they change nothing here.
+    # Without effect here: labels, and settings of other servers' tools, caches and prices.
     metadata: Annotated[dict[str, Label], Meta(max_length=16)] | None = None
     user: Label | None = None
     safety_identifier: Label | None = None
@@ -114,5 +112,5 @@ class ResponsesRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def wants_logprobs(self) -> bool:
-        """Tells whether the answer says how likely its tokens were."""
+        """Returns whether the answer has log-probabilities."""
         return bool(self.top_logprobs) or LOGPROBS_INCLUDE in (self.include or ())

@@ -1,4 +1,4 @@
-"""Gives the answer to one request the shape of the Responses API, whole and in events, and has it stored."""
+"""Shapes the answer to a request as the Responses API does, whole and as a stream, and stores it."""
 
 import secrets
 import time
@@ -35,9 +35,9 @@ Keep = Callable[[ResponseAnswer], Awaitable[bool]]
 
 
 class ResponseShaper(OneAnswerShaper[Event]):
-    """Shapes the answer of a request, which has one sample. `keep` stores a response, and returns whether it could.
+    """Shaper of a request, which has one sample. `keep` stores a response, and returns whether it could.
 
-    `thought_end` is the token behind a model's thoughts, if there is one.
+    `thought_end` is the token that ends a model's thoughts, or None.
     """
 
     def __init__(
@@ -71,16 +71,14 @@ class ResponseShaper(OneAnswerShaper[Event]):
         return self._shape.take(parts, await self._logprobs(parts, delta.token_ids, delta.scores))
 
     def alive(self) -> bytes:
-        """Returns a comment."""
         return KEEP_ALIVE_COMMENT
 
     async def end(self) -> AsyncIterator[bytes]:
-        """Yields the ends of what is open, and the whole response when it is stored: a client may go on from it."""
+        """Yields the last events. The response is stored before its event, as a client may continue from it at once."""
         closing = self._shape.end(self._finish)
         yield self._joined([*closing, *self._shape.ended(await self._kept(self._finish))])
 
     async def whole(self, answers: Sequence[Answer]) -> ResponseAnswer:
-        """Returns the whole response."""
         (answer,) = answers
         self._thoughts.add(0, answer.parts, answer.token_ids)
         self._shape.take(answer.parts, await self._logprobs(answer.parts, answer.token_ids, answer.scores))
@@ -117,7 +115,7 @@ class ResponseShaper(OneAnswerShaper[Event]):
         )
 
     def _empty(self, model: str, body: ResponsesRequest, request: str) -> ResponseAnswer:
-        """Returns the response before there is any output. Its id cannot be guessed, so it gives nothing away."""
+        """Returns the response without output. Its id is random, so that other clients cannot guess it."""
         sampling = self._sample.admitted.sampling
         text = body.text or TextConfig()
         return ResponseAnswer(

@@ -1,4 +1,4 @@
-"""Finds which tokens the text of an answer consists of, so that it comes with their log-probabilities and no others."""
+"""Finds the tokens that make up the text of an answer, so that the text comes with exactly their log-probabilities."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -8,19 +8,19 @@ from gateway.responses.items import TextLogprob
 
 
 class TextScores:
-    """Holds tokens whose text has not come yet: thoughts, calls and markers are in between, and are left out.
+    """Tokens whose text has not come yet. Tokens of thoughts, calls and markers are skipped.
 
-    Parts come in the order of their tokens, and their text is in the tokens' bytes, but for what a format rewrites.
+    Parts come in the order of their tokens, and their text is contained in the tokens' bytes, unless a format rewrites
+    it.
     """
 
     def __init__(self) -> None:
-        self._bytes = bytearray()  # whose part has not come
-        self._tokens: deque[tuple[int, int, TextLogprob]] = deque()  # from which byte to which, of those not told of
-        self._made = 0  # bytes in all
-        self._arguments: list[str] = []  # of the call that is read
+        self._bytes = bytearray()  # bytes of tokens whose part has not come
+        self._tokens: deque[tuple[int, int, TextLogprob]] = deque()  # first byte, end byte, token; until its text comes
+        self._made = 0  # bytes of all tokens so far
+        self._arguments: list[str] = []  # of the current call
 
     def add(self, tokens: Iterable[TextLogprob]) -> None:
-        """Adds tokens that were made."""
         for token in tokens:
             begin = self._made
             self._made += len(token.bytes)
@@ -28,12 +28,12 @@ class TextScores:
             self._tokens.append((begin, self._made, token))
 
     def of(self, parts: Sequence[Part]) -> list[TextLogprob]:
-        """Returns the tokens of the content among these parts. A token of two parts is the first one's."""
+        """Returns the tokens of the content among these parts. A token that two parts share belongs to the first."""
         return [token for part in parts for token in self._of(part)]
 
     def _of(self, part: Part) -> list[TextLogprob]:
         if isinstance(part, CallArguments):
-            # Looked for once, when all are here: where a format rewrites them, each look goes through all that is left.
+            # Searched for once, when complete: if a format rewrites them, each search scans all remaining bytes.
             self._arguments.append(part.text)
             return []
         arguments, self._arguments = "".join(self._arguments), []
@@ -41,7 +41,7 @@ class TextScores:
         return [] if isinstance(part, CallBegins) else self._passed(part.text, isinstance(part, Content))
 
     def _passed(self, said: str, is_content: bool = False) -> list[TextLogprob]:
-        """Passes the tokens of a text, and returns them if it is content."""
+        """Skips the tokens of a text, and returns them if the text is content."""
         text = said.encode()
         found = self._bytes.find(text)
         if not text or found < 0:
@@ -49,7 +49,7 @@ class TextScores:
         begin = self._made - len(self._bytes) + found
         end = begin + len(text)
         del self._bytes[: found + len(text)]
-        while self._tokens and self._tokens[0][1] <= begin:  # they are between this part and the one before
+        while self._tokens and self._tokens[0][1] <= begin:  # tokens between this part and the previous one
             self._tokens.popleft()
         tokens = []
         while self._tokens and self._tokens[0][0] < end:

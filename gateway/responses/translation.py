@@ -1,4 +1,4 @@
-"""Translates bodies of the Responses API into chats, which is what everything behind them understands."""
+"""Translates bodies of the Responses API into chats, which the rest of the gateway understands."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -32,18 +32,18 @@ RESPONSES_FIELD_NAMES = {
     "max_completion_tokens": "max_output_tokens",
     "response_format": "text.format",
 }
-"""What a chat calls a field, and what it is called here: errors name the client's."""
+"""This API's name for each field of a chat, so that errors name the field that the client has sent."""
 
 
 def items_of(body: ResponsesRequest) -> list[Item]:
-    """Returns what the client says, as items."""
+    """Returns the input of a request as items."""
     return [MessageItem(role="user", content=body.input)] if isinstance(body.input, str) else body.input
 
 
 def chat_of(body: ResponsesRequest, conversation: Sequence[Item]) -> ChatRequest:
-    """Returns the chat that a body describes; `conversation` is everything that was said, its own input at the end.
+    """Returns the chat that a body describes. `conversation` has all items so far, the body's own input last.
 
-    Raises `APIError` for what cannot be said in a chat.
+    Raises `APIError` for what a chat cannot express.
     """
     if len(conversation) > MAX_MESSAGES:
         raise invalid(f"input: {len(conversation)} items are more than {MAX_MESSAGES}", "input")
@@ -70,9 +70,9 @@ def chat_of(body: ResponsesRequest, conversation: Sequence[Item]) -> ChatRequest
 
 
 def _messages(items: Iterable[Item]) -> Iterator[Message]:
-    """Yields messages. What the model did in one turn (thoughts, words, then calls) is one message."""
+    """Yields messages. Everything that the model did in one turn (thoughts, text, calls) is one message."""
     turn: list[Message] = []
-    called = False  # whether the turn has calls: words behind them begin another
+    called = False  # whether the turn has calls: text after them begins a new turn
     for said in map(_said, items):
         if turn and (said.role != "assistant" or (called and said.content is not None)):
             yield joined(turn)
@@ -87,7 +87,7 @@ def _messages(items: Iterable[Item]) -> Iterator[Message]:
 
 
 def _said(item: Item) -> Message:
-    """Returns what one item says."""
+    """Returns one item as a message."""
     match item:
         case MessageItem(role=role, content=content):
             return Message(role=role, content=content if isinstance(content, str) else _parts(content))

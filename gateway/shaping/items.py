@@ -14,7 +14,7 @@ Event = TypeVar("Event")
 
 
 class ItemShape(ABC, Generic[Item, Event]):
-    """Items of one answer, of which at most one is open: the last. Parts of its kind extend it, others close it."""
+    """Items of one answer. Only the last can be open: parts of its kind extend it, other parts close it."""
 
     def __init__(self) -> None:
         self._items: list[Item] = []

@@ -1,9 +1,9 @@
-"""Finds out how a chat template wants the calls of earlier messages: templates of different models differ in four ways.
+"""Finds out how a chat template wants the calls of earlier messages, in which models' templates differ in four ways.
 
-The arguments are objects for most and JSON texts for some, which put them between other texts. A message that has
-nothing but calls has no content for most, and an empty one for some, which join it to other texts. Mistral's templates
-refuse ids that are not nine letters and digits. Some templates leave calls out: for them a call is a line of the
-message's content, as JSON.
+Most templates take arguments as objects; some take JSON strings, which they concatenate with other text. Most take no
+content (None) beside calls; some need an empty string, which they concatenate as well. Mistral's templates refuse ids
+that are not nine letters and digits. Some templates ignore calls: for them, a call is a line of JSON in the message's
+content.
 """
 
 import hashlib
@@ -14,19 +14,19 @@ from typing import Any, NamedTuple
 from gateway.errors import APIError
 from gateway.text.chat import Chat
 
-PROBE_NAME, PROBE_VALUE = "probe", "found"  # of the call with which a template is tried
+PROBE_NAME, PROBE_VALUE = "probe", "found"  # of the call that probes a template
 
 
 class CallStyle(NamedTuple):
-    """Says how messages with calls are written for one template."""
+    """How messages with calls are written for one template."""
 
-    content: str | None  # of a message that has none
-    as_text: bool  # arguments are JSON texts
-    short_ids: bool = False  # ids of calls have nine characters
-    in_content: bool = False  # calls are lines of the content
+    content: str | None  # content of a message without text
+    as_text: bool  # whether arguments are JSON strings
+    short_ids: bool = False  # whether ids of calls have nine characters
+    in_content: bool = False  # whether calls are lines of the content
 
     def written(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns a message as the template wants it."""
+        """Returns a message in this style."""
         if self.short_ids and "tool_call_id" in message:
             return {**message, "tool_call_id": _short(message["tool_call_id"])}
         if "tool_calls" not in message:
@@ -53,7 +53,7 @@ class CallStyle(NamedTuple):
 
 
 def _short(id: str) -> str:
-    """Returns nine letters and digits that stand for an id: itself, if it consists of nine."""
+    """Returns an id of nine letters and digits: the id itself if it has this form, else a hash."""
     return id if len(id) == 9 and id.isalnum() else hashlib.sha256(id.encode()).hexdigest()[:9]
 
 

@@ -1,31 +1,39 @@
-"""Holds a chat as a template takes it, and finds every text in it that a client wrote."""
+"""Defines a chat as templates take it, and finds every text in it that the client wrote."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, structs
 
-ROLE_FIELD = "role"  # the field of a message that is one of a few words, not a client's text
+ROLE_FIELD = "role"  # its value is one of a few words, not a client's text
 STRUCTURE_NAMES = frozenset(
-    {"role", "content", "name", "tool_calls", "tool_call_id", "id", "type", "function", "arguments"}
+    [
+        "role",
+        "content",
+        "name",
+        "tool_calls",
+        "tool_call_id",
+        "id",
+        "type",
+        "function",
+        "arguments",
+        "reasoning",
+        "reasoning_content",
+        "description",
+        "parameters",
+        "properties",
+        "required",
+        "items",
+        "enum",
+    ]
 )
-STRUCTURE_NAMES |= {
-    "reasoning",
-    "reasoning_content",
-    "description",
-    "parameters",
-    "properties",
-    "required",
-    "items",
-    "enum",
-}
-"""Names of fields that stay as they are, because templates ask for them; all other names are a client's."""
+"""Field names that templates ask for, and that therefore stay unchanged. All other names are the client's text."""
 
 
 class Chat(Struct, frozen=True):
-    """Holds the messages of a chat, the tools that it may use, and what else its template is told; all plain data.
+    """Messages, tools and template options, all as plain data.
 
-    The prompt ends where the assistant's answer begins, or, without `answer`, behind the last message.
+    The prompt ends with the beginning of the assistant's answer, or, without `answer`, after the last message.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -34,14 +42,14 @@ class Chat(Struct, frozen=True):
     answer: bool = True
 
     def texts(self) -> Iterator[str]:
-        """Yields every text that a client wrote, names of fields among them."""
+        """Yields every text that the client wrote, including field names."""
         for message in self.messages:
             yield from _texts({name: value for name, value in message.items() if name != ROLE_FIELD})
         yield from _texts(self.tools)
         yield from _texts(list(self.options.values()))
 
     def changed(self, change: Callable[[str], str]) -> "Chat":
-        """Returns the chat with each of these texts changed."""
+        """Returns the chat with `change` applied to each of these texts."""
         messages = [
             {name: value if name == ROLE_FIELD else _changed(value, change) for name, value in message.items()}
             for message in self.messages

@@ -1,7 +1,7 @@
-"""Renders messages to prompt text by a model's chat template, as transformers' `apply_chat_template` does.
+"""Renders messages to a prompt with a model's chat template, as transformers' `apply_chat_template` does.
 
-A template is code that came with the weights, so it runs in jinja2's immutable sandbox, sees nothing but plain data,
-and takes no arguments from clients.
+A template is code that came with the weights. So it runs in jinja2's immutable sandbox, and sees nothing but plain
+data.
 """
 
 import json
@@ -25,13 +25,13 @@ from gateway.text.chat import Chat
 from gateway.text.shown_tools import ShownTools, shown_tools
 
 TEMPLATE_FAILURES = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError)
-"""What else a template may raise that meets data which it does not expect."""
+"""Further exceptions of templates that meet unexpected data."""
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
-"""Names of a message's reasoning, the usual one first; gpt-oss has the second."""
+"""Names of a message's reasoning, the usual name first; gpt-oss uses the second."""
 
 
 class ChatTemplate:
-    """Holds a compiled template and the special tokens that it may name. Raises `ModelError` if it does not compile.
+    """A compiled template with its special tokens. Raises `ModelError` if it does not compile.
 
     Some models have another template for chats with tools, `with_tools`.
     """
@@ -57,12 +57,12 @@ class ChatTemplate:
         self._calls = call_style(self._rendered)
 
     def render(self, chat: Chat) -> str:
-        """Returns the prompt. Raises `APIError` if the template refuses."""
+        """Returns the prompt. Raises `APIError` if the template refuses the chat."""
         messages = [_with_thoughts(self._calls.written(message)) for message in chat.messages]
         return self._rendered(structs.replace(chat, messages=messages))
 
     def shown_tools(self) -> ShownTools:
-        """Returns what the template shows of tools and calls, which takes a few milliseconds."""
+        """Returns what the template shows of tools and calls; takes a few milliseconds."""
         if self._calls.in_content:
             return shown_tools(self._source, self._rendered)
         return shown_tools(self._source, self.render)
@@ -83,13 +83,13 @@ class ChatTemplate:
 
 
 def _with_thoughts(message: dict[str, Any]) -> dict[str, Any]:
-    """Returns a message whose reasoning, if there is some, has all names by which templates ask for it."""
+    """Returns a message with its reasoning under all names that templates use."""
     thought = next((message[name] for name in REASONING_FIELDS if message.get(name) is not None), None)
     return message if thought is None else {"thinking": thought, **message, "reasoning_content": thought}
 
 
 class _Generation(Extension):
-    """Accepts `{% generation %}`, which marks an assistant's words for training; here it only encloses them."""
+    """Accepts `{% generation %}`, which marks an assistant's text for training and has no effect here."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -103,7 +103,7 @@ class _Generation(Extension):
 
 
 class _Dict:
-    """Stands for `dict` in templates, without the type's own attributes."""
+    """`dict` for templates, without the type's own attributes."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)
@@ -113,7 +113,7 @@ class _Dict:
 
 
 class _Namespace(Namespace):
-    """Stands for `namespace` in templates, which may not store names that begin with an underscore."""
+    """`namespace` for templates, which may not store names with a leading underscore."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:
         self, *rest = args  # positional only, so that a template may use the name `self`
@@ -135,7 +135,7 @@ def _public(name: Any) -> None:
 def _to_json(
     value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
 ) -> str:
-    """Writes JSON without jinja2's escaping for HTML: a prompt is not a page. What a filter yields is a list."""
+    """Returns JSON without jinja2's HTML escaping, since a prompt is no page. Iterators become lists."""
     form = {"indent": indent, "separators": separators, "sort_keys": sort_keys, "default": list}
     return json.dumps(value, ensure_ascii=ensure_ascii, **form)
 

@@ -12,9 +12,9 @@ from typing import Protocol
 
 from checkpoints.vocabulary.alphabet import byte_alphabet
 
-Piece = Callable[[int], str | None]  # a token as the vocabulary spells it, None for special tokens
-REPLACEMENT_CHARACTER = "\ufffd"  # what decoders write for bytes that are no character
-MAX_UTF8_BYTES = 4  # bytes of a UTF-8 character, so tokens that one can be spread over
+Piece = Callable[[int], str | None]  # a token's spelling in the vocabulary; None for special tokens
+REPLACEMENT_CHARACTER = "\ufffd"  # stands for bytes that are no character
+MAX_UTF8_BYTES = 4  # so a character has at most as many tokens
 
 
 class Detokenizer(Protocol):
@@ -24,50 +24,49 @@ class Detokenizer(Protocol):
         """Returns the text that this token completes, often empty."""
 
     def text_of(self, tokens: Sequence[int]) -> str:
-        """Returns the text that these tokens complete: what pushing one after the other would."""
+        """Returns the text that these tokens complete."""
 
     def flush(self) -> str:
-        """Returns what is left at the end: a character that stayed incomplete is a replacement character."""
+        """Returns the remaining text at the end. An incomplete character becomes a replacement character."""
 
 
 class BytePieces:
-    """Looks up the bytes of each token of a byte-level vocabulary, each token once."""
+    """Looks up the bytes of each token of a byte-level vocabulary, and caches them."""
 
     def __init__(self, piece: Piece) -> None:
         self._piece = piece
         self._alphabet = byte_alphabet()
         self._known: dict[int, bytes] = {}
-        self.texts: dict[int, str] = {}  # of tokens that are whole characters, as far as they have come
+        self.texts: dict[int, str] = {}  # texts of known tokens that are whole characters
 
     def bytes_of(self, token: int) -> bytes:
-        """Returns the bytes of a token, none for special tokens and unknown ids."""
+        """Returns the bytes of a token; none for special tokens and unknown ids."""
         found = self._known.get(token)
         if found is None:
             found = self._spelled(self._piece(token) or "")
             self._known[token] = found
-            with suppress(UnicodeDecodeError):  # parts of characters
+            with suppress(UnicodeDecodeError):  # a part of a character
                 self.texts[token] = found.decode()
         return found
 
     def stream(self) -> Detokenizer:
-        """Returns a detokenizer for one answer."""
         return _ByteStream(self)
 
     def _spelled(self, piece: str) -> bytes:
         try:
             return bytes([self._alphabet[character] for character in piece])
         except KeyError:
-            return piece.encode()  # an added token, spelled as it is
+            return piece.encode()  # an added token is its own text
 
 
 class _ByteStream:
-    """Decodes bytes as they come; whole characters behind whole characters, as nearly all are, it looks up."""
+    """Decodes bytes as they arrive. Whole characters, the usual case, are looked up."""
 
     def __init__(self, pieces: BytePieces) -> None:
         self._pieces = pieces
         self._texts = pieces.texts
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._begun = False  # part of a character has come
+        self._begun = False  # whether a character is incomplete
 
     def push(self, token: int) -> str:
         if not self._begun and (text := self._texts.get(token)) is not None:
@@ -85,15 +84,15 @@ class _ByteStream:
 
 
 class WindowDetokenizer:
-    """Serves all other decoders. The window holds the tokens of the last completed text and those after it."""
+    """Detokenizer for all other decoders. The window holds the tokens of the last completed text and later ones."""
 
     def __init__(self, decode: Callable[[list[int]], str], piece: Piece) -> None:
         self._decode = decode
         self._piece = piece
         self._window: list[int] = []
-        self._settled = 0  # tokens of the window whose text has left
-        self._before = ""  # … and that text
-        self._broken = 0  # last tokens that may be the beginning of a character
+        self._settled = 0  # tokens of the window whose text was returned
+        self._before = ""  # the text of these tokens
+        self._broken = 0  # number of last tokens that may begin a character
 
     def push(self, token: int) -> str:
         if self._piece(token) is None:
@@ -122,12 +121,12 @@ class WindowDetokenizer:
 
 
 class WithMarkers:
-    """Writes some special tokens out, such as the markers of a format, which other detokenizers leave away."""
+    """Writes some special tokens as text, such as a format's markers, which other detokenizers omit."""
 
     def __init__(self, fresh: Callable[[], Detokenizer], markers: Mapping[int, str]) -> None:
         self._fresh = fresh
         self._markers = markers
-        self._text = fresh()  # since the last marker
+        self._text = fresh()  # detokenizer since the last marker
 
     def push(self, token: int) -> str:
         marker = self._markers.get(token)

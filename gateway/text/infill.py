@@ -1,4 +1,4 @@
-"""Writes prompts whose answer is the middle of a text, for models with tokens of their own for that."""
+"""Writes prompts for text in the middle of a document, for models with special tokens for that (fill-in-the-middle)."""
 
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
@@ -10,17 +10,17 @@ INFILL_MARKERS = (
     ("\u2581<PRE>", "\u2581<SUF>", "\u2581<MID>"),  # CodeLlama
     ("<\uff5cfim\u2581begin\uff5c>", "<\uff5cfim\u2581hole\uff5c>", "<\uff5cfim\u2581end\uff5c>"),  # DeepSeek-Coder
 )
-"""The tokens before a beginning, before an end, and behind both, of each kind of model."""
+"""For each kind of model, the tokens before the prefix, before the suffix, and after both."""
 
 
 class Encode(Protocol):
-    """Returns token ids, as `ModelTokenizer.encode` does."""
+    """`ModelTokenizer.encode`: returns token ids."""
 
     def __call__(self, text: str, special: bool, most: int | None = None) -> list[int]: ...
 
 
 class Infill(NamedTuple):
-    """Holds the three token ids of a model."""
+    """The three token ids of a model."""
 
     before: int
     between: int
@@ -28,7 +28,7 @@ class Infill(NamedTuple):
     encode: Encode
 
     def tokens(self, beginning: str, end: str, most: int | None) -> list[int]:
-        """Returns the prompt for what stands between `beginning` and `end`, at most `most` tokens of each."""
+        """Returns the prompt for the text between `beginning` and `end`, of at most `most` tokens each."""
         whole = self.encode(beginning, special=True, most=most)
         bare = self.encode(beginning, special=False, most=most)
         front = whole[: len(whole) - len(bare)] if bare and whole[-len(bare) :] == bare else []
@@ -36,7 +36,7 @@ class Infill(NamedTuple):
 
 
 def infill(encode: Encode, token_id: Callable[[str], int | None]) -> Infill | None:
-    """Returns how a model fills in a middle, or None if its tokenizer has no tokens for that."""
+    """Returns how a model fills in text, or None if its tokenizer lacks the special tokens."""
     for kind in INFILL_MARKERS:
         before, between, behind = map(token_id, kind)
         if before is not None and between is not None and behind is not None:

@@ -1,9 +1,8 @@
-"""Encodes text so that its special tokens are those that a chat template wrote, and no text can become one.
+"""Encodes text so that only special tokens of the chat template become special token ids, and no text of a client.
 
-It is a second tokenizer beside the model's own, with the same model, normalizer and pre-tokenizer, and without its
-special tokens: those that are meant are replaced by placeholders, which nobody can guess. So all text between two
-special tokens is encoded at once, with what a client wrote and what the template wrote side by side, and gets the ids
-that it would get from the tokenizer itself.
+This is a second tokenizer with the same model, normalizer and pre-tokenizer, but without special tokens: the template's
+are replaced by random placeholders. So all text between two special tokens, the client's and the template's together,
+is encoded at once, and gets the same ids as from the model's tokenizer.
 """
 
 import secrets
@@ -18,10 +17,10 @@ PLACEHOLDER_BYTES = 16
 
 
 class LiteralTokenizer:
-    """Makes `tokenizer` from a model's `own`, whose vocabulary's memory it shares, and translates texts and ids for it.
+    """Makes `tokenizer` from a model's `own`, with which it shares the vocabulary, and translates texts and ids.
 
-    `unknown` is the token for unknown characters, if there is one. Raises `ModelError` if the vocabulary leaves no ids
-    for placeholders.
+    `unknown` is the token for unknown characters, or None. Raises `ModelError` if the vocabulary has no free ids for
+    placeholders.
     """
 
     def __init__(self, own: Tokenizer, unknown: str | None) -> None:
@@ -35,7 +34,7 @@ class LiteralTokenizer:
         fresh = [self.tokenizer.token_to_id(name) for name in self._placeholders.values()]
         if any(own.model.id_to_token(id) is not None for id in fresh):
             raise ModelError("--model: the vocabulary's ids have gaps, which only --spelled-tokens tokens can serve")
-        # The model's ids, of those that mean something else here.
+        # The model's ids for ids that have another meaning here.
         self._ids = {self.tokenizer.token_to_id(name): [id] for id, name in names.items()}
         for id, token in special.items():
             if own.model.id_to_token(id) == token != unknown:
@@ -44,24 +43,25 @@ class LiteralTokenizer:
         self._normalized = {id: token for id, token in special.items() if id in normalized and token != unknown}
 
     def written(self, prompt: MarkedText) -> str:
-        """Returns what `tokenizer` is to encode: placeholders for the template's special tokens, and all else as is."""
+        """Returns the text to encode, with placeholders for the template's special tokens."""
         return prompt.unmarked(self.special.replaced(prompt.text, self._placeholders.__getitem__))
 
     def restored(self, ids: list[int]) -> list[int]:
-        """Returns the ids that the model knows, of those that `tokenizer` has given."""
+        """Returns the model's ids for the ids of `tokenizer`."""
         return [id for found in ids for id in self._ids.get(found, (found,))]
 
     def is_forged(self, text: str, ids: list[int]) -> bool:
-        """Tells whether a tokenizer has found special tokens in a text that does not spell them out.
+        """Returns whether the tokenizer found special tokens in a text that does not contain them.
 
-        Some look for them in normalized text, in which other characters may have become theirs.
+        Some tokenizers search normalized text, in which other characters may have become a special token.
         """
         return any(ids.count(id) > text.count(token) for id, token in self._normalized.items())
 
     def _apart(self, token: str, special: set[int]) -> list[int]:
         """Returns ids that spell a special token in two pieces.
 
-        Some vocabularies (Unigram's, for one) hold special tokens as pieces of text: the model finds them by itself.
+        Some vocabularies, such as Unigram's, contain special tokens as ordinary pieces, which the model finds by
+        itself.
         """
         for cut in range(1, len(token)):
             halves = token[:cut], token[cut:]
@@ -72,7 +72,7 @@ class LiteralTokenizer:
 
 
 def _bare(tokenizer: Tokenizer) -> Tokenizer:
-    """Returns a tokenizer with the same model and steps before it, without added tokens."""
+    """Returns a tokenizer with the same model and preprocessing, without added tokens."""
     bare = Tokenizer(tokenizer.model)
     if tokenizer.normalizer is not None:
         bare.normalizer = tokenizer.normalizer
@@ -82,10 +82,10 @@ def _bare(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def _renamed(token: AddedToken, name: str) -> AddedToken:
-    """Returns a token that is found where the other is, under another name. None of them is special."""
+    """Returns an added token that is found like the original, under another name, and is not special."""
     return AddedToken(
         name,
-        single_word=token.single_word and name == token.content,  # a placeholder stands where the template wrote it
+        single_word=token.single_word and name == token.content,  # a placeholder may touch other text
         lstrip=token.lstrip,
         rstrip=token.rstrip,
         normalized=token.normalized and name == token.content,

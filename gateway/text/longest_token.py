@@ -1,6 +1,6 @@
-"""Derives from a tokenizer's file how much text one token may stand for, so that a length alone can refuse a prompt.
+"""Bounds how many characters of a text one token may stand for, so that a text can be refused by its length alone.
 
-Pure, and on the safe side: whatever could let text vanish or shrink without a bound makes the answer "unknown".
+Pure and conservative: any step that could drop or shrink text without bound makes the answer `UNKNOWN_LENGTH`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,31 +9,31 @@ from typing import Any
 from checkpoints.vocabulary.alphabet import byte_alphabet
 
 UNKNOWN_LENGTH = 0
-MAX_COMPOSED_CHARS = 4  # code points that NFC and NFKC make one of, at most: no composed character decomposes into more
+MAX_COMPOSED_CHARS = 4  # code points that NFC and NFKC compose into one
 BYTE_VALUES = 256
 
-# Steps that keep every character, or make more of it.
+# Steps that keep or expand every character.
 _KEEPING_NORMALIZERS = {"NFD", "NFKD", "Lowercase", "Prepend", "ByteLevel"}
 _KEEPING_PRE_TOKENIZERS = {"ByteLevel", "Metaspace", "Digits", "UnicodeScripts"}
 
 
 def max_chars_per_token(tokenizer: Mapping[str, Any], vocabulary: Iterable[str]) -> int:
-    """Returns the most characters of a text that one token stands for, or `UNKNOWN_LENGTH`.
+    """Returns the maximum number of characters of text per token, or `UNKNOWN_LENGTH`.
 
-    `tokenizer` is `tokenizer.json` as it is in use, `vocabulary` all tokens as they are spelled, added ones among them.
-    A text of n characters has then at least n / reach tokens. A token in the byte-level alphabet stands for as many
-    bytes as it has characters, so for no more characters.
+    `tokenizer` is the tokenizer.json in use, `vocabulary` all tokens as they are spelled, with added ones. A text of n
+    characters then has at least n / result tokens. A byte-level token stands for as many bytes as its spelling has
+    characters, so for no more characters.
     """
     tokens = set(vocabulary)
     shrinking = _normalizer(tokenizer.get("normalizer"))
     whole = _keeps(tokenizer.get("pre_tokenizer")) and _knows_everything(tokenizer, tokens)
-    # A token that takes the white space beside it stands for any amount of that.
+    # A token that absorbs the white space beside it stands for any amount of it.
     greedy = any(token.get("lstrip") or token.get("rstrip") for token in tokenizer.get("added_tokens") or ())
     return shrinking * max(map(len, tokens), default=UNKNOWN_LENGTH) if whole and not greedy else UNKNOWN_LENGTH
 
 
 def _normalizer(step: Mapping[str, Any] | None) -> int:
-    """Returns into how few characters a normalizer turns many: the greatest such ratio, or `UNKNOWN_LENGTH`."""
+    """Returns the greatest ratio by which a normalizer shortens text, or `UNKNOWN_LENGTH`."""
     if step is None:
         return 1
     match step["type"]:
@@ -52,7 +52,7 @@ def _normalizer(step: Mapping[str, Any] | None) -> int:
 
 
 def _keeps(step: Mapping[str, Any] | None) -> bool:
-    """Tells whether a pre-tokenizer divides a text without dropping any of it."""
+    """Returns whether a pre-tokenizer splits a text without dropping any of it."""
     if step is None:
         return True
     match step["type"]:
@@ -65,7 +65,7 @@ def _keeps(step: Mapping[str, Any] | None) -> bool:
 
 
 def _knows_everything(tokenizer: Mapping[str, Any], tokens: set[str]) -> bool:
-    """Tells whether no character is dropped, or joined with others to one unknown token."""
+    """Returns whether no character is dropped or merged with others into one unknown token."""
     model = tokenizer["model"]
     if model["type"] not in ("BPE", "Unigram"):
         return False  # WordPiece and WordLevel make one unknown token of a word, however long

@@ -1,4 +1,4 @@
-"""The few files of a model that the gateway reads, from a directory or from the Hugging Face hub; never the weights."""
+"""Finds the files of a model that the gateway reads, in a directory or on the Hugging Face hub; never weights."""
 
 from pathlib import Path
 from typing import Any
@@ -21,14 +21,14 @@ MODEL_FILES = [
 
 
 def locate_files(model: str) -> Path:
-    """Returns the directory with `MODEL_FILES`, downloaded first if `model` is a hub id. Raises `ModelError`."""
+    """Returns the directory with `MODEL_FILES`, which are downloaded if `model` is a hub id. Raises `ModelError`."""
     return locate(model, patterns=MODEL_FILES, weights=False)
 
 
 def read_object(directory: Path, name: str, required: bool = False) -> dict[str, Any]:
-    """Returns a file of JSON as a dictionary, empty if there is no file.
+    """Returns a JSON file as a dictionary, empty if the file is missing.
 
-    Raises `ModelError` if it is broken, or if it is `required` and not there.
+    Raises `ModelError` if it is broken, or `required` and missing.
     """
     if required and not (directory / name).exists():
         raise ModelError(f"--model: {directory} has no {name}")
@@ -36,10 +36,10 @@ def read_object(directory: Path, name: str, required: bool = False) -> dict[str,
 
 
 def chat_templates(directory: Path, tokenizer_config: dict[str, Any]) -> dict[str, str]:
-    """Returns the sources of a model's chat templates by name; the usual one is `default`, with tools `tool_use`.
+    """Returns the sources of a model's chat templates by name: `default`, and `tool_use` for chats with tools.
 
-    Files of templates win over the tokenizer's config, and that over a processor's file, as in transformers. Raises
-    `ModelError` if a file is broken.
+    As in transformers, template files take precedence over the tokenizer's config, and this over a processor's file.
+    Raises `ModelError` if a file is broken.
     """
     files = [*(directory / "additional_chat_templates").glob("*.jinja"), directory / "chat_template.jinja"]
     found = {"default" if path == files[-1] else path.stem: _source(path) for path in sorted(files) if path.is_file()}

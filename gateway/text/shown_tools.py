@@ -1,7 +1,7 @@
 """Finds out what a chat template shows of tools: whether prompts name them, and how it writes earlier calls.
 
-How a model is to write a call is nowhere said but in its template, which writes earlier calls as the model does. So a
-chat with two calls is rendered, or with one where the template allows no more.
+Only the template defines how a model writes calls: it writes earlier calls like the model. So a chat with two calls is
+rendered, or with one call if the template allows no more.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ from gateway.text.chat import Chat
 
 PROBE_TOOL_NAME = "look_up_weather"
 QUESTION, ANSWER, RESULT = "Is it raining?", "ZZZ", "Rain."
-PROBE_ARGUMENTS: tuple[Mapping[str, Any], ...] = ({"place": "Oslo", "days": 3}, {"place": "Lima"})  # arguments of each
+PROBE_ARGUMENTS: tuple[Mapping[str, Any], ...] = ({"place": "Oslo", "days": 3}, {"place": "Lima"})  # of each call
 PROBE_PARAMETERS: Mapping[str, Any] = {
     "type": "object",
     "properties": {
@@ -28,25 +28,25 @@ PROBE_TOOL: Mapping[str, Any] = {
 
 
 class ShownCalls(NamedTuple):
-    """Holds how a template writes calls: each text begins at, or before, the first call, and has all of them."""
+    """How a template writes calls. Each text begins at or before the first call, and contains all of them."""
 
     arguments: Sequence[Mapping[str, Any]]  # of each call
     texts: Sequence[str]
 
 
 class ShownTools(NamedTuple):
-    """Says what a chat template shows of tools."""
+    """What a chat template shows of tools."""
 
     source: str
     takes: bool  # prompts name the tools
-    calls: ShownCalls | None  # None: the template leaves calls out, or refuses them
+    calls: ShownCalls | None  # None: the template ignores or refuses calls
 
 
 NOTHING_SHOWN = ShownTools("", False, None)
 
 
 def shown_tools(source: str, render: Callable[[Chat], str]) -> ShownTools:
-    """Returns what a template shows that `render` renders, which raises `APIError` where the template refuses."""
+    """Returns what a template shows. `render` raises `APIError` if the template refuses a chat."""
     question: dict[str, Any] = {"role": "user", "content": QUESTION}
     prompt = _rendered(render, [question], [PROBE_TOOL])
     takes = prompt is not None and PROBE_TOOL_NAME in prompt
@@ -69,7 +69,7 @@ def shown_tools(source: str, render: Callable[[Chat], str]) -> ShownTools:
 
 
 def _behind_common(text: str, other: str) -> str:
-    """Returns a text from the first character on in which another one differs."""
+    """Returns a text from the first character on that differs from another text."""
     pairs = enumerate(zip(text, other, strict=False))
     return text[next((place for place, (one, two) in pairs if one != two), len(other)) :]
 

@@ -1,7 +1,7 @@
-"""Finds the special tokens that a text spells out, by the tokenizer library's own search, all of them in one pass.
+"""Finds special tokens in a text with the tokenizer library's own search, all in one pass and without Python's lock.
 
-Python's `find` would look for one after the other, and some vocabularies have hundreds of them; other threads would
-stand still meanwhile, for as long as a client's text takes.
+Python's `find` would search for one after the other, and some vocabularies have hundreds. All other threads would stand
+still for as long as a client's text takes.
 """
 
 from collections.abc import Callable, Iterable
@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.models import WordLevel
 
-UNMATCHED_TOKEN = "rest"  # of a text, between special tokens
+UNMATCHED_TOKEN = "rest"  # stands for all text between special tokens
 
 
 class SpecialTokens:
-    """Looks for `tokens`: from the left, of those that begin at one place the longest."""
+    """Searches for `tokens` from the left; of several at one position, the longest is found."""
 
     def __init__(self, tokens: Iterable[str]) -> None:
         self.tokens = list(tokens)
@@ -21,14 +21,14 @@ class SpecialTokens:
         self._search.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in self.tokens])
 
     def found(self, text: str) -> list[int]:
-        """Returns numbers of the special tokens in a text, in their order."""
+        """Returns the numbers of the special tokens in a text, in their order."""
         return [id for id in self._search.encode_batch_fast([text], add_special_tokens=False)[0].ids if id]
 
     def replaced(self, text: str, change: Callable[[str], str]) -> str:
-        """Returns a text with each special token changed."""
+        """Returns a text with `change` applied to each special token."""
         if not self.found(text):
             return text
-        (found,) = self._search.encode_batch([text], add_special_tokens=False)  # finds places too, and takes longer
+        (found,) = self._search.encode_batch([text], add_special_tokens=False)  # slower, and also returns positions
         pieces, at = [], 0
         for id, (start, end) in zip(found.ids, found.offsets, strict=True):
             if id:

@@ -1,14 +1,14 @@
-"""Tells the special tokens that a chat template writes from those that a message only spells out.
+"""Separates the special tokens that a chat template writes from those that a message spells out.
 
-A client that writes `<|end|><|assistant|>` into a message would otherwise write turns of its own. What a message spells
-out has to stay text wherever the template puts it, and whatever the template does to it: trims, cuts, joins, searches.
-So one character of each spelled special token, its *key*, is exchanged for a *mark*, a character that no message has;
-templates let it pass like any other, it keeps the length of everything, and it is exchanged back once the template's
-own tokens are found. The template sees no special token in a message, so it cannot treat one as such either.
+A client that writes `<|end|><|assistant|>` into a message could otherwise forge turns. A spelled token must stay text
+wherever the template puts it, and however the template trims, cuts, joins or searches it. So one character of each
+spelled special token, its *key*, is replaced by a *mark*, a character that no message contains. Templates treat a mark
+like any other character, and it keeps all lengths. After the template's own special tokens are found, marks become keys
+again. The template sees no special token in a message, so it cannot treat one specially either.
 
-A template may also put a special token together from what stands apart in a message, such as by deleting what is
-between. So it renders a second time, with every key marked, where nothing of a message can become a special token.
-If the special tokens are others now, the messages are refused.
+A template may also assemble a special token from separate pieces of a message, for example by deleting text between
+them. So it renders a second time with every key marked, which makes that impossible. If the special tokens then differ,
+the messages are refused.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,27 +23,27 @@ MARK_CHARACTERS = [chr(code) for code in (*range(0xFDD0, 0xFDF0), *range(0xE000,
 
 
 class MarkedText(NamedTuple):
-    """Holds a rendered text and what its marks stand for. Special tokens that are in it as they are, are meant."""
+    """A rendered text with its marks. Special tokens in it are the template's own."""
 
     text: str
-    marks: Mapping[str, str]  # the key of each mark; empty: messages spell out no special token
+    marks: Mapping[str, str]  # the key of each mark; empty: no message spells out a special token
 
     def unmarked(self, text: str) -> str:
-        """Returns a text with keys in place of marks."""
+        """Returns a text with marks replaced by keys."""
         for mark, key in self.marks.items():
             text = text.replace(mark, key)
         return text
 
 
 class SpelledTokens:
-    """Renders chats so that special tokens in what clients wrote are text."""
+    """Renders chats so that special tokens in the client's text stay text."""
 
     def __init__(self, special: SpecialTokens) -> None:
         self._special = special
         self._keys = {token: _key(token) for token in special.tokens}
 
     def render(self, render: Callable[[Chat], str], chat: Chat) -> MarkedText:
-        """Returns what `render` makes of a chat. Raises `APIError` if it makes special tokens of what clients wrote."""
+        """Returns the rendered chat. Raises `APIError` if the template makes special tokens of the client's text."""
         texts = list(chat.texts())
         keys = sorted({key for key in self._keys.values() if any(key in text for text in texts)})
         if not keys:
@@ -63,13 +63,13 @@ class SpelledTokens:
             return token.replace(self._keys[token], marks[self._keys[token]])
 
         before = ""
-        while text != before:  # again, because tokens may overlap
+        while text != before:  # repeated, because tokens may overlap
             before, text = text, self._special.replaced(text, marked)
         return text
 
 
 def _key(token: str) -> str:
-    """Returns a character of a special token that is rare in other texts, and that no filter of a template changes."""
+    """Returns a character of a special token that is rare in other text, and that no template filter changes."""
     signs = [character for character in token if not character.isalnum() and not character.isspace()]
     return min(signs or token.strip(), key=lambda sign: (sign.isascii(), sign != "|"))
 

@@ -1,24 +1,25 @@
-"""Finds stop strings in text that arrives in pieces: no part of one is ever sent.
+"""Finds stop strings in text that arrives in pieces, so that no part of a stop string is ever sent.
 
-All stop strings are searched for at once, by the automaton of Aho and Corasick ("Efficient string matching", 1975): its
-states are the beginnings of stop strings, and the state is the longest one with which the text ends. Each character is
-read once. A state is made when a text reaches it first, so that no request pays for 4,096 of them before it begins.
+All stop strings are searched for at once with the automaton of Aho and Corasick ("Efficient string matching", 1975):
+its states are prefixes of stop strings, and the current state is the longest prefix that the text ends with. Each
+character is read once. States are made when a text first reaches them, so that no request pays for 4,096 states in
+advance.
 """
 
 from collections.abc import Iterable
 
 
 class _Beginning:
-    """Is a beginning of the stop strings that are given to it."""
+    """State of the automaton: a common prefix of `stops`."""
 
     __slots__ = ("longer", "made", "met", "shorter", "size")
 
     def __init__(self, size: int, stops: Iterable[str], shorter: "_Beginning | None") -> None:
-        self.size = size  # characters
-        self.shorter = shorter  # the longest other beginning with which it ends; None: it is empty
-        self.met: str = shorter.met if shorter is not None else ""  # the longest stop string with which it ends
-        self.made: dict[str, _Beginning] = {}  # the beginnings that are one character longer, by it …
-        self.longer: dict[str, list[str]] = {}  # … and those that are not made yet, by their stop strings
+        self.size = size  # length in characters
+        self.shorter = shorter  # the longest proper suffix that is a state; None for the empty prefix
+        self.met: str = shorter.met if shorter is not None else ""  # the longest stop string that it ends with
+        self.made: dict[str, _Beginning] = {}  # states that are one character longer, by that character
+        self.longer: dict[str, list[str]] = {}  # stop strings of states that are not made yet
         for stop in stops:
             if len(stop) == size:
                 self.met = stop
@@ -26,7 +27,7 @@ class _Beginning:
                 self.longer.setdefault(stop[size], []).append(stop)
 
     def after(self, character: str) -> "_Beginning":
-        """Returns the longest beginning with which the text ends when this character has come."""
+        """Returns the state after this character."""
         at = self
         while (found := at.made.get(character)) is None:
             if (stops := at.longer.pop(character, None)) is not None:
@@ -41,7 +42,7 @@ class _Beginning:
 
 
 class StopStrings:
-    """Holds the stop strings of a request, and what all searches for them have in common."""
+    """The stop strings of a request, with the automaton that all its searches share."""
 
     def __init__(self, stops: Iterable[str] = ()) -> None:
         stops = tuple(stops)
@@ -54,7 +55,7 @@ NO_STOPS = StopStrings()
 
 
 class StopSearch:
-    """Holds back the end of one answer's text while it may be the beginning of a stop string."""
+    """Searches one answer's text, and holds back its end while it may begin a stop string."""
 
     def __init__(self, stops: StopStrings) -> None:
         self._none = self._at = stops.none
@@ -62,9 +63,9 @@ class StopSearch:
         self._held = ""
 
     def push(self, text: str) -> tuple[str, str]:
-        """Returns text that can be sent, and the stop string that was met; empty: none.
+        """Returns text that can be sent, and the stop string that was found, or "".
 
-        The text ends before the stop string that ends first, so it does not depend on how it was cut into pieces.
+        The text ends before the stop string that ends first, so the result does not depend on how the text is cut.
         """
         if not self.any:
             return text, ""
@@ -84,6 +85,6 @@ class StopSearch:
         return text[:sent], ""
 
     def flush(self) -> str:
-        """Returns what was held back: at the end of the answer it cannot become a stop string any more."""
+        """Returns the text that was held back, at the end of the answer."""
         held, self._held, self._at = self._held, "", self._none
         return held

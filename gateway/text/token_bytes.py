@@ -1,18 +1,18 @@
-"""Tells the bytes that each token stands for, so that a client can put log-probabilities beside a text."""
+"""Maps tokens to their bytes, so that a client can align log-probabilities with a text."""
 
 import re
 from collections.abc import Callable
 
 from checkpoints.vocabulary.alphabet import byte_alphabet
 
-_BYTE_TOKEN_REGEX = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # a token for one byte, in vocabularies that have such tokens
-SPACE_SYMBOL = "\u2581"  # how they spell a space
+_BYTE_TOKEN_REGEX = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # a token for one byte, in some vocabularies
+SPACE_SYMBOL = "\u2581"  # spells a space in those vocabularies
 
 
 class TokenBytes:
     """Looks up the bytes of tokens. `spelled` returns a token as the vocabulary has it, None for unknown ids.
 
-    Tokens that `is_added` stand for their own characters.
+    Added tokens (`is_added`) stand for their own characters.
     """
 
     def __init__(self, spelled: Callable[[int], str | None], is_added: Callable[[int], bool], byte_level: bool) -> None:
@@ -22,14 +22,14 @@ class TokenBytes:
         self._known: dict[int, bytes] = {}
 
     def of(self, token: int) -> bytes:
-        """Returns the bytes of a token, none for unknown ids."""
+        """Returns the bytes of a token; none for unknown ids."""
         found = self._known.get(token)
         if found is None:
             found = self._known[token] = self._bytes(token)
         return found
 
     def name(self, token: int) -> str:
-        """Returns a token's text. What is no whole text is named by its bytes, or its id, so that no two are one."""
+        """Returns a token's text. A token without whole characters is named by its bytes or its id."""
         data = self.of(token)
         if not data:
             return f"token_id:{token}"

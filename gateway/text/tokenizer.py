@@ -1,4 +1,4 @@
-"""Turns text into token ids as the model was trained on them: those of transformers, without loading it."""
+"""Turns text into the token ids that transformers would give, without loading transformers."""
 
 import json
 from collections.abc import Collection
@@ -21,7 +21,7 @@ from gateway.text.token_bytes import TokenBytes
 
 
 class TooManyTokens(Exception):
-    """A text has more tokens than it may: `count`, or at least so many where its length alone says so."""
+    """A text has more tokens than allowed: `count`, or at least `count` if derived from its length (not `counted`)."""
 
     def __init__(self, count: int, counted: bool) -> None:
         super().__init__(f"{count} tokens")
@@ -30,12 +30,12 @@ class TooManyTokens(Exception):
 
 
 class ModelTokenizer:
-    """Holds what a model's files say about text. Raises `ModelError` naming the file that is missing or broken.
+    """Everything that a model's files say about text. Raises `ModelError` naming a missing or broken file.
 
-    `vocabulary` counts the model's token ids, which may be more than the tokenizer knows. `context` is the model's
-    own limit on prompt + answer, or 0. `named` has special tokens by name, such as `bos_token`. `stop_ids` end an
-    answer. `defaults` are the sampling parameters that the model's makers recommend. Special tokens that a chat's
-    messages spell out are what `spelled` says.
+    `vocabulary` is the number of the model's token ids, which may exceed the tokenizer's. `context` is the model's
+    limit on prompt and answer, or 0. `named` has special tokens by name, such as `bos_token`. `stop_ids` end an answer.
+    `defaults` are the recommended sampling parameters. `spelled` decides whether special tokens in a chat's messages
+    are text or tokens.
     """
 
     def __init__(self, directory: Path, spelled: Literal["text", "tokens"] = "text") -> None:
@@ -45,8 +45,8 @@ class ModelTokenizer:
         generation = read_object(directory, "generation_config.json")
         self._tokenizer = tokenizer_of(directory)
         self.named = named = named_tokens(settings)
-        self.kind = str(settings.get("tokenizer_class") or "PreTrainedTokenizerFast")  # as transformers calls it
-        self._tokenizer.no_truncation()  # which belongs to training, as padding does
+        self.kind = str(settings.get("tokenizer_class") or "PreTrainedTokenizerFast")  # transformers' name
+        self._tokenizer.no_truncation()  # truncation and padding are for training
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = bool(settings.get("split_special_tokens", False))
         self.vocabulary = int(config.get("vocab_size") or self._tokenizer.get_vocab_size())
@@ -79,20 +79,20 @@ class ModelTokenizer:
         self.bytes_of = TokenBytes(self._tokenizer.id_to_token, added.__contains__, self._byte_level)
 
     def encode(self, text: str, special: bool, most: int | None = None) -> list[int]:
-        """Returns token ids. `special` adds what the tokenizer puts around a text, such as a beginning-of-text token.
+        """Returns token ids. `special` adds the tokens around a text, such as a beginning-of-text token.
 
-        Special tokens that are spelled out in the text become themselves, as with transformers. Other threads run
-        meanwhile. Raises `TooManyTokens` beyond `most`, where the text's length says so before any work.
+        Special tokens in the text become tokens, as with transformers. Other threads run meanwhile. Raises
+        `TooManyTokens` beyond `most` tokens, before any work if the text's length suffices to tell.
         """
         self._check_length(text, most)
         return _token_ids(self._tokenizer, text, special, most)
 
     def chat(self, chat: Chat, most: int | None = None) -> list[int]:
-        """Returns the token ids of a chat, which its template renders; special tokens are what `spelled` says.
+        """Returns the token ids of a rendered chat. Special tokens in messages are treated as `spelled` says.
 
-        Raises `APIError` if the template refuses, and `TooManyTokens` as `encode` does.
+        Raises `APIError` if the template refuses the chat, and `TooManyTokens` as `encode` does.
         """
-        assert self.template is not None, "whoever has a chat has asked for the template"
+        assert self.template is not None, "a chat is admitted only with a template"
         if self._literal is None:
             return self.encode(self.template.render(chat), special=False, most=most)
         prompt = self._spelled.render(self.template.render, chat)
@@ -106,38 +106,36 @@ class ModelTokenizer:
         )
 
     def piece(self, token: int) -> str | None:
-        """Returns a token as the vocabulary spells it; None for special tokens and ids that it does not know."""
+        """Returns a token's spelling in the vocabulary; None for special tokens and unknown ids."""
         found: str | None = None if token in self._special else self._tokenizer.id_to_token(token)
         return found
 
     def decode(self, ids: list[int]) -> str:
-        """Returns the text of token ids, without special tokens."""
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
         return text
 
     def written(self, ids: list[int]) -> str:
-        """Returns the text of token ids as it was, special tokens spelled out. Other threads run meanwhile."""
+        """Returns the text of token ids with special tokens spelled out. Other threads run meanwhile."""
         text: str = self._tokenizer.decode_batch([ids], skip_special_tokens=False)[0]
         return text
 
     def names(self, ids: list[int]) -> list[str]:
-        """Returns each token as the vocabulary spells it, empty for ids that it does not know."""
+        """Returns each token's spelling in the vocabulary, "" for unknown ids."""
         return [self._tokenizer.id_to_token(token) or "" for token in ids]
 
     def token_id(self, text: str) -> int | None:
-        """Returns the id of the token that is added to the vocabulary for just this text, special or not, or None."""
+        """Returns the id of the added token with exactly this text, special or not, or None."""
         return self._added.get(text)
 
     def added(self) -> dict[int, tuple[str, bool]]:
-        """Returns the tokens that were added to the vocabulary, by id: the text, and whether it is special."""
+        """Returns the added tokens by id: the text, and whether it is special."""
         return {id: (text, id in self._special) for text, id in self._added.items()}
 
     def special_texts(self) -> tuple[str, ...]:
-        """Returns all special tokens as they are written."""
         return tuple(text for text, id in self._added.items() if id in self._special)
 
     def detokenizer(self, markers: Collection[str] = ()) -> Detokenizer:
-        """Returns a fresh detokenizer, for one answer. It writes special tokens out that are `markers`."""
+        """Returns a detokenizer for one answer, which writes the special tokens in `markers` as text."""
         written = {id: marker for marker in markers if (id := self._added.get(marker)) is not None}
         return WithMarkers(self._plain_detokenizer, written) if written else self._plain_detokenizer()
 
@@ -145,7 +143,7 @@ class ModelTokenizer:
         return self._pieces.stream() if self._byte_level else WindowDetokenizer(self.decode, self.piece)
 
     def _check_length(self, text: str, most: int | None) -> None:
-        """Raises `TooManyTokens` if a text has more than `most` tokens for its length alone."""
+        """Raises `TooManyTokens` if a text's length alone implies more than `most` tokens."""
         least = 0 if self._reach == UNKNOWN_LENGTH else -(-len(text) // self._reach)
         if most is not None and least > most:
             raise TooManyTokens(least, counted=False)
@@ -167,6 +165,6 @@ def _token_ids(tokenizer: Tokenizer, text: str, special: bool, most: int | None)
 
 
 def _unknown_token(model: dict[str, Any]) -> str | None:
-    """Returns the token for characters that a vocabulary does not have, or None."""
+    """Returns the token for unknown characters, or None."""
     name, place = model.get("unk_token"), model.get("unk_id")
     return model["vocab"][place][0] if name is None and place is not None else name

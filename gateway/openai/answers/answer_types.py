@@ -1,6 +1,6 @@
-"""Describes OpenAI's answers as types, for /openapi.json and for tests: every field that an answer may have.
+"""Defines OpenAI's answers as types, for /openapi.json and for tests, with every field that an answer may have.
 
-A field that may be left out is `UNSET` there.
+Optional fields are `UNSET`.
 """
 
 from typing import Literal
@@ -11,19 +11,19 @@ Finish = Literal["stop", "length", "tool_calls", "function_call"]
 
 
 class PromptDetails(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Says how many tokens of a prompt a prefix cache had."""
+    """How many tokens of a prompt were in the prefix cache."""
 
     cached_tokens: int
 
 
 class OutputDetails(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Says how many tokens of an answer were thoughts."""
+    """How many tokens of an answer were thoughts."""
 
     reasoning_tokens: int
 
 
 class Usage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Counts tokens."""
+    """Token counts."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -33,14 +33,14 @@ class Usage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class AnswerMetrics(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Holds the times that load tools ask for."""
+    """Times that load generators read."""
 
     queue_time_ms: float
     time_to_first_token_ms: float
 
 
 class Logprob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Says how likely a token was."""
+    """Log-probability of a token."""
 
     token: str
     logprob: float
@@ -48,20 +48,20 @@ class Logprob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class TokenLogprob(Logprob, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Says how likely a token of the answer was, and its alternatives."""
+    """Log-probability of a token of the answer, with its likeliest alternatives."""
 
     top_logprobs: list[Logprob]
 
 
 class ChatLogprobs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Holds the log-probabilities of a choice's tokens."""
+    """Log-probabilities of a choice's tokens."""
 
     content: list[TokenLogprob] | None
     refusal: None = None
 
 
 class PromptLogprob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Says how likely a token was at its place in the prompt, as vLLM does."""
+    """Log-probability and rank of a prompt's token, as in vLLM."""
 
     logprob: float
     rank: int
@@ -72,14 +72,12 @@ PromptLogprobs = list[dict[str, PromptLogprob] | None]  # by token id
 
 
 class AnswerFunction(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Names the function that is called, and its arguments as JSON."""
-
     name: str
     arguments: str
 
 
 class AnswerCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Holds the call of a tool."""
+    """A call of a tool."""
 
     id: str
     type: Literal["function"]
@@ -87,8 +85,6 @@ class AnswerCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class AnswerMessage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Holds what the model has said."""
-
     role: Literal["assistant"]
     content: str | None
     refusal: None
@@ -99,8 +95,6 @@ class AnswerMessage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class ChatChoice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Holds one answer to a chat."""
-
     index: int
     message: AnswerMessage
     logprobs: ChatLogprobs | None
@@ -110,7 +104,7 @@ class ChatChoice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Head(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Holds what every answer and chunk begins with."""
+    """The first fields of every answer and chunk."""
 
     id: str
     created: int  # s since 1970
@@ -119,7 +113,7 @@ class Head(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class ChatCompletion(Head, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Is the answer of /v1/chat/completions."""
+    """Answer of /v1/chat/completions."""
 
     object: Literal["chat.completion"]
     choices: list[ChatChoice]
@@ -130,14 +124,14 @@ class ChatCompletion(Head, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class DeltaFunction(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Holds the name of a function that is called, or the next piece of its arguments."""
+    """A called function's name, or the next piece of its arguments."""
 
     arguments: str
     name: str | UnsetType = UNSET
 
 
 class DeltaCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Begins the call of a tool, or goes on with it."""
+    """The beginning or the next piece of a call."""
 
     index: int
     function: DeltaFunction
@@ -146,7 +140,7 @@ class DeltaCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class ChatDelta(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Holds what is new."""
+    """The new part of an answer."""
 
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType | None = UNSET
@@ -157,8 +151,6 @@ class ChatDelta(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class ChatChunkChoice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Holds what is new of one answer."""
-
     index: int
     delta: ChatDelta
     logprobs: ChatLogprobs | None
@@ -168,7 +160,7 @@ class ChatChunkChoice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class ChatChunk(Head, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Is one event of a chat's stream."""
+    """One event of a chat's stream."""
 
     object: Literal["chat.completion.chunk"]
     choices: list[ChatChunkChoice]
@@ -178,7 +170,7 @@ class ChatChunk(Head, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class CompletionLogprobs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Holds the log-probabilities of a completion's tokens, a list for each thing."""
+    """Log-probabilities of a completion's tokens, as parallel lists."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -187,7 +179,7 @@ class CompletionLogprobs(Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class CompletionChoice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Holds one completion, or what is new of it."""
+    """One completion, or the new part of it."""
 
     index: int
     text: str
@@ -200,7 +192,7 @@ class CompletionChoice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Completion(Head, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Is the answer of /v1/completions."""
+    """Answer of /v1/completions."""
 
     object: Literal["text_completion"]
     choices: list[CompletionChoice]
@@ -209,7 +201,7 @@ class Completion(Head, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class CompletionChunk(Head, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Is one event of a completion's stream."""
+    """One event of a completion's stream."""
 
     object: Literal["text_completion"]
     choices: list[CompletionChoice]

@@ -1,4 +1,4 @@
-"""Chooses the best answers, where more are made than the client wants."""
+"""Chooses the best answers if more are sampled than the client wants (`best_of`)."""
 
 from collections.abc import Sequence
 
@@ -6,9 +6,9 @@ from gateway.openai.answers.replies import Answer
 
 
 def best(answers: Sequence[Answer], made: int, wanted: int) -> list[tuple[int, Answer]]:
-    """Returns the `wanted` best of each prompt's `made` answers, and where they were among all.
+    """Returns, for each prompt, the `wanted` best of its `made` answers, each with its index among all answers.
 
-    The best are those whose tokens were the likeliest on average, the best of them first.
+    The best answers have the highest mean log-probability of a token. The best comes first.
     """
     if made == wanted:
         return list(enumerate(answers))
@@ -20,6 +20,6 @@ def best(answers: Sequence[Answer], made: int, wanted: int) -> list[tuple[int, A
 
 
 def _mean_logprob(answer: Answer) -> float:
-    assert answer.scores is not None, "whoever chooses asks for scores"
+    assert answer.scores is not None, "requests with best_of ask for scores"
     logprobs = [score.logprob for score in answer.scores]
     return sum(logprobs) / len(logprobs)

@@ -1,4 +1,4 @@
-"""Gives a chat's answer OpenAI's shape, whole and in chunks."""
+"""Shapes the answer to a chat as OpenAI does, whole and in chunks."""
 
 import secrets
 from collections.abc import AsyncIterator, Sequence
@@ -22,7 +22,7 @@ from gateway.text.token_bytes import TokenBytes
 
 
 class ChatShaper:
-    """Shapes the answer to one chat. `thought_end` is the token behind a model's thoughts, if there is one."""
+    """Shaper of one chat. `thought_end` is the token that ends a model's thoughts, or None."""
 
     def __init__(
         self, model: str, body: ChatRequest, requests: Sequence[Request], tokens: TokenBytes, thought_end: int | None
@@ -41,7 +41,7 @@ class ChatShaper:
         self._called: set[int] = set()
 
     def chunks(self, choice: int, parts: Sequence[Part], delta: Delta, last: bool) -> bytes | AsyncIterator[bytes]:
-        """Returns the role first, then what has come, and in the end the reason of the end."""
+        """Returns the chunks of new parts: the role first, and the finish reason last."""
         if self._all or delta.finish is not None or choice not in self._begun:
             return self._chunks(choice, parts, delta, last)
         text = ""
@@ -74,18 +74,15 @@ class ChatShaper:
             yield answers.finish(await self._without_tokens(choice, {}), delta, reason, last)
 
     def alive(self) -> bytes:
-        """Returns a comment."""
         return KEEP_ALIVE_COMMENT
 
     async def end(self) -> AsyncIterator[bytes]:
-        """Yields the usage if wanted, and the end."""
         yield self._answers.last(self._thoughts.total())
 
     def failure(self, error: APIError) -> bytes:
         return failure_events(error)
 
     async def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
-        """Returns the whole answer."""
         choices = []
         for number, answer in enumerate(answers):
             self._thoughts.add(number, answer.parts, answer.token_ids)
@@ -120,8 +117,8 @@ class ChatShaper:
         return message
 
     def _delta(self, choice: int, parts: Sequence[Part]) -> dict[str, Any]:
-        """Returns what is new of a choice. Each call is in there once, with all that is new of it."""
-        if len(parts) == 1 and isinstance(parts[0], Content):  # as most often
+        """Returns the new parts of a choice as one object. Each call is in it once, with all its new text."""
+        if len(parts) == 1 and isinstance(parts[0], Content):  # the usual case
             return {"content": parts[0].text}
         delta: dict[str, Any] = {}
         calls: dict[int, dict[str, Any]] = {}
@@ -150,7 +147,7 @@ class ChatShaper:
         return "function_call" if self._legacy else "tool_calls"
 
     async def _without_tokens(self, choice: int, delta: dict[str, Any]) -> dict[str, Any]:
-        """Returns a choice with empty lists, where the client reads scores or ids in each chunk."""
+        """Returns a choice without tokens, whose scores and ids are empty lists if the client wants them."""
         scores = (
             None if self._top is None else await chat_logprobs(ScoredTokens((), None), self._top, self._answers.names)
         )

@@ -1,4 +1,4 @@
-"""Gives completions OpenAI's shape, whole and in chunks, with their prompts where the client wants an echo."""
+"""Shapes completions as OpenAI does, whole and in chunks, with their prompts if the client wants an echo."""
 
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
@@ -19,7 +19,7 @@ from gateway.text.tokenizer import ModelTokenizer
 
 
 class CompletionShaper:
-    """Shapes the answers to the prompts of one body."""
+    """Shaper of the answers to all prompts of one body."""
 
     def __init__(
         self, model: str, body: CompletionRequest, requests: Sequence[Request], tokenizer: ModelTokenizer
@@ -35,10 +35,10 @@ class CompletionShaper:
         self._top = body.logprobs
         self._all = self._answers.wants_all or self._top is not None
         self._texts = [TextTemplate(partial(self._event, choice)) for choice in range(self._answers.choices)]
-        self._logprobs: dict[int, CompletionLogprobsEncoder] = {}  # of choices that have begun
+        self._logprobs: dict[int, CompletionLogprobsEncoder] = {}  # by choice that has begun
 
     def chunks(self, choice: int, parts: Sequence[Part], delta: Delta, last: bool) -> bytes | AsyncIterator[bytes]:
-        """Returns the prompt if wanted, then what has come, and in the end the reason of the end."""
+        """Returns the chunks of new parts: the echoed prompt first, and the finish reason last."""
         if self._all or self._only_echo or delta.finish is not None or choice not in self._logprobs:
             return self._chunks(choice, parts, delta, last)
         text = _text(parts)
@@ -64,18 +64,15 @@ class CompletionShaper:
             yield answers.finish(ended, delta, reason, last)
 
     def alive(self) -> bytes:
-        """Returns a comment."""
         return KEEP_ALIVE_COMMENT
 
     async def end(self) -> AsyncIterator[bytes]:
-        """Yields the usage if wanted, and the end."""
         yield self._answers.last()
 
     def failure(self, error: APIError) -> bytes:
         return failure_events(error)
 
     async def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
-        """Returns the whole answer."""
         choices = []
         for index, (number, answer) in enumerate(best(answers, self._made, self._wanted)):
             text, logprobs = await self._begin(number)
@@ -95,7 +92,7 @@ class CompletionShaper:
         return self._answers.chunk(_choice(choice, text, None))
 
     async def _begin(self, choice: int) -> tuple[str, dict[str, Any] | None]:
-        """Begins a choice. Returns its prompt's text and scores, which are empty where the client wants no echo."""
+        """Begins a choice. Returns the prompt's text and scores for an echo, else an empty text and None."""
         logprobs = self._logprobs[choice] = CompletionLogprobsEncoder(
             self._top or 0, self._answers.names, self._is_shown
         )
@@ -113,7 +110,7 @@ class CompletionShaper:
         return await self._logprobs[choice].of(ScoredTokens(token_ids, scores))
 
     async def _no_scores(self, choice: int) -> dict[str, Any] | None:
-        """Returns the scores of a chunk without tokens: empty lists, where the client reads scores in each chunk."""
+        """Returns the scores of a chunk without tokens: empty lists if the client wants scores, else None."""
         return None if self._top is None else await self._logprobs[choice].of(ScoredTokens((), None))
 
     def _is_shown(self, token: int) -> bool:
@@ -129,7 +126,7 @@ def _choice(index: int, text: str, logprobs: dict[str, Any] | None) -> dict[str,
 
 
 def _joined(one: dict[str, Any] | None, other: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Returns the scores of a prompt followed by those of its answer."""
+    """Returns a prompt's scores followed by its answer's."""
     if one is None or other is None:
         return one or other
     return {name: one[name] + other[name] for name in one}

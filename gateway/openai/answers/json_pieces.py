@@ -1,6 +1,6 @@
-"""Encodes large answers as JSON in pieces, between which others have their turn: a prompt's scores may be 30 MB.
+"""Encodes large answers as JSON in pieces, so that other requests run in between: a prompt's scores may be 30 MB.
 
-All at once, the pages of so much memory alone would take the event loop 50 ms.
+Encoded at once, merely touching that much new memory would block the event loop for 50 ms.
 """
 
 from collections.abc import Iterator
@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-ENTRIES_PER_PIECE = 128  # of a list that are encoded in one turn; a token with all its alternatives is 1.4 kB
-PIECE_BYTES = 128 << 10  # bytes
+ENTRIES_PER_PIECE = 128  # list entries; a token with all its alternatives is 1.4 kB
+PIECE_BYTES = 128 << 10
 
 encode = msgspec.json.Encoder().encode
 

@@ -1,7 +1,7 @@
-"""Shapes log-probabilities as OpenAI and vLLM do. Long ones are shaped in pieces, between which others have their turn.
+"""Shapes log-probabilities as OpenAI and vLLM do. Long lists are shaped in turns, between which other requests run.
 
-Each token's becomes JSON at once: a prompt's may be half a million numbers, which take less memory, and the encoder
-less time, as bytes.
+Each token's entry becomes JSON at once: half a million numbers of a prompt take less memory, and less time of the final
+encoder, as bytes.
 """
 
 import asyncio
@@ -15,32 +15,31 @@ from msgspec import Raw
 from contracts.scores import Scores, TokenScore
 from gateway.text.token_bytes import TokenBytes
 
-MIN_LOGPROB = -9999.0  # stands for what is less, as in vLLM: JSON has no infinity
-ALTERNATIVES_PER_TURN = 256  # alternatives that are shaped in one turn, in about half a millisecond
+MIN_LOGPROB = -9999.0  # lower values become this, as in vLLM: JSON has no infinity
+ALTERNATIVES_PER_TURN = 256  # about half a millisecond of work
 
 encode = msgspec.json.Encoder().encode
 
 
 class TokenNames:
-    """Names tokens: by their text, or as `token_id:…` where the client asks for that."""
+    """Names tokens by their text, or as `token_id:…` if the client asks for that."""
 
     def __init__(self, tokens: TokenBytes, as_ids: bool) -> None:
         self.tokens = tokens
         self._as_ids = as_ids
 
     def of(self, token: int) -> str:
-        """Returns a token's name."""
         return f"token_id:{token}" if self._as_ids else self.tokens.name(token)
 
 
 class ScoredTokens(NamedTuple):
-    """Holds tokens and their scores, which are as many."""
+    """Tokens and their scores, of equal number."""
 
     token_ids: Sequence[int]
     scores: Scores | None  # None where there are no tokens
 
     async def in_turns(self) -> AsyncIterator[tuple[int, TokenScore]]:
-        """Yields each token with its score, and lets others run in between."""
+        """Yields each token with its score, and lets other requests run in between."""
         if self.scores is None:
             return
         size = max(1, ALTERNATIVES_PER_TURN // (self.scores.top + 1))
@@ -53,7 +52,7 @@ class ScoredTokens(NamedTuple):
 
 
 async def chat_logprobs(scored: ScoredTokens, top: int, names: TokenNames) -> dict[str, Any]:
-    """Returns the object `logprobs` of a chat's choice, with `top` alternatives of each token."""
+    """Returns the object `logprobs` of a chat's choice, with `top` alternatives for each token."""
 
     def entry(token: int, logprob: float) -> dict[str, Any]:
         return {"token": names.of(token), "logprob": max(logprob, MIN_LOGPROB), "bytes": list(names.tokens.of(token))}
@@ -66,7 +65,7 @@ async def chat_logprobs(scored: ScoredTokens, top: int, names: TokenNames) -> di
 
 
 class CompletionLogprobsEncoder:
-    """Makes the objects `logprobs` of one completion's chunks, with `top` alternatives; offsets run through all."""
+    """Makes the `logprobs` objects of a completion's chunks. Text offsets continue from chunk to chunk."""
 
     def __init__(self, top: int, names: TokenNames, has_text: Callable[[int], bool]) -> None:
         self._top = top
@@ -76,7 +75,7 @@ class CompletionLogprobsEncoder:
         self._offset = 0  # characters of the text before the next token
 
     async def of(self, scored: ScoredTokens, first: int | None = None) -> dict[str, Any]:
-        """Returns the object for the next tokens, behind a prompt's `first`, whose score nobody knows."""
+        """Returns the object for the next tokens. `first` is a prompt's first token, which has no score."""
         tokens: list[str] = []
         logprobs: list[float | None] = []
         alternatives: list[Raw | None] = []
@@ -96,7 +95,7 @@ class CompletionLogprobsEncoder:
         return {"tokens": tokens, "token_logprobs": logprobs, "top_logprobs": alternatives, "text_offset": offsets}
 
     def _passed(self, token: int) -> int:
-        """Returns where a token begins in the text, and goes on behind it."""
+        """Returns the offset of a token in the text, and advances beyond the token."""
         offset = self._offset
         if self._has_text(token):
             self._offset += len(self._decoder.decode(self._names.tokens.of(token)))
@@ -104,7 +103,7 @@ class CompletionLogprobsEncoder:
 
 
 async def prompt_logprobs(scored: ScoredTokens, top: int, names: TokenNames) -> list[Raw | None]:
-    """Returns vLLM's `prompt_logprobs`: nothing for the first token, which is not among these."""
+    """Returns vLLM's `prompt_logprobs`. The first entry is None, for the prompt's first token, which has no score."""
     found: list[Raw | None] = [None]
     async for token, score in scored.in_turns():
         told = {token: _entry(token, score.logprob, score.rank, names)}

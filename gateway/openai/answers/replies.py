@@ -19,14 +19,14 @@ DONE_EVENT = b"data: [DONE]\n\n"
 
 
 class Call(NamedTuple):
-    """Holds a whole call of a tool."""
+    """A whole call of a tool."""
 
     name: str
     arguments: str
 
 
 class Answer:
-    """Holds what has come of one choice, in the end all of it."""
+    """What has come of one choice, in the end all of it."""
 
     def __init__(self) -> None:
         self.parts: list[Part] = []

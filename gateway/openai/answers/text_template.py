@@ -1,4 +1,4 @@
-"""Encodes events that differ in one text only: everything around it is encoded once."""
+"""Encodes events that differ in one text only. Everything around the text is encoded once."""
 
 import secrets
 from collections.abc import Callable
@@ -6,11 +6,11 @@ from collections.abc import Callable
 import msgspec
 
 encode = msgspec.json.Encoder().encode
-_TEXT_PLACEHOLDER = secrets.token_hex(16)  # stands for the text; nobody can have it in an event
+_TEXT_PLACEHOLDER = secrets.token_hex(16)  # stands for the text; random, so that no event contains it
 
 
 class TextTemplate:
-    """Holds what is before the text of an event and behind it; `event` makes the event of a text."""
+    """The bytes of an event before and after its text. `event` makes the event of a text."""
 
     __slots__ = ("_after", "_before")
 
@@ -18,5 +18,5 @@ class TextTemplate:
         self._before, self._after = event(_TEXT_PLACEHOLDER).split(encode(_TEXT_PLACEHOLDER))
 
     def of(self, text: str) -> bytes:
-        """Returns what `event` would."""
+        """Returns the event of a text."""
         return self._before + encode(text) + self._after

@@ -1,4 +1,4 @@
-"""Counts the tokens with which a model thinks before it answers."""
+"""Counts the tokens of a model's thoughts before its answer."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from gateway.output.parts import Part, Reasoning
 
 
 class ThoughtCounter:
-    """Counts the thoughts of a request's choices. `end` is the token behind them; None: they cannot be told apart."""
+    """Counts thoughts in all choices of a request. `end` is the token that ends them; None: they are not counted."""
 
     def __init__(self, end: int | None, choices: int) -> None:
         self._end = end
@@ -15,7 +15,6 @@ class ThoughtCounter:
         self._any = [False] * choices
 
     def add(self, choice: int, parts: Sequence[Part], token_ids: Sequence[int]) -> None:
-        """Adds what has come of a choice."""
         if self._end is None or self._over[choice]:
             return
         self._any[choice] = self._any[choice] or any(isinstance(part, Reasoning) for part in parts)
@@ -23,7 +22,7 @@ class ThoughtCounter:
         self._counts[choice] += token_ids.index(self._end) if self._over[choice] else len(token_ids)
 
     def total(self) -> int | None:
-        """Returns the tokens of all thoughts, or None if that is not known."""
+        """Returns the number of tokens of all thoughts, or None if they cannot be counted."""
         if self._end is None:
             return None
         return sum(count for count, any in zip(self._counts, self._any, strict=True) if any)

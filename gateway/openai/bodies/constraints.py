@@ -1,4 +1,4 @@
-"""Puts together what the text of an answer has to be: a form, or calls of tools, behind the model's thoughts."""
+"""Builds the grammar of an answer: a form or calls of tools, after the model's thoughts."""
 
 from functools import partial
 
@@ -10,11 +10,11 @@ from gateway.output.answer_format import AnswerFormat
 from gateway.output.tools import ToolUse
 from infra.fair_queueing.turns import NO_TENANT, TenantShare
 
-ASSUMED_TOOL_CHARS = 512  # characters of work that a tool is taken for, beside those of a schema of unknown size
+ASSUMED_TOOL_CHARS = 512  # assumed size of a tool, added to the assumed size of a schema
 
 
 def size_of_tools(count: int) -> int:
-    """Returns the characters of work that tools are taken for: a thread's, since a tool's schema may be of any size."""
+    """Returns the assumed size of tools, in characters. It is large enough for a thread: a schema may have any size."""
     return ASSUMED_SCHEMA_CHARS + ASSUMED_TOOL_CHARS * count if count else 0
 
 
@@ -29,10 +29,10 @@ class AnswerConstraints:
     async def grammar(
         self, form: Form | None, use: ToolUse | None = None, tail: str | None = None, party: TenantShare = NO_TENANT
     ) -> str:
-        """Returns the grammar of an answer, or an empty text; with the `tail` of a prompt it may begin with thoughts.
+        """Returns the grammar of an answer, or "". With the `tail` of a prompt, the grammar allows thoughts first.
 
-        Raises `APIError` for what cannot be kept to. Tools that the model may call, and that are not strict, are then
-        left to the model: no client has asked for more.
+        Raises `APIError` for constraints that cannot be kept. Optional tools that are not strict are then left
+        unconstrained: no client has asked for more.
         """
         grammar = "" if form is None else await grammar_of(form, self._grammars, self._work, party)
         param = form.param if form else "tools"

@@ -1,11 +1,11 @@
-"""Defines the ways in which a client says what form an answer has to have: OpenAI's and vLLM's."""
+"""Defines how clients ask for a form of the answer, with the fields of OpenAI and of vLLM."""
 
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-MAX_GRAMMAR_CHARS = 1 << 18  # characters of a regex or a grammar; what they become has limits of its own
-MAX_CHOICES = 1024  # texts of which an answer may be one
+MAX_GRAMMAR_CHARS = 1 << 18  # of a regex or a grammar; the grammar made of it has its own limits
+MAX_CHOICES = 1024
 
 GrammarText = Annotated[str, Meta(min_length=1, max_length=MAX_GRAMMAR_CHARS)]
 Choice = Annotated[str, Meta(min_length=1, max_length=4096)]
@@ -14,15 +14,15 @@ JSONSchema = dict[str, Any] | bool
 
 
 class TextFormat(Struct, frozen=True, tag_field="type", tag="text", forbid_unknown_fields=True):
-    """Asks for any text."""
+    """The answer is any text."""
 
 
 class JSONObjectFormat(Struct, frozen=True, tag_field="type", tag="json_object", forbid_unknown_fields=True):
-    """Asks for any JSON object."""
+    """The answer is any JSON object."""
 
 
 class NamedSchema(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Holds a JSON schema with its name. It is always kept to, strict or not."""
+    """A JSON schema with its name. It is always enforced, whether `strict` or not."""
 
     name: Annotated[str, Meta(min_length=1, max_length=256)]
     schema: JSONSchema
@@ -31,7 +31,7 @@ class NamedSchema(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class JSONSchemaFormat(Struct, frozen=True, tag_field="type", tag="json_schema", forbid_unknown_fields=True):
-    """Asks for JSON by a schema."""
+    """The answer is JSON that fits a schema."""
 
     json_schema: NamedSchema
 
@@ -40,15 +40,15 @@ ResponseFormat = TextFormat | JSONObjectFormat | JSONSchemaFormat
 
 
 class StructuredOutputs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Asks for a form as vLLM's clients do: by one of these. A schema may be written as a text of JSON."""
+    """A form as vLLM's clients ask for it: one of these fields. A schema may also be a string of JSON."""
 
     json: JSONSchema | str | None = None
     regex: GrammarText | None = None
     choice: Choices | None = None
     grammar: GrammarText | None = None
     json_object: bool | None = None
-    disable_additional_properties: bool | None = None  # false: objects of the request's schemas are not closed
-    # What vLLM's own client sends beside them.
+    disable_additional_properties: bool | None = None  # false: schemas stay open
+    # Fields that vLLM's own client always sends.
     disable_fallback: Literal[False] | None = None
     disable_any_whitespace: Literal[False] | None = None
     whitespace_pattern: None = None

@@ -1,4 +1,4 @@
-"""Finds what form a body asks of its answer. The fields for it, OpenAI's and vLLM's, may not differ."""
+"""Finds the form that a body asks for. OpenAI's and vLLM's fields must agree."""
 
 from contextlib import suppress
 
@@ -11,7 +11,7 @@ from gateway.openai.bodies.schemas import SamplingFields
 
 
 def form_of(body: SamplingFields) -> Form | None:
-    """Returns the form that is asked for, or None. Raises `APIError` for two that differ."""
+    """Returns the form that is asked for, or None. Raises `APIError` for two different forms."""
     forms = _response_format(body) + _structured(body.structured_outputs or StructuredOutputs()) + _guided(body)
     if not forms:
         return None
@@ -24,10 +24,10 @@ def form_of(body: SamplingFields) -> Form | None:
 
 
 def _meaning(form: Form) -> tuple[str, bytes]:
-    """Returns what two forms have in common that ask for one thing, with a schema as a text or as an object."""
+    """Returns a key that is equal for equal forms, whether a schema is a string or an object."""
     value = form.value
     if form.kind == "json_schema" and isinstance(value, str):
-        with suppress(msgspec.DecodeError, RecursionError):  # a text that is no JSON is refused where it is read
+        with suppress(msgspec.DecodeError, RecursionError):  # invalid JSON is refused later, where it is read
             value = msgspec.json.decode(value)
     return form.kind, msgspec.json.encode(value)
 
@@ -54,7 +54,7 @@ def _guided(body: SamplingFields) -> list[Form]:
 def _given(
     prefix: str, json: JSONSchema | str | None, regex: str | None, choice: Choices | None, grammar: str | None
 ) -> list[Form]:
-    """Returns what of vLLM's forms is given; `prefix` is what the names of their fields begin with."""
+    """Returns the forms in vLLM's fields, whose names begin with `prefix`."""
     forms = [
         None if json is None else Form("json_schema", json, f"{prefix}json"),
         None if regex is None else Form("regex", regex, f"{prefix}regex"),

@@ -1,4 +1,4 @@
-"""Defines the messages of a chat, and what of them chat templates see."""
+"""Defines the messages of a chat, and what chat templates see of them."""
 
 from typing import Annotated, Any, Literal
 
@@ -9,25 +9,25 @@ from gateway.openai.bodies.nesting import is_too_deep
 from gateway.openai.bodies.tools import MAX_TOOLS, CalledFunction, ToolCall
 
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
-ASSUMED_ARGUMENT_CHARS = 1024  # characters that an object of arguments is taken for
-MAX_MESSAGES = 2048  # that one chat may have
-TEXT_PART_TYPES = ("text", "refusal")  # kinds of parts that are text
+ASSUMED_ARGUMENT_CHARS = 1024  # assumed size of arguments that are an object
+MAX_MESSAGES = 2048  # of one chat
+TEXT_PART_TYPES = ("text", "refusal")
 
 
 class TextPart(Struct, frozen=True, kw_only=True):
-    """Holds a text part of a message. Other kinds of parts are refused by name."""
+    """A text part of a message. Other types of parts are refused by name."""
 
     type: Literal["text", "refusal"]
     text: str | None = None
     refusal: str | None = None
 
     def words(self) -> str:
-        """Returns its text, which is in the field that its type names."""
+        """Returns the text, which is in the field that the type names."""
         return (self.text if self.type == "text" else self.refusal) or ""
 
 
 class Message(Struct, frozen=True, kw_only=True):
-    """Holds one message of a chat. Other fields than these change nothing, such as marks for another server's cache."""
+    """One message of a chat. Unknown fields have no effect, such as cache marks for other servers."""
 
     role: Role
     content: str | list[TextPart] | None = None
@@ -40,13 +40,13 @@ class Message(Struct, frozen=True, kw_only=True):
     reasoning: str | None = None
 
     def text(self) -> str | None:
-        """Returns its content as one text, parts joined by line breaks; None where it has none."""
+        """Returns the content as one text, with parts joined by line breaks; None without content."""
         if isinstance(self.content, list):
             return "\n".join(part.words() for part in self.content)
         return self.content if self.content is not None else self.refusal
 
     def size(self) -> int:
-        """Returns about how many characters it has for a template, without making anything of them."""
+        """Estimates the number of characters for a template, without rendering anything."""
         texts = [part.words() for part in self.content] if isinstance(self.content, list) else [self.content or ""]
         texts += [self.reasoning_content or "", self.reasoning or ""]
         calls = [call.function.arguments for call in self.calls()]
@@ -57,15 +57,15 @@ class Message(Struct, frozen=True, kw_only=True):
         )
 
     def calls(self) -> list[ToolCall]:
-        """Returns the calls in it, in whichever of both forms they are."""
+        """Returns the calls, from `tool_calls` or the older `function_call`."""
         return (
             [ToolCall(function=self.function_call)] if self.function_call is not None else list(self.tool_calls or ())
         )
 
     def for_template(self) -> dict[str, Any]:
-        """Returns it as chat templates take it: `developer` and `function` by the names that all templates know.
+        """Returns the message as chat templates take it. Roles that few templates know become common ones.
 
-        The arguments of calls are objects there, wherever they are JSON objects.
+        The arguments of calls become objects if they are JSON objects.
         """
         role = {"developer": "system", "function": "tool"}.get(self.role, self.role)
         fields: dict[str, Any] = {"role": role, "content": self.text()}
@@ -95,7 +95,7 @@ CONTENT_SCHEMA: dict[str, Any] = {
 Messages = Annotated[
     list[Annotated[Message, Meta(extra_json_schema=CONTENT_SCHEMA)]], Meta(min_length=1, max_length=MAX_MESSAGES)
 ]
-"""The messages of a chat. What `bodies.py` checks of them, and types cannot say, is in the schema as well."""
+"""The messages of a chat. The schema also has what `parsing.py` checks because types cannot express it."""
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

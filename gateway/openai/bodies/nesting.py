@@ -1,4 +1,4 @@
-"""Bounds how deep JSON may be nested, and counts its values, so that what walks through it comes to an end soon."""
+"""Bounds the nesting of JSON and counts its values, so that code that walks through it ends soon."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,7 +7,7 @@ MAX_NESTING_LEVELS = 64  # levels of objects and lists
 
 
 def is_too_deep(value: Any) -> bool:
-    """Tells whether plain data has more than `MAX_NESTING_LEVELS` levels."""
+    """Returns whether plain data has more than `MAX_NESTING_LEVELS` levels."""
     level = [value] if isinstance(value, (dict, list)) else []
     for _ in range(MAX_NESTING_LEVELS):
         level = [one for outer in level for one in _values(outer) if isinstance(one, (dict, list))]
@@ -15,7 +15,7 @@ def is_too_deep(value: Any) -> bool:
 
 
 def values(value: Any, most: int) -> int:
-    """Counts the values in plain data, and stops counting beyond `most`."""
+    """Counts the values in plain data, at most until the count exceeds `most`."""
     count, level = 0, [value] if isinstance(value, (dict, list)) else []
     while level and count <= most:
         count += sum(map(len, level))

@@ -1,6 +1,6 @@
-"""Lists parameters of OpenAI and vLLM that are not implemented, each with the values at which it changes nothing.
+"""Lists unimplemented parameters of OpenAI and vLLM, each with the values that have no effect.
 
-Such a value is accepted; any other is refused by name, because an answer that ignores it would be a wrong answer.
+These values are accepted. Any other value is refused by name, since ignoring it would give a wrong answer.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,14 +10,14 @@ from gateway.errors import invalid
 
 
 class NeutralValues(NamedTuple):
-    """Tells the values at which a parameter changes nothing: by a test, and by a JSON schema that says the same."""
+    """The values of a parameter that have no effect, as a test and as an equivalent JSON schema."""
 
     accepts: Callable[[Any], bool]
     schema: Mapping[str, Any]
 
 
 def only(*values: Any) -> NeutralValues:
-    """Returns what accepts only these values. `1` and `true` are different things here, `1` and `1.0` are not."""
+    """Returns a test for exactly these values. `1` and `true` are different, `1` and `1.0` are equal."""
 
     def accepts(value: Any) -> bool:
         return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in values)
@@ -32,13 +32,15 @@ ONLY_NULL = only()
 _COMMON_PARAMETERS: dict[str, NeutralValues] = {
     "length_penalty": only(1),
     "use_beam_search": only(False),
-    "spaces_between_special_tokens": only(True, False),  # only ever meant something to other tokenizers
+    "spaces_between_special_tokens": only(True, False),  # has a meaning only for other tokenizers
     "truncate_prompt_tokens": ONLY_NULL,
     "logits_processors": ONLY_EMPTY,
     "kv_transfer_params": ONLY_NULL,  # where KV goes is decided by the server alone
     "request_id": ONLY_NULL,
     "include_reasoning": only(True),
-    "guided_decoding_backend": only("auto", "xgrammar", "guidance", "outlines", "lm-format-enforcer"),  # one form
+    "guided_decoding_backend": only(
+        "auto", "xgrammar", "guidance", "outlines", "lm-format-enforcer"
+    ),  # all give the same form
     "guided_whitespace_pattern": ONLY_NULL,
     "vllm_xargs": ONLY_EMPTY,
     "structural_tag": ONLY_NULL,
@@ -49,7 +51,7 @@ _COMMON_PARAMETERS: dict[str, NeutralValues] = {
     "regex": ONLY_NULL,  # these three are SGLang's names of `structured_outputs`
     "ebnf": ONLY_NULL,
     "json_schema": ONLY_NULL,
-    "prompt_cache_retention": only("in-memory", "24h"),  # a cache is as large as it is
+    "prompt_cache_retention": only("in-memory", "24h"),  # the cache has one fixed size
 }
 
 CHAT_PARAMETERS: Mapping[str, NeutralValues] = {
@@ -77,7 +79,7 @@ COMPLETION_PARAMETERS: Mapping[str, NeutralValues] = {
 
 
 def implemented(given: Mapping[str, Any], neutral: Mapping[str, NeutralValues]) -> dict[str, Any]:
-    """Returns `given` without the neutral values of listed parameters; null is neutral. Raises `APIError` on others."""
+    """Returns `given` without neutral values of listed parameters; null is neutral. Raises `APIError` on others."""
     rest = {}
     for name, value in given.items():
         accepts = neutral.get(name)

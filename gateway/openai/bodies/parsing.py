@@ -1,4 +1,4 @@
-"""Parses the bodies of requests, and says of a bad one in a sentence what is wrong with which field."""
+"""Parses the bodies of requests. An error says in a sentence what is wrong with which field."""
 
 import codecs
 import math
@@ -15,11 +15,11 @@ from gateway.openai.bodies.parameters import CHAT_PARAMETERS, COMPLETION_PARAMET
 from gateway.openai.bodies.schemas import MAX_PROMPTS, ChatRequest, CompletionRequest
 
 Body = TypeVar("Body")
-MAX_EXACT_INTEGER = float(1 << 53)  # up to which a float has each integer
+MAX_EXACT_INTEGER = float(1 << 53)  # floats represent all integers up to this
 
 
 def _number(written: str) -> float:
-    """Returns a number that JSON writes with a fraction of zero, or an exponent, as the integer that it is."""
+    """Returns a number that is written with a zero fraction or an exponent as an integer, if it is one."""
     number = float(written)
     if math.isinf(number):
         raise ValueError("out of range")
@@ -30,12 +30,12 @@ _decoder = msgspec.json.Decoder(float_hook=_number)
 
 
 def parse_chat(body: bytes) -> ChatRequest:
-    """Returns the body of a chat. Raises `APIError` for whatever is wrong with it."""
+    """Returns the body of a chat. Raises `APIError` if anything is wrong with it."""
     return chat_request(json_object(body))
 
 
 def parse_completion(body: bytes) -> CompletionRequest:
-    """Returns the body of a completion. Raises `APIError` for whatever is wrong with it."""
+    """Returns the body of a completion. Raises `APIError` if anything is wrong with it."""
     fields = implemented(json_object(body), COMPLETION_PARAMETERS)
     prompt = fields.get("prompt")
     if isinstance(prompt, list) and len(prompt) > MAX_PROMPTS and not isinstance(prompt[0], int):
@@ -44,14 +44,14 @@ def parse_completion(body: bytes) -> CompletionRequest:
 
 
 def chat_request(given: Mapping[str, Any]) -> ChatRequest:
-    """Returns a chat that is there as plain data. Raises `APIError` for whatever is wrong with it."""
+    """Returns plain data as a chat. Raises `APIError` if anything is wrong with it."""
     fields = implemented(given, CHAT_PARAMETERS)
     check_messages(fields.get("messages"))
     return converted(fields, ChatRequest)
 
 
 def check_messages(messages: Any) -> None:
-    """Raises `APIError` for what is wrong with messages and types cannot say. What is no list of them is let pass."""
+    """Raises `APIError` for errors in messages that types cannot express. Anything but a list is left to the types."""
     if not isinstance(messages, list):
         return
     if len(messages) > MAX_MESSAGES:
@@ -62,7 +62,7 @@ def check_messages(messages: Any) -> None:
 
 
 def json_object(body: bytes) -> dict[str, Any]:
-    """Returns a body as plain data. Raises `APIError` if it is no JSON object in UTF-8."""
+    """Returns a body as plain data. Raises `APIError` if it is not a JSON object in UTF-8."""
     try:
         body.decode()
         found = _decoder.decode(body)
@@ -91,7 +91,7 @@ def converted(fields: Mapping[str, Any], kind: type[Body]) -> Body:
 
 
 def _check_message(message: Mapping[str, Any], where: str) -> None:
-    """Raises `APIError` for what types cannot say: content that is missing, and parts that are not text."""
+    """Raises `APIError` for missing content, and for parts that are not text."""
     content = message.get("content")
     if content is None and message.get("role") != "assistant":
         if "content" in message:
@@ -112,7 +112,7 @@ _MISSING_FIELD_REGEX = re.compile(r"^Object missing required field `(?P<name>.*)
 
 
 def _refusal(error: str) -> APIError:
-    """Returns msgspec's sentence as an error, with the field's name in front and as `param`."""
+    """Returns msgspec's error as an `APIError` that begins with the field's name and has it as `param`."""
     place = _ERROR_REGEX.match(error)
     assert place is not None
     what, path = place["what"], (place["path"] or "").lstrip(".")

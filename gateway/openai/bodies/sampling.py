@@ -1,4 +1,4 @@
-"""Settles how an answer's tokens are drawn, and where they end."""
+"""Derives from a body how tokens are sampled, and where an answer ends."""
 
 import secrets
 from collections.abc import Iterable, Sequence
@@ -15,9 +15,9 @@ SEED_BITS = 63
 def sampling_of(
     body: SamplingFields, tokenizer: ModelTokenizer, bad_words: tuple[TokenIds, ...] = (), grammar: str = ""
 ) -> Sampling:
-    """Returns what the client says, else what the model's makers advise, else OpenAI's defaults; a seed always.
+    """Returns the client's settings, else the model's recommended ones, else OpenAI's defaults; always with a seed.
 
-    Raises `APIError` for tokens that the model does not have.
+    Raises `APIError` for token ids that the model does not have.
     """
 
     def pick(name: str, given: float | None, default: float) -> float:
@@ -44,7 +44,7 @@ def sampling_of(
 
 
 def samples_of(body: SamplingFields) -> int:
-    """Returns how many answers to each prompt are made. Raises `APIError` where they cannot be chosen from."""
+    """Returns the number of samples for each prompt. Raises `APIError` if `best_of` and `n` contradict each other."""
     wanted = 1 if body.n is None else body.n
     made = wanted if body.best_of is None else body.best_of
     if made < wanted:
@@ -55,9 +55,9 @@ def samples_of(body: SamplingFields) -> int:
 
 
 def limits_of(body: SamplingFields, tokenizer: ModelTokenizer, max_tokens: int, grammar: str) -> Limits:
-    """Returns where an answer ends that may have `max_tokens`. Raises `APIError` for what cannot be.
+    """Returns the limits of an answer of at most `max_tokens`. Raises `APIError` for impossible limits.
 
-    One that is complete by its grammar ends, whatever the body says of the end-of-text token: nothing else may follow.
+    With a grammar, the end-of-text token always ends the answer, since nothing else may follow a complete text.
     """
     own = body.stop_token_ids or ()
     check_ids(own, tokenizer.vocabulary, "stop_token_ids")
@@ -69,7 +69,7 @@ def limits_of(body: SamplingFields, tokenizer: ModelTokenizer, max_tokens: int, 
 
 
 def check_prompt(sampling: Sampling, tokens: int) -> None:
-    """Raises `APIError` if the scores of a prompt of so many tokens would be too many."""
+    """Raises `APIError` if a prompt of this many tokens would have too many log-probabilities."""
     if sampling.prompt_logprobs is None:
         return
     count = tokens * (sampling.prompt_logprobs + 1)
@@ -79,20 +79,20 @@ def check_prompt(sampling: Sampling, tokens: int) -> None:
 
 
 def check_ids(ids: Iterable[int], vocabulary: int, param: str) -> None:
-    """Raises `APIError` if one of these is no token of the model."""
+    """Raises `APIError` for an id that is not a token of the model."""
     wrong = next((token for token in ids if not 0 <= token < vocabulary), None)
     if wrong is not None:
         raise unknown_token(wrong, vocabulary, param)
 
 
 def unknown_token(token: int, vocabulary: int, param: str) -> APIError:
-    """Returns the refusal of a token id that the model does not have."""
+    """Returns the error for a token id that the model does not have."""
     message = f"{param}: token id {token} is outside the vocabulary of {vocabulary}"
     return invalid(message, param, "invalid_token_id")
 
 
 def bad_sequences(words: Sequence[str], tokenizer: ModelTokenizer) -> tuple[TokenIds, ...]:
-    """Returns the token sequences that make these words, at a text's beginning and behind a space, as in vLLM."""
+    """Returns the token sequences of these words, at the beginning of a text and after a space, as in vLLM."""
     found: list[TokenIds] = []
     for word in words:
         bare = tuple(tokenizer.encode(word.lstrip(), special=False))
@@ -114,7 +114,7 @@ def _biases(body: SamplingFields, vocabulary: int) -> TokenBiases:
 
 
 def _logprobs(body: SamplingFields) -> int | None:
-    """Returns how many alternatives of each output token are to be told; None: not even its own score."""
+    """Returns the number of alternatives for each output token; None without scores."""
     wanted = None
     if isinstance(body, CompletionRequest):
         wanted = body.logprobs
@@ -127,7 +127,7 @@ def _logprobs(body: SamplingFields) -> int | None:
 
 
 def _prompt_logprobs(body: SamplingFields) -> int | None:
-    """Returns the same of the prompt's tokens, which an echo has too."""
+    """Returns the number of alternatives for each prompt token, which an echo has too; None without scores."""
     if body.prompt_logprobs is not None and body.stream:
         raise conflict("prompt_logprobs: a stream does not have them", "prompt_logprobs")
     wanted = [body.prompt_logprobs]

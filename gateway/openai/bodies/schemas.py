@@ -1,4 +1,4 @@
-"""Defines the bodies of /v1/chat/completions and /v1/completions: strict types, and every limit in its type."""
+"""Defines the bodies of /v1/chat/completions and /v1/completions: strict types that include every limit."""
 
 from typing import Annotated, Literal, cast
 
@@ -10,13 +10,13 @@ from gateway.openai.bodies.formats import Choices, GrammarText, JSONSchema, Resp
 from gateway.openai.bodies.messages import Messages
 from gateway.openai.bodies.tools import MAX_TOOLS, ChatTool, Function, FunctionChoice, ToolChoice
 
-MAX_STOPS = 16  # stop strings that a request may have
-MAX_STOP_IDS = 128  # token ids that end an answer
-MAX_BIASES = 1024  # tokens whose logits a request may change
+MAX_STOPS = 16  # stop strings of a request
+MAX_STOP_IDS = 128
+MAX_BIASES = 1024  # entries of `logit_bias`
 MAX_BAD_WORDS = 128
-MAX_ALLOWED_IDS = 16384  # token ids to which a request may restrict its answer
-MAX_PROMPTS = 128  # that one completion request may have
-MIN_PRIORITY, MAX_PRIORITY = -(1 << 31), (1 << 31) - 1  # priorities that a request may have
+MAX_ALLOWED_IDS = 16384  # entries of `allowed_token_ids`
+MAX_PROMPTS = 128  # of one request
+MIN_PRIORITY, MAX_PRIORITY = -(1 << 31), (1 << 31) - 1
 
 TEMPLATE_OPTIONS = frozenset(
     {
@@ -34,7 +34,7 @@ TEMPLATE_OPTIONS = frozenset(
         "tools_in_user_message",
     }
 )
-"""What clients may tell a chat template: names that templates ask for, and that none of them uses for its own ends."""
+"""Options that clients may pass to a chat template. No template uses these names for anything else."""
 
 StopText = Annotated[str, Meta(min_length=1, max_length=256)]
 Label = Annotated[str, Meta(max_length=512)]
@@ -52,15 +52,15 @@ TemplateOptions = Annotated[
 
 
 class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
-    """Says what a stream contains beside the answer."""
+    """Additional contents of a stream."""
 
     include_usage: bool | None = None
-    continuous_usage_stats: bool | None = None  # the usage so far, in every chunk
+    continuous_usage_stats: bool | None = None  # current usage in every chunk
     include_obfuscation: Literal[False] | None = None
 
 
 class SamplingFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Holds the parameters that both kinds of completion have."""
+    """Parameters of both chats and completions."""
 
     model: str | None = None
     stream: bool | None = None
@@ -97,7 +97,7 @@ class SamplingFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     guided_grammar: GrammarText | None = None
     priority: Annotated[int, Meta(ge=MIN_PRIORITY, le=MAX_PRIORITY)] | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
-    # Labels, which change nothing here.
+    # Labels, without effect here.
     user: Label | None = None
     safety_identifier: Label | None = None
     prompt_cache_key: Label | None = None
@@ -106,17 +106,16 @@ class SamplingFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     metadata: Annotated[dict[str, Label], Meta(max_length=16)] | None = None
 
     def stops(self) -> tuple[str, ...]:
-        """Returns the stop strings."""
         if isinstance(self.stop, str):
             return (self.stop,)
         return tuple(self.stop or ())
 
     def closes_objects(self) -> bool:
-        """Tells whether properties that a schema does not name may not come, unless the schema says so."""
+        """Returns whether unnamed properties are forbidden in objects, unless the schema allows them."""
         return self.structured_outputs is None or self.structured_outputs.disable_additional_properties is not False
 
     def limit(self) -> int | None:
-        """Returns the limit of output tokens, under either of its names, or None. Raises `APIError` if they differ."""
+        """Returns the limit of output tokens, from either field, or None. Raises `APIError` if they differ."""
         both = {value for value in (self.max_tokens, self.max_completion_tokens) if value is not None}
         if len(both) > 1:
             raise conflict("max_tokens and max_completion_tokens differ; give one of them", "max_completion_tokens")
@@ -124,7 +123,7 @@ class SamplingFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Holds the body of /v1/chat/completions. Other interfaces' bodies are translated into it."""
+    """Body of /v1/chat/completions. Bodies of other APIs are translated into it."""
 
     messages: Messages
     tools: Annotated[list[ChatTool], Meta(max_length=MAX_TOOLS)] | None = None
@@ -139,7 +138,7 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class CompletionRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Holds the body of /v1/completions. A prompt is text or token ids; of a list, each prompt has `n` choices."""
+    """Body of /v1/completions. A prompt is text or token ids; in a list, each prompt has `n` choices."""
 
     prompt: str | Annotated[list[str | int | list[int]], Meta(min_length=1)]
     suffix: str | None = None
@@ -147,11 +146,11 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknow
     logprobs: Top | None = None
 
     def only_echo(self) -> bool:
-        """Tells whether only the prompt is wanted, with its scores: no token behind it."""
+        """Returns whether the client wants only the prompt with its scores, and no new token."""
         return bool(self.echo) and self.max_tokens == 0
 
     def prompts(self) -> list[str | list[int]]:
-        """Returns its prompts, each as text or as token ids. Raises `APIError` for a list that mixes them."""
+        """Returns the prompts, each as text or as token ids. Raises `APIError` for a mixed list."""
         if isinstance(self.prompt, str):
             return [self.prompt]
         kinds = set(map(type, self.prompt))

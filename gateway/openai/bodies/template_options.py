@@ -1,4 +1,4 @@
-"""Settles what a chat template is told beside messages and tools: how the model shall think, mostly."""
+"""Collects the options of a chat template beside messages and tools, mostly about thinking."""
 
 from typing import Any
 

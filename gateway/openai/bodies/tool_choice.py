@@ -1,4 +1,4 @@
-"""Settles which tools an answer may call, of OpenAI's two ways of saying so: tools, and functions before them."""
+"""Decides which tools an answer may call, from OpenAI's `tools` or the older `functions`."""
 
 from contracts.kinds import ToolParser
 from gateway.errors import APIError, conflict, invalid
@@ -9,7 +9,7 @@ from gateway.output.tools import Tool, ToolUse
 
 
 def functions_of(body: ChatRequest) -> list[Function]:
-    """Returns the functions that a chat describes, in either way. Raises `APIError` for both, and for equal names."""
+    """Returns the functions of a chat. Raises `APIError` if both fields are given, or two names are equal."""
     if body.tools and body.functions:
         raise conflict("functions: the tools are said by tools already; give one of them", "functions")
     functions = [tool.function for tool in body.tools or ()] or list(body.functions or ())
@@ -22,7 +22,7 @@ def functions_of(body: ChatRequest) -> list[Function]:
 
 
 def tool_use_of(body: ChatRequest) -> ToolUse | None:
-    """Returns what the answer may call, and whether it has to; None: nothing. Raises `APIError`."""
+    """Returns the tools that the answer may or must call; None for no tools. Raises `APIError`."""
     functions = functions_of(body)
     legacy = body.functions is not None or body.function_call is not None
     if legacy and body.tool_choice is not None and _meaning(body.tool_choice) != _meaning(body.function_call):
@@ -55,7 +55,7 @@ def _meaning(choice: ToolChoice | FunctionChoice | None) -> str | None:
 
 
 def no_tools(body: ChatRequest, model: str, parser: ToolParser, takes_tools: bool) -> APIError:
-    """Returns the refusal of tools where no format of calls is known: the setting `parser` would name it."""
+    """Returns the error for tools if the model's format of calls is unknown. `parser` is the option that names it."""
     param = "tools" if body.tools else "functions"
     if parser == "none":
         return invalid(f"{param}: --tool-parser none: {model} is served without tools", param, "no_tool_parser")

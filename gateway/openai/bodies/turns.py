@@ -1,4 +1,4 @@
-"""Joins messages that follow each other into one turn: other APIs give it in pieces, chat templates want it whole."""
+"""Joins successive messages of one turn. Other APIs split a turn into several items; chat templates expect one."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from gateway.openai.bodies.messages import Message, TextPart
 
 
 def joined(messages: Sequence[Message]) -> Message:
-    """Returns one message that says what all of these say, in time in proportion to them; there is at least one."""
+    """Returns one message with the content of all of these, of which there is at least one, in linear time."""
     if len(messages) == 1:
         return messages[0]
     contents = [one.content for one in messages if one.content is not None]

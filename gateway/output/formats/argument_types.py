@@ -1,4 +1,4 @@
-"""Tells what an argument is that a format writes as bare text: by the tool's schema a string, or JSON."""
+"""Decides whether an argument that a format writes as bare text is a string or JSON, by the tool's schema."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -9,13 +9,13 @@ from gateway.output.tools import Tool
 
 STRING_TYPE = "string"
 ALL_TYPES = frozenset({STRING_TYPE, "number", "integer", "boolean", "null", "object", "array"})
-_PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}  # as models write them, too
-_MAX_DEPTH = 8  # references and unions that are followed, one within the other …
-_MAX_SCHEMAS = 256  # … and schemas that are looked at in all, for one argument: references multiply
+_PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}  # models write these words as well
+_MAX_DEPTH = 8  # nested references and unions
+_MAX_SCHEMAS = 256  # schemas for one argument in all: references multiply
 
 
 def argument_types(tools: tuple[Tool, ...], name: str, argument: str) -> frozenset[str]:
-    """Returns the JSON types that an argument of a tool may have; all types where no schema describes it."""
+    """Returns the JSON types that an argument of a tool may have; all types if no schema describes it."""
     schema = next((tool.parameters for tool in tools if tool.name == name), None) or {}
     properties = schema.get("properties")
     if not isinstance(properties, Mapping) or argument not in properties:
@@ -24,7 +24,7 @@ def argument_types(tools: tuple[Tool, ...], name: str, argument: str) -> frozens
 
 
 def types_of(schema: Any, root: Mapping[str, Any]) -> frozenset[str]:
-    """Returns the JSON types that a schema allows; all, where it does not say, or says it in too many places."""
+    """Returns the JSON types that a schema allows; all types if it does not say, or has too many parts."""
     return _types(schema, root, 0, iter(range(_MAX_SCHEMAS)))
 
 
@@ -52,7 +52,6 @@ def _types(schema: Any, root: Mapping[str, Any], depth: int, left: Iterator[int]
 
 
 def json_type(value: Any) -> str:
-    """Returns the name of a value's JSON type."""
     match value:
         case None:
             return "null"
@@ -70,7 +69,7 @@ def json_type(value: Any) -> str:
 
 
 def as_json(text: str, types: frozenset[str]) -> str:
-    """Returns a bare text as JSON: as it is where that is a value of these types, and as a string otherwise."""
+    """Returns bare text as JSON: unchanged if it is a value of these types, else as a string."""
     words = text.strip()
     words = _PYTHON_WORDS.get(words, words)
     try:

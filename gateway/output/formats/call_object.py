@@ -1,9 +1,9 @@
-"""Reads calls that are written as JSON objects, `{"name": …, "arguments": {…}}`, while they arrive.
+"""Reads calls that are JSON objects, `{"name": …, "arguments": {…}}`, while they arrive.
 
-Arguments leave as they are written, piece by piece. Of JSON only strings and brackets are looked at: whether all of it
-is well formed shows at its end alone, when most of it has left. So a call whose arguments turn out to be broken stays a
-call with broken arguments, as with OpenAI, whose clients are told to expect that; whatever breaks before the arguments
-begin makes it no call at all.
+Arguments are passed on as they are written, piece by piece. Only strings and brackets are parsed: whether the JSON is
+valid is known only at its end, when most of it has been sent. So a call whose arguments turn out to be broken stays a
+call with broken arguments, as in OpenAI's API, whose clients must expect that. An error before the arguments makes the
+text no call.
 """
 
 import enum
@@ -23,24 +23,24 @@ _CLOSING_BRACKETS = {"{": "}", "[": "]"}
 
 
 class CallOutcome(enum.Enum):
-    """Says what was read."""
+    """What was read."""
 
-    NOTHING = enum.auto()  # no call: nothing was told of it
+    NOTHING = enum.auto()  # no call: no part was yielded
     CALL = enum.auto()
-    BROKEN = enum.auto()  # a call whose arguments break off, or go on in no way that JSON knows
+    BROKEN = enum.auto()  # a call whose arguments are cut off or not JSON
 
 
 def call_object(
     reader: OutputReader, known: Container[str] | None = None, name_key: str = "name"
 ) -> Steps[CallOutcome]:
-    """Reads a call from its opening brace on. The tool's name is the member `name_key`.
+    """Reads a call from its opening brace on. The member `name_key` has the tool's name.
 
-    Calls of other tools than `known` are none; with None, whoever asked decides what an unknown name is.
+    Calls of tools that are not in `known` are no calls; with None, any name is accepted.
     """
     if not (yield from reader.skip("{")):
         return CallOutcome.NOTHING
     name: str | None = None
-    early: str | None = None  # arguments that came before the name
+    early: str | None = None  # arguments before the name
     begun = False
     while True:
         yield from reader.space()
@@ -60,7 +60,7 @@ def call_object(
                 early = yield from _whole_arguments(reader)
                 if early is None:
                     return CallOutcome.NOTHING
-        else:  # an id, or what else a model adds
+        else:  # an id or another additional member
             yield from kept(value(reader), [])
         yield from reader.space()
         if (yield from reader.skip(",")):
@@ -75,7 +75,7 @@ def call_object(
 
 
 def keyed_call_object(reader: OutputReader) -> Steps[CallOutcome]:
-    """Reads a call from its opening brace on whose only member is the tool's name with the arguments."""
+    """Reads a call from its opening brace on, whose only member is the tool's name with the arguments."""
     if not (yield from reader.skip("{")):
         return CallOutcome.NOTHING
     yield from reader.space()
@@ -90,7 +90,7 @@ def keyed_call_object(reader: OutputReader) -> Steps[CallOutcome]:
 
 
 def arguments_value(reader: OutputReader, name: str) -> Steps[CallOutcome]:
-    """Reads the arguments of a call whose name is known: an object that follows."""
+    """Begins a call of this name, and reads its arguments, which must be an object."""
     if not (yield from reader.comes("{")):
         return CallOutcome.NOTHING
     yield reader.begin(name)
@@ -98,7 +98,7 @@ def arguments_value(reader: OutputReader, name: str) -> Steps[CallOutcome]:
 
 
 def value(reader: OutputReader) -> Pieces[bool]:
-    """Yields the text of the JSON value that follows. Returns False if it breaks or the text ends within it."""
+    """Yields the text of a JSON value. Returns False if it is broken or the text ends within it."""
     if not (yield from reader.more()):
         return False
     first = reader.text[reader.at]
@@ -106,7 +106,7 @@ def value(reader: OutputReader) -> Pieces[bool]:
         return (yield from _nested(reader))
     if first == '"':
         return (yield from _quoted(reader))
-    while True:  # a number, or a word
+    while True:  # a number or a word
         end = _SCALAR_END.search(reader.text, reader.at)
         if (place := end.start() if end else len(reader.text)) > reader.at:
             yield reader.take(place)
@@ -126,7 +126,7 @@ def string(reader: OutputReader) -> Generator[None, None, str | None]:
 
 def _decoded(text: str) -> str | None:
     try:
-        found = json.loads(text, strict=False)  # models write line breaks as they are
+        found = json.loads(text, strict=False)  # models do not always escape line breaks
     except ValueError:
         return None
     return found if isinstance(found, str) else None
@@ -140,7 +140,7 @@ def _colon(reader: OutputReader) -> Generator[None, None, bool]:
 
 
 def _whole_arguments(reader: OutputReader) -> Generator[None, None, str | None]:
-    """Returns arguments that cannot leave piece by piece: without a name, null, or JSON in a string."""
+    """Returns arguments that cannot be streamed: before the name, null, or JSON in a string."""
     pieces: list[str] = []
     if not (yield from kept(value(reader), pieces)):
         return None
@@ -153,7 +153,7 @@ def _whole_arguments(reader: OutputReader) -> Generator[None, None, str | None]:
 
 
 def _nested(reader: OutputReader) -> Pieces[bool]:
-    """Yields an object or an array, up to the bracket that closes it."""
+    """Yields an object or an array up to its closing bracket."""
     expected: list[str] = []
     inside = escaped = False
     while True:
@@ -174,7 +174,7 @@ def _nested(reader: OutputReader) -> Pieces[bool]:
             elif sign in _CLOSING_BRACKETS:
                 expected.append(_CLOSING_BRACKETS[sign])
             elif expected.pop() != sign:
-                at -= 1  # a bracket that closes nothing is not part of it
+                at -= 1  # an unmatched bracket is not part of the value
                 if at > reader.at:
                     yield reader.take(at)
                 return False

@@ -18,7 +18,6 @@ _TO, _NAME_ENDS = Markers(TO), Markers("\n", TO)
 
 
 def _read(reader: OutputReader, use: ToolUse, prompt: str) -> Steps[None]:
-    """Yields content and calls."""
     begun = prompt.rstrip().endswith(TO)
     found = TO if begun else (yield from reader.content(_TO))
     reader.attempt("" if begun else found)
@@ -34,7 +33,7 @@ def _read(reader: OutputReader, use: ToolUse, prompt: str) -> Steps[None]:
 
 
 def _addressed(reader: OutputReader) -> Steps[CallOutcome]:
-    """Reads a recipient, and the arguments of the call that it is; what is said to all is left unread."""
+    """Reads a recipient, and the arguments if it is a tool. Content for `all` is left unread."""
     words: list[str] = []
     if (yield from kept(reader.until(_NAME_ENDS), words)) == TO:
         reader.unread(TO)
@@ -48,7 +47,7 @@ def _addressed(reader: OutputReader) -> Steps[CallOutcome]:
 
 
 def _grammar(use: ToolUse, token_id: TokenId) -> str:
-    """Returns the grammar of an answer, whose first recipient's marker may be in the prompt."""
+    """Returns the grammar of an answer. The prompt may have the first recipient's marker."""
     to = literal(TO)
     more = f" ({to} call)*" if use.parallel else ""
     calls = f"call: {either(_call(tool) for tool in use.tools)}\n"

@@ -1,8 +1,8 @@
-"""Reads and constrains calls in the format of Gemma 4, which is JSON but for its names, which are bare, and its quotes.
+"""Reads and constrains calls in the format of Gemma 4: JSON with bare names and a special quotation mark.
 
     <|tool_call>call:weather{days:3,place:<|"|>Oslo<|"|>}<tool_call|>
 
-Arguments leave as JSON while they come.
+Arguments are streamed as JSON.
 """
 
 import enum
@@ -35,14 +35,13 @@ OPEN, CLOSE, QUOTE, CALL = "<|tool_call>", "<tool_call|>", '<|"|>', "call:"
 _OPEN, _ENDS, _QUOTE, _NAME_END = Markers(OPEN), Markers(OPEN, CLOSE), Markers(QUOTE), Markers("{", OPEN, CLOSE)
 _KEY_END, _WORD_END = re.compile(r"[:,{}\[\]<]"), re.compile(r"[,{}\[\]<]")
 _CLOSING_BRACKETS = {"{": "}", "[": "]"}
-_MAX_SCHEMA_DEPTH = 5  # of schemas within a schema; what is deeper may be anything
+_MAX_SCHEMA_DEPTH = 5  # nested schemas; deeper values may be anything
 
 
 # reading --------------------------------------------------------------------------------------------------------------
 
 
 def read(reader: OutputReader, use: ToolUse, prompt: str) -> Steps[None]:
-    """Yields content and calls."""
     found = yield from reader.content(_OPEN)
     while found:
         reader.attempt(found)
@@ -73,15 +72,15 @@ def _call(reader: OutputReader) -> Steps[CallOutcome]:
 
 
 class _Next(enum.Enum):
-    """Says what may follow."""
+    """What may follow."""
 
-    FIRST = enum.auto()  # a value, or the end of what has none
+    FIRST = enum.auto()  # a value, or the end of an empty object or array
     VALUE = enum.auto()
-    COMMA = enum.auto()  # or the end
+    COMMA = enum.auto()  # a comma, or the end
 
 
 def _members(reader: OutputReader) -> Pieces[bool]:
-    """Yields an object as JSON, from behind its opening brace on. Returns False if it breaks."""
+    """Yields an object as JSON, from behind its opening brace on. Returns False if it is broken."""
     yield "{"
     closing, follows = ["}"], _Next.FIRST
     while closing:
@@ -111,7 +110,7 @@ def _members(reader: OutputReader) -> Pieces[bool]:
 
 
 def _key(reader: OutputReader) -> Pieces[bool]:
-    """Yields a name as JSON, which may be quoted, or what is none as it is."""
+    """Yields a name, quoted or bare, as JSON. A name without a colon is yielded unchanged."""
     words: list[str] = []
     if (yield from reader.skip(QUOTE)):
         yield from kept(reader.until(_QUOTE), words)
@@ -126,7 +125,7 @@ def _key(reader: OutputReader) -> Pieces[bool]:
 
 
 def _scalar(reader: OutputReader) -> Pieces[bool]:
-    """Yields a value that has no other values in it as JSON. Returns False if the text ends within it."""
+    """Yields a value that is no object or array as JSON. Returns False if the text ends within it."""
     if (yield from reader.skip(QUOTE)):
         yield '"'
         pieces = reader.until(_QUOTE)
@@ -162,14 +161,14 @@ def _parameters(tool: Tool) -> Mapping[str, Any]:
 
 
 class _Values:
-    """Writes rules of values, and collects the rules that they need."""
+    """Writes the rules of values, and collects the rules that they refer to."""
 
     def __init__(self, token_id: TokenId) -> None:
         self._rules: list[str] = []
         self._quote = mark(QUOTE, token_id)
 
     def written(self) -> str:
-        """Returns the rules. `any` is any value."""
+        """Returns the rules. The rule `any` is any value."""
         scalar = schema({"type": ["number", "boolean", "null"]}, Tool(""))
         return (
             "".join(self._rules)
@@ -178,7 +177,7 @@ class _Values:
         )
 
     def members(self, object: Mapping[str, Any], tool: Tool, depth: int) -> str:
-        """Returns what stands behind the opening brace of an object by its schema."""
+        """Returns the rule of an object's members and closing brace."""
         properties = object.get("properties")
         if not isinstance(properties, Mapping):
             return '(pair ("," pair)*)? "}"'

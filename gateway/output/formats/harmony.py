@@ -1,11 +1,11 @@
-"""Reads and constrains answers in the harmony format of gpt-oss: messages in channels, which say what they are.
+"""Reads and constrains answers in the harmony format of gpt-oss: messages, whose channels say what they are.
 
     <|channel|>analysis<|message|>The user asks for the weather.<|end|><|start|>assistant<|channel|>commentary
     to=functions.weather <|constrain|>json<|message|>{"place": "Oslo"}<|call|>
 
-"analysis" is thought; "commentary" with a recipient is a call, and without one it is said to the user, as what is
-"final" is. The recipient may also stand before the channel. Thinking and calls take turns here, so that this format
-reads both. (https://github.com/openai/harmony, docs/format.md)
+"analysis" is thought. "commentary" with a recipient is a call, and without one it is content, as "final" is. The
+recipient may also stand before the channel. Thoughts and calls alternate, so this format reads both.
+(https://github.com/openai/harmony, docs/format.md)
 """
 
 import re
@@ -33,7 +33,7 @@ _CHANNEL_REGEX = re.compile(re.escape(CHANNEL) + r"\s*(\w+)")
 
 
 def read(reader: OutputReader, use: ToolUse | None, prompt: str) -> Steps[None]:
-    """Yields thought, content and calls. Without `use`, what would be a call is content."""
+    """Yields thoughts, content and calls. Without `use`, calls are content."""
     header, opened, _ = _begun(prompt).partition(MESSAGE)
     if not opened and (yield from reader.skip(f" {RECIPIENT}")):
         reader.attempt(f" {RECIPIENT}")
@@ -54,13 +54,13 @@ def read(reader: OutputReader, use: ToolUse | None, prompt: str) -> Steps[None]:
 
 
 def _begun(prompt: str) -> str:
-    """Returns how the prompt begins the answer's first message, behind the role's name."""
+    """Returns the header of the answer's first message that the prompt has begun, without the role's name."""
     begun = prompt.rpartition(START)[2] if START in prompt else ""
     return begun if MESSAGE in begun and not any(end in begun for end in (END, CALL, RETURN)) else ""
 
 
 def _header(reader: OutputReader, begin: str) -> Steps[str]:
-    """Returns a message's header, or "" if it is none: then what was read is content."""
+    """Returns a message's header, or "" if the text is no header: then it is content."""
     words = [begin]
     end = yield from kept(reader.until(_HEADER_ENDS), words)
     if end == MESSAGE:
@@ -71,7 +71,7 @@ def _header(reader: OutputReader, begin: str) -> Steps[str]:
 
 
 def _body(reader: OutputReader, header: str, use: ToolUse | None) -> Steps[str]:
-    """Yields the text of a message as what its header says, and returns the marker behind it."""
+    """Yields a message's text as the kind of part that its header names. Returns the marker after it."""
     channel, recipient = _CHANNEL_REGEX.search(header), _RECIPIENT_REGEX.search(header)
     if recipient is not None and use is not None:
         name = recipient[1].removeprefix(FUNCTIONS)
@@ -94,20 +94,20 @@ def _call(reader: OutputReader, name: str) -> Steps[str]:
 
 
 def grammar(use: ToolUse, token_id: TokenId) -> str:
-    """Returns the grammar of an answer, with the thinking in it. There is one call at most, which ends it."""
+    """Returns the grammar of an answer with its thoughts. At most one call, which ends the answer."""
     last = "call" if use.must else f"call | {_message(FINAL, token_id)} TEXT"
     calls = either(_called(tool, token_id) for tool in use.tools)
     return LARK_HEAD + _before("first", token_id, COMMENTARY) + f"start: first* ({last})\ncall: {calls}\n"
 
 
 def _before(rule: str, token_id: TokenId, *channels: str) -> str:
-    """Returns rules by which `rule` is a message in front of the last one: thought, or one of `channels`."""
+    """Returns rules by which `rule` is a message before the last one: a thought, or in one of `channels`."""
     kinds = either(_message(channel, token_id) for channel in (ANALYSIS, *channels))
     return f'{rule}: ({kinds}) body {mark(START, token_id)} "assistant"\n' + up_to("body", END, token_id)
 
 
 def _message(channel: str, token_id: TokenId) -> str:
-    """Returns the header of a message to the user."""
+    """Returns the rule of a header of a message to the user."""
     return f"{mark(CHANNEL, token_id)} {literal(channel)} {mark(MESSAGE, token_id)}"
 
 
@@ -120,7 +120,7 @@ def _called(tool: Tool, token_id: TokenId) -> str:
 
 
 class _Channels(Thinking):
-    """Reads whole answers in channels: what comes behind the thinking cannot be told apart from it before."""
+    """Reads whole answers in channels, since thoughts and content can only be told apart together."""
 
     @property
     def markers(self) -> tuple[str, ...]:

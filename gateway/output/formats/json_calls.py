@@ -1,11 +1,9 @@
-"""Reads and constrains calls that are JSON objects behind a marker.
+"""Reads and constrains calls that are JSON objects behind a marker, as most models write them.
 
-<tool_call>
-{"name": "weather", "arguments": {"place": "Oslo"}}
-</tool_call>
+    <tool_call>{"name": "weather", "arguments": {"place": "Oslo"}}</tool_call>
 
-Most models write so. They differ in the markers, in whether several calls are an array, stand in lines, or have a
-marker each, and in what the members are called.
+Formats differ in the markers, in the members' names, and in whether several calls form an array, stand in lines, or
+have a marker each.
 """
 
 import json
@@ -20,23 +18,23 @@ from gateway.output.tools import Tool, ToolUse
 
 
 class JsonCalls(NamedTuple):
-    """Holds what a format writes in and around its calls."""
+    """The text that a format writes in and around its calls."""
 
     opening: str
     closing: str = ""  # "": nothing
-    array: bool = False  # calls are an array
-    lines: bool = False  # calls stand in lines; neither of both: each has its own markers
-    alone: bool = False  # an answer has one call at most
+    array: bool = False  # calls form an array
+    lines: bool = False  # each call is a line; without `array` and `lines`, each call has its own markers
+    alone: bool = False  # at most one call
     name: str = "name"
-    arguments: str = "arguments"  # "": the tool's name is the name of this member, and the only one
-    first: str = ""  # members before the name, as part of a rule
-    last: str = ""  # members behind the arguments
-    framing: tuple[str, ...] = ()  # special tokens around the other text of an answer
-    tokens: tuple[str, ...] | None = None  # special tokens in its markers; None: the markers are
+    arguments: str = "arguments"  # "": the only member has the tool's name as its name
+    first: str = ""  # rule of members before the name
+    last: str = ""  # rule of members after the arguments
+    framing: tuple[str, ...] = ()  # special tokens around other text
+    tokens: tuple[str, ...] | None = None  # special tokens in the markers; None: the markers themselves
 
 
 def json_format(name: str, form: JsonCalls, *written: str) -> ToolFormat:
-    """Returns the family of a format. See `ToolFormat` for `written`."""
+    """Returns the format. See `ToolFormat` for `written`."""
     marks = Markers(form.opening), Markers(*filter(None, (form.opening, form.closing)))
 
     def read(reader: OutputReader, use: ToolUse, prompt: str) -> Steps[None]:
@@ -68,7 +66,7 @@ def _read(reader: OutputReader, form: JsonCalls, opening: Markers, ends: Markers
 
 
 def _calls(reader: OutputReader, form: JsonCalls) -> Steps[CallOutcome]:
-    """Reads the calls behind a marker, and what closes them."""
+    """Reads the calls after a marker, and what closes them."""
     array = form.array and (yield from reader.skip("["))
     while True:
         yield from reader.space()

@@ -1,4 +1,4 @@
-"""Lists the known formats of tool calls and of thinking. Where several fit a chat template, the first is taken."""
+"""Lists the known formats of tool calls and of thoughts. If several fit a chat template, the first is taken."""
 
 from gateway.output.formats.functionary_v32 import FUNCTIONARY_V32
 from gateway.output.formats.gemma4 import GEMMA4_FORMAT

@@ -1,8 +1,8 @@
-"""Reads calls in the format of Llama 3.1 to 3.3: an answer that is an object, or several with semicolons between.
+"""Reads calls in the format of Llama 3.1 to 3.3: the answer is an object, or several separated by semicolons.
 
     {"name": "weather", "parameters": {"place": "Oslo"}}
 
-There may be `<|python_tag|>` in front, anywhere in the answer. Without it an answer may also be JSON that the user has
+`<|python_tag|>` may precede them, anywhere in the answer. Without it, the answer may also be JSON that the user has
 asked for, so only the names of the request's tools make calls.
 """
 
@@ -23,7 +23,6 @@ _CALL_BEGIN = '/\\{"name": ?"/'
 
 
 def read(reader: OutputReader, use: ToolUse, prompt: str) -> Steps[None]:
-    """Yields content and calls."""
     known = {tool.name for tool in use.tools}
     yield from reader.hold_space()
     if (yield from reader.comes("{")):
@@ -33,7 +32,7 @@ def read(reader: OutputReader, use: ToolUse, prompt: str) -> Steps[None]:
         found = yield from reader.content(_PYTHON_TAG_MARKER)
     while found:
         reader.attempt(PYTHON_TAG)
-        yield from reader.skip(PYTHON_TAG)  # once more
+        yield from reader.skip(PYTHON_TAG)  # a repeated tag
         yield from reader.space()
         found = yield from _calls(reader, None)
 
@@ -55,7 +54,7 @@ def _calls(reader: OutputReader, known: Container[str] | None) -> Steps[str]:
 
 
 def grammar(use: ToolUse, token_id: TokenId) -> str:
-    """Returns the grammar of an answer. One that begins as a call does is a call."""
+    """Returns the grammar of an answer. An answer that begins like a call must be a call."""
     more = f" (/; ?/ {_CALL_BEGIN} call)*" if use.parallel else ""
     calls = f"call: {either(map(_call, use.tools))}\n"
     if use.must:
@@ -65,7 +64,7 @@ def grammar(use: ToolUse, token_id: TokenId) -> str:
 
 
 def _call(tool: Tool) -> str:
-    name = json.dumps(tool.name)[1:]  # behind its opening quotation mark
+    name = json.dumps(tool.name)[1:]  # without the opening quotation mark
     return f"{literal(name + ',')} / ?/ {_PARAMETERS_KEY} / ?/ {arguments(tool)} {literal('}')}"
 
 

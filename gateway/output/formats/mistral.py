@@ -21,7 +21,6 @@ _CALLS, _ARGS, _NAME_END = Markers(CALLS), Markers(ARGS, CALLS), Markers(ARGS, C
 
 
 def read(reader: OutputReader, use: ToolUse, prompt: str) -> Steps[None]:
-    """Yields content and calls."""
     found = yield from reader.content(_CALLS)
     while found:
         reader.attempt(CALLS)
@@ -55,7 +54,7 @@ def _array(reader: OutputReader) -> Steps[CallOutcome]:
 
 
 def _named(reader: OutputReader) -> Steps[CallOutcome]:
-    """Reads a call that is a name, perhaps an id, and arguments."""
+    """Reads a call that is a name, an optional id, and arguments."""
     words: list[str] = []
     mark = yield from kept(reader.until(_NAME_END), words)
     name = "".join(words).strip()
@@ -72,7 +71,7 @@ def _named(reader: OutputReader) -> Steps[CallOutcome]:
 
 
 def array_grammar(use: ToolUse, token_id: TokenId) -> str:
-    """Returns the grammar of an answer whose calls are an array."""
+    """Returns the grammar of an answer whose calls form an array."""
     more = " (/, ?/ call)*" if use.parallel else ""
     body = f'body: " "? "[" call{more} "]"\ncall: {either(map(_object, use.tools))}\n{_ID_RULE}'
     return LARK_HEAD + start(use, CALLS, token_id, again=False) + body

@@ -17,25 +17,25 @@ from gateway.output.reader import Markers, OutputReader, Steps, kept, told
 from gateway.output.tools import Tool, ToolUse
 
 CODE_FENCE = "```"
-MarkerRule = Callable[[str], str]  # writes a marker as part of a rule
+MarkerRule = Callable[[str], str]  # returns the rule of a marker
 
 
 class NamedCalls(NamedTuple):
-    """Holds what a format writes around the names and arguments of its calls."""
+    """The text that a format writes around the names and arguments of its calls."""
 
-    section: str  # before the first call; "": nothing
+    section: str  # before the first call, or ""
     section_end: str
     call: str
-    separators: tuple[str, ...]  # behind the words before the arguments
+    separators: tuple[str, ...]  # after each word before the arguments
     call_end: str
-    rule: Callable[[Tool, MarkerRule], str]  # what stands between `call` and `call_end`
-    between: str = ""  # calls, as part of a rule
-    tokens: bool = True  # the markers are special tokens
-    named: re.Pattern[str] = re.compile(r"(\S+)")  # the tool's name, in the last word before the arguments
+    rule: Callable[[Tool, MarkerRule], str]  # rule of the text between `call` and `call_end`
+    between: str = ""  # rule of the text between calls
+    tokens: bool = True  # whether the markers are special tokens
+    named: re.Pattern[str] = re.compile(r"(\S+)")  # finds the tool's name in the last word before the arguments
 
 
 def named_format(name: str, form: NamedCalls, *written: str) -> ToolFormat:
-    """Returns the family of a format. See `ToolFormat` for `written`."""
+    """Returns the format. See `ToolFormat` for `written`."""
     reading = _Reading(form)
 
     def read(reader: OutputReader, use: ToolUse, prompt: str) -> Steps[None]:
@@ -50,7 +50,7 @@ def named_format(name: str, form: NamedCalls, *written: str) -> ToolFormat:
 
 
 class _Reading:
-    """Reads answers in a format."""
+    """Reads answers in one format."""
 
     def __init__(self, form: NamedCalls) -> None:
         self._form = form
@@ -61,7 +61,6 @@ class _Reading:
         self._name_ends = Markers(*dict.fromkeys((*form.separators, "\n", "{")), *ends)
 
     def read(self, reader: OutputReader) -> Steps[None]:
-        """Yields content and calls."""
         form = self._form
         found = yield from reader.content(self._open)
         while found:
@@ -80,7 +79,7 @@ class _Reading:
             found = yield from reader.content(self._open)
 
     def _call(self, reader: OutputReader, found: str) -> Steps[CallOutcome]:
-        """Reads one call up to its arguments' end."""
+        """Reads one call up to the end of its arguments."""
         form = self._form
         if found == form.section:
             yield from reader.space()
@@ -88,7 +87,7 @@ class _Reading:
                 return CallOutcome.NOTHING
         word = yield from _word(reader, self._head_ends, *form.separators)
         yield from reader.space()
-        if word is not None and not (yield from reader.comes("{")):  # that was another word before the name
+        if word is not None and not (yield from reader.comes("{")):  # it was another word before the name
             word = yield from _word(reader, self._name_ends, *form.separators, "\n", "{")
             yield from reader.space()
             yield from reader.skip(f"{CODE_FENCE}json")
@@ -98,7 +97,7 @@ class _Reading:
 
 
 def _word(reader: OutputReader, ends: Markers, *good: str) -> Steps[str | None]:
-    """Returns a word that ends with one of `good`, or None."""
+    """Returns a word that one of `good` ends, or None."""
     words: list[str] = []
     end = yield from kept(reader.until(ends), words)
     if end and (end not in good or end in "\n{"):

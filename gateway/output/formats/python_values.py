@@ -1,4 +1,4 @@
-"""Turns Python's literals into JSON: a token at a time, in time linear in the text, without evaluating anything."""
+"""Turns Python's literals into JSON, token by token in linear time, without evaluating anything."""
 
 import json
 import re
@@ -20,9 +20,9 @@ _JSON_BRACKETS = {"(": "[", ")": "]"}
 
 
 def as_json(text: str) -> str | None:
-    """Returns a literal as JSON: strings, numbers, True, False, None (and JSON's words), lists, tuples, dictionaries.
+    """Returns a literal as JSON; None for anything else than a literal.
 
-    Returns None for anything else.
+    Literals are strings, numbers, True, False and None (also in JSON's spelling), lists, tuples and dictionaries.
     """
     try:
         found = "".join(_translated(text))
@@ -46,7 +46,7 @@ def _translated(text: str) -> Iterator[str]:
                 raise ValueError("two commas")
             comma = ", "
             continue
-        if comma and not (sign and sign in "])}"):  # a last comma means nothing
+        if comma and not (sign and sign in "])}"):  # a trailing comma has no effect
             yield comma
         comma = ""
         if sign:
@@ -54,13 +54,13 @@ def _translated(text: str) -> Iterator[str]:
         elif token["string"]:
             yield json.dumps(_unescaped(token["string"][1:-1]), ensure_ascii=False)
         elif token["word"]:
-            yield _JSON_WORDS.get(token["word"], "?")  # JSON does not know it either
+            yield _JSON_WORDS.get(token["word"], "?")  # not valid JSON either
         else:
             yield token["number"].replace("_", "")
 
 
 def _unescaped(text: str) -> str:
-    """Returns a string's text. Two escapes may be the halves of one character, as in JSON."""
+    """Returns a string's text. Two escapes may be the surrogate halves of one character, as in JSON."""
     if "\\" not in text:
         return text
     return _ESCAPE_REGEX.sub(_character, text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -1,10 +1,10 @@
-"""Reads calls that are written as a list of Python's, as LFM2 does, and Llama 3.2 and 4 where they are told so.
+"""Reads calls in a Python list, the format of LFM2, and of Llama 3.2 and 4 if they are told to use it.
 
     [weather(place="Oslo", days=3), now()]
 
-The list stands between markers, which Llama leaves away. Then an answer may also be a list that the user asked for, so
-only the names of the request's tools make calls. A call begins with its first argument that is whole, or its end;
-arguments leave when they are whole, all as one JSON object. It is closed only if the call is.
+Markers surround the list, which Llama omits. Then an answer may also be a list that the user has asked for, so only the
+names of the request's tools make calls. A call begins with its first complete argument, or its end. Arguments are sent
+when they are complete, together as one JSON object, which is closed only if the call is.
 """
 
 import json
@@ -37,15 +37,15 @@ _CLOSING_BRACKETS = {"{": "}", "[": "]", "(": ")"}
 
 
 class ListMarkers(NamedTuple):
-    """Holds what a format writes around a list of calls."""
+    """The text that a format writes around a list of calls."""
 
     start: str
     end: str
-    bare: bool  # the markers may be missing
+    bare: bool  # whether the markers may be missing
 
 
 def pythonic_format(name: str, form: ListMarkers, *words: str) -> ToolFormat:
-    """Returns the family of a format. See `ToolFormat` for `words`."""
+    """Returns the format. See `ToolFormat` for `words`."""
     starts = Markers(form.start)
 
     def read(reader: OutputReader, use: ToolUse, prompt: str) -> Steps[None]:
@@ -62,7 +62,6 @@ def pythonic_format(name: str, form: ListMarkers, *words: str) -> ToolFormat:
 
 
 def _read(reader: OutputReader, use: ToolUse, form: ListMarkers, starts: Markers) -> Steps[None]:
-    """Yields content and calls."""
     known = {tool.name for tool in use.tools}
     yield from reader.hold_space()
     found = yield from reader.skip(form.start)
@@ -75,8 +74,8 @@ def _read(reader: OutputReader, use: ToolUse, form: ListMarkers, starts: Markers
 
 
 def _list(reader: OutputReader, known: Container[str], form: ListMarkers) -> Steps[None]:
-    """Reads a list of calls. What breaks is content."""
-    yield from reader.skip(form.start)  # once more
+    """Reads a list of calls. Broken calls are content."""
+    yield from reader.skip(form.start)  # a repeated marker
     yield from reader.space()
     if not (yield from reader.skip("[")):
         return (yield from reader.give_up())
@@ -92,7 +91,7 @@ def _list(reader: OutputReader, known: Container[str], form: ListMarkers) -> Ste
 
 
 def _arguments(reader: OutputReader, name: str) -> Steps[bool]:
-    """Reads arguments up to the closing bracket. Returns False where they break: `give_up` has what is not told."""
+    """Reads arguments up to the closing bracket. Returns False if they are broken: `give_up` has the unsent rest."""
     begun = False
     while True:
         yield from reader.space()
@@ -119,7 +118,7 @@ def _arguments(reader: OutputReader, name: str) -> Steps[bool]:
 
 
 def _literal(reader: OutputReader, into: list[str]) -> Generator[None, None, bool]:
-    """Reads the text of a value, up to the comma or the bracket behind it. Returns False if there is no such end."""
+    """Appends the text of a value up to the comma or bracket after it. Returns False if there is no such end."""
     expected: list[str] = []
     quote = ""
     escaped = False
@@ -154,7 +153,7 @@ def _literal(reader: OutputReader, into: list[str]) -> Generator[None, None, boo
 
 
 def _grammar(form: ListMarkers, use: ToolUse, token_id: TokenId) -> str:
-    """Returns the grammar of an answer. Where no call has to come, one that begins as a list of calls does is one."""
+    """Returns the grammar of an answer. An answer that begins like a list of calls must be one, even if optional."""
     start, end = mark(form.start, token_id), mark(form.end, token_id)
     calls, begins, rules, shared = [], [], "", SharedRules()
     for number, tool in enumerate(use.tools):
@@ -172,7 +171,7 @@ def _grammar(form: ListMarkers, use: ToolUse, token_id: TokenId) -> str:
 
 
 def _argument_rules(tool: Tool, rule: str, shared: SharedRules) -> str:
-    """Returns rules by which `rule` is a tool's arguments, in the order of its schema, and the bracket behind them."""
+    """Returns rules by which `rule` is a tool's arguments in the order of its schema, and a closing bracket."""
     root = tool.parameters or {"properties": {}}
     properties = root.get("properties")
     if not isinstance(properties, Mapping):

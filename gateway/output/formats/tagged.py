@@ -1,8 +1,8 @@
-"""Reads and constrains arguments that stand between tags as bare text: the schema says what they are, or a tag does.
+"""Reads and constrains arguments that are bare text between tags. The schema, or a tag, tells their types.
 
-Qwen3-Coder, GLM and MiniMax write so. A call begins with its first argument, or its end. Arguments that are strings
-leave as they come, others when they are whole, all as one JSON object. It is closed only if the call is: one that
-breaks off has arguments that break off, and what follows is content.
+A call begins with its first argument, or its end. String arguments are streamed, others are sent when they are
+complete, all as one JSON object. The object is closed only if the call is: an incomplete call has incomplete arguments,
+and the text after it is content.
 """
 
 import json
@@ -27,24 +27,24 @@ from gateway.output.tools import Tool, ToolUse
 
 
 class ArgumentTags(NamedTuple):
-    """Holds what a format writes around the arguments of a call."""
+    """The text that a format writes around the arguments of a call."""
 
     key: str  # before an argument's name
     key_end: str
-    value: str  # before its value; "": nothing
+    value: str  # before its value, or ""
     value_end: str
-    end: str  # behind the last argument
-    lines: bool = False  # values stand on lines of their own, whose breaks are not part of them
-    quoted: tuple[str, str] | None = None  # around a value that has signs of tags in it
-    text: str = ""  # before a value that is a string, in place of `value`
-    json: str = ""  # before any other value
+    end: str  # after the last argument
+    lines: bool = False  # each value is on its own line; the line breaks are not part of it
+    quoted: tuple[str, str] | None = None  # around a value that contains characters of tags
+    text: str = ""  # before a string value, in place of `value`
+    json: str = ""  # before any other value, in place of `value`
 
 
 # reading --------------------------------------------------------------------------------------------------------------
 
 
 def read_arguments(reader: OutputReader, use: ToolUse, name: str, tags: ArgumentTags) -> Steps[bool]:
-    """Reads arguments and the end of the call. Returns whether it has begun: else nothing was told of it."""
+    """Reads arguments and the end of the call. Returns whether the call has begun; if not, no part was yielded."""
     begun = False
     while True:
         if begun:
@@ -72,9 +72,9 @@ def read_arguments(reader: OutputReader, use: ToolUse, name: str, tags: Argument
 
 
 def _key(reader: OutputReader, tags: ArgumentTags) -> Steps[tuple[str | None, frozenset[str]]]:
-    """Returns an argument's name, or None if there is none, and its types, where a tag says them.
+    """Returns an argument's name, or None without an argument, and its types if a tag tells them.
 
-    What was read ends where the value begins.
+    The reader then stands at the value.
     """
     nothing: frozenset[str] = frozenset()
     words: list[str] = []
@@ -113,7 +113,7 @@ def _value(reader: OutputReader, types: frozenset[str], tags: ArgumentTags) -> S
 
 
 def _quoted(reader: OutputReader, quote: str, end: str) -> Pieces[str]:
-    """Yields the text before a closing quote, and reads the tag behind it."""
+    """Yields the text before a closing quote, and reads the tag after it."""
     if not (yield from reader.until(Markers(quote))):
         return ""
     yield from reader.space()
@@ -140,9 +140,9 @@ def _without_last_break(pieces: Pieces[str]) -> Pieces[str]:
 
 
 def argument_rules(tools: Sequence[Tool], tags: ArgumentTags, token_id: TokenId) -> str:
-    """Returns rules by which `tool_0` and so on are the arguments of tools, each in the order of its schema.
+    """Returns rules by which `tool_0`, `tool_1`, … are the arguments of tools, in the order of the schemas.
 
-    Of texts only a list of choices is kept to: they are bare, and end at their tag.
+    Of a string's schema, only a list of choices is enforced: strings are bare, and end at their tag.
     """
     shared = SharedRules()
     rules = "".join(_tool_rule(f"tool_{number}", tool, tags, shared) for number, tool in enumerate(tools))
@@ -166,12 +166,12 @@ def _tool_rule(rule: str, tool: Tool, tags: ArgumentTags, shared: SharedRules) -
 
 
 def _break(tags: ArgumentTags) -> str:
-    """Returns the break of a line beside a value that is no part of it."""
+    """Returns the rule of an optional line break beside a value."""
     return " /\\n?/" if tags.lines else ""
 
 
 def _value_rule(value: Any, tool: Tool, tags: ArgumentTags, shared: SharedRules) -> str:
-    """Returns a value with what ends it, and the tag that says its type."""
+    """Returns the rule of a value with the tags around it."""
     root = tool.parameters or {}
     types = types_of(value, root)
     text, json = ("text ", "json ") if tags.text else ("", "")
@@ -186,5 +186,5 @@ def _value_rule(value: Any, tool: Tool, tags: ArgumentTags, shared: SharedRules)
 
 
 def _other(value: Any) -> Any:
-    """Returns a schema of the values that are no strings."""
+    """Returns a schema of the values that are not strings."""
     return {"allOf": [value, {"type": sorted(ALL_TYPES - {STRING_TYPE})}]} if isinstance(value, Mapping) else {}

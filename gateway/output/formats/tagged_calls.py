@@ -20,9 +20,9 @@ from gateway.output.tools import ToolUse
 
 
 class TaggedCalls(NamedTuple):
-    """Holds what a format writes around the names of its calls."""
+    """The text that a format writes around the names of its calls."""
 
-    section: str  # before the first call; "": nothing
+    section: str  # before the first call, or ""
     section_end: str
     call: str
     name_end: str  # "": the name is one word, which a line break or a tag ends
@@ -33,7 +33,6 @@ class TaggedCalls(NamedTuple):
 
 
 def tagged_format(name: str, form: TaggedCalls) -> ToolFormat:
-    """Returns the family of a format."""
     opening = Markers(*filter(None, (form.section, form.call)))
     name_end = Markers(form.name_end) if form.name_end else Markers("\n", form.tags.key, form.tags.end, form.call)
 
@@ -52,7 +51,7 @@ def tagged_format(name: str, form: TaggedCalls) -> ToolFormat:
 
 
 def _read(reader: OutputReader, use: ToolUse, form: TaggedCalls, opening: Markers, name_end: Markers) -> Steps[None]:
-    """Yields content and calls. The tags around calls may be missing, as models leave them away."""
+    """Yields content and calls. Models may omit the tags of a section."""
     while found := (yield from reader.content(opening)):
         reader.attempt(found)
         if (yield from _call(reader, use, form, found, name_end)):
@@ -80,7 +79,6 @@ def _call(reader: OutputReader, use: ToolUse, form: TaggedCalls, found: str, nam
 
 
 def _grammar(form: TaggedCalls, use: ToolUse, token_id: TokenId) -> str:
-    """Returns the grammar of an answer."""
     name_end = mark(form.name_end, token_id) if form.name_end else ""
     end = mark(form.tags.end, token_id)
     calls = either(

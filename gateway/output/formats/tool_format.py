@@ -1,4 +1,4 @@
-"""Defines what a family of tool formats is: how it is recognised, read, and constrained."""
+"""Defines a format of tool calls: how it is recognised, read, and constrained."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -9,13 +9,13 @@ from gateway.output.tools import ToolUse
 
 
 class ToolFormat(NamedTuple):
-    """Describes one format in which models call tools."""
+    """A format in which models call tools."""
 
-    name: str  # of `--tool-parser`; vLLM's where it has the same format
-    markers: tuple[str, ...]  # special tokens whose text has to be there, where the tokenizer has them
-    read: Callable[[OutputReader, ToolUse, str], Steps[None]]  # also given the end of the prompt
-    grammar: Callable[[ToolUse, TokenId], str]  # of a whole answer, in Lark
-    words: tuple[str, ...] = ()  # all of which a chat template has that writes no calls but tells the model how to
-    written: tuple[str, ...] = ()  # all of which calls have, where `read` reads calls of other formats as well
-    beside: str = ""  # a marker that calls need where an answer may also be JSON; "": they have one anyway
-    thinks: bool = False  # it reads and constrains what a model thinks as well
+    name: str  # value of `--tool-parser`; the same as vLLM's if vLLM has the format
+    markers: tuple[str, ...]  # special tokens that must be kept as text
+    read: Callable[[OutputReader, ToolUse, str], Steps[None]]  # the text is the end of the prompt
+    grammar: Callable[[ToolUse, TokenId], str]  # grammar of a whole answer, in Lark
+    words: tuple[str, ...] = ()  # recognise a chat template that writes no calls, if it has all of them
+    written: tuple[str, ...] = ()  # in each call, if `read` also reads other formats
+    beside: str = ""  # marker that calls need if the answer may also be JSON; "": they always have one
+    thinks: bool = False  # whether it also reads and constrains thoughts
