@@ -118,7 +118,7 @@ def test_plain_texts_are_shaped_at_once_behind_the_first() -> None:
 
 @pytest.mark.parametrize("make", [response, message])
 def test_responses_and_messages_are_shaped_at_once(make: Callable[[], Shaper]) -> None:
-    reads = [[Content("a")], [Reasoning("b")], []]
+    reads: list[list[Part]] = [[Content("a")], [Reasoning("b")], []]
     assert asyncio.run(said(make(), reads, 0, True))[1] == len(reads)
 
 
