@@ -1,3 +1,3 @@
 """The version of Baton, as in `pyproject.toml`."""
 
-BATON_VERSION = "0.1.0"
+BATON_VERSION = "0.2.0"

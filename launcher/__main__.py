@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run() -> int:
-    """Runs the command; output that nobody can take, as its disk is full, is left out and changes no exit status."""
+    """Runs the command. Output to a full disk is dropped, and changes no exit status."""
     status = main(sys.argv[1:])
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):
         try:

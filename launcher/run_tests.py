@@ -1,4 +1,4 @@
-"""`baton test`: ruff, mypy, then pytest, whatever fails before, so that the last line is pytest's closing line.
+"""`baton test`: ruff, mypy, and then always pytest, so that the last line is pytest's closing line.
 
 A selection of tests (`-k`, `-m`, a path) runs those tests alone; ruff and mypy do not run.
 """
@@ -51,6 +51,6 @@ def _check(name: str, command: Sequence[str]) -> int:
 
 
 def _run(command: Sequence[str]) -> int:
-    # `./baton` sets PYTHONPATH; mypy would take what it finds there for installed libraries.
+    # `./baton` sets PYTHONPATH; mypy would take the packages on it for installed libraries.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run([sys.executable, "-m", *command], cwd=ROOT, env=environment).returncode

@@ -1,4 +1,4 @@
-"""Holds what `baton manifests` can be told beside what is deployed: names, sizes, and what of it is written."""
+"""Options of `baton manifests` beside those of the deployment: names, sizes, and optional objects."""
 
 from typing import Annotated, Literal
 

@@ -106,7 +106,7 @@ def test_many_new_entries_are_read_in_pages(source: Source, redis_url: str, monk
 
 def test_memory_is_bounded(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_module, "CACHE_S", 0.0)
-    monkeypatch.setattr(source_module, "KEPT_FINISHED", 5)
+    monkeypatch.setattr(source_module, "MAX_FINISHED", 5)
     monkeypatch.setattr(source_module, "MAX_SAMPLES_PER_WORKER", 4)
     source = Source(redis_url)
     end(redis_url, *[finished(number) for number in range(1, 10)])

@@ -53,8 +53,8 @@ def test_bad_input_is_a_sentence(
 
 def test_whoever_names_no_image_is_told_to_build_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert print_manifests([]) == 0
-    assert "note: --image: 'baton:0.1.0' is in no registry" in capsys.readouterr().err
-    assert print_manifests(["--image", "registry.example/baton:0.1.0"]) == 0
+    assert "note: --image: 'baton:0.2.0' is in no registry" in capsys.readouterr().err
+    assert print_manifests(["--image", "registry.example/baton:0.2.0"]) == 0
     assert "--image" not in capsys.readouterr().err
 
 
