@@ -42,37 +42,37 @@ from infra.network.sockets import token_dealer, try_send
 from infra.process.tasks import Tasks
 from infra.redis.records import WorkerRecord
 
-MAX_OUTBOX_MESSAGES = 8192  # messages that may wait to be written; more are dropped: all that matter are repeated
-MAX_MESSAGES_BEFORE_PIECES = 64  # messages before which no piece of a prompt waits
-MAX_MESSAGES_PER_TURN = 16  # messages that are read, or written, before other tasks get a turn …
-MAX_TURN_S = 0.001  # … or so many s of handling what was read
+MAX_OUTBOX_MESSAGES = 8192  # unwritten messages; more are dropped, since all that matter are repeated
+MAX_MESSAGES_BEFORE_PIECES = 64  # unwritten messages from which on no piece of a prompt is added
+MAX_MESSAGES_PER_TURN = 16  # messages read or written before other tasks get a turn …
+MAX_TURN_S = 0.001  # … or s spent on the messages read
 KEY_REFUSED_EVENT = zmq.Event.HANDSHAKE_FAILED_AUTH
-"""The other end's own refusal. ZeroMQ's other events come of a slow handshake, and of a process that dies, as well; and
-a worker that has another secret cannot have signed a record that leads here."""
+"""Event of a worker that refuses this gateway's key. ZeroMQ's other events also follow slow handshakes and dying
+processes."""
 log = logging.getLogger("baton.gateway")
 
 News = Started | Wanted | Tokens | Alive | Failed
-"""What a worker says about sequences."""
+"""Messages of a worker about sequences."""
 
 
 class WorkerListener(Protocol):
-    """Hears what workers say about sequences, and which of them die."""
+    """Receiver of workers' messages about sequences, and of their deaths."""
 
     def received(self, worker: "WorkerConnection", news: News) -> None:
-        """Takes a message that is meant for this gateway."""
+        """Takes a message that is addressed to this gateway."""
 
     def dropped(self) -> None:
-        """Counts a message that was malformed, or meant for another life of either end."""
+        """Counts a message that was malformed, or addressed to another life of either end."""
 
     def died(self, worker: "WorkerConnection") -> None:
-        """Learns that a worker is dead, once."""
+        """Takes a worker's death, once."""
 
 
 class WorkerConnection(Worker):
-    """Talks to one life of a worker, watches its health, and passes what it says of sequences to `listener`.
+    """Connection to one life of a worker: watches its health, and passes messages about sequences to `listener`.
 
-    Made inside a running event loop; `epoch` is the gateway's. Raises `ZMQError` where the record's address is none, or
-    the process has no descriptor left.
+    Created inside a running event loop; `epoch` is the gateway's. Raises `ZMQError` for an invalid address, or if the
+    process has no descriptor left.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class WorkerConnection(Worker):
     ) -> None:
         super().__init__(record)
         self.since = time.monotonic()  # when it was made, s
-        self.learned_at = self.since  # or whenever it was: one that runs says so soon
+        self.learned_at = self.since  # a guess, until a record shows newer steps
         self.liveness = Liveness(self.since)
         self.welcomed = False
         self.speaks = VERSION  # the protocol version of its Welcome, once that has come
@@ -113,7 +113,7 @@ class WorkerConnection(Worker):
 
     @property
     def broken(self) -> bool:
-        """Tells whether a bug has ended its reading or writing; the log has it."""
+        """Returns whether a bug has ended its reading or writing; the log has the traceback."""
         return self._tasks.error is not None
 
     @property
@@ -122,7 +122,7 @@ class WorkerConnection(Worker):
         return self._outbox.qsize()
 
     def look(self, now: float) -> None:
-        """Pings when it is time, greets until welcomed, and settles whether the worker is usable; call it often."""
+        """Pings when due, greets until welcomed, and updates `usable` and `late`. Call it often."""
         number = self.liveness.look(now)
         if number is not None:
             if not self.welcomed or self.liveness.health is not WorkerHealth.ALIVE:
@@ -134,16 +134,16 @@ class WorkerConnection(Worker):
         self.late = self._overdue or self.liveness.health is WorkerHealth.SUSPECT
 
     def ask(self, asked: Sequence[Question]) -> None:
-        """Asks for tokens of these attempts, or how they stand."""
+        """Asks for the tokens, or the state, of these attempts."""
         for begin in range(0, len(asked), MAX_QUESTIONS):
             self._put(Ask(sender=self._gateway, receiver=self.epoch, asked=tuple(asked[begin : begin + MAX_QUESTIONS])))
 
     def cancel(self, key: AttemptKey) -> None:
-        """Says that attempts up to this one are dead."""
+        """Cancels all attempts up to this one."""
         self._put(Cancel(sender=self._gateway, receiver=self.epoch, key=key))
 
     def piece(self, wanted: Wanted, ids: Sequence[int]) -> None:
-        """Brings ids of a prompt. While many messages wait to be written they are dropped, and asked for again."""
+        """Sends token ids of a prompt, or drops them while many messages are unwritten; the worker asks again."""
         if self.waiting < MAX_MESSAGES_BEFORE_PIECES:
             self._put(
                 Piece(
@@ -157,11 +157,11 @@ class WorkerConnection(Worker):
             )
 
     def ended(self, key: AttemptKey) -> None:
-        """Says that the worker may forget this sequence."""
+        """Tells the worker that it may forget this sequence."""
         self._put(Ended(sender=self._gateway, receiver=self.epoch, key=key))
 
     async def close(self) -> None:
-        """Closes the socket; what was not sent is lost."""
+        """Closes the socket; unsent messages are lost."""
         self.usable = False
         await self._handshakes.close()
         await self._tasks.close()
@@ -190,7 +190,7 @@ class WorkerConnection(Worker):
             count, spent = count + 1, spent + time.monotonic() - began
 
     def _take(self, data: bytes, now: float) -> None:
-        """Handles a message; one that is malformed or meant for another life is dropped and counted."""
+        """Handles a message; drops and counts it if it is malformed or addressed to another life."""
         try:
             message = decode_from_worker(data)
         except MessageError as error:

@@ -8,7 +8,7 @@ from gateway.workers.connection import WorkerConnection
 
 
 class WorkerDirectory:
-    """Holds the connections to the workers that are not dead, by the workers' epochs."""
+    """Connections to the live workers, by the workers' epochs."""
 
     def __init__(self) -> None:
         self._connections: dict[str, WorkerConnection] = {}
@@ -21,21 +21,20 @@ class WorkerDirectory:
         return self._connections.get(epoch)
 
     def add(self, connection: WorkerConnection) -> None:
-        """Adds a worker that was found."""
         self._connections[connection.epoch] = connection
 
     def remove(self, connection: WorkerConnection) -> None:
-        """Removes a worker that is dead, or that this gateway leaves."""
+        """Removes a worker that is dead, or that this gateway no longer uses."""
         del self._connections[connection.epoch]
 
     def ready(self) -> bool:
-        """Returns whether any request could be served."""
+        """Returns whether a request could be served."""
         return bool(self._answering())
 
     def adapters(self) -> dict[str, HeldAdapter]:
-        """Returns the adapters that requests may name now: those of workers that answer requests, by name.
+        """Returns the adapters that new requests may name, by name.
 
-        Where workers have other weights under one name, most of them decide which a new request gets.
+        Where workers have different weights under one name, the weights that most workers have count.
         """
         held = [
             held for worker in self._answering() for held in worker.record.adapters if held.digest and not held.leaving
@@ -45,7 +44,7 @@ class WorkerDirectory:
         return {one.name: one for one in best}
 
     def block_sizes(self) -> set[int]:
-        """Returns the tokens of a block of each worker that tells which blocks' KV it has."""
+        """Returns the block sizes, in tokens, of workers that report which blocks they have."""
         return {worker.record.block_tokens for worker in self if worker.kept.told}
 
     def context(self) -> int:
@@ -54,6 +53,6 @@ class WorkerDirectory:
         return min(limits, default=0)
 
     def _answering(self) -> list[WorkerConnection]:
-        """Returns the workers that may decode what is asked now: decode workers, or, without any, prefill workers."""
+        """Returns the usable decode workers, or the usable prefill workers if there are none."""
         usable = [worker for worker in self if worker.usable and not worker.record.draining]
         return [worker for worker in usable if worker.record.role == "decode"] or usable

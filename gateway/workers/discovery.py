@@ -26,25 +26,25 @@ from infra.redis.records import WorkerRecord
 from infra.redis.registry import listed
 from infra.redis.store import Outage, ServerClock
 
-POLL_INTERVAL_S = 0.5  # s between looks into the registry
-LOOK_INTERVAL_S = 0.05  # s between looks at the workers' health
+POLL_INTERVAL_S = 0.5  # s between reads of the registry
+LOOK_INTERVAL_S = 0.05  # s between checks of the workers' health
 SYNC_INTERVAL_S = 10.0  # s between measurements of the server's clock
-MAX_BURIED_S = 10.0  # s for which a life that hangs, or is out of reach, is not connected to again
-FIRST_SILENT_S = 1.0  # … and one that was silent, or cut off, the first time: each time twice as long, up to that
-MAX_FOREIGN_S = 30.0  # s at most for which a life of another protocol version is not connected to again
-UNREACHED_AFTER_S = 10.0  # s after which a life that has not answered once is out of reach
-MAX_REMEMBERED_LIVES = 4096  # lives whose last heartbeat is remembered, at least while they have a record
-MAX_LOGGED_NAMES = 1024  # names that the log tells at most
+MAX_BURIED_S = 10.0  # s for which a life that hangs, or is unreachable, is not connected to again
+FIRST_SILENT_S = 1.0  # s for a life that was silent or cut off once; doubled each time, up to MAX_BURIED_S
+MAX_FOREIGN_S = 30.0  # s, at most, for which a life of another protocol version is not connected to again
+UNREACHED_AFTER_S = 10.0  # s without a first answer, after which a life counts as unreachable
+MAX_REMEMBERED_LIVES = 4096  # lives whose last heartbeat is remembered
+MAX_LOGGED_NAMES = 1024  # names that the log mentions, each once
 log = logging.getLogger("baton.gateway")
 
 
 def short_name(model: str) -> str:
-    """Returns the last part of a directory or a hub id: hosts may keep the same model in different places."""
+    """Returns the last part of a directory or a hub id: hosts may keep a model in different directories."""
     return model.rstrip("/").rpartition("/")[2]
 
 
 class Discovery:
-    """Keeps `directory` true to the registry and to the workers' answers; `listener` hears what the workers say."""
+    """Keeps `directory` in step with the registry and the workers' health; `listener` gets the workers' messages."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Discovery:
         self._context.term()
 
     async def poll(self) -> None:
-        """Looks into the registry once. Raises `StoreUnavailable`."""
+        """Reads the registry once. Raises `StoreUnavailable`."""
         if time.monotonic() - self._synced > SYNC_INTERVAL_S or not self._synced:
             await self._clock.sync(self._store)
             self._synced = time.monotonic()
@@ -106,7 +106,7 @@ class Discovery:
         self._update({record.epoch: record for record, beat in found if self._fits(record) and self._new(record, beat)})
 
     def look(self) -> None:
-        """Looks at every worker's health once, and buries the dead."""
+        """Checks every worker's health once, and drops the dead."""
         now = time.monotonic()
         for worker in self._directory:
             worker.look(now)
@@ -128,17 +128,17 @@ class Discovery:
             self._listener.died(worker)
 
     def _silent_seconds(self, epoch: str) -> float:
-        """Returns for how long a life that was silent stays buried.
+        """Returns the seconds for which a silent life is not connected to again.
 
-        It may only have waited for a processor. Then its heartbeat goes on, and it is used when it answers again.
+        It may only have waited for a processor: then its heartbeat goes on, and it is used when it answers again.
         """
         self._silences[epoch] = count = self._silences.get(epoch, 0) + 1
         return min(MAX_BURIED_S, FIRST_SILENT_S * 2.0 ** (count - 1))
 
     def _foreign_seconds(self, worker: WorkerConnection) -> float:
-        """Returns for how long a life of another version is left alone: longer each time, and each gateway differs.
+        """Returns the seconds for which a life of another protocol version is not tried: growing, with jitter.
 
-        Its version stays while it lives. The next life at its address has another epoch, and is tried at once.
+        Its version cannot change. The next life at its address has another epoch, and is tried at once.
         """
         self._foreign[worker.epoch] = count = self._foreign.get(worker.epoch, 0) + 1
         if count == 1:
@@ -183,7 +183,7 @@ class Discovery:
                 log.warning("%s", why)
 
     def _connect(self, record: WorkerRecord, now: float) -> None:
-        """Connects to a worker; one that this cannot be done with, whyever, harms no other."""
+        """Connects to a worker; a failure concerns no other worker."""
         try:
             connection = WorkerConnection(self._context, self._keys, self._epoch, record, self._listener)
         except zmq.ZMQError as error:  # an address that is none, or no descriptor is left
@@ -197,7 +197,7 @@ class Discovery:
         self._directory.add(connection)
 
     def _name_misfits(self, record: WorkerRecord) -> None:
-        """Says once, for each pair of formats, that no KV passes between workers: one that is quantized."""
+        """Logs once for each pair of KV formats that no KV passes between them."""
         for other in self._directory:
             formats = sorted((record.kv_dtype, other.record.kv_dtype))
             quantized = not QUANTIZED_DTYPES.isdisjoint(formats) and formats[0] != formats[1]
@@ -214,9 +214,9 @@ class Discovery:
         return False
 
     def _new(self, record: WorkerRecord, beat: int) -> bool:
-        """Tells whether this is the life's latest record; an older one was put back, and says nothing.
+        """Returns whether this is the life's latest record; an older record was replayed, and is ignored.
 
-        A life that was dropped comes back only with a heartbeat that it had not shown before.
+        A life that was dropped returns only with a newer heartbeat.
         """
         last = self._beats.get(record.epoch, -1)
         if beat < last or (beat == last and self._directory.get(record.epoch) is None):
@@ -232,7 +232,7 @@ class Discovery:
             log.warning("the record at %r was not signed with our secret (--secret-file); it is not used", key)
 
     def _first(self, name: str) -> bool:
-        """Tells whether the log is to name this now: once, and not more than can be read."""
+        """Returns whether the log mentions this name now: once each, and `MAX_LOGGED_NAMES` in all."""
         if name in self._named or len(self._named) >= MAX_LOGGED_NAMES:
             return False
         self._named.add(name)

@@ -1,7 +1,7 @@
-"""Keeps which full blocks' KV one worker has, as far as it has told: a set of short keys. Pure.
+"""Full blocks whose KV one worker has, as far as it has reported: a set of short keys. Pure.
 
-What comes between two messages that were lost is noticed by their numbers; until all keys have come again, what is
-known stays as it is: a prompt that is sent for KV which is not there is only computed, as anywhere else.
+Lost messages show by gaps in their numbers. Until all keys have come again the set stays as it is: a prompt that is
+sent to a worker for KV that is gone is only computed there, as it would be anywhere else.
 """
 
 import struct
@@ -11,23 +11,23 @@ from contracts.kv.block_hash import SHORT_KEY_BYTES
 from contracts.messages.gateway import NOT_HEARD, KeyNews
 
 EXPECTED_BLOCKS_S = 1.0
-"""Seconds for which blocks are expected at least; twice as long at most."""
+"""Least seconds for which blocks are expected; at most twice as long."""
 MAX_EXPECTED_KEYS = 1 << 14
 MAX_KEYS = 1 << 17
-"""Keys that are kept of a worker, which tells of no more than half as many."""
+"""Upper bound of keys of a worker; a worker reports at most half as many."""
 
 
 class KeptBlocks:
-    """Takes a worker's news, and says how much of a prompt it has."""
+    """Set of a worker's blocks, from its reports."""
 
     def __init__(self) -> None:
-        self.heard = NOT_HEARD  # number of the change up to which all was heard
+        self.heard = NOT_HEARD  # number of the last change that was received without a gap
         self._keys: set[int] = set()
-        self._pieces: dict[int, KeyNews] = {}  # of all keys as of one change, by their place
-        self.told = False  # the worker tells what it has
-        self._soon: set[int] = set()  # keys of what it was sent, and will tell of soon …
-        self._sooner: set[int] = set()  # … those of the seconds before
-        self._turned_at = 0.0  # local time from which on `_soon` was filled, s
+        self._pieces: dict[int, KeyNews] = {}  # pieces of a full list of keys, by position
+        self.told = False  # the worker reports its blocks
+        self._soon: set[int] = set()  # keys of blocks that were sent to it, and that it will report soon …
+        self._sooner: set[int] = set()  # … and those of the period before
+        self._turned_at = 0.0  # local time, s, when the period of `_soon` began
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -36,13 +36,13 @@ class KeptBlocks:
         return key in self._keys or key in self._soon or key in self._sooner
 
     def expects(self, keys: Sequence[int], now: float) -> None:
-        """Counts blocks as the worker's for a second or two, in which it will tell of them itself."""
+        """Counts blocks as the worker's for a second or two, until it reports them itself."""
         if now - self._turned_at > EXPECTED_BLOCKS_S or len(self._soon) > MAX_EXPECTED_KEYS:
             self._sooner, self._soon, self._turned_at = self._soon, set(), now
         self._soon.update(keys[:MAX_EXPECTED_KEYS])
 
     def take(self, news: KeyNews) -> None:
-        """Takes a message, in whichever order they come."""
+        """Takes a report; reports may come in any order."""
         if news.pieces:
             self._take_piece(news)
         elif news.first <= self.heard < news.upto:
@@ -70,9 +70,9 @@ class KeptBlocks:
         self.heard, self.told = news.upto, True
 
     def blocks(self, keys: Sequence[int]) -> int:
-        """Counts the leading blocks of a prompt, by their keys in order, that the worker has.
+        """Counts the leading blocks of a prompt that the worker has; `keys` are in order.
 
-        A block is found only behind those before it, and gives way before them: so the last one is found by bisection.
+        A worker that has a block has all blocks before it, so bisection finds the last one.
         """
         low, high = 0, len(keys)
         while low < high:

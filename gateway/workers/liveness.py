@@ -1,8 +1,8 @@
 """Decides whether a worker is suspect or dead, from pings and heartbeats. Pure: time is an argument.
 
-A missing heartbeat is only suspicion; Redis may be away. Death is a ping that stays unanswered for a second, a
-connection that ended and is not there again soon, or a step that is far overdue. A pause of this process itself is
-nobody's death: what passes while nobody looks counts only up to a bound.
+A missing heartbeat is only a suspicion, since Redis may be away. A worker is dead if a ping stays unanswered for a
+second, if its connection ended and does not return soon, or if its step is far overdue. A pause of this process itself
+kills no worker: time between two looks counts only up to a bound.
 """
 
 import enum
@@ -11,23 +11,23 @@ GREET_INTERVAL_S = 0.05  # s until the first answer
 PING_INTERVAL_S = 0.25  # s, which also tells the worker that this gateway is alive
 PING_REPEAT_S = 0.2  # s until an unanswered ping is repeated
 SUSPECT_AFTER_S = 0.4  # s without an answer
-DEAD_AFTER_S = 1.0  # s without an answer; an I/O thread whose process has a processor answers in far less
-HANGS_AFTER_MS = 10_000.0  # an engine hangs that should have answered so long ago: its worker allows ten largest steps
-RECONNECT_WITHIN_S = 0.5  # s in which a connection that ended, as a process that dies ends it, is there again, or never
-MAX_LOOK_INTERVAL_S = 0.2  # s between two looks that count; who looked later may have left answers unread
+DEAD_AFTER_S = 1.0  # s without an answer; an I/O thread that has a processor answers in far less
+HANGS_AFTER_MS = 10_000.0  # ms overdue from which on an engine hangs: its worker allows ten of the largest steps
+RECONNECT_WITHIN_S = 0.5  # s within which a connection that ended has to return: a dying process ends it for ever
+MAX_LOOK_INTERVAL_S = 0.2  # s between two looks that count; after a longer pause answers may be unread
 
 
 class WorkerHealth(enum.Enum):
-    """Says what is known of a worker."""
+    """State of a worker, by its answers."""
 
     CONNECTING = enum.auto()  # it has not answered yet
     ALIVE = enum.auto()
-    SUSPECT = enum.auto()  # a heartbeat or an answer is missing; what it has stays there
+    SUSPECT = enum.auto()  # a heartbeat or an answer is missing; its sequences stay
     DEAD = enum.auto()
 
 
 class Liveness:
-    """Watches one life of one worker. All times are local, in seconds."""
+    """Health of one life of one worker. All times are local, in seconds."""
 
     def __init__(self, now: float) -> None:
         self.health = WorkerHealth.CONNECTING
@@ -41,31 +41,31 @@ class Liveness:
 
     @property
     def takes_work(self) -> bool:
-        """Tells whether new work may go there: it lives, and nothing but an answer to a ping is missing.
+        """Returns whether new work may go there: it lives, and at most an answer to a ping is missing.
 
-        Where the machine is busy for a moment, that happens to workers that are well.
+        Answers are late whenever the machine is busy for a moment.
         """
         there = self.beating and self._cut is None
         return self.health is WorkerHealth.ALIVE or (self.health is WorkerHealth.SUSPECT and there)
 
     def heard(self, now: float) -> None:
-        """Notes a message, whichever it is: a sign of life."""
+        """Notes a message of any kind: a sign of life."""
         self._unanswered = None
         if self.health is not WorkerHealth.DEAD:
             self.health = WorkerHealth.ALIVE if self.beating and self._cut is None else WorkerHealth.SUSPECT
 
     def greeted(self) -> None:
-        """Notes that the worker has answered a Hello: the connection stands."""
+        """Notes the answer to a Hello: the connection stands."""
         self._cut = None
 
     def disconnected(self, now: float) -> None:
-        """Notes that the connection ended. What came before may still be read, so that it is no sign of life."""
+        """Notes the end of the connection. Messages from before may still be read: they are no sign of life."""
         if self.health in (WorkerHealth.ALIVE, WorkerHealth.SUSPECT) and self._cut is None:
             self._cut = now
             self.health = WorkerHealth.SUSPECT
 
     def pong(self, step_due_ms: float) -> None:
-        """Takes the milliseconds until the engine should answer; one that is long overdue hangs."""
+        """Takes the milliseconds until the engine should answer; an engine that is long overdue hangs."""
         if step_due_ms < -HANGS_AFTER_MS:
             self.health = WorkerHealth.DEAD
             self.hangs = True
@@ -103,5 +103,5 @@ class Liveness:
         return PING_REPEAT_S if self._unanswered is not None or suspicious else PING_INTERVAL_S
 
     def _known(self) -> bool:
-        """Returns False for a worker that has not answered yet but has a heartbeat: it may not be reachable yet."""
+        """Returns False for a worker that has a heartbeat but has not answered yet: it may not be reachable yet."""
         return self.health is not WorkerHealth.CONNECTING or not self.beating

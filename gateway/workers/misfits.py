@@ -1,4 +1,4 @@
-"""Finds workers whose KV would be noise to every worker of the other role, and says what tells them apart."""
+"""Finds workers whose KV no worker of the other role can use, and names the difference."""
 
 from collections.abc import Sequence
 
@@ -6,9 +6,9 @@ from infra.redis.records import WorkerRecord
 
 
 def misfits(records: Sequence[WorkerRecord]) -> dict[str, str]:
-    """Returns by epoch a sentence about each worker that takes no requests, because it fits nobody who is there.
+    """Returns a sentence about each worker that takes no requests because it fits no other worker, by epoch.
 
-    Where no two workers fit, decode workers serve whole requests, and prefill workers none.
+    Where no two workers fit, decode workers serve whole requests, and prefill workers serve none.
     """
     prefills = [record for record in records if record.role == "prefill" and not record.draining]
     decodes = [record for record in records if record.role == "decode" and not record.draining]

@@ -1,4 +1,4 @@
-"""Names a prompt's full blocks as workers do, by short keys: whose KV of them lies where is told by these. Pure."""
+"""Short keys of a prompt's full blocks, by which workers report the KV that they have. Pure."""
 
 from collections.abc import Collection, Mapping
 
@@ -6,16 +6,16 @@ from contracts.kv.block_hash import SHORT_KEY_BYTES, BlockKeys
 from contracts.messages.job import Prompt
 
 PromptKeys = Mapping[int, tuple[int, ...]]
-"""Holds short keys of a prompt's full blocks, in order, by the number of tokens of a block."""
+"""Short keys of a prompt's full blocks, in order, by block size in tokens."""
 
 MAX_BLOCK_SIZES = 4
-"""Block sizes for which keys are computed at most; the others' workers are as if they told nothing."""
+"""Block sizes for which keys are computed; workers with further sizes count as if they had no KV."""
 
 
 def prompt_keys(prompt: Prompt, sizes: Collection[int]) -> PromptKeys:
     """Returns a prompt's keys for each of these block sizes.
 
-    A block of 16 tokens takes 1.5 µs, so that long prompts are for a thread.
+    A block of 16 tokens takes 1.5 µs: compute long prompts' keys in a thread.
     """
     tokens = prompt.token_ids
     found = {}

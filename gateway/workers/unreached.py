@@ -1,7 +1,7 @@
-"""Says which pairs of this deployment cannot reach each other: once when that is seen, and once when it is over.
+"""Pairs of this deployment that cannot connect, logged once at their beginning and once at their end. Pure.
 
-A prefill worker's record names the decode workers that it cannot connect to; whom this gateway itself cannot connect to
-it knows. A pair of which one end is dead, or has left, is no pair. Pure.
+A prefill worker's record names the decode workers that it cannot connect to; discovery knows the workers that this
+gateway cannot connect to. A pair ends without a log line when one of its ends is dead or has left.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,11 +10,11 @@ from msgspec import Struct
 
 from infra.redis.records import WorkerRecord
 
-MAX_LOGGED_PAIRS = 8  # pairs that a line names at most
+MAX_LOGGED_PAIRS = 8  # pairs named in one log line
 
 
 class UnreachedPair(Struct, frozen=True):
-    """Names two ends of which the first cannot connect to the second."""
+    """Sender that cannot connect to a receiver."""
 
     sender: str  # epoch of a prefill worker or a gateway
     receiver: str  # epoch of a worker
@@ -23,18 +23,15 @@ class UnreachedPair(Struct, frozen=True):
 
 
 class UnreachedPairs:
-    """Keeps the pairs that cannot reach each other now."""
+    """Pairs that cannot connect now."""
 
     def __init__(self, gateway: str) -> None:
-        """Takes the epoch of the gateway that looks."""
+        """`gateway`: epoch of this gateway."""
         self._gateway = gateway
         self.pairs: tuple[UnreachedPair, ...] = ()
 
     def look(self, there: Mapping[str, WorkerRecord], missed: Iterable[WorkerRecord]) -> list[str]:
-        """Takes the workers that are there, and those that this gateway cannot connect to; returns lines for the log.
-
-        A pair that is over because one of its ends is gone has no line.
-        """
+        """Takes the live workers, and the workers that this gateway cannot connect to; returns lines for the log."""
         missed = list(missed)
         now = [self._missed(record) for record in missed]
         for record in there.values():
