@@ -200,7 +200,7 @@ class Completion(Head, frozen=True, kw_only=True, forbid_unknown_fields=True):
     metrics: AnswerMetrics
 
 
-class CompletionChunk(Head, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CompletionStreamChunk(Head, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One event of a completion's stream."""
 
     object: Literal["text_completion"]

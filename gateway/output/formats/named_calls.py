@@ -138,7 +138,7 @@ def _fenced(tool: Tool, mark: MarkerRule) -> str:
     return f"{literal('function')} {mark(_DEEPSEEK_SEPARATOR)} {named} {arguments(tool)} {end}"
 
 
-_DEEPSEEK = NamedCalls(
+_DEEPSEEK_CALLS = NamedCalls(
     section="<｜tool▁calls▁begin｜>",
     section_end="<｜tool▁calls▁end｜>",
     call="<｜tool▁call▁begin｜>",
@@ -146,8 +146,8 @@ _DEEPSEEK = NamedCalls(
     call_end="<｜tool▁call▁end｜>",
     rule=lambda tool, mark: f"{literal(tool.name)} {mark(_DEEPSEEK_SEPARATOR)} {arguments(tool)}",
 )
-DEEPSEEK_V3 = named_format("deepseek_v3", _DEEPSEEK._replace(rule=_fenced, between="SPACE?"), f"{CODE_FENCE}json")
-DEEPSEEK_V31 = named_format("deepseek_v31", _DEEPSEEK)
+DEEPSEEK_V3 = named_format("deepseek_v3", _DEEPSEEK_CALLS._replace(rule=_fenced, between="SPACE?"), f"{CODE_FENCE}json")
+DEEPSEEK_V31 = named_format("deepseek_v31", _DEEPSEEK_CALLS)
 
 # <|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"a": 1}<|tool_call_end|>…:
 # names are ids that count the calls.

@@ -5,7 +5,7 @@ import time
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.openai.answers.answer_types import ChatChunk, ChatCompletion, Completion, CompletionChunk
+from gateway.openai.answers.answer_types import ChatChunk, ChatCompletion, Completion, CompletionStreamChunk
 from gateway.openai.answers.chat_shaper import ChatShaper
 from gateway.openai.answers.completion_shaper import CompletionShaper
 from gateway.openai.bodies.parameters import CHAT_PARAMETERS, COMPLETION_PARAMETERS
@@ -62,7 +62,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
             body=CompletionRequest,
             neutral=COMPLETION_PARAMETERS,
             answer=Completion,
-            event=CompletionChunk,
+            event=CompletionStreamChunk,
             last="[DONE]",
         ),
     ]

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
-from gateway.openai.answers.answer_types import ChatChunk, ChatCompletion, Completion, CompletionChunk
+from gateway.openai.answers.answer_types import ChatChunk, ChatCompletion, Completion, CompletionStreamChunk
 from tests.gateway.running import Running
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
@@ -86,7 +86,7 @@ async def test_answers_are_of_the_types_that_are_described(
 
 @pytest.mark.parametrize("options", [{}, {"stream_options": {"include_usage": True}}])
 @pytest.mark.parametrize(
-    ("path", "body", "kind"), [(CHAT, WHOLE[1][1], ChatChunk), (COMPLETION, WHOLE[2][1], CompletionChunk)]
+    ("path", "body", "kind"), [(CHAT, WHOLE[1][1], ChatChunk), (COMPLETION, WHOLE[2][1], CompletionStreamChunk)]
 )
 async def test_chunks_are_of_the_types_that_are_described(
     running: Running, path: str, body: dict[str, Any], kind: type[Any], options: dict[str, Any]
