@@ -49,7 +49,7 @@ LATENTS = (
     "rotate_queries",
     "attention/latent_decode_attention",
     "attention/latent_prefill_attention",
-    "attention/few_rows",
+    "attention/multi_query",
 )
 """Kernels that share a stage: their number is bounded by what a call may print."""
 MAX_TESTERS = 14

@@ -14,7 +14,7 @@ MEASURED = Config({"TILE": 128}, warps=8, stages=3)
 
 @pytest.fixture(autouse=True)
 def _own_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "TUNED", tmp_path / "tuned.json")
+    monkeypatch.setattr(tuning, "TUNED_FILE", tmp_path / "tuned.json")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Card A")
     tuning._of_device.cache_clear()
 
