@@ -26,7 +26,7 @@ from contracts.kinds import Positive, Seconds, TPOTLimit, TTFTLimit
 from contracts.slo import SLO, Timings, percentile
 from dashboard.prompts import TWENTY_PROMPTS
 from infra.cli import parse_or_exit
-from infra.completions_client import CompletionChunk, CompletionEvents, CompletionsClient, error_message
+from infra.completions_client import CompletionEvents, CompletionsClient, StreamedChunk, error_message
 
 
 class LoadConfig(Struct, frozen=True, kw_only=True):
@@ -155,7 +155,7 @@ def first_model(url: str) -> str:
         raise GatewayError(f"--url: {error}") from None
 
 
-async def stream(client: httpx.AsyncClient, path: str, body: Mapping[str, Any]) -> AsyncIterator[CompletionChunk]:
+async def stream(client: httpx.AsyncClient, path: str, body: Mapping[str, Any]) -> AsyncIterator[StreamedChunk]:
     """Posts `body` and yields the answer as it comes. Raises `GatewayError` for anything but a whole answer."""
     streamed = {**body, "stream": True, "stream_options": {"include_usage": True}}
     events = CompletionEvents()

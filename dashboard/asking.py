@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from contracts.errors import ConfigError, GatewayError
 from dashboard.prompts import ExamplePrompt
-from infra.completions_client import CompletionChunk, CompletionsClient
+from infra.completions_client import CompletionsClient, StreamedChunk
 from infra.keys.key_file import read_key
 
 MAX_CONCURRENT_REQUESTS = 4
@@ -16,7 +16,7 @@ MAX_SILENCE_S = 30.0  # between two bytes of an answer
 MAX_ANSWER_S = 120.0
 
 
-def stream_chat(endpoint: CompletionsClient, model: str, prompt: ExamplePrompt) -> Iterator[CompletionChunk]:
+def stream_chat(endpoint: CompletionsClient, model: str, prompt: ExamplePrompt) -> Iterator[StreamedChunk]:
     """Streams the answer to a prompt. Raises `GatewayError`."""
     messages = [{"role": "user", "content": prompt.text}]
     request = {"model": model, "messages": messages, "max_tokens": prompt.max_tokens}

@@ -20,7 +20,7 @@ NO_KEEPING = httpx.Limits(max_connections=None, max_keepalive_connections=0)
 """Each request has its own connection, closed at its end, so a client need not be closed."""
 
 
-class CompletionChunk(NamedTuple):
+class StreamedChunk(NamedTuple):
     """One event of a streamed answer."""
 
     response: str  # id of the response, as the client sees it
@@ -35,7 +35,7 @@ class CompletionEvents:
         self.ended = False  # whether `[DONE]` has come
         self._rest = b""
 
-    def feed(self, data: bytes) -> Iterator[CompletionChunk]:
+    def feed(self, data: bytes) -> Iterator[StreamedChunk]:
         """Yields the chunks that `data` completes. Raises `GatewayError` for an error event or a malformed one."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > MAX_RESPONSE_BYTES:
@@ -93,7 +93,7 @@ class CompletionsClient:
 
     def stream(
         self, path: str, body: Mapping[str, Any], longest: float = math.inf
-    ) -> Generator[CompletionChunk, None, None]:
+    ) -> Generator[StreamedChunk, None, None]:
         """Posts `body` to `path` and yields the answer as it comes; closing the generator ends the request.
 
         Raises `GatewayError` at any time: with the endpoint's own message if there is one, if the answer breaks off, or
@@ -133,14 +133,14 @@ def error_message(body: bytes) -> str:
         return ""
 
 
-def _chunk(data: bytes) -> CompletionChunk:
+def _chunk(data: bytes) -> StreamedChunk:
     """Parses an event. Raises `GatewayError` for an error event, and for a malformed one."""
     try:
         event = json.loads(data)
         if error := event.get("error"):
             raise GatewayError(str(error["message"]))
         text = "".join(_text(choice) for choice in event.get("choices", ()))
-        return CompletionChunk(str(event.get("id", "")), text, (event.get("usage") or {}).get("completion_tokens"))
+        return StreamedChunk(str(event.get("id", "")), text, (event.get("usage") or {}).get("completion_tokens"))
     except ValueError:
         raise GatewayError("the endpoint sent an event that is not JSON") from None
     except (LookupError, TypeError, AttributeError):

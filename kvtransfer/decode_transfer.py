@@ -71,13 +71,13 @@ class DecodeTransfer:
         self._clock = clock
         self._payload_sockets = PayloadSockets(config, network)
         try:
-            self._socket, self.handoff_address = router(network.context, network.reach, network.keys)
+            self._socket, self.handoff_address = router(network.context, network.bind, network.keys)
         except BaseException:
             self._payload_sockets.close()
             raise
         network.gatekeeper.watch(self._socket)
         self._sessions = PayloadSessions(config, epoch, network, self._payload_sockets)
-        self._strikes: MalformedFrames[bytes] = MalformedFrames(config.malformed_rate, config.cut_off)
+        self._malformed: MalformedFrames[bytes] = MalformedFrames(config.malformed_rate, config.cut_off)
         self.refused: Counter[str] = Counter()  # dropped frames, by reason
         self._outcomes = Outcomes()
         self._wake = asyncio.Event()
@@ -164,7 +164,7 @@ class DecodeTransfer:
     def _receive(self, frames: list[zmq.Frame]) -> None:
         """Handles a message from the control socket."""
         link, now = frames[0].bytes, self._clock()
-        if not self._strikes.listens(link, now):
+        if not self._malformed.listens(link, now):
             self.refused["cut off"] += 1
             return
         try:
@@ -184,7 +184,7 @@ class DecodeTransfer:
                     self._sessions.asked(link, message.form.codec)
                 self._carry_out(self.side.receive(link, message, 0, now))
         except MessageError:
-            self._strike(link, "malformed", now)
+            self._count_malformed(link, "malformed", now)
 
     def _payloads(self, transport: Transport) -> Receives:
         """Returns the handler for messages of one payload socket."""
@@ -199,7 +199,7 @@ class DecodeTransfer:
             try:
                 ready = session.in_order(transport, [frame.buffer for frame in frames[1:]])
             except MessageError:
-                self._strike(session.link, "malformed", now)
+                self._count_malformed(session.link, "malformed", now)
                 return
             for each in ready:
                 self._payload(session, transport, each, now)
@@ -212,7 +212,7 @@ class DecodeTransfer:
         except SealError:  # an attacker in between may have sent it: no reason to cut the link off
             self.refused["unsealed"] += 1
         except MessageError:
-            self._strike(session.link, "malformed", now)
+            self._count_malformed(session.link, "malformed", now)
 
     def _join(self, link: bytes, join: Join, now: float) -> None:
         self._carry_out([Send(self._sessions.join(link, join, now), link)])
@@ -230,9 +230,9 @@ class DecodeTransfer:
             self._memory.write(header.group, header.layer, place, arrived.payload)
         return self.side.landed(land, arrived.digest, self._clock())
 
-    def _strike(self, link: bytes, reason: str, now: float) -> None:
+    def _count_malformed(self, link: bytes, reason: str, now: float) -> None:
         self.refused[reason] += 1
-        if self._strikes.strike(link, now):
+        if self._malformed.count(link, now):
             log.warning("a prefill worker is cut off for %g s: %s frames", self._config.cut_off, reason)
             self._sessions.forget(link)
             self._carry_out(self.side.cut_off(link, "cut_off", now))

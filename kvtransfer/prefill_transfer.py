@@ -61,7 +61,7 @@ class PrefillTransfer:
         self._handoffs: dict[int, PrefillLinkDriver] = {}  # until Unpinned
         self._shunned: dict[str, set[Transport]] = {}  # transports over which nothing arrived, by the peer's epoch
         self._outcomes = Outcomes()
-        me = f"prefill worker {epoch} at {network.reach.announced}"
+        me = f"prefill worker {epoch} at {network.bind.advertised}"
         self._reaching = PeerProbes(me, config.silence / 2, config.remember, self._missed, clock)
         self._past_malformed = 0
         self._past_strays = 0

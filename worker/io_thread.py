@@ -88,11 +88,11 @@ class IOThread(threading.Thread):
 
     async def _work(self, made: AsyncExitStack) -> None:
         life, config = self._life, self._life.config
-        network = Network.of(self._secret, life.reach)
+        network = Network.of(self._secret, life.bind)
         made.push_async_callback(network.destroy)
         store = connect(config.store.redis)
         made.push_async_callback(store.aclose)
-        socket, address = token_router(network.context, network.reach, network.keys)
+        socket, address = token_router(network.context, network.bind, network.keys)
         made.callback(socket.close, 0)
         network.gatekeeper.watch(socket)
         transfer = self._make_transfer(network, life.inbox.post)

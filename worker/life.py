@@ -22,4 +22,4 @@ class Life:
     outbox: Outbox[Any]  # to the I/O thread
     busy: BusyPage  # shared with the host's other workers
     adapters: Adapters = field(default_factory=Adapters)
-    reach: BindAddress = LOOPBACK_ADDRESS  # of its listening sockets
+    bind: BindAddress = LOOPBACK_ADDRESS  # of its listening sockets

@@ -110,8 +110,8 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[WorkerPart
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: inbox.stop())
     outbox: Outbox[Any] = Outbox(config.inbox)
-    reach = choose_bind_address(config.place, own_addresses())
-    check_ports(reach, name, config.transfer)
+    bind = choose_bind_address(config.place, own_addresses())
+    check_ports(bind, name, config.transfer)
     secret = load_secret(config.store.secret_file)
     status.report("connecting to Redis")
     if not asyncio.run(_found_store(config.store.redis, inbox, status)):
@@ -130,7 +130,7 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[WorkerPart
     rate = engine.rates.prompt_tokens_per_second
     engine_status = EngineStatus(engine.step_tokens / rate if rate else 0.0)
     adapters = _adapters(config, engine, status)
-    life = Life(config, new_epoch(), ServerClock(), engine_status, inbox, outbox, busy, adapters, reach)
+    life = Life(config, new_epoch(), ServerClock(), engine_status, inbox, outbox, busy, adapters, bind)
     parts = WorkerParts(life, engine.pool.spec, engine.pool, engine.model_config.vocab_size, scheduler, blocks)
     policy, make_transfer, layer_written = make_role(parts)
     layer_signal = engine.backend.layer_signal(layer_written, busy.divide)

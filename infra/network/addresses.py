@@ -17,14 +17,14 @@ class Network:
     secret: bytes = field(repr=False)
     keys: CurveKeys
     gatekeeper: Gatekeeper
-    reach: BindAddress = LOOPBACK_ADDRESS
+    bind: BindAddress = LOOPBACK_ADDRESS
 
     @classmethod
-    def of(cls, secret: bytes, reach: BindAddress = LOOPBACK_ADDRESS) -> "Network":
+    def of(cls, secret: bytes, bind: BindAddress = LOOPBACK_ADDRESS) -> "Network":
         """Makes a network with its own context. Raises `BatonError` if ZeroMQ has no CURVE."""
         keys = CurveKeys.of(secret)
         context = zmq.asyncio.Context(io_threads=1)
-        return cls(context, secret, keys, Gatekeeper(context, keys), reach)
+        return cls(context, secret, keys, Gatekeeper(context, keys), bind)
 
     async def close(self) -> None:
         """Closes the context. All sockets but the gatekeeper's must be closed."""

@@ -10,12 +10,12 @@ class BindAddress(NamedTuple):
     """The address to bind, the host to advertise, and the ports to bind; no ports: the system chooses."""
 
     host: str = "127.0.0.1"
-    announced: str = "127.0.0.1"
+    advertised: str = "127.0.0.1"
     ports: range = range(0)
 
-    def told(self, port: int) -> str:
+    def endpoint(self, port: int) -> str:
         """Returns the advertised endpoint of a port."""
-        return endpoint(self.announced, port)
+        return endpoint(self.advertised, port)
 
 
 LOOPBACK_ADDRESS = BindAddress()

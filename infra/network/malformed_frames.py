@@ -17,7 +17,7 @@ class MalformedFrames(Generic[Peer]):
         self._counts: dict[Peer, tuple[float, int]] = {}  # start of the second, malformed frames in it
         self._until: dict[Peer, float] = {}
 
-    def strike(self, peer: Peer, now: float) -> bool:
+    def count(self, peer: Peer, now: float) -> bool:
         """Counts a malformed frame; returns True if the peer is cut off because of it."""
         begun, count = self._counts.pop(peer, (now, 0))
         begun, count = (begun, count + 1) if now < begun + 1 else (now, 1)

@@ -29,9 +29,9 @@ def listening_ports(role: str, transfer: TransferOptions) -> int:
     return 3 if transfer.kv_transport in ("auto", "tcp") else 2
 
 
-def check_ports(reach: BindAddress, role: str, transfer: TransferOptions) -> None:
+def check_ports(bind: BindAddress, role: str, transfer: TransferOptions) -> None:
     """Raises `ConfigError` if a worker's range has fewer free ports than it listens on."""
-    ports = reach.ports
+    ports = bind.ports
     if not ports:
         return
     needed = listening_ports(role, transfer)
@@ -43,7 +43,7 @@ def check_ports(reach: BindAddress, role: str, transfer: TransferOptions) -> Non
         raise ConfigError("--ports", text, f"has {len(ports)} of them, and {wants}")
     free, taken = 0, []
     for port in ports:
-        if _is_free(reach.host, port):
+        if _is_free(bind.host, port):
             free += 1
         else:
             taken.append(port)

@@ -40,12 +40,12 @@ the connection breaks in the middle of a multipart message."""
 Frame = bytes | memoryview
 
 
-def router(context: zmq.asyncio.Context, reach: BindAddress, keys: CurveKeys) -> tuple[zmq.asyncio.Socket, str]:
+def router(context: zmq.asyncio.Context, bind: BindAddress, keys: CurveKeys) -> tuple[zmq.asyncio.Socket, str]:
     """Makes a bound control ROUTER. Returns it with the advertised endpoint, `tcp://host:port`.
 
     Raises `ConfigError` for a host that cannot be bound, and if all ports are in use.
     """
-    return _bound_tcp(_curve_server(context, keys), reach)
+    return _bound_tcp(_curve_server(context, keys), bind)
 
 
 def dealer(context: zmq.asyncio.Context, address: str, keys: CurveKeys) -> zmq.asyncio.Socket:
@@ -53,7 +53,7 @@ def dealer(context: zmq.asyncio.Context, address: str, keys: CurveKeys) -> zmq.a
     return _connected(_curve_client(context, keys), address)
 
 
-def token_router(context: zmq.asyncio.Context, reach: BindAddress, keys: CurveKeys) -> tuple[zmq.asyncio.Socket, str]:
+def token_router(context: zmq.asyncio.Context, bind: BindAddress, keys: CurveKeys) -> tuple[zmq.asyncio.Socket, str]:
     """Makes the control ROUTER that sends tokens to gateways, with short queues. Raises `ConfigError`.
 
     Queued messages are sent as they are, one for each step; tokens that wait in the ledger are sent as one message.
@@ -61,7 +61,7 @@ def token_router(context: zmq.asyncio.Context, reach: BindAddress, keys: CurveKe
     socket = _curve_server(context, keys)
     socket.setsockopt(zmq.SNDHWM, TOKEN_QUEUE_MESSAGES)
     socket.setsockopt(zmq.SNDBUF, TOKEN_BUFFER_BYTES)
-    return _bound_tcp(socket, reach)
+    return _bound_tcp(socket, bind)
 
 
 def token_dealer(context: zmq.asyncio.Context, address: str, keys: CurveKeys) -> zmq.asyncio.Socket:
@@ -72,9 +72,9 @@ def token_dealer(context: zmq.asyncio.Context, address: str, keys: CurveKeys) ->
     return _connected(socket, address)
 
 
-def payload_router(context: zmq.asyncio.Context, reach: BindAddress) -> tuple[zmq.asyncio.Socket, str]:
+def payload_router(context: zmq.asyncio.Context, bind: BindAddress) -> tuple[zmq.asyncio.Socket, str]:
     """Makes a bound payload ROUTER; the gatekeeper must expect its peers. Raises `ConfigError`."""
-    return _bound_tcp(_plain_server(context), reach)
+    return _bound_tcp(_plain_server(context), bind)
 
 
 def payload_ipc_router(context: zmq.asyncio.Context, path: Path) -> tuple[zmq.asyncio.Socket, str]:
@@ -165,19 +165,19 @@ def _router(context: zmq.asyncio.Context, domain: str, largest: int) -> zmq.asyn
     return socket
 
 
-def _bound_tcp(socket: zmq.asyncio.Socket, reach: BindAddress) -> tuple[zmq.asyncio.Socket, str]:
-    socket.setsockopt(zmq.IPV6, int(":" in reach.host))
+def _bound_tcp(socket: zmq.asyncio.Socket, bind: BindAddress) -> tuple[zmq.asyncio.Socket, str]:
+    socket.setsockopt(zmq.IPV6, int(":" in bind.host))
     try:
-        for port in reach.ports or ("*",):
+        for port in bind.ports or ("*",):
             try:
-                socket.bind(endpoint(reach.host, port))
+                socket.bind(endpoint(bind.host, port))
             except zmq.ZMQError as error:
                 if error.errno != zmq.EADDRINUSE:
-                    raise ConfigError("--host", reach.host, f"cannot be bound: {error.strerror}") from None
+                    raise ConfigError("--host", bind.host, f"cannot be bound: {error.strerror}") from None
             else:
                 bound = str(socket.getsockopt_string(zmq.LAST_ENDPOINT))
-                return socket, reach.told(int(bound.rpartition(":")[2]))
-        text = f"{reach.ports.start}-{reach.ports.stop - 1}"
+                return socket, bind.endpoint(int(bound.rpartition(":")[2]))
+        text = f"{bind.ports.start}-{bind.ports.stop - 1}"
         raise ConfigError("--ports", text, "other processes have taken all of them")
     except ConfigError:
         socket.close(0)

@@ -32,7 +32,7 @@ class PayloadSockets:
         self.transports = transports(config)
         self._directory: Path | None = None
         if "tcp" in self.transports:
-            self.sockets["tcp"], endpoint = payload_router(network.context, network.reach)
+            self.sockets["tcp"], endpoint = payload_router(network.context, network.bind)
             self.port = int(endpoint.rpartition(":")[2])
             network.gatekeeper.watch(self.sockets["tcp"])
         if "ipc" in self.transports:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from contracts.errors import GatewayError
-from infra.completions_client import MAX_RESPONSE_BYTES, CompletionChunk, CompletionEvents, CompletionsClient
+from infra.completions_client import MAX_RESPONSE_BYTES, CompletionEvents, CompletionsClient, StreamedChunk
 from tests.dashboard.samples import GATEWAY
 from tests.dashboard.stand_in import WORDS, StandIn
 
@@ -88,8 +88,8 @@ def test_events_are_found_wherever_their_bytes_are_cut() -> None:
         events = CompletionEvents()
         parts = (said[at : at + size] for at in range(0, len(said), size))
         assert [chunk for part in parts for chunk in events.feed(part)] == [
-            CompletionChunk("1", "fox \u00e9", None),
-            CompletionChunk("1", "owl", None),
+            StreamedChunk("1", "fox \u00e9", None),
+            StreamedChunk("1", "owl", None),
         ]
         assert events.ended
 

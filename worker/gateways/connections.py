@@ -82,7 +82,7 @@ class GatewayConnections:
         self._retries: set[str] = set()  # gateways with a running retry timer
         self._owed: set[str] = set()  # gateways that `send` is to serve
         self._owing = asyncio.Event()
-        self._strikes: MalformedFrames[bytes] = MalformedFrames(
+        self._malformed: MalformedFrames[bytes] = MalformedFrames(
             life.config.transfer.malformed_rate, life.config.transfer.cut_off
         )
         self.dropped = 0  # messages dropped since the start
@@ -96,24 +96,24 @@ class GatewayConnections:
             if number % MESSAGES_PER_TURN == 0:
                 await asyncio.sleep(0)  # while messages are queued, reading and answering them never suspends
             identity, *frames = await self._socket.recv_multipart()
-            if not self._strikes.listens(identity, time.monotonic()):
+            if not self._malformed.listens(identity, time.monotonic()):
                 self.dropped += 1
                 continue
             try:
                 message = decode_to_worker(frames[0] if len(frames) == 1 else b"")
             except MessageError:
-                self._strike(identity)
+                self._count_malformed(identity)
                 continue
             if message.receiver != self._life.epoch:
                 self.dropped += 1
                 continue
             await self._receive(identity, message, take_piece)
 
-    def _strike(self, identity: bytes) -> None:
+    def _count_malformed(self, identity: bytes) -> None:
         """Counts a malformed frame, or a message of another version; too many of them cut the peer off."""
         self.dropped += 1
-        if self._strikes.strike(identity, time.monotonic()):
-            log.warning("a peer is cut off: it sent more than %d bad messages in a second", self._strikes.limit)
+        if self._malformed.count(identity, time.monotonic()):
+            log.warning("a peer is cut off: it sent more than %d bad messages in a second", self._malformed.limit)
 
     async def _receive(self, identity: bytes, message: ToWorker, take_piece: Callable[[Piece], None]) -> None:
         gateway = message.sender
@@ -158,7 +158,7 @@ class GatewayConnections:
         welcome = Welcome(**self._ends(hello.sender))
         if hello.version != VERSION:  # the Welcome has our version; further messages are dropped
             log.warning("gateway %s speaks version %d, this worker %d", hello.sender, hello.version, VERSION)
-            self._strike(identity)
+            self._count_malformed(identity)
             await try_send(self._socket, [identity, encode(welcome)])
             return
         if hello.sender not in self._peers and len(self._peers) >= MAX_GATEWAYS:

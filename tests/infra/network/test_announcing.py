@@ -26,7 +26,7 @@ HERE = "lo 127.0.0.1, eth0 10.0.0.2, eth1 192.168.7.2, lo ::1, eth0 fe80::2, eth
 NAMES = {"node-a": "10.0.0.2", "proxy": "203.0.113.5", "itself": "127.0.1.1"}
 
 
-def reach(host: str, announce: str) -> BindAddress:
+def bind(host: str, announce: str) -> BindAddress:
     return choose_bind_address(PlaceOptions(host=host, announce=announce), OWN, NAMES.get)
 
 
@@ -53,8 +53,8 @@ def reach(host: str, announce: str) -> BindAddress:
     ],
 )
 def test_what_is_listened_on_and_announced(host: str, announce: str, listens: str, announces: str) -> None:
-    found = reach(host, announce)
-    assert (found.host, found.announced) == (listens, announces)
+    found = bind(host, announce)
+    assert (found.host, found.advertised) == (listens, announces)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_what_is_listened_on_and_announced(host: str, announce: str, listens: st
 )
 def test_what_nobody_could_connect_to_is_a_sentence(host: str, announce: str, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence.replace("[", r"\[")):
-        reach(host, announce)
+        bind(host, announce)
 
 
 def test_the_system_tells_its_addresses() -> None:
@@ -86,5 +86,5 @@ def test_the_system_tells_its_addresses() -> None:
 
 
 def test_endpoints_have_brackets_around_ipv6() -> None:
-    assert reach("::1", "").told(5) == "tcp://[::1]:5"
-    assert reach("", "eth0").told(5) == "tcp://10.0.0.2:5"
+    assert bind("::1", "").endpoint(5) == "tcp://[::1]:5"
+    assert bind("", "eth0").endpoint(5) == "tcp://10.0.0.2:5"

@@ -29,17 +29,17 @@ def test_workers_listen_on_as_many_as_they_have_sockets() -> None:
 
 
 def test_too_few_ports_are_refused_with_the_number_needed() -> None:
-    reach = LOOPBACK_ADDRESS._replace(ports=range(20000, 20002))
+    bind = LOOPBACK_ADDRESS._replace(ports=range(20000, 20002))
     said = "--ports: '20000-20001': has 2 of them, and a decode worker listens on 3: for gateways, for hand"
     with pytest.raises(ConfigError, match=said):
-        check_ports(reach, "decode", TCP)
+        check_ports(bind, "decode", TCP)
 
 
 def test_taken_ports_are_refused_by_number() -> None:
     with listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
-        reach = LOOPBACK_ADDRESS._replace(ports=range(port, port + 1))
+        bind = LOOPBACK_ADDRESS._replace(ports=range(port, port + 1))
         said = f"'{port}-{port}': 0 of them free, other processes have {port}, and a prefill worker listens on 1"
         with pytest.raises(ConfigError, match=said):
-            check_ports(reach, "prefill", TCP)
-    check_ports(reach, "prefill", TCP)
+            check_ports(bind, "prefill", TCP)
+    check_ports(bind, "prefill", TCP)

@@ -24,16 +24,16 @@ async def test_libzmq_sends_no_heartbeats() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reach", "host"),
+    ("bind", "host"),
     [
         (BindAddress("::1", "::1"), "::1"),
         (BindAddress("::", "::1"), "::1"),
         (BindAddress("::", "127.0.0.1"), "127.0.0.1"),
     ],
 )
-async def test_messages_pass_over_ipv6_and_to_both_where_all_is_listened_on(reach: BindAddress, host: str) -> None:
+async def test_messages_pass_over_ipv6_and_to_both_where_all_is_listened_on(bind: BindAddress, host: str) -> None:
     async with guarded() as network:
-        bound, address = router(network.context, reach, KEYS)
+        bound, address = router(network.context, bind, KEYS)
         assert address == endpoint(host, address.rpartition(":")[2])
         connected = dealer(network.context, address, KEYS)
         async with asyncio.timeout(20):
@@ -47,9 +47,9 @@ async def test_messages_pass_over_ipv6_and_to_both_where_all_is_listened_on(reac
 async def test_each_socket_takes_the_next_free_port_of_the_range() -> None:
     with listen("127.0.0.1", 0) as taken:
         first = taken.getsockname()[1]
-        reach = LOOPBACK_ADDRESS._replace(ports=range(first, min(first + 50, 1 << 16)))
+        bind = LOOPBACK_ADDRESS._replace(ports=range(first, min(first + 50, 1 << 16)))
         async with guarded() as network:
-            bound = [router(network.context, reach, KEYS) for _ in range(2)]
+            bound = [router(network.context, bind, KEYS) for _ in range(2)]
             ports = [int(address.rpartition(":")[2]) for _, address in bound]
             assert first < ports[0] < ports[1] < first + 50
             with pytest.raises(ConfigError, match=f"--ports: '{first}-{first}': other processes have taken all"):

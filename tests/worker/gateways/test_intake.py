@@ -104,6 +104,7 @@ async def test_a_job_that_was_added_twice_begins_once(setting: Setting, store: S
     said = [await setting.receive() for _ in range(3)]
     assert [one.attempt for one in said if isinstance(one, Started)] == [1, 1, 2]
     assert [each.job.attempt for each in setting.told if isinstance(each, Submit)] == [1, 2]
+    assert AttemptKey("gateway-1", 0, 1) in setting.transfer.cancelled, "the lower attempt may be landing here"
     setting.life.status.draining = True
     await intake
 
