@@ -43,7 +43,7 @@ from engine.speculation.verify.verification import (
 
 @dataclass(frozen=True)
 class Engine:
-    """Holds a model and a KV pool, and what computes on both: all that an executor needs to run plans."""
+    """A loaded model, its KV pool, and the backend that computes on both."""
 
     backend: Backend[Any, Any]
     model: Model[Any]
@@ -51,11 +51,11 @@ class Engine:
     pool: KVPool
     attention: Attention[Any]  # over the pool
     launch_depth: int  # steps that may be launched and not yet collected
-    decode_steps: DecodeSteps | None  # runs steps of nothing but decodes; None: they are steps like any other
-    adapters: AdapterSlots | None  # None: there are none, and none can come
+    decode_steps: DecodeSteps | None  # runs steps of nothing but decodes; None: as any other step
+    adapters: AdapterSlots | None  # None: adapters are off
     follower: KVProposer | None = field(
         default=None, kw_only=True
-    )  # has KV of its own behind that of the model's layers
+    )  # proposer with KV behind that of the model's layers
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,12 @@ class LaunchedStep:
 
     plan: StepPlan
     sampled_works: tuple[int, ...]  # indices of the plan's works that are sampled from
-    answer: Tensor  # [2, samples] int64 on the host: tokens, what came of each; and a third of which guesses are likely
-    scores: Tensor | None  # of samples whose works want them, as scorers give them, on the host
+    answer: Tensor  # [2 or 3, samples] int64 on the host: tokens, outcomes, and whether typical
+    scores: Tensor | None  # score words of samples that want them, on the host
     prompt_scores: Tensor | None  # of prompts' tokens, likewise
-    hidden: Tensor | None  # [rows, hidden] on the device, of its rows of logits, for a proposer; None: there is none
-    states: Tensor | None  # [works, hidden] fp32 on the host, of works that tell theirs; None: none does
-    done: torch.cuda.Event | None  # None: it is there
+    hidden: Tensor | None  # [rows, hidden] on the device, of its rows of logits, for the proposer; None: no proposer
+    states: Tensor | None  # [works, hidden] fp32 on the host, of works whose state is wanted; None: none
+    done: torch.cuda.Event | None  # of the copy to the host; None: it is done
 
 
 class _Draws(NamedTuple):
@@ -98,7 +98,7 @@ class Executor:
 
         It is called on the engine's thread; on CUDA the store is enqueued, ordered before what `KVPool.read` copies.
         `constraints` computes the masks of grammars beside the forward pass; None: no work has one. `logprobs_mode` is
-        about log-probabilities of drawn tokens: see `EngineOptions`. `proposer` guesses what follows a step's tokens.
+        about log-probabilities of drawn tokens: see `EngineOptions`. `proposer` drafts what follows a step's tokens.
         `typical`: accepts draft tokens that are likely enough, which changes answers: see `verify/typical.py`.
         """
         self.engine = engine
@@ -118,7 +118,7 @@ class Executor:
         self._scoring = StepScoring(engine.backend.scorer, engine.model_config.vocab_size, after_filters)
 
     def move(self, moves: Sequence[BlockMove]) -> None:
-        """Carries moves out in order, after all that was launched and before all that is launched or lands later.
+        """Carries out moves in order, after all launched steps and before later launches and landings.
 
         Raises `DeviceError` if the device fails: then or in anything enqueued before.
         """
@@ -263,7 +263,7 @@ class Executor:
         return LaunchedStep(plan, sampled, answer, scores, prompt_scores, hidden, states, self._event())
 
     def _told_states(self, plan: StepPlan, hidden: Tensor) -> Tensor | None:
-        """Returns the states of works that tell theirs, on their way to the host; those are sampled from once."""
+        """Starts copying the wanted hidden states to the host; their works have one sampled row."""
         if self._follower is None:
             return None
         sampled = [work for work in plan.works if work.sampling is not None]
@@ -274,11 +274,11 @@ class Executor:
         return self._to_host(hidden[to_device(np.array(telling, dtype=np.int64), self._device)].float())
 
     def _adjusted(self, logits: Tensor, works: Sequence[Work]) -> Tensor | None:
-        """Returns a step's logits with all that its works ask for before a token is drawn; None: nobody asks.
+        """Returns a step's logits after penalties, masks and biases; None: no work asks for any.
 
         fp32 logits are changed in place.
         """
-        if not any(map(is_adjusted, works)):  # who has a grammar looks back
+        if not any(map(is_adjusted, works)):  # a grammar counts as an adjustment, too
             return None
         masks = self._constraints.masks(works) if self._constraints is not None else None
         return self.engine.backend.adjuster.adjust(logits, works, self._before, masks)

@@ -1,8 +1,8 @@
-"""Finds how likely a step's tokens were, where somebody wants to know: those that were drawn, and those of prompts.
+"""Scores a step's tokens where log-probabilities are wanted: drawn tokens, and tokens of prompts.
 
-Log-probabilities of drawn tokens are those of the model's own logits, or of what the draw was made from after
-adjustments, temperature and filters, if a worker is told so (`--logprobs-mode`, as in vLLM). A prompt's tokens were not
-drawn: theirs are the model's own, computed from a few rows of logits at a time, whatever the prompt's length.
+Scores of drawn tokens are of the model's own logits, or of the distribution after adjustments, temperature and filters
+(`--logprobs-mode`, as in vLLM). Scores of prompts are always of the model's own logits, computed from a few rows of
+logits at a time, whatever the prompt's length.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,24 +22,24 @@ from engine.plan import PromptRows, Work
 from engine.speculation.verify.verification import row_count
 
 LOGIT_ROWS_AT_ONCE = 64
-"""Rows of logits that are in memory at once beside those of a step."""
+"""Rows of logits in memory at once beside those of the step."""
 Words = NDArray[np.int32]
 
 
 class ScoredDraws(NamedTuple):
-    """Says which of a step's draws are scored, and keeps the logits for that."""
+    """The draws of a step that are scored, with their logits."""
 
     top: int
     places: Tensor  # int64 [scored draws], among all draws of the step
-    rows: Tensor | None  # int64 [scored draws], of `logits`; None: each has its own
-    logits: Tensor | None  # None: those that the tokens are drawn from
+    rows: Tensor | None  # int64 [scored draws], of `logits`; None: one row each
+    logits: Tensor | None  # None: the logits that the tokens are drawn from
 
 
 class StepScoring:
     """Scores the tokens of steps by the operators of one backend."""
 
     def __init__(self, scorer: Scorer, vocab: int, after_filters: bool) -> None:
-        """`after_filters`: whether drawn tokens are told the probabilities that they were drawn with."""
+        """`after_filters`: drawn tokens are scored by the distribution that they were drawn from."""
         self._scorer = scorer
         self._vocab = vocab
         self._after_filters = after_filters
@@ -47,9 +47,9 @@ class StepScoring:
     # on the device ----------------------------------------------------------------------------------------------------
 
     def ask(self, logits: Tensor, works: Sequence[Work]) -> ScoredDraws | None:
-        """Says what is wanted of a step whose `logits` `[works, vocab]` are not adjusted yet; None: nothing.
+        """Returns the draws to score of a step whose `logits` `[works, vocab]` are not adjusted yet; None: none.
 
-        Rows that adjustments will overwrite are kept.
+        Rows that adjustments will overwrite are copied.
         """
         wanted = [(row, work) for row, work in enumerate(works) if _top(work) is not None]
         if not wanted:
@@ -71,9 +71,9 @@ class StepScoring:
         return ScoredDraws(top, places_there, rows_there, logits)
 
     def drawn(self, asked: ScoredDraws, logits: Tensor, works: Sequence[Work], tokens: Tensor) -> Tensor:
-        """Returns the words of the tokens that were drawn from `logits` `[works, vocab]`; of `tokens`, those asked for.
+        """Returns the score words, as in `engine.backends.scorer`, of the `asked` of `tokens`, on the device.
 
-        Words are as `engine.backends.scorer` has them, on the device.
+        `logits` `[works, vocab]` are those that `tokens` were drawn from.
         """
         own = tokens[asked.places]
         if asked.logits is not None:
@@ -88,7 +88,7 @@ class StepScoring:
         return torch.cat(words)
 
     def prompts(self, hidden: Tensor, works: Sequence[Work], logits: Callable[[Tensor], Tensor]) -> Tensor:
-        """Returns the words of the prompts' tokens that works ask for, from the states `[rows, hidden]` before them.
+        """Returns the score words of prompts' tokens, from the states `[rows, hidden]` before them.
 
         `logits` computes a row of logits from each state.
         """
@@ -102,9 +102,9 @@ class StepScoring:
     # on the host ------------------------------------------------------------------------------------------------------
 
     def of_draws(self, words: Words, works: Sequence[Work], rows: Mapping[int, list[int]]) -> dict[int, list[Scores]]:
-        """Returns the scores of drawn tokens, by the index of their work: one for each of its samples.
+        """Returns the scores of drawn tokens by index of their work, one for each sample.
 
-        Those of a work with guesses are of the `rows` whose draws count.
+        Of a work with draft tokens, the scores are those of its valid `rows`.
         """
         scores, at = {}, 0
         for index, work in enumerate(works):
@@ -117,7 +117,7 @@ class StepScoring:
         return scores
 
     def of_prompts(self, words: Words, works: Sequence[Work]) -> tuple[dict[int, Scores], list[int]]:
-        """Returns the scores of prompts' tokens, by the index of their work, and works whose logits are not finite."""
+        """Returns the scores of prompts' tokens by index of their work, and the works whose logits are not finite."""
         scores, failed, at = {}, [], 0
         for index, work in enumerate(works):
             if work.prompt_rows is not None:

@@ -160,8 +160,8 @@ class BlockPool:
         """Takes a table for `tokens` tokens that begins with `hit`; it must fit.
 
         The moves that fill its first blocks are emitted. The source of a copy may just have been evicted and be in the
-        table itself now, but nothing was written to it: a table that begins with a copy takes no other block from the
-        host tier, since the children of a block in the pool's tier are evicted before it.
+        table itself now, but nothing was written to it: all ancestors of a block in the pool are in the pool too, so
+        this table takes no block from the host tier.
         """
         table = [node.block for node in hit.nodes if node.block is not None]
         for block in table:

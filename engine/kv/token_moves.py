@@ -1,4 +1,4 @@
-"""Moves tokens' KV from place to place within a pool, in all layers of a group: what came of guesses that branched.
+"""Moves tokens' KV within a pool, in all layers of a group: the KV of accepted tree tokens, into text order.
 
 PyTorch's operators do it on every device, with one gather and one scatter for all layers, so that a recorded step may
 have it. Everything is read before anything is written.
@@ -16,19 +16,18 @@ from contracts.kv.spec import POOL_SCALE_BYTES, KVGroup
 class TreeKVMoves(NamedTuple):
     """Moves of one sequence's accepted tree KV, out of the order of the tree into that of the text."""
 
-    blocks: tuple[list[int], ...]  # of each KV group its block table
+    blocks: tuple[list[int], ...]  # by KV group, its block table
     places: Sequence[tuple[int, int]]  # (from, to), of its tokens
 
 
 class TokenSlots(NamedTuple):
-    """Holds where tokens' KV is in one group."""
+    """Places of tokens' KV in one group."""
 
     slots: list[int]  # block x block size + offset
     blocks: list[int]
 
     @staticmethod
     def of(places: Sequence[tuple[list[int], int]], block_tokens: int) -> "TokenSlots":
-        """Finds `places`, each of a block table."""
         blocks = [table[place // block_tokens] for table, place in places]
         offsets = [place % block_tokens for _, place in places]
         return TokenSlots([block * block_tokens + at for block, at in zip(blocks, offsets, strict=True)], blocks)

@@ -1,8 +1,8 @@
-"""Says which guesses of a step see each other, where guesses branch: a tree of them is verified in one pass.
+"""Tree masks: which draft tokens of a tree attend to each other, so that one pass verifies the whole tree.
 
-KV lies in the order of a work's tokens: its own, and behind them its guesses, each behind its parent. A guess stands at
-the position of its depth (the children of the last own token are one behind it), and sees the text, its ancestors and
-itself. So a row sees all places of its sequence up to one of them, and behind that place those that have a bit.
+KV lies in the order of a work's tokens: its own, then its draft tokens, each behind its parent. A draft token has the
+position of its depth (children of the last own token are one behind it), and attends to the text, its ancestors and
+itself. So a row attends to all places of its sequence up to one of them, and beyond that place to those with a bit.
 """
 
 from collections.abc import Sequence
@@ -15,22 +15,22 @@ from torch import Tensor
 from engine.plan import Work
 
 MAX_TREE_DRAFTS = 63
-"""Guesses of a tree, a bit of an int64 for each."""
+"""Maximum draft tokens of a tree: one bit of an int64 each."""
 
 
 @dataclass(frozen=True)
 class TreeMasks:
-    """Holds what each row of a step sees, int64 on the device: of its sequence's KV, by place."""
+    """The places of its sequence's KV that each row of a step attends to, int64 on the device."""
 
-    lasts: Tensor  # [tokens] all up to this place …
-    bits: Tensor  # [tokens] … and of those behind it place lasts + 1 + j, where bit j is set
-    deepest: int  # guess, in tokens behind the last own one
-    works: frozenset[int]  # indices of those whose guesses branch
+    lasts: Tensor  # [tokens] all places up to this one …
+    bits: Tensor  # [tokens] … and place lasts + 1 + j where bit j is set
+    deepest: int  # depth of the deepest draft token
+    works: frozenset[int]  # indices of works with trees
 
 
 @dataclass(frozen=True)
 class HostTreeMasks:
-    """Holds the same on the host, and the rows' positions."""
+    """The same on the host, with the rows' positions."""
 
     positions: NDArray[np.int64]  # [tokens]
     lasts: NDArray[np.int64]  # [tokens]
@@ -40,9 +40,9 @@ class HostTreeMasks:
 
 
 def host_tree_masks(works: Sequence[Work], places: NDArray[np.int64]) -> HostTreeMasks | None:
-    """Finds what the rows of `works` see, whose KV goes to `places` `[tokens]` of their sequences.
+    """Returns the masks of `works`, whose KV goes to `places` `[tokens]` of their sequences.
 
-    None where no guesses branch: then a row's position is its place, and it sees all up to there.
+    None where there is no tree: then a row's position is its place, and it attends to all up to there.
     """
     branching = frozenset(index for index, work in enumerate(works) if work.parents)
     if not branching:
@@ -62,12 +62,12 @@ def host_tree_masks(works: Sequence[Work], places: NDArray[np.int64]) -> HostTre
 
 
 def depths_and_paths(parents: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Returns of each guess its depth, from 1 on, and the bits of itself and of its ancestors."""
-    assert len(parents) <= MAX_TREE_DRAFTS, "more guesses than an integer has bits"
+    """Returns by draft token its depth, from 1 on, and the bits of itself and its ancestors."""
+    assert len(parents) <= MAX_TREE_DRAFTS, "more draft tokens than an integer has bits"
     depths: list[int] = []
     paths: list[int] = []
     for guess, parent in enumerate(parents):
-        assert -1 <= parent < guess, "a guess before its parent"
+        assert -1 <= parent < guess, "a draft token before its parent"
         depths.append(depths[parent] + 1 if parent >= 0 else 1)
         paths.append((paths[parent] if parent >= 0 else 0) | 1 << guess)
     return depths, paths

@@ -25,12 +25,12 @@ from infra.process.status import Progress
 
 DRAFT_OPTION = "--draft-model"
 DEFAULT_DRAFT_TOKENS = 8
-"""Guesses for a sequence in one step, at most, where nobody says so: behind so many the draft is seldom right."""
+"""Draft tokens of a sequence and step, unless an option says otherwise; further ones are seldom accepted."""
 
 
 @dataclass(frozen=True)
 class LoadedDraft:
-    """Holds a draft model that is loaded, and has no KV yet."""
+    """A loaded draft model without KV yet."""
 
     loaded: LoadedModel
     main: int  # the target's KV group whose block tables it shares: the first that keeps all tokens

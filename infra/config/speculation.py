@@ -1,4 +1,4 @@
-"""Says who proposes tokens to decode steps: chosen from what was asked for and what was given, or refused by name."""
+"""Chooses the proposer of draft tokens from the options, or refuses contradicting options by name."""
 
 from typing import Literal
 
@@ -9,12 +9,12 @@ from infra.config.engine import EngineConfig, EngineOptions
 
 Proposing = Literal["none", "ngram", "draft", "medusa", "eagle"]
 PROPOSERS_WITH_WEIGHTS: tuple[Proposing, ...] = ("eagle", "medusa", "draft")
-"""Those that read weights of their own. Where it is open who proposes, the first of which something was given does."""
+"""Proposers with weights of their own. With `--speculation auto` the first whose weights are given is chosen."""
 WEIGHTS_OPTIONS: dict[Proposing, str] = {"eagle": "--eagle", "medusa": "--medusa", "draft": "--draft-model"}
 
 
 def proposing(options: EngineOptions) -> Proposing:
-    """Returns who proposes, by these options. Raises `ConfigError` for options that do not go together."""
+    """Returns the proposer. Raises `ConfigError` for options that contradict each other."""
     who = _chosen(options)
     if options.acceptance != "exact" and who != "medusa":
         raise ConfigError("--acceptance", options.acceptance, f"it is for guesses of Medusa heads, not of {who}")
@@ -25,7 +25,6 @@ def proposing(options: EngineOptions) -> Proposing:
 
 
 def _chosen(options: EngineOptions) -> Proposing:
-    """Returns who proposes, by what was asked for and given."""
     asked = options.speculation
     paths: dict[Proposing, str] = {
         "eagle": options.eagle,
@@ -47,7 +46,7 @@ def _chosen(options: EngineOptions) -> Proposing:
 
 
 def on_prefill(config: EngineConfig) -> EngineConfig:
-    """Returns the settings of a prefill worker, which proposes nothing: of a head that has KV it computes the prompt's.
+    """Returns the settings of a prefill worker, which drafts nothing, but computes an EAGLE head's KV of prompts.
 
     Raises `ConfigError` as `proposing` does.
     """

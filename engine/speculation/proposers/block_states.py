@@ -1,4 +1,4 @@
-"""Keeps the hidden state of blocks' last tokens on the device, for whoever finds the block in the cache and goes on."""
+"""Keeps the hidden states of blocks' last tokens on the device, for sequences that find the block in the cache."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -20,14 +20,14 @@ class BlockEnd(NamedTuple):
 
 
 class BlockStates:
-    """Keeps one state for each of the blocks that were last heard of.
+    """One state for each of the most recent blocks.
 
-    Nobody says when a block becomes another text's: one that a step fills has a new state then, and one that lands may
-    for a while have an older one's, if that stood at the same place. No token depends on it, only a guess.
+    A block's reuse for another text is not reported: a block that a step fills gets a new state; one that lands may
+    keep an old state of the same position. Only draft tokens depend on it, never the output.
     """
 
     def __init__(self, most: int, hidden: int, device: torch.device, dtype: torch.dtype) -> None:
-        """Makes room for the states `[hidden]` of `most` blocks."""
+        """Allocates the states `[hidden]` of `most` blocks."""
         self._states = torch.zeros((most, hidden), device=device, dtype=dtype)
         self._rows: OrderedDict[int, tuple[int, int]] = (
             OrderedDict()

@@ -30,12 +30,12 @@ from engine.plan import Proposal, StepPlan, StepResult, Work
 from engine.speculation.proposers.held import HeldKV
 
 MAX_SEQUENCES_PER_STEP = 64
-"""Sequences that are guessed for in one step."""
+"""Maximum sequences that get draft tokens in one step."""
 
 
 @dataclass(frozen=True)
 class DraftModel:
-    """Holds a draft model, and its KV: a place in each block of the target's main KV group, and blocks of its own."""
+    """A draft model and its KV: a part of each block of the target's main KV group, and blocks of its own."""
 
     backend: Backend[Any, Any]
     model: Model[Any]
@@ -47,7 +47,7 @@ class DraftModel:
 
 
 class _Asked(NamedTuple):
-    """Says what a sequence lacks, and how many guesses it is to get."""
+    """The tokens that a sequence lacks, and the draft tokens that it is to get."""
 
     number: int  # of its work in the plan
     work: Work
@@ -72,7 +72,7 @@ def own_blocks(most: int, block_tokens: int) -> int:
 
 
 class DraftProposer:
-    """See `engine.speculation.proposers.model_proposer.ModelProposer`."""
+    """Drafts by a small model with KV of its own."""
 
     def __init__(self, draft: DraftModel, vocab: int, most: int, chunk: int) -> None:
         """Guesses up to `most` tokens of the target's `vocab` for a sequence, and computes up to `chunk` in a step."""
@@ -88,7 +88,6 @@ class DraftProposer:
         self._later_tables = BlockTables(0)
 
     def propose(self, plan: StepPlan, result: StepResult, hidden: Tensor) -> dict[int, Proposal]:
-        """See `ModelProposer`."""
         asked = self._asked(plan, result)
         if not asked:
             return {}
@@ -106,7 +105,7 @@ class DraftProposer:
         return {index: Proposal(self._known(tokens)) for index, tokens in guesses.items()}
 
     def _asked(self, plan: StepPlan, result: StepResult) -> list[_Asked]:
-        """Lists what is computed now: first those who get guesses, the most first; then chunks of others."""
+        """Returns the sequences to compute now: first those that get draft tokens, the most first; then chunks."""
         found = []
         for index, (work, came) in enumerate(zip(plan.works, result.tokens, strict=True)):
             if work.propose and came and len(work.samples) == 1:
@@ -140,7 +139,7 @@ class DraftProposer:
         return tokens[: next(beyond, len(tokens))]
 
     def _guessed(self, asked: list[_Asked]) -> list[list[int]]:
-        """Computes what is missing, and then guesses: of each place the tokens of those who get so many."""
+        """Runs the draft over the missing tokens, then drafts position by position; returns a column by position."""
         works = [self._work(row, each) for row, each in enumerate(asked)]
         states = self._first(works)
         ready = [each for each in asked if each.most]
@@ -260,4 +259,4 @@ def _text(asked: _Asked) -> list[int] | None:
 
 
 def _stored(layer: int) -> None:
-    """Hears that a layer's KV is stored, which nobody waits for."""
+    """Called when a layer's KV is stored; nothing waits for it."""

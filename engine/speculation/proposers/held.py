@@ -1,4 +1,4 @@
-"""Knows of which tokens a draft model's KV is there, by what the draft itself has written into blocks.
+"""Tracks which tokens have KV of the draft model, by what the draft itself has written into blocks.
 
 That KV lies in tensors of its own, at the numbers of the target's blocks, and nobody else writes there. So a block
 still has what the draft last wrote into it, whatever became of its number: blocks that are landed in, copied, swapped,

@@ -22,14 +22,13 @@ NO_STATE = _StateSlot(0, -2, -1)
 
 
 class KeptStates:
-    """Keeps one state for each of the sequences that were last heard of.
+    """One state for each of the most recent sequences.
 
-    Nobody says when a sequence ends: the one that was not heard of for longest gives way. Whoever asks for a state that
-    is gone is told so.
+    Ends of sequences are not reported: the least recent one is dropped. A state that is gone is unknown to its caller.
     """
 
     def __init__(self, most: int, hidden: int, device: torch.device, dtype: torch.dtype) -> None:
-        """Makes room for the states `[hidden]` of `most` sequences: at least as many as one step has."""
+        """Allocates the states `[hidden]` of `most` sequences, at least as many as one step has."""
         self._states = torch.zeros((most, hidden), device=device, dtype=dtype)
         self._places: OrderedDict[int, _StateSlot] = OrderedDict()  # by sequence
 

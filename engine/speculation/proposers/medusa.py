@@ -28,7 +28,6 @@ from engine.speculation.proposers.choices import Tree
 from engine.speculation.verify.verification import row_count
 
 LIKELIEST_TOKEN = Draw(Sampling(seed=0, temperature=0.0), (0,), 0)
-"""Draws the likeliest token."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class MedusaHeads:
 
 
 class _Asked(NamedTuple):
-    """Says for whom is guessed, and from which state."""
+    """A work that gets draft tokens, and the state that they are drafted from."""
 
     number: int  # of the work in its plan
     row: int  # of the states: that of the last draw
@@ -71,7 +70,7 @@ class _Asked(NamedTuple):
 
 
 class MedusaProposer:
-    """See `engine.speculation.proposers.model_proposer.ModelProposer`."""
+    """Drafts by heads that read the states of rows of logits."""
 
     def __init__(self, heads: MedusaHeads, model: Model[Any], backend: Backend[Any, Any], tree: Tree) -> None:
         """Guesses what stands in `tree`, whose choices have no more ranks than the model has tokens."""
@@ -85,7 +84,6 @@ class MedusaProposer:
         return self.heads.bytes()
 
     def propose(self, plan: StepPlan, result: StepResult, hidden: Tensor) -> dict[int, Proposal]:
-        """See `ModelProposer`."""
         asked = list(self._asked(plan, result))
         if not asked:
             return {}

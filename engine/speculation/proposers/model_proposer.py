@@ -1,4 +1,4 @@
-"""Says what every proposer offers that runs in the executor, behind the sampler: models and heads that guess tokens."""
+"""The interfaces of proposers that run in the executor, behind the sampler: draft models and heads."""
 
 from typing import Protocol
 
@@ -11,31 +11,31 @@ from engine.plan import Proposal, StepPlan, StepResult
 
 
 class ModelProposer(Protocol):
-    """Guesses what follows the tokens that a step gave. Guesses cost time, and change nothing."""
+    """Drafts tokens behind those of a step. A wrong draft token costs time and nothing else."""
 
     def propose(self, plan: StepPlan, result: StepResult, hidden: Tensor) -> dict[int, Proposal]:
-        """Returns guesses by the index of a work that asks for some (`Work.propose`): none, or up to as many.
+        """Returns draft tokens by index of the works that ask for some, at most `Work.propose` each.
 
-        It is called for every step, in order, once it is known which tokens have come. `hidden` `[rows, hidden]` are
-        the normed states of the step's rows of logits, of each sampled work one, and one for each guess that it had.
+        It is called for every step, in order, once the step's tokens are known. `hidden` `[rows, hidden]` are the
+        normed states of the step's rows of logits: one for each sampled work, and one for each of its draft tokens.
         """
         ...
 
 
 class KVProposer(ModelProposer, Protocol):
-    """Guesses by KV of its own of all texts, behind that of the model's layers, which each step has to store."""
+    """A proposer with KV of its own behind that of the model's layers, which every step has to store."""
 
     def reads(self, plan: StepPlan) -> bool:
-        """Tells whether it stores any of a step's; if not, it is told by `skip`, and not by `follow`."""
+        """Tells whether it stores KV in this step: then `follow` is called, and else `skip`."""
         ...
 
     def skip(self, batch: Batch) -> None:
-        """Clears the blocks that a step enters of which nothing is stored."""
+        """Clears the blocks that the step enters, as no KV is stored in them."""
         ...
 
     def follow(self, plan: StepPlan, batch: Batch, states: Tensor, step: AttentionStep, stored: Stored) -> None:
-        """Stores it for a step's tokens, whose normed states are `states` `[tokens, hidden]`, once the model's is.
+        """Stores the KV of a step's tokens, with normed states `[tokens, hidden]`, after the model's own KV.
 
-        `stored` is called with the number of each layer whose KV is.
+        `stored` is called with the index of each layer whose KV is stored.
         """
         ...

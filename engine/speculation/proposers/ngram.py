@@ -1,4 +1,4 @@
-"""Guesses from the text itself: it goes on as it did where its last tokens stood before.
+"""Drafts from the text itself: it continues as it did where its last tokens stood before.
 
 Texts that repeat their prompt are written so: summaries, edits, code, calls of tools, quotes (prompt lookup decoding,
 Saxena, 2023). It needs no model and microseconds, and finds nothing in a text that says everything once.
@@ -16,11 +16,11 @@ class NGramProposer:
     in_engine = False
 
     def __init__(self, earlier: EarlierAnswers | None = None) -> None:
-        """Guesses from `earlier` answers too; None: from none."""
+        """Drafts from `earlier` answers too; None: from none."""
         self._earlier = earlier
 
     def propose(self, sequence: DraftedSequence, most: int) -> Proposal:
-        """See `Proposer`. The index of a text is kept with its sequence, and goes with it."""
+        """Keeps the index of the text in its sequence."""
         if sequence.suffixes is None:
             sequence.suffixes = Suffixes(sequence.plan_length)
         tokens = sequence.tokens

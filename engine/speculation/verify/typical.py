@@ -1,13 +1,13 @@
-"""Accepts guesses that are likely enough, whatever was drawn: Medusa's typical acceptance, by which answers change.
+"""Accepts draft tokens that are likely enough, whatever was drawn: Medusa's typical acceptance. It changes answers.
 
-A guess x is accepted behind an accepted one, or behind the text, where the model's distribution there has
+A draft token x behind the text, or behind an accepted draft token, is accepted where the model's distribution has
 
     p(x) > min(EPSILON, DELTA exp(-H(p)))                                      Cai et al. 2024, section 3.3.1
 
-p is what a draw is made from: after penalties, masks, temperature and filters; H is its entropy in nats. What was drawn
-is accepted as well. Of the ways that are accepted the longest counts, and behind it comes what was drawn there. So an
-answer is no sample of the model's distribution: its unlikely tokens come less often. Nobody has it who did not ask for
-it (`--acceptance typical`), at temperature 0, or who is told log-probabilities.
+p is the distribution that is drawn from: after penalties, masks, temperature and filters; H is its entropy in nats. A
+draft token that equals the draw is accepted as well. Of all accepted paths the longest is taken, and then the token
+drawn at its end. So an answer is no sample of the model's distribution: unlikely tokens come less often. It is off
+unless asked for (`--acceptance typical`), at temperature 0, and where log-probabilities are reported.
 """
 
 from collections.abc import Sequence
@@ -22,17 +22,17 @@ from engine.plan import Work
 from engine.speculation.verify.verification import parents_of, row_count
 
 EPSILON, DELTA = 0.09, 0.3
-"""The published heads' own, of FasterDecoding/Medusa."""
+"""The values of the published heads, FasterDecoding/Medusa."""
 
 
 def may_be_typical(work: Work) -> bool:
-    """Tells whether a work's guesses may be accepted so."""
+    """Tells whether typical acceptance applies to a work's draft tokens."""
     sampling = work.sampling
     return sampling is not None and bool(work.proposed and sampling.temperature) and sampling.logprobs is None
 
 
 def likely(logits: Tensor, works: Sequence[Work], tokens: Tensor) -> Tensor:
-    """Returns int64 `[samples]`, on the device: 1 for rows of guesses that are likely enough where they stand.
+    """Returns int64 `[samples]` on the device: 1 for the row of each draft token that is likely enough.
 
     Args:
         logits: `[rows, vocab]` that `tokens` were drawn from.
@@ -41,7 +41,7 @@ def likely(logits: Tensor, works: Sequence[Work], tokens: Tensor) -> Tensor:
     """
     found = torch.zeros_like(tokens)
     row = place = 0
-    asked: list[tuple[int, int, int, int]] = []  # of each guess: its parent's row and place, its own place, its token
+    asked: list[tuple[int, int, int, int]] = []  # by draft token: its parent's row and place, its own place, its token
     samplings = []
     for work in works:
         if may_be_typical(work) and work.sampling is not None:
@@ -60,11 +60,11 @@ def likely(logits: Tensor, works: Sequence[Work], tokens: Tensor) -> Tensor:
 
 
 def followed(work: Work, tokens: Sequence[int], likely_rows: Sequence[int]) -> list[int]:
-    """Returns the draws of a work's rows, with its accepted guesses in place of those of the rows before them.
+    """Returns the draws of a work's rows, where each accepted draft token replaces the draw at its parent.
 
-    `likely_rows` has a number for each row: 0 where the guess that leads there is not likely enough.
+    `likely_rows`: by row, 0 where its draft token is not likely enough.
     """
-    ways: list[list[int] | None] = [[]]  # that are accepted, to the text, and to each guess
+    ways: list[list[int] | None] = [[]]  # accepted paths to the text and to each draft token; None: rejected
     parents = parents_of(work)
     for guess, parent in enumerate(parents):
         before = ways[parent + 1]
