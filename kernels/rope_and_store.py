@@ -88,10 +88,10 @@ def rope_and_store(
     """
     tokens, count, dim = heads.shape
     kv_heads, sides = pool.shape[1:3]
-    form = KV_FORMATS.get(pool.dtype, 0)
-    block = block_of(pool, dim) if form else pool.shape[3]
+    kv_format = KV_FORMATS.get(pool.dtype, 0)
+    block = block_of(pool, dim) if kv_format else pool.shape[3]
     assert count == query_heads + 2 * kv_heads and sides == 2 and not unsupported(dim)
-    assert form or (pool.shape[4] == dim and pool.dtype == heads.dtype)
+    assert kv_format or (pool.shape[4] == dim and pool.dtype == heads.dtype)
     assert pool.is_contiguous() and heads.is_contiguous()
     assert positions.shape == slots.shape == (tokens,) and positions.dtype == slots.dtype == torch.int64
     assert positions.is_contiguous() and slots.is_contiguous()
@@ -107,7 +107,7 @@ def rope_and_store(
     if as_one:
         assert norm_weight is not None and not unsupported(dim, count)
         options |= {"HEADS": power_of_two(count), "num_warps": ALL_WARPS}
-    if form:
+    if kv_format:
         options["enable_fp_fusion"] = False  # a fused multiply-add would round once where the reference rounds twice
     memory, scales = views_of(pool)
     _rope_and_store[(tokens, tile_count(count, options["HEADS"]))](
@@ -126,7 +126,7 @@ def rope_and_store(
         PAIRS=power_of_two(turned // 2),
         OTHERS=power_of_two(max(dim - turned, 1)),
         BLOCK=block,
-        FORM=form,
+        FORMAT=kv_format,
         ROTATE=cos_sin is not None,
         NORM=norm_weight is not None,
         AS_ONE=as_one,
@@ -153,7 +153,7 @@ def _rope_and_store(
     PAIRS: tl.constexpr,
     OTHERS: tl.constexpr,
     BLOCK: tl.constexpr,
-    FORM: tl.constexpr,
+    FORMAT: tl.constexpr,
     ROTATE: tl.constexpr,
     NORM: tl.constexpr,
     AS_ONE: tl.constexpr,
@@ -217,21 +217,21 @@ def _rope_and_store(
     side = (head >= ROTATED).to(tl.int32)
     kv_head = head - QUERY_HEADS - side * KV_HEADS
     block, offset = slot // BLOCK, slot % BLOCK  # 64 bits: a pool can have more than 2^31 elements
-    SIDE: tl.constexpr = BLOCK * DIM if FORM == 0 else BLOCK * (DIM + 2)  # a key, or value, of a block
+    SIDE: tl.constexpr = BLOCK * DIM if FORMAT == 0 else BLOCK * (DIM + 2)  # a key, or value, of a block
     vector = block * (KV_HEADS * 2 * SIDE) + (kv_head * 2 + side) * SIDE
     place = pool + vector + offset * DIM
     kept = (head >= QUERY_HEADS) & (slot >= 0)
-    if FORM > 0:
+    if FORMAT > 0:
         # Numbers are those that another pool would keep: rounded to the format of the heads.
         numbers_first, numbers_second = stored_first.to(tl.float32), stored_second.to(tl.float32)
         highest = tl.maximum(largest_of(numbers_first, 1), largest_of(numbers_second, 1))
         if TURNED < DIM:
             highest = tl.maximum(highest, largest_of(rest.to(tl.float32), 1))
-        scale = scale_of(highest, FORM)[:, None]
+        scale = scale_of(highest, FORMAT)[:, None]
         tl.store(scales + (vector + BLOCK * DIM) // 2 + offset, scale, mask=kept & there)
-        stored_first, stored_second = quantized(numbers_first, scale, FORM), quantized(numbers_second, scale, FORM)
+        stored_first, stored_second = quantized(numbers_first, scale, FORMAT), quantized(numbers_second, scale, FORMAT)
         if TURNED < DIM:
-            rest = quantized(rest.to(tl.float32), scale, FORM)
+            rest = quantized(rest.to(tl.float32), scale, FORMAT)
     tl.store(place + pair, stored_first, mask=inside & kept)
     tl.store(place + HALF + pair, stored_second, mask=inside & kept)
     if TURNED < DIM:

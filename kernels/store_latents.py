@@ -66,10 +66,10 @@ def store_latents(
     tokens, width = down.shape
     latent, rope = len(weight), cos_sin.shape[1]
     first = width - latent - rope
-    form = KV_FORMATS.get(pool.dtype, 0)
-    block = block_of(pool, latent, rope) if form else pool.shape[2]
+    kv_format = KV_FORMATS.get(pool.dtype, 0)
+    block = block_of(pool, latent, rope) if kv_format else pool.shape[2]
     assert pool.shape[1] == 1 and first >= 0 and rope % 2 == 0
-    assert form or (pool.shape[3] == latent + rope and pool.dtype == down.dtype)
+    assert kv_format or (pool.shape[3] == latent + rope and pool.dtype == down.dtype)
     assert pool.is_contiguous() and down.is_contiguous()
     assert positions.shape == slots.shape == (tokens,) and positions.dtype == slots.dtype == torch.int64
     assert cos_sin.dtype == torch.float32 and cos_sin.is_contiguous() and weight.is_contiguous()
@@ -81,7 +81,7 @@ def store_latents(
         shape = f"{str(down.dtype).removeprefix('torch.')},latent={latent},first={first}"
         config = config or tuned("store_latents", shape, down.device, CANDIDATE_CONFIGS[0])
         options = config.options()
-        if form:
+        if kv_format:
             options["enable_fp_fusion"] = False  # as in rope_and_store.py
         memory, scales = views_of(pool)
         _store_latents[(tokens, 1 if query_weight is None else 2)](
@@ -102,7 +102,7 @@ def store_latents(
             LATENT_TILE=power_of_two(latent),
             PAIRS=power_of_two(rope // 2),
             BLOCK=block,
-            FORM=form,
+            FORMAT=kv_format,
             **options,
         )
     return queries
@@ -129,10 +129,10 @@ def _store_latents(
     LATENT_TILE: tl.constexpr,
     PAIRS: tl.constexpr,
     BLOCK: tl.constexpr,
-    FORM: tl.constexpr,
+    FORMAT: tl.constexpr,
 ) -> None:
     WIDTH: tl.constexpr = LATENT + ROPE
-    SIDE: tl.constexpr = BLOCK * WIDTH if FORM == 0 else BLOCK * (WIDTH + 4)  # what a block has
+    SIDE: tl.constexpr = BLOCK * WIDTH if FORMAT == 0 else BLOCK * (WIDTH + 4)  # what a block has
     token = tl.program_id(0).to(tl.int64)
     here = down + token * (FIRST + WIDTH)
     if tl.program_id(1) == 1:
@@ -157,15 +157,15 @@ def _store_latents(
     second = tl.load(here + FIRST + LATENT + ROPE // 2 + pair, mask=inside, other=0.0).to(tl.float32)
     first, second = first * cos - second * sin, second * cos + first * sin
     first, second = first.to(down.dtype.element_ty), second.to(down.dtype.element_ty)
-    if FORM > 0:
+    if FORMAT > 0:
         numbers, numbers_first, numbers_second = normed.to(tl.float32), first.to(tl.float32), second.to(tl.float32)
-        scale = scale_of(largest_of(numbers, 0), FORM)
-        key_scale = scale_of(tl.maximum(largest_of(numbers_first, 0), largest_of(numbers_second, 0)), FORM)
+        scale = scale_of(largest_of(numbers, 0), FORMAT)
+        key_scale = scale_of(tl.maximum(largest_of(numbers_first, 0), largest_of(numbers_second, 0)), FORMAT)
         own = scales + (block + BLOCK * WIDTH) // 2 + offset
         tl.store(own, scale)
         tl.store(own + BLOCK, key_scale)
-        normed = quantized(numbers, scale, FORM)
-        first, second = quantized(numbers_first, key_scale, FORM), quantized(numbers_second, key_scale, FORM)
+        normed = quantized(numbers, scale, FORMAT)
+        first, second = quantized(numbers_first, key_scale, FORMAT), quantized(numbers_second, key_scale, FORMAT)
     tl.store(place + number, normed, mask=number < LATENT)
     target = place + LATENT + pair
     tl.store(target, first, mask=inside)

@@ -88,7 +88,7 @@ class HeadShape(NamedTuple):
     shared: int  # query heads to one KV head
     dim: int  # values of a head
     block: int  # tokens of a block
-    form: int = 0  # of the pool's bytes; 0: it has numbers in `dtype`
+    kv_format: int = 0  # of the pool's bytes; 0: it has numbers in `dtype`
 
     def config(self, kernel: str, device: torch.device, defaults: DefaultConfigs) -> Config:
         """Returns the tuned config for this shape and device, or a default."""
@@ -106,7 +106,7 @@ class HeadShape(NamedTuple):
             "DIM": self.dim,
             "PADDED": power_of_two(self.dim),
             "BLOCK": self.block,
-            "FORM": self.form,
+            "FORMAT": self.kv_format,
             "WINDOWED": scoring.window > 0,
             "SPLIT": split,
             "STAGES": config.stages,
@@ -121,15 +121,15 @@ def checked(queries: Tensor, pool: Tensor, block_tables: Tensor, kv_lengths: Ten
         assert sinks.shape == (heads,) and sinks.dtype == torch.float32 and sinks.is_contiguous()
     kv_heads, sides = pool.shape[1:3]
     shared, rest = divmod(heads, kv_heads)
-    form = KV_FORMATS.get(pool.dtype, 0)
-    block = block_of(pool, dim) if form else pool.shape[3]
+    kv_format = KV_FORMATS.get(pool.dtype, 0)
+    block = block_of(pool, dim) if kv_format else pool.shape[3]
     assert sides == 2 and not rest and pool.is_contiguous()
-    assert form or (pool.shape[4] == dim and pool.dtype == queries.dtype)
+    assert kv_format or (pool.shape[4] == dim and pool.dtype == queries.dtype)
     assert not unsupported(queries.dtype, dim, block, shared)
     assert queries.stride()[1:] == (dim, 1)
     assert block_tables.stride(1) == 1 and len(block_tables) == len(kv_lengths) and kv_lengths.is_contiguous()
     assert block_tables.dtype == kv_lengths.dtype == torch.int32
-    return HeadShape(queries.dtype, kv_heads, shared, dim, block, form)
+    return HeadShape(queries.dtype, kv_heads, shared, dim, block, kv_format)
 
 
 def result_of(queries: Tensor, output: Tensor | None) -> Tensor:
@@ -180,7 +180,7 @@ def attend_tiles(
     SOFTCAP: tl.constexpr,
     DIM: tl.constexpr,
     BLOCK: tl.constexpr,
-    FORM: tl.constexpr,
+    FORMAT: tl.constexpr,
     TILE: tl.constexpr,
     STAGES: tl.constexpr,
     MASKED: tl.constexpr,  # whether there are positions that some query may not see
@@ -191,7 +191,7 @@ def attend_tiles(
     """Adds the positions first … end - 1 to (weighted, highest, total) and returns them."""
     PADDED: tl.constexpr = queries.shape[1]
     # What is left to multiply scores by: the scale is inside of a soft cap.
-    SIDE: tl.constexpr = BLOCK * DIM if FORM == 0 else BLOCK * (DIM + 2)  # from a key to its value
+    SIDE: tl.constexpr = BLOCK * DIM if FORMAT == 0 else BLOCK * (DIM + 2)  # from a key to its value
     FACTOR: tl.constexpr = 1.0 if SOFTCAP > 0.0 else SCALE
     dims = tl.arange(0, PADDED)
     lanes = tl.arange(0, TILE)
@@ -210,11 +210,11 @@ def attend_tiles(
         else:
             keys = tl.load(here)
             values = tl.load(here + SIDE)
-        if FORM > 0:
+        if FORMAT > 0:
             place = scales + blocks.to(tl.int64) * (block_stride // 2) + positions.to(tl.uint32) % BLOCK
-            key_scales = scales_at(place, positions < end, FORM)
-            value_scales = scales_at(place + SIDE // 2, positions < end, FORM)
-            keys, values = dequantized(keys, queries, FORM), dequantized(values, queries, FORM)
+            key_scales = scales_at(place, positions < end, FORMAT)
+            value_scales = scales_at(place + SIDE // 2, positions < end, FORMAT)
+            keys, values = dequantized(keys, queries, FORMAT), dequantized(values, queries, FORMAT)
         ahead = positions + TILE
         blocks = tl.load(table + ahead.to(tl.uint32) // BLOCK, mask=ahead < end, other=0)
 
@@ -222,7 +222,7 @@ def attend_tiles(
             scores = tl.dot(queries, tl.trans(keys), input_precision="ieee")
         else:
             scores = tl.sum(queries[:, None, :].to(tl.float32) * keys[None, :, :].to(tl.float32), 2)
-        if FORM > 0:
+        if FORMAT > 0:
             scores *= key_scales[None, :]
         if SOFTCAP > 0.0:
             scores = SOFTCAP - 2.0 * SOFTCAP / (1.0 + tl.exp2(scores * (2.0 * SCALE / SOFTCAP * TO_BASE_2)))
@@ -238,7 +238,7 @@ def attend_tiles(
         highest = risen
         total = total * fading + tl.sum(shares, 1)
         weighted = weighted * fading[:, None]
-        if FORM > 0:
+        if FORMAT > 0:
             if values.dtype == tl.float16:  # which has no room for small shares of small scales
                 values = (values.to(tl.float32) * value_scales[:, None]).to(values.dtype)
             else:

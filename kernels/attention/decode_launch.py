@@ -132,7 +132,7 @@ def queries_of_sequence(
 
 
 @triton.jit
-def sights_of_queries(
+def visible_to_queries(
     tree_mask: tl.tensor,
     mask_stride: tl.tensor,
     token: tl.tensor,  # [ROWS] rows of the batch

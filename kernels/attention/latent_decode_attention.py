@@ -21,8 +21,8 @@ from kernels.attention.decode_launch import (
     decode_launch,
     part_of_program,
     queries_of_sequence,
-    sights_of_queries,
     store_decoded,
+    visible_to_queries,
 )
 from kernels.attention.latent_tiles import CANDIDATE_CONFIGS, attend_latents, checked, load_queries
 from kernels.attention.multi_query import MultiQuery, starts_of
@@ -116,7 +116,7 @@ def _attend_part(
     LATENT_TILE: tl.constexpr,
     ROPE_TILE: tl.constexpr,
     BLOCK: tl.constexpr,
-    FORM: tl.constexpr,
+    FORMAT: tl.constexpr,
     SPLIT: tl.constexpr,
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
@@ -136,7 +136,7 @@ def _attend_part(
             return
         kept = query < queries_of
     token = begin_row + query
-    at, lasts, bits = sights_of_queries(tree_mask, mask_stride, token, length - queries_of + query, kept, TREES)
+    at, lasts, bits = visible_to_queries(tree_mask, mask_stride, token, length - queries_of + query, kept, TREES)
     each = tl.cdiv(tl.cdiv(length, TILE), count) * TILE
     first = (part * each).to(tl.int32)
     end = tl.minimum(first + each, length)
@@ -160,7 +160,7 @@ def _attend_part(
         LATENT=LATENT,
         ROPE=ROPE,
         BLOCK=BLOCK,
-        FORM=FORM,
+        FORMAT=FORMAT,
         TILE=TILE,
         STAGES=STAGES,
         TREES=TREES,

@@ -69,14 +69,14 @@ class LatentShape(NamedTuple):
     latent: int
     rope: int
     block: int
-    form: int = 0  # of the pool's bytes; 0: it has numbers in `dtype`
+    kv_format: int = 0  # of the pool's bytes; 0: it has numbers in `dtype`
 
     def config(self, kernel: str, device: torch.device) -> Config:
         """Returns the tuned config for this shape and device, or a default."""
         default = (
             WARP_GROUP_CONFIG if is_hopper(device) and self.heads > REGISTER_CONFIG.tiles["ROWS"] else REGISTER_CONFIG
         )
-        default = QUANTIZED_CONFIG if self.form else default
+        default = QUANTIZED_CONFIG if self.kv_format else default
         name = f"{str(self.dtype).removeprefix('torch.')},heads={self.heads},latent={self.latent}"
         return tuned(kernel, name, device, FP32_CONFIG if self.dtype == torch.float32 else default)
 
@@ -90,7 +90,7 @@ class LatentShape(NamedTuple):
             "LATENT_TILE": max(MIN_TILE_VALUES, power_of_two(self.latent)),
             "ROPE_TILE": max(MIN_TILE_VALUES, power_of_two(self.rope)),
             "BLOCK": self.block,
-            "FORM": self.form,
+            "FORMAT": self.kv_format,
             "SPLIT": split,
             "STAGES": config.stages,
             **config.options(),
@@ -100,15 +100,15 @@ class LatentShape(NamedTuple):
 def checked(queries: Tensor, pool: Tensor, block_tables: Tensor, kv_lengths: Tensor, latent: int) -> LatentShape:
     """Checks the arguments that both kernels take, as their wrappers describe them, and returns their shape."""
     _, heads, width = queries.shape
-    form = KV_FORMATS.get(pool.dtype, 0)
-    block = block_of(pool, latent, width - latent) if form else pool.shape[2]
+    kv_format = KV_FORMATS.get(pool.dtype, 0)
+    block = block_of(pool, latent, width - latent) if kv_format else pool.shape[2]
     assert pool.shape[1] == 1 and pool.is_contiguous()
-    assert form or (pool.shape[3] == width and pool.dtype == queries.dtype)
+    assert kv_format or (pool.shape[3] == width and pool.dtype == queries.dtype)
     assert not unsupported(queries.dtype, latent, width - latent, block)
     assert queries.is_contiguous()
     assert block_tables.stride(1) == 1 and len(block_tables) == len(kv_lengths) and kv_lengths.is_contiguous()
     assert block_tables.dtype == kv_lengths.dtype == torch.int32
-    return LatentShape(queries.dtype, heads, latent, width - latent, block, form)
+    return LatentShape(queries.dtype, heads, latent, width - latent, block, kv_format)
 
 
 @triton.jit
@@ -150,7 +150,7 @@ def attend_latents(
     LATENT: tl.constexpr,
     ROPE: tl.constexpr,
     BLOCK: tl.constexpr,
-    FORM: tl.constexpr,
+    FORMAT: tl.constexpr,
     TILE: tl.constexpr,
     STAGES: tl.constexpr,
     TREES: tl.constexpr,
@@ -171,16 +171,16 @@ def attend_latents(
         there = (positions < end)[:, None]
         vectors = tl.load(here + latent, mask=there & (latent < LATENT), other=0.0)
         keys = tl.load(here + LATENT + rope, mask=there & (rope < ROPE), other=0.0)
-        if FORM > 0:
+        if FORMAT > 0:
             place = scales + blocks.to(tl.int64) * (block_stride // 2) + positions.to(tl.uint32) % BLOCK
-            vector_scales = scales_at(place + BLOCK * (LATENT + ROPE) // 2, positions < end, FORM)
-            key_scales = scales_at(place + BLOCK * (LATENT + ROPE) // 2 + BLOCK, positions < end, FORM)
-            vectors, keys = dequantized(vectors, first_part, FORM), dequantized(keys, first_part, FORM)
+            vector_scales = scales_at(place + BLOCK * (LATENT + ROPE) // 2, positions < end, FORMAT)
+            key_scales = scales_at(place + BLOCK * (LATENT + ROPE) // 2 + BLOCK, positions < end, FORMAT)
+            vectors, keys = dequantized(vectors, first_part, FORMAT), dequantized(keys, first_part, FORMAT)
         ahead = positions + TILE
         blocks = tl.load(table + ahead.to(tl.uint32) // BLOCK, mask=ahead < end, other=0)
 
         scores = tl.dot(first_part, tl.trans(vectors), input_precision="ieee")
-        if FORM > 0:
+        if FORMAT > 0:
             scores *= vector_scales[None, :]
             scores += tl.dot(second_part, tl.trans(keys), input_precision="ieee") * key_scales[None, :]
         else:
@@ -194,7 +194,7 @@ def attend_latents(
         highest = risen
         total = total * fading + tl.sum(shares, 1)
         weighted = weighted * fading[:, None]
-        if FORM > 0:
+        if FORMAT > 0:
             if vectors.dtype == tl.float16:  # which has no room for small shares of small scales
                 vectors = (vectors.to(tl.float32) * vector_scales[:, None]).to(vectors.dtype)
             else:

@@ -33,8 +33,8 @@ from kernels.attention.decode_launch import (
     decode_launch,
     part_of_program,
     queries_of_sequence,
-    sights_of_queries,
     store_decoded,
+    visible_to_queries,
 )
 from kernels.attention.multi_query import WIDE_TILE, WIDE_WARPS, MultiQuery, starts_of
 from kernels.attention.split_kv import SplitPlan
@@ -154,7 +154,7 @@ def _attend_part(
     DIM: tl.constexpr,
     PADDED: tl.constexpr,
     BLOCK: tl.constexpr,
-    FORM: tl.constexpr,
+    FORMAT: tl.constexpr,
     WINDOWED: tl.constexpr,
     SPLIT: tl.constexpr,
     MULTI_QUERY: tl.constexpr,
@@ -163,7 +163,7 @@ def _attend_part(
     STAGES: tl.constexpr,
     TENSOR_CORES: tl.constexpr,
 ) -> None:
-    SIDE: tl.constexpr = BLOCK * DIM if FORM == 0 else BLOCK * (DIM + 2)
+    SIDE: tl.constexpr = BLOCK * DIM if FORMAT == 0 else BLOCK * (DIM + 2)
     head = tl.program_id(0)  # of the KV heads: neighbours read memory side by side
     program = tl.program_id(1).to(tl.int64)
     heads = tl.num_programs(0) * SHARED
@@ -185,7 +185,7 @@ def _attend_part(
         own = head * SHARED + row % SHARED
         kept = (row < QUERIES * SHARED) & (query < queries_of)
     token = begin_row + query
-    at, lasts, bits = sights_of_queries(tree_mask, mask_stride, token, length - queries_of + query, kept, TREES)
+    at, lasts, bits = visible_to_queries(tree_mask, mask_stride, token, length - queries_of + query, kept, TREES)
 
     # The visible tiles, split into parts with equal numbers of tiles.
     left = 0
@@ -218,7 +218,7 @@ def _attend_part(
         SOFTCAP=SOFTCAP,
         DIM=DIM,
         BLOCK=BLOCK,
-        FORM=FORM,
+        FORMAT=FORMAT,
         TILE=TILE,
         STAGES=STAGES,
         MASKED=True,

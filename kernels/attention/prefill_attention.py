@@ -110,7 +110,7 @@ def prefill_attention(
         return output
 
     defaults = DEFAULT_CONFIGS if multiplies_by_groups(queries.device) else REGISTER_CONFIGS
-    if shape.form:
+    if shape.kv_format:
         usual = defaults.usual if defaults is DEFAULT_CONFIGS else REGISTER_CONFIGS.wide  # sm_120 would spill
         defaults = defaults._replace(usual=usual, wide=QUANTIZED_CONFIG)
     config = config or shape.config("prefill_attention", queries.device, defaults)
@@ -178,7 +178,7 @@ def _attend(
     DIM: tl.constexpr,
     PADDED: tl.constexpr,
     BLOCK: tl.constexpr,
-    FORM: tl.constexpr,
+    FORMAT: tl.constexpr,
     WINDOWED: tl.constexpr,
     SPLIT: tl.constexpr,
     ROWS: tl.constexpr,
@@ -186,7 +186,7 @@ def _attend(
     STAGES: tl.constexpr,
 ) -> None:
     QUERIES: tl.constexpr = ROWS // SHARED
-    SIDE: tl.constexpr = BLOCK * DIM if FORM == 0 else BLOCK * (DIM + 2)
+    SIDE: tl.constexpr = BLOCK * DIM if FORMAT == 0 else BLOCK * (DIM + 2)
     head = tl.program_id(0)  # of the KV heads: neighbours share the sequence, and its KV lies beside theirs
     heads = tl.num_programs(0) * SHARED
     tile = tl.num_programs(1) - 1 - tl.program_id(1)
@@ -255,7 +255,7 @@ def _attend(
             SOFTCAP=SOFTCAP,
             DIM=DIM,
             BLOCK=BLOCK,
-            FORM=FORM,
+            FORMAT=FORMAT,
             TILE=TILE,
             STAGES=STAGES,
             MASKED=span != 1,

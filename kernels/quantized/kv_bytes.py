@@ -38,9 +38,9 @@ def views_of(pool: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @triton.jit
-def dequantized(found: tl.tensor, like: tl.tensor, FORM: tl.constexpr) -> tl.tensor:
+def dequantized(found: tl.tensor, like: tl.tensor, FORMAT: tl.constexpr) -> tl.tensor:
     """Dequantizes uint8 `found`, without scale and unit, to the dtype of `like`, which is exact."""
-    if FORM == INT8_FORMAT:
+    if FORMAT == INT8_FORMAT:
         return found.to(tl.int8, bitcast=True).to(tl.float32).to(like.dtype)
     wide = found.to(tl.uint16)
     half = ((wide & 0x80) << 8) | ((wide & 0x7F) << 7)
@@ -48,16 +48,16 @@ def dequantized(found: tl.tensor, like: tl.tensor, FORM: tl.constexpr) -> tl.ten
 
 
 @triton.jit
-def scales_at(place: tl.tensor, there: tl.tensor, FORM: tl.constexpr) -> tl.tensor:
+def scales_at(place: tl.tensor, there: tl.tensor, FORMAT: tl.constexpr) -> tl.tensor:
     """Returns fp32 scales times the format's unit; 0 outside of `there`."""
-    UNIT: tl.constexpr = 1.0 if FORM == INT8_FORMAT else 256.0
+    UNIT: tl.constexpr = 1.0 if FORMAT == INT8_FORMAT else 256.0
     return tl.load(place, mask=there, other=0.0).to(tl.float32) * UNIT
 
 
 @triton.jit
-def scale_of(highest: tl.tensor, FORM: tl.constexpr) -> tl.tensor:
+def scale_of(highest: tl.tensor, FORMAT: tl.constexpr) -> tl.tensor:
     """Returns the bf16 scale of vectors whose largest magnitudes are `highest`, fp32; NaN where that is not finite."""
-    LARGEST: tl.constexpr = 127.0 if FORM == INT8_FORMAT else 448.0
+    LARGEST: tl.constexpr = 127.0 if FORMAT == INT8_FORMAT else 448.0
     scale = tl.maximum(tl.div_rn(highest, LARGEST), MIN_SCALE)
     bits = scale.to(tl.uint32, bitcast=True)
     rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).to(tl.float32, bitcast=True)
@@ -66,11 +66,11 @@ def scale_of(highest: tl.tensor, FORM: tl.constexpr) -> tl.tensor:
 
 
 @triton.jit
-def quantized(numbers: tl.tensor, scale: tl.tensor, FORM: tl.constexpr) -> tl.tensor:
+def quantized(numbers: tl.tensor, scale: tl.tensor, FORMAT: tl.constexpr) -> tl.tensor:
     """Returns uint8 of fp32 `numbers`, each divided by its `scale`, as `scale_of` gave it."""
     scaled = numbers * tl.div_rn(1.0, scale.to(tl.float32))
     scaled = tl.where(tl.abs(scaled) < INFINITE_VALUE, scaled, 0.0)  # NaN is not less
-    if FORM == INT8_FORMAT:
+    if FORMAT == INT8_FORMAT:
         return ((scaled + ROUND_TO_INTEGER) - ROUND_TO_INTEGER).to(tl.int32).to(tl.uint8)
     return e4m3(scaled)
 
@@ -94,7 +94,7 @@ def largest_of(numbers: tl.tensor, AXIS: tl.constexpr) -> tl.tensor:
     return tl.max(tl.where(sizes < INFINITE_VALUE, sizes, INFINITE_VALUE), AXIS)
 
 
-def reference_packed(pool: Tensor, form: torch.dtype, *parts: int) -> Tensor:
+def reference_packed(pool: Tensor, kv_format: torch.dtype, *parts: int) -> Tensor:
     """Returns a layer `[…, block, width]` of numbers as one of bytes, `[…, bytes]`, with torch operators.
 
     `parts` are numbers of a vector that share a scale; by default all do.
@@ -102,14 +102,14 @@ def reference_packed(pool: Tensor, form: torch.dtype, *parts: int) -> Tensor:
     values, scales = [], []
     for numbers in pool.float().split(parts or pool.shape[-1], -1):
         highest = numbers.abs().amax(-1)
-        largest = torch.full_like(highest, 127.0 if form == torch.int8 else 448.0)
+        largest = torch.full_like(highest, 127.0 if kv_format == torch.int8 else 448.0)
         scale = (highest / largest).clamp(min=2.0**-126).bfloat16()
         scales.append(torch.where(highest.isfinite(), scale, float("nan")))
         scaled = numbers * (1 / scales[-1].float())[..., None]
         scaled = torch.where(scaled.isfinite(), scaled, 0.0)
-        values.append((scaled.round() if form == torch.int8 else scaled).to(form).view(torch.uint8))
+        values.append((scaled.round() if kv_format == torch.int8 else scaled).to(kv_format).view(torch.uint8))
     behind = torch.stack(scales, -2).view(torch.uint8)  # [..., parts, 2 block]
-    return torch.cat((torch.cat(values, -1).flatten(-2), behind.flatten(-2)), -1).view(form)
+    return torch.cat((torch.cat(values, -1).flatten(-2), behind.flatten(-2)), -1).view(kv_format)
 
 
 def reference_dequantized(layer: Tensor, *parts: int) -> Tensor:

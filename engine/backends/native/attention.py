@@ -116,8 +116,8 @@ class NativeAttentionStep(AttentionStep):
         output = queries.new_empty((tokens, heads, group.arguments.value_dim))
         source, stride = queries.data_ptr(), queries.stride(0)
         attention, place, target = self.attention.attentions[layer], self.attention.pools[layer], output.data_ptr()
-        manner = attention_params(attention, sinks)
-        self.attention.native.baton_attend(group.prepared(attention), manner, source, stride, place, target)
+        params = attention_params(attention, sinks)
+        self.attention.native.baton_attend(group.prepared(attention), params, source, stride, place, target)
         return output
 
     def group_of(self, layer: int) -> "NativeGroupStep":
@@ -157,8 +157,8 @@ class NativeGroupStep:
         )
         if batch.trees is not None:
             assert not own.window or batch.trees.deepest < own.window, "a tree deeper than a window"
-            self._sights = torch.stack((batch.positions, batch.trees.lasts, batch.trees.bits), 1)
-            self.arguments.sights = self._sights.data_ptr()
+            self._tree_masks = torch.stack((batch.positions, batch.trees.lasts, batch.trees.bits), 1)
+            self.arguments.tree_masks = self._tree_masks.data_ptr()
 
     def prepared(self, attention: AnyAttention, left_out: Sequence[int] = ()) -> AttentionArguments:
         """Returns the arguments for layers with this attention, valid as long as this step.

@@ -182,7 +182,7 @@ def _arguments(layer: LayerWeights[NativeLinear], ropes: Sequence[Rope], dtype: 
     if isinstance(weights, LatentWeights):
         assert isinstance(attention, LatentAttention)
         arguments.query_key_value = weights.down.arguments
-        arguments.manner = attention_params(attention, None)
+        arguments.params = attention_params(attention, None)
         arguments.latent = ctypes.pointer(latent_arguments(weights, attention, dtype))
     else:
         _describe_heads(arguments, weights, heads_of(layer.config))
@@ -196,7 +196,7 @@ def _arguments(layer: LayerWeights[NativeLinear], ropes: Sequence[Rope], dtype: 
 def _describe_heads(arguments: LayerArguments, weights: HeadWeights[NativeLinear], attention: HeadAttention) -> None:
     arguments.query_key_value = weights.query_key_value.arguments
     arguments.query_key_norm = None if weights.query_key_norm is None else weights.query_key_norm.data_ptr()
-    arguments.manner = attention_params(attention, weights.sinks)
+    arguments.params = attention_params(attention, weights.sinks)
     arguments.queries, arguments.keys, arguments.dim = attention.heads, attention.kv_heads, attention.head_dim
     arguments.norm = NORM_CODES[attention.norm]
 

@@ -35,12 +35,12 @@ class AttentionArguments(Structure):
         ("units", c_void_p),
         ("unit_count", c_int64),
         ("partials", c_void_p),
-        ("sights", c_void_p),
+        ("tree_masks", c_void_p),
     )
 
 
 class AttentionParams(Structure):
-    """Mirrors `struct manner` in attention_step.h: what one layer's attention does in its own way."""
+    """Mirrors `struct attention_params` in attention_step.h: what one layer's attention does in its own way."""
 
     _fields_ = (("scale", c_double), ("softcap", c_double), ("sinks", c_void_p))
 
@@ -154,7 +154,7 @@ class LayerArguments(Structure):
         *((name, c_void_p) for name in ("attention_norm", "attention_post_norm", "query_key_norm")),
         *((name, c_void_p) for name in ("mlp_norm", "mlp_post_norm")),
         *((name, LinearArguments) for name in ("query_key_value", "attention_output", "gate_up", "down")),
-        ("manner", AttentionParams),
+        ("params", AttentionParams),
         *((name, c_int64) for name in ("queries", "keys", "dim", "norm", "rotation", "activation")),
         ("experts", POINTER(ExpertsArguments)),
         ("latent", POINTER(LatentArguments)),

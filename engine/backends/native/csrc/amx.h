@@ -27,9 +27,8 @@ struct tile_shapes {
     uint8_t rows[16];
 } __attribute__((aligned(64)));
 
-/* Whether the kernel lets this process use the tiles: it has to be asked, once. It refuses where a thread's stack for
-   signals is too small for them, and does not know the request before Linux 5.16. The compiler's word that the
-   processor has AMX is not enough. */
+/* Whether the kernel (Linux 5.16 and later) grants this process the use of tiles, which it is asked for once. It refuses if
+   a thread's signal stack is too small. That the compiler targets AMX is not enough. */
 static int amx_allowed;
 static __attribute__((constructor)) void ask_for_amx(void)
 {

@@ -1,12 +1,11 @@
-/* Causal attention over paged KV: softmax(q k^T scale) v for each query row, by online softmax. A layer may cap its
-   scores, and have sinks: a score more in the sum that divides.
+/* Causal attention over paged KV: softmax(q k^T scale) v for each query row, by online softmax, with optional soft cap
+   and sinks (additional scores in the denominator).
 
-   A pool layer is [blocks, kv_heads, vectors, block, dim], or quantized (kv_bytes.h): then a tile becomes numbers first,
-   in the first caches, and everything else is as it is elsewhere. The query heads that share a KV head are rows beside each
-   other, so each KV block is read once for all of them: a latent vector, once for all heads. Positions are taken a tile at a time; a tile begins at a multiple of TILE in
-   the sequence, whatever the step began with; it has a softmax of its own; and the tiles of a row are merged in order. So a
-   row's bits depend on its query and its sequence's KV only. What a row may not see does not reach it: slots that were
-   never written may hold anything. */
+   A pool layer is [blocks, kv_heads, vectors, block, dim], or quantized (kv_bytes.h): then a tile is dequantized first.
+   Query heads that share a KV head are neighbouring rows, so each KV block is read once for all of them. Positions are
+   processed in tiles that begin at multiples of TILE in the sequence; each tile has a softmax of its own, and a row's
+   tiles are merged in order. So a row's bits depend only on its query and its sequence's KV. Positions that a row may
+   not see do not affect it: slots that were never written may hold anything. */
 
 #include "attention_step.h"
 #include "attention_bf16.h"
@@ -15,7 +14,7 @@
 #include "kv_bytes.h"
 
 struct call {
-    const struct manner *manner;
+    const struct attention_params *params;
     const char *queries, *pool;
     long query_stride;
     char *out;
@@ -26,7 +25,7 @@ struct scratch {
     int64_t positions[MAX_ROWS]; /* of the rows' own keys */
     struct hidden hidden[GROUP];
     float tile_maximum[GROUP], tile_total[GROUP], tile_sums[GROUP * MAX_DIM];
-    _Alignas(64) char unpacked[2 * TILE * MAX_DIM * 4]; /* a tile's blocks of a quantized pool, as numbers */
+    _Alignas(64) char unpacked[2 * TILE * MAX_DIM * 4]; /* dequantized blocks of a tile */
     union {
         struct fp32_scratch fp32;
 #if defined HAS_BF16
@@ -53,44 +52,45 @@ static long position_of(const struct attention *step, const struct unit *unit, l
     return unit->position + (unit->first + row) / step->shared;
 }
 
-/* What rows at these positions, in order, see of the tile that begins at `base`. */
+/* Visible span of the tile that begins at `base`, for rows at these positions, in order. */
 static struct span span_of(const struct attention *step, long base, long first_position, long last_position)
 {
     return (struct span){
         most(0, begin_of(step, first_position) - base), most(0, least(TILE, last_position + 1 - base))};
 }
 
-static const struct tree_sight *sight_of(const struct attention *step, const struct unit *unit, long row)
+static const struct tree_mask *tree_mask_of(const struct attention *step, const struct unit *unit, long row)
 {
-    return step->sights + unit->token + (unit->first + row) / step->shared;
+    return step->tree_masks + unit->token + (unit->first + row) / step->shared;
 }
 
-/* What a row sees of the tile that begins at `base`, but for what is hidden from it. */
+/* Visible span of the tile that begins at `base` for one row; its tree mask goes to `hidden`. */
 static struct span span_of_row(
     const struct attention *step, const struct unit *unit, long row, long base, long own, struct hidden *hidden)
 {
-    if (!step->sights)
+    if (!step->tree_masks)
         return span_of(step, base, own, own);
-    const struct tree_sight *sight = sight_of(step, unit, row);
-    const long guesses = own - sight->last; /* from the first up to its own */
-    const uint64_t left_out = ~sight->bits & (guesses > 0 ? ~(uint64_t)0 >> (64 - guesses) : 0);
+    const struct tree_mask *mask = tree_mask_of(step, unit, row);
+    const long guesses = own - mask->last; /* drafts up to its own */
+    const uint64_t left_out = ~mask->bits & (guesses > 0 ? ~(uint64_t)0 >> (64 - guesses) : 0);
     *hidden = (struct hidden){{0}};
     for (long word = 0; word < TILE / 64; word++) {
-        const long shift = sight->last + 1 - base - word * 64;
+        const long shift = mask->last + 1 - base - word * 64;
         if (shift > -64 && shift < 64)
             hidden->words[word] = shift < 0 ? left_out >> -shift : left_out << shift;
     }
-    return span_of(step, base, sight->position, own);
+    return span_of(step, base, mask->position, own);
 }
 
-static const char *block_of(const struct attention *step, const struct call *call, const struct unit *unit, long head, long position)
+static const char *block_of(
+    const struct attention *step, const struct call *call, const struct unit *unit, long head, long position)
 {
     const long place = step->tables[unit->work * step->table_stride + position / step->block];
     return call->pool + (place * step->kv_heads + head) * step->vectors * vector_bytes(step);
 }
 
-/* Whether the values that some of the rows see, and others do not, are finite: a weight of 0 does not make 0 of a NaN. */
-static int finite_where_sights_differ(
+/* Whether values that only some of the rows see are finite: 0 x NaN is NaN. */
+static int finite_where_views_differ(
     const struct attention *step, const struct call *call, const struct unit *unit, long head)
 {
     const long first = earliest(step, unit, 0), last = position_of(step, unit, unit->rows - 1);
@@ -100,7 +100,7 @@ static int finite_where_sights_differ(
         const long begin = edge ? first + 1 : begin_of(step, first), end = edge ? last + 1 : begin_of(step, last);
         for (long position = begin; position < end; position++) {
             const char *kv = block_of(step, call, unit, head, position);
-            if (is_quantized(step)) { /* what is not finite has such a scale */
+            if (is_quantized(step)) { /* values that are not finite have such a scale */
                 const char *scales = kv + (step->vectors - 1) * vector_bytes(step) + step->block * dim;
                 strange |= all(scale_at(scales, position % step->block)) * 0.0f != 0;
                 continue;
@@ -155,8 +155,8 @@ static void write_out(
         const long query_head = head * shared + place % shared;
         const long to = (token * step->kv_heads * shared + query_head) * dim;
         float kept = 1, total = state.total[row];
-        if (call->manner->sinks) {
-            const float sink = call->manner->sinks[query_head], now = sink > state.maximum[row] ? sink : state.maximum[row];
+        if (call->params->sinks) {
+            const float sink = call->params->sinks[query_head], now = sink > state.maximum[row] ? sink : state.maximum[row];
             kept = expf(state.maximum[row] - now);
             total = total * kept + expf(sink - now);
         }
@@ -187,7 +187,7 @@ static void take_queries(
             continue;
         }
 #endif
-        take_fp32_query(step, query, call->manner->scale, row, &own->fp32);
+        take_fp32_query(step, query, call->params->scale, row, &own->fp32);
     }
 #if defined HAS_WIDE
     if (is_wide(step))
@@ -195,7 +195,7 @@ static void take_queries(
 #endif
 }
 
-/* What a step's tiles are when they are prepared: numbers of a quantized pool are made for the products that there are. */
+/* The step's arguments for prepared tiles: without bf16 products, a quantized pool is dequantized to fp32. */
 static struct attention as_prepared(const struct attention *step)
 {
     struct attention found = *step;
@@ -206,7 +206,7 @@ static struct attention as_prepared(const struct attention *step)
     return found;
 }
 
-/* Makes numbers of what is seen of a tile of a quantized pool: `blocks` then says where they are. */
+/* Dequantizes the visible part of a tile, and points `blocks` to the result. */
 static void unpack_tile(
     const struct attention *step, const struct attention *prepared, const char **blocks, struct span seen,
     struct scratch *own)
@@ -225,7 +225,7 @@ static void unpack_tile(
     blocks[last + 1] = blocks[last];
 }
 
-/* What all rows of a unit share of a tile. Behind its blocks is the one that is read next. */
+/* Prepares a tile for all rows of a unit. The entry behind its blocks is the block that is read next. */
 static void prepare(const struct attention *step, const char *const *blocks, struct span seen, struct scratch *own)
 {
     const long block = step->block, first = seen.first / block, last = (seen.end - 1) / block;
@@ -252,24 +252,24 @@ static void prepare(const struct attention *step, const char *const *blocks, str
 }
 
 static void attend_group(
-    const struct attention *step, const struct manner *manner, const char *const *blocks, const struct sight *sight,
-    long first, long rows, struct scratch *own, struct state target)
+    const struct attention *step, const struct attention_params *params, const char *const *blocks,
+    const struct visible *visible, long first, long rows, struct scratch *own, struct state target)
 {
 #if defined HAS_BF16
     if (step->format == BF16) {
-        attend_bf16(step, manner, sight, first, rows, &own->bf16, target);
+        attend_bf16(step, params, visible, first, rows, &own->bf16, target);
         return;
     }
 #else
     if (is_wide(step)) {
-        attend_wide(step, manner, blocks, sight, first, rows, &own->wide, target);
+        attend_wide(step, params, blocks, visible, first, rows, &own->wide, target);
         return;
     }
 #endif
-    attend_fp32(step, manner, blocks, sight, first, rows, &own->fp32, target);
+    attend_fp32(step, params, blocks, visible, first, rows, &own->fp32, target);
 }
 
-/* The tiles of a unit, for its rows `first` … */
+/* Computes the tiles of a unit for its rows from `first` on. */
 static void attend_rows(
     const struct attention *step, const struct call *call, const struct unit *unit, long head, long first, long rows,
     const char *next, struct scratch *own)
@@ -299,17 +299,17 @@ static void attend_rows(
         prepare(&prepared, blocks, seen, own);
         for (long row = 0; row < rows; row += group) {
             const long count = least(group, rows - row);
-            struct sight sight = {
+            struct visible visible = {
                 span_of(step, tile * TILE, earliest(step, unit, first + row), own->positions[row + count - 1])};
-            if (sight.all.first >= sight.all.end)
+            if (visible.all.first >= visible.all.end)
                 continue;
-            sight.hidden = step->sights ? own->hidden : 0;
+            visible.hidden = step->tree_masks ? own->hidden : 0;
             for (long i = 0; i < count; i++)
-                sight.row[i] = span_of_row(
+                visible.row[i] = span_of_row(
                     step, unit, first + row + i, tile * TILE, own->positions[row + i], own->hidden + i);
             const struct state target = unit->partial < 0
                 ? found : from_row(step, partial_of(step, unit, head, tile), first + row);
-            attend_group(&prepared, call->manner, blocks, &sight, row, count, own, target);
+            attend_group(&prepared, call->params, blocks, &visible, row, count, own, target);
             if (unit->partial < 0)
                 merge(count, step->value_dim, state_width(step), found, from_row(step, state, row));
         }
@@ -318,7 +318,7 @@ static void attend_rows(
         write_out(step, call, unit, head, first, rows, state);
 }
 
-/* The first block that a unit reads. */
+/* First block that a unit reads. */
 static const char *first_block(
     const struct attention *step, const struct call *call, const struct unit *unit, long head)
 {
@@ -338,17 +338,17 @@ static void attend_unit(
         for (long tile = unit->begin; tile < unit->end; tile++)
             memset(partial_of(step, unit, head, tile).total, 0, unit->rows * sizeof(float));
     if (position_of(step, unit, 0) == position_of(step, unit, unit->rows - 1)
-            || finite_where_sights_differ(step, call, unit, head)) {
+            || finite_where_views_differ(step, call, unit, head)) {
         attend_rows(step, call, unit, head, 0, unit->rows, next, own);
         return;
     }
-    for (long row = 0, end; row < unit->rows; row = end) { /* a token at a time: its rows see the same */
+    for (long row = 0, end; row < unit->rows; row = end) { /* token by token: its rows see the same */
         end = least(unit->rows, ((unit->first + row) / shared + 1) * shared - unit->first);
         attend_rows(step, call, unit, head, row, end - row, next, own);
     }
 }
 
-/* What `attend_rows` did with one tile after the other, for rows whose tiles are in several units. */
+/* Merges the tiles of rows whose tiles are in several units, in order. */
 static void merge_partials(
     const struct attention *step, const struct call *call, const struct unit *unit, long head, struct scratch *own)
 {
@@ -361,10 +361,10 @@ static void merge_partials(
 }
 
 EXPORT void baton_attend(
-    const struct attention *step, const struct manner *manner, const void *queries, long query_stride, const void *pool,
-    void *out)
+    const struct attention *step, const struct attention_params *params, const void *queries, long query_stride,
+    const void *pool, void *out)
 {
-    const struct call call = {manner, queries, pool, query_stride, out};
+    const struct call call = {params, queries, pool, query_stride, out};
 #pragma omp parallel
     {
         struct scratch own;

@@ -86,21 +86,21 @@ static void shape(long rows, long *shaped)
 
 /* See `attend_fp32`. */
 static void attend_bf16(
-    const struct attention *step, const struct manner *manner, const struct sight *sight, long first, long rows,
+    const struct attention *step, const struct attention_params *params, const struct visible *visible, long first, long rows,
     struct bf16_scratch *own, struct state tile)
 {
     const long width = state_width(step), padded = padded_dim(step);
-    const long from = sight->all.first / CHUNK * CHUNK, end = rounded_up(sight->all.end, CHUNK);
+    const long from = visible->all.first / CHUNK * CHUNK, end = rounded_up(visible->all.end, CHUNK);
     shape(rows, &own->shaped);
     multiply_pairs(
         rows, end - from, padded, own->queries + first * padded, padded, own->keys + from, TILE, own->scores + from, TILE);
-    if (manner->softcap)
+    if (params->softcap)
         for (long row = 0; row < rows; row++)
-            cap(own->scores + row * TILE, from, end, manner->scale, manner->softcap);
+            cap(own->scores + row * TILE, from, end, params->scale, params->softcap);
     for (long row = 0; row < rows; row += LANES)
         soften_to_bf16(
-            own->scores + row * TILE, least(LANES, rows - row), from, end, sight->row + row,
-            sight->hidden ? sight->hidden + row : 0, manner->softcap ? 1 : manner->scale,
+            own->scores + row * TILE, least(LANES, rows - row), from, end, visible->row + row,
+            visible->hidden ? visible->hidden + row : 0, params->softcap ? 1 : params->scale,
             own->weights + row * TILE, tile.maximum + row, tile.total + row);
     multiply_pairs(
         rows, rounded_up(step->value_dim, LANES), end - from, own->weights + from, TILE, own->values + from / 2 * width,

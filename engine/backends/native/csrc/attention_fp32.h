@@ -65,26 +65,26 @@ static void add_panels(
 
 /* The states of queries `first` … with one tile, of which `blocks` are at their places. */
 static void attend_fp32(
-    const struct attention *step, const struct manner *manner, const char *const *blocks, const struct sight *sight,
+    const struct attention *step, const struct attention_params *params, const char *const *blocks, const struct visible *visible,
     long first, long rows, struct fp32_scratch *own, struct state tile)
 {
     const long dim = step->dim, width = state_width(step), block = step->block;
     const long queries = query_width(step);
-    const long from = sight->all.first / PANEL * PANEL, panels = rounded_up(sight->all.end - from, PANEL) / PANEL;
+    const long from = visible->all.first / PANEL * PANEL, panels = rounded_up(visible->all.end - from, PANEL) / PANEL;
     memset(own->scores, 0, rows * TILE * sizeof(float));
     add_panels(
         rows, own->queries + first * queries, queries, own->keys + from * dim, PANEL, dim * PANEL, dim, panels,
         own->scores + from, TILE);
-    if (manner->softcap)
+    if (params->softcap)
         for (long row = 0; row < rows; row++)
-            cap(own->scores + row * TILE, from, rounded_up(sight->all.end, LANES), 1, manner->softcap);
+            cap(own->scores + row * TILE, from, rounded_up(visible->all.end, LANES), 1, params->softcap);
     for (long row = 0; row < rows; row++)
         soften(
-            own->scores + row * TILE, sight->all.first / LANES * LANES, rounded_up(sight->all.end, LANES), sight->row[row],
-            sight->hidden ? sight->hidden + row : 0, tile.maximum + row, tile.total + row);
+            own->scores + row * TILE, visible->all.first / LANES * LANES, rounded_up(visible->all.end, LANES), visible->row[row],
+            visible->hidden ? visible->hidden + row : 0, tile.maximum + row, tile.total + row);
     memset(tile.sums, 0, rows * width * sizeof(float));
-    for (long at = sight->all.first, next; at < sight->all.end; at = next) {
-        next = least(sight->all.end, (at / block + 1) * block);
+    for (long at = visible->all.first, next; at < visible->all.end; at = next) {
+        next = least(visible->all.end, (at / block + 1) * block);
         const float *values = (const float *)(blocks[at / block] + value_place(step)) + at % block * dim;
         add_panels(
             rows, own->scores + at, TILE, copied(step) ? own->values + at * width : values, copied(step) ? width : dim,

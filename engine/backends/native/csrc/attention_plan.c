@@ -1,16 +1,15 @@
-/* Cuts a step's attention into units that threads take one after the other.
+/* Splits a step's attention into units that threads take one after the other.
 
-   However it is cut, a row's bits are the same: rows do not know each other, and each tile of a sequence's positions has a
-   softmax of its own, merged with the others' in the order of positions. So units may be as small as it takes to keep all
-   threads busy. */
+   The split does not change a row's bits: rows are independent, and each tile of positions has a softmax of its own, merged
+   in the order of positions. So units can be small enough to keep all threads busy. */
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "attention_step.h"
 
-#define UNITS_PER_THREAD 8 /* what is left over when units do not go evenly into the threads is one of these */
-#define ROW_COST 8         /* reading and preparing a key and a value costs about what this many rows do with them */
+#define UNITS_PER_THREAD 8 /* bounds the imbalance at the end */
+#define ROW_COST 8         /* cost of reading and preparing a key and a value, in rows */
 
 static int64_t rounded_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -30,7 +29,7 @@ static int dearer_first(const void *a, const void *b)
     return one->begin < other->begin ? -1 : one->begin > other->begin;
 }
 
-/* Rows from `first` on of a work, up to `room`, with every tile of which they see something. */
+/* Up to `room` rows of a sequence from `first` on, with all tiles that they see. */
 static struct unit whole_unit(
     const struct attention *step, long work, int64_t token, int64_t queries, int64_t length, int64_t first, int64_t room)
 {
@@ -42,16 +41,15 @@ static struct unit whole_unit(
     return unit;
 }
 
-/* What Python has to know of attention_step.h. */
+/* Constants of attention_step.h that Python checks. */
 EXPORT void baton_attention_limits(int64_t limits[4])
 {
     const int64_t found[4] = {MAX_DIM, MAX_BLOCK, TILE, sizeof(struct unit) / sizeof(int64_t)};
     memcpy(limits, found, sizeof found);
 }
 
-/* Writes the units for `works` sequences of these lengths, of which the last `queries` positions are this step's, for so
-   many threads; the dearest first. A length of 0 leaves a work out. `units` may be null. Returns how many there are;
-   `partial_floats` is the room that `partials` has to have. */
+/* Writes units, most expensive first, for sequences with these lengths, whose last `queries` positions are this step's, and
+   the size of `partials`. Length 0 leaves a sequence out. `units` may be null. Returns the number of units. */
 EXPORT long baton_plan(
     const struct attention *step, const int64_t *queries, const int64_t *lengths, long works, long threads,
     struct unit *units, int64_t *partial_floats)

@@ -159,13 +159,13 @@ static __attribute__((noinline)) void add_up(
 
 /* See `attend_fp32`. */
 static void attend_wide(
-    const struct attention *step, const struct manner *manner, const char *const *blocks, const struct sight *sight,
+    const struct attention *step, const struct attention_params *params, const char *const *blocks, const struct visible *visible,
     long first, long rows, struct wide_scratch *own, struct state tile)
 {
     const long dim = step->dim, width = state_width(step);
-    const long from = sight->all.first / LEAST_COLUMNS * LEAST_COLUMNS, end = rounded_up(sight->all.end, LEAST_COLUMNS);
-    const struct values values = {blocks, sight->all, value_place(step), step->block, dim};
-    const vec scale = all(manner->softcap ? 1 : manner->scale);
+    const long from = visible->all.first / LEAST_COLUMNS * LEAST_COLUMNS, end = rounded_up(visible->all.end, LEAST_COLUMNS);
+    const struct values values = {blocks, visible->all, value_place(step), step->block, dim};
+    const vec scale = all(params->softcap ? 1 : params->scale);
     for (long strip = 0; strip < strips_of(rows); strip++) {
         const long row = first_of(strip, rows), count = first_of(strip + 1, rows) - row;
         const float *queries = own->queries + (first + row) * dim;
@@ -175,10 +175,10 @@ static void attend_wide(
             score(count, vectors, queries, own->keys + t, dim, scale, scores + t);
         }
         for (long r = row; r < row + count; r++, scores += TILE) {
-            if (manner->softcap)
-                cap(scores, from, end, manner->scale, manner->softcap);
+            if (params->softcap)
+                cap(scores, from, end, params->scale, params->softcap);
             soften(
-                scores, from, end, sight->row[r], sight->hidden ? sight->hidden + r : 0, tile.maximum + r, tile.total + r);
+                scores, from, end, visible->row[r], visible->hidden ? visible->hidden + r : 0, tile.maximum + r, tile.total + r);
         }
         scores = own->scores + row * TILE;
         for (long column = 0, vectors; column < step->value_dim; column += vectors * LANES) {

@@ -105,14 +105,6 @@ EXPORT void baton_rotate(int format, const struct heads *heads, const struct rot
     BY_FORMAT(format, rotate, heads, rotation, values);
 }
 
-/* x / (1 + e^-y), by an exponential of what is not above 0: x times the sigmoid of y. */
-INLINE vec times_sigmoid(enum format format, vec x, vec y)
-{
-    const ivec negative = y < 0.0f;
-    const vec e = exponential(chosen(negative, y, -y));
-    return quotient(format, x * chosen(negative, e, all(1)), e + 1.0f);
-}
-
 /* Bounded from above; NaN stays NaN. */
 INLINE vec at_most(float bound, vec x) { return chosen(x > bound, all(bound), x); }
 

@@ -24,8 +24,7 @@ struct rotation {
 
 enum norm { NOT_NORMED, EACH_NORMED, NORMED_TOGETHER };
 
-/* The heads of queries, then of keys, that lie beside each other: [tokens, queries + keys, dim], `stride` elements between
-   tokens. */
+/* Heads of queries, then of keys: [tokens, queries + keys, dim], `stride` elements between tokens. */
 struct heads {
     int64_t queries, keys, dim, stride, tokens;
     int64_t norm;        /* `enum norm`: each head alone, or all queries as one vector, and all keys as another … */

@@ -1,17 +1,16 @@
-/* A mixture of experts: tokens are sorted by expert, and the experts' products are computed all at once.
+/* A mixture of experts: tokens are sorted by expert, and all experts' products are computed together.
 
-   Each expert that is used has its weights read once in a step, or once for a block of its rows where there are many;
-   threads share all panels of all experts evenly, so one token keeps all of them busy. A row goes through an expert as
-   it goes through any linear layer, and what its experts give is added up in the order in which they were chosen: a
-   row's bits depend on that row only. */
+   The weights of each used expert are read once in a step, or once for each block of many rows; threads share all panels
+   of all experts evenly. A row's experts are added up in the order in which they were chosen, so its bits depend on that
+   row only. */
 
 #include "elementwise.h"
 #include "experts.h"
 
-#define WORTH_THREADS 65536 /* products; fewer take less time than waking a thread */
+#define WORTH_THREADS 65536 /* multiplications; fewer take less time than waking a thread */
 #define DOT_ROWS 4
 
-/* dots[t][e] = x[t] weight[e], for up to DOT_ROWS rows of each. Every one is the sum of LANES sums. */
+/* found[t][e] = x[t] weight[e] for up to DOT_ROWS rows of each, as a sum of LANES partial sums. */
 INLINE void dots(
     enum format format, const int tokens, const int rows, const char *x, const float *weight, long hidden,
     float *found, long stride)
@@ -68,8 +67,7 @@ static void small(const struct experts *experts, const char *x, long tokens, con
     BY_FORMAT(experts->format, small_product, x, tokens, weight, count, experts->hidden, found);
 }
 
-/* Gives each pair of a token and an expert its slot, and copies the token's row there; expert e has slots begin[e] …
-   begin[e + 1] - 1. */
+/* Copies each (token, expert) pair's row to its slot; expert e has slots begin[e] … begin[e + 1] - 1. */
 static void sort(const struct experts *experts, const struct experts_room *room, const char *x, long tokens, long *begin)
 {
     const long count = experts->router.experts, used = experts->router.used, pairs = tokens * used;
@@ -89,7 +87,7 @@ static void sort(const struct experts *experts, const struct experts_room *room,
         memcpy(room->x + room->slots[pair] * bytes, x + pair / used * bytes, bytes);
 }
 
-/* sum [tokens, hidden] = what a token's experts give, each times its share, and what the shared one gives. */
+/* sum [tokens, hidden] = the token's experts, weighted, plus the shared expert. */
 INLINE void add_up(
     enum format format, const struct experts *experts, const struct experts_room *room, long tokens, void *sum)
 {

@@ -37,15 +37,14 @@ struct experts_room {
     char *shared_gate_up, *shared_gated, *shared_y; /* [tokens, …] */
 };
 
-/* Chooses `used` experts for each row of `logits` [tokens, experts], which become scores: `chosen` and `shares` are
-   [tokens, used]. */
+/* Chooses experts by `logits` [tokens, experts], which become scores; `chosen` and `shares` are [tokens, used]. */
 EXPORT void baton_route(const struct router *router, float *logits, long tokens, int32_t *chosen, float *shares);
 
 /* change = what the room's chosen experts, and the shared one, give for x; both are [tokens, hidden], contiguous. */
 EXPORT void baton_mix(
     const struct experts *experts, const struct experts_room *room, const char *x, long tokens, char *change);
 
-/* Both of them, by the router's logits. */
+/* Computes the router's logits, then both of the above. */
 EXPORT void baton_experts(
     const struct experts *experts, const struct experts_room *room, const char *x, long tokens, char *change);
 

@@ -96,8 +96,7 @@ static void widen_fp8(const char *codes, long depth, uint16_t *words)
         }
 }
 #else
-/* Converts four inputs of LANES outputs to bf16, two pairs [LANES][2]. Low and high bytes are computed separately, so
-   that a vector holds 32 of them. */
+/* Converts four inputs of LANES outputs to bf16, two pairs [LANES][2], low and high bytes separately. */
 INLINE void pairs_of_fp8(const char *codes, __m256i pairs[2])
 {
     const __m256i order = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));

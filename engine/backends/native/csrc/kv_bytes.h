@@ -1,5 +1,4 @@
-/* Numbers of a quantized pool: a byte each, with a bf16 scale for each token and part of a vector
-   (engine/model/kv_layout.py has the layout and the formula). */
+/* Dequantizes KV bytes, with a bf16 scale for each token and part of a vector (see engine/model/kv_layout.py). */
 
 #ifndef KV_BYTES_H
 #define KV_BYTES_H
@@ -10,7 +9,7 @@
 #include <immintrin.h>
 #endif
 
-/* e4m3 numbers come as 2^-8 of what they are: that is what their bits mean as fp16. It is made up for in the scale. */
+/* e4m3 bits read as fp16 give 2^-8 of the value; the scale makes up for it. */
 INLINE float unit_of(const int kv) { return kv == KV_FP8 ? 256 : 1; }
 
 INLINE vec whole_numbers_at(const int kv, const char *from)
@@ -54,7 +53,7 @@ INLINE float scale_at(const char *scales, long token)
     return float_of((uint32_t)half << 16);
 }
 
-/* Tokens first … end - 1 of a vector of a block, in a format of numbers, to their places in `to`, [block, dim]. Meanwhile as many bytes at `next` are asked for. */
+/* Dequantizes tokens first … end - 1 of a block's vector to `to`, [block, dim]; prefetches as many bytes at `next`. */
 INLINE void unpack(
     const int format, const int kv, const struct attention *step, const char *vector, const char *next, long first,
     long end, char *to)

@@ -72,7 +72,7 @@ static void build(const struct latent *latent, const struct attention *step, con
 
 static void attend_expanded(
     const struct latent *latent, const struct latent_room *room, const struct expanded_work *expansion,
-    const struct attention *step, const struct manner *manner, const char *queries, long stride, const char *pool,
+    const struct attention *step, const struct attention_params *params, const char *queries, long stride, const char *pool,
     char *out)
 {
     const struct attention *own = expansion->attention;
@@ -90,13 +90,13 @@ static void attend_expanded(
             latent, own, room->vectors + at * token, least(own->block, expansion->keys - at),
             room->built + at * latent->heads * 2 * own->dim * size);
     baton_attend(
-        own, manner, queries + expansion->rows.first * stride * size, stride, room->built,
+        own, params, queries + expansion->rows.first * stride * size, stride, room->built,
         out + expansion->rows.first * latent->heads * latent->value_dim * size);
 }
 
 void latent_attend(
     const struct latent *latent, const struct latent_room *room, const struct attention *step,
-    const struct manner *manner, const struct rotation *rotation, char *down, long stride, long tokens,
+    const struct attention_params *params, const struct rotation *rotation, char *down, long stride, long tokens,
     const void *pool, char *out)
 {
     const long heads = latent->heads, nope = latent->nope_dim, query = nope + latent->rope_dim;
@@ -114,11 +114,11 @@ void latent_attend(
         multiply_heads(latent, latent->keys, queries, stride, query, room->absorbing[i], room->absorbed, width, 0);
     }
     if (room->absorbing_count)
-        baton_attend(step, manner, room->absorbed, heads * width, pool, room->sums);
+        baton_attend(step, params, room->absorbed, heads * width, pool, room->sums);
     for (long i = 0; i < room->absorbing_count; i++)
         multiply_heads(
             latent, latent->values, room->sums, heads * rank, rank, room->absorbing[i], out, latent->value_dim,
             latent->then);
     for (long i = 0; i < room->expansion_count; i++)
-        attend_expanded(latent, room, room->expansions + i, step, manner, queries, stride, pool, out);
+        attend_expanded(latent, room, room->expansions + i, step, params, queries, stride, pool, out);
 }

@@ -52,7 +52,7 @@ void latent_finish(
    queries, or what they come from, may be overwritten. */
 void latent_attend(
     const struct latent *latent, const struct latent_room *room, const struct attention *step,
-    const struct manner *manner, const struct rotation *rotation, char *down, long stride, long tokens,
+    const struct attention_params *params, const struct rotation *rotation, char *down, long stride, long tokens,
     const void *pool, char *out);
 
 #endif

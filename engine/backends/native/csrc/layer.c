@@ -1,7 +1,8 @@
-/* A layer of the transformer in two calls: the operators of the other files, one after the other.
+/* A layer of the transformer in two calls, which run the operators of the other files in the order of
+   engine/model/transformer.py (tests compare the bits).
 
-   A step of a small model is some hundred operators of a few microseconds each, and calling one from Python takes as long
-   again. Between the two calls the layer's KV is in the pool, and may leave. */
+   A step of a small model is some hundred operators of a few microseconds each, and a call from Python takes as long.
+   Between the two calls the layer's KV is in the pool, and may be transferred. */
 
 #include "attention_step.h"
 #include "elementwise.h"
@@ -10,27 +11,26 @@
 #include "linear.h"
 #include "lora.h"
 
-/* One layer's weights, and what it does in its own way. Norms are fp32 [hidden] or null; `query_key_norm`
-   [heads + kv_heads, dim]. */
+/* One layer's weights and parameters. Norms are fp32 [hidden] or null; `query_key_norm` is [heads + kv_heads, dim]. */
 struct layer {
     const float *attention_norm, *attention_post_norm, *query_key_norm, *mlp_norm, *mlp_post_norm;
     struct linear query_key_value, attention_output, gate_up, down;
-    struct manner manner;
+    struct attention_params params;
     int64_t queries, keys;           /* heads */
     int64_t dim, norm;               /* of a head; `enum norm` */
     int64_t rotation;                /* one of the step's, or -1: none */
     int64_t activation;              /* `enum activation` */
-    const struct experts *experts;   /* or null; with them there is no gate_up and no down */
+    const struct experts *experts;   /* or null; then gate_up and down are unused */
     const struct latent *latent;     /* or null; with it `query_key_value` is latent attention's first product */
 };
 
-/* What the layers of a step share: where its tokens are, and room for what passes between operators. */
+/* Arguments that a step's layers share: places of its tokens, and buffers between operators. */
 struct step {
     int64_t format;
     const struct attention *attention;
     int64_t tokens, fresh_count, row_count;
     const int64_t *slots, *fresh;     /* see baton_store */
-    const int64_t *rows;              /* ascending: those that go on from the last layer */
+    const int64_t *rows;              /* ascending: rows that the last layer computes behind its KV */
     const struct rotation *rotations; /* as many as the model has */
     double eps;
     char *hidden, *change, *normed;   /* [tokens, hidden] */
@@ -39,10 +39,10 @@ struct step {
     char *gate_up, *gated;            /* [tokens, 2 x intermediate], [tokens, intermediate] */
     const struct experts_room *experts_room;
     const struct latent_room *latent_room;
-    const struct adapters *adapters; /* or null: no row has one */
+    const struct adapters *adapters; /* or null for none */
 };
 
-/* Multiplies all tokens, or those that go on, and adds what their adapters do. */
+/* Multiplies all tokens, or the kept rows, and applies their adapters. */
 static void multiply(const struct linear *layer, const struct step *step, const char *x, long rows, char *y)
 {
     const struct adapters *adapters = step->adapters;
@@ -51,20 +51,20 @@ static void multiply(const struct linear *layer, const struct step *step, const 
         baton_adapt(layer, adapters, rows == step->tokens ? &adapters->every : &adapters->kept, x, layer->inputs, y);
 }
 
-/* Rows of `width` bytes move up to where those before them were. */
+/* Moves the kept rows, of `width` bytes, to the front. */
 static void keep(char *values, long width, const int64_t *rows, long count)
 {
     for (long i = 0; i < count; i++)
         memmove(values + i * width, values + rows[i] * width, width);
 }
 
-/* hidden += change, but for the `first` layer, which has none; its queries, keys and values; the latter to `pool`. */
+/* hidden += change, except in the `first` layer; computes queries, keys and values, and stores the latter to `pool`. */
 EXPORT void baton_layer_store(const struct layer *layer, const struct step *step, int first, char *pool)
 {
     const int format = step->format;
     const long size = format == FP32 ? 4 : 2, stride = layer->query_key_value.outputs;
     const struct rotation *rotation = layer->rotation < 0 ? 0 : step->rotations + layer->rotation;
-    long queries = layer->attention_output.inputs; /* numbers of a row before what is stored */
+    long queries = layer->attention_output.inputs; /* values of a row before those that are stored */
     const struct heads heads = {
         layer->queries, layer->keys, layer->dim, stride, step->tokens, layer->norm, layer->query_key_norm, step->eps};
     baton_add_norm(
@@ -82,15 +82,14 @@ EXPORT void baton_layer_store(const struct layer *layer, const struct step *step
         step->fresh_count, pool);
 }
 
-/* What is added to the hidden state is normed by itself first, where there is a weight. */
+/* Norms the change before it is added to the hidden state, if there is a weight. */
 static void norm_change(const struct step *step, const float *weight, long rows, long width)
 {
     if (weight)
         baton_add_norm(step->format, step->change, 0, weight, rows, width, step->eps, step->change);
 }
 
-/* hidden += attention's output; `change` becomes what the MLP adds to it. From the `last` layer only `rows` go on: they
-   are the first rows of both then. */
+/* hidden += attention's output; `change` = the MLP's output. The `last` layer keeps only `rows`, as the first rows of both. */
 EXPORT void baton_layer_attend(const struct layer *layer, const struct step *step, int last, const void *pool)
 {
     const int format = step->format;
@@ -101,10 +100,10 @@ EXPORT void baton_layer_attend(const struct layer *layer, const struct step *ste
         return;
     if (layer->latent)
         latent_attend(
-            layer->latent, step->latent_room, step->attention, &layer->manner, step->rotations + layer->rotation,
+            layer->latent, step->latent_room, step->attention, &layer->params, step->rotations + layer->rotation,
             step->heads, layer->query_key_value.outputs, step->tokens, pool, step->attended);
     else
-        baton_attend(step->attention, &layer->manner, step->heads, layer->query_key_value.outputs, pool, step->attended);
+        baton_attend(step->attention, &layer->params, step->heads, layer->query_key_value.outputs, pool, step->attended);
     if (last) {
         keep(step->attended, queries * size, step->rows, rows);
         keep(step->hidden, hidden * size, step->rows, rows);

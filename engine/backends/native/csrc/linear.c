@@ -8,7 +8,7 @@
 
 #include "prepared.h"
 
-#define ROW_TIME 16 /* bytes that come from memory in the time in which a row is multiplied by an input of a panel */
+#define ROW_TIME 16 /* bytes read from memory while a row is multiplied by one input of a panel */
 
 INLINE long panels_of(const struct linear *layer) { return rounded_up(layer->outputs, PANEL) / PANEL; }
 
@@ -38,7 +38,7 @@ EXPORT void baton_pack(
     }
 }
 
-/* Whether rows become strips of fp32 before they are multiplied. */
+/* Whether rows are converted to fp32 strips first. */
 INLINE int is_widened(const struct linear *layer)
 {
 #if defined HAS_WIDE_PRODUCT && defined HAS_FP8_PRODUCT
@@ -51,7 +51,7 @@ INLINE int is_widened(const struct linear *layer)
 #endif
 }
 
-/* Rows of which each panel is multiplied by so many at a time. */
+/* Rows that a panel is multiplied by at a time. */
 INLINE long block_rows_of(const struct product *product)
 {
     if (is_widened(product->layer)) {
@@ -67,7 +67,7 @@ INLINE long block_rows_of(const struct product *product)
     return least(most_rows, rounded_up(rounded_up(rows, blocks) / blocks, 32));
 }
 
-/* Floats of the strips that a thread takes. */
+/* Floats of a thread's strips. */
 static long strip_floats(const struct product *products, long count)
 {
     long floats = 1;
@@ -77,7 +77,7 @@ static long strip_floats(const struct product *products, long count)
     return floats;
 }
 
-/* What a block of rows times a panel costs, in bytes that could be read meanwhile: few rows take as long as the panel. */
+/* Cost of a block of rows times a panel, in bytes that could be read meanwhile; at least the panel's bytes. */
 INLINE long cost_of(const struct linear *layer, long rows)
 {
     return most(rows * layer->inputs * ROW_TIME, panel_bytes(layer));
@@ -92,8 +92,7 @@ static long total_cost(const struct product *products, long count)
     return cost;
 }
 
-/* Multiplies the share of a thread: the parts with less than `begin`, or with `end` and more before them, are others'.
-   Without scratch, returns the first panel only, or null where there is none. */
+/* Multiplies a thread's share: the parts at costs begin … end - 1. Without scratch, returns only its first panel, or null. */
 static const char *multiply_share(
     const struct product *products, long count, long begin, long end, const char *after, struct scratch *own)
 {

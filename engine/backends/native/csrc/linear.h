@@ -7,8 +7,7 @@
 
 enum { INT8 = 2, INT4, FP8 }; /* of weights only, beside `enum format` */
 
-/* A weight of INT8, INT4 or FP8 is scale x (v - zero) + offset. v is int8, a code of 4 bits, or what the table has for it,
-   or a number of e4m3. */
+/* A quantized weight is scale x (v - zero) + offset; v is int8, a 4-bit code or its table entry, or e4m3. */
 struct linear {
     int64_t format;  /* of x, bias and y */
     int64_t weights; /* format of the packed weights */
@@ -27,9 +26,8 @@ struct linear {
     const struct change *const *changes; /* or null: by slot, what an adapter adds, or null; see lora.h */
 };
 
-/* Packs a layer that has no parts, so that `packed`, of baton_packed_bytes, may become the layer's. `weight` is [outputs,
-   inputs], contiguous: in the weights' format, or a code of INT4 in a byte. Groups have `scales`, and perhaps `offsets`,
-   [outputs, groups]; null elsewhere. */
+/* Packs a layer without parts into `packed`, of baton_packed_bytes. `weight` is [outputs, inputs], contiguous, in the
+   weights' format, INT4 codes in bytes. `scales` and `offsets` of groups are [outputs, groups], or null. */
 EXPORT void baton_pack(
     const struct linear *layer, const char *weight, const float *scales, const float *offsets, char *packed);
 EXPORT long baton_packed_bytes(const struct linear *layer);
@@ -46,8 +44,7 @@ struct product {
     long y_stride;
 };
 
-/* Computes all products, side by side. Of the `next` ones only layers and rows are looked at: they are computed after
-   these, so their weights are asked for in time. */
+/* Computes all products together. The weights of `next`, of which only layers and rows are read, are prefetched. */
 void baton_products(const struct product *products, long count, const struct product *next, long next_count);
 
 #endif

@@ -1,8 +1,8 @@
-/* Low-rank changes of a linear layer's outputs, for rows of several adapters at once.
+/* LoRA: low-rank changes of a linear layer's outputs, for rows of several adapters at once.
 
-   Rows of one adapter are a group. First every group's rows are shrunk to a few numbers, side by side; then each part
-   of the layer's outputs takes its own of them. Rows are read, and added to, where they are. Threads share the tiles of
-   all groups evenly. Sums are fp32 and run in the order of the depth, so a row's bits depend on that row only. */
+   Rows of one adapter are a group. Each group's rows are first multiplied by A (shrunk), then each part of the layer's
+   outputs by its B (expanded), in place. Threads share the tiles of all groups evenly. fp32 sums run in the order of the
+   depth, so a row's bits depend on that row only. */
 
 #include <omp.h>
 
@@ -141,7 +141,7 @@ static void expand(
     }
 }
 
-/* Does the tiles of all groups that are a thread's own, or with `thread` -1 only counts them all. */
+/* Computes a thread's share of the tiles of all groups; with `thread` -1 only counts them. */
 static long shrink_share(const struct task *task, long thread, long threads, long total)
 {
     long tile = 0;

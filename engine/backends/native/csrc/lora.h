@@ -5,8 +5,7 @@
 
 #include "linear.h"
 
-/* In a group of rows that have the same adapter: rows order[starts[g]] … order[starts[g + 1] - 1] have the one in slot
-   slots[g]. */
+/* Rows grouped by adapter: rows order[starts[g]] … order[starts[g + 1] - 1] have the adapter in slot slots[g]. */
 struct adapted_rows {
     int64_t groups;
     const int64_t *slots, *starts, *order;
@@ -35,8 +34,7 @@ struct adapters {
     char *shrunk;                    /* room for [rows that have an adapter, columns] */
 };
 
-/* y += x a b for those of the `rows` of y that have an adapter: all tokens, or those that go on. `x` has rows `x_stride`
-   elements apart, y is [rows, outputs]. */
+/* y += x a b for `rows` with an adapter; rows of x are `x_stride` elements apart, y is [rows, outputs]. */
 EXPORT void baton_adapt(
     const struct linear *layer, const struct adapters *adapters, const struct adapted_rows *rows, const char *x,
     long x_stride, char *y);

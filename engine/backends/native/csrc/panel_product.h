@@ -1,10 +1,9 @@
 /* A block of rows times a panel of weights in any format, finished into y.
 
-   In a panel of PANEL outputs, as many neighbours of the depth stand beside each other as make 32 bits: fp32
-   [input][PANEL], bf16 [input / 2][PANEL][2], int8 [input / 4][PANEL][4]. Missing outputs and inputs are zero. Where the
-   processor multiplies bf16, a bf16 panel is what its instructions take as it is; elsewhere its weights become fp32 in
-   registers. Of other formats a block of the depth becomes what is multiplied (bf16 or fp32), once for a block of
-   rows. */
+   A panel of PANEL outputs interleaves inputs to words of 32 bits: fp32 [input][PANEL], bf16 [input / 2][PANEL][2], int8
+   [input / 4][PANEL][4]. Missing outputs and inputs are zero. bf16 panels are multiplied in place, or widened to fp32 in
+   registers where the processor has no bf16 products. Other formats are converted to bf16 or fp32 block by block, once for
+   a block of rows. */
 
 #ifndef PANEL_PRODUCT_H
 #define PANEL_PRODUCT_H
@@ -17,21 +16,21 @@
 #if !defined DEPTH_UNIT
 #define DEPTH_UNIT 4 /* of packed bf16 and int8: a group of int8 weights */
 #endif
-#define LEAST_ROWS 96 /* of x that stay in the second cache, while the panels pass … */
+#define LEAST_ROWS 96 /* of x that stay in the L2 cache while panels pass … */
 #if defined HAS_AMX
-#define ROW_BLOCK 512 /* … and more, of X_BYTES at most: beside tiles, reading weights again takes long */
+#define ROW_BLOCK 512 /* … and more, up to X_BYTES: with AMX, reading weights again is slow */
 #else
 #define ROW_BLOCK LEAST_ROWS
 #endif
 #define X_BYTES (768 << 10)
-#define WIDE_BYTES (1 << 20)  /* the same of x that is widened, at any rate of TILE_ROWS rows */
+#define WIDE_BYTES (1 << 20)  /* the same for widened x, at least TILE_ROWS rows */
 #define WIDE_DEPTH_BLOCK 256  /* of bf16 weights that are widened in registers: as DEPTH_BLOCK */
 #define WIDE_AHEAD 8192       /* bytes: as AHEAD */
-#define DEPTH_BLOCK 128       /* of weights that are used as fp32: stays in the first cache, while the rows pass */
-#define BF16_DEPTH_BLOCK 2048 /* of weights that are used as bf16: stays in the second cache */
-#define AHEAD 16384           /* bytes: how far before its use an fp32 panel is asked for */
+#define DEPTH_BLOCK 128       /* of fp32 weights: stays in the L1 cache while rows pass */
+#define BF16_DEPTH_BLOCK 2048 /* of bf16 weights: stays in the L2 cache */
+#define AHEAD 16384           /* prefetch distance of fp32 panels, in bytes */
 
-/* What a thread has of its own. */
+/* Buffers of a thread. */
 struct scratch {
     float sums[ROW_BLOCK * PANEL];
     float wide[DEPTH_BLOCK * PANEL], wide_x[TILE_ROWS * DEPTH_BLOCK]; /* weights and rows as fp32 */
@@ -175,7 +174,7 @@ static void multiply_in_bf16(const struct part *part, struct scratch *own)
 #endif
 
 #if defined HAS_WIDE_PRODUCT
-/* Takes the rows of a part, unless the part before it had the same. */
+/* Converts the rows of a part to strips, unless the previous part had the same rows. */
 static void take_rows(const struct part *part, struct scratch *own)
 {
     const long inputs = part->layer->inputs, rows = part->end - part->first;

@@ -1,5 +1,5 @@
-/* What is done before products are computed: layers of several parts become a product for each, and rows of x get the
-   form that their layers take. Products of one x that take the same form share it. */
+/* Prepares products: layers of several parts become one product for each, and x is quantized or reordered as its layers
+   need it, once for all that share it. */
 
 #ifndef PREPARED_H
 #define PREPARED_H
@@ -8,7 +8,7 @@
 
 #include "panel_product.h"
 
-#define LITTLE_BYTES 8192 /* of prepared rows: so few are made by each thread sooner than all have waited for each other */
+#define LITTLE_BYTES 8192 /* of prepared rows that each thread prepares for itself, since a barrier takes longer */
 #define STRETCH 512       /* inputs of a row that a thread prepares at once */
 
 /* Rows of x in the form that `layer` takes: in int8, or with their columns in its order. */

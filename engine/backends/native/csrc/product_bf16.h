@@ -21,12 +21,12 @@
 #define STRIP TILE_ROWS
 #endif
 
-/* What is done with every step of the depth, in the time that its products take. */
+/* Work that is done along with every step of the depth: prefetching, and finishing earlier sums. */
 struct beside {
     const char *next; /* memory that is asked for: what comes next … */
     long bytes;       /* … so many with each step */
     struct finish *before;
-    long shaped; /* rows that this thread's tiles have the shape for, 0: none */
+    long shaped; /* rows that this thread's tiles are shaped for, or 0 */
 };
 
 INLINE void ask(struct beside *beside)

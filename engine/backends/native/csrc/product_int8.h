@@ -111,8 +111,7 @@ INLINE void add_four(
     }
 }
 
-/* Adds up to INT8_ROWS rows times several units, one after the other: those of x lie beside each other. Their sums stay
-   in registers. */
+/* Adds up to INT8_ROWS rows times several contiguous units, one after the other; sums stay in registers. */
 INLINE void add_unit_rows(
     const int rows, const struct unit_kind kind, const struct unit *units, long count, struct unit_rows x, float *sums)
 {

@@ -1,8 +1,8 @@
-/* Panels of quantized weights: a group after the other, and beside a group's codes its scales, then its offsets.
+/* Panels of quantized weights: group after group, each with its codes, then its scales, then its offsets.
 
-   Codes of INT8 and FP8 are [input / 4][PANEL][4], those of INT4 [input / 8][PANEL][4]: of eight neighbours of the depth the
-   first four are the low halves of bytes, the others the high halves. So 4 bytes of an output are what instructions for
-   products of bytes take. The depth is rounded up to whole units, with codes that meet zeros of x. */
+   INT8 and FP8 codes are [input / 4][PANEL][4], INT4 codes [input / 8][PANEL][4]: of eight neighbouring inputs the first
+   four are the low halves of the bytes. So 4 bytes of an output fit the instructions for byte products. The depth is padded
+   to whole units, where x is zero. */
 
 #ifndef QUANTIZED_PANEL_H
 #define QUANTIZED_PANEL_H
@@ -25,7 +25,7 @@ INLINE int is_quantized(const struct linear *layer)
     return layer->weights == INT8 || layer->weights == INT4 || layer->weights == FP8;
 }
 
-/* Whether rows of x are multiplied in int8. */
+/* Whether x is quantized to int8 first. */
 INLINE int takes_int8(const struct linear *layer)
 {
 #if defined HAS_INT8_PRODUCT
@@ -46,7 +46,7 @@ INLINE long unit_of(const struct linear *layer)
     return layer->group % UNIT || small ? UNIT / 2 : UNIT;
 }
 
-/* VNNI takes codes without a sign: those of INT8 are 128 more there. */
+/* VNNI takes unsigned codes: INT8 codes are shifted by 128. */
 INLINE long code_zero(const struct linear *layer)
 {
 #if defined HAS_VNNI
@@ -134,7 +134,7 @@ INLINE vec looked_up(const float *table, ivec codes)
     return found;
 }
 
-/* The numbers that codes of e4m3, 0 … 255, stand for. There is no infinity; a size of 127 is NaN. */
+/* Dequantizes e4m3 codes 0 … 255; magnitude 127 is NaN. */
 INLINE vec fp8_numbers(ivec codes)
 {
     const ivec size = codes & 127;
@@ -143,8 +143,7 @@ INLINE vec fp8_numbers(ivec codes)
     return (vec)((ivec)found | (codes & 128) << 24);
 }
 
-/* `depth` inputs of a panel from `begin` on, as the fp32 numbers that they stand for, [depth, rounded up][PANEL]; without
-   groups, without their scales. `begin` is a multiple of 8. */
+/* Dequantizes `depth` inputs from `begin` (a multiple of 8) on to fp32 [depth, rounded up][PANEL], without output scales. */
 static void widen_quantized(const struct linear *layer, const char *panel, long begin, long depth, float *wide)
 {
     const int halves = layer->weights == INT4;

@@ -26,12 +26,8 @@ static void softmax(float *p, long count)
 
 static void sigmoids(float *p, long count)
 {
-    for (long i = 0; i < count; i += LANES) {
-        const vec x = load_first(FP32, p, i, count - i);
-        const ivec negative = x < 0.0f;
-        const vec e = exponential(chosen(negative, x, -x));
-        store_first(FP32, p, i, chosen(negative, e, all(1)) / (e + 1.0f), count - i);
-    }
+    for (long i = 0; i < count; i += LANES)
+        store_first(FP32, p, i, times_sigmoid(FP32, all(1), load_first(FP32, p, i, count - i)), count - i);
 }
 
 /* The best of `count` scores that is not `out`, which it is from now on. */

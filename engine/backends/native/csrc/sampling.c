@@ -169,8 +169,7 @@ struct cut {
     double mass; /* … and their mass */
 };
 
-/* The least of `scores` above which there are fewer than `count`, and less than `limit` of their mass. Those that it
-   may be among are halved, by value, until all of them are equal. */
+/* The least score with fewer than `count` scores, and less mass than `limit`, above it; by bisection of values. */
 static struct cut find_cut(float *scores, long size, float top, long count, double limit)
 {
     struct cut cut = {0, 0, 0, 0};
@@ -208,8 +207,7 @@ static struct cut find_cut(float *scores, long size, float top, long count, doub
     }
 }
 
-/* The least score that the filters leave: top_k, then top_p of what it left, then min_p. `scores` has room for a row.
-   Scores that no noise can lift over the largest one's are not looked at. */
+/* The least score that passes top_k, then top_p of the rest, then min_p. `scores` has space for a row. */
 INLINE float filter(enum format format, const void *logits, long at, long vocab, const struct draw *draw, float *scores)
 {
     const vec temperature = all((float)draw->temperature);
@@ -293,9 +291,8 @@ INLINE void sample(
             tokens[i] = 0;
 }
 
-/* A token of each of `samples` draws from `logits` [rows, vocab], contiguous, and whether its row is finite; where not,
-   the token is 0. `room` is for `vocab` scores for each thread if a draw has filters, `floors` and `scores` for one for
-   each sample. */
+/* Draws `samples` tokens from `logits` [rows, vocab], contiguous; 0 in rows that are not `finite`. Buffers: `room` [threads,
+   vocab] if a draw has filters, `floors` and `scores` [samples]. */
 EXPORT void baton_sample(
     int format, const void *logits, long vocab, const struct draw *draws, long samples, float *room, float *floors,
     float *scores, int64_t *tokens, char *finite)

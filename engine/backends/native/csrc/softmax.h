@@ -1,7 +1,7 @@
-/* The softmax of one tile of positions, and how tiles become one.
+/* The softmax of one tile of positions, and the merge of tiles.
 
-   A state is a row's maximum of the scores, the sum of e^(score - maximum), and the sums of the values with these weights:
-   the result times that sum. A row that sees nothing of a tile has the sum 0. */
+   A row's state is the maximum of its scores, the total of the weights e^(score - maximum), and the weighted sums of values.
+   A row that sees no position of a tile has total 0. */
 
 #ifndef SOFTMAX_H
 #define SOFTMAX_H

@@ -1,4 +1,4 @@
-/* A few rows of bf16 as they are multiplied by what is widened in registers: fp32, those of an input beside each other. */
+/* A few bf16 rows as fp32 strips, [depth][rows], for products with weights that are widened in registers. */
 
 #ifndef STRIPS_H
 #define STRIPS_H
@@ -7,16 +7,15 @@
 #include "transpose.h"
 
 INLINE long strips_of(long rows) { return (rows + TILE_ROWS - 1) / TILE_ROWS; }
-/* The first row of a strip, or the end of the last one. Where 4 rows would be left, or 2, or 1, the strip before gives
-   them one: 5 and 3 keep the units busier than 6 and 2, or twice 4, whose sums are as few as hide a product's latency. */
+/* The first row of a strip, or the end of the last one. A last strip of 4, 2 or 1 rows gets one row of the strip before:
+   5 and 3 rows keep the units busier than 6 and 2. */
 INLINE long first_of(long strip, long rows)
 {
     const long left = rows % TILE_ROWS, given = strip == strips_of(rows) - 1 && (left == 1 || left == 2 || left == 4);
     return least(rows, most(0, strip * TILE_ROWS - given));
 }
 
-/* Up to TILE_ROWS rows of x, bf16 and `stride` elements apart, as fp32 [depth rounded up to 2][rows]; what is missing
-   is 0. */
+/* Up to TILE_ROWS bf16 rows of x, `stride` elements apart, as fp32 [depth rounded up to 2][rows], padded with 0. */
 INLINE void take_strip(const uint16_t *x, long stride, long rows, long depth, float *to)
 {
     for (long k = 0; k < depth; k += LANES) {

@@ -1,8 +1,7 @@
-/* Vectors of fp32 by the compiler's own extension, and the two formats that tensors have in memory: fp32 and bf16.
+/* fp32 vectors by the compiler's extension, and the two formats of tensors in memory: fp32 and bf16.
 
-   Arithmetic is fp32 everywhere. A multiplication and an addition become one operation only where `fused` says so (the
-   compiler is told not to do it by itself), so the source fixes every rounding: the same bits in every loop, whether an
-   element is in a loop's body or in its tail. */
+   Arithmetic is fp32. Multiplications and additions are fused only by `fused` (compiler flags forbid it elsewhere), so the
+   source fixes every rounding: the same bits in a loop's body and in its tail. */
 
 #ifndef VECTOR_H
 #define VECTOR_H
@@ -11,7 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 #if defined __AVX512F__
-#include <immintrin.h> /* half a second of the compiler's time */
+#include <immintrin.h> /* costs half a second of compile time */
 #define LANES 16
 #define LANE_NUMBERS {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
 #else
@@ -65,7 +64,7 @@ INLINE vec fused(vec a, vec b, vec c)
 #endif
 }
 
-/* sum += a b, in the register where the sum is: GCC 12 moves it to another one, and has none left for 6 x 2 of them. */
+/* sum += a b in place: GCC 12 would move the sum and run out of registers for 6 x 2 of them. */
 INLINE void add_fused(vec a, vec b, vec *sum)
 {
 #if LANES == 8 && defined __AVX2__ && defined __FMA__
@@ -115,8 +114,7 @@ INLINE vec larger(vec a, vec b)
 #endif
 }
 
-/* a / b, for a result that is kept in `format`: of bf16's eight bits, the fourteen of an estimate leave all right but for
-   ties. */
+/* a / b for a result in `format`: an estimate of 14 bits suffices for bf16's eight, except for ties. */
 INLINE vec quotient(enum format format, vec a, vec b)
 {
 #if defined __AVX512F__
@@ -262,6 +260,14 @@ INLINE vec exponential(vec x)
     const vec power = (vec)((__builtin_convertvector(bounded, ivec) + 127) << 23);
     return chosen(underflow, (vec){0}, p * power);
 #endif
+}
+
+/* x times the sigmoid of y: x / (1 + e^-y), by an exponential of -|y|. */
+INLINE vec times_sigmoid(enum format format, vec x, vec y)
+{
+    const ivec negative = y < 0.0f;
+    const vec e = exponential(chosen(negative, y, -y));
+    return quotient(format, x * chosen(negative, e, all(1)), e + 1.0f);
 }
 
 /* tanh x = (1 - e^-2|x|) / (1 + e^-2|x|) with the sign of x; near 0, where that loses digits, its series. */

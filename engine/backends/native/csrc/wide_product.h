@@ -1,12 +1,11 @@
-/* A few rows times a panel in fp32 arithmetic, where the processor has no products of bf16.
+/* A few rows times a bf16 panel in fp32 arithmetic, for processors without bf16 products.
 
-   Weights are widened in registers: of a word, which holds two neighbours of the depth, one comes by a shift, the other by
-   a mask. That is four operations for up to 24 products, so a copy is worth it for no number of rows. Rows are widened
-   once for all the panels of a thread, and lie as they are used: a strip of up to TILE_ROWS of them is [depth][rows].
+   Weights are widened in registers: a word holds two inputs, one is extracted by a shift, the other by a mask. Rows are
+   widened once for all panels of a thread, in strips of up to TILE_ROWS rows, [depth][rows].
 
-   An output has two sums, of even and of odd inputs, so that few rows have enough of them to hide a product's latency;
-   many rows take one half after the other. Each sum takes its products in the order of the depth, one fused operation
-   after the other: a row's bits depend neither on the other rows nor on where the depth is cut. */
+   An output has two sums, of even and of odd inputs, which hides latency for few rows; many rows take one half after the
+   other. Each sum adds fused products in the order of the depth, so a row's bits depend neither on the other rows nor on
+   where the depth is split. */
 
 #ifndef WIDE_PRODUCT_H
 #define WIDE_PRODUCT_H
@@ -14,7 +13,7 @@
 #include "product_bf16.h"
 #include "strips.h"
 
-/* Floats that `rows` rows of `inputs` take, and what the last strip's stores write beyond it. */
+/* Floats of `rows` rows of `inputs`, with space for the last strip's overlapping stores. */
 INLINE long wide_room(long rows, long inputs) { return rows * rounded_up(inputs, 2) + LANES * LANES; }
 
 #if !defined HAS_BF16_PRODUCT
@@ -29,7 +28,7 @@ static void take_wide(const char *x, long stride, long rows, long depth, float *
     }
 }
 
-/* Memory that is asked for in the time of the products: `bytes` with every step of the depth, not above a panel's. */
+/* Memory to prefetch during the products: `bytes` with every step of the depth, at most a panel's. */
 struct asked {
     const char *next;
     long bytes;
@@ -45,8 +44,7 @@ INLINE void ask_next(struct asked *asked)
 
 #define BOTH_ROWS 3 /* up to so many have registers for both halves at once */
 
-/* Adds x panel, of pairs of bf16 [depth / 2][PANEL][2], to sums[half] of the halves from `first` to `last`: to 0, with
-   `fresh`. */
+/* Adds x times a panel of bf16 pairs [depth / 2][PANEL][2] to sums[first … last], or to 0 with `fresh`. */
 INLINE void add_wide_rows(
     const int rows, const int first, const int last, const float *x, const char *panel, long depth, int fresh,
     struct asked asked, float *const sums[2])
