@@ -125,7 +125,7 @@ def test_a_decode_step_can_be_recorded(rows: int, each: int, engine: Engine) -> 
 def test_a_layer_is_six_kernels_and_four_products(engine: Engine) -> None:
     launches = recorded(engine, 64).launches
     kernels = Counter(name for name, *_ in launches if name.startswith("_"))
-    a_layer = {"_rms_norm": 2, "_rope_and_store": 1, "_attend_part": 1, "_join_pieces": 1, "_gate": 1}
+    a_layer = {"_rms_norm": 2, "_rope_and_store": 1, "_attend_part": 1, "_join_splits": 1, "_gate": 1}
     assert kernels == Counter({name: LAYERS * count for name, count in a_layer.items()}) + Counter(["_rms_norm"])
     others = Counter(name for name, *_ in launches if not name.startswith("_") and "empty" not in name)
     assert others.pop("linear") == 4 * LAYERS
@@ -140,7 +140,7 @@ def test_a_mixed_step_is_seven_kernels_and_four_products_a_layer(engine: Engine)
     with linting() as lint:
         executor.launch(StepPlan(0, [*decodes, Work(9, 0, [7] * 40, ([1] * 3,))]))
     launched = Counter(name for name, *_ in lint.launches if "empty" not in name)
-    a_layer = {"_rms_norm": 2, "_rope_and_store": 1, "_attend_part": 1, "_join_pieces": 1, "_attend": 1}
+    a_layer = {"_rms_norm": 2, "_rope_and_store": 1, "_attend_part": 1, "_join_splits": 1, "_attend": 1}
     for name, count in (a_layer | {"_gate": 1, "linear": 4}).items():
         assert launched.pop(name) - count * LAYERS in (0, 1), f"{name}: the norm and the head behind the last layer"
     assert launched["cat"] == 0 and launched.total() < LAYERS, launched
@@ -176,7 +176,7 @@ def looked_at_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 MIXTURE = {"_route": 1, "_sort": 1, "_multiply": 2, "_sum_used": 1}
 HEADS = {"_rms_norm": 2, "_rope_and_store": 1, "_attend_part": 1}
-LATENT = {"_rms_norm": 2, "_store_latents": 1, "_rotate_queries": 1, "_attend_piece": 1, "bmm": 2}
+LATENT = {"_rms_norm": 2, "_store_latents": 1, "_rotate_queries": 1, "_attend_part": 1, "bmm": 2}
 A_LAYER: dict[tuple[str, Quantization], dict[str, int]] = {
     ("qwen3-moe", "none"): HEADS | MIXTURE | {"linear": 3},
     ("qwen3-moe", "int4"): HEADS | MIXTURE | {"_multiply": 4, "_join": 1, "linear": 1},
