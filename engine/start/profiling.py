@@ -70,7 +70,7 @@ def prompt_steps(
         longer = longer_step(config, longest, length / first.seconds)
         return [first, MeasuredStep(longer, seconds([longer]))] if longer > length else [first]
     except DeviceMemoryError:
-        why = f"a step of so many tokens does not fit into the memory of {device} beside the weights"
+        why = f"a step of this many tokens does not fit into the memory of {device} beside the weights"
         raise ConfigError("max_batch_tokens", config.max_batch_tokens, why) from None
 
 
