@@ -9,6 +9,7 @@ from typing import Generic, Protocol, TypeVar
 
 from contracts.errors import DeviceError
 from contracts.messages.gateway import REASON_DRAINING
+from contracts.messages.job import DecodeJob, PrefillJob
 from engine.plan import BlockMove, StepPlan, StepResult
 from engine.schedule.idle_steps import IdleSteps
 from engine.schedule.progress import SequenceProgress
@@ -16,7 +17,7 @@ from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
 from infra.redis.records import WorkerLoad
 from worker.engine_status import PromptCounts
-from worker.events import KeysChanged, Submit
+from worker.events import KeysChanged
 from worker.life import Life
 
 IDLE_WAIT = 1.0  # longest wait of an idle loop before it checks deadlines; an event ends it
@@ -180,8 +181,8 @@ class EngineLoop(Generic[Event]):
             self._measure()
         for event in events:
             self._policy.receive(event, self._life.clock.now())
-            if isinstance(event, Submit):
-                self._received = self._received.and_prompt(len(event.job.prompt.token_ids))
+            if isinstance(event, PrefillJob | DecodeJob):
+                self._received = self._received.and_prompt(len(event.prompt.token_ids))
         self._fresh = bool(events)
 
     def _measure(self) -> None:

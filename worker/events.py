@@ -7,15 +7,8 @@ from msgspec import Struct
 
 from contracts.ids import AttemptKey
 from contracts.messages.gateway import Emitted
-from contracts.messages.job import AnyJob
 
-# to the engine thread -----------------------------------------------------------------------------------------------
-
-
-class Submit(Struct, frozen=True):
-    """A job was taken from the stream; its samples are new here."""
-
-    job: AnyJob
+# to the engine thread, beside jobs from the stream, whose samples are new there --------------------------------------
 
 
 class Kill(Struct, frozen=True):

@@ -18,6 +18,7 @@ import torch
 
 from contracts.ids import AttemptKey, new_epoch
 from contracts.messages.gateway import Emitted, Ping, Tokens, ToWorker, decode_from_worker, decode_to_worker
+from contracts.messages.job import DecodeJob, PrefillJob
 from infra.config.engine import EngineConfig
 from infra.config.store import StoreConfig
 from infra.config.worker import WorkerConfig
@@ -29,7 +30,7 @@ from infra.redis.store import ServerClock
 from testing.worker_endpoint import NO_HANDOFFS, fake_record
 from worker.busy_page import BusyPage
 from worker.engine_status import EngineStatus, PromptCounts
-from worker.events import Emit, Submit
+from worker.events import Emit
 from worker.io_thread import IOThread
 from worker.life import Life
 from worker.mailbox import Inbox, Outbox
@@ -145,9 +146,9 @@ def make_tokens(life: Life, pause: float, sent: Sent) -> None:
     due = time.monotonic()
     for step in itertools.count():
         for event in life.inbox.take(max(0.0, due - time.monotonic()) if running else 1.0):
-            if isinstance(event, Submit):
-                first, end = event.job.prompt.emitted, event.job.limits.max_tokens
-                running |= {key: (first, end) for key in event.job.attempts()}
+            if isinstance(event, PrefillJob | DecodeJob):
+                first, end = event.prompt.emitted, event.limits.max_tokens
+                running |= {key: (first, end) for key in event.attempts()}
         if life.inbox.stopping:
             return
         due = max(due + pause, time.monotonic() - 10 * pause)

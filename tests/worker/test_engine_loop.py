@@ -23,7 +23,7 @@ from pricing.steps import StepCosts
 from tests.worker.role_bench import SAMPLING, Bench
 from worker.engine_loop import EngineLoop
 from worker.engine_status import EngineStatus
-from worker.events import Emit, Fail, Submit
+from worker.events import Emit, Fail
 from worker.mailbox import Inbox, MailboxFull
 from worker.roles.decode import DecodePolicy
 
@@ -107,7 +107,7 @@ def test_queued_work_never_waits_for_an_event(depth: int, monkeypatch: pytest.Mo
     runner, status = Sevens(), EngineStatus()
     loop = make_loop(bench, runner, inbox, scheduler, status, depth)
     for number in range(3):
-        inbox.post(Submit(job(number)))
+        inbox.post(job(number))
     inbox.stop()  # ends when everything is done
     thread = threading.Thread(target=loop.run, daemon=True)
     thread.start()
@@ -129,7 +129,7 @@ def test_past_the_drains_deadline_nothing_is_planned_and_what_flies_is_collected
     inbox: Inbox[object] = Inbox(100)
     runner = Sevens()
     loop = make_loop(bench, runner, inbox, scheduler, EngineStatus(), depth, StepClock(runner))
-    inbox.post(Submit(job(1, tokens=200)))
+    inbox.post(job(1, tokens=200))
     inbox.stop()
     loop.run()
     (failed,) = bench.heard(Fail)
@@ -165,7 +165,7 @@ def test_a_grammar_that_gets_ready_wakes_the_loop(monkeypatch: pytest.MonkeyPatc
     inbox: Inbox[object] = Inbox(100)
     runner = Sevens()
     loop = make_loop(bench, runner, inbox, scheduler, EngineStatus())
-    inbox.post(Submit(structs.replace(job(1), sampling=structs.replace(SAMPLING, grammar="start: /a/"))))
+    inbox.post(structs.replace(job(1), sampling=structs.replace(SAMPLING, grammar="start: /a/")))
     thread = threading.Thread(target=loop.run, daemon=True)
     thread.start()
     assert grammar.asked.wait(SECONDS)
@@ -190,7 +190,7 @@ class Flooded(Sevens):
         if self.steps == 3:
             with pytest.raises(MailboxFull):
                 while True:
-                    self._inbox.post(Submit(job(1)))
+                    self._inbox.post(job(1))
             self._inbox.stop("the I/O thread died")
 
 
@@ -204,7 +204,7 @@ def test_an_error_is_heard_though_the_inbox_is_full(depth: int, drains: bool) ->
     inbox: Inbox[object] = Inbox(10)
     runner = Flooded(inbox)
     loop = make_loop(bench, runner, inbox, scheduler, EngineStatus(), depth)
-    inbox.post(Submit(job(1, tokens=200)))
+    inbox.post(job(1, tokens=200))
     if drains:
         inbox.stop()
     loop.run()
@@ -216,7 +216,7 @@ def test_an_error_ends_the_loop_at_once_and_reports_what_was_running() -> None:
     bench = Bench()
     inbox: Inbox[object] = Inbox(100)
     loop = make_loop(bench, Sevens(), inbox, bench.scheduler, EngineStatus())
-    inbox.post(Submit(job(1)))
+    inbox.post(job(1))
     inbox.stop("the I/O thread died")
     loop.run()
     assert loop.error == "the I/O thread died"
@@ -234,7 +234,7 @@ def test_a_device_that_fails_ends_the_loop_with_its_cause_and_others_can_go_on()
     bench = Bench()
     inbox: Inbox[object] = Inbox(100)
     loop = make_loop(bench, Broken(), inbox, bench.scheduler, EngineStatus())
-    inbox.post(Submit(job(1)))
+    inbox.post(job(1))
     loop.run()
     assert loop.error == "CUDA error: an illegal memory access was encountered"
     assert [(event.failure.reason, event.failure.retryable) for event in bench.heard(Fail)] == [("engine", True)]
@@ -279,7 +279,7 @@ def test_a_request_waits_for_no_more_than_the_steps_in_flight(depth: int) -> Non
     inbox: Inbox[object] = Inbox(100)
 
     def come() -> None:
-        inbox.post(Submit(job(1)))
+        inbox.post(job(1))
         inbox.stop()
 
     runner = Interrupted({3: come})
@@ -338,7 +338,7 @@ class StopsAtRest(Inbox[object]):
 
 def test_a_worker_that_has_just_run_a_request_measures_nothing() -> None:
     bench, inbox, runner = Bench(), StopsAtRest(100), Sevens()
-    inbox.post(Submit(job(1)))
+    inbox.post(job(1))
     idle_steps, clock = IdleSteps(bench.blocks, StepFit(), 32, decodes=True), StepClock(runner, 0.002)
     make_loop(bench, runner, inbox, bench.scheduler, EngineStatus(), 1, clock, idle_steps, clock.now).run()
     assert runner.steps == 5

@@ -14,7 +14,6 @@ from tests.worker.role_bench import Bench
 from tests.worker.test_engine_loop import Sevens, job, make_loop
 from worker.engine_status import MIN_OVERDUE_S, EngineStatus
 from worker.engine_watch import HUNG_EXIT_STATUS, EngineWatch
-from worker.events import Submit
 from worker.mailbox import Inbox
 
 BOUND = 60.0
@@ -80,7 +79,7 @@ def test_a_hang_is_seen_wherever_it_is(depth: int, where: str, doing: str) -> No
     inbox: Inbox[object] = Inbox(10)
     runner, status = Hanging(where), EngineStatus()
     loop = make_loop(bench, runner, inbox, scheduler, status, depth)
-    inbox.post(Submit(job(1, tokens=200)))
+    inbox.post(job(1, tokens=200))
     thread = threading.Thread(target=loop.run, daemon=True)
     thread.start()
     try:

@@ -17,7 +17,7 @@ from contracts.messages.job import AnyJob
 from infra.redis.queue import JobQueue
 from infra.redis.store import Outage
 from kvtransfer.events import CancelAttempt
-from worker.events import AttemptFailure, Fail, Kill, Submit
+from worker.events import AttemptFailure, Fail, Kill
 from worker.gateways.bodies import MAX_WAITING_JOBS, REASON_NO_BODY, REPEAT_S, MissingPrompt, PromptBodies
 from worker.gateways.connections import GatewayConnections
 from worker.gateways.ledger import AttemptArrival
@@ -98,7 +98,7 @@ class Intake:
 
     def _submit(self, job: AnyJob) -> None:
         self._life.status.posted = self._life.status.posted.and_prompt(len(job.prompt.token_ids))
-        self._life.inbox.post(Submit(job))
+        self._life.inbox.post(job)
 
     async def _close(self) -> None:
         """Removes the stream, so that a gateway that adds a job learns at once that this worker takes none."""

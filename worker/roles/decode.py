@@ -11,12 +11,12 @@ from msgspec import structs
 from contracts.errors import CapacityError, MessageError
 from contracts.ids import SampleKey
 from contracts.messages.gateway import REASON_NO_ADAPTER, Emitted
-from contracts.messages.job import DecodeJob
+from contracts.messages.job import DecodeJob, PrefillJob
 from engine.schedule.sequence import Sequence
 from infra.redis.records import HeldBlocks, WorkerLoad
 from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRefused, RoomWanted
 from kvtransfer.handoff import HandoffKey
-from worker.events import Begin, Kill, Phase, Submit
+from worker.events import Begin, Kill, Phase
 from worker.role import WorkerParts, check_tokens
 from worker.roles.answering import Answering
 from worker.roles.groups import SequenceGroup
@@ -33,9 +33,9 @@ class DecodePolicy(Answering):
     def receive(self, event: Any, now: float) -> None:
         """Takes an event of the I/O thread."""
         match event:
-            case Submit(job=DecodeJob() as job):
+            case DecodeJob() as job:
                 self.submit(job)
-            case Submit(job=job):
+            case PrefillJob() as job:
                 self.misdirected(job)
             case Kill(key=key):
                 self.kill(key)

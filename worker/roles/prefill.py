@@ -16,7 +16,7 @@ from contracts.errors import CapacityError
 from contracts.kv.spec import blocks_for
 from contracts.messages.gateway import STATE_HANDED_OFF, STATE_HANDING_OFF
 from contracts.messages.handoff import Branch
-from contracts.messages.job import PrefillJob
+from contracts.messages.job import DecodeJob, PrefillJob
 from contracts.messages.packed_ids import packed
 from contracts.scores import Scores
 from engine.plan import StepPlan
@@ -26,7 +26,7 @@ from engine.schedule.waiting_queue import WaitingQueue
 from infra.redis.records import HeldBlocks, WorkerLoad
 from kvtransfer.events import AbortHandoff, BlocksTaken, Closed, CommitHandoff, LayerReady, OpenHandoff, Unpinned
 from pricing.backlog import PromptWork, owner_of
-from worker.events import Emit, Kill, Phase, Submit
+from worker.events import Emit, Kill, Phase
 from worker.role import WorkerParts
 from worker.roles.answering import Answering
 from worker.roles.groups import SequenceGroup, SequenceGroups
@@ -73,7 +73,7 @@ class PrefillPolicy(SequenceGroups[PrefillGroup]):
     def receive(self, event: Any, now: float) -> None:
         """Takes an event of the I/O thread."""
         match event:
-            case Submit(job=job):
+            case PrefillJob() | DecodeJob() as job:
                 for attempt in job.attempts():
                     self.kill(attempt)  # a lower attempt whose Cancel was lost
                     self._answering.kill(attempt)

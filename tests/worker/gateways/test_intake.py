@@ -22,7 +22,7 @@ from contracts.messages.gateway import (
     Started,
     Wanted,
 )
-from contracts.messages.job import DecodeJob, Prompt
+from contracts.messages.job import DecodeJob, PrefillJob, Prompt
 from contracts.messages.sampling import Limits, Sampling
 from infra.network.sealing import Sealer
 from infra.process.ending import end
@@ -32,7 +32,7 @@ from infra.redis.records import WorkerLoad
 from tests.worker.gateway_end import GATEWAY, WORKER, Setting
 from tests.worker.gateways import test_bodies
 from worker.engine_status import PromptCounts
-from worker.events import Kill, Submit
+from worker.events import Kill
 from worker.gateways.bodies import REASON_NO_BODY
 from worker.gateways.intake import Intake
 
@@ -85,7 +85,7 @@ async def test_a_gateway_learns_which_jobs_are_taken_and_which_are_in_line(setti
     while (heard := await pong(setting)).taken < tickets[4]:
         pass  # it passes a batch on before it says so
     assert heard.taken == tickets[4]
-    assert [each for each in setting.told if isinstance(each, Submit)] == [Submit(job(n)) for n in range(5)]
+    assert [each for each in setting.told if isinstance(each, PrefillJob | DecodeJob)] == [job(n) for n in range(5)]
     key = AttemptKey("gateway-1", 0, 1)
     await setting.send(Ask(sender=GATEWAY, receiver=WORKER, asked=(Question(key, 0),)))
     answer = await setting.receive()
@@ -103,7 +103,7 @@ async def test_a_job_that_was_added_twice_begins_once(setting: Setting, store: S
     intake = asyncio.create_task(Intake(setting.life, jobs, setting.connections, setting.transfer).run())
     said = [await setting.receive() for _ in range(3)]
     assert [one.attempt for one in said if isinstance(one, Started)] == [1, 1, 2]
-    assert [each.job.attempt for each in setting.told if isinstance(each, Submit)] == [1, 2]
+    assert [each.attempt for each in setting.told if isinstance(each, PrefillJob | DecodeJob)] == [1, 2]
     assert AttemptKey("gateway-1", 0, 1) in setting.transfer.cancelled, "the lower attempt may be landing here"
     setting.life.status.draining = True
     await intake
@@ -156,7 +156,7 @@ async def test_a_prompt_comes_in_pieces_and_redis_has_none_of_it(
     wanted = await said(setting, Wanted)
     assert (wanted.request, wanted.attempt, wanted.samples, wanted.first) == ("g-1", 1, (0, 1), 5)
     await setting.send(piece(5, 8))
-    assert await posted(setting) == [Submit(WHOLE)]
+    assert await posted(setting) == [WHOLE]
     assert setting.life.status.posted.tokens == 8
     assert await store.xlen(stream_of(WORKER)) == 0
 
@@ -166,7 +166,7 @@ async def test_a_lost_piece_is_asked_for_again(collecting: tuple[Setting, Intake
     await add_job(store, SEALER, HEAD)
     assert [(await said(setting, Wanted)).first for _ in range(3)] == [0, 0, 0]
     await setting.send(piece(0, 8))
-    assert await posted(setting) == [Submit(WHOLE)]
+    assert await posted(setting) == [WHOLE]
 
 
 async def test_a_job_that_is_added_again_is_started_again_and_begins_once(
@@ -178,7 +178,7 @@ async def test_a_job_that_is_added_again_is_started_again_and_begins_once(
     await add_job(store, SEALER, HEAD)
     assert isinstance(await said(setting, Started), Started)
     await setting.send(piece(0, 8))
-    assert await posted(setting) == [Submit(WHOLE)]
+    assert await posted(setting) == [WHOLE]
     await add_job(store, SEALER, HEAD)
     await said(setting, Started)
     assert setting.told == [] and len(intake) == 0
@@ -196,7 +196,7 @@ async def test_what_is_cancelled_before_its_prompt_has_come_does_not_begin(
     told = [event for event in await posted(setting) + setting.told if not isinstance(event, Kill)]
     while not told:
         told = [event for event in await posted(setting) if not isinstance(event, Kill)]
-    assert told == [Submit(structs.replace(WHOLE, samples=(1,)))], "the other sample goes on"
+    assert told == [structs.replace(WHOLE, samples=(1,))], "the other sample goes on"
     await add_job(store, SEALER, structs.replace(HEAD, request="g-2", samples=(0,)))
     await said(setting, Wanted)
     await setting.send(Cancel(sender=GATEWAY, receiver=WORKER, key=AttemptKey("g-2", 0, 1)))

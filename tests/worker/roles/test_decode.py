@@ -10,7 +10,7 @@ from kvtransfer.events import Dropped, HandoffOver, Landed, RoomGranted, RoomRef
 from kvtransfer.handoff import HandoffKey
 from tests.worker.role_bench import Bench
 from tests.worker.roles.decode_handoffs import KEY, committed, landed, opened, short_job, wanted
-from worker.events import Begin, Emit, Fail, Kill, Submit
+from worker.events import Begin, Emit, Fail, Kill
 from worker.roles.decode import DecodePolicy
 
 
@@ -74,7 +74,7 @@ def test_what_makes_no_sense_is_refused() -> None:
 def test_a_higher_attempt_ends_a_lower_one_whose_cancel_was_lost() -> None:
     bench = Bench()
     policy = DecodePolicy(bench.parts)
-    policy.receive(Submit(short_job(attempt=0)), 1.0)
+    policy.receive(short_job(attempt=0), 1.0)
     bench.step(policy)
     policy.receive(wanted(0), 1.0)
     bench.step(policy)
@@ -125,7 +125,7 @@ def test_a_kill_ends_a_running_sequence() -> None:
 def test_the_short_path_computes_its_prompt_here() -> None:
     bench = Bench()
     policy = DecodePolicy(bench.parts)
-    policy.receive(Submit(short_job(limits=Limits(2))), 1.0)
+    policy.receive(short_job(limits=Limits(2)), 1.0)
     bench.step(policy, 1.5)
     assert not bench.heard(Emit)
     bench.step(policy, 2.0)

@@ -6,7 +6,7 @@ from kvtransfer.events import Dropped, RoomGranted
 from kvtransfer.handoff import HandoffKey
 from tests.worker.role_bench import Bench
 from tests.worker.roles.decode_handoffs import landed, short_job, wanted
-from worker.events import Emit, Submit
+from worker.events import Emit
 from worker.roles.decode import DecodePolicy
 
 
@@ -39,7 +39,7 @@ def test_a_landing_prompt_is_granted_without_the_whole_blocks_that_are_here() ->
 def test_a_prompt_that_is_all_here_needs_no_bytes() -> None:
     bench = Bench()
     policy = DecodePolicy(bench.parts)
-    policy.receive(Submit(short_job(13, request="r2", limits=Limits(2))), 1.0)
+    policy.receive(short_job(13, request="r2", limits=Limits(2)), 1.0)
     bench.run(policy)
     policy.receive(wanted(0, tokens=12), 2.0)
     bench.step(policy)
@@ -54,10 +54,10 @@ def test_a_prompt_that_is_all_here_needs_no_bytes() -> None:
 def test_the_short_path_computes_a_common_prompt_once() -> None:
     bench = Bench()
     policy = DecodePolicy(bench.parts)
-    policy.receive(Submit(short_job(14, limits=Limits(2))), 1.0)
+    policy.receive(short_job(14, limits=Limits(2)), 1.0)
     bench.run(policy, 2.0)
-    policy.receive(Submit(short_job(16, request="r2", limits=Limits(2))), 2.5)
-    policy.receive(Submit(short_job(16, request="r3", limits=Limits(2), salt="somebody else's")), 2.5)
+    policy.receive(short_job(16, request="r2", limits=Limits(2)), 2.5)
+    policy.receive(short_job(16, request="r3", limits=Limits(2), salt="somebody else's"), 2.5)
     bench.run(policy, 3.0)
     cached = {
         each.key.request: each.stages.cached_tokens

@@ -17,7 +17,7 @@ from tests.engine.strict_executor import StrictExecutor, next_token
 from tests.worker.policy_machine import PolicyMachine
 from tests.worker.role_bench import SPEC, WINDOWED, Bench
 from tests.worker.roles.decode_handoffs import committed, opened, short_job
-from worker.events import Begin, Kill, Submit
+from worker.events import Begin, Kill
 from worker.roles.decode import DecodePolicy
 
 STOPS = (0, 1, 2)  # of 11 tokens
@@ -134,7 +134,7 @@ class DecodeMachine(PolicyMachine):
         )
         for key in keys:
             self.ends.accept(AttemptKey(*key, attempt), tokens, len(request.prompt), request.sampling, request.limits)
-        self.policy.receive(Submit(made), self.now)
+        self.policy.receive(made, self.now)
         self.listen()
 
     def want(self, keys: list[SampleKey], attempt: int, emitted: list[int], time: int) -> None:

@@ -12,7 +12,7 @@ from kvtransfer.events import Dropped, HandoffOver, RoomGranted, RoomRefused
 from tests.engine.strict_executor import placed
 from tests.worker.role_bench import Bench, Sevens
 from tests.worker.roles.decode_handoffs import KEY, landed, short_job, wanted
-from worker.events import Begin, Emit, Fail, Kill, Submit
+from worker.events import Begin, Emit, Fail, Kill
 from worker.roles.decode import DecodePolicy
 
 THREE = {0: [3], 1: [4], 2: [5]}
@@ -87,7 +87,7 @@ def test_first_tokens_are_repeated_with_their_scores_and_the_prompts_once(dead: 
 def test_a_short_paths_prompt_is_scored_with_the_first_token_of_one_sample() -> None:
     bench = Bench()
     policy = DecodePolicy(bench.parts)
-    policy.receive(Submit(short_job(samples=(0, 1), sampling=Sampling(1, prompt_logprobs=0))), 1.0)
+    policy.receive(short_job(samples=(0, 1), sampling=Sampling(1, prompt_logprobs=0)), 1.0)
     bench.run(policy)
     emitted = [each for event in bench.heard(Emit) for each in event.emitted]
     prompts = [(each.key.sample, each.index) for each in emitted if each.prompt_scores is not None]
@@ -189,7 +189,7 @@ def test_an_adoption_that_fails_fails_for_every_living_sample(reason: str) -> No
 def test_the_short_path_computes_the_prompt_once_for_all() -> None:
     bench = Bench(executor=Sevens({1: 9}))
     policy = DecodePolicy(bench.parts)
-    policy.receive(Submit(short_job(10, samples=(0, 1, 2), limits=Limits(3, (9,)))), 1.0)
+    policy.receive(short_job(10, samples=(0, 1, 2), limits=Limits(3, (9,))), 1.0)
     bench.run(policy, 2.0)
     assert policy.load().prompt_tokens == 10 and policy.load().kv.forks == 1, "that one goes on beside the stem"
     emitted = [each for event in bench.heard(Emit) for each in event.emitted]
@@ -207,7 +207,7 @@ def test_the_short_path_computes_the_prompt_once_for_all() -> None:
 def test_a_sample_of_the_short_path_dies_alone(dead: int) -> None:
     bench = Bench()
     policy = DecodePolicy(bench.parts)
-    policy.receive(Submit(short_job(20, samples=(0, 1), limits=Limits(2))), 1.0)
+    policy.receive(short_job(20, samples=(0, 1), limits=Limits(2)), 1.0)
     bench.step(policy)
     policy.receive(cancelled(dead), 1.0)
     bench.run(policy)
@@ -229,7 +229,7 @@ def test_what_is_refused_is_refused_for_every_sample() -> None:
         short_job(samples=tuple(range(9))),
     ]
     for job, reason, samples in zip(jobs, ("misdirected", "malformed", "capacity"), both, strict=True):
-        policy.receive(Submit(job), 1.0)
+        policy.receive(job, 1.0)
         assert failed(bench) == [(sample, reason) for sample in samples]
     policy.receive(wanted(*range(9)), 1.0)
     assert [event.reason for event in bench.heard(RoomRefused)] == ["capacity"]
@@ -241,7 +241,7 @@ def test_a_higher_attempt_takes_its_sample_out_of_the_lower_one(way: str) -> Non
     bench = Bench()
     policy = DecodePolicy(bench.parts)
     if way == "short":
-        policy.receive(Submit(short_job(10, samples=(0, 1), limits=Limits(4))), 1.0)
+        policy.receive(short_job(10, samples=(0, 1), limits=Limits(4)), 1.0)
     else:
         policy.receive(wanted(0, 1), 1.0)
         bench.step(policy)
@@ -249,7 +249,7 @@ def test_a_higher_attempt_takes_its_sample_out_of_the_lower_one(way: str) -> Non
             policy.receive(landed(Limits(4), {0: [3], 1: [4]}), 2.0)
     bench.step(policy)
     bench.said.clear()
-    policy.receive(Submit(short_job(11, prompt_tokens=10, attempt=2, samples=(0,), limits=Limits(4))), 3.0)
+    policy.receive(short_job(11, prompt_tokens=10, attempt=2, samples=(0,), limits=Limits(4)), 3.0)
     policy.receive(cancelled(0, attempt=1), 3.0)
     if way == "landing":
         policy.receive(landed(Limits(4), {0: [3], 1: [4]}), 3.0)
@@ -263,7 +263,7 @@ def test_a_higher_attempt_takes_its_sample_out_of_the_lower_one(way: str) -> Non
 def test_an_open_that_comes_too_late_leaves_the_higher_attempt_alone() -> None:
     bench = Bench()
     policy = DecodePolicy(bench.parts)
-    policy.receive(Submit(short_job(11, prompt_tokens=10, attempt=2, samples=(0,), limits=Limits(4))), 1.0)
+    policy.receive(short_job(11, prompt_tokens=10, attempt=2, samples=(0,), limits=Limits(4)), 1.0)
     policy.receive(wanted(0, 1), 1.0)
     bench.step(policy)
     policy.receive(landed(Limits(4), {0: [3], 1: [4]}), 2.0)
@@ -281,7 +281,7 @@ def test_failures_and_deadlines_are_reported_for_each_sample() -> None:
         executor = Sevens()
         bench = Bench(executor=executor)
         policy = DecodePolicy(bench.parts)
-        policy.receive(Submit(short_job(20, samples=(0, 1, 2))), 1.0)
+        policy.receive(short_job(20, samples=(0, 1, 2)), 1.0)
         bench.step(policy)
         policy.receive(cancelled(0), 1.0)
         if trouble == "engine":
@@ -298,7 +298,7 @@ def test_failures_and_deadlines_are_reported_for_each_sample() -> None:
 def test_released_branches_hold_nothing_while_the_others_wait_for_room() -> None:
     bench = Bench(blocks=7)
     policy = DecodePolicy(bench.parts)
-    policy.receive(Submit(short_job(16, request="r2", limits=Limits(6))), 1.0)
+    policy.receive(short_job(16, request="r2", limits=Limits(6)), 1.0)
     bench.step(policy)
     policy.receive(wanted(0, 1, 2), 1.0)
     policy.receive(cancelled(0), 1.0)
@@ -319,7 +319,7 @@ def test_a_job_of_the_past_does_not_take_the_place_of_a_higher_attempt_that_land
     policy = DecodePolicy(bench.parts)
     policy.receive(wanted(1, attempt=2), 1.0)
     bench.step(policy)
-    policy.receive(Submit(short_job(samples=(0, 1))), 1.0)
+    policy.receive(short_job(samples=(0, 1)), 1.0)
     assert failed(bench) == [(1, "superseded")]
     policy.receive(landed(Limits(3), {1: [4]}), 2.0)
     bench.run(policy)
@@ -331,7 +331,7 @@ def test_a_job_of_the_past_that_is_superseded_as_a_whole_is_not_begun() -> None:
     bench = Bench()
     policy = DecodePolicy(bench.parts)
     policy.receive(wanted(0, attempt=2), 1.0)
-    policy.receive(Submit(short_job()), 1.0)
+    policy.receive(short_job(), 1.0)
     assert failed(bench) == [(0, "superseded")] and len(bench.scheduler.added) == 1
     policy.receive(Dropped(KEY, "cancelled"), 1.0)
     over(bench, policy)

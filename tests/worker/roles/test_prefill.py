@@ -8,14 +8,14 @@ from infra.redis.records import HeldBlocks
 from kvtransfer.events import AbortHandoff, CommitHandoff, LayerReady, OpenHandoff, Unpinned
 from tests.worker.role_bench import Bench
 from tests.worker.roles.prefill_jobs import closed, job, whole
-from worker.events import Emit, Fail, Kill, Phase, Submit
+from worker.events import Emit, Fail, Kill, Phase
 from worker.roles.prefill import PrefillPolicy
 
 
 def test_a_sequence_opens_streams_commits_and_is_freed() -> None:
     bench = Bench()
     policy = PrefillPolicy(bench.parts)
-    policy.receive(Submit(job(1, tokens=26, priority=3, salt="tenant")), 1.0)
+    policy.receive(job(1, tokens=26, priority=3, salt="tenant"), 1.0)
     (sequence,) = bench.scheduler.added
     assert (sequence.prompt.priority, sequence.prompt.salt) == (3, "tenant")
     bench.step(policy)  # 16 of 26 tokens
@@ -49,7 +49,7 @@ def test_a_sequence_opens_streams_commits_and_is_freed() -> None:
 def test_a_first_token_that_is_the_last_needs_no_handoff() -> None:
     bench = Bench()
     policy = PrefillPolicy(bench.parts)
-    policy.receive(Submit(job(1, limits=Limits(1))), 1.0)
+    policy.receive(job(1, limits=Limits(1)), 1.0)
     bench.step(policy)
     assert bench.heard(Emit)[0].emitted[0].finish == "length"
     assert not bench.heard(OpenHandoff) and bench.blocks.used_count == 0
@@ -58,7 +58,7 @@ def test_a_first_token_that_is_the_last_needs_no_handoff() -> None:
 def test_a_first_token_that_stops_aborts_the_handoff_as_done() -> None:
     bench = Bench()
     policy = PrefillPolicy(bench.parts)
-    policy.receive(Submit(job(1, limits=Limits(10, (7,)))), 1.0)
+    policy.receive(job(1, limits=Limits(10, (7,))), 1.0)
     bench.step(policy)
     assert bench.heard(Emit)[0].emitted[0].finish == "stop"
     assert bench.heard(AbortHandoff) == [AbortHandoff(1, "done")]
@@ -70,7 +70,7 @@ def test_a_first_token_that_stops_aborts_the_handoff_as_done() -> None:
 def test_a_kill_frees_what_the_transfer_does_not_hold() -> None:
     bench = Bench()
     policy = PrefillPolicy(bench.parts)
-    policy.receive(Submit(job(1, tokens=40)), 1.0)
+    policy.receive(job(1, tokens=40), 1.0)
     bench.step(policy)
     policy.receive(Kill(AttemptKey("r1", 0, 1), "cancelled"), 1.0)
     assert bench.heard(AbortHandoff) == [AbortHandoff(1, "cancelled")]
@@ -83,7 +83,7 @@ def test_a_kill_frees_what_the_transfer_does_not_hold() -> None:
 def test_a_handoff_that_fails_is_reported() -> None:
     bench = Bench()
     policy = PrefillPolicy(bench.parts)
-    policy.receive(Submit(job(1)), 1.0)
+    policy.receive(job(1), 1.0)
     bench.step(policy)
     policy.receive(closed(1, "failed", "grant_deadline"), 2.0)
     policy.receive(Unpinned(1), 2.0)
@@ -96,8 +96,8 @@ def test_prompts_for_a_blocked_peer_wait_and_others_pass() -> None:
     bench = Bench(blocks=33, waiting_share=0.25)  # 8 blocks for one peer
     policy = PrefillPolicy(bench.parts)
     for number in (1, 2, 3):
-        policy.receive(Submit(job(number, tokens=20, peer="slow")), 1.0)  # 5 blocks each
-    policy.receive(Submit(job(4, tokens=12, peer="quick")), 1.0)
+        policy.receive(job(number, tokens=20, peer="slow"), 1.0)  # 5 blocks each
+    policy.receive(job(4, tokens=12, peer="quick"), 1.0)
     bench.run(policy)
     assert [event.job.request for event in bench.heard(OpenHandoff)] == ["r1", "r4"]
     assert policy.load().waiting == 2
@@ -111,7 +111,7 @@ def test_prompts_for_a_blocked_peer_wait_and_others_pass() -> None:
 def test_what_can_never_fit_is_refused_with_both_numbers() -> None:
     bench = Bench(blocks=4)
     policy = PrefillPolicy(bench.parts)
-    policy.receive(Submit(job(1, tokens=100)), 1.0)
+    policy.receive(job(1, tokens=100), 1.0)
     (fail,) = bench.heard(Fail)
     assert (
         fail.failure.reason == "capacity"
@@ -127,7 +127,7 @@ def test_decode_workers_that_have_no_room_for_long_leave_some_for_the_next() -> 
     policy = PrefillPolicy(bench.parts)
     names = [f"{peer}{number}" for number in range(4) for peer in "abc"]
     for at, name in enumerate(names):
-        policy.receive(Submit(job(at, tokens=16, peer=name[0], request=name, salt=f"{at:032x}")), 1.0)
+        policy.receive(job(at, tokens=16, peer=name[0], request=name, salt=f"{at:032x}"), 1.0)
     while bench.step(policy) is not None:
         pass
     opened = [each.job.request for each in bench.heard(OpenHandoff)]
@@ -138,7 +138,7 @@ def test_a_deadline_is_reported() -> None:
     bench = Bench()
     policy = PrefillPolicy(bench.parts)
     for submitted in (job(1), whole(job(2))):
-        policy.receive(Submit(submitted), 1.0)
+        policy.receive(submitted, 1.0)
     policy.expired(bench.scheduler.expired(101.0), 101.0)
     assert {event.failure.reason for event in bench.heard(Fail)} == {"deadline"}
     assert bench.blocks.used_count == 0 and not policy.busy()
@@ -147,15 +147,15 @@ def test_a_deadline_is_reported() -> None:
 def test_a_whole_request_is_answered_here_beside_one_that_is_handed_over() -> None:
     bench = Bench()
     policy = PrefillPolicy(bench.parts)
-    policy.receive(Submit(whole(job(1, samples=(0, 1), limits=Limits(3)))), 1.0)
-    policy.receive(Submit(job(2)), 1.0)
+    policy.receive(whole(job(1, samples=(0, 1), limits=Limits(3))), 1.0)
+    policy.receive(job(2), 1.0)
     bench.run(policy)
     emitted = [each for event in bench.heard(Emit) for each in event.emitted]
     told = [(each.key.sample, each.index, each.finish) for each in emitted if each.key.request == "r1"]
     assert told == [(0, 0, None), (1, 0, None), (0, 1, None), (1, 1, None), (0, 2, "length"), (1, 2, "length")]
     assert [event.job.request for event in bench.heard(OpenHandoff)] == ["r2"]
     assert [event.handoff for event in bench.heard(CommitHandoff)] == [2 + 1]
-    policy.receive(Submit(whole(job(3))), 1.0)
+    policy.receive(whole(job(3)), 1.0)
     bench.step(policy)
     policy.leave("draining")
     assert [event.key.request for event in bench.heard(Fail)] == ["r3", "r2"], "another worker can go on"
@@ -166,7 +166,7 @@ def test_a_higher_attempt_of_either_kind_ends_a_lower_one_whose_cancel_was_lost(
     policy = PrefillPolicy(bench.parts)
     for attempt in range(4):
         made = job(1, attempt=attempt)
-        policy.receive(Submit(whole(made) if attempt % 2 else made), 1.0)
+        policy.receive(whole(made) if attempt % 2 else made, 1.0)
         bench.step(policy)
         assert len(bench.scheduler.added) == attempt + 1 and policy.load().running + policy.load().waiting <= 1
         for aborted in bench.heard(AbortHandoff):
@@ -179,9 +179,9 @@ def test_a_higher_attempt_of_either_kind_ends_a_lower_one_whose_cancel_was_lost(
 def test_what_the_model_has_no_tokens_for_fails_alone() -> None:
     bench = Bench()
     policy = PrefillPolicy(bench.parts)
-    policy.receive(Submit(job(1, token_ids=[1, 10**6])), 1.0)
-    policy.receive(Submit(job(2, prompt_tokens=0)), 1.0)
-    policy.receive(Submit(job(3)), 1.0)
+    policy.receive(job(1, token_ids=[1, 10**6]), 1.0)
+    policy.receive(job(2, prompt_tokens=0), 1.0)
+    policy.receive(job(3), 1.0)
     failed = [(event.key.request, event.failure.reason) for event in bench.heard(Fail)]
     assert failed == [("r1", "malformed"), ("r2", "malformed")]
     assert bench.step(policy) is not None
@@ -190,8 +190,8 @@ def test_what_the_model_has_no_tokens_for_fails_alone() -> None:
 def test_leaving_hands_everything_back() -> None:
     bench = Bench()
     policy = PrefillPolicy(bench.parts)
-    policy.receive(Submit(job(1)), 1.0)
-    policy.receive(Submit(job(2)), 1.0)
+    policy.receive(job(1), 1.0)
+    policy.receive(job(2), 1.0)
     bench.step(policy)
     policy.leave("draining")
     assert {(event.key.request, event.failure.reason, event.failure.retryable) for event in bench.heard(Fail)} == {

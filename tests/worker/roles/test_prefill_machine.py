@@ -15,7 +15,7 @@ from tests.engine.strict_executor import StrictExecutor
 from tests.worker.policy_machine import PolicyMachine
 from tests.worker.role_bench import SPEC, WINDOWED, Bench
 from tests.worker.roles.prefill_jobs import closed, job, whole
-from worker.events import Kill, Submit
+from worker.events import Kill
 from worker.roles.prefill import PrefillPolicy
 
 STOPS = (0, 1, 2, 3)  # of 11 tokens
@@ -85,7 +85,7 @@ class PrefillMachine(PolicyMachine):
             self.ends.killed(key._replace(attempt=key.attempt - 1))
             self.attempts[key.of] = key.attempt
             self.ends.accept(key, made.prompt.token_ids, made.prompt.prompt_tokens, made.sampling, made.limits)
-        self.policy.receive(Submit(whole(made) if alone else made), self.now)
+        self.policy.receive(whole(made) if alone else made, self.now)
         self.listen()
 
     @rule(data=st.data(), emitted=st.lists(st.integers(4, 10), max_size=3), alone=st.booleans())

@@ -10,7 +10,7 @@ from kvtransfer.events import AbortHandoff, CommitHandoff, LayerReady, OpenHando
 from tests.engine.strict_executor import placed
 from tests.worker.role_bench import Bench, Sevens
 from tests.worker.roles.prefill_jobs import closed, job, whole
-from worker.events import Emit, Fail, Kill, Phase, Submit
+from worker.events import Emit, Fail, Kill, Phase
 from worker.roles.prefill import PrefillPolicy
 
 STOP = 9
@@ -39,7 +39,7 @@ def failed(bench: Bench) -> list[tuple[int, str]]:
 def test_all_samples_share_one_pass_and_one_handoff() -> None:
     bench = Bench(executor=Sevens({0: 3, 1: 4, 2: 5}))
     policy = PrefillPolicy(bench.parts)
-    policy.receive(Submit(job(1, samples=(0, 1, 2))), 1.0)
+    policy.receive(job(1, samples=(0, 1, 2)), 1.0)
     assert bench.run(policy, 2.0) == 1
     assert policy.load().prompt_tokens == 10, "the prompt is computed once"
     (opened,) = bench.heard(OpenHandoff)
@@ -59,7 +59,7 @@ def test_all_samples_share_one_pass_and_one_handoff() -> None:
 def test_samples_that_end_with_their_first_token_stay_behind() -> None:
     bench = Bench(executor=Sevens({0: STOP, 2: STOP}))
     policy = PrefillPolicy(bench.parts)
-    policy.receive(Submit(job(1, samples=(0, 1, 2), limits=STOPPING)), 1.0)
+    policy.receive(job(1, samples=(0, 1, 2), limits=STOPPING), 1.0)
     bench.run(policy)
     (emit,) = bench.heard(Emit)
     assert [(each.key.sample, each.finish) for each in emit.emitted] == [(0, "stop"), (1, None), (2, "stop")]
@@ -78,7 +78,7 @@ def test_scores_go_with_their_tokens_and_the_prompts_with_one_sample() -> None:
         bench = Bench(executor=Sevens({} if stopping is None else {stopping: STOP}))
         policy = PrefillPolicy(bench.parts)
         sampling = Sampling(1, logprobs=2, prompt_logprobs=1)
-        policy.receive(Submit(job(1, samples=(0, 1), limits=STOPPING, sampling=sampling)), 1.0)
+        policy.receive(job(1, samples=(0, 1), limits=STOPPING, sampling=sampling), 1.0)
         bench.run(policy)
         (emit,) = bench.heard(Emit)
         prompt = placed(range(1, 10), 1, 1)
@@ -92,7 +92,7 @@ def test_scores_go_with_their_tokens_and_the_prompts_with_one_sample() -> None:
 def test_a_handoff_that_no_sample_needs_is_done() -> None:
     bench = Bench(executor=Sevens({0: STOP, 1: STOP}))
     policy = PrefillPolicy(bench.parts)
-    policy.receive(Submit(job(1, samples=(0, 1), limits=STOPPING)), 1.0)
+    policy.receive(job(1, samples=(0, 1), limits=STOPPING), 1.0)
     bench.run(policy)
     assert bench.heard(AbortHandoff) == [AbortHandoff(1, "done")] and not bench.heard(CommitHandoff)
     policy.receive(closed(1, "done"), 2.0)
@@ -105,7 +105,7 @@ def test_a_handoff_that_no_sample_needs_is_done() -> None:
 def test_a_sample_killed_before_its_first_token_has_none(dead: int, early: str) -> None:
     bench = Bench()
     policy = PrefillPolicy(bench.parts)
-    policy.receive(Submit(job(1, tokens=26, samples=(0, 1, 2))), 1.0)
+    policy.receive(job(1, tokens=26, samples=(0, 1, 2)), 1.0)
     if early == "computing":
         bench.step(policy)
     policy.receive(cancelled(dead), 1.0)
@@ -121,7 +121,7 @@ def test_a_sample_killed_before_its_first_token_has_none(dead: int, early: str) 
 def test_the_last_kill_aborts_the_handoff() -> None:
     bench = Bench()
     policy = PrefillPolicy(bench.parts)
-    policy.receive(Submit(job(1, tokens=40, samples=(0, 1))), 1.0)
+    policy.receive(job(1, tokens=40, samples=(0, 1)), 1.0)
     bench.step(policy)
     for sample in (0, 1):
         assert not bench.heard(AbortHandoff)
@@ -137,7 +137,7 @@ def test_the_last_kill_aborts_the_handoff() -> None:
 def test_a_kill_after_the_commit_leaves_the_handoff_to_the_others(dead: int) -> None:
     bench = Bench()
     policy = PrefillPolicy(bench.parts)
-    policy.receive(Submit(job(1, samples=(0, 1))), 1.0)
+    policy.receive(job(1, samples=(0, 1)), 1.0)
     bench.run(policy)
     policy.receive(cancelled(dead), 1.0)
     assert bench.blocks.used_count == 3 and not bench.heard(AbortHandoff)
@@ -150,7 +150,7 @@ def test_a_kill_after_the_commit_leaves_the_handoff_to_the_others(dead: int) -> 
 def test_the_deadline_passes_for_those_that_were_committed_too() -> None:
     bench = Bench(executor=Sevens({0: STOP}))
     policy = PrefillPolicy(bench.parts)
-    policy.receive(Submit(job(1, samples=(0, 1, 2, 3), limits=STOPPING)), 1.0)
+    policy.receive(job(1, samples=(0, 1, 2, 3), limits=STOPPING), 1.0)
     bench.run(policy)
     policy.receive(cancelled(1), 1.0)
     policy.expired(bench.scheduler.expired(101.0), 101.0)
@@ -164,7 +164,7 @@ def test_the_deadline_passes_for_those_that_were_committed_too() -> None:
 def test_when_all_are_killed_after_the_commit_the_handoff_is_aborted() -> None:
     bench = Bench()
     policy = PrefillPolicy(bench.parts)
-    policy.receive(Submit(job(1, samples=(0, 1))), 1.0)
+    policy.receive(job(1, samples=(0, 1)), 1.0)
     bench.run(policy)
     for sample in (0, 1):
         policy.receive(cancelled(sample), 1.0)
@@ -176,9 +176,9 @@ def test_when_all_are_killed_after_the_commit_the_handoff_is_aborted() -> None:
 def test_a_higher_attempt_takes_its_sample_out_of_the_lower_one() -> None:
     bench = Bench()
     policy = PrefillPolicy(bench.parts)
-    policy.receive(Submit(job(1, tokens=26, samples=(0, 1))), 1.0)
+    policy.receive(job(1, tokens=26, samples=(0, 1)), 1.0)
     bench.step(policy)
-    policy.receive(Submit(job(1, tokens=27, prompt_tokens=26, attempt=2, samples=(0,))), 1.0)
+    policy.receive(job(1, tokens=27, prompt_tokens=26, attempt=2, samples=(0,)), 1.0)
     bench.run(policy)
     commits = [(event.handoff, event.branches) for event in bench.heard(CommitHandoff)]
     assert commits == [(1, [Branch(1, [7])]), (3, [Branch(0, [7])])]
@@ -195,7 +195,7 @@ def test_a_failure_is_reported_for_every_sample_that_is_here(trouble: str) -> No
     executor = Sevens()
     bench = Bench(executor=executor)
     policy = PrefillPolicy(bench.parts)
-    policy.receive(Submit(job(1, tokens=26, samples=(0, 1, 2))), 1.0)
+    policy.receive(job(1, tokens=26, samples=(0, 1, 2)), 1.0)
     bench.step(policy)
     policy.receive(cancelled(0), 1.0)
     if trouble == "engine":
@@ -220,9 +220,9 @@ def test_what_is_refused_is_refused_for_every_sample() -> None:
     bench = Bench()
     policy = PrefillPolicy(bench.parts)
     for submitted in (job(1, samples=(0, 1), prompt_tokens=0), whole(job(1, samples=(0, 1), prompt_tokens=0))):
-        policy.receive(Submit(submitted), 1.0)
+        policy.receive(submitted, 1.0)
         assert failed(bench) == [(0, "malformed"), (1, "malformed")]
-    policy.receive(Submit(job(1, samples=tuple(range(9)))), 1.0)
+    policy.receive(job(1, samples=tuple(range(9))), 1.0)
     assert failed(bench) == [(sample, "capacity") for sample in range(9)], "8 run at once here"
     assert not policy.busy()
 
@@ -230,8 +230,8 @@ def test_what_is_refused_is_refused_for_every_sample() -> None:
 def test_waiting_kv_counts_once_for_all_samples() -> None:
     bench = Bench(blocks=33, waiting_share=0.25)  # 8 blocks for one peer
     policy = PrefillPolicy(bench.parts)
-    policy.receive(Submit(job(1, tokens=16, samples=(0, 1, 2))), 1.0)
-    policy.receive(Submit(job(2, tokens=16, samples=(0, 1, 2))), 1.0)
+    policy.receive(job(1, tokens=16, samples=(0, 1, 2)), 1.0)
+    policy.receive(job(2, tokens=16, samples=(0, 1, 2)), 1.0)
     bench.run(policy)
     assert [event.handoff for event in bench.heard(OpenHandoff)] == [1, 4], "4 blocks each, not 12"
 
@@ -239,10 +239,10 @@ def test_waiting_kv_counts_once_for_all_samples() -> None:
 def test_what_is_killed_in_its_peer_s_line_is_never_computed() -> None:
     bench = Bench(blocks=33, waiting_share=0.25)
     policy = PrefillPolicy(bench.parts)
-    policy.receive(Submit(job(1, tokens=20)), 1.0)
-    policy.receive(Submit(job(2, tokens=20, samples=(0, 1, 2))), 1.0)
-    policy.receive(Submit(job(3, tokens=20)), 1.0)
-    policy.receive(Submit(job(4, tokens=12)), 1.0)
+    policy.receive(job(1, tokens=20), 1.0)
+    policy.receive(job(2, tokens=20, samples=(0, 1, 2)), 1.0)
+    policy.receive(job(3, tokens=20), 1.0)
+    policy.receive(job(4, tokens=12), 1.0)
     policy.receive(Kill(key(0, 2), "cancelled"), 1.0)
     policy.receive(Kill(key(0, 3), "cancelled"), 1.0)
     bench.run(policy)
@@ -257,7 +257,7 @@ def test_a_head_that_is_killed_lets_the_next_in_line_go_on() -> None:
     bench = Bench(blocks=33, waiting_share=0.25)
     policy = PrefillPolicy(bench.parts)
     for number, tokens in enumerate((20, 20, 12), 1):
-        policy.receive(Submit(job(number, tokens=tokens)), 1.0)
+        policy.receive(job(number, tokens=tokens), 1.0)
     policy.receive(Kill(key(0, 2), "cancelled"), 1.0)
     bench.run(policy)
     assert [event.job.request for event in bench.heard(OpenHandoff)] == ["r1", "r3"]
@@ -267,14 +267,14 @@ def test_a_head_that_is_killed_lets_the_next_in_line_go_on() -> None:
 def test_a_common_prompt_is_computed_once_and_handed_off_whole_each_time(together: bool) -> None:
     bench = Bench()
     policy = PrefillPolicy(bench.parts)
-    policy.receive(Submit(job(1, tokens=12)), 1.0)
+    policy.receive(job(1, tokens=12), 1.0)
     if not together:
         bench.run(policy)
         policy.receive(closed(1, "accepted"), 2.0)
         policy.receive(Unpinned(1), 2.0)
         bench.said.clear()
-    policy.receive(Submit(job(2, tokens=12)), 1.0)
-    policy.receive(Submit(job(3, tokens=12, salt="somebody else's")), 1.0)
+    policy.receive(job(2, tokens=12), 1.0)
+    policy.receive(job(3, tokens=12, salt="somebody else's"), 1.0)
     bench.run(policy)
     found = 8 if together else 11  # a block of the same step is shared as a whole, or not at all
     assert policy.load().prompt_tokens == 12 + (12 - found) + 12
@@ -299,8 +299,8 @@ def test_a_common_prompt_is_computed_once_and_handed_off_whole_each_time(togethe
 def test_a_retry_counts_cached_tokens_of_the_prompt_only() -> None:
     bench = Bench()
     policy = PrefillPolicy(bench.parts)
-    policy.receive(Submit(job(1, tokens=13)), 1.0)
+    policy.receive(job(1, tokens=13), 1.0)
     bench.run(policy)
-    policy.receive(Submit(job(1, tokens=13, prompt_tokens=5, attempt=2)), 1.0)
+    policy.receive(job(1, tokens=13, prompt_tokens=5, attempt=2), 1.0)
     bench.run(policy)
     assert [commit.stages.cached_tokens for commit in bench.heard(CommitHandoff)] == [0, 5]
