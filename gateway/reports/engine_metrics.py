@@ -1,4 +1,4 @@
-"""Reports what the workers' engines say of their steps and of their KV cache, under vLLM's names."""
+"""Metrics of the workers' steps, KV caches and draft tokens, under vLLM's names."""
 
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
@@ -14,7 +14,7 @@ _STEP_TOKEN_BUCKETS = (*(str(float(size)) for size in STEP_SIZES), "+Inf")
 
 
 def engine_families(model: str, workers: Iterable[Worker]) -> Iterator[Metric]:
-    """Yields tokens in a step, each worker's cache, and which guesses came true: in parts, for some workers."""
+    """Yields tokens per step, KV caches, and accepted draft tokens, in parts of a few workers each."""
     parts = shares(worker.record for worker in workers)
     yield from (_steps(model, records) for records in parts)
     yield from (_caches(model, records) for records in parts)
@@ -58,6 +58,6 @@ def _accepted(model: str, records: Iterable[WorkerRecord]) -> Metric:
 
 
 def _cumulative(counts: StepTokens) -> list[tuple[str, float]]:
-    """Returns the steps of at most so many tokens, by bound."""
+    """Returns the number of steps up to each bucket's bound."""
     steps = counts.steps or (0,) * len(_STEP_TOKEN_BUCKETS)
     return list(zip(_STEP_TOKEN_BUCKETS, map(float, accumulate(steps)), strict=False))

@@ -1,4 +1,4 @@
-"""Writes figures in Prometheus' text format, in pieces: those of a hundred workers take longer than a loop may wait."""
+"""Writes metrics in Prometheus' text format piece by piece: a hundred workers would block the event loop."""
 
 import asyncio
 import time
@@ -9,14 +9,14 @@ from prometheus_client import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-SAMPLES_PER_PIECE = 32  # that are written in one piece
-WORKERS_PER_PIECE = 8  # whose samples are made at once
-TURN_S = 0.0004  # s of writing after which others have their turn
+SAMPLES_PER_PIECE = 32  # samples in one piece of text
+WORKERS_PER_PIECE = 8  # workers whose samples are made at once
+TURN_S = 0.0004  # s of writing before other tasks get a turn
 WorkerT = TypeVar("WorkerT")
 
 
 def shares(workers: Iterable[WorkerT]) -> list[list[WorkerT]]:
-    """Divides workers into those whose samples are made at once; there is one share at least, to name a family by."""
+    """Divides workers into groups whose samples are made at once; at least one group, which may be empty."""
     found = list(workers)
     return [found[begin : begin + WORKERS_PER_PIECE] for begin in range(0, len(found), WORKERS_PER_PIECE)] or [[]]
 
@@ -30,9 +30,9 @@ class _One(Collector):
 
 
 def pieces(collector: Collector, more: Mapping[str, str]) -> Iterator[str]:
-    """Yields the text of all figures, with `more` labels on each. It is what `generate_latest` would write.
+    """Yields the text that `generate_latest` would write, with `more` labels on each sample.
 
-    A collector may yield a family in several parts, one behind the other, each with some of its samples.
+    A collector may yield a family in consecutive parts, each with some of its samples.
     """
     last = ""
     for metric in collector.collect():
@@ -51,7 +51,7 @@ def pieces(collector: Collector, more: Mapping[str, str]) -> Iterator[str]:
 
 
 async def in_turns(texts: Iterable[str]) -> str:
-    """Joins texts that are made one after the other, while others have their turns."""
+    """Joins texts that are made one by one, with turns for other tasks in between."""
     found, until = [], time.monotonic() + TURN_S
     for text in texts:
         found.append(text)
@@ -62,7 +62,7 @@ async def in_turns(texts: Iterable[str]) -> str:
 
 
 def merged(texts: Iterable[str]) -> Iterator[str]:
-    """Yields what several texts say, each family once with the samples of all; nothing while it reads another text."""
+    """Merges several texts: yields each family once, with the samples of all texts; yields "" between texts."""
     families: dict[str, list[str]] = {}
     for text in texts:
         yield ""

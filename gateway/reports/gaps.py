@@ -1,4 +1,4 @@
-"""Counts the times between tokens as a histogram of Prometheus, cheaply: every token costs one of these."""
+"""Histogram of the times between tokens, cheaper than Prometheus' own: every token is observed."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -9,16 +9,16 @@ from prometheus_client.registry import Collector
 
 
 class Gaps(Collector):
-    """Counts gaps by these bounds, s. One thread counts and collects."""
+    """Histogram with bounds in s. One thread observes and collects."""
 
     def __init__(self, name: str, text: str, bounds: Sequence[float], model: str) -> None:
         self._name, self._text, self._model = name, text, model
         self._bounds = tuple(bounds)
-        self._counts = [0] * (len(bounds) + 1)  # in the last are those beyond all bounds
+        self._counts = [0] * (len(bounds) + 1)  # the last one is beyond all bounds
         self._sum = 0.0  # s
 
     def observe(self, seconds: float, times: int) -> None:
-        """Counts `times` gaps of so many seconds each."""
+        """Counts `times` gaps of `seconds` each."""
         self._counts[bisect_left(self._bounds, seconds)] += times
         self._sum += seconds * times
 

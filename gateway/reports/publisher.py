@@ -1,7 +1,6 @@
 """Writes figures of requests to Redis: requests in progress each second, and every request that ended, soon after.
 
-So there is a write every second, which tells whether jobs can be written as well: a server that is full, or a replica,
-still answers what only reads.
+The write every second shows whether jobs can be written as well: a full server, or a replica, still answers reads.
 """
 
 import asyncio
@@ -18,10 +17,10 @@ from infra.redis.records import FinishedRecord, GatewayRecord
 from infra.redis.registry import HEARTBEAT_S, add_finished, publish, withdraw
 from infra.redis.store import Outage, ServerClock, answered
 
-MAX_WAITING_RECORDS = 10_000  # records of ended requests that wait while Redis is away; the oldest are dropped first
-MAX_RECORDS_PER_WRITE = 256  # records that are written at once
+MAX_WAITING_RECORDS = 10_000  # records of ended requests kept while Redis is away; the oldest are dropped first
+MAX_RECORDS_PER_WRITE = 256  # records in one write
 FLUSH_INTERVAL_S = 0.1  # s
-MAX_HEARTBEAT_WRITE_S = 1.0  # s that a heartbeat may take, before no job is expected to be written
+MAX_HEARTBEAT_WRITE_S = 1.0  # s; a heartbeat that takes longer means that jobs cannot be written
 RETRY_PAUSE_S = 0.5  # s between two heartbeats while Redis takes no writes
 NO_WRITES = "Redis takes no writes"
 log = logging.getLogger("baton.gateway")

@@ -1,12 +1,15 @@
-"""Judges whether a request that comes now would keep its objective: it goes, waits for a better moment, or is refused.
+"""Judges whether a new request can keep its objective: it goes, waits for a better moment, or is refused. Pure.
 
-A request is refused as soon as no moment within its objective is good enough, by what is expected of the best route:
-its client can go elsewhere, or come back when the backlog is shorter, and no other request is slowed down for an answer
-that would be too late. So it is where its first token would be late, where it wants tokens faster than any step has
-given them, and where tokens come too slowly although nothing else decodes there. Where they would come too slowly
-because of others, for itself or for those that run there, a later moment may be better: it waits as long as its first
-token may, or `MAX_WAIT_S`. Then it is refused if it has waited for its own sake; if for the sake of others, it goes. A
-refusal names the objective that is missed. Pure.
+A request is refused as soon as no moment within its objective can be good enough, so that its client can go elsewhere
+and no other request is slowed for a late answer:
+
+- its first token would be late;
+- it wants tokens faster than any step has given them;
+- tokens would come too slowly although nothing else decodes on its worker.
+
+If tokens would come too slowly because of other sequences, for itself or for them, it waits: as long as its first token
+may take, or `MAX_WAIT_S`. Then it is refused if it waited for its own sake, and goes if it waited for the others' sake.
+A refusal names the objective that is missed.
 """
 
 from enum import Enum
@@ -15,25 +18,23 @@ from typing import NamedTuple
 from contracts.slo import Objective
 
 TPOT_SAFETY_FACTOR = 1.2
-"""So many times as long may tokens take as is expected, since texts grow and others come."""
+"""Safety factor of the expected time per token: texts grow, and other requests come."""
 MAX_WAIT_S = 30.0
-"""Seconds that a request waits for a better moment at most, where it has no objective for its first token."""
+"""Longest wait for a better moment, in seconds, of a request without an objective for its first token."""
 MIN_PAUSE_S, MAX_PAUSE_S = 0.05, 60.0
-"""Seconds after which it is worth to come back, at least and at most; clients do not wait for longer."""
+"""Bounds of the pause that a refused client is told, in seconds; clients do not wait for longer."""
 LEARNING_PAUSE_S = 1.0
-"""Seconds after which it is worth to come back where a worker is too slow by itself: it measures that again by then."""
+"""Pause, in seconds, where a worker is too slow by itself: by then it has measured its steps again."""
 
 
 class EntryDecision(Enum):
-    """Says what becomes of a request."""
-
     GOES = "goes"
     WAITS = "waits"
     REFUSED = "refused"
 
 
 class EntryVerdict(NamedTuple):
-    """Holds the answer, why, in words, and after how many seconds a refused client may come back."""
+    """Decision, its reason in words, and the seconds after which a refused client may come back."""
 
     answer: EntryDecision
     why: str = ""
@@ -41,22 +42,22 @@ class EntryVerdict(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """Holds what is expected of a request's best route, in seconds; None where it is not known."""
+    """Predictions for a request's best route, in seconds; None: unknown."""
 
-    ttft: float | None = None  # from now to its first token
-    tpot: float | None = None  # for each token of every sequence there, with it
-    fastest: float = 0.0  # for each token of the fastest step that the workers have shown; 0: they have shown none
-    alone: bool = False  # nothing decodes there now
-    sure: float = 1.0  # how many times as long first tokens take as is expected, nearly always: no more is promised
+    ttft: float | None = None  # from now to the first token
+    tpot: float | None = None  # per token of every sequence on the decode worker, with this request
+    fastest: float = 0.0  # per token of the fastest step of any worker so far; 0: some worker has run none
+    alone: bool = False  # nothing decodes on the decode worker now
+    sure: float = 1.0  # margin: nearly all first tokens come within this many times `ttft`
 
 
 ENTER_NOW = EntryVerdict(EntryDecision.GOES)
 
 
 def judge(expected: Expected, wanted: Objective, waited: float, others: float | None = None) -> EntryVerdict:
-    """Judges a request by what is expected; where nothing is known, it goes.
+    """Judges a request by predictions; without predictions it goes.
 
-    `waited`: seconds since it came. `others`: seconds for each token that the strictest sequence there was promised.
+    `waited`: seconds since its arrival. `others`: least seconds per token promised to a sequence on the decode worker.
     """
     of_tokens = _of_tokens(expected, wanted, waited, others)
     unknown = expected.ttft is None and of_tokens.answer is EntryDecision.GOES
@@ -98,5 +99,5 @@ def _of_tokens(expected: Expected, wanted: Objective, waited: float, others: flo
 
 
 def pause(seconds: float) -> float:
-    """Returns after how many seconds it is worth to come back, if something will be free after `seconds`."""
+    """Returns the pause that a client is told, if a worker will be free after `seconds`."""
     return min(MAX_PAUSE_S, max(MIN_PAUSE_S, seconds))
