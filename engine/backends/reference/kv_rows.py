@@ -52,7 +52,7 @@ class PlainRows:
         return self._layer.view(-1, self.block * self.width).index_select(0, rows)
 
 
-class QuantizedRows:
+class QuantizedKVRows:
     """Implements `KVRows` over a quantized layer."""
 
     def __init__(self, layer: QuantizedLayer, dtype: torch.dtype) -> None:
@@ -85,4 +85,4 @@ class QuantizedRows:
 def rows_of(layer: Tensor, attention: AnyAttention, dtype: torch.dtype) -> KVRows:
     """Returns access to a layer of a pool; `dtype` is what the model computes in."""
     quantized = quantized_layer(layer, attention)
-    return PlainRows(layer) if quantized is None else QuantizedRows(quantized, dtype)
+    return PlainRows(layer) if quantized is None else QuantizedKVRows(quantized, dtype)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from engine.backends.reference.kv_rounding import dequantize, quantize, rounded
-from engine.backends.reference.kv_rows import QuantizedRows
+from engine.backends.reference.kv_rows import QuantizedKVRows
 from engine.model.kv_layout import KVForm, QuantizedLayer
 from tests.rounded_cache import rounded as rounded_by_definition
 
@@ -89,7 +89,7 @@ def test_a_token_changes_its_own_bytes_only(form: KVForm, parts: tuple[int, ...]
     """Whatever comes behind a token in its block: its values and its scales stay as they were stored."""
     torch.manual_seed(0)
     layer = random_layer(form, parts)
-    rows = QuantizedRows(layer, torch.float32)
+    rows = QuantizedKVRows(layer, torch.float32)
     places, before = torch.tensor([0, 13, 8 * 4 * 4 + 3, 8 * 4 * 5 - 1]), layer.memory.clone()
     stored = torch.randn(4, 6)
     rows.put(places, stored)
