@@ -151,6 +151,14 @@ def test_the_next_attempt_goes_on_behind_the_delivered_tokens() -> None:
     assert new(sample.emitted(P, said(2, [12], attempt=2), 3.0)) == ([12], None)
 
 
+def test_a_strangers_tokens_are_dropped_in_mid_answer() -> None:
+    sample = begun()
+    sample.emitted(D, said(0, [10]), 1.0)
+    assert sample.emitted("stranger", said(1, [99]), 1.0) is None
+    assert new(sample.emitted(P, said(0, [10]), 1.0)) == ([], None), "its prefill worker repeats the first token"
+    assert sample.tokens == [10]
+
+
 def test_the_short_path() -> None:
     sample = begun(Route("", D))
     sample.started(D, 1, 1.0)
