@@ -14,7 +14,7 @@ from engine.backends.choice import choose
 from engine.device import ALIGNED_BYTES, choose_dtype, device_errors, device_label, to_device_together
 from engine.start.load import load_engine
 from infra.config.engine import EngineConfig
-from tests.engine.kv.test_kv_pool import CONFIG
+from tests.engine.kv.test_pool import CONFIG
 
 GPU = torch.device("cuda", 0)
 

@@ -25,7 +25,7 @@ from pricing.backlog import Backlog, PromptWork, owner_of
 from pricing.fit import StepFit
 from pricing.steps import StepCosts, StepWork, pairs_of
 from pricing.wait import first_token_seconds
-from tests.engine.blocks.test_blocks import spec
+from tests.engine.blocks.test_manager import spec
 
 TRUE = StepCosts(step=0.008, prompt_token=0.0009, pair=2e-7, most_tokens=512, shorter=0.5)
 SEED = StepCosts(step=0.02, prompt_token=0.0006, pair=1e-7, most_tokens=512, shorter=0.5)

@@ -39,7 +39,7 @@ def sampler(request: pytest.FixtureRequest) -> Sampler:
 
 @pytest.fixture(scope="module", params=["torch", "native"] if INTERPRETED else ["torch", "native", "triton"])
 def fast_sampler(request: pytest.FixtureRequest) -> Sampler:
-    """Those that are fast here: for the others, `test_sampler_triton.py` compares with PyTorch's."""
+    """Those that are fast here: for the others, `triton/test_sampler.py` compares with PyTorch's."""
     return make(request.param)
 
 

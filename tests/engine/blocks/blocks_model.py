@@ -17,7 +17,7 @@ from engine.blocks.key_changes import KeyChanges
 from engine.blocks.manager import BlockManager, Chains, Tables
 from engine.blocks.prefix_cache import Node
 from engine.plan import NULL_BLOCK, BlockMove
-from tests.engine.blocks.test_blocks import spec
+from tests.engine.blocks.test_manager import spec
 
 COMMON = ((0, 1, 1, 0, 1, 0, 0, 1, 1, 0, 1, 1), (0, 1, 1, 0, 0, 0, 1, 1, 0, 1, 0, 0))
 """Beginnings that many texts share; the two share their first four tokens."""

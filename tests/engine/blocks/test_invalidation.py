@@ -2,7 +2,7 @@
 
 from contracts.kv.spec import blocks_for
 from engine.blocks.manager import BlockManager
-from tests.engine.blocks.test_blocks import Text, spec
+from tests.engine.blocks.test_manager import Text, spec
 
 A, B = list(range(12)), list(range(100, 108))
 

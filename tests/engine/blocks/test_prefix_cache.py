@@ -15,7 +15,7 @@ from contracts.kv.block_hash import BlockKeys
 from engine.blocks.manager import BlockManager
 from engine.blocks.prefix_cache import Node, PrefixCache
 from tests.engine.blocks.blocks_model import OPERATIONS, BlocksModel
-from tests.engine.blocks.test_blocks import Text, kept_texts, one_group, spec
+from tests.engine.blocks.test_manager import Text, kept_texts, one_group, spec
 
 A, B, C = ([first, *range(1, 8)] for first in (100, 200, 300))
 """Texts of two blocks of four tokens that share nothing."""

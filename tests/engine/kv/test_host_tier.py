@@ -11,7 +11,7 @@ from contracts.errors import ConfigError
 from engine.kv.host_tier import HostTier
 from engine.kv.mover import WORD_DTYPE
 from engine.kv.spec import make_spec
-from tests.engine.kv.test_kv_pool import CONFIG
+from tests.engine.kv.test_pool import CONFIG
 
 SPEC = make_spec(CONFIG, torch.bfloat16, 16, "w")
 WORDS = SPEC.groups[0].block_bytes // WORD_DTYPE.itemsize

@@ -18,7 +18,7 @@ from engine.kv.moves import batches, runs
 from engine.kv.pool import KVPool
 from engine.kv.spec import make_spec
 from engine.plan import BlockMove
-from tests.engine.kv.test_kv_pool import CONFIG
+from tests.engine.kv.test_pool import CONFIG
 
 BLOCKS, SLOTS = 6, 4
 CPU = torch.device("cpu")

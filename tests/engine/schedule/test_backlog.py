@@ -6,7 +6,7 @@ from engine.schedule.scheduler import Scheduler, SchedulerLimits
 from pricing.backlog import Backlog
 from pricing.fit import STEPS_BETWEEN_REPORTS, StepFit
 from pricing.steps import StepCosts, pairs_of
-from tests.engine.blocks.test_blocks import spec
+from tests.engine.blocks.test_manager import spec
 from tests.engine.schedule.test_scheduler import added, job, scheduler, step
 
 

@@ -6,7 +6,7 @@ from contracts.messages.sampling import Sampling
 from engine.schedule.progress import SequenceProgress
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
-from tests.engine.blocks.test_blocks import spec
+from tests.engine.blocks.test_manager import spec
 from tests.engine.schedule.test_scheduler import added, job, scheduler
 from tests.engine.strict_executor import StrictExecutor, placed
 

@@ -20,7 +20,7 @@ from engine.schedule.progress import NON_FINITE, NONE_LEFT, SequenceProgress
 from engine.schedule.scheduler import Scheduler, SchedulerLimits
 from engine.schedule.sequence import Sequence, SequenceState
 from engine.schedule.speculation import Speculation
-from tests.engine.blocks.test_blocks import spec
+from tests.engine.blocks.test_manager import spec
 
 GREEDY = Sampling(seed=1, temperature=0.0)
 

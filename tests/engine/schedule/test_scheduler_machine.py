@@ -19,7 +19,7 @@ from engine.schedule.progress import SequenceProgress
 from engine.schedule.scheduler import Scheduler, SchedulerLimits
 from engine.schedule.sequence import Sequence, SequenceState
 from engine.schedule.speculation import Speculation
-from tests.engine.blocks.test_blocks import spec
+from tests.engine.blocks.test_manager import spec
 from tests.engine.strict_executor import STOP, VOCABULARY, StrictExecutor, placed, reference
 
 MAX_MODEL_LEN = 30

@@ -12,7 +12,7 @@ from engine.blocks.manager import BlockManager
 from engine.plan import NULL_BLOCK
 from engine.schedule.scheduler import Scheduler, SchedulerLimits
 from engine.schedule.sequence import Sequence, SequenceState
-from tests.engine.blocks.test_blocks import spec
+from tests.engine.blocks.test_manager import spec
 from tests.engine.schedule.test_scheduler import answered, job, planned, step
 from tests.engine.strict_executor import StrictExecutor, reference
 

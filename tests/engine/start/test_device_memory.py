@@ -10,7 +10,7 @@ from engine.kv.spec import make_spec
 from engine.start.block_counts import PoolLoad, bytes_of_counts
 from engine.start.sizing import blocks_that_fit, refuse_large_weights
 from infra.config.engine import EngineConfig
-from tests.engine.kv.test_kv_pool import CONFIG
+from tests.engine.kv.test_pool import CONFIG
 
 GIB = 1 << 30
 GPU = torch.device("cuda", 0)

@@ -32,7 +32,7 @@ from engine.start.sizing import blocks_that_fit, host_slots, refuse_impossible, 
 from infra.config.engine import EngineConfig
 from infra.sizes import format_bytes
 from tests.engine.drive import run, start
-from tests.engine.kv.test_kv_pool import CONFIG
+from tests.engine.kv.test_pool import CONFIG
 from tests.engine.test_golden import make_engine
 from tests.reference import build_model, make_prompts
 from tests.variants import VARIANTS

@@ -5,7 +5,7 @@ from engine.blocks.key_changes import KeyChanges
 from engine.blocks.manager import BlockManager
 from gateway.workers.kept_blocks import EXPECTED_BLOCKS_S, KeptBlocks
 from gateway.workers.prompt_keys import MAX_BLOCK_SIZES, prompt_keys
-from tests.engine.blocks.test_blocks import kept_texts, spec
+from tests.engine.blocks.test_manager import kept_texts, spec
 from worker.gateways.key_log import KeyLog
 
 TEXT = list(range(100, 111))

@@ -12,7 +12,7 @@ from engine.schedule.speculation import Speculation
 from engine.speculation.proposers.earlier_answers import MAX_SALTS, PROMPT_TAIL_TOKENS, EarlierAnswers
 from engine.speculation.proposers.ngram import NGramProposer
 from engine.speculation.proposers.suffixes import MAX_MATCH_TOKENS
-from tests.engine.blocks.test_blocks import spec
+from tests.engine.blocks.test_manager import spec
 from tests.engine.schedule.test_prompt_scores import run
 from tests.engine.schedule.test_scheduler import GREEDY, job
 from tests.engine.strict_executor import StrictExecutor, reference
