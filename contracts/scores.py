@@ -54,7 +54,6 @@ class Scores(Struct, frozen=True, array_like=True):
 
     @staticmethod
     def joined(parts: Sequence["Scores"]) -> "Scores":
-        """Joins the scores of consecutive tokens; all have the same `top`."""
         assert len({part.top for part in parts}) == 1, "scores of one request have one shape"
         fields = ("chosen", "ranks", "top_ids", "tops")
         return Scores(parts[0].top, *(b"".join(getattr(part, name) for part in parts) for name in fields))
@@ -63,7 +62,6 @@ class Scores(Struct, frozen=True, array_like=True):
         return len(self.chosen) // 4
 
     def part(self, begin: int, end: int) -> "Scores":
-        """Returns the scores of tokens `begin` … `end` - 1."""
         one, many = slice(4 * begin, 4 * end), slice(4 * begin * self.top, 4 * end * self.top)
         return Scores(self.top, self.chosen[one], self.ranks[one], self.top_ids[many], self.tops[many])
 

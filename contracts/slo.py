@@ -35,7 +35,6 @@ class SLO(Struct, frozen=True):
         return self.met(timings.ttft_ms, timings.tpot_ms())
 
     def met(self, ttft_ms: float, tpot_ms: float) -> bool:
-        """Tells whether both figures are within the limits."""
         return ttft_ms <= self.ttft_ms and tpot_ms <= self.tpot_ms
 
 
@@ -46,7 +45,6 @@ class Objective(Struct, frozen=True):
     tpot_ms: float | None = None
 
     def __bool__(self) -> bool:
-        """Whether there is any limit."""
         return self != NO_OBJECTIVE
 
     def over(self, other: "Objective") -> "Objective":

@@ -100,7 +100,6 @@ class AdapterLoading:
             raise APIError(403, message, code="lora_loading_off")
 
     async def _change(self, changed: Callable[[Sources], Sources]) -> int:
-        """Changes the list, and returns its number."""
         now = self._clock.server_now()
         try:
             return (await change(self._store, self._signer, self._config.model, now, changed)).number
@@ -108,7 +107,6 @@ class AdapterLoading:
             raise unavailable(STORE_AWAY, "registry_unavailable", 2.0) from None
 
     def _refusal(self, name: str) -> str:
-        """Returns why a worker has not loaded an adapter; empty: none says so."""
         held = (held for worker in self._workers for held in worker.record.adapters)
         return next((one.error for one in held if one.name == name and one.error), "")
 

@@ -116,7 +116,6 @@ def named(names: Mapping[str, str]) -> Iterator[None]:
 
 
 def invalid(message: str, param: str | None = None, code: str = "invalid_value", anthropic: str = "") -> APIError:
-    """Returns a 400: the request itself is wrong."""
     return APIError(400, message, param=param, code=code, anthropic=anthropic)
 
 
@@ -168,6 +167,5 @@ def of_status(status: int, path: str, method: str, near: str | None = None) -> A
 
 
 def not_offered(path: str, what: str) -> APIError:
-    """Returns a 404 to a path that other servers of this API have, for `what`."""
     message = f"this server does not offer {what} ({path}): it answers chats and completes texts"
     return APIError(404, message, code="not_offered")

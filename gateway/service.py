@@ -145,7 +145,6 @@ class Gateway:
         await self._clock.sync(self._store)
 
     async def watch(self) -> None:
-        """Returns when one of its tasks fails, by raising what it raised."""
         await self._tasks.wait()
 
     def readiness(self) -> tuple[str, float]:
@@ -168,11 +167,9 @@ class Gateway:
         return self.admission
 
     def new_id(self) -> str:
-        """Returns an id for a request."""
         return next(self._ids)
 
     def holdings(self) -> Holdings:
-        """Returns the owner of everything that an HTTP request will have; it has a new id."""
         return Holdings(self.new_id, self.requests, self.limiter)
 
     async def stats(self) -> list[WorkerRecord]:

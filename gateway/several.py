@@ -69,7 +69,6 @@ class GatewayGroup:
                 return
 
     async def _once(self, number: int) -> int:
-        """Runs one life of a gateway; returns its exit status."""
         place = ["--status-file", f"{self._status}.{number}"] if self._status else []
         process = await asyncio.create_subprocess_exec(
             *self._command, *place, start_new_session=True, preexec_fn=die_with(os.getpid())

@@ -65,7 +65,6 @@ def spell(config: Struct) -> list[SpelledOption]:
 
 
 def words(config: Struct) -> list[str]:
-    """Returns the command-line words of all options that differ from their defaults."""
     return [f"{each.option}={each.text}" for each in spell(config) if not each.usual]
 
 
@@ -130,7 +129,6 @@ def _plain(kind: Any, text: Any) -> Any:
 
 
 def _base(kind: Any) -> Any:
-    """Returns what an `Annotated` type annotates."""
     return get_args(kind)[0] if _meta(kind) else kind
 
 

@@ -148,7 +148,6 @@ def _chunk(data: bytes) -> StreamedChunk:
 
 
 def _text(choice: dict[str, Any]) -> str:
-    """Returns the text that a choice of a chat or a completion adds."""
     return (choice["delta"].get("content") if "delta" in choice else choice["text"]) or ""
 
 

@@ -101,16 +101,13 @@ class DecodeTransfer:
         return self.side.knows(key)
 
     def drain(self) -> None:
-        """Refuses new handoffs from now on. Open handoffs go on."""
         self.side.drain()
 
     def counts(self) -> HandoffCounts:
-        """Returns outcomes of handoffs, and dropped messages."""
         dropped = {reason.replace(" ", "_"): count for reason, count in self.refused.items()}
         return self._outcomes.counts({**dropped, "stray": self.side.strays})
 
     def links(self) -> list[KVLink]:
-        """Lists the links that have carried KV."""
         return self._sessions.links()
 
     def unreached(self) -> tuple[UnreachedPeer, ...]:
@@ -118,7 +115,6 @@ class DecodeTransfer:
         return ()
 
     async def run(self) -> None:
-        """Waits for the failure of a task, and raises it."""
         await self._tasks.wait()
 
     async def close(self) -> None:
@@ -162,7 +158,6 @@ class DecodeTransfer:
                 continue
 
     def _receive(self, frames: list[zmq.Frame]) -> None:
-        """Handles a message from the control socket."""
         link, now = frames[0].bytes, self._clock()
         if not self._malformed.listens(link, now):
             self.refused["cut off"] += 1
@@ -187,8 +182,6 @@ class DecodeTransfer:
             self._count_malformed(link, "malformed", now)
 
     def _payloads(self, transport: Transport) -> Receives:
-        """Returns the handler for messages of one payload socket."""
-
         def receive(frames: list[zmq.Frame]) -> None:
             now = self._clock()
             session = self._sessions.of_user(frames[0].bytes)

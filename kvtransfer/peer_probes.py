@@ -45,21 +45,17 @@ class PeerProbes:
         self._tasks = Tasks("looking for decode workers")
 
     def check(self, peer: str, address: str, works: Callable[[], bool]) -> None:
-        """Starts probing `address`. `works` tells whether anything has passed there."""
         if (peer, address) not in self._tried and len(self._tried) < MAX_PROBES:
             self._tried.add((peer, address))
             self._tasks.start(self._try(peer, address, works))
 
     def misses(self, peer: str) -> bool:
-        """Tells whether this worker is unreachable."""
         return peer in self._missed
 
     def unreached(self) -> tuple[UnreachedPeer, ...]:
-        """Lists the unreachable peers."""
         return tuple(UnreachedPeer(peer, address) for peer, address in self._missed.items())
 
     async def close(self) -> None:
-        """Ends all probes."""
         await self._tasks.close()
 
     async def _try(self, peer: str, address: str, works: Callable[[], bool]) -> None:

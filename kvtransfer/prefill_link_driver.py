@@ -118,7 +118,6 @@ class PrefillLinkDriver:
 
     @property
     def joined(self) -> bool:
-        """Whether the peer has ever answered a Join of this link."""
         return bool(self._halves)
 
     @property
@@ -258,7 +257,6 @@ class PrefillLinkDriver:
         return min(pauses, default=None)
 
     def _look_at_frames(self) -> None:
-        """Reports the frames that the socket has finished reading, in order."""
         overdue = self._lost_at is not None and self._clock() > self._lost_at + FRAME_TIMEOUT_S
         while self._frames:
             handoff, number, tracker = self._frames[0]

@@ -96,12 +96,10 @@ class PrefillTransfer:
         return self._outcomes.counts({"malformed": malformed, "stray": strays})
 
     def links(self) -> list[KVLink]:
-        """Lists the links that have a channel."""
         ways = [(peer, link.side.way(), link.bytes_per_second) for peer, link in self._links.items()]
         return [KVLink(peer, way.transport, way.sealed, way.codec, rate) for peer, way, rate in ways if way is not None]
 
     def unreached(self) -> tuple[UnreachedPeer, ...]:
-        """Lists the unreachable decode workers."""
         return self._reaching.unreached()
 
     async def run(self) -> None:
@@ -134,7 +132,6 @@ class PrefillTransfer:
         link.open(opened)
 
     def _give_up(self, handoff: int, reason: str) -> None:
-        """Ends a handoff that was not begun."""
         self._outcomes.given_up(reason)
         self._tell_engine(Closed(handoff=handoff, outcome="failed", reason=reason, retryable=True))
         self._tell_engine(Unpinned(handoff))
@@ -178,7 +175,6 @@ class PrefillTransfer:
             self._shunned.setdefault(peer, set()).add(link.channel.transport)
 
     def joined(self, link: PrefillLinkDriver) -> None:
-        """Probes the payload port that a link has chosen."""
         if address := link.payload_address:
             self._reaching.check(link.side.ends[1], address, lambda: link.side.window.seen > 0)
 

@@ -35,7 +35,6 @@ class TenantTokens(Struct, frozen=True):
 
 
 def largest_tenants(tokens: Mapping[Owner, int]) -> tuple[TenantTokens, ...]:
-    """Returns the `MAX_TENANTS_TOLD` tenants with most tokens."""
     largest = Counter(tokens).most_common(MAX_TENANTS_TOLD)
     return tuple([TenantTokens(owner, tokens) for owner, tokens in largest if tokens > 0])
 
@@ -53,7 +52,6 @@ def tokens_before(tokens: int, owner: Owner, shares: Iterable[TenantTokens], all
 
 
 def length_class(tokens: int) -> int:
-    """Returns the length class of a prompt with so many tokens to compute."""
     return min(tokens.bit_length(), LENGTH_CLASSES - 1)
 
 
@@ -140,5 +138,4 @@ class Backlog(Struct, frozen=True):
         )
 
     def and_sequences(self, sequences: int, context: int) -> "Backlog":
-        """Returns this backlog with more decoding sequences, of `context` tokens together."""
         return structs.replace(self, sequences=self.sequences + sequences, context=self.context + context)

@@ -38,5 +38,4 @@ class Candidate(NamedTuple):
     unreachable: Collection[str]  # epochs of workers that it cannot connect to
 
     def reaches(self, other: "Candidate") -> bool:
-        """Returns whether its KV can go to another worker."""
         return self.kind.content == other.kind.content and other.epoch not in self.unreachable

@@ -37,7 +37,6 @@ class WorkerStanding(Struct, frozen=True):
 
     @property
     def known(self) -> bool:
-        """Returns whether its step costs are known."""
         return self.ttft is not None
 
 
@@ -51,12 +50,10 @@ class RoleStanding(Struct, frozen=True):
 
     @property
     def serving(self) -> list[WorkerStanding]:
-        """Returns the workers that take requests, and whose step costs are known."""
         return [worker for worker in self.workers if worker.usable and not worker.draining and worker.known]
 
     @property
     def queued_tokens(self) -> int:
-        """Counts the tokens of prompts that are still to be computed."""
         return sum([worker.queued_tokens for worker in self.workers])
 
     @property

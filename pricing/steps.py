@@ -56,7 +56,6 @@ class StepCosts(Struct, frozen=True):
 
     @property
     def known(self) -> bool:
-        """Returns whether the coefficients are known."""
         return self.prompt_token > 0
 
     def seconds(self, work: StepWork) -> float:

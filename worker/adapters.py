@@ -176,7 +176,6 @@ class Adapters:
     # on the engine's thread -----------------------------------------------------------------------------------------
 
     def has_unused(self) -> bool:
-        """Whether `free` has anything to check."""
         return bool(self._unused)
 
     def free(self, used: Collection[str]) -> None:

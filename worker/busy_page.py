@@ -62,17 +62,14 @@ class BusyPage:
             self._threads = threads
 
     def leave(self) -> None:
-        """Marks this worker idle."""
         self._page[FLAGS_OFFSET + self._slot] = 0
 
     def sweep(self) -> None:
-        """Frees the slots of processes that died while busy."""
         for slot, pid in enumerate(self._pids()):
             if pid and not Path(f"/proc/{pid}").exists():
                 self._write(slot, 0)
 
     def close(self) -> None:
-        """Frees the slot, and closes the page."""
         self._write(self._slot, 0)
         self._page.close()
 

@@ -30,7 +30,6 @@ class PromptCounts(NamedTuple):
     pairs: float = 0.0  # token pairs (query, attended token)
 
     def and_prompt(self, tokens: int) -> "PromptCounts":
-        """Returns the same with one more prompt."""
         return PromptCounts(self.prompts + 1, self.tokens + tokens, self.pairs + pairs_of(0, tokens))
 
 
@@ -64,11 +63,9 @@ class EngineStatus:
 
     @property
     def load(self) -> WorkerLoad:
-        """The load as last shown."""
         return self._shown.load
 
     def shows(self, load: WorkerLoad, received: PromptCounts) -> None:
-        """Shows a load that includes these received prompts."""
         self._shown = ShownLoad(load, received, time.monotonic())
 
     def backlog(self) -> Backlog:
@@ -84,22 +81,18 @@ class EngineStatus:
         )
 
     def begins(self, doing: str) -> None:
-        """Notes that a round begins."""
         now = time.monotonic()
         self._rounds += 1
         self.activity = EngineActivity(self._rounds, now, doing, now)
 
     def enters(self, doing: str) -> None:
-        """Notes the next part of the round."""
         if self.activity is not None:
             self.activity = self.activity._replace(doing=doing, since=time.monotonic())
 
     def step_ended(self) -> None:
-        """Notes that this round has collected a step."""
         self._stepped = True
 
     def rests(self) -> None:
-        """Ends the round, and updates the usual time if it collected a step."""
         if self.activity is not None and self._stepped:
             self._usual += 0.1 * (time.monotonic() - self.activity.began - self._usual)
         self.activity, self._stepped = None, False

@@ -82,7 +82,6 @@ class IOThread(threading.Thread):
         self.join(FLUSH_SECONDS + CLOSE_SECONDS)
 
     async def _serve(self) -> None:
-        """Makes all parts, registers the worker, works until the outbox is closed, and closes everything."""
         async with AsyncExitStack() as made:
             await self._work(made)
 

@@ -246,7 +246,6 @@ def _costs(config: WorkerConfig, engine: LoadedEngine) -> StepCosts:
 
 
 def _preparation(config: WorkerConfig, engine: LoadedEngine, inbox: Inbox[Any]) -> Preparation:
-    """Starts reading the tokenizer for grammars."""
     vocabulary = engine.model_config.vocab_size
 
     def read() -> LLTokenizer:
@@ -279,7 +278,6 @@ def _record(name: RoleName, life: Life, engine: LoadedEngine) -> WorkerRecord:
 
 
 def _place(options: PlaceOptions) -> HostLocation:
-    """Returns where this process runs."""
     label = options.node_label or os.environ.get("NODE_NAME", "")
     return HostLocation(socket.gethostname(), machine(), label[:MAX_LABEL_CHARS])
 

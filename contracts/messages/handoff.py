@@ -67,7 +67,6 @@ class Open(Handoff, frozen=True, kw_only=True, tag="open"):
         return structs.replace(self.prompt, token_ids=unpacked(self.ids))
 
     def attempts(self) -> list[AttemptKey]:
-        """Returns the keys of this attempt at each sample."""
         return [AttemptKey(self.request, sample, self.attempt) for sample in self.samples]
 
 

@@ -67,7 +67,6 @@ class Job(Struct, frozen=True, kw_only=True):
         return self.tokens - self.prompt.prompt_tokens
 
     def attempts(self) -> list[AttemptKey]:
-        """Returns the keys of this attempt at each sample."""
         return [AttemptKey(self.request, sample, self.attempt) for sample in self.samples]
 
 

@@ -38,7 +38,6 @@ class MessageShaper(OneAnswerShaper[Event]):
         yield self._joined(self._shape.end(self._finish, _sequence(self._stop_reason), self._usage()))
 
     def failure(self, error: APIError) -> bytes:
-        """Returns the last event of a stream that has failed."""
         return b"event: error\ndata: %s\n\n" % msgspec.json.encode(error.anthropic_body(self._id))
 
     async def whole(self, answers: Sequence[Answer]) -> MessageAnswer:

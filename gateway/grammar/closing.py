@@ -87,7 +87,6 @@ class _Closing:
         return found | {"additionalProperties": False}
 
     def _open(self, schema: Any) -> Any:
-        """Returns a part that allows whatever it did before."""
         return self._rewritten(schema, self._open, closed_reference=False) if self._is_known(schema) else schema
 
     def _rewritten(

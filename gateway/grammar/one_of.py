@@ -19,7 +19,6 @@ _PYTHON_TYPES = {"string": str, "boolean": bool, "null": type(None), "object": d
 
 
 def with_any_of(schema: dict[str, Any]) -> dict[str, Any]:
-    """Returns the schema, rewritten or unchanged."""
     return with_each_part(schema, _OneOf(schema).changed)
 
 

@@ -51,12 +51,10 @@ def of_json_object() -> str:
 
 
 def of_regex(pattern: str) -> str:
-    """Returns the grammar of texts that a regex matches as a whole."""
     return f"start: /{_escaped(pattern)}/"
 
 
 def of_choices(choices: Sequence[str]) -> str:
-    """Returns the grammar of an answer that is one of these texts."""
     return "start: " + " | ".join(literal(choice) for choice in choices)
 
 
@@ -66,7 +64,6 @@ def literal(text: str) -> str:
 
 
 def nested(grammar: str) -> str:
-    """Returns a whole grammar as part of a rule."""
     return f"%lark {{\n{grammar}\n}}"
 
 

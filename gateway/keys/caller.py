@@ -15,7 +15,6 @@ class RateLimits(Struct, frozen=True):
     concurrency: int = 0  # requests in progress
 
     def __bool__(self) -> bool:
-        """Tells whether anything is bounded."""
         return self != NO_LIMITS
 
 
@@ -41,7 +40,6 @@ class Caller(Struct, frozen=True):
 
     @property
     def party(self) -> TenantShare:
-        """Returns the tenant that takes turns with other tenants."""
         return TenantShare(self.tenant or self.token, self.weight)
 
     @property

@@ -20,7 +20,6 @@ class LimitReached(APIError):
         self.told = told
 
     def headers(self) -> Mapping[str, str]:
-        """Returns when to come back, and what is left."""
         return {**super().headers(), **self.told}
 
 

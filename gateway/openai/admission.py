@@ -210,7 +210,6 @@ class PromptAdmission:
 
     @property
     def admitting(self) -> int:
-        """Returns the number of answers whose prompts are being looked at."""
         return self._admitting
 
     @contextmanager

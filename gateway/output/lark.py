@@ -52,7 +52,6 @@ def _parted(words: str, token_id: TokenId) -> tuple[str, int | None, str]:
 
 
 def either(rules: Iterable[str]) -> str:
-    """Returns the rule for one of several rules."""
     return " | ".join(f"({rule})" for rule in rules)
 
 
@@ -133,7 +132,6 @@ class SharedRules:
         self._names: dict[str, str] = {}
 
     def rule(self, expression: str) -> str:
-        """Returns the name of the rule for an expression."""
         return self._names.setdefault(expression, f"shared_{len(self._names)}")
 
     def written(self) -> str:

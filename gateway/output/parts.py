@@ -39,9 +39,7 @@ class OutputParser(Protocol):
     The parts add up to the same however the text is cut. Text that is not a call in the model's format is content.
     """
 
-    def push(self, text: str) -> Sequence[Part]:
-        """Returns the parts that this text completes, often none."""
-        ...
+    def push(self, text: str) -> Sequence[Part]: ...
 
     def flush(self, cut: bool = False) -> Sequence[Part]:
         """Returns the remaining parts at the end of the text. If the text was `cut`, unfinished markup is dropped."""

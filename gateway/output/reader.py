@@ -28,7 +28,6 @@ class Markers:
         self._longest = max(map(len, marks))
 
     def find(self, text: str, at: int) -> re.Match[str] | None:
-        """Returns the first marker from `at` on."""
         return self._pattern.search(text, at)
 
     def begun(self, text: str, at: int) -> int:
@@ -110,13 +109,11 @@ class OutputReader:
             yield None
 
     def unread(self, mark: str) -> None:
-        """Puts back a marker that was just read."""
         self.at -= len(mark)
         if mark and self._read is not None:
             assert self._read.pop() == mark
 
     def comes(self, sign: str) -> Generator[None, None, bool]:
-        """Returns whether the text continues with this character, which stays unread."""
         return (yield from self.more()) and self.text[self.at] == sign
 
     def word(self, ends: re.Pattern[str]) -> Generator[None, None, str]:
@@ -154,7 +151,6 @@ class OutputReader:
                 self.drop_space()
 
     def drop_space(self) -> None:
-        """Forgets the white space of `hold_space`."""
         self._space.clear()
 
     # the answer -------------------------------------------------------------------------------------------------------
@@ -183,13 +179,11 @@ class OutputReader:
                 self._space.append(piece[len(words) :])
 
     def rest(self) -> Steps[None]:
-        """Yields all remaining text as content."""
         yield from self.space_as_content()
         while (yield from self.more()):
             yield Content(self.take(len(self.text)))
 
     def space_as_content(self) -> Steps[None]:
-        """Yields the white space of `hold_space` as content."""
         if self._space and not self._only_calls:
             yield Content("".join(self._space))
             self._space.clear()
@@ -199,7 +193,6 @@ class OutputReader:
         self._read = [marker]
 
     def accept(self) -> None:
-        """Forgets what was recorded: it belongs to a call."""
         self._read = None
         self._space.clear()
 
@@ -212,7 +205,6 @@ class OutputReader:
             yield Content(words)
 
     def begin(self, name: str) -> CallBegins:
-        """Begins a call, to which the recorded text belongs."""
         self.accept()
         self.calls += 1
         return CallBegins(self.calls - 1, name)

@@ -23,7 +23,6 @@ class Thinking:
         return self.opening, self.closing
 
     def recognises(self, template: str) -> bool:
-        """Returns whether a chat template belongs to a model that thinks in this format."""
         return self.closing in template
 
     def began(self, prompt: str) -> bool:

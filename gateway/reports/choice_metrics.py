@@ -33,7 +33,6 @@ class ChoiceMetrics:
         self._decode = histogram("vllm:request_decode_time_seconds", "First to last output token", _SECOND_BUCKETS)
 
     def request(self, choices: int) -> None:
-        """Counts a finished request with so many choices."""
         self._n.observe(choices)
 
     def finished(self, shape: ChoiceShape) -> None:

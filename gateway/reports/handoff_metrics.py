@@ -32,7 +32,6 @@ def _of_each(counts: Mapping[str, float]) -> _Values:
 
 
 def _seconds(record: WorkerRecord) -> _Values:
-    """Returns the sums that this side of the handoff measures."""
     counts = record.load.handoff
     if record.role == "decode":
         return {("land",): counts.land_seconds}

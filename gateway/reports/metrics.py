@@ -90,7 +90,6 @@ class Metrics:
         )
 
     def opened(self) -> None:
-        """Counts a request that is in progress from now on."""
         self._in_progress.labels(self._model).inc()
 
     def first_token(self, seconds: float) -> None:
@@ -98,11 +97,9 @@ class Metrics:
         self._ttft.labels(self._model).observe(seconds)
 
     def placed(self, path: str) -> None:
-        """Counts an attempt on the path `handoff`, or on the `short` one."""
         self._placed.labels(self._model, path).inc()
 
     def retried(self, reason: str) -> None:
-        """Counts an attempt that was given up for another."""
         self._retries.labels(self._model, reason).inc()
 
     def dropped(self) -> None:
@@ -110,7 +107,6 @@ class Metrics:
         self._dropped.labels(self._model).inc()
 
     def refused(self, status: int, code: str) -> None:
-        """Counts a request that was answered with this error."""
         self._refused.labels(self._model, str(status), code).inc()
 
     def ended(self, record: FinishedRecord) -> None:
@@ -139,7 +135,6 @@ class Metrics:
             self._tpot.labels(self._model).observe(record.tpot_ms / 1000)
 
     async def own(self, more: Mapping[str, str]) -> str:
-        """Returns what this gateway has counted in Prometheus' text format, with `more` labels."""
         return await in_turns(pieces(self._registry, more))
 
     async def page(self, gateways: Sequence[str] = ()) -> str:

@@ -55,6 +55,5 @@ class Predictions:
         self.correction.learn(forecast, expected, measured - before)
 
     def summary(self) -> Predicted:
-        """Returns the newest figures."""
         error = median(self._errors) if self._errors else 0.0
         return Predicted(self._requests, error, self.correction.overhead * 1000)

@@ -20,7 +20,6 @@ class Refusals:
     """Counts refused and failed requests, and logs them by their ids. Nothing that a client wrote is in the log."""
 
     def __init__(self, metrics: Metrics, keyed: bool, clock: Callable[[], float] = time.monotonic) -> None:
-        """`keyed`: callers need a key."""
         self._metrics = metrics
         self._keyed = keyed
         self._clock = clock

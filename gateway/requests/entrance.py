@@ -26,7 +26,6 @@ class Strictest:
         self._counts: dict[str, Counter[float]] = {}
 
     def add(self, decode: str, seconds: float) -> None:
-        """Counts a sample."""
         self._counts.setdefault(decode, Counter())[seconds] += 1
 
     def remove(self, decode: str, seconds: float) -> None:
@@ -88,7 +87,6 @@ class Entrance:
         self.gate.look()
 
     def stands(self, request: str, waiting: WaitingRequest) -> None:
-        """Notes that a request stands in line."""
         self._in_line[request] = waiting
 
     def leaves(self, request: str) -> None:

@@ -71,7 +71,6 @@ class WaitingByTenant:
         self.count = 0
 
     def insert(self, waiting: WaitingRequest) -> None:
-        """Puts a request at its place."""
         insort(self.by_tenant.setdefault(waiting.tenant, []), waiting, key=place)
         self.count += 1
 
@@ -92,7 +91,6 @@ class WaitingByTenant:
         return self.by_tenant.get(tenant, [])
 
     def weights(self) -> dict[str, float]:
-        """Returns the weights of the tenants that have requests here."""
         return {tenant: own[0].weight for tenant, own in self.by_tenant.items()}
 
 

@@ -99,7 +99,6 @@ class LoadAccount:
         attempt.forecast = None
 
     def handed_off(self, sample: Sample) -> None:
-        """Takes a sample off its prefill worker: its decode worker has it."""
         self._uncount(sample, {sample.route.prefill}, sample.attempt)
         if sample.attempt is not None and (worker := self._workers.get(sample.route.decode)) is not None:
             worker.settles((sample.key.request, sample.attempt.number))

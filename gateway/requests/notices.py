@@ -33,7 +33,6 @@ class WorkerNotices:
                 worker.ask(asked)
 
     def over(self, sample: Sample) -> None:
-        """Lets both workers forget a sample whose end they know."""
         for worker in self._of(sample.attempt):
             worker.ended(sample.attempt_key)
 

@@ -67,7 +67,6 @@ class OpenRequests:
         metrics.count_waiting(self.waiting)
 
     def __len__(self) -> int:
-        """Returns the number of samples in progress."""
         return len(self._streams)
 
     def full(self) -> APIError:
@@ -75,7 +74,6 @@ class OpenRequests:
         return self._dispatch.entrance.gate.full(time.monotonic())
 
     def waiting(self) -> int:
-        """Returns how many requests stand in line at the gate."""
         return len(self._dispatch.entrance.gate)
 
     async def records(self) -> list[RequestRecord]:
@@ -91,7 +89,6 @@ class OpenRequests:
         return found
 
     def adapters(self) -> set[str]:
-        """Returns the digests of the adapters that requests in progress use."""
         return {stream.sample.prompt.adapter for stream in self._streams.values()} - {""}
 
     # the client's side ----------------------------------------------------------------------------------------------
@@ -325,7 +322,6 @@ class OpenRequests:
     # ends -----------------------------------------------------------------------------------------------------------
 
     def _fail(self, stream: Stream, error: APIError) -> None:
-        """Ends a sample with an error, unless it has ended."""
         if not stream.sample.ended:
             stream.fail(error)
             self._end(stream, State.FAILED, error.code or "failed")

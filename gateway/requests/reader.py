@@ -81,7 +81,6 @@ class AnswerReader:
             _NEXT_TURN.call(self._news)
 
     def _news(self, now: float) -> None:
-        """Passes on what can be, and wakes the reader up for the rest."""
         self._called = False
         waiter = self._waiter
         if waiter is None or waiter.done():

@@ -28,7 +28,6 @@ class Request:
 
     @property
     def ended(self) -> bool:
-        """Returns whether every sample has had its end."""
         return all(sample.ended for sample in self.samples)
 
     @property

@@ -121,7 +121,6 @@ class Sample:
 
     @property
     def ended(self) -> bool:
-        """Returns whether it has had its one end."""
         return self.state in _END_STATES
 
     @property
@@ -184,7 +183,6 @@ class Sample:
         return len(self.prompt.token_ids) + len(self.tokens)
 
     def ids(self, first: int, end: int) -> list[int]:
-        """Returns some of these tokens, from index `first` up to `end`."""
         prompt = self.prompt.token_ids
         behind = len(prompt)
         return prompt[first:end] + self.tokens[max(0, first - behind) : max(0, end - behind)]
@@ -246,7 +244,6 @@ class Sample:
         return Fate.RETRY if failed.retryable or failed.reason == "cancelled" else Fate.FAIL
 
     def lost(self, worker: str) -> bool:
-        """Returns whether the death of this worker ends the attempt."""
         if self.attempt is None or worker not in self.attempt.route.workers():
             return False
         return self.state is not State.DECODE or worker == self.attempt.route.decode

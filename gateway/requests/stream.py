@@ -134,7 +134,6 @@ class Stream:
         self._tell()
 
     def overrun(self) -> bool:
-        """Returns whether its client has left too much unread."""
         return self._bounded and len(self._tokens) > MAX_UNREAD_TOKENS
 
     def _finished(self, finish: Finish) -> Finish:
@@ -143,7 +142,6 @@ class Stream:
         return finish
 
     def _decode(self) -> None:
-        """Makes text of the tokens that are none yet."""
         if self._undecoded:
             self._text.append(self._detokenizer.text_of(self._undecoded))
             self._undecoded = []
@@ -196,7 +194,6 @@ class Stream:
         return self._error is not None and self._error.refuses and not self.sample.tokens
 
     def shape(self) -> ChoiceShape:
-        """Returns how long it was, and how long it took from its first token to its last."""
         sample, first = self.sample, self._first if self._first is not None else self._last
         limit = sample.admitted.limits.max_tokens
         return ChoiceShape(len(sample.prompt.token_ids), len(sample.tokens), limit, self._last - first)

@@ -59,12 +59,10 @@ class ResponseShape(ItemShape[OutputItem, Event]):
         return self._numbered([ResponseCreated(response=self._response), ResponseBegun(response=self._response)])
 
     def take(self, parts: Iterable[Part], logprobs: Sequence[TextLogprob] = ()) -> Sequence[Event]:
-        """Returns the events of these parts; the first text among them carries the log-probabilities."""
         self._new_scores = logprobs
         return self._numbered(super().take(parts))
 
     def end(self, finish: Finish) -> Sequence[Event]:
-        """Returns the events that close the open item; the event of `ended` follows."""
         return self._numbered(self._close(cut=finish == "length"))
 
     def whole(self, finish: Finish, usage: ResponseUsage) -> ResponseAnswer:
@@ -81,7 +79,6 @@ class ResponseShape(ItemShape[OutputItem, Event]):
         )
 
     def ended(self, response: ResponseAnswer) -> Sequence[Event]:
-        """Returns the last event, which carries the whole response."""
         kind = ResponseIncomplete if response.status == "incomplete" else ResponseCompleted
         return self._numbered([kind(response=response)])
 

@@ -52,7 +52,6 @@ class Conversations:
 
     @property
     def keeps(self) -> bool:
-        """Returns whether conversations are stored at all."""
         return self._store.keeps
 
     async def keep(self, caller: Caller, said: list[Item], response: ResponseAnswer) -> bool:

@@ -112,5 +112,4 @@ class ResponsesRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def wants_logprobs(self) -> bool:
-        """Returns whether the answer has log-probabilities."""
         return bool(self.top_logprobs) or LOGPROBS_INCLUDE in (self.include or ())

@@ -85,7 +85,6 @@ class ResponseShaper(OneAnswerShaper[Event]):
         return await self._kept(answer.finish or "stop")
 
     def failure(self, error: APIError) -> bytes:
-        """Returns the last event of a stream that has failed."""
         return self._joined(self._shape.failed("server_error", error.message))
 
     async def _kept(self, finish: Finish) -> ResponseAnswer:
@@ -97,7 +96,6 @@ class ResponseShaper(OneAnswerShaper[Event]):
     async def _logprobs(
         self, parts: Sequence[Part], token_ids: Sequence[int], scores: Scores | None
     ) -> Sequence[TextLogprob]:
-        """Returns the log-probabilities of the text among these parts."""
         if self._top is None or scores is None:
             return ()
         told = await chat_logprobs(ScoredTokens(token_ids, scores), self._top, self._names)

@@ -41,7 +41,6 @@ class TextScores:
         return [] if isinstance(part, CallBegins) else self._passed(part.text, isinstance(part, Content))
 
     def _passed(self, said: str, is_content: bool = False) -> list[TextLogprob]:
-        """Skips the tokens of a text, and returns them if the text is content."""
         text = said.encode()
         found = self._bytes.find(text)
         if not text or found < 0:

@@ -36,7 +36,6 @@ RESPONSES_FIELD_NAMES = {
 
 
 def items_of(body: ResponsesRequest) -> list[Item]:
-    """Returns the input of a request as items."""
     return [MessageItem(role="user", content=body.input)] if isinstance(body.input, str) else body.input
 
 
@@ -87,7 +86,6 @@ def _messages(items: Iterable[Item]) -> Iterator[Message]:
 
 
 def _said(item: Item) -> Message:
-    """Returns one item as a message."""
     match item:
         case MessageItem(role=role, content=content):
             return Message(role=role, content=content if isinstance(content, str) else _parts(content))

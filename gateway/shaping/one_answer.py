@@ -48,5 +48,4 @@ class OneAnswerShaper(ABC, Generic[Event]):
         """Returns the events of parts that consist of these tokens."""
 
     async def _shaped(self, parts: Sequence[Part], delta: Delta) -> Sequence[Event]:
-        """Returns the events of `_next` with everything that is made in turns."""
         return self._next(parts, delta.token_ids)

@@ -83,7 +83,6 @@ class ChatTemplate:
 
 
 def _with_thoughts(message: dict[str, Any]) -> dict[str, Any]:
-    """Returns a message with its reasoning under all names that templates use."""
     thought = next((message[name] for name in REASONING_FIELDS if message.get(name) is not None), None)
     return message if thought is None else {"thinking": thought, **message, "reasoning_content": thought}
 

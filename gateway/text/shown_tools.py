@@ -69,7 +69,6 @@ def shown_tools(source: str, render: Callable[[Chat], str]) -> ShownTools:
 
 
 def _behind_common(text: str, other: str) -> str:
-    """Returns a text from the first character on that differs from another text."""
     pairs = enumerate(zip(text, other, strict=False))
     return text[next((place for place, (one, two) in pairs if one != two), len(other)) :]
 

@@ -21,7 +21,6 @@ class SpecialTokens:
         self._search.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in self.tokens])
 
     def found(self, text: str) -> list[int]:
-        """Returns the numbers of the special tokens in a text, in their order."""
         return [id for id in self._search.encode_batch_fast([text], add_special_tokens=False)[0].ids if id]
 
     def replaced(self, text: str, change: Callable[[str], str]) -> str:

@@ -29,7 +29,6 @@ class MarkedText(NamedTuple):
     marks: Mapping[str, str]  # the key of each mark; empty: no message spells out a special token
 
     def unmarked(self, text: str) -> str:
-        """Returns a text with marks replaced by keys."""
         for mark, key in self.marks.items():
             text = text.replace(mark, key)
         return text

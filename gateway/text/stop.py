@@ -85,6 +85,5 @@ class StopSearch:
         return text[:sent], ""
 
     def flush(self) -> str:
-        """Returns the text that was held back, at the end of the answer."""
         held, self._held, self._at = self._held, "", self._none
         return held

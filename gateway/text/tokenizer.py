@@ -128,14 +128,12 @@ class ModelTokenizer:
         return self._added.get(text)
 
     def added(self) -> dict[int, tuple[str, bool]]:
-        """Returns the added tokens by id: the text, and whether it is special."""
         return {id: (text, id in self._special) for text, id in self._added.items()}
 
     def special_texts(self) -> tuple[str, ...]:
         return tuple(text for text, id in self._added.items() if id in self._special)
 
     def detokenizer(self, markers: Collection[str] = ()) -> Detokenizer:
-        """Returns a detokenizer for one answer, which writes the special tokens in `markers` as text."""
         written = {id: marker for marker in markers if (id := self._added.get(marker)) is not None}
         return WithMarkers(self._plain_detokenizer, written) if written else self._plain_detokenizer()
 

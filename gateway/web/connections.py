@@ -27,7 +27,6 @@ class Connections(Generic[C]):
         self._busy: set[C] = set()
 
     def __len__(self) -> int:
-        """Returns the number of open connections."""
         return len(self._new) + len(self._kept) + len(self._busy)
 
     def opened(self, connection: C) -> bool:
@@ -42,19 +41,16 @@ class Connections(Generic[C]):
         return True
 
     def busy(self, connection: C) -> None:
-        """Notes that the head of a request has come. A connection that is unknown here stays so."""
         if connection in self._new or connection in self._kept:
             self.lost(connection)
             self._busy.add(connection)
 
     def kept(self, connection: C) -> None:
-        """Notes that its answers are complete."""
         if connection in self._busy:
             self._busy.discard(connection)
             self._kept[connection] = None
 
     def lost(self, connection: C) -> None:
-        """Forgets a connection."""
         self._new.pop(connection, None)
         self._kept.pop(connection, None)
         self._busy.discard(connection)

@@ -71,6 +71,5 @@ def is_preflight(asked: Headers) -> bool:
 
 
 def allow(methods: Sequence[str]) -> Mapping[str, str]:
-    """Returns the header that says what a path takes: GET includes HEAD, and OPTIONS always works."""
     more = {"HEAD"} if "GET" in methods else set()
     return {"allow": ", ".join(sorted({*methods, *more, "OPTIONS"}))}

@@ -17,7 +17,6 @@ class BodyWriter:
         self._chunked = chunked
 
     def open(self) -> bool:
-        """Tells whether the answer has begun, and its client reads."""
         cycle = self._cycle
         return cycle.response_started and not cycle.flow.write_paused
 
@@ -29,12 +28,10 @@ class BodyWriter:
         return not self._cycle.flow.write_paused
 
     async def read(self) -> None:
-        """Returns when the client has read enough for more to be written."""
         await self._cycle.flow.drain()
 
 
 def body_writer(scope: Scope) -> BodyWriter:
-    """Returns the writer of the answer to this request."""
     writer = scope["extensions"][SCOPE_EXTENSION]
     assert isinstance(writer, BodyWriter)
     return writer

@@ -86,13 +86,11 @@ class HTTPConnection(HttpToolsProtocol):
             self._refuse(error, TURNED_AWAY_TIMEOUT_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Ends."""
         self._open.lost(self)
         self._set_timer(None)
         super().connection_lost(exc)
 
     def close_idle(self) -> None:
-        """Makes room for another connection."""
         self.transport.close()
 
     def data_received(self, data: bytes) -> None:
@@ -139,12 +137,10 @@ class HTTPConnection(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
-        """Takes a part of its line."""
         self._count(url)
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Takes a header, or a trailer."""
         self._count(name + value)
         super().on_header(name, value)
 
@@ -161,11 +157,9 @@ class HTTPConnection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_chunk_header(self) -> None:
-        """Takes the beginning of a chunk."""
         self._around -= CHUNK_HEAD_BYTES
 
     def on_body(self, body: bytes) -> None:
-        """Takes a part of its body."""
         self._around -= len(body)
         super().on_body(body)
 
@@ -185,8 +179,6 @@ class HTTPConnection(HttpToolsProtocol):
         super()._start_asgi_task(cycle, cast(Any, self._answering(cycle, app)))
 
     def _answering(self, cycle: RequestResponseCycle, app: ASGIApp) -> ASGIApp:
-        """Returns an application whose answers end as this client needs it."""
-
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
             scope["extensions"] = {SCOPE_EXTENSION: BodyWriter(cycle, chunked=scope["http_version"] != "1.0")}
 
@@ -237,7 +229,6 @@ class HTTPConnection(HttpToolsProtocol):
         self._refuse(error)
 
     def _refuse(self, error: APIError, seconds: float = DROP_TIMEOUT_S) -> None:
-        """Answers with an error, from here, and ends the connection."""
         cycle, self._deaf = self.cycle, True
         if not self._idle():
             if not cycle.more_body:  # behind a whole request came what is none: that one gets its answer

@@ -23,7 +23,6 @@ CLOSE_TIMEOUT_S = 5  # s until connections that do not end are cut
 
 
 def _refused(gateway: Gateway, error: APIError) -> str:
-    """Tells of a refusal by a connection, and returns the id that it is told by."""
     id = gateway.new_id()
     gateway.refusals.report_connection(error, id)
     return id
@@ -51,7 +50,6 @@ class HTTPServer(uvicorn.Server):
         self._tasks = Tasks("the server")
 
     def stop(self) -> None:
-        """Begins the end, as a signal does."""
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -80,7 +78,6 @@ class HTTPServer(uvicorn.Server):
         await self._tasks.close()
 
     def _connection(self) -> asyncio.Protocol:
-        """Makes what speaks HTTP on a new connection."""
         settings = cast(ServerConfig, self.config)
         return HTTPConnection(settings, server_state=self.server_state, app_state=self.lifespan.state)
 

@@ -98,17 +98,14 @@ class Serving:
 
 
 def caller(request: Request) -> Caller:
-    """Returns who has sent a request."""
     found: Caller = request.state.caller
     return found
 
 
 def holdings(request: Request) -> Holdings:
-    """Returns what owns everything of a request."""
     found: Holdings = request.state.holdings
     return found
 
 
 def reply(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Returns an answer of JSON."""
     return Response(msgspec.json.encode(body), status, headers, media_type="application/json")

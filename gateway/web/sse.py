@@ -42,7 +42,6 @@ class EventStream(Response):
         self._broke = broke
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request, as ASGI calls a response."""
         try:
             await until_gone(receive, self._run(scope, receive, send))
         except ClientGone:

@@ -41,7 +41,6 @@ class Surface:
         self._refuse = refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request, as ASGI calls an application, and ends what it has of the gateway."""
         with self._holdings() as holdings:
             scope.setdefault("state", {}).update(id=holdings.id, holdings=holdings)
             await self._answer(holdings.id, scope, receive, send)

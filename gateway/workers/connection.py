@@ -113,7 +113,6 @@ class WorkerConnection(Worker):
 
     @property
     def broken(self) -> bool:
-        """Returns whether a bug has ended its reading or writing; the log has the traceback."""
         return self._tasks.error is not None
 
     @property
@@ -134,12 +133,10 @@ class WorkerConnection(Worker):
         self.late = self._overdue or self.liveness.health is WorkerHealth.SUSPECT
 
     def ask(self, asked: Sequence[Question]) -> None:
-        """Asks for the tokens, or the state, of these attempts."""
         for begin in range(0, len(asked), MAX_QUESTIONS):
             self._put(Ask(sender=self._gateway, receiver=self.epoch, asked=tuple(asked[begin : begin + MAX_QUESTIONS])))
 
     def cancel(self, key: AttemptKey) -> None:
-        """Cancels all attempts up to this one."""
         self._put(Cancel(sender=self._gateway, receiver=self.epoch, key=key))
 
     def piece(self, wanted: Wanted, ids: Sequence[int]) -> None:

@@ -28,7 +28,6 @@ class WorkerDirectory:
         del self._connections[connection.epoch]
 
     def ready(self) -> bool:
-        """Returns whether a request could be served."""
         return bool(self._answering())
 
     def adapters(self) -> dict[str, HeldAdapter]:
@@ -53,6 +52,5 @@ class WorkerDirectory:
         return min(limits, default=0)
 
     def _answering(self) -> list[WorkerConnection]:
-        """Returns the usable decode workers, or the usable prefill workers if there are none."""
         usable = [worker for worker in self if worker.usable and not worker.record.draining]
         return [worker for worker in usable if worker.record.role == "decode"] or usable

@@ -49,13 +49,11 @@ class Liveness:
         return self.health is WorkerHealth.ALIVE or (self.health is WorkerHealth.SUSPECT and there)
 
     def heard(self, now: float) -> None:
-        """Notes a message of any kind: a sign of life."""
         self._unanswered = None
         if self.health is not WorkerHealth.DEAD:
             self.health = WorkerHealth.ALIVE if self.beating and self._cut is None else WorkerHealth.SUSPECT
 
     def greeted(self) -> None:
-        """Notes the answer to a Hello: the connection stands."""
         self._cut = None
 
     def disconnected(self, now: float) -> None:

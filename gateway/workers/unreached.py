@@ -26,7 +26,6 @@ class UnreachedPairs:
     """Pairs that cannot connect now."""
 
     def __init__(self, gateway: str) -> None:
-        """`gateway`: epoch of this gateway."""
         self._gateway = gateway
         self.pairs: tuple[UnreachedPair, ...] = ()
 

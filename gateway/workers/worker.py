@@ -69,12 +69,10 @@ class Worker:
 
     @property
     def costs(self) -> StepCosts:
-        """Costs of its steps, as it has last reported."""
         return self.record.load.costs
 
     @property
     def kind(self) -> WorkerKind:
-        """Kind of workers whose steps should take equally long."""
         return WorkerKind(self.record.role, self.record.content, self.record.device)
 
     # where it can be used -------------------------------------------------------------------------------------------
@@ -90,7 +88,6 @@ class Worker:
         self._missed[epoch] = now + UNREACHED_TOLD_S
 
     def unreachable(self, now: float) -> set[str]:
-        """Returns the epochs of workers that it cannot connect to, as far as it knows."""
         return {one.peer for one in self.record.unreached} | {one for one, until in self._missed.items() if until > now}
 
     def full(self, tokens: int) -> bool:
@@ -120,17 +117,14 @@ class Worker:
         self._begun = max(0, sum([prompt.tokens for prompt in self._taken.values()]) - backlog.tokens)
 
     def computes(self, placed: Placed, prompt: PromptWork) -> None:
-        """Notes that a prompt will be sent to it."""
         self._sent[placed] = SentPrompt(prompt)
         self._backlog = None
 
     def queued(self, placed: Placed, ticket: Ticket) -> None:
-        """Notes the ticket of a prompt that was sent to it."""
         if (sent := self._sent.get(placed)) is not None:
             self._sent[placed] = sent._replace(ticket=ticket)
 
     def awaits(self, placed: Placed, tokens: int) -> None:
-        """Notes that a sequence of so many tokens will be handed over to it."""
         self._coming[placed] = tokens
         self._backlog = None
 

@@ -138,7 +138,6 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
 
     @property
     def adapts(self) -> bool:
-        """Whether the worker can have adapters."""
         return bool(self.lora) or self.allow_lora_loading
 
 

@@ -70,7 +70,6 @@ class KeyRecord(KeyOptions, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def owner(self) -> str:
-        """Its tenant."""
         return self.tenant or self.name
 
 

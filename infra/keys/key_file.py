@@ -77,7 +77,6 @@ def change_keys(path: Path, changed: Callable[[Sequence[KeyRecord]], list[KeyRec
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Locks the files of a directory against changes by other processes."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

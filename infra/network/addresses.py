@@ -32,6 +32,5 @@ class Network:
         self.context.term()
 
     async def destroy(self) -> None:
-        """Closes the context with the sockets that are still open."""
         await self.gatekeeper.close()
         self.context.destroy(0)

@@ -98,7 +98,6 @@ def _on(given: str, interface: str, own: Sequence[OwnAddress]) -> list[IPAddress
 
 
 def _first(given: str, host: str, found: Sequence[IPAddress]) -> str:
-    """Returns the first of these addresses that `host` binds."""
     for ip in found:
         if host in ("", "::", str(ip)) or (host == "0.0.0.0" and ip.version == 4):
             return str(ip)
@@ -106,7 +105,6 @@ def _first(given: str, host: str, found: Sequence[IPAddress]) -> str:
 
 
 def _usable(ip: IPAddress) -> bool:
-    """Tells whether another host can connect to the address without naming an interface."""
     return not ip.is_loopback and not ip.is_link_local
 
 

@@ -14,7 +14,6 @@ class BindAddress(NamedTuple):
     ports: range = range(0)
 
     def endpoint(self, port: int) -> str:
-        """Returns the advertised endpoint of a port."""
         return endpoint(self.advertised, port)
 
 
@@ -32,7 +31,6 @@ def bracketed(host: str) -> str:
 
 
 def bare(host: str) -> str:
-    """Removes the brackets of an IPv6 address."""
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
 

@@ -55,5 +55,4 @@ def http_url(host: str, port: int, tls: bool = False) -> str:
 
 
 def is_local(host: str) -> bool:
-    """Tells whether `host` is a loopback address or name."""
     return host == "localhost" or bare(host) == "::1" or host.startswith("127.")

@@ -23,7 +23,6 @@ def parse_ports(text: str) -> range:
 
 
 def listening_ports(role: str, transfer: TransferOptions) -> int:
-    """Returns the number of ports that a worker of this role listens on."""
     if role == "prefill":
         return 1
     return 3 if transfer.kv_transport in ("auto", "tcp") else 2

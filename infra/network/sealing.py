@@ -58,7 +58,6 @@ class Signer:
         return hmac.digest(self._key, len(named).to_bytes(4, "big") + named + body, "sha256").hex()
 
     def signed(self, body: bytes, place: str, signature: str) -> bool:
-        """Tells whether `signature` is that of this body at this place under this secret."""
         return hmac.compare_digest(self.sign(body, place).encode(), signature.encode())
 
 

@@ -31,7 +31,6 @@ class Tasks:
         self._broken = asyncio.Event()
 
     def __len__(self) -> int:
-        """Counts the running tasks."""
         return len(self._tasks)
 
     def start(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
@@ -48,12 +47,10 @@ class Tasks:
         raise self.error
 
     async def finished(self) -> None:
-        """Returns when all tasks have finished or failed."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
     async def close(self) -> None:
-        """Ends all tasks."""
         await end(tuple(self._tasks))
 
     def _done(self, task: asyncio.Task[Any]) -> None:

@@ -104,7 +104,6 @@ def _lease(pipe: Any, key: str, request: str, now: float) -> None:
 
 
 def _ticks(answers: Any) -> dict[int, int]:
-    """Reads the answers for one amount: of the addition, its expiry, and two hashes."""
     next(answers), next(answers)
     return {int(tick): int(count) for part in (next(answers), next(answers)) for tick, count in part.items()}
 

@@ -82,7 +82,6 @@ class SpeculationCounts(Struct, frozen=True):
 
     @property
     def accepted_tokens(self) -> int:
-        """Number of accepted draft tokens."""
         return sum(self.accepted)
 
     def since(self, earlier: "SpeculationCounts") -> "SpeculationCounts":

@@ -61,7 +61,6 @@ def index_key(kind: str) -> str:
 
 
 def record_key(kind: str, epoch: str) -> str:
-    """Returns the key of a record."""
     return f"{KEY_PREFIX}{{{kind}}}:{epoch}"
 
 
@@ -144,5 +143,4 @@ async def add_finished(store: Store, records: list[FinishedRecord]) -> None:
 
 @answered()
 async def add_stats(store: Store, sample: StatsSample) -> None:
-    """Appends a sample to the capped stream of load samples."""
     await store.xadd(STATS_KEY, {b"json": msgspec.json.encode(sample)}, maxlen=MAX_STATS, approximate=True)

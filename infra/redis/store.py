@@ -80,7 +80,6 @@ class Outage:
         self.lasts = True
 
     def ends(self) -> None:
-        """Notes a successful operation."""
         if self.lasts:
             self._log.warning("Redis is back")
         self.lasts = False

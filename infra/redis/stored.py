@@ -41,7 +41,6 @@ class TenantStore:
 
     @property
     def keeps(self) -> bool:
-        """Whether anything is stored at all."""
         return self._ttl_ms > 0 and self._pieces > 0
 
     async def put(self, tenant: str, name: str, body: bytes, now: float) -> bool:

@@ -276,7 +276,6 @@ class DecodeLinks:
         return known
 
     def _head(self, key: HandoffKey) -> dict[str, Any]:
-        """Returns the first fields of every message of a handoff."""
         return {"sender": self._epoch, "receiver": key.sender, "handoff": key.handoff}
 
     def _of_sample(self, sample: SampleKey) -> DecodeHandoff | None:

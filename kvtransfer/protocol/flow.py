@@ -103,7 +103,6 @@ class RoundRobin:
             self._order.append(handoff)
 
     def leave(self, handoff: int) -> None:
-        """Removes a handoff, if it is a member."""
         if handoff in self._members:
             self._members.discard(handoff)
             self._order.remove(handoff)
@@ -113,5 +112,4 @@ class RoundRobin:
         return self._order[0] if self._order else None
 
     def turn(self) -> None:
-        """Moves the first handoff to the end."""
         self._order.rotate(-1)

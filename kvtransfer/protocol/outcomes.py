@@ -42,7 +42,6 @@ class Outcomes:
         self._given_up: Counter[str] = Counter()
 
     def accepted(self, times: HandoffTimes) -> None:
-        """Adds the times of an accepted handoff."""
         for stage, ms in (("grant", times.grant_ms), ("send", times.send_ms), ("exposed", times.exposed_ms)):
             self._seconds[stage] += ms / 1000
 
@@ -55,6 +54,5 @@ class Outcomes:
         self._given_up[reason if reason in KNOWN_REASONS else OTHER_REASON] += 1
 
     def counts(self, dropped: Mapping[str, int]) -> HandoffCounts:
-        """Returns all counts, with messages and payloads `dropped`, by reason."""
         seconds = {f"{stage}_seconds": value for stage, value in self._seconds.items()}
         return HandoffCounts(given_up=dict(self._given_up), dropped=dict(dropped), **seconds)

@@ -131,7 +131,6 @@ class PrefillHandoff:
         self._outcome: tuple[Outcome, str, bool] = ("failed", "", True)
 
     def begin(self, now: float) -> list[Instruction]:
-        """Sends the first Open."""
         return self._send(self._open(now), now)
 
     def handle(self, event: PrefillHandoffEvent, now: float) -> list[Instruction]:
@@ -227,7 +226,6 @@ class PrefillHandoff:
         return "peer_silent" if waits and now >= max(self.since, heard) + self._config.silence else ""
 
     def waits(self) -> bool:
-        """Tells whether this handoff has a payload to send."""
         return self.state is State.STREAMING and self.payloads.waiting
 
     def head(self, frame: int) -> Payload | None:
@@ -388,7 +386,6 @@ def answer_closed(message: Handoff, ends: tuple[str, str]) -> list[Instruction]:
 
 
 def _head(handoff: int, ends: tuple[str, str]) -> dict[str, Any]:
-    """Returns the first fields of every message of a handoff."""
     sender, receiver = ends
     return {"sender": sender, "receiver": receiver, "handoff": handoff}
 

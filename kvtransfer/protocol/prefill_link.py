@@ -149,7 +149,6 @@ class PrefillLink:
         return (sender, payload) if self.window.open_for(payload.size) else None
 
     def header(self, sender: PrefillHandoff, payload: Payload) -> Layer:
-        """Returns the header message of a payload."""
         return sender.layer(payload, self.window.sent)
 
     def payload_left(self, sender: PrefillHandoff, payload: Payload, digest: int, now: float) -> list[Instruction]:

@@ -25,7 +25,6 @@ log = logging.getLogger("baton.handoff")
 
 
 def transports(config: TransferConfig) -> tuple[Transport, ...]:
-    """Lists the allowed transports, the best first."""
     return BEST_FIRST if config.kv_transport == "auto" else (config.kv_transport,)
 
 

@@ -44,5 +44,4 @@ class RingChannel:
         return SentPayload(digest.intdigest(), None)
 
     def close(self) -> None:
-        """Closes the ring. The control socket has another owner."""
         self._ring.close()

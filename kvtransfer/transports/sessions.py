@@ -67,7 +67,6 @@ class PayloadSessions:
         return session
 
     def of(self, link: bytes) -> PayloadSession | None:
-        """Returns the session of a link, if it has joined."""
         known = self._by_link.get(link)
         return None if known is None else known[0]
 
@@ -88,7 +87,6 @@ class PayloadSessions:
             session.close()
 
     def asked(self, link: bytes, codec: Codec) -> None:
-        """Notes the codec of a handoff that was opened on the link."""
         if link in self._by_link:
             self._by_link[link][0].codec = codec
 
@@ -102,7 +100,6 @@ class PayloadSessions:
         ][:MAX_LINKS_SHOWN]
 
     def forget_old(self, now: float) -> None:
-        """Ends the sessions of links that were silent for long."""
         kept = now - self._config.remember
         for link in [link for link, (_, heard) in self._by_link.items() if heard < kept]:
             self.forget(link)

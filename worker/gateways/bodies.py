@@ -52,7 +52,6 @@ class PromptBodies:
         return len(self._awaited)
 
     def add(self, job: AnyJob) -> None:
-        """Adds a job whose ids are to come."""
         assert job.body is not None
         self._awaited[job.request, job.attempt] = _Awaited(job)
 

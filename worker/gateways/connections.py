@@ -225,7 +225,6 @@ class GatewayConnections:
                 self._keys.change(kept, lost)
 
     def _owe(self, gateways: set[str | None]) -> None:
-        """Schedules sending to these gateways, once for any number of events."""
         self._owed |= {gateway for gateway in gateways if gateway is not None}
         if self._owed:
             self._owing.set()
@@ -276,7 +275,6 @@ class GatewayConnections:
             self._retry_soon(gateway)
 
     async def _flush(self, gateway: str) -> None:
-        """Sends a gateway its queued messages, then tokens, then failures."""
         peer = self._peers.get(gateway)
         if peer is None:
             return

@@ -47,7 +47,6 @@ class Intake:
         self._news = asyncio.Event()  # set when another prompt or piece may be asked for
 
     def __len__(self) -> int:
-        """Counts the jobs whose prompts have not come."""
         return len(self._bodies)
 
     # jobs -----------------------------------------------------------------------------------------------------------

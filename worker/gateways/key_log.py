@@ -71,7 +71,6 @@ class KeyLog:
             follower.mark, follower.marked_at = self.number, now
 
     def forget(self, gateways: Iterable[str]) -> None:
-        """Forgets gateways that are gone."""
         for gateway in gateways:
             self._followers.pop(gateway, None)
 

@@ -63,11 +63,9 @@ class LedgerEntry:
         self.state = "queued"  # state for `Alive`
 
     def ended(self) -> bool:
-        """Whether nothing more will be added."""
         return self.finish is not None or self.failure is not None
 
     def owed(self) -> bool:
-        """Whether anything is still to be sent."""
         return self.sent < len(self.tokens) or (self.ended() and not self.end_sent)
 
     def pending(self, most: int) -> Emitted:
@@ -134,7 +132,6 @@ class Ledger:
         return self._owe(entry)
 
     def note(self, key: AttemptKey, state: str) -> None:
-        """Sets the state for `Alive`."""
         entry = self._living(key)
         if entry is not None:
             entry.state = state
@@ -202,7 +199,6 @@ class Ledger:
         return living
 
     def cancelled(self, key: AttemptKey) -> bool:
-        """Tells whether this attempt has a tombstone."""
         return self._dead.get(key.of, (-1, 0.0))[0] >= key.attempt
 
     def acknowledged(self, key: AttemptKey) -> LedgerEntry | None:
@@ -220,7 +216,6 @@ class Ledger:
         return [entry for entry in self._entries.values() if entry.gateway == gateway]
 
     def forget(self, entries: list[LedgerEntry]) -> None:
-        """Drops entries of lost gateways."""
         for entry in entries:
             self._forget(entry)
 
@@ -231,7 +226,6 @@ class Ledger:
         self.forget([entry for entry in self._entries.values() if entry.deadline + DEADLINE_GRACE_S < now])
 
     def gateways(self) -> Iterator[str]:
-        """Lists the gateways that are owed something."""
         return iter([gateway for gateway, entries in self._owing.items() if entries])
 
     def __len__(self) -> int:
@@ -246,7 +240,6 @@ class Ledger:
         return entry.gateway
 
     def _settle(self, entry: LedgerEntry) -> None:
-        """Removes an entry from the owing ones if everything was sent."""
         if not entry.owed():
             self._owing.get(entry.gateway, {}).pop(entry.key.of, None)
 

@@ -23,10 +23,8 @@ class ScoreLog:
             part += data
 
     def part(self, begin: int, end: int) -> Scores:
-        """Returns the scores of tokens `begin` … `end` - 1."""
         both = zip(self._parts, self._sizes(), strict=True)
         return Scores(self._top, *(bytes(part[begin * size : end * size]) for part, size in both))
 
     def _sizes(self) -> tuple[int, int, int, int]:
-        """Returns the bytes of one token in each part."""
         return 4, 4, 4 * self._top, 4 * self._top

@@ -31,12 +31,10 @@ class Answering(SequenceGroups[SequenceGroup]):
             self._refuse(keys, "capacity", str(error), retryable=False)
 
     def misdirected(self, job: AnyJob) -> None:
-        """Refuses a job for workers of the other role."""
         message = f"a {self._role} worker does not take this kind of job"
         self._refuse(job.attempts(), "misdirected", message, retryable=True)
 
     def progressed(self, progress: list[SequenceProgress], now: float) -> None:
-        """Sends the tokens of a step to the gateways."""
         if emitted := self._emitted(progress, now):
             self._tell_io(Emit(emitted))
 

@@ -67,7 +67,6 @@ class SequenceGroups(Generic[Group]):
                 self._fail(group, group.living, reason, f"the {self._role} worker is leaving", retryable=True)
 
     def adapters(self) -> set[str]:
-        """Returns the digests of the adapters in use."""
         return {group.parent.prompt.adapter for group in (*self._by_parent.values(), *self._by_sample.values())}
 
     def _sequences(self, job: Job, keys: list[AttemptKey], *, hand_off: bool) -> list[Sequence]:
@@ -120,7 +119,6 @@ class SequenceGroups(Generic[Group]):
             self._emptied(group, reason)
 
     def _release(self, sequence: Sequence) -> None:
-        """Gives up a sequence while other samples of its group live."""
         self._scheduler.release(sequence)
 
     def _emptied(self, group: Group, reason: str) -> None:

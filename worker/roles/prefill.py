@@ -261,7 +261,6 @@ class PrefillPolicy(SequenceGroups[PrefillGroup]):
         return load.with_counts(waiting, self._counts["handoffs"], self._counts["bytes"], held)
 
     def adapters(self) -> set[str]:
-        """Returns the digests of the adapters in use."""
         return super().adapters() | self._answering.adapters()
 
     # ends -----------------------------------------------------------------------------------------------------------

@@ -101,7 +101,6 @@ class AnswerEnvelope:
         return {**self._head, "choices": choices, "usage": self._usage(thoughts), "metrics": self._metrics()}
 
     def ids(self, token_ids: Sequence[int]) -> dict[str, Any]:
-        """Returns the field `token_ids` of a choice if the client wants it."""
         return {"token_ids": token_ids} if self.wants_ids else {}
 
     def prompt_ids(self, choice: int) -> list[int]:
@@ -112,7 +111,6 @@ class AnswerEnvelope:
         return ScoredTokens(self.prompt_ids(choice)[1:], self._request_of[choice].prompt_scores)
 
     async def prompt_logprobs(self, choice: int) -> dict[str, Any]:
-        """Returns the field `prompt_logprobs` if the client wants it."""
         if self._prompt_top is None:
             return {}
         return {"prompt_logprobs": await prompt_logprobs(self.prompt_scored(choice), self._prompt_top, self.names)}
@@ -143,5 +141,4 @@ class AnswerEnvelope:
 
 
 def ended(answer: Answer) -> dict[str, Any]:
-    """Returns the fields that say why a whole answer has ended."""
     return {"finish_reason": answer.finish, "stop_reason": answer.stop_reason}

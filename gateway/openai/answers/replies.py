@@ -48,12 +48,10 @@ class Answer:
 
     @property
     def content(self) -> str:
-        """Returns the text of the answer itself."""
         return "".join(part.text for part in self.parts if isinstance(part, Content))
 
     @property
     def reasoning(self) -> str:
-        """Returns what was thought."""
         return "".join(part.text for part in self.parts if isinstance(part, Reasoning))
 
     @property
@@ -80,21 +78,13 @@ class Shaper(Protocol):
         """
         ...
 
-    def alive(self) -> bytes:
-        """Returns what keeps a silent connection open."""
-        ...
+    def alive(self) -> bytes: ...
 
-    def end(self) -> AsyncIterator[bytes]:
-        """Yields the last events of the stream."""
-        ...
+    def end(self) -> AsyncIterator[bytes]: ...
 
-    def failure(self, error: APIError) -> bytes:
-        """Returns the last events of a stream that has failed."""
-        ...
+    def failure(self, error: APIError) -> bytes: ...
 
-    async def whole(self, answers: Sequence[Answer]) -> Any:
-        """Returns the body that has all answers."""
-        ...
+    async def whole(self, answers: Sequence[Answer]) -> Any: ...
 
 
 class AnswerWriter(Protocol):
@@ -114,7 +104,6 @@ class AnswerWriter(Protocol):
 
 
 def event(data: Mapping[str, Any]) -> bytes:
-    """Returns `data` as one server-sent event."""
     return b"data: " + msgspec.json.encode(data) + b"\n\n"
 
 
@@ -124,7 +113,6 @@ def failure_events(error: APIError) -> bytes:
 
 
 def parsed(parser: OutputParser, delta: Delta) -> Sequence[Part]:
-    """Returns the parts that a delta completes, at the end all that are left."""
     parts = parser.push(delta.text)
     return parts if delta.finish is None else [*parts, *parser.flush(cut=delta.finish == "length")]
 

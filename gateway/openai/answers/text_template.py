@@ -18,5 +18,4 @@ class TextTemplate:
         self._before, self._after = event(_TEXT_PLACEHOLDER).split(encode(_TEXT_PLACEHOLDER))
 
     def of(self, text: str) -> bytes:
-        """Returns the event of a text."""
         return self._before + encode(text) + self._after

@@ -22,7 +22,6 @@ class TextPart(Struct, frozen=True, kw_only=True):
     refusal: str | None = None
 
     def words(self) -> str:
-        """Returns the text, which is in the field that the type names."""
         return (self.text if self.type == "text" else self.refusal) or ""
 
 
@@ -57,7 +56,6 @@ class Message(Struct, frozen=True, kw_only=True):
         )
 
     def calls(self) -> list[ToolCall]:
-        """Returns the calls, from `tool_calls` or the older `function_call`."""
         return (
             [ToolCall(function=self.function_call)] if self.function_call is not None else list(self.tool_calls or ())
         )

@@ -187,7 +187,6 @@ def _nested(reader: OutputReader) -> Pieces[bool]:
 
 
 def _quoted(reader: OutputReader) -> Pieces[bool]:
-    """Yields a string with its quotation marks."""
     yield reader.take(reader.at + 1)
     escaped = False
     while (yield from reader.more()):

@@ -101,13 +101,11 @@ def grammar(use: ToolUse, token_id: TokenId) -> str:
 
 
 def _before(rule: str, token_id: TokenId, *channels: str) -> str:
-    """Returns rules by which `rule` is a message before the last one: a thought, or in one of `channels`."""
     kinds = either(_message(channel, token_id) for channel in (ANALYSIS, *channels))
     return f'{rule}: ({kinds}) body {mark(START, token_id)} "assistant"\n' + up_to("body", END, token_id)
 
 
 def _message(channel: str, token_id: TokenId) -> str:
-    """Returns the rule of a header of a message to the user."""
     return f"{mark(CHANNEL, token_id)} {literal(channel)} {mark(MESSAGE, token_id)}"
 
 

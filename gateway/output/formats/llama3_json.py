@@ -38,7 +38,6 @@ def read(reader: OutputReader, use: ToolUse, prompt: str) -> Steps[None]:
 
 
 def _calls(reader: OutputReader, known: Container[str] | None) -> Steps[str]:
-    """Reads calls, and content up to the next tag, which it returns."""
     while True:
         outcome = yield from call_object(reader, known)
         if outcome is CallOutcome.BROKEN:

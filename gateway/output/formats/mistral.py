@@ -54,7 +54,6 @@ def _array(reader: OutputReader) -> Steps[CallOutcome]:
 
 
 def _named(reader: OutputReader) -> Steps[CallOutcome]:
-    """Reads a call that is a name, an optional id, and arguments."""
     words: list[str] = []
     mark = yield from kept(reader.until(_NAME_END), words)
     name = "".join(words).strip()
@@ -71,7 +70,6 @@ def _named(reader: OutputReader) -> Steps[CallOutcome]:
 
 
 def array_grammar(use: ToolUse, token_id: TokenId) -> str:
-    """Returns the grammar of an answer whose calls form an array."""
     more = " (/, ?/ call)*" if use.parallel else ""
     body = f'body: " "? "[" call{more} "]"\ncall: {either(map(_object, use.tools))}\n{_ID_RULE}'
     return LARK_HEAD + start(use, CALLS, token_id, again=False) + body
@@ -85,7 +83,6 @@ def _object(tool: Tool) -> str:
 
 
 def named_grammar(use: ToolUse, token_id: TokenId) -> str:
-    """Returns the grammar of an answer whose calls are names and arguments."""
     args = mark(ARGS, token_id)
     calls = either(f"{literal(tool.name)} {args} {arguments(tool)}" for tool in use.tools)
     return LARK_HEAD + start(use, CALLS, token_id) + f"body: {calls}\n"

@@ -79,7 +79,6 @@ class _Reading:
             found = yield from reader.content(self._open)
 
     def _call(self, reader: OutputReader, found: str) -> Steps[CallOutcome]:
-        """Reads one call up to the end of its arguments."""
         form = self._form
         if found == form.section:
             yield from reader.space()

@@ -74,7 +74,6 @@ def _read(reader: OutputReader, use: ToolUse, form: ListMarkers, starts: Markers
 
 
 def _list(reader: OutputReader, known: Container[str], form: ListMarkers) -> Steps[None]:
-    """Reads a list of calls. Broken calls are content."""
     yield from reader.skip(form.start)  # a repeated marker
     yield from reader.space()
     if not (yield from reader.skip("[")):

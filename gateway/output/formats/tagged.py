@@ -166,12 +166,10 @@ def _tool_rule(rule: str, tool: Tool, tags: ArgumentTags, shared: SharedRules) -
 
 
 def _break(tags: ArgumentTags) -> str:
-    """Returns the rule of an optional line break beside a value."""
     return " /\\n?/" if tags.lines else ""
 
 
 def _value_rule(value: Any, tool: Tool, tags: ArgumentTags, shared: SharedRules) -> str:
-    """Returns the rule of a value with the tags around it."""
     root = tool.parameters or {}
     types = types_of(value, root)
     text, json = ("text ", "json ") if tags.text else ("", "")
@@ -186,5 +184,4 @@ def _value_rule(value: Any, tool: Tool, tags: ArgumentTags, shared: SharedRules)
 
 
 def _other(value: Any) -> Any:
-    """Returns a schema of the values that are not strings."""
     return {"allOf": [value, {"type": sorted(ALL_TYPES - {STRING_TYPE})}]} if isinstance(value, Mapping) else {}

@@ -138,7 +138,6 @@ class OpenAPI:
 
 
 def _types(endpoint: Endpoint) -> Iterator[Any]:
-    """Yields all types that an endpoint takes and gives."""
     yield from _bodies(endpoint)
     yield from (kind for kind in (endpoint.answer, endpoint.event, *endpoint.others.values()) if kind is not None)
 

@@ -105,6 +105,5 @@ class ResponsesAPI:
         return [*await self._conversations.previous(whose, body.previous_response_id), *items_of(body)]
 
     async def _chat(self, whose: Caller, body: ResponsesRequest, said: list[Item]) -> ChatRequest:
-        """Returns the chat that these items are."""
         size = CHARACTERS_PER_ITEM * len(said)
         return await self._gateway.front().tokenized(partial(chat_of, body, said), size, "input", whose.party)
