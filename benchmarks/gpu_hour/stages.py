@@ -28,14 +28,14 @@ KERNELS = {
 }
 """Seconds for the tests of each: they compile many variants."""
 OPERATORS = (
-    "attention",
-    "elementwise_triton",
-    "adjuster_steps",
-    "sampler_triton",
-    "triton_backend",
-    "quantized_triton",
-    "packed_experts",
-    "quantized_rows",
+    "test_attention",
+    "triton/test_elementwise",
+    "test_adjuster_steps",
+    "triton/test_sampler",
+    "test_triton_backend",
+    "triton/test_quantized",
+    "test_packed_experts",
+    "test_quantized_rows",
 )
 """Tests of what the engine makes of the kernels: they take a GPU where there is one."""
 ADJUSTING = ("sampling/penalize", "sampling/token_mask", "sampling/forbid_tokens", "sampling/token_scores")
@@ -136,7 +136,7 @@ PART_TWO = (
     ),
     _engine(f"{LARGE}-tuned", LARGE, 75),
     _engine(SMALL, SMALL, 45),
-    _pytest("operators", 85, *(f"tests/engine/backends/test_{name}.py" for name in OPERATORS)),
+    _pytest("operators", 85, *(f"tests/engine/backends/{path}.py" for path in OPERATORS)),
 )
 PART_THREE = (
     _pytest(
