@@ -32,7 +32,6 @@ class GrammarError(BatonError):
 
 
 def end_of_text(directory: Path) -> tuple[int, ...]:
-    """Returns the ids of the end-of-text tokens in the model's files; may be empty."""
     return _ends(directory, tokenizer_of(directory))
 
 

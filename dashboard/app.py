@@ -31,7 +31,6 @@ NO_WORKERS = (
 
 @st.cache_resource(show_spinner=False)
 def open_source(url: str) -> Source:
-    """Opens the source that all visitors share."""
     gc.freeze()  # Streamlit collects garbage after every refresh, and skips frozen objects
     return Source(url)
 

@@ -110,7 +110,6 @@ def _value_axis() -> alt.Axis:
 
 
 def _specification(chart: alt.Chart | alt.LayerChart | alt.FacetChart) -> dict[str, Any]:
-    """Returns the chart without its data, which Streamlit sends separately."""
     found: dict[str, Any] = chart.properties(height=CHART_HEIGHT_PX, padding=CHART_PADDING_PX).to_dict()
     del found["data"]
     return found

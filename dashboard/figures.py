@@ -46,7 +46,6 @@ class Glance(NamedTuple):
     cached_tokens: int  # prompt tokens whose KV was in the cache
 
     def judged(self) -> int:
-        """Returns the number of good, late and failed requests."""
         return sum(self.counts[verdict] for verdict in (Outcome.GOOD, Outcome.LATE, Outcome.FAILED))
 
     def good_share(self) -> float | None:
@@ -102,7 +101,6 @@ class Stage(NamedTuple):
 
 
 def judge(record: FinishedRecord) -> Outcome:
-    """Returns the gateway's judgement: a request is good if it finished and met its own objective."""
     if record.outcome == "finished":
         return Outcome.GOOD if record.good else Outcome.LATE
     return Outcome(record.outcome)
@@ -132,7 +130,6 @@ def timeline(records: Sequence[FinishedRecord], now: float, window: float, inter
 
 
 def progress(gateways: Sequence[GatewayRecord]) -> RequestCounts:
-    """Counts the gateways' requests in progress."""
     states = [request.state for gateway in gateways for request in gateway.requests]
     at_gate = sum(gateway.waiting for gateway in gateways)
     return RequestCounts(states.count("queued"), states.count("prefill"), states.count("decode"), at_gate)

@@ -149,7 +149,6 @@ def header(models: Sequence[str], prefill: int, decode: int) -> str:
 
 
 def name() -> str:
-    """Returns the title alone, before the first reading."""
     return '<div class="b-header"><b>Baton</b></div>'
 
 
@@ -206,7 +205,6 @@ def _share_bar(glance: Glance) -> str:
 
 
 def _bar(parts: Sequence[tuple[str, float]]) -> str:
-    """Draws a bar of (colour, share from 0 to 1)."""
     inner = "".join(f'<i style="width:{100 * share:.2f}%;background:{colour}"></i>' for colour, share in parts)
     return f'<span class="b-bar">{inner}</span>'
 
@@ -218,7 +216,6 @@ def _precision(record: WorkerRecord) -> str:
 
 
 def _links(record: WorkerRecord) -> str:
-    """Returns lines of the hover text: the link to each worker of the other role."""
     goes = "to" if record.role == "prefill" else "from"
     return "".join(
         f"\nKV {goes} {link.peer[:6]}{_codec(link.codec)} over {link.transport}{', sealed' if link.sealed else ''}"
@@ -271,7 +268,6 @@ def _blocks(load: WorkerLoad) -> str:
 
 
 def _memory(memory: Memory) -> str:
-    """Returns lines of the hover text about memory; empty if the worker's record has none."""
     if not memory.tokens:
         return ""
     tier = as_bytes(memory.host_tier_bytes) if memory.host_tier_bytes else "none"
@@ -346,7 +342,6 @@ def _limit(limit_ms: float | None) -> str:
 
 
 def _handoff(record: FinishedRecord) -> str:
-    """Describes the handoff of a request in one line."""
     said = "nothing moved: the decode worker had all of the KV"
     if record.handoff_bytes:
         way = f" over {record.transport}" if record.transport else ""

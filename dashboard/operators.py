@@ -51,7 +51,6 @@ class OperatorsOnly:
             await self._page(scope, receive, self._remembering(record, scope["scheme"] == "https", send))
 
     def _remembering(self, record: KeyRecord, secure: bool, send: Send) -> Send:
-        """Returns a `send` that adds the cookie to the response."""
         cookie = (
             f"{COOKIE_NAME}={record.id}.{self._mark(record.id)}; Path=/; HttpOnly; SameSite=Strict{'; Secure' * secure}"
         )

@@ -149,7 +149,6 @@ class Source:
         return WorkerView(epoch, record.role, record.load, state, beat_age, record)
 
     def _new(self, stream: str, record: type[Record], history: int) -> list[Record]:
-        """Reads the entries since the last call, oldest first; the first call reads the last `history` entries."""
         entries: list[Any] = []
         if stream not in self._after:
             newest: Any = self._client.xrevrange(stream, count=history)

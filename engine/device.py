@@ -117,7 +117,6 @@ def cpu_multiplies_bf16() -> bool:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """Returns the configuration's name of a dtype."""
     return next(name for name, value in DTYPES_BY_NAME.items() if value == dtype)
 
 

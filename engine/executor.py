@@ -186,7 +186,6 @@ class Executor:
     def _move_tree_kv(
         self, works: Sequence[Work], tokens: Sequence[list[int]], accepted: Mapping[int, Sequence[int]]
     ) -> None:
-        """Moves KV of accepted tree tokens to where their sequences' next steps look for it."""
         moves = [
             TreeKVMoves(works[index].blocks, places)
             for index, right in accepted.items()
@@ -197,7 +196,6 @@ class Executor:
                 self.engine.pool.move_tokens(moves)
 
     def _prompt_scores(self, step: LaunchedStep) -> tuple[dict[int, Scores], list[int]]:
-        """Returns the scores of prompts' tokens by work, and the works whose logits are not finite."""
         if step.prompt_scores is None:
             return {}, []
         return self._scoring.of_prompts(step.prompt_scores.numpy(), step.plan.works)
@@ -209,7 +207,6 @@ class Executor:
         return {index: state.tobytes() for index, state in zip(telling, step.states.numpy(), strict=True)}
 
     def _with_proposals(self, step: LaunchedStep, result: StepResult) -> StepResult:
-        """Has the proposer draft what follows the step's tokens."""
         if self._proposer is None or step.hidden is None:
             return result
         if self._follower is None and not any([work.propose for work in step.plan.works]):
@@ -263,7 +260,6 @@ class Executor:
         return LaunchedStep(plan, sampled, answer, scores, prompt_scores, hidden, states, self._event())
 
     def _told_states(self, plan: StepPlan, hidden: Tensor) -> Tensor | None:
-        """Starts copying the wanted hidden states to the host; their works have one sampled row."""
         if self._follower is None:
             return None
         sampled = [work for work in plan.works if work.sampling is not None]

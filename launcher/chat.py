@@ -59,7 +59,6 @@ def _endpoint(config: ChatConfig, stack: ExitStack) -> CompletionsClient:
 
 
 def _running() -> Instance | None:
-    """Returns this user's newest running instance, or None."""
     found = running()
     if len(found) > 1:
         others = ", ".join(instance.url for instance in found[1:])

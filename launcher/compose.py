@@ -195,7 +195,6 @@ def _words(service: Service) -> list[str]:
 
 
 def _before(service: Service) -> list[str]:
-    """Returns the roles that must be ready before this service starts."""
     (group,) = [number for number, roles in enumerate(START_ORDER) if service.role in roles]
     return [role for roles in START_ORDER[:group] for role in roles]
 

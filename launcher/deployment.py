@@ -101,7 +101,6 @@ class Service(Struct, frozen=True, kw_only=True):
 
 
 def module_of(role: Role) -> str:
-    """Returns the Python module that runs a service other than Redis."""
     return f"{role}_service" if role in WORKERS else role
 
 
@@ -111,7 +110,6 @@ class Deployment(Struct, frozen=True):
     services: tuple[Service, ...]
 
     def of(self, *roles: Role) -> list[Service]:
-        """Returns the services with any of these roles."""
         return [service for service in self.services if service.role in roles]
 
     def stop_order(self) -> list[list[str]]:
@@ -234,7 +232,6 @@ def _dashboard(options: DeploymentOptions, host: str, port: int) -> Service:
 
 
 def hub_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns the hub's variables that an environment has."""
     return {name: environment[name] for name in (HUB_TOKEN, HUB_ENDPOINT) if name in environment}
 
 
@@ -262,6 +259,5 @@ def placed(settings: ServiceConfig, place: Locations) -> ServiceConfig:
 
 
 def command(service: Service, place: Locations) -> tuple[str, ...]:
-    """Returns the command line of one process of a service other than Redis."""
     assert service.settings is not None, "the target starts Redis"
     return (*place.python, "-m", service.module, *words(placed(service.settings, place)))

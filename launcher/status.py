@@ -38,7 +38,6 @@ def status(arguments: Sequence[str]) -> int:
 
 
 def serves(instance: Instance) -> bool:
-    """Returns whether the endpoint serves requests now."""
     return instance.phase == "running" and answers(f"{instance.url}/ready", PROBE_TIMEOUT_S)
 
 

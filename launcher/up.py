@@ -132,7 +132,6 @@ def _run(
 
 
 def _instance(config: UpConfig, model: str, log: Path) -> Instance:
-    """Returns the record of a starting instance."""
     secure = bool(config.tls_cert)
     dashboard = http_url(config.host, config.dashboard_port, secure) if config.dashboard_port else ""
     url = http_url(config.host, config.port, secure)

@@ -57,7 +57,6 @@ def answer(arguments: Sequence[str], root: Path) -> tuple[int, str] | None:
 
 
 def _unknown(words: Sequence[str], root: Path) -> str:
-    """Returns the first option that no command has. An option is a field of a struct (`infra/cli.py`)."""
     given = [word.partition("=")[0] for word in words if re.match(r"--\w", word)]
     fields = {"help"}
     for source in (*root.glob("infra/**/*.py"), *root.glob("launcher/**/*.py")) if given else ():

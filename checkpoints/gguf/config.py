@@ -46,7 +46,6 @@ class Metadata:
         return self.required(whole) if whole in self.header.metadata else None
 
     def tensor(self, name: str) -> ReaderTensor:
-        """Returns a tensor that the model must have."""
         if name not in self.header.tensors:
             raise ModelError(f"{self.name}: the weights lack {name}")
         return self.header.tensors[name]
@@ -97,7 +96,6 @@ def config_of(given: Metadata) -> dict[str, Any]:
 
 
 def _rope(given: Metadata, head_dim: int) -> dict[str, Any]:
-    """Returns `rope_parameters`; tensors may hold a divisor of each frequency."""
     kind, base = given.header.metadata.get(f"{given.family}.rope.scaling.type", "none"), given.own("rope.freq_base")
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": base or 10000.0}
     rotated = given.own("rope.dimension_count") or head_dim

@@ -39,5 +39,4 @@ def sentencepiece(given: Metadata, vocabulary: Vocabulary) -> TokenizerParts:
 
 
 def adds_space_prefix(given: Metadata) -> bool:
-    """Returns whether the tokenizer puts a space before each text."""
     return bool(given.header.metadata.get("tokenizer.ggml.add_space_prefix", True))

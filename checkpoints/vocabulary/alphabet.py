@@ -10,5 +10,4 @@ def byte_alphabet() -> dict[str, int]:
 
 
 def spelled(data: bytes, alphabet: dict[int, str]) -> str:
-    """Returns bytes as text, with an alphabet from byte to character."""
     return "".join([alphabet[byte] for byte in data])

@@ -35,14 +35,12 @@ def as_float(value: int | memoryview) -> float:
 
 
 def as_bytes(value: int | memoryview) -> memoryview:
-    """Returns bytes, or a nested message."""
     if isinstance(value, int):
         raise ValueError("an integer in the place of bytes")
     return value
 
 
 def as_int(value: int | memoryview) -> int:
-    """Returns a signed integer."""
     if not isinstance(value, int):
         raise ValueError("bytes in the place of an integer")
     return value - (1 << 64) if value >> 63 else value

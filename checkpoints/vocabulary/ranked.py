@@ -39,12 +39,10 @@ def ranked_tokenizer(tokens: Sequence[bytes], pattern: str, first: int, special:
 
 
 def special_token(text: str) -> AddedToken:
-    """Returns a special token that matches literally."""
     return AddedToken(text, normalized=False, special=True)
 
 
 def _merges(words: Sequence[str]) -> list[tuple[str, str]]:
-    """Returns every pair of tokens that makes a token, by the rank of the result."""
     ranks = {word: rank for rank, word in enumerate(words)}
     found: list[tuple[str, str]] = []
     for word in words:

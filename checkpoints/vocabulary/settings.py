@@ -43,7 +43,6 @@ def settings_of(directory: Path) -> dict[str, Any]:
 
 
 def _names_of(directory: Path) -> dict[str, Any]:
-    """Returns the default special tokens for the directory's kind of tokenizer file."""
     try:
         return dict(DEFAULT_TOKENS_BY_FILE.get(tokenizer_file(directory).name, {}))
     except TokenizerMissing:

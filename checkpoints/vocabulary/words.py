@@ -16,7 +16,6 @@ class Vocabulary(Struct, frozen=True):
     kinds: list[int]
 
     def of_kinds(self, *kinds: int) -> list[int]:
-        """Returns the ids of all tokens of these kinds."""
         return [token for token, kind in enumerate(self.kinds) if kind in kinds]
 
     def ids(self) -> dict[str, int]:

@@ -57,7 +57,6 @@ class AdapterConfig(Struct, frozen=True):
         return alpha / (math.sqrt(rank) if self.rank_stabilized else rank)
 
     def targeted(self, module: str) -> bool:
-        """Returns whether the config requires a module's tensors."""
         return any(module == target or module.endswith(f".{target}") for target in self.targets)
 
 
@@ -133,7 +132,6 @@ def _patterns(given: Mapping[str, Any], key: str, kind: type) -> dict[str, Any]:
 
 
 def _targets(given: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the modules that must have tensors; empty if a pattern or a selection of layers decides."""
     targets: Sequence[Any] = given.get("target_modules") or ()
     chosen = any(given.get(key) for key in ("layers_to_transform", "layers_pattern", "exclude_modules"))
     if isinstance(targets, str) or chosen:

@@ -31,7 +31,6 @@ class AdapterSlots:
         self._lock = threading.Lock()
 
     def reserved_bytes(self) -> int:
-        """Returns the maximum bytes of all adapters."""
         each = sum(adapter_bytes(place, self._max_rank, self._dtype) for place, _ in self._places)
         return self._most * each
 

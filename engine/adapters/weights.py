@@ -38,7 +38,6 @@ def read_adapter(
 
 
 def _tensors(directory: Path) -> dict[str, Tensor]:
-    """Returns the tensors by name without PEFT's prefix."""
     path = directory / WEIGHTS_FILE
     if not path.is_file():
         pickled = next((each.name for each in sorted(directory.glob("*.bin"))), "")

@@ -40,7 +40,6 @@ class FoundPrefix(NamedTuple):
 
     @property
     def whole_blocks(self) -> int:
-        """The leading blocks that are cached whole, or not needed, in every group."""
         return min(self.held)
 
 

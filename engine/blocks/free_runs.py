@@ -12,7 +12,6 @@ class FreeRuns:
     """Free blocks as maximal runs: no two runs touch."""
 
     def __init__(self, first: int, count: int) -> None:
-        """Begins with blocks `first` … `first + count - 1`, all free."""
         self.count = 0  # free blocks
         self._length: dict[int, int] = {}  # first block of a run -> blocks in it
         self._first: dict[int, int] = {}  # last block of a run -> its first
@@ -53,7 +52,6 @@ class FreeRuns:
         return next(iter(self._classes[size]))
 
     def _cut(self, first: int, count: int) -> range:
-        """Takes up to `count` blocks from the front of a run."""
         length = self._remove(first)
         cut = min(length, count)
         if cut < length:

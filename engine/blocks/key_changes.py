@@ -22,11 +22,9 @@ class KeyChanges:
         self._changed: dict[bytes, bool] = {}  # by short key: whether it is known now
 
     def kept(self, key: bytes) -> None:
-        """Records a key that has entered the cache."""
         self._changed[key[:SHORT_KEY_BYTES]] = True
 
     def lost(self, key: bytes) -> None:
-        """Records a key that has left the cache."""
         self._changed[key[:SHORT_KEY_BYTES]] = False
 
     def take(self) -> Changed | None:

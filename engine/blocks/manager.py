@@ -85,7 +85,6 @@ class BlockManager:
 
     @property
     def used_count(self) -> int:
-        """Blocks with any reference, over all groups."""
         return self.total - self.available
 
     @property
@@ -105,7 +104,6 @@ class BlockManager:
 
     @property
     def has_windows(self) -> bool:
-        """Whether some group has a window, so that its tables move on with their sequences: see `advance`."""
         return bool(self._windows)
 
     def needed(self, tokens: int) -> list[int]:
@@ -113,17 +111,14 @@ class BlockManager:
         return [group.needed(tokens) for group in self.groups]
 
     def ever_fits(self, tokens: int) -> bool:
-        """Tells whether a sequence of `tokens` tokens fits into the empty pool."""
         return all(group.ever_fits(tokens) for group in self.groups)
 
     def capacity(self, tables: Tables) -> int:
-        """Returns the tokens that fit into `tables`."""
         return min(len(table) * group.block_tokens for group, table in zip(self.groups, tables, strict=True))
 
     # the prefix cache ------------------------------------------------------------------------------------------------
 
     def chains(self, salt: str, adapter: str = "") -> Chains:
-        """Makes the keys of a new sequence's blocks, none of them computed yet, in every group."""
         return tuple(BlockKeys(salt, group.block_tokens, adapter) for group in self.groups)
 
     def find(self, tokens: Sequence[int], chains: Chains, limit: int, step: int, *, whole: bool = False) -> FoundPrefix:
@@ -177,7 +172,6 @@ class BlockManager:
         return min(pool.advance(tables[at], position, tokens) for at, pool in self._windows)
 
     def fork(self, tables: Tables) -> Tables:
-        """Returns tables of the same blocks for another sequence with the same beginning."""
         return tuple(group.share(table) for group, table in zip(self.groups, tables, strict=True))
 
     def free(self, tables: Tables) -> None:
@@ -190,7 +184,6 @@ class BlockManager:
         self.groups[group].hold_io(blocks)
 
     def release_io(self, group: int, blocks: Sequence[int]) -> None:
-        """Ends one `hold_io` of each block."""
         self.groups[group].release_io(blocks)
 
     # what the cache knows -------------------------------------------------------------------------------------------
@@ -233,7 +226,6 @@ class BlockManager:
         return min(max(count + 1, upto // size + 1) * size for count, size in zip(known, sizes, strict=True))
 
     def whole_blocks(self, tokens: int) -> int:
-        """Returns the blocks that `tokens` tokens fill in every group."""
         return min(tokens // group.block_tokens for group in self.groups)
 
     def since(self, tables: Tables, step: int) -> int:
@@ -253,13 +245,11 @@ class BlockManager:
                 group.forget_since(since)
 
     def take_moves(self) -> list[BlockMove]:
-        """Returns the block moves since the last call, in order."""
         moves = list(self._moves)
         self._moves.clear()
         return moves
 
     def take_key_changes(self) -> Changed | None:
-        """Returns the keys that entered and left the main group's cache since the last call; None: none."""
         return self._changes.take() if self._changes is not None else None
 
     def check_invariants(self, tables: Iterable[Tables]) -> None:

@@ -41,7 +41,6 @@ class Hit(NamedTuple):
         return self.first + len(self.nodes)
 
     def tokens(self, block_tokens: int) -> int:
-        """Returns the leading tokens of the text whose KV is cached, or not needed."""
         return self.whole * block_tokens + self.part
 
     def cut(self, tokens: int, block_tokens: int) -> "Hit":
@@ -93,17 +92,14 @@ class BlockPool:
 
     @property
     def available(self) -> int:
-        """Blocks without references."""
         return self._free.count + len(self._idle)
 
     @property
     def room(self) -> int:
-        """Blocks that may be taken."""
         return self.available
 
     @property
     def used(self) -> int:
-        """Blocks with any reference."""
         return self.total - self.available
 
     @property
@@ -145,7 +141,6 @@ class BlockPool:
         return blocks_for(tokens, self.block_tokens)
 
     def ever_fits(self, tokens: int) -> bool:
-        """Tells whether a sequence of `tokens` tokens fits into the empty pool."""
         return self.needed(tokens) <= self.total
 
     def fits(self, tokens: int, spare: int, hit: Hit) -> bool:
@@ -188,7 +183,6 @@ class BlockPool:
         return table
 
     def missing(self, table: Sequence[int], tokens: int) -> int:
-        """Counts the blocks that `table` lacks to hold `tokens` tokens."""
         return max(0, blocks_for(tokens, self.block_tokens) - len(table))
 
     def has_room(self, count: int, copies: int) -> bool:
@@ -205,13 +199,11 @@ class BlockPool:
         table += taken
 
     def share(self, table: Sequence[int]) -> list[int]:
-        """Returns a table of the same blocks, for another sequence."""
         for block in table:
             self._sequence_references[block] += 1
         return list(table)
 
     def shared(self, table: Sequence[int], position: int) -> bool:
-        """Tells whether the block of `position` is in other tables too."""
         place = position // self.block_tokens
         return place < len(table) and self._sequence_references[table[place]] > 1
 
@@ -228,7 +220,6 @@ class BlockPool:
     # giving back ----------------------------------------------------------------------------------------------------
 
     def drop(self, blocks: Sequence[int]) -> None:
-        """Ends one sequence reference of each block."""
         self._release(blocks, self._sequence_references)
 
     def hold_io(self, blocks: Iterable[int]) -> None:
@@ -239,7 +230,6 @@ class BlockPool:
             self._io_references[block] += 1
 
     def release_io(self, blocks: Sequence[int]) -> None:
-        """Ends one I/O reference of each block."""
         self._release(blocks, self._io_references)
 
     # registering in the cache ---------------------------------------------------------------------------------------
@@ -304,7 +294,6 @@ class BlockPool:
         self._idle.pop(block, None)
 
     def _release(self, blocks: Sequence[int], references: list[int]) -> None:
-        """Ends a reference of each block, of the kind in `references`; a block without any is idle or free."""
         free = []
         for block in reversed(blocks):
             assert references[block] > 0, f"block {block} is released more often than it was taken"
@@ -325,7 +314,6 @@ class BlockPool:
         self._put(free)
 
     def _put(self, blocks: list[int]) -> None:
-        """Frees blocks, neighbours together."""
         first = count = 0
         for block in sorted(blocks):
             if block != first + count:
@@ -337,7 +325,6 @@ class BlockPool:
             self._free.put(first, count)
 
     def _evict(self) -> None:
-        """Evicts the least recently used idle block, to the host tier or for good."""
         block, _ = self._idle.popitem(last=False)
         node = self._nodes.pop(block)
         node.block = None
@@ -354,7 +341,6 @@ class BlockPool:
         self.spilled += 1
 
     def _return(self, node: Node, block: int) -> None:
-        """Brings the KV of a node from the host tier back into `block`."""
         assert node.slot is not None
         self._emit("in", node.slot, block)
         self._free_slots.append(node.slot)
@@ -369,7 +355,6 @@ class BlockPool:
             self._kept.pop(node, None)
 
     def _forget(self, node: Node) -> None:
-        """Removes a node and its descendants from the cache; used blocks stay used."""
         idle = []
         for each in self.cache.remove(node):
             self._leave_slot(each)
@@ -382,7 +367,6 @@ class BlockPool:
         self._put(idle)
 
     def _both(self) -> Iterator[tuple[int, int]]:
-        """Yields each block's sequence references and I/O references."""
         return zip(self._sequence_references, self._io_references, strict=True)
 
     def check_invariants(self, tables: Iterable[Sequence[int]]) -> None:

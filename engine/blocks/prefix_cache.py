@@ -35,7 +35,6 @@ class PrefixCache:
     """The trees of one KV group; references and eviction are those of `engine.blocks.pool`."""
 
     def __init__(self, changes: KeyChanges | None = None) -> None:
-        """`changes` records every key that enters and leaves."""
         self._changes = changes
         self._roots: dict[bytes, Node] = {}
         self._nodes: dict[bytes, Node] = {}
@@ -122,7 +121,6 @@ class PrefixCache:
 
 
 def _common_tokens(first: bytes, second: bytes) -> int:
-    """Counts the leading tokens that are the same in two packed texts."""
     length = min(len(first), len(second))
     if first[:length] == second[:length]:
         return length // TOKEN_BYTES

@@ -111,7 +111,6 @@ class WindowPool(BlockPool):
     def _behind(
         self, keys: BlockKeys, tokens: Sequence[int], at: int, limit: int, step: int
     ) -> tuple[Node | None, int]:
-        """Finds the cached block that shares the most leading tokens with block `at`, up to `limit`."""
         start = at * self.block_tokens
         rest = pack(tokens[start : min(limit, start + self.block_tokens)])
         return self.cache.nearest(keys.keys[at - 1] if at else keys.root, None, rest, step)
@@ -123,11 +122,9 @@ class WindowPool(BlockPool):
         return min(blocks_for(tokens, self.block_tokens) - first, self._most)
 
     def ever_fits(self, tokens: int) -> bool:
-        """Tells whether the blocks that a sequence of `tokens` needs at once fit into the empty pool."""
         return min(blocks_for(tokens, self.block_tokens), self._least) <= self.total
 
     def fits(self, tokens: int, spare: int, hit: Hit) -> bool:
-        """Tells whether a table for `tokens` tokens that begins with `hit` fits, leaving `spare` blocks."""
         behind = blocks_for(tokens, self.block_tokens) - hit.first
         return min(behind, self._begin) + spare <= self.room
 
@@ -197,7 +194,6 @@ class WindowPool(BlockPool):
     # giving back ----------------------------------------------------------------------------------------------------
 
     def drop(self, blocks: Sequence[int]) -> None:
-        """Ends one sequence reference of each block that is not the null block."""
         taken = _taken(blocks)
         self._held -= len(taken)
         super().drop(taken)

@@ -36,11 +36,9 @@ class GrammarFollower:
 
     @property
     def ended(self) -> bool:
-        """Returns whether the text is complete, so that no token may follow."""
         return self.matcher.is_stopped()
 
     def catch_up(self) -> None:
-        """Consumes the tokens that were appended meanwhile."""
         if self.seen < len(self.tokens):
             self._consume(self.tokens[self.seen :])
 
@@ -63,7 +61,6 @@ class GrammarFollower:
         return found
 
     def _refuse_unfinished(self) -> None:
-        """Raises `GrammarError` if the matcher stopped although the text is not complete."""
         refuse_error(self.matcher)
         if not self.matcher.is_accepting():
             raise GrammarError(self.matcher.stop_reason())
@@ -109,7 +106,6 @@ class GrammarFollowers:
         return follower
 
     def keep(self, sequence: int, follower: GrammarFollower) -> None:
-        """Stores the follower of a sequence as the most recently used."""
         with self._lock:
             self._followers[sequence] = follower
             self._followers.move_to_end(sequence)

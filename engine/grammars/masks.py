@@ -36,7 +36,6 @@ class _Step:
     masks: Masks | None = None  # of the works that are neither forced nor failed
 
     def refuse(self, why: str) -> None:
-        """Fails all works, as this worker's fault."""
         self.failed, self.forced, self.masks = dict.fromkeys(self.works, GrammarRefusal(why, by_worker=True)), {}, None
 
 

@@ -107,7 +107,6 @@ class Preparation:
             self._followers.trim(most)
 
     def _start(self) -> None:
-        """Starts a thread that takes over the unfinished jobs."""
         self._queue: SimpleQueue[_Job] = SimpleQueue()
         for job in self._jobs.values():
             job.began = None

@@ -28,7 +28,6 @@ class DeviceBytes:
     """
 
     def __init__(self, tensors: Sequence[Tensor], spec: KVSpec, mover: BlockMover, codec: BlockCodec) -> None:
-        """Takes one tensor of each group, as `engine.kv.pool` has them."""
         self._layers: dict[int, Tensor] = {}
         for group, tensor in zip(spec.groups, tensors, strict=True):
             self._layers |= zip(group.layers, tensor, strict=True)
@@ -125,12 +124,10 @@ class DeviceBytes:
             self._engine().wait_event(landed)
 
     def _written_by(self, work: Work, group: int) -> list[int]:
-        """Returns the blocks of a group that a work stores KV in."""
         end = blocks_for(work.start + len(work.token_ids), self._block_tokens)
         return work.blocks[group][work.start // self._block_tokens : end]
 
     def _engine(self) -> torch.cuda.Stream:
-        """Returns the stream that steps and moves are enqueued on."""
         return torch.cuda.current_stream(self._device)
 
     def _index(self, blocks: Sequence[int]) -> Tensor:

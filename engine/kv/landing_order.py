@@ -60,7 +60,6 @@ class LandingOrder(Generic[Event]):
         return max(found, key=lambda entry: entry[0])[1] if found else None
 
     def of_any(self) -> Event | None:
-        """Returns the event behind all landings without a waiter so far, or None."""
         return self.of_blocks([list(landed) for landed in self._landed])
 
     def _touched(self, group: int, works: Sequence[Work], firsts: Sequence[int]) -> list[int]:

@@ -12,7 +12,6 @@ Payload = Sequence[memoryview | bytes]
 
 
 def size_of(payload: Payload) -> int:
-    """Counts the bytes of all frames."""
     return sum(memoryview(part).nbytes for part in payload)
 
 

@@ -69,9 +69,7 @@ class PoolBytes(Protocol):
         """Makes the memory of the blocks that the first requests will use."""
         ...
 
-    def enter(self, group: int, blocks: Tensor) -> None:
-        """Announces the first tokens of these blocks."""
-        ...
+    def enter(self, group: int, blocks: Tensor) -> None: ...
 
     def ready(self, group: int, layer: int, blocks: Sequence[int]) -> bool: ...
 
@@ -189,7 +187,6 @@ class KVPool:
         self._bytes.written(layer)
 
     def all_written(self) -> None:
-        """The same for all layers, for a step that is launched as a whole."""
         self._bytes.all_written()
 
     def begin_step(self, works: Sequence[Work] | None = None, *, is_read: bool = True) -> None:
@@ -201,11 +198,9 @@ class KVPool:
         self._bytes.begin_step(works, is_read=is_read)
 
     def begin(self) -> None:
-        """Makes the memory of the blocks that the first requests will use, and returns when it is there."""
         self._bytes.begin()
 
     def enter(self, group: int, blocks: Tensor) -> None:
-        """Announces the first tokens of these blocks, which are on the pool's device."""
         self._bytes.enter(group, blocks)
 
     def ready(self, group: int, layer: int, blocks: Sequence[int]) -> bool:
@@ -257,7 +252,6 @@ class KVPool:
 
 
 def _shape_of(group: KVGroup, spec: KVSpec) -> tuple[int, ...]:
-    """Returns the shape of a vector of a block."""
     if spec.quantized:
         return (group.block_bytes // group.vectors,)
     return group.block_tokens, group.width(spec.dtype)

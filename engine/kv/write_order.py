@@ -21,7 +21,6 @@ class WriteOrder(Generic[Event]):
     """Remembers which mark writes which block, and each layer's newest events. Any thread may ask."""
 
     def __init__(self, layers: int, counts: Sequence[int]) -> None:
-        """Begins with nothing written, in `counts` blocks of each KV group."""
         self._newest = 0  # mark
         self._marks = [np.zeros(count, dtype=np.int64) for count in counts]
         self._everything = 0  # the newest mark that may have written any block

@@ -98,7 +98,6 @@ class Adapting:
     """The adapters of the current step, shared by a model's linear layers. Used by one thread."""
 
     def __init__(self, slots: int, max_rank: int) -> None:
-        """Slots are 1 … `slots`, for adapters of rank up to `max_rank`."""
         self.slots = slots
         self.widest = MAX_FUSED_LAYERS * (
             max_rank + 1
@@ -110,5 +109,4 @@ class Adapting:
 
 
 def adapter_bytes(place: AdapterTarget, rank: int, dtype: torch.dtype) -> int:
-    """Returns the bytes of an adapter of this rank for one linear layer."""
     return rank * (len(place.names) * place.inputs + sum(place.sizes)) * dtype.itemsize

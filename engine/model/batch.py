@@ -110,7 +110,6 @@ def first_difference(left: list[int], right: list[int]) -> int:
 
 
 def block_tables(groups: int) -> tuple[BlockTables, ...]:
-    """Makes the block tables of `groups` KV groups."""
     return tuple(map(BlockTables, range(groups)))
 
 
@@ -223,11 +222,9 @@ def place_of_samples(works: Sequence[Work]) -> dict[int, int]:
 
 
 def _room(needed: int, there: int) -> int:
-    """Rounds the capacity up to a power of two when it must grow."""
     return there if needed <= there else 1 << (needed - 1).bit_length()
 
 
 def _transfer(parts: Sequence[Ints], device: torch.device) -> list[Tensor]:
-    """Copies all parts to the device at once."""
     packed: Any = to_device(np.concatenate(parts), device)
     return list(packed.split([len(part) for part in parts]))

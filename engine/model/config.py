@@ -135,7 +135,6 @@ class ModelConfig(TextModel, frozen=True, kw_only=True):
 
 
 def heads_of(layer: AttentionLayer) -> HeadAttention:
-    """Returns the attention of a layer that must not be latent."""
     assert isinstance(layer.attention, HeadAttention)
     return layer.attention
 

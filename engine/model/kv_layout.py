@@ -45,7 +45,6 @@ class KVLayout(Struct, frozen=True):
 
     @property
     def width(self) -> int:
-        """Returns the length of a vector."""
         return sum(self.parts)
 
 
@@ -69,7 +68,6 @@ def kv_layouts(attentions: Iterable[AnyAttention]) -> dict[KVLayout, tuple[int, 
 
 
 def groups_of_layers(attentions: Iterable[AnyAttention]) -> tuple[int, ...]:
-    """Returns for each layer the number of its KV group."""
     numbers = {layer: group for group, layers in enumerate(kv_layouts(attentions).values()) for layer in layers}
     return tuple(numbers[layer] for layer in range(len(numbers)))
 

@@ -25,7 +25,6 @@ class HeadWeights(Generic[AnyLinear]):
     sinks: Tensor | None  # fp32 [heads]
 
     def held(self) -> list[Tensor]:
-        """Returns the tensors that stay in memory."""
         tensors = [tensor for tensor in (self.query_key_norm, self.sinks) if tensor is not None]
         return [*tensors, *self.query_key_value.held(), *self.output.held()]
 
@@ -43,7 +42,6 @@ class LayerWeights(Generic[AnyLinear]):
     mlp_post_norm: Tensor | None
 
     def held(self) -> list[Tensor]:
-        """Returns the tensors that stay in memory."""
         norms = (self.attention_norm, self.attention_post_norm, self.mlp_norm, self.mlp_post_norm)
         return [*(norm for norm in norms if norm is not None), *self.attention.held(), *self.mlp.held()]
 
@@ -118,7 +116,6 @@ def _heads(
 
 
 def _output_order(attention: HeadAttention) -> Tensor | None:
-    """Returns the order of query and key outputs for rotation; None for the checkpoint's order."""
     rope = attention.rope
     if rope is None or not rope.interleaved:
         return None

@@ -38,9 +38,7 @@ class Experts(Protocol):
         """
         ...
 
-    def held(self) -> list[Tensor]:
-        """Returns the tensors that stay in memory."""
-        ...
+    def held(self) -> list[Tensor]: ...
 
 
 class LatentProducts(Protocol):
@@ -61,9 +59,7 @@ class LatentProducts(Protocol):
         """
         ...
 
-    def held(self) -> list[Tensor]:
-        """Returns the tensors that stay in memory."""
-        ...
+    def held(self) -> list[Tensor]: ...
 
 
 AnyLinear = TypeVar("AnyLinear", bound=Linear, covariant=True)
@@ -86,9 +82,7 @@ class Linears(Protocol[AnyLinear]):
         """
         ...
 
-    def of_held(self, weight: Tensor) -> AnyLinear:
-        """Makes a layer from a weight that is already loaded."""
-        ...
+    def of_held(self, weight: Tensor) -> AnyLinear: ...
 
     def experts(self, mlp: ExpertsMLP, hidden: int, tensors: Iterable[ExpertTensors]) -> Experts:
         """Makes a layer's experts, which `tensors` gives one after the other, with biases in the model's format."""
@@ -163,7 +157,6 @@ class LinearFactory(Generic[AnyLinear]):
         return linear
 
     def _quantized(self, weight: Weight, quantization: Quantization) -> Weight:
-        """Quantizes on request, on the device, from the checkpoint's own dtype."""
         if isinstance(weight, Tensor) and quantization != "none":
             weight = quantized(weight.to(self._device), quantization)
         if isinstance(weight, Quantized):

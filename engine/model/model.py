@@ -15,9 +15,7 @@ Stored = Callable[[int], None]
 class Model(Protocol[TakenStep]):
     """Turns token ids into logits; KV goes to the attention step."""
 
-    def weights_bytes(self) -> int:
-        """Returns the bytes of the weights in memory."""
-        ...
+    def weights_bytes(self) -> int: ...
 
     def forward(self, batch: Batch, step: TakenStep, stored: Stored) -> Tensor:
         """Returns the hidden states `[rows, hidden]` of `batch.logit_rows`, and stores the KV of all tokens."""

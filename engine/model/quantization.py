@@ -150,7 +150,6 @@ def _in_fp8(numbers: Tensor) -> Tensor:
 
 
 def _divisor(scales: Tensor) -> Tensor:
-    """Returns the scales, with 1 in place of those too small to divide by."""
     return torch.where(scales.abs() < SMALLEST_FP32, 1.0, scales)
 
 

@@ -112,10 +112,8 @@ def write(weight: Weight, target: Tensor) -> None:
 
 
 def times(weight: Weight, factor: float) -> Weight:
-    """Multiplies a weight by a factor, in fp32."""
     return weight.times(factor) if isinstance(weight, Quantized) else weight.float() * factor
 
 
 def rows(weight: Weight, outputs: Tensor | slice) -> Weight:
-    """Returns a selection of a weight's outputs, by int64 indices or a slice."""
     return weight.rows(outputs) if isinstance(weight, Quantized) else weight[outputs]

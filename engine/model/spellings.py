@@ -21,5 +21,4 @@ def spellings(name: str) -> tuple[str, ...]:
 
 
 def is_beside_text(name: str) -> bool:
-    """Returns whether only images pass through a layer."""
     return name.removeprefix("model.").startswith(BESIDE_TEXT)

@@ -142,7 +142,6 @@ class OperatorLayers(Generic[Step]):
         return between.add_norm(hidden, change, self._norm)[1]
 
     def _mlp(self, layer: LayerWeights[Linear], hidden: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns `hidden + change`, and the MLP of its norm."""
         mlp, weights, between = layer.config.mlp, layer.mlp, self._between
         if isinstance(weights, DenseWeights):
             hidden, gate_up = between.norm_and_multiply(hidden, change, layer.mlp_norm, weights.gate_up)
@@ -192,5 +191,4 @@ class OperatorLayers(Generic[Step]):
 
 
 def _first_of(attention: HeadWeights[Linear] | LatentWeights[Linear]) -> Linear:
-    """Returns attention's first linear layer."""
     return attention.down if isinstance(attention, LatentWeights) else attention.query_key_value

@@ -162,7 +162,6 @@ def _starts(count: int) -> list[int]:
 
 @contextmanager
 def _clear_errors(source: Path | str) -> Iterator[None]:
-    """Turns safetensors' errors into a `ModelError` of one sentence."""
     try:
         yield
     except (SafetensorError, OSError) as error:
@@ -172,7 +171,6 @@ def _clear_errors(source: Path | str) -> Iterator[None]:
 
 @contextmanager
 def _mapping(path: Path) -> Iterator[None]:
-    """Turns a failed mmap in safetensors or PyTorch into a `ModelError` of one sentence."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:

@@ -48,7 +48,6 @@ class Acceptance:
     def _accept_first(
         self, sequence: Sequence, sampled: list[int], scores: Iterable[Scores | None], now: float
     ) -> list[SequenceProgress]:
-        """Gives a sequence and each of its branches its first token; those that it does not end go on."""
         members = [sequence, *sequence.branches]
         both = zip(members, sampled, scores, strict=True)
         taken = [self._take(each, [token], own, now) for each, token, own in both if not released(each)]
@@ -70,7 +69,6 @@ class Acceptance:
         return taken
 
     def _take(self, sequence: Sequence, sampled: list[int], scores: Scores | None, now: float) -> SequenceProgress:
-        """Appends sampled tokens up to the one that ends the sequence."""
         tokens = sequence.tokens
         before = length = len(tokens)
         finish: Finish | None = None

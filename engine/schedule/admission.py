@@ -59,7 +59,6 @@ class BlockAdmission:
         return self._blocks.find(tokens, sequence.chains, limit, step, whole=landing)
 
     def surely_fits(self, sequence: Sequence, others: bool) -> bool:
-        """Tells whether a sequence would be admitted now, even with nothing of it in the cache."""
         return self._blocks.fits(len(sequence.tokens), self._reserve(sequence, others))
 
     def admit(self, sequence: Sequence, found: FoundPrefix, others: bool) -> bool:

@@ -45,7 +45,6 @@ class IdleSteps:
         return max(0.0, self._due - now)
 
     def stepped(self, now: float) -> None:
-        """Notes that a step of requests has run, from which the costs were learned."""
         self._due = max(self._due, now + MEASURE_AFTER_S)
 
     def begin(self, now: float) -> list[StepPlan]:
@@ -75,7 +74,6 @@ class IdleSteps:
             self._fit.learn(StepWork(prompt_tokens=tokens, pairs=pairs_of(0, tokens)), seconds)
 
     def is_over(self, now: float) -> bool:
-        """Tells whether a session has taken long enough."""
         return now - self._begun > MAX_SESSION_S
 
     def end(self, now: float) -> None:

@@ -88,18 +88,15 @@ class Lifecycle:
         return True
 
     def surely_fits(self, sequence: Sequence) -> bool:
-        """Tells whether a queued sequence would be admitted now, even with nothing of it in the cache."""
         others = self.occupied()
         room = others + 1 + len(sequence.branches) <= self._max_sequences
         return room and self._admission.surely_fits(sequence, others > 0)
 
     def take_admitted(self) -> list[Sequence]:
-        """Returns the sequences that got their first blocks since the last call."""
         admitted, self._admitted = self._admitted, []
         return [sequence for sequence in admitted if sequence.state is not SequenceState.ENDED]
 
     def _start(self, sequence: Sequence) -> None:
-        """Lets a sequence that has just got its blocks land or run."""
         if sequence.landing:
             sequence.move(SequenceState.LANDING)
             self.landing.insert(sequence)
@@ -289,5 +286,4 @@ class Lifecycle:
 
 
 def released(sequence: Sequence) -> bool:
-    """Tells whether the sequence was released or has ended."""
     return sequence.abandoned or sequence.state is SequenceState.ENDED

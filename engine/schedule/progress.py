@@ -14,7 +14,6 @@ NONE_LEFT = "every token is forbidden: by allowed_token_ids, bad_words, min_toke
 
 
 def reason_of(failed: str) -> str:
-    """Returns the stable word for `SequenceProgress.failed`."""
     if failed == NONE_LEFT:
         return REASON_NOTHING_ALLOWED
     return REASON_GRAMMAR_FAILED if failed.startswith(GRAMMAR_PREFIX) else "engine"

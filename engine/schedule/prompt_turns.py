@@ -111,7 +111,6 @@ class _StepTurns:
         return None
 
     def charge(self, sequence: Sequence, before: int) -> int:
-        """Charges the tokens that were just planned of a prompt to its tenant, and returns them."""
         tokens = sequence.planned - before
         self._queue.shares.charge(sequence.prompt.tenant, tokens)
         return tokens
@@ -137,7 +136,6 @@ class _StepTurns:
         return waiting if self._admits(waiting) else None
 
     def _tenants(self) -> dict[str, float]:
-        """Returns the weights of the tenants that may have a turn."""
         running = {name: own[-1].prompt.weight for name, own in self._prompts.items()}
         return running if self._blocked or self._foremost is not None else self._queue.weights() | running
 
@@ -165,7 +163,6 @@ class _StepTurns:
         return self._queue.preempted or self.stuck
 
     def _admits(self, sequence: Sequence) -> bool:
-        """Admits a queued prompt if it fits; if not, none behind it is admitted in this step."""
         self._blocked = not self._lifecycle.admit(sequence, self._now, self._step)
         if self._blocked and not sequence.preemptions:
             self.stuck = sequence

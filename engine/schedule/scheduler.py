@@ -129,15 +129,12 @@ class Scheduler:
         self._works.may_be_sampled(sequence)  # its grammar is prepared while it waits
 
     def take_admitted(self) -> list[Sequence]:
-        """Returns sequences that got their first blocks since the last call: a handoff can be opened, or granted."""
         return self._lifecycle.take_admitted()
 
     def take_moves(self) -> list[BlockMove]:
-        """Returns the block moves that the last plan needs, before anything else touches the pool."""
         return self._blocks.take_moves()
 
     def take_key_changes(self) -> Changed | None:
-        """Returns the keys of blocks that entered and left the cache since the last call."""
         return self._blocks.take_key_changes()
 
     def adopt(
@@ -194,7 +191,6 @@ class Scheduler:
 
     @property
     def next_deadline(self) -> float:
-        """The time in s before which no sequence expires; infinite if there is none."""
         return self._lifecycle.next_deadline
 
     def load(self) -> WorkerLoad:
@@ -217,7 +213,6 @@ class Scheduler:
         )
 
     def _backlog(self) -> Backlog:
-        """Counts the prompt tokens that are still to be computed here, and the decodes."""
         queue, main = self._admission.queue, self._blocks.groups[self._blocks.main]
         left = [
             PromptWork(

@@ -107,7 +107,6 @@ class Sequence:
 
     @classmethod
     def of_job(cls, job: Job, key: AttemptKey, *, hand_off: bool) -> "Sequence":
-        """Makes the sequence of one of a job's attempts. Raises `MessageError` as the constructor does."""
         due = job.due or job.queued_at + DEFAULT_TTFT_S
         return cls(key, job.sender, job.prompt, job.deadline, job.sampling, job.limits, hand_off=hand_off, due=due)
 
@@ -147,7 +146,6 @@ class Sequence:
         return PromptRows(first - start, self.tokens[first + 1 : behind + 1], top)
 
     def keep_prompt_scores(self, scores: Scores) -> None:
-        """Adds the scores of one step's `prompt_rows`, in the order of steps."""
         self.prompt_scores.append(scores)
         self.scored += len(scores)
 

@@ -14,7 +14,6 @@ class SharedLandings:
     """Blocks of text that are about to land, and the sequences that wait for them, by the chains of one group."""
 
     def __init__(self, group: int = 0) -> None:
-        """`group`: index of the KV group whose blocks count."""
         self._group = group
         self._landing: dict[bytes, Sequence] = {}  # by the key of a block that is about to land
         self._waiting: dict[Sequence, Sequence] = {}  # by waiting sequence, the one that lands
@@ -54,5 +53,4 @@ class SharedLandings:
         return freed
 
     def leave(self, sequence: Sequence) -> None:
-        """Forgets a waiting sequence that ends."""
         del self._waiting[sequence]

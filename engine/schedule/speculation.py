@@ -76,7 +76,6 @@ class Speculation:
         return asked if self.in_engine else self._may_look(step)
 
     def _look(self, controller: DraftController, sequences: int, context: int) -> None:
-        """Has the controller decide whether draft tokens pay in the step that is planned."""
         self.decoding = controller.begin(sequences, context, self.step - self._looked_at)
         self._idle = not controller.pays
         self._size, self._looked_at = sequences.bit_length(), self.step
@@ -167,7 +166,6 @@ class Speculation:
         return 1 if self._controller is None else self._controller.long_rest
 
     def counts(self) -> SpeculationCounts:
-        """Counts draft tokens since the start."""
         return SpeculationCounts(self._works, self._with_drafts, self._proposed, tuple(self._accepted), self._seconds)
 
     def _learn(self, sequence: Sequence, work: Work, accepted: Indices[int]) -> None:
@@ -190,7 +188,6 @@ class Speculation:
         return min(count, sequence.capacity - sequence.length)
 
     def _reach(self, sequence: Sequence, tokens: int, batch: int) -> None:
-        """Takes blocks for `tokens` tokens, if there are plenty beside those that a step of `batch` may take."""
         if tokens > sequence.capacity:
             plenty = all(group.available > batch + self._most for group in self._blocks.groups)
             if plenty and self._blocks.grow(sequence.blocks, tokens):

@@ -175,27 +175,21 @@ class WaitingQueue:
 
     @property
     def preempted(self) -> Sequence | None:
-        """The first preempted sequence, or None."""
         return self._preempted.first if len(self._preempted) else None
 
     def weights(self) -> dict[str, float]:
-        """Returns the weights of the tenants that have sequences here, preempted ones aside."""
         return {name: tenant.weight for name, tenant in self._tenants.items()}
 
     def head(self, tenant: str, now: float) -> Sequence | None:
-        """Returns the most urgent sequence of a tenant, preempted ones aside."""
         return self._tenants[tenant].first(now) if tenant in self._tenants else None
 
     def tokens_of(self, tenant: str) -> int:
-        """Counts the tokens to be computed for a tenant, preempted sequences aside."""
         return self._tenants[tenant].tokens if tenant in self._tenants else 0
 
     def shortest(self, tenant: str) -> Sequence | None:
-        """Returns the sequence of a tenant with the fewest tokens to compute, preempted ones aside."""
         return self._tenants[tenant].shortest() if tenant in self._tenants else None
 
     def first(self, now: float) -> Sequence:
-        """Returns the next sequence to admit; the queue must not be empty."""
         if len(self._preempted):
             return self._preempted.first
         return self._tenants[self.shares.turn(self.weights())].first(now)

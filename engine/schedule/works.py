@@ -19,7 +19,6 @@ class Works:
         speculation: Speculation | None,
         tells_states: bool,
     ) -> None:
-        """The other parts are those of `Scheduler`."""
         self._lifecycle = lifecycle
         self._turns = turns
         self._readiness = readiness

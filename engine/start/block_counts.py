@@ -88,7 +88,6 @@ def counts_in(spec: KVSpec, load: PoolLoad, memory: int) -> Counts | None:
 
 
 def tokens_in(spec: KVSpec, counts: Counts) -> int:
-    """Returns how many tokens of full sequences a pool can store."""
     pools = zip(spec.groups, counts, stores_full_sequences(spec), strict=True)
     return min((count - 1) * group.block_tokens for group, count, full in pools if full)
 

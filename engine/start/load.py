@@ -121,7 +121,6 @@ def load_engine(
 def _size_pool(
     config: EngineConfig, loaded: LoadedModel, proposer: LoadedProposer, load: PoolLoad
 ) -> tuple[Counts, int]:
-    """Returns the blocks of each KV group and their bytes, a draft model's KV in them included."""
     adapter_bytes = loaded.adapters.reserved_bytes() if loaded.adapters is not None else 0
     proposer.warm_up()  # takes the memory of the draft's steps before the rest is shared out
     spec = proposer.with_kv_of_draft(loaded.spec)
@@ -149,7 +148,6 @@ def _record_decode_steps(
 
 
 def _shortened(config: TextModel, max_tokens: int) -> TextModel:
-    """Lowers the model's maximum length to the tokens that the pool can hold."""
     own = config.max_model_len
     if max_tokens < own:
         LOG.warning("texts of up to %d tokens fit, the model takes %d; --kv-memory makes room", max_tokens, own)

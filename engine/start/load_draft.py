@@ -38,14 +38,12 @@ class LoadedDraft:
     chunk: int  # tokens that it computes in one step, beside guesses
 
     def weights_bytes(self) -> int:
-        """Counts the bytes of its weights."""
         return self.loaded.model.weights_bytes()
 
     def _own(self) -> int:
         return own_blocks(self.most, self.loaded.spec.groups[0].block_tokens)
 
     def own_bytes(self) -> int:
-        """Returns the bytes of the blocks that it has beside the target's."""
         return self._own() * self.loaded.spec.block_bytes()
 
     def with_blocks_of(self, target: KVSpec) -> KVSpec:

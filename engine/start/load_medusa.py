@@ -81,7 +81,6 @@ def load_medusa(location: str, target: LoadedModel, progress: Progress) -> Medus
 
 
 def _choices(directory: Path, config: dict[str, Any], heads: int) -> Sequence[Choice]:
-    """Returns which guesses are made together, the likeliest first."""
     given = config.get("medusa_choices")
     if given is None:
         return likeliest(heads, MAX_CHOICES)
@@ -91,7 +90,6 @@ def _choices(directory: Path, config: dict[str, Any], heads: int) -> Sequence[Ch
 
 
 def _counted(directory: Path, config: dict[str, Any], names: tuple[str, str]) -> int:
-    """Returns what config.json says under one of two names."""
     name = next((name for name in names if name in config), names[0])
     value = config.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_HEADS:
@@ -100,7 +98,6 @@ def _counted(directory: Path, config: dict[str, Any], names: tuple[str, str]) ->
 
 
 def _tensors(directory: Path) -> dict[str, Any]:
-    """Maps vLLM's names to the opened file."""
     path = next((directory / name for name in HEAD_FILES if (directory / name).is_file()), None)
     if path is None:
         if (directory / PICKLED_FILE).is_file():
@@ -132,10 +129,8 @@ class _Renamed:
         self._name = name
 
     def get_tensor(self, _: str) -> Tensor:
-        """Returns the tensor."""
         tensor: Tensor = self._opened.get_tensor(self._name)
         return tensor
 
     def get_slice(self, _: str) -> Any:
-        """Returns what tells its shape and format."""
         return self._opened.get_slice(self._name)

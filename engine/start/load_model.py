@@ -102,7 +102,6 @@ def _load_ours(
     progress: Progress,
     open_weights: Callable[[Path], Checkpoint],
 ) -> LoadedModel:
-    """Loads a model for our own transformer, with its EAGLE head if the config asks for one."""
     head_config = _head_config(config, model_config)
     with_head = model_config
     if head_config is not None:

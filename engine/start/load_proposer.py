@@ -53,7 +53,6 @@ class LoadedProposer:
             self.draft.warm_up()
 
     def begin(self, engine: Engine, counts: Counts, target: TextModel) -> ModelProposer | None:
-        """Returns the proposer for an engine whose pool has `counts` blocks."""
         if self.draft is not None:
             return self.draft.proposer(counts, target)
         return self.medusa or engine.follower

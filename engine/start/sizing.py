@@ -33,7 +33,6 @@ CPU_KV_MAX_BYTES = 4 << 30
 
 
 def step_tokens(config: EngineConfig, device: torch.device) -> int:
-    """Returns the token budget of a step: the option, or the device's default."""
     return config.max_batch_tokens or (GPU_STEP_TOKENS if device.type == "cuda" else CPU_STEP_TOKENS)
 
 
@@ -209,5 +208,4 @@ def pool_blocks(config: EngineConfig, spec: KVSpec, spare: int, load: PoolLoad) 
 
 
 def cpu_spare() -> int:
-    """Returns the default bytes of a CPU worker's KV pool."""
     return min(int(available_memory() * CPU_KV_SHARE), CPU_KV_MAX_BYTES)

@@ -52,13 +52,11 @@ class PagedAttention:
 
 
 def _padded(vectors: Tensor, dim: int) -> Tensor:
-    """Pads the last axis with zeros, which change no score."""
     lacking = dim - vectors.shape[-1]
     return functional.pad(vectors, (0, lacking)) if lacking else vectors
 
 
 def _attend(module: Any, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
-    """Called by transformers; the probe has checked all other arguments."""
     return module.paged_attention(query, key, value), None
 
 

@@ -126,7 +126,6 @@ def _architecture(config: Any) -> str:
 
 
 def _digest(config: Any) -> str:
-    """Returns a digest of the config without names, number formats and versions."""
     said = config.to_dict()
     for key in ("_name_or_path", "architectures", "dtype", "transformers_version", "auto_map"):
         said.pop(key, None)

@@ -83,7 +83,6 @@ def replace_linears(
 
 
 def _places(model: nn.Module, products: Set[int], dtype: torch.dtype) -> list[tuple[nn.Module, str, Any]]:
-    """Returns the layers to replace, each with its parent module and attribute name."""
     return [
         (parent, name, child)
         for parent in model.modules()
@@ -100,6 +99,5 @@ def _of(child: Any, weight: Quantized | None, linears: Linears[Linear], *, held:
 
 
 def _weight(child: Any) -> Tensor:
-    """Returns a layer's weight as `[out, in]`."""
     weight: Tensor = child.weight.data
     return weight.T if isinstance(child, Conv1D) else weight

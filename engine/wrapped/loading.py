@@ -57,8 +57,6 @@ def _refuse_other_weights(found: dict[str, Any], name: str) -> None:
 
 @contextmanager
 def _bars_as(progress: Progress) -> Iterator[None]:
-    """Redirects transformers' progress bars to `progress`, and silences its log."""
-
     class Bar:
         def __init__(self, items: Any) -> None:
             self._items = items

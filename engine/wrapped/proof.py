@@ -46,7 +46,6 @@ INPUT_ROUNDING: dict[Quantization, float] = {"none": 0.0, "int8": 2.0**-6, "int4
 
 
 def blocks_needed(block_tokens: int) -> int:
-    """Returns the blocks of the pool for `prove`, null block included."""
     return 1 + sum(blocks_for(length, block_tokens) for length in TEXT_LENGTHS)
 
 
@@ -88,7 +87,6 @@ def prove(engine: Engine, own: OwnRun, quantization: Quantization) -> None:
 
 
 def _steps(texts: Sequence[list[int]], spec: KVSpec) -> Iterator[list[Work]]:
-    """Yields steps with the next piece of each text."""
     blocks, first = [], 1
     for text in texts:
         count = blocks_for(len(text), spec.groups[0].block_tokens)
@@ -107,7 +105,6 @@ def _steps(texts: Sequence[list[int]], spec: KVSpec) -> Iterator[list[Work]]:
 
 
 def _logits(engine: Engine, works: list[Work]) -> Tensor:
-    """Returns the logits `[tokens, vocab]` of a step."""
     device, pool = engine.backend.device, engine.pool
     batch = build_batch(StepPlan(0, works), pool.spec.groups[0].block_tokens, device, None)
     batch = replace(batch, logit_rows=torch.arange(len(batch.token_ids), device=device))
@@ -128,7 +125,6 @@ class _Check:
         self._off = self._size = 0.0
 
     def distance(self) -> float:
-        """Returns the relative distance of the outputs."""
         return sqrt(self._off / self._size) if self._size else 0.0
 
     @contextmanager

@@ -82,7 +82,6 @@ class ScalingPolicy:
         return self._growth(seen, now) or self._removal(seen, now)
 
     def _is_settled(self, seen: ScalingInput) -> bool:
-        """Returns whether every wanted worker serves, and all figures are fresh."""
         if seen.standing is None or seen.age > MAX_FIGURE_AGE_S:
             return False
         for role, stands in (("prefill", seen.standing.prefill), ("decode", seen.standing.decode)):
@@ -167,7 +166,6 @@ def _follow(averages: dict[str, float], role: str, value: float, share: float, f
 
 
 def _note(since: dict[str, float], role: str, holds: bool, now: float) -> None:
-    """Notes since when a condition holds for a role, or that it does not hold."""
     if holds:
         since.setdefault(role, now)
     else:

@@ -55,7 +55,6 @@ def _read_object(directory: Path, name: str, option: str) -> dict[str, object]:
 
 
 def _check_weights(directory: Path, name: str, option: str) -> None:
-    """Compares a weights file's size with its header. Raises `ConfigError`."""
     path = directory / name
     try:
         tensors, begin = read_header(path)

@@ -53,7 +53,6 @@ def checked_port(config: UpConfig) -> int:
 
 
 def _check_speculation(config: DeploymentOptions) -> None:
-    """Raises `ConfigError` for options that exclude each other, and for missing directories."""
     engine = config.engine
     proposing(engine)
     for option, path in (("--medusa", engine.medusa), ("--eagle", engine.eagle)):

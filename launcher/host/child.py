@@ -68,7 +68,6 @@ class Child:
             self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """Kills the process group."""
         with suppress(ProcessLookupError):  # the group has ended
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
@@ -112,7 +111,6 @@ class Child:
             self._log.write(b"".join(map(self._noted, lines)))
 
     def _noted(self, line: bytes) -> bytes:
-        """Formats a line for the log, and remembers it for `why`."""
         text = line.decode(errors="replace").rstrip()
         if text:
             self._last_line = text

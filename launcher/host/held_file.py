@@ -21,7 +21,6 @@ class HeldFile:
         self._descriptor = descriptor
 
     def close(self) -> None:
-        """Removes the file and releases the lock."""
         self.path.unlink(missing_ok=True)
         os.close(self._descriptor)
 

@@ -50,7 +50,6 @@ class Record:
         self._write()
 
     def change(self, **fields: Any) -> None:
-        """Writes the record again if a field has changed."""
         now, self.instance = self.instance, replace(self.instance, **fields)
         if self.instance != now:
             self._write()

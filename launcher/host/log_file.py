@@ -57,7 +57,6 @@ class LossyLog:
         self._lost = self._append(lines)
 
     def _append(self, lines: bytes) -> int:
-        """Returns the number of lost lines."""
         try:
             descriptor = self._files.of(len(lines))
             if self._torn:
@@ -82,7 +81,6 @@ class RotatedFiles:
     """
 
     def __init__(self, path: Path, max_bytes: int, count: int) -> None:
-        """Opens the file. Raises `OSError`."""
         self.path = str(path)
         self._max_bytes = max_bytes
         self._count = count
@@ -115,7 +113,6 @@ class LogFile(LossyLog):
     """The log of one instance on this host."""
 
     def __init__(self, path: Path, max_bytes: int, count: int, say: Callable[[str], None]) -> None:
-        """Opens the file. Raises `OSError`."""
         self.path = path
         self._rotated = RotatedFiles(path, max_bytes, count)
         super().__init__(self._rotated, say)

@@ -32,7 +32,6 @@ class Process:
 
 
 def watch_status_file(path: Path) -> Watch:
-    """Observes a service's status file."""
     return lambda: read_status(path)
 
 

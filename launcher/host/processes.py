@@ -29,7 +29,6 @@ def environment(inherited: Mapping[str, str], root: Path, run: Path) -> dict[str
 
 
 def described(config: UpConfig) -> Deployment:
-    """Describes the deployment of an instance on this host."""
     config = replace(config, engine=_with_absolute_paths(config.engine))
     return describe(config, host=config.host, port=config.port, dashboard_port=config.dashboard_port)
 

@@ -27,7 +27,6 @@ class Signals:
             pass
 
     def note(self, number: int, frame: FrameType | None) -> None:
-        """Signal handler."""
         if number in STOP_SIGNALS:
             self.asked_to_stop += 1
 

@@ -116,7 +116,6 @@ class Supervisor:
             self._sleep(min([*due, 0.5 if starting else PULSE_PERIOD_S]))
 
     def _check(self, kept: SupervisedService, now: float) -> None:
-        """Restarts a service that was ready once and is dead or hung."""
         if kept.restart_at is not None:
             if kept.restart_at <= now:
                 self._restart(kept, now)
@@ -179,7 +178,6 @@ class Supervisor:
             child.close()
 
     def _sleep(self, seconds: float | None) -> None:
-        """Waits for output, a signal or the time, and writes the output to the log."""
         for key, _ in self._selector.select(None if seconds is None else max(seconds, 0.0)):
             if key.data is None:
                 self._signals.drain()
@@ -187,7 +185,6 @@ class Supervisor:
                 self._selector.unregister(key.fileobj)
 
     def _look(self, kept: SupervisedService) -> None:
-        """Shows the progress of a start. Raises `StartFailed`."""
         name = kept.service.name
         status = kept.service.watch()
         if kept.child.exit_status() is not None or (status is not None and status.stage == FAILED_STAGE):
@@ -207,7 +204,6 @@ class Supervisor:
             self._stages.show(name, status.stage, int(status.percent) if status.percent else None)
 
     def _look_again(self, kept: SupervisedService) -> None:
-        """Updates the stage of a restarted service; its failure shows as its death."""
         status = kept.service.watch()
         kept.stage = status.stage if status is not None else "starting"
         if kept.stage == READY_STAGE:
@@ -215,7 +211,6 @@ class Supervisor:
             self._stages.say(f"{kept.service.name} is ready again")
 
     def _lifeless(self, kept: SupervisedService, now: float) -> str | None:
-        """Returns a clause about a child that was stopped or silent for too long, else None."""
         seconds, how = kept.pulse.look(now, kept.ready)
         if not self._silent_seconds or seconds < self._silent_seconds:
             return None

@@ -71,7 +71,6 @@ def _become(program: str, words: list[str]) -> NoReturn:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Ends pip with this process."""
     raise KeyboardInterrupt
 
 

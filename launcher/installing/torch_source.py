@@ -47,7 +47,6 @@ def choose(version: str, settings: Mapping[str, str], nvidia: bool, versions: Ve
 
 
 def has_nvidia_driver() -> bool:
-    """Returns whether an NVIDIA driver is loaded on this host."""
     return Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
 
 

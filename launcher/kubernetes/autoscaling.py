@@ -52,7 +52,6 @@ SCALING_METRICS = (PREDICTED_TTFT, QUEUED_TOKENS, BUSY_WORKERS, PREDICTED_TPOT, 
 
 
 def scales(config: ManifestsConfig, service: Service) -> bool:
-    """Returns whether an autoscaler sets the number of pods of a service."""
     return service.role in WORKERS and bool(_max_pods(config, service.role))
 
 

@@ -61,7 +61,6 @@ def check(config: ManifestsConfig) -> None:
 
 
 def _check_redis(url: str) -> None:
-    """Refuses an address that is no Redis URL, and a socket of this host."""
     if not url:
         return
     connect_blocking(url).close()
@@ -70,7 +69,6 @@ def _check_redis(url: str) -> None:
 
 
 def _check_image(image: str) -> None:
-    """Refuses an image tag that may name another image tomorrow."""
     if IMAGE_DIGEST_MARK in image:
         return
     _, colon, tag = image.rpartition("/")[2].partition(":")

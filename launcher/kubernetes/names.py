@@ -8,7 +8,6 @@ Labels = dict[str, str]
 
 
 def name_of(config: ManifestsConfig, part: str) -> str:
-    """Returns the name of the object for `part` of the deployment."""
     return f"{config.name}-{part}"
 
 

@@ -48,7 +48,6 @@ def described(config: ManifestsConfig) -> Deployment:
 
 
 def _in_pods(config: ManifestsConfig) -> ManifestsConfig:
-    """Returns the options with their defaults decided, and with the paths at which Secrets are mounted."""
     files = tuple(f"{KEYS_DIRECTORY}/{number}.json" for number in range(len(config.api_keys)))
     return replace(
         config,
@@ -96,12 +95,10 @@ def hub_token(config: ManifestsConfig) -> list[Value]:
 
 
 def needs_models(config: ManifestsConfig) -> bool:
-    """Returns whether a volume with models is needed; the image contains the demo model."""
     return config.model != DEMO_MODEL
 
 
 def settings(config: ManifestsConfig) -> dict[str, str]:
-    """Returns the environment of every service."""
     hub = {HUB_ENDPOINT: config.hf_endpoint} if config.hf_endpoint else {}
     cache = f"{MODELS_DIRECTORY}/huggingface" if needs_models(config) else f"{HOME_DIRECTORY}/hub"
     return {**SERVICE_ENVIRONMENT, **hub, "HOME": HOME_DIRECTORY, "HF_HOME": cache}

@@ -49,7 +49,6 @@ def read_secrets(config: ManifestsConfig) -> Secrets:
 
 
 def secret_name(config: ManifestsConfig) -> str:
-    """Returns the name of the Secret with the shared secret and Redis's address."""
     return config.existing_secret or name_of(config, "secret")
 
 
@@ -63,7 +62,6 @@ def secrets(config: ManifestsConfig, held: Secrets) -> list[Value]:
 
 
 def config_map(config: ManifestsConfig) -> Value:
-    """Makes the ConfigMap with the environment of every service."""
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata(config, "settings"), "data": settings(config)}
 
 

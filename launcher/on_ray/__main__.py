@@ -10,7 +10,6 @@ COMMANDS = {"up": up, "status": status, "down": down}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs a command and returns the exit status."""
     return COMMANDS[arguments[0]](arguments[1:])
 
 

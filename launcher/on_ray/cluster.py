@@ -89,7 +89,6 @@ def _reached(address: str) -> str:
 
 
 def _sentence(where: str, error: Exception) -> str:
-    """Shortens Ray's error of many lines to a sentence."""
     text = str(error)
     if "Version mismatch" in text:
         found = [line.strip().replace(": ", " ") for line in text.splitlines() if line.startswith("    ")]

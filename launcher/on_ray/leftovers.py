@@ -8,7 +8,6 @@ from ray.util.placement_group import placement_group_table, remove_placement_gro
 
 
 def leftovers() -> list[str]:
-    """Returns the names of the namespace's actors."""
     return sorted(ray.util.list_named_actors())
 
 

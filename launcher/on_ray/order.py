@@ -31,7 +31,6 @@ class Order(Struct, frozen=True, kw_only=True):
     server: RedisServer | None = None  # of the Redis server's process only
 
     def named(self, name: str) -> "Order":
-        """Returns the order for another process of the same service."""
         return replace(self, name=name)
 
 

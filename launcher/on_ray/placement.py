@@ -41,7 +41,6 @@ def groups(prefill: int, decode: int) -> list[WorkerGroup]:
 
 
 def bundle(plan: RayPlan, role: Role) -> Resources:
-    """Returns the resources that a worker reserves."""
     gpus = plan.orders[role].service.gpus
     return {"CPU": plan.cpus, **({"GPU": float(gpus)} if gpus else {})}
 
@@ -78,7 +77,6 @@ def lacking(nodes: Sequence[NodeResources], wants: Sequence[Resources]) -> str:
 
 
 def fits(free: Mapping[str, float], want: Mapping[str, float]) -> bool:
-    """Returns whether free resources suffice."""
     return all(free.get(kind, 0.0) >= amount for kind, amount in want.items())
 
 

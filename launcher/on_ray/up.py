@@ -90,7 +90,6 @@ class Up:
             self._serve(self._checked_plan(), signals)
 
     def _checked_plan(self) -> RayPlan:
-        """Makes the plan, or raises `ClusterError` if it cannot work on this cluster."""
         namespace = self._config.ray.ray_namespace
         if found := leftovers():
             raise ClusterError(

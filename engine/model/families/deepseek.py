@@ -50,7 +50,6 @@ def read_3(config: Any, name: str) -> ConfigFields:
 
 
 def _experts(config: Any, name: str) -> dict[str, Any]:
-    """Returns the fields that both versions have in common."""
     return {
         "experts": int(config.n_routed_experts or 0),
         "used": int(config.num_experts_per_tok or 0),

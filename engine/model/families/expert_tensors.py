@@ -13,9 +13,7 @@ from engine.model.quantized import Weight
 class CheckpointTensors(Protocol):
     """A checkpoint's tensors by name. Raises `ModelError` if a tensor is missing or has another shape."""
 
-    def holds(self, name: str) -> bool:
-        """Returns whether the tensor exists."""
-        ...
+    def holds(self, name: str) -> bool: ...
 
     def weight(self, name: str, shape: tuple[int, int]) -> Weight:
         """Returns the weight `[out, in]` of the linear layer `name`, as the checkpoint's format has it."""

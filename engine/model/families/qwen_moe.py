@@ -45,7 +45,6 @@ def _fields(config: Any, name: str, attentions: Iterable[HeadAttention], experts
 
 
 def sparse_layers(config: Any) -> list[bool]:
-    """Returns for each layer whether it has experts."""
     step, dense = int(config.decoder_sparse_step), set(config.mlp_only_layers)
     layers = range(int(config.num_hidden_layers))
     return [int(config.num_experts) > 0 and (layer + 1) % step == 0 and layer not in dense for layer in layers]

@@ -56,7 +56,6 @@ SUPPORTED_ARCHITECTURES = tuple(architecture for family in MODEL_FAMILIES for ar
 
 
 def family_of(architecture: str) -> ModelFamily:
-    """Returns the family of one of the `SUPPORTED_ARCHITECTURES`."""
     return next(family for family in MODEL_FAMILIES if architecture in family.architectures)
 
 

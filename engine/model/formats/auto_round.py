@@ -67,7 +67,6 @@ def _packing(given: dict[str, Any], model: str) -> GptqPacking:
 
 
 def _names(name: str, model: str) -> re.Pattern[str]:
-    """Returns a pattern for `match`: an exact name, or a pattern that may occur anywhere in a name."""
     return pattern(f".*(?:{name})" if _is_pattern(name) else re.escape(name) + "$", model)
 
 

@@ -44,7 +44,6 @@ class ConfigGroup:
     scheme: Scheme
 
     def names(self, layer: str) -> bool:
-        """Returns whether a target other than `Linear` matches the layer."""
         names = spellings(layer)
         return any(each in names if isinstance(each, str) else any(map(each.match, names)) for each in self.targets)
 
@@ -140,13 +139,11 @@ def _scheme(weights: dict[str, Any], inputs: dict[str, Any], model: str, packing
 
 
 def _meets_bytes(inputs: dict[str, Any], kind: str) -> bool:
-    """Returns whether inputs are symmetric 8 bits of the weights' type."""
     same = str(inputs.get("type") or "int").lower() == kind
     return bool(inputs) and inputs.get("num_bits", 8) == 8 and same and bool(inputs.get("symmetric", True))
 
 
 def _strategy(weights: dict[str, Any]) -> str:
-    """Returns the granularity of scales, inferred from the group size if it is not given."""
     group = weights.get("group_size")
     inferred = "tensor" if group is None else "channel" if group == WHOLE_ROW_GROUP else "group"
     return str(weights.get("strategy") or inferred).lower()

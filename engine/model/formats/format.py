@@ -10,17 +10,13 @@ from engine.model.quantized import Form, Weight
 class StoredTensors(Protocol):
     """A checkpoint's tensors by name. Raises `ModelError` if a tensor is missing or has another shape."""
 
-    def holds(self, name: str) -> bool:
-        """Returns whether the tensor exists."""
-        ...
+    def holds(self, name: str) -> bool: ...
 
     def kind(self, name: str) -> str:
         """Returns the stored data type by safetensors' name: BF16, I32, U8, F8_E4M3, …."""
         ...
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Returns the stored shape."""
-        ...
+    def shape(self, name: str) -> tuple[int, ...]: ...
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Returns a tensor of floats, in the file's float format."""

@@ -54,5 +54,4 @@ def read_fp8(given: dict[str, Any], model: str) -> Fp8:
 
 
 def read_fbgemm_fp8(given: dict[str, Any], model: str) -> Fp8:
-    """Reads what transformers writes with FBGEMM: one scale for each output."""
     return Fp8(model, None)

@@ -41,7 +41,6 @@ def _bits(bytes: Tensor) -> Tensor:
 
 
 def _made(form: Form, values: Tensor, scales: Tensor, group: int, offsets: Tensor | None = None) -> Quantized:
-    """Flattens values, scales and offsets to two dimensions each."""
     outputs = len(values)
     offsets = None if offsets is None else offsets.reshape(outputs, -1).contiguous()
     return Quantized(form, values.reshape(outputs, -1), scales.reshape(outputs, -1).contiguous(), group, offsets)

@@ -104,7 +104,6 @@ class DraftController:
         return PlannedDecodes(sequences, seconds, tried, self._extra[tried.arm])
 
     def verifies(self, sequences: int) -> None:
-        """Records a step in which so many sequences have draft tokens."""
         self._company += (1 - COMPANY_DECAY) * (sequences - self._company)
 
     def took(self, step: PlannedDecodes, seconds: float, tokens: int) -> None:
@@ -127,7 +126,6 @@ class DraftController:
 
     @property
     def pays(self) -> bool:
-        """Whether draft tokens pay in the step that is planned, or are tried."""
         return self.allowed > 0
 
     @property
@@ -182,5 +180,4 @@ class DraftController:
 
 
 def _powers(most: int) -> list[int]:
-    """Returns the powers of 2 below `most`."""
     return [1 << bit for bit in range((most - 1).bit_length())]

@@ -45,7 +45,6 @@ class LimitTrials:
     """Chooses for each step how many draft tokens a sequence may have at most. It knows no clock."""
 
     def __init__(self, limits: Sequence[int]) -> None:
-        """`limits`: ascending; the first is 0."""
         assert limits[0] == 0, "steps without draft tokens are what the others are compared with"
         self.limits = tuple(limits)
         self._sizes: dict[int, _BatchSize] = {}
@@ -200,7 +199,6 @@ class _BatchSize:
         return [arm for arm in dict.fromkeys((0, *near)) if 0 <= arm < len(self.arms) and arm != self._usual]
 
     def _put_off(self, arm: int) -> None:
-        """Sets when an arm is tried again, by what its stretch costs beside the budget."""
         usual, tried = self.arms[self._usual], self.arms[arm]
         lost = self._seconds(arm) - self._tokens[arm] / self._rate(self._usual)  # in one step
         steps = STRETCH_STEPS * lost / self._seconds(self._usual) * len(self._others()) / TRIAL_BUDGET

@@ -27,7 +27,6 @@ class BlockStates:
     """
 
     def __init__(self, most: int, hidden: int, device: torch.device, dtype: torch.dtype) -> None:
-        """Allocates the states `[hidden]` of `most` blocks."""
         self._states = torch.zeros((most, hidden), device=device, dtype=dtype)
         self._rows: OrderedDict[int, tuple[int, int]] = (
             OrderedDict()

@@ -129,12 +129,10 @@ class DraftProposer:
         return sorted(taken, key=lambda each: (-each.most, each.missing))
 
     def _knows(self, asked: _Asked) -> bool:
-        """Tells whether the draft's vocabulary has all tokens: that of the target may be padded further."""
         vocab = self._draft.config.vocab_size
         return vocab >= self._vocab or max(asked.tokens()) < vocab
 
     def _known(self, tokens: list[int]) -> list[int]:
-        """Cuts guesses before the first that is none of the target's tokens."""
         beyond = (place for place, token in enumerate(tokens) if token >= self._vocab)
         return tokens[: next(beyond, len(tokens))]
 
@@ -156,7 +154,6 @@ class DraftProposer:
         return [column.tolist() for column in torch.cat(columns).cpu().split(sizes)]
 
     def _work(self, row: int, asked: _Asked) -> Work:
-        """Describes what is computed first; the table has room for the guesses, too."""
         missing = blocks_for(asked.length + asked.most - 1, self._block_size) - len(asked.table)
         table = asked.table
         if asked.most and missing > 0:
@@ -252,7 +249,6 @@ def _drawn_from(asked: _Asked, place: int, text: list[int] | None) -> Work:
 
 
 def _text(asked: _Asked) -> list[int] | None:
-    """Copies a text that its sampling looks back at: guesses are added to it, and are none of its tokens."""
     work = asked.work
     assert work.sampling is not None and work.tokens is not None
     return [*work.tokens, *asked.came] if work.sampling.looks_back else None

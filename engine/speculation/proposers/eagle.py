@@ -56,7 +56,6 @@ class EagleProposer:
     def __init__(
         self, head: EagleHead[Any], backend: Backend[Any, Any], pool: KVPool, attention: Attention[Any], most: int
     ) -> None:
-        """Guesses by KV in `pool`, over which `attention` attends; no step has more than `most` sequences."""
         self._head = head
         self._backend = backend
         self._pool = pool
@@ -73,7 +72,6 @@ class EagleProposer:
         return any(_asks(work) or not _decodes(work) for work in plan.works)
 
     def skip(self, batch: Batch) -> None:
-        """See `Follower`."""
         fresh = batch.groups[self._group].fresh_blocks
         if len(fresh):
             self._pool.layers[-1][fresh] = 0
@@ -101,7 +99,6 @@ class EagleProposer:
             self._followed.append(_Followed(plan.step, states, asking))
 
     def _store(self, plan: StepPlan, batch: Batch, states: Tensor, step: AttentionStep, stored: Stored) -> None:
-        """Stores the KV of all of a step's tokens."""
         first = batch.query_start
         before = torch.empty_like(states)
         before[1:] = states[:-1]
@@ -165,7 +162,6 @@ class EagleProposer:
         return guesses
 
     def _pass(self, works: Sequence[Work], before: Tensor, drawn: Sampled | None) -> tuple[Tensor, Sampled | None]:
-        """Runs the head on works' tokens; returns the states that it guesses, and what was drawn there, if anything."""
         batch = build_batch(StepPlan(0, list(works)), self._block, self._backend.device, drawn)
         for group, tables in enumerate(batch.groups):
             self._pool.enter(group, tables.fresh_blocks)
@@ -178,7 +174,6 @@ class EagleProposer:
         return states, Sampled(tokens, sampled)
 
     def _keep(self, works: Sequence[Work], begins: Sequence[int], states: Tensor) -> None:
-        """Keeps the states of the last tokens of works of which all tokens are true."""
         ends: Ints = np.array(
             [begin + len(work.token_ids) - 1 for work, begin in zip(works, begins, strict=True)], dtype=np.int64
         )
@@ -194,14 +189,12 @@ class EagleProposer:
             yield BlockEnd(table[block], position, begin + position - work.start)
 
     def _of_block(self, work: Work) -> Tensor | None:
-        """Finds the state before a work's first token where that follows a block that is known here."""
         if not work.start or work.start % self._block:
             return None
         block = work.blocks[self._group][work.start // self._block - 1]
         return self._block_ends.find(block, work.start - 1)
 
     def _capacity(self, work: Work) -> int:
-        """Returns how many tokens a work's blocks hold."""
         return min(map(len, work.blocks)) * self._block
 
 
@@ -236,7 +229,6 @@ def _turn(work: Work, count: int) -> Work:
 
 
 def _rows(states: Tensor, rows: Sequence[int]) -> Tensor:
-    """Returns some rows of `states` `[rows, hidden]`."""
     found: Tensor = states[to_device(np.array(rows, dtype=np.int64), states.device)]
     return found
 

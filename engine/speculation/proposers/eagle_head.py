@@ -68,7 +68,6 @@ class EagleHead(Generic[Step]):
         return self.model.logits(states)
 
     def held(self) -> list[Tensor]:
-        """Returns the tensors that stay in memory beside the layer's."""
         norms = self.norms
         return self.joined.held() + ([] if norms is None else [norms.embedding, norms.state, norms.logits])
 

@@ -53,7 +53,6 @@ class EarlierAnswers:
         return Proposal(found.tokens[best.place : best.place + most].tolist(), best.length)
 
     def counts(self) -> dict[str, int]:
-        """Counts the tokens that are kept of each salt."""
         return {salt: sum(len(text.tokens) for text in texts) for salt, texts in self._texts.items()}
 
 

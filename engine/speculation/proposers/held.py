@@ -79,7 +79,6 @@ class HeldKV:
         self._texts.forget(sequences)
 
     def _whole(self, text: _Text, table: list[int]) -> int:
-        """Counts the leading blocks of a table that hold the text's whole blocks."""
         whole = text.whole
         if text.seen != self._changes or table[:whole] != text.blocks[:whole]:
             whole = 0

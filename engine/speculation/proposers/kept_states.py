@@ -28,7 +28,6 @@ class KeptStates:
     """
 
     def __init__(self, most: int, hidden: int, device: torch.device, dtype: torch.dtype) -> None:
-        """Allocates the states `[hidden]` of `most` sequences, at least as many as one step has."""
         self._states = torch.zeros((most, hidden), device=device, dtype=dtype)
         self._places: OrderedDict[int, _StateSlot] = OrderedDict()  # by sequence
 

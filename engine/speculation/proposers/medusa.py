@@ -55,7 +55,6 @@ class MedusaHeads:
         return torch.stack([output(states[:, head]) for head, output in enumerate(self.outputs)], 1).flatten(0, 1)
 
     def bytes(self) -> int:
-        """Counts the bytes of the weights."""
         layers = (self.first, *(block for blocks in self.later for block in blocks), *self.outputs)
         return sum(tensor.nbytes for layer in layers for tensor in layer.held())
 
@@ -73,14 +72,12 @@ class MedusaProposer:
     """Drafts by heads that read the states of rows of logits."""
 
     def __init__(self, heads: MedusaHeads, model: Model[Any], backend: Backend[Any, Any], tree: Tree) -> None:
-        """Guesses what stands in `tree`, whose choices have no more ranks than the model has tokens."""
         self.heads = heads
         self.model = model
         self.tree = tree
         self._backend = backend
 
     def weights_bytes(self) -> int:
-        """Counts the bytes of the heads' weights."""
         return self.heads.bytes()
 
     def propose(self, plan: StepPlan, result: StepResult, hidden: Tensor) -> dict[int, Proposal]:
@@ -99,7 +96,6 @@ class MedusaProposer:
         }
 
     def _best(self, logits: Tensor, ranks: int) -> list[list[list[int]]]:
-        """Returns of each sequence, and of each head, so many tokens of `logits` `[sequences x heads, vocab]`."""
         if ranks == 1:
             tokens, _ = self._backend.sampler.sample(logits, [LIKELIEST_TOKEN] * len(logits))
         else:
@@ -125,7 +121,6 @@ class MedusaProposer:
 
 
 def _rows(hidden: Tensor, rows: list[int]) -> Tensor:
-    """Returns some rows of `hidden`, in order."""
     if len(rows) == 1:
         return hidden[rows[0] : rows[0] + 1]
     return hidden[to_device(np.array(rows, np.int64), hidden.device)]

@@ -16,7 +16,6 @@ class NGramProposer:
     in_engine = False
 
     def __init__(self, earlier: EarlierAnswers | None = None) -> None:
-        """Drafts from `earlier` answers too; None: from none."""
         self._earlier = earlier
 
     def propose(self, sequence: DraftedSequence, most: int) -> Proposal:
@@ -32,6 +31,5 @@ class NGramProposer:
         return Proposal(continued(tokens, match.place, most), match.length) if match.length else NO_PROPOSAL
 
     def ended(self, sequence: DraftedSequence) -> None:
-        """See `Proposer`."""
         if self._earlier is not None:
             self._earlier.keep(sequence.prompt.salt, sequence.tokens, sequence.prompt_tokens)

@@ -27,9 +27,7 @@ class Proposer(Protocol):
         """Returns at most `most` draft tokens to follow `sequence.tokens`; none where nothing is likely."""
         ...
 
-    def ended(self, sequence: DraftedSequence) -> None:
-        """Called when a sequence has its last token."""
-        ...
+    def ended(self, sequence: DraftedSequence) -> None: ...
 
 
 class EngineProposer:

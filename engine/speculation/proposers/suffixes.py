@@ -46,7 +46,6 @@ class Suffixes:
     __slots__ = ("_alone", "_before", "_indexed", "_mask", "_newest")
 
     def __init__(self, most: int) -> None:
-        """Begins with nothing of a text that will have `most` tokens at most."""
         size = 1 << (min(max(most, 2), MAX_INDEXED_TOKENS) - 1).bit_length()
         self._mask = size - 1
         self._newest = array("I", bytes(4 * size))  # by the hash of a pair, the place behind it; 0: none
@@ -94,7 +93,6 @@ class Suffixes:
         return Match(place, 1) if place > oldest and tokens[place - 1] == last else NO_MATCH
 
     def _extend(self, tokens: Text, end: int) -> None:
-        """Takes in further places, each of which has a token behind it."""
         begin = max(self._indexed + 1, end - self._mask)
         stop = min(end, begin + MAX_TOKENS_PER_EXTENSION)
         if begin >= stop:

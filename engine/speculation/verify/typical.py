@@ -26,7 +26,6 @@ EPSILON, DELTA = 0.09, 0.3
 
 
 def may_be_typical(work: Work) -> bool:
-    """Tells whether typical acceptance applies to a work's draft tokens."""
     sampling = work.sampling
     return sampling is not None and bool(work.proposed and sampling.temperature) and sampling.logprobs is None
 

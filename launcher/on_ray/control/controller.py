@@ -128,7 +128,6 @@ class DeploymentController:
             self._phase = "failed" if self._error else "stopped"
 
     def _start(self) -> None:
-        """Starts all services in their order. Raises `BatonError` if a service cannot start or be placed."""
         for roles in START_ORDER:
             with self._lock:
                 self._fleet.start(roles)
@@ -139,7 +138,6 @@ class DeploymentController:
         self._phase = "running"
 
     def _watch(self) -> None:
-        """Polls all members once. Raises `BatonError` if the start of a service has failed."""
         with self._lock:
             for member in list(self._fleet.members.values()):
                 for sentence in member.poll():

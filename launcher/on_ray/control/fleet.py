@@ -149,7 +149,6 @@ class Fleet:
             del self.members[member.name]
 
     def _tidy(self) -> None:
-        """Removes the deployment's directory from every living node."""
         tidy = ray.remote(remove_directory)
         calls = [
             tidy.options(
@@ -176,5 +175,4 @@ def number_of(name: str) -> int:
 
 
 def remove_directory(deployment: str) -> None:
-    """Removes the deployment's directory from the node where this function runs."""
     shutil.rmtree(shared_directory(deployment), ignore_errors=True)

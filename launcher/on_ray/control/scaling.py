@@ -56,7 +56,6 @@ class Scaling:
         self._beats: dict[str, tuple[int, float]] = {}  # gateway's epoch → last heartbeat, time of its first read
 
     def run(self, redis: str) -> None:
-        """Scales until the process ends, by the records in the Redis at this URL."""
         asyncio.run(self._run(redis))
 
     async def _run(self, redis: str) -> None:

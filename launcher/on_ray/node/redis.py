@@ -28,7 +28,6 @@ maxmemory-policy noeviction
 
 
 def redis_url(server: RedisServer) -> str:
-    """Returns the server's URL for all nodes."""
     return f"redis://:{server.password}@{bracketed(server.address)}:{server.port}"
 
 

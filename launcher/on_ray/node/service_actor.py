@@ -70,7 +70,6 @@ class ServiceActor:
         self._thread.join()
 
     def _live(self) -> None:
-        """Body of the thread whose end is the process's end."""
         delay = FIRST_RESTART_DELAY_S
         while not self._stopped.is_set():
             self._failure = self._supervise()
