@@ -69,7 +69,6 @@ class Front:
     redis: str  # its URL
     gateways: Sequence[subprocess.Popen[str]]
     directory: Path
-    shared: Sequence[str]  # options that all services have
     stop_workers: Callable[[], dict[str, list[float]]]
     """Returns when each token was made, monotonic s, by request; nothing where that is not known."""
 
@@ -185,7 +184,7 @@ def front(checkout: Path, shape: Shape) -> Iterator[Front]:
                 made |= msgspec.msgpack.decode((directory / f"made-{number}").read_bytes(), type=dict[str, list[float]])
             return made
 
-        yield Front(port, url, gateways, directory, shared, stop_workers)
+        yield Front(port, url, gateways, directory, stop_workers)
 
 
 def _widened(directory: Path, context: int) -> Path:

@@ -46,4 +46,4 @@ def vllm_front(peers: Path, shape: Shape) -> Iterator[Front]:
             wait(lambda: process.poll() is not None or answers(url), "vLLM", directory, START_TIMEOUT_S)
             if process.poll() is not None:
                 raise PeerError(f"vLLM has ended: {last_line(log)}")
-            yield Front(port, "", [process], directory, (), dict)
+            yield Front(port, "", [process], directory, dict)

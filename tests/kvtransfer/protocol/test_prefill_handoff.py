@@ -6,7 +6,6 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
-from benchmarks.stress.waiting_for_room import Waiters
 from contracts.errors import IllegalMove
 from contracts.messages.gateway import REASON_CROWDED
 from contracts.messages.handoff import (
@@ -28,6 +27,7 @@ from kvtransfer.protocol.instructions import Instruction, Lost, Send
 from kvtransfer.protocol.prefill_handoff import FrameDone, PrefillHandoffState
 from kvtransfer.protocol.prefill_link import PrefillLink
 from tests.effort import lines_run
+from tests.kvtransfer.waiters import Waiters
 from tests.kvtransfer.world import CONFIG, DECODE, PREFILL, SPEC, TOKENS, grant, opened, to_prefill
 
 S = PrefillHandoffState
