@@ -1,4 +1,4 @@
-"""Loads the draft model of a target: what it has to have in common with it, and its KV beside the target's pool."""
+"""Loads the draft model of a target, checks that it matches, and makes its KV beside the target's pool."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,17 +25,17 @@ from infra.process.status import Progress
 
 DRAFT_OPTION = "--draft-model"
 DEFAULT_DRAFT_TOKENS = 8
-"""Draft tokens of a sequence and step, unless an option says otherwise; further ones are seldom accepted."""
+"""Default draft tokens of a sequence and step; further draft tokens are seldom accepted."""
 
 
 @dataclass(frozen=True)
 class LoadedDraft:
-    """A loaded draft model without KV yet."""
+    """A loaded draft model, before its KV is allocated."""
 
     loaded: LoadedModel
-    main: int  # the target's KV group whose block tables it shares: the first that keeps all tokens
-    most: int  # guesses at a time
-    chunk: int  # tokens that it computes in one step, beside guesses
+    main: int  # the target's KV group whose block tables it shares: the first without a window
+    most: int  # maximum draft tokens of a step
+    chunk: int  # maximum tokens computed in one step, besides draft tokens
 
     def weights_bytes(self) -> int:
         return self.loaded.model.weights_bytes()
@@ -47,14 +47,14 @@ class LoadedDraft:
         return self._own() * self.loaded.spec.block_bytes()
 
     def with_blocks_of(self, target: KVSpec) -> KVSpec:
-        """Returns the target's spec, for sizing, whose main group's blocks have the draft's KV in them."""
+        """Returns the target's spec for sizing, with the draft's KV included in the main group's blocks."""
         group = target.groups[self.main]
         more = -(-self.loaded.spec.block_bytes() // len(group.layers))
         larger = structs.replace(group, block_bytes=group.block_bytes + more)
         return structs.replace(target, groups=(*target.groups[: self.main], larger, *target.groups[self.main + 1 :]))
 
     def proposer(self, counts: Counts, target: TextModel) -> DraftProposer:
-        """Makes the draft's KV for a target's pool of `counts` blocks, and what guesses with it."""
+        """Allocates the draft's KV for a target's pool of `counts` blocks, and makes the proposer."""
         loaded, count = self.loaded, counts[self.main]
         engine = loaded.with_pool([count + self._own()] * len(loaded.spec.groups))
         config = structs.replace(loaded.config, max_model_len=min(loaded.config.max_model_len, target.max_model_len))
@@ -62,7 +62,7 @@ class LoadedDraft:
         return DraftProposer(draft, target.vocab_size, self.most, self.chunk)
 
     def warm_up(self) -> None:
-        """Compiles the kernels of its steps, on a GPU, and has them take their memory before the pool is sized."""
+        """Compiles the kernels of its steps on a GPU, and allocates their memory before the pool is sized."""
         backend, config, size = self.loaded.backend, self.loaded.config, self.loaded.spec.groups[0].block_tokens
         if backend.device.type != "cuda":
             return
@@ -72,7 +72,7 @@ class LoadedDraft:
         tokens = [0] * (min(self.chunk, config.max_model_len - self.most) - 1)
         work = Work(0, 0, [0], tables, Sampling(seed=0), tokens=tokens, propose=self.most)
         with torch.inference_mode(), device_errors():
-            for step in range(2):  # a text, then what came behind it
+            for step in range(2):  # first a text, then its continuation
                 proposer.propose(StepPlan(step, [work]), StepResult(step, [[0]]), torch.empty(0))
                 tokens.append(0)
 
@@ -80,9 +80,9 @@ class LoadedDraft:
 def load_draft(
     config: EngineConfig, target: LoadedModel, progress: Progress, open_weights: Callable[[Path], Checkpoint]
 ) -> LoadedDraft:
-    """Loads `config.draft_model` as the target was loaded: same device, number formats and kind of backend.
+    """Loads `config.draft_model` like the target: same device, number formats and backend.
 
-    Raises `ConfigError`, or `ModelError`, for a draft that cannot be one of this target.
+    Raises `ConfigError` or `ModelError` for a model that cannot draft for this target.
     """
     given, groups = config.draft_model, target.spec.groups
     main = next((number for number, group in enumerate(groups) if not group.window), None)

@@ -1,11 +1,12 @@
-"""Loads Medusa heads for a model: as vLLM names them, or as FasterDecoding's first releases do.
+"""Loads Medusa heads for a model, with vLLM's tensor names or those of FasterDecoding's first releases.
 
     blocks.{head}.layers.{block}.weight [hidden, hidden], .bias [hidden]     {head}.{block}.linear.weight, .bias
     lm_heads.{head}.weight [vocab, hidden]                                   {head}.{blocks}.weight
 
-config.json counts both, as `num_heads` and `num_hidden_layers`, or `medusa_num_heads` and `medusa_num_layers`. Where
-biases are missing they are 0. Where output weights are, or config.json says `original_lm_head`, the model's own serve.
-`medusa_choices` in config.json lists the tree of guesses, as paths of ranks; without it, chances are assumed.
+config.json has both counts, as `num_heads` and `num_hidden_layers`, or `medusa_num_heads` and `medusa_num_layers`.
+Missing biases are 0. If output weights are missing, or config.json has `original_lm_head`, the model's own are used.
+`medusa_choices` in config.json lists the tree of draft tokens as paths of ranks; without it, acceptance rates are
+assumed.
 """
 
 import re
@@ -40,10 +41,10 @@ _OUTPUT_NAME = re.compile(r"(\d+)\.\d+\.weight")
 
 
 def load_medusa(location: str, target: LoadedModel, progress: Progress) -> MedusaProposer:
-    """Loads what guesses for `target`.
+    """Loads the proposer for `target`.
 
-    Raises `ModelError` for heads that are missing, broken or another model's, and `ConfigError` for a target that tells
-    no states.
+    Raises `ModelError` for heads that are missing, broken or made for another model, and `ConfigError` for a target
+    without access to its hidden states.
     """
     if not isinstance(target.config, ModelConfig):
         why = f"heads read hidden states, which {target.config.name}, computed by transformers' own code, does not tell"
@@ -122,7 +123,7 @@ def _named(name: str) -> str:
 
 
 class _Renamed:
-    """Gives one tensor of a file under another name."""
+    """One tensor of a file under another name."""
 
     def __init__(self, opened: Any, name: str) -> None:
         self._opened = opened

@@ -1,38 +1,38 @@
-"""Estimates how often draft tokens are accepted: over all sequences by their evidence, and of one sequence beside that.
+"""Estimates acceptance rates of draft tokens: of all sequences by evidence, and each sequence's odds beside them.
 
-A draft token's evidence is the number of tokens that it rests on: those of the match that it continues, and the draft
-tokens before it. All sequences together give the acceptance rate for each amount of evidence. One sequence's own record
-beside that rate is an odds ratio. Both forget, because a text turns from copying to telling and back.
+The evidence of a draft token is the length of the match that it continues plus the number of draft tokens before it.
+All sequences together give an acceptance rate for each amount of evidence; a sequence's own record is an odds ratio
+relative to that rate. Both decay, because a text may switch between copying and new text.
 
-Draft tokens of a tree always branch alike, so each index has a rate of its own: that of being accepted if its parent
-was and no earlier sibling was. So the rates of siblings never add up to more than 1.
+Draft tokens of a tree always branch alike, so each index has its own rate: the chance of acceptance given that the
+parent was accepted and no earlier sibling was. The rates of siblings therefore never add up to more than 1.
 """
 
 from collections.abc import Sequence
 
 MAX_EVIDENCE = 32
-"""Tokens beyond which more evidence makes a draft token no likelier."""
+"""Amount of evidence beyond which the acceptance rate is assumed not to rise."""
 PRIOR_RATE, PRIOR_WEIGHT = 0.6, 2.0
-"""Acceptance rate that is assumed at the beginning, and the draft tokens that this counts for."""
+"""Acceptance rate assumed at the beginning, and its weight in draft tokens."""
 RATE_DECAY = 0.98
-"""Weight of a draft token when the next one of its evidence has been tested: some fifty count."""
+"""Decay of a draft token's weight for each later one of the same evidence: an average over about 50."""
 OWN_DECAY = 0.9
-"""The same for a sequence's own record: some ten count."""
+"""Decay in a sequence's own record: an average over about 10 draft tokens."""
 OWN_PRIOR_WEIGHT = 0.5
-"""Accepted draft tokens, and as many rejected ones, that every sequence's record begins with."""
+"""Initial number of accepted, and of rejected, draft tokens in a sequence's record."""
 LOOKS_PER_REST_STEP, MAX_REST_STEPS = 2, 16
-"""Failed looks for each step of rest, and the most steps of one rest: a look takes some 5 us."""
+"""Failed lookups for each step of rest, and maximum steps of one rest. A lookup takes about 5 us."""
 MAX_LONG_REST_STEPS = 64
-"""The most steps of one rest while drafting does not pay."""
+"""Maximum steps of one rest while drafting does not pay."""
 MAX_RATE = 0.99
-"""No draft token is taken to be likelier than this."""
+"""Upper limit of the estimated acceptance rate."""
 
 JudgedDrafts = Sequence[tuple[int, bool]]
-"""Draft tokens that a step has tested, by index, and whether each was accepted: see `judged_drafts`."""
+"""Draft tokens that a step has tested: (index, accepted). See `judged_drafts`."""
 
 
 class Trust:
-    """One sequence's record: how its draft tokens did beside the rates of all, and when it looks for some again."""
+    """Acceptance record of one sequence relative to all sequences, and the step of its next lookup for draft tokens."""
 
     __slots__ = (
         "_expected_right",
@@ -48,28 +48,28 @@ class Trust:
 
     def __init__(self) -> None:
         self._right = self._wrong = self._expected_right = self._expected_wrong = 0.0
-        self.odds = 1.0  # ratio of this sequence's odds of acceptance to those of all sequences
-        self.drafting = True  # it drafts unless that is slower; if False, only where that is clearly faster
-        self.failures = 0  # consecutive looks without an accepted draft token
-        self.rests_until = 0  # step before which nobody looks for draft tokens
+        self.odds = 1.0  # odds of acceptance in this sequence / odds in all sequences
+        self.drafting = True  # True: drafts unless that is slower; False: drafts only if that is clearly faster
+        self.failures = 0  # consecutive lookups without an accepted draft token
+        self.rests_until = 0  # first step with a lookup for draft tokens
         self.long_rest_until = 0  # the same while drafting does not pay; 0: not set yet
 
     def fails(self, step: int, long_rest: int) -> None:
-        """Records a look at `step` that gave no accepted draft token.
+        """Records a lookup at `step` without an accepted draft token.
 
-        `long_rest`: steps of rest after the first such look while drafting does not pay; each failure doubles them.
+        `long_rest`: steps of rest after the first failed lookup while drafting does not pay; doubled by each failure.
         """
         self.rests_until = step + 1 + min(self.failures // LOOKS_PER_REST_STEP, MAX_REST_STEPS)
         self.long_rest_until = step + 1 + min(long_rest << min(self.failures, 8), MAX_LONG_REST_STEPS)
         self.failures += 1
 
     def succeeds(self) -> None:
-        """Records an accepted draft token: the sequence rests no more."""
+        """Records an accepted draft token, which ends the rest."""
         self.failures = self.rests_until = 0
         self.long_rest_until = 1
 
     def learn(self, right: int, expected: float, tested: int) -> None:
-        """Records that `right` of `tested` draft tokens were accepted, where `expected` were to be."""
+        """Records that `right` of `tested` draft tokens were accepted, and that the rates predicted `expected`."""
         self._right = OWN_DECAY * self._right + right
         self._wrong = OWN_DECAY * self._wrong + tested - right
         self._expected_right = OWN_DECAY * self._expected_right + expected
@@ -79,7 +79,6 @@ class Trust:
 
 
 def rate_at_odds(rate: float, odds: float) -> float:
-    """Returns the acceptance rate of a sequence whose odds are `odds` times those of `rate`."""
     return min(MAX_RATE, rate * odds / (rate * odds + 1 - rate))
 
 
@@ -90,17 +89,17 @@ class AcceptanceRates:
         self._right = [PRIOR_RATE * PRIOR_WEIGHT] * (MAX_EVIDENCE + 1)
         self._tested = [PRIOR_WEIGHT] * (MAX_EVIDENCE + 1)
         self.rates = [PRIOR_RATE] * (MAX_EVIDENCE + 1)
-        """By evidence: how often a draft token is accepted whose parent was."""
+        """By evidence: acceptance rate of a draft token whose parent was accepted."""
 
     def tokens(self, drafts: int, parents: Sequence[int] = (), odds: float = 1.0) -> list[float]:
-        """Returns the tokens to expect of a step with the first 0, 1, … `drafts` draft tokens, from evidence 0 on.
+        """Returns the expected tokens of a step with the first 0, 1, … `drafts` draft tokens, starting at evidence 0.
 
         `parents` are as in `Work.parents`; `odds` as in `Trust`.
         """
         tokens = [1.0]
         reached = [
             1.0
-        ]  # of the text and of each draft token: the chance that it comes, and none of its children so far
+        ]  # for the text and each draft token: chance that it is accepted and none of its children so far is
         for index in range(drafts):
             parent = 1 + parents[index] if parents else index
             comes = reached[parent] * rate_at_odds(self.rates[min(index, MAX_EVIDENCE)], odds)
@@ -110,7 +109,7 @@ class AcceptanceRates:
         return tokens
 
     def learn(self, trust: Trust, evidence: int, judged: JudgedDrafts) -> None:
-        """Records which of a sequence's draft tokens were accepted; the first has this `evidence`."""
+        """Records which draft tokens of a sequence were accepted; the first has this `evidence`."""
         expected = 0.0
         for index, right in judged:
             at = min(evidence + index, MAX_EVIDENCE)

@@ -1,48 +1,49 @@
-"""Measures what steps take under limits on a sequence's draft tokens, and finds the limit whose tokens come fastest.
+"""Measures step times under several limits on draft tokens, and finds the limit with the most tokens per second.
 
-This is a bandit whose arms are the limits, apart for each size of batch (powers of 2). Most steps have the best limit;
-now and then a stretch of steps has another one. Only seconds are measured here, which a stretch of a few steps tells to
-some percent; the caller gives the tokens to expect, which so few steps would not tell. Seconds are relative to those
-predicted for the step without draft tokens, so that a longer context or another batch of that size does not pass for
-draft tokens. A limit that was never tried lies on the line between its neighbours, so few are tried. Tries are bounded
-by their cost: a limit that is half as fast is tried so seldom that all tries together cost no more than `TRIAL_BUDGET`
-of the time, one that is nearly as fast more often (after the idea of Agrawal and Goyal, 2012, that what is clear need
-not be tried).
+This is a bandit whose arms are the limits, with separate statistics for each batch size (powers of 2). Most steps use
+the best limit; now and then a stretch of steps uses another limit. Only seconds are measured here, because a short
+stretch measures them to a few percent; the caller gives the expected tokens, which need more steps. Seconds are
+relative to the prediction for the step without draft tokens, so that a change of context or batch size is not mistaken
+for an effect of draft tokens. The cost of an untried limit is interpolated between its neighbours. The cost of trials
+is bounded: a limit that is half as fast is tried so seldom that all trials together take at most `TRIAL_BUDGET` of the
+time, and a limit that is nearly as fast is tried more often (idea of Agrawal and Goyal, 2012: no trials of arms that
+are clearly worse).
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 STRETCH_STEPS = 12
-"""Steps of a try, the first of which is not measured: it still verifies what the limit before it had drafted."""
+"""Steps of a trial. The first is not measured: it still verifies draft tokens of the previous limit."""
 TRIAL_BUDGET = 0.01
-"""Share of the time that tries may cost in the long run."""
+"""Maximum share of time for trials, in the long run."""
 MAX_PAUSE_STEPS, MIN_PAUSE_STEPS = 1 << 14, 128
-"""Steps between two tries of a limit, at most and at least; a limit that is tried in vain waits 4 times longer."""
+"""Maximum and minimum steps between two trials of a limit; each failed trial multiplies the pause by 4."""
 FASTER_WITH_MORE, FASTER_WITH_FEWER = 1.03, 1.01
-"""How much faster tokens have to come under a higher limit, or a lower one, for it to become the usual one."""
+"""Speed-up required to change to a higher limit, and to a lower limit."""
 HOPELESS_RATIO, HOPELESS_AFTER_STEPS = 1.5, 4
-"""A try ends early where tokens take this many times longer than usual, after so many steps."""
+"""A trial ends early if tokens take this many times longer than usual, after this many steps."""
 MAX_LIMITS_AHEAD = 3
-"""Places by which the usual limit may go beyond those that were tried."""
+"""Number of limits by which the usual limit may exceed the tried limits."""
 STEP_DECAY = 0.98
-"""Weight of a step when the next one under its limit has come: some fifty count."""
+"""Decay of a step's weight for each later step under its limit: an average over about 50."""
 RETRY_DECAY = 0.5
 """Weight of all earlier steps under a limit when it is tried again."""
 MAX_SLOWDOWN = 2.0
-"""A step counts as at most this many times slower than others under its limit: it may have stood still."""
+"""Maximum ratio at which a step counts relative to other steps under its limit: a slower step was probably
+suspended."""
 
 
 class TriedLimit(NamedTuple):
     """The limit of one step."""
 
-    size: int  # of the batch: the number of bits of its sequences less 1
-    arm: int  # place of the limit
-    settled: bool  # the step before had this limit as well
+    size: int  # of the batch: bit length of the number of sequences, less 1
+    arm: int  # index of the limit
+    settled: bool  # the step before had the same limit
 
 
 class LimitTrials:
-    """Chooses for each step how many draft tokens a sequence may have at most. It knows no clock."""
+    """Chooses the maximum draft tokens of a sequence for each step. Reads no clock."""
 
     def __init__(self, limits: Sequence[int]) -> None:
         assert limits[0] == 0, "steps without draft tokens are what the others are compared with"
@@ -51,9 +52,9 @@ class LimitTrials:
         self._last = TriedLimit(0, 0, False)
 
     def begin(self, sequences: int, tokens: Sequence[float], steps: int = 1) -> TriedLimit:
-        """Chooses for a step in which `sequences` decode, `steps` behind the last one that was chosen for.
+        """Chooses for a step in which `sequences` decode, `steps` steps after the last choice.
 
-        `tokens`: by limit, the tokens that a sequence is expected to get from a step.
+        `tokens`: by limit, the expected tokens of a sequence's step.
         """
         bits = (sequences - 1).bit_length()
         size = self._sizes.get(bits)
@@ -64,19 +65,20 @@ class LimitTrials:
         return self._last
 
     def learn(self, tried: TriedLimit, seconds: float) -> None:
-        """Records the relative seconds of a step of nothing but decodes."""
+        """Records the relative seconds of a step of decodes only."""
         if tried.settled:
             self._sizes[tried.size].learn(tried.arm, seconds)
 
     @property
     def tries(self) -> bool:
-        """Whether a stretch goes on, so that `begin` is to be called for the next step too."""
+        """Whether a stretch goes on, so that `begin` must be called for the next step too."""
         return self._sizes[self._last.size].left > 0 if self._sizes else False
 
     def draft_seconds(self, tried: TriedLimit) -> float:
-        """Returns what one draft token adds to its sequence's share of a step, relative to it; 0: not known yet.
+        """Returns the cost of a draft token, relative to its sequence's share of a step; 0: unknown.
 
-        That is where all sequences have the limit. If some are left out it is less, and they are the sooner back.
+        It is measured with all sequences at the limit. If some are left out the cost is lower, and they return the
+        sooner.
         """
         size = self._sizes[tried.size]
         none, some = size.arms[0], size.arms[tried.arm]
@@ -92,8 +94,8 @@ class _Arm:
 
     def __init__(self) -> None:
         self.weight = self.seconds = 0.0
-        self.due = 0  # step of this size at which it is tried again
-        self.lost = 0  # tries since it was the best
+        self.due = 0  # step of this batch size at which the limit is tried again
+        self.lost = 0  # trials since it was the best
 
     @property
     def mean(self) -> float:
@@ -113,20 +115,20 @@ class _Arm:
 
 
 class _BatchSize:
-    """Tries limits with batches of about one size, beginning without draft tokens."""
+    """Tries limits with batches of similar size, starting without draft tokens."""
 
     def __init__(self, limits: tuple[int, ...]) -> None:
         self.arms = [_Arm() for _ in limits]
         self._limits = limits
         self._tokens: Sequence[float] = ()
-        self._usual = 0  # the arm that is best, as far as is known
+        self._usual = 0  # best known arm
         self._now = 0
-        self.left = STRETCH_STEPS  # steps of the stretch
-        self._measured = 0  # steps of the stretch that were measured
+        self.left = STRETCH_STEPS  # remaining steps of the stretch
+        self._measured = 0  # measured steps of the stretch
         self._steps = 0
 
     def choose(self, steps: int, tokens: Sequence[float]) -> int:
-        """Returns the arm of a step, `steps` behind the last one; `tokens` are those expected by arm."""
+        """Returns the arm of a step, `steps` steps after the last one. `tokens`: expected tokens by arm."""
         self._steps += steps
         self._tokens = tokens
         if self.left > 0:
@@ -152,11 +154,11 @@ class _BatchSize:
 
     @property
     def tried(self) -> int:
-        """The arm of a try; 0: there is none, the usual arm goes on."""
+        """The arm on trial; 0: no trial."""
         return self._now if self._now != self._usual else 0
 
     def learn(self, arm: int, seconds: float) -> None:
-        """Records a step, and ends a hopeless try."""
+        """Records a step, and ends a trial that is far too slow."""
         self.arms[arm].learn(seconds)
         if arm == self._now != self._usual and self.arms[self._usual].weight:
             self._measured += 1
@@ -164,9 +166,9 @@ class _BatchSize:
                 self.left = 0
 
     def _seconds(self, arm: int) -> float:
-        """Returns the relative seconds of a step; an arm that was never tried lies on the line through its neighbours.
+        """Returns the relative seconds of a step; for an untried arm, interpolated between its neighbours.
 
-        Where nothing was tried beyond an arm, a higher limit is taken to cost no more: else nobody would find out.
+        Beyond the tried arms a higher limit is assumed to cost no more; otherwise it would never be tried.
         """
         if self.arms[arm].weight:
             return self.arms[arm].mean
@@ -194,13 +196,13 @@ class _BatchSize:
         return best
 
     def _others(self) -> list[int]:
-        """Returns the arms that may be tried: no draft tokens, then one place below the usual arm and two above it."""
+        """Returns the arms that may be tried: no draft tokens, then one below the usual arm and two above it."""
         near = [self._usual - 1, self._usual + 1, self._usual + 2]
         return [arm for arm in dict.fromkeys((0, *near)) if 0 <= arm < len(self.arms) and arm != self._usual]
 
     def _put_off(self, arm: int) -> None:
         usual, tried = self.arms[self._usual], self.arms[arm]
-        lost = self._seconds(arm) - self._tokens[arm] / self._rate(self._usual)  # in one step
+        lost = self._seconds(arm) - self._tokens[arm] / self._rate(self._usual)  # per step
         steps = STRETCH_STEPS * lost / self._seconds(self._usual) * len(self._others()) / TRIAL_BUDGET
         doubled = MIN_PAUSE_STEPS << min(2 * tried.lost, 8)
         tried.due = self._steps + int(max(MIN_PAUSE_STEPS, min(MAX_PAUSE_STEPS, steps, doubled)))

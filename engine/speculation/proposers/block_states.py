@@ -1,4 +1,4 @@
-"""Keeps the hidden states of blocks' last tokens on the device, for sequences that find the block in the cache."""
+"""Keeps the hidden states of blocks' last tokens on the device, for sequences that find a block in the cache."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -12,28 +12,28 @@ from engine.device import to_device
 
 
 class BlockEnd(NamedTuple):
-    """Names the last token of a full block."""
+    """The last token of a full block."""
 
     block: int
     position: int  # of the token in its text
-    row: int  # of the states where its own is found
+    row: int  # of the hidden states
 
 
 class BlockStates:
-    """One state for each of the most recent blocks.
+    """One hidden state for each of the most recent blocks.
 
-    A block's reuse for another text is not reported: a block that a step fills gets a new state; one that lands may
-    keep an old state of the same position. Only draft tokens depend on it, never the output.
+    Reuse of a block for another text is not reported. A block filled by a step gets a new state; a block filled by a
+    handoff may keep an old state of the same position. Only draft tokens depend on the state, never the output.
     """
 
     def __init__(self, most: int, hidden: int, device: torch.device, dtype: torch.dtype) -> None:
         self._states = torch.zeros((most, hidden), device=device, dtype=dtype)
         self._rows: OrderedDict[int, tuple[int, int]] = (
             OrderedDict()
-        )  # by block: its row, the position of its last token
+        )  # by block: its row, and the position of its last token
 
     def keep(self, ends: Sequence[BlockEnd], states: Tensor) -> None:
-        """Keeps those rows of `states` `[rows, hidden]` that are block ends': of the last, if there are too many."""
+        """Stores the rows of `states` `[rows, hidden]` at `ends`; of too many, the last."""
         ends = ends[-len(self._states) :]
         if not ends:
             return
@@ -48,6 +48,6 @@ class BlockStates:
         self._states[to_device(np.array(targets, np.int64), states.device)] = states[sources]
 
     def find(self, block: int, position: int) -> Tensor | None:
-        """Returns the state `[hidden]` of a block's last token, which is at `position`; None: it is not known."""
+        """Returns the state `[hidden]` of a block's last token at `position`; None: unknown."""
         row, kept = self._rows.get(block, (0, -1))
         return self._states[row] if kept == position else None

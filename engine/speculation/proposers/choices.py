@@ -1,8 +1,8 @@
-"""Says which guesses of Medusa heads are verified together: a tree of what the heads like best (`medusa_choices`).
+"""Chooses the tree of Medusa draft tokens that are verified together (`medusa_choices`).
 
-A choice names a guess by the ranks on its way, from 0 on: (0, 2) is the second head's third best token, behind the
-first head's best. Each stands behind the one that it goes on from, and what comes true oftener stands before the rest,
-so that the first so many of them are the best tree of so many guesses, or near it.
+A choice is a path of ranks, from 0 on: (0, 2) is the third best token of the second head, after the best token of the
+first head. Parents come before their children, and choices with a higher acceptance rate before others, so that the
+first n choices are the best tree of n draft tokens, or nearly.
 """
 
 import heapq
@@ -12,26 +12,26 @@ from typing import Any
 
 Choice = tuple[int, ...]
 Chance = Callable[[int, int], float]
-"""Says how likely a head's guess of some rank is what comes, if all nearer tokens were foreseen; both from 0 on."""
+"""(head, rank), both from 0 on → chance that the draft token is accepted if all earlier draft tokens are."""
 
 MAX_CHOICES = 63
-"""Guesses of a tree: see `engine.model.trees`."""
+"""Maximum draft tokens of a tree: see `engine.model.trees`."""
 DEEPEST_RANK = 32
-"""Ranks of a head that a choice may have."""
+"""Number of ranks that a choice may use."""
 
 
 def assumed(head: int, rank: int) -> float:
-    """Guesses how likely a head's guess is, where nobody has measured it: about what the demo model's heads come to."""
+    """Returns the assumed acceptance rate of a head's draft token, close to that of the demo model's heads."""
     return 0.65 * 0.9**head * (1.0 if rank == 0 else 0.18 / rank)
 
 
 def likeliest(heads: int, count: int, chance: Chance = assumed) -> tuple[Choice, ...]:
-    """Returns the `count` likeliest choices of so many heads: the best first, each behind the one that it goes on from.
+    """Returns the `count` most likely choices for `heads` heads: most likely first, parents before children.
 
-    A choice's chance is that of the one before it, times its own.
+    The chance of a choice is its parent's chance times its own.
     """
     found: list[Choice] = []
-    waiting: list[tuple[float, Choice, float]] = [(-chance(0, 0), (0,), 1.0)]  # with the chance of the one before it
+    waiting: list[tuple[float, Choice, float]] = [(-chance(0, 0), (0,), 1.0)]  # (-chance, choice, parent's chance)
     while waiting and len(found) < count:
         negative, choice, before = heapq.heappop(waiting)
         found.append(choice)
@@ -44,7 +44,7 @@ def likeliest(heads: int, count: int, chance: Chance = assumed) -> tuple[Choice,
 
 
 def choices_problem(given: Any, heads: int) -> str:
-    """Says what is wrong with a list of choices for so many heads; empty: nothing is."""
+    """Returns what is wrong with a list of choices for `heads` heads; empty: nothing."""
     if not isinstance(given, list) or not given:
         return "not a list of paths"
     known: set[Choice] = {()}
@@ -64,23 +64,23 @@ def choices_problem(given: Any, heads: int) -> str:
 
 @dataclass(frozen=True)
 class Tree:
-    """Holds choices as a proposer looks them up."""
+    """A tree of choices, with parents by index."""
 
     choices: tuple[Choice, ...]
-    parents: tuple[int, ...]  # of each choice the one that it goes on from, or -1
+    parents: tuple[int, ...]  # index of each choice's parent, or -1
 
     @staticmethod
     def of(choices: Sequence[Choice]) -> "Tree":
-        """Makes the tree of choices without a `choices_problem`."""
+        """Makes the tree. `choices` must have no `choices_problem`."""
         places = {choice: place for place, choice in enumerate(choices)}
         return Tree(tuple(choices), tuple(places.get(choice[:-1], -1) for choice in choices))
 
     def within(self, count: int, depth: int) -> int:
-        """Returns how many of the first `count` choices stand before the first that goes deeper than `depth`."""
+        """Returns how many of the first `count` choices precede the first one deeper than `depth`."""
         deeper = (place for place, choice in enumerate(self.choices[:count]) if len(choice) > depth)
         return next(deeper, min(count, len(self.choices)))
 
     def parents_of(self, count: int) -> tuple[int, ...]:
-        """Returns the parents of the first `count` choices as a work has them; none, where they do not branch."""
+        """Returns the parents of the first `count` choices, as `Work.parents`; empty for a chain."""
         parents = self.parents[:count]
         return () if parents == tuple(range(-1, count - 1)) else parents

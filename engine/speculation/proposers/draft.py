@@ -1,11 +1,11 @@
-"""Guesses by a draft model: a small model with the target's vocabulary, which runs a few steps ahead of it.
+"""Drafts with a small model that has the target's vocabulary and runs a few steps ahead of the target.
 
-(Leviathan et al., "Fast inference from transformers via speculative decoding", 2023; Chen et al., 2023.) Each guess is
-drawn as the target is going to draw, with the same filters and the same noise, that of its seed, sample and output
-index: where both models' distributions are alike, the same token wins in both.
+(Leviathan et al., "Fast inference from transformers via speculative decoding", 2023; Chen et al., 2023.) Each draft
+token is drawn with the target's filters and the noise of its seed, sample and output index: where both models'
+distributions are similar, both draw the same token.
 
-What the draft lacks of a text, all of a prompt that landed for instance, it computes first, in chunks beside the
-target's steps. Guesses are computed one position at a time, for all sequences at once.
+Tokens without draft KV, such as a whole prompt after a handoff, are computed first, in chunks beside the target's
+steps. Draft tokens are computed one position at a time, for all sequences at once.
 """
 
 from dataclasses import dataclass
@@ -35,31 +35,30 @@ MAX_SEQUENCES_PER_STEP = 64
 
 @dataclass(frozen=True)
 class DraftModel:
-    """A draft model and its KV: a part of each block of the target's main KV group, and blocks of its own."""
+    """A draft model and its KV: a part of each block of the target's main KV group, and own additional blocks."""
 
     backend: Backend[Any, Any]
     model: Model[Any]
     config: TextModel
-    pool: KVPool  # the target's blocks, and behind them the draft's own
+    pool: KVPool  # the target's blocks, followed by the draft's own
     attention: Attention[Any]  # over the pool
-    group: int  # of the target, whose block tables the draft shares
-    own: int  # the first of the draft's own blocks, which take KV of guesses that no block of the target's has room for
+    group: int  # KV group of the target whose block tables the draft shares
+    own: int  # first own block; own blocks take KV of draft tokens beyond the target's block table
 
 
 class _Asked(NamedTuple):
-    """The tokens that a sequence lacks, and the draft tokens that it is to get."""
+    """The tokens without KV of a sequence, and the number of draft tokens wanted."""
 
-    number: int  # of its work in the plan
+    number: int  # of the work in the plan
     work: Work
-    came: list[int]  # tokens that the step gave
+    came: list[int]  # tokens that the step has sampled
     table: list[int]
-    length: int  # of its text
-    held: int  # tokens of it whose KV is there
-    missing: int  # tokens behind them, those that are computed now
-    most: int  # guesses; 0: it lacks more than can be computed now
+    length: int  # of the text
+    held: int  # leading tokens with KV
+    missing: int  # further tokens, computed now
+    most: int  # draft tokens; 0: more tokens lack KV than can be computed now
 
     def tokens(self) -> list[int]:
-        """Returns the tokens that are computed now."""
         known = self.work.tokens
         assert known is not None
         came = self.came[max(0, self.held - len(known)) :]
@@ -67,22 +66,22 @@ class _Asked(NamedTuple):
 
 
 def own_blocks(most: int, block_tokens: int) -> int:
-    """Counts the blocks that a draft which guesses up to `most` tokens has beside the target's."""
+    """Returns the number of blocks that a draft model needs beside the target's, for up to `most` draft tokens."""
     return MAX_SEQUENCES_PER_STEP * blocks_for(most, block_tokens)
 
 
 class DraftProposer:
-    """Drafts by a small model with KV of its own."""
+    """Drafts with a small model that has its own KV."""
 
     def __init__(self, draft: DraftModel, vocab: int, most: int, chunk: int) -> None:
-        """Guesses up to `most` tokens of the target's `vocab` for a sequence, and computes up to `chunk` in a step."""
+        """Drafts up to `most` tokens of the target's `vocab` per sequence; computes up to `chunk` tokens in a step."""
         self._draft = draft
         self._vocab = vocab
         self._most = most
         self._chunk = chunk
         self._block_size = draft.pool.spec.groups[0].block_tokens
         self._groups = len(draft.pool.spec.groups)
-        self._own = blocks_for(most, self._block_size)  # blocks of the draft's own for one sequence
+        self._own = blocks_for(most, self._block_size)  # own blocks of the draft for one sequence
         self._held = HeldKV(self._block_size)
         self._first_tables = block_tables(self._groups)
         self._later_tables = BlockTables(0)
@@ -97,7 +96,7 @@ class DraftProposer:
             each.number: [column[row] for column in found if row < len(column)] for row, each in enumerate(ready)
         }
         for each in asked:
-            room = len(each.table) * self._block_size  # what is in blocks of the draft's own is gone
+            room = len(each.table) * self._block_size  # KV in the draft's own blocks is lost
             end = min(each.held + each.missing, room)
             ahead = guesses.get(each.number, [])[:-1][: room - end]
             self._held.wrote(each.work.sequence, each.table, each.held, end, ahead)
@@ -105,7 +104,7 @@ class DraftProposer:
         return {index: Proposal(self._known(tokens)) for index, tokens in guesses.items()}
 
     def _asked(self, plan: StepPlan, result: StepResult) -> list[_Asked]:
-        """Returns the sequences to compute now: first those that get draft tokens, the most first; then chunks."""
+        """Returns the sequences to compute now: first sequences that get draft tokens, the most first; then chunks."""
         found = []
         for index, (work, came) in enumerate(zip(plan.works, result.tokens, strict=True)):
             if work.propose and came and len(work.samples) == 1:
@@ -119,7 +118,7 @@ class DraftProposer:
         taken, left = [], self._chunk
         for each in found[:MAX_SEQUENCES_PER_STEP]:
             if each.missing > left:
-                # What lies behind the table's blocks is computed with the guesses, when there is room for all.
+                # Tokens beyond the table's blocks are computed with the draft tokens, when there is room for all.
                 missing = min(left, len(each.table) * self._block_size - each.held)
                 each = each._replace(missing=missing, most=0)
             if each.missing <= 0 or not self._knows(each):
@@ -137,7 +136,7 @@ class DraftProposer:
         return tokens[: next(beyond, len(tokens))]
 
     def _guessed(self, asked: list[_Asked]) -> list[list[int]]:
-        """Runs the draft over the missing tokens, then drafts position by position; returns a column by position."""
+        """Computes the missing tokens, then drafts position by position. Returns draft tokens by position."""
         works = [self._work(row, each) for row, each in enumerate(asked)]
         states = self._first(works)
         ready = [each for each in asked if each.most]
@@ -168,7 +167,7 @@ class DraftProposer:
         )
 
     def _first(self, works: list[Work]) -> Tensor:
-        """Computes what texts lack; returns the states behind those that are whole then."""
+        """Computes missing tokens. Returns the last hidden states of the sequences that are complete then."""
         draft = self._draft
         batch = build_batch(StepPlan(0, works), self._block_size, draft.backend.device, None, self._first_tables)
         for group, tables in enumerate(batch.groups):
@@ -180,28 +179,28 @@ class DraftProposer:
         return draft.model.forward(batch, draft.attention.begin(batch), _stored)
 
     def _later(self, works: list[Work], ready: list[_Asked]) -> "_Later":
-        """Prepares the steps behind the first: all places at once, since the host knows them before the tokens."""
+        """Prepares all later steps at once: their positions are known before their tokens."""
         size, device = self._block_size, self._draft.backend.device
         lengths = np.array([each.length for each in ready])
         most = [each.most for each in ready]
         counts = [blocks_for(each.length + each.most - 1, size) for each in ready]
         tables = self._later_tables.of(works[: len(ready)], counts)
         positions = lengths + np.arange(-1, most[0] - 1)[:, None]  # [places, sequences]
-        places = np.minimum(positions // size, tables.shape[1] - 1)  # who gets fewer has no place for more
+        places = np.minimum(positions // size, tables.shape[1] - 1)  # shorter drafts: clamped, unused
         slots = tables[np.arange(len(ready)), places] * size + positions % size
         on_device = to_device(np.concatenate((positions, slots, tables.T, np.arange(len(ready))[None])), device)
         return _Later(
             [sum(each > place for each in most) for place in range(most[0])],
             on_device[: most[0]],
             on_device[most[0] : 2 * most[0]],
-            on_device[2 * most[0] : -1].T.reshape(-1).view(len(ready), -1),  # of one block too, numbers are neighbours
+            on_device[2 * most[0] : -1].T.reshape(-1).view(len(ready), -1),  # indices within one block are neighbours
             on_device[-1],
             lengths,
             self._groups,
         )
 
     def _drawn(self, logits: Tensor, ready: list[_Asked], place: int, texts: list[list[int] | None]) -> Tensor:
-        """Draws the guesses of a place, int64 `[rows]`; a text that a sampling looks back at gets them."""
+        """Draws the draft tokens of a position, int64 `[rows]`, and appends them to `texts` (None: not needed)."""
         rows = ready[: len(logits)]
         works = [_drawn_from(each, place, text) for each, text in zip(rows, texts, strict=False)]
         if any(map(is_adjusted, works)):
@@ -216,18 +215,18 @@ class DraftProposer:
 
 
 class _Later(NamedTuple):
-    """Holds where the steps behind the first read and write; a place's step has one token of each sequence."""
+    """Positions and slots of the steps after the first; each step has one token of each sequence."""
 
-    counts: list[int]  # of each place the sequences that get a guess there, which are the first
+    counts: list[int]  # by position, the leading sequences that get a draft token there
     positions: Tensor  # int64 [places, sequences]
     slots: Tensor  # int64 [places, sequences]
     tables: Tensor  # int64 [sequences, blocks]
     every: Tensor  # int64 [sequences] 0, 1, …
-    lengths: Ints  # [sequences] of texts without guesses
+    lengths: Ints  # [sequences], text without draft tokens
     groups: int
 
     def batch(self, place: int, before: Tensor) -> Batch:
-        """Makes the step that a place's guesses are drawn behind; `before` are those of the place before."""
+        """Makes the step that samples position `place`; `before` are the draft tokens of the previous position."""
         count = self.counts[place]
         every = self.every[:count]
         where = GroupTables(self.slots[place, :count], self.tables[:count], every[:0])
@@ -243,7 +242,7 @@ class _Later(NamedTuple):
 
 
 def _drawn_from(asked: _Asked, place: int, text: list[int] | None) -> Work:
-    """Describes the draw of a place's guess: with the counters of the token that it foretells."""
+    """Returns the work for drawing a draft token, with the randomness of the output index that it predicts."""
     index = asked.work.output_index + len(asked.came) + place
     return structs.replace(asked.work, output_index=index, tokens=text, proposed=(), propose=0)
 
@@ -255,4 +254,4 @@ def _text(asked: _Asked) -> list[int] | None:
 
 
 def _stored(layer: int) -> None:
-    """Called when a layer's KV is stored; nothing waits for it."""
+    """Ignores that a layer's KV is stored: nothing waits for it."""

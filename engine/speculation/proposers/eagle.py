@@ -1,19 +1,18 @@
-"""Proposes with a head that guesses hidden states (`eagle_head.py`), which has KV of its own over the whole text.
+"""Proposes with a head that predicts hidden states (`eagle_head.py`) and has its own KV over the whole text.
 
-The head's KV is that of a layer behind the model's last: what is stored for the token at position t is made of that
-token and of the state before it, f(t - 1). So a block's KV depends on its tokens and those before them alone, as that
-of every layer does, and prefix cache, handoff, host tier and copies of blocks need to know nothing of it. A step stores
-it for all its tokens (`follow`), beside the model's: of a chunk's first token by the state that the step before has
-left (`kept_states.py`), that came with a handoff, or that the last token of a block had which was found in the cache
-(`block_states.py`). Where that block was computed elsewhere, or long ago, nobody knows the state: one token of the text
-has a key and a value of 0 then.
+The head's KV is that of an additional layer. The entry for position t depends on token t and on the previous state f(t
+- 1). A block's KV therefore depends only on its own and earlier tokens, as in every layer, so prefix cache, handoff,
+host tier and block copies need no special case. A step stores the head's KV of all its tokens (`follow`) beside the
+model's. For the first token of a chunk, f(t - 1) comes from the previous step (`kept_states.py`), from a handoff, or
+from the cached block before it (`block_states.py`). If that block was computed on another worker or too long ago, the
+state is unknown, and this one token has a key and a value of 0.
 
-Proposing (`propose`) begins where the step's tokens are known: they go through the head with the states before them,
-so that a step of nothing but decodes stores nothing itself. (While nobody asks for guesses, because they do not pay,
-what is decoded has keys and values of 0.) The last of them, which no step has computed yet, gives a guess of its own
-state, and so a guess of the next token, which goes through the head with that state, and so on. Guessed tokens are
-drawn with the randomness of their own output index, as the model's will be. What these passes store is stored anew, by
-true states, when the tokens come.
+Proposing (`propose`) begins when the step's tokens are known. They go through the head with the states before them, so
+a step of decodes only need not store KV itself. (While no work wants draft tokens, because they do not pay, decoded
+tokens have keys and values of 0.) From the last token, which no step has computed yet, the head predicts the next state
+and thus the next token; that token goes through the head with the predicted state, and so on. Draft tokens are drawn
+with the randomness of their own output index, as the model's tokens will be. The KV that these passes store is
+overwritten with KV of true states once the tokens are computed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,20 +37,22 @@ from engine.speculation.proposers.eagle_head import EagleHead
 from engine.speculation.proposers.kept_states import KeptStates
 
 STATES_BYTES = 32 << 20
-"""Memory for the states of blocks' last tokens, at most: with 4,096 values of bf16 those of 65,536 tokens."""
+"""Maximum memory for the states of blocks' last tokens, in bytes: 4,096 states of 4,096 bf16 values."""
 
 
 @dataclass(frozen=True)
 class _Followed:
-    """Keeps the states of a step's rows until it is known which of its guesses were right."""
+    """The hidden states of a step, kept until the accepted draft tokens are known."""
 
     step: int
     states: Tensor  # [tokens, hidden]
-    works: dict[int, tuple[Work, int]]  # by index, those that ask for guesses: with blocks of their own, and first rows
+    works: dict[
+        int, tuple[Work, int]
+    ]  # by index: works that want draft tokens, with their blocks, and their first rows
 
 
 class EagleProposer:
-    """See `engine.speculation.proposers.model_proposer.ModelProposer`. The executor has it follow each step."""
+    """Implements `ModelProposer`; the executor calls `follow` for each step."""
 
     def __init__(
         self, head: EagleHead[Any], backend: Backend[Any, Any], pool: KVPool, attention: Attention[Any], most: int
@@ -68,7 +69,7 @@ class EagleProposer:
         self._followed: list[_Followed] = []
 
     def reads(self, plan: StepPlan) -> bool:
-        """See `Follower`. Of a step of decodes nothing is stored unless one of them asks for guesses."""
+        """Returns False for a step of decodes only in which no work wants draft tokens."""
         return any(_asks(work) or not _decodes(work) for work in plan.works)
 
     def skip(self, batch: Batch) -> None:
@@ -109,22 +110,25 @@ class EagleProposer:
         self._head.forward(bare, before, None if all(are_known) else known, step, stored)
 
     def propose(self, plan: StepPlan, result: StepResult, hidden: Tensor) -> dict[int, Proposal]:
-        """See `ModelProposer`. Guesses end where a sequence's blocks do."""
+        """Drafts at most up to the end of each sequence's blocks."""
         if not self._followed or self._followed[0].step != plan.step:
             return {}
         followed = self._followed.pop(0)
-        came: list[Work] = []  # of each sequence the tokens that came, as a work
-        asked: list[int] = []  # of those the indices
-        rows: list[int] = []  # of the states before them
-        kept: list[tuple[int, int, int, int]] = []  # of each sequence: its id, a position, that of stored KV, a row
+        came: list[Work] = []  # by sequence, the sampled tokens as a work
+        asked: list[int] = []  # their indices in the plan
+        rows: list[int] = []  # rows of the states before them
+        kept: list[tuple[int, int, int, int]] = []  # by sequence: id, position of state, position of stored KV, row
         block_ends: list[BlockEnd] = []
         for index, (work, begin) in followed.works.items():
             tokens = result.tokens[index]
             if not tokens:
                 continue
             own = len(work.token_ids) - len(work.proposed)
-            first, row = work.start + own, begin + own - 1  # of the first token that came; of the state before it
-            # tokens before which the states are known
+            first, row = (
+                work.start + own,
+                begin + own - 1,
+            )  # position of the first sampled token; row of the state before it
+            # number of sampled tokens with a known state before them
             known = min(len(tokens), len(result.accepted.get(index, ())) + 1)
             most = min(work.propose, self._capacity(work) - (first + known - 1)) if known == len(tokens) else 0
             count = known if most > 0 else known - 1
@@ -143,10 +147,10 @@ class EagleProposer:
         return {index: Proposal(guess) for index, guess in zip(asked, guesses, strict=True) if guess}
 
     def _guesses(self, works: Sequence[Work], before: Tensor) -> list[list[int]]:
-        """Stores KV of each work's tokens, before which the states are `before`, and guesses what follows them."""
+        """Stores KV of each work's tokens, with `before` as the states before them, and drafts the following tokens."""
         guesses: list[list[int]] = [[] for _ in works]
         members = [at for at, work in enumerate(works) if work.propose > 0]
-        found: list[tuple[list[int], Tensor]] = []  # of each turn the works that were guessed for, and their tokens
+        found: list[tuple[list[int], Tensor]] = []  # by pass: the works, and their draft tokens
         states, sampled = self._pass(works, before, None)
         while sampled is not None:
             found.append((members, sampled.tokens))
@@ -182,7 +186,7 @@ class EagleProposer:
         self._kept.keep(sequences, positions, positions, states[to_device(ends, states.device)])
 
     def _ends(self, work: Work, begin: int, tokens: int) -> Iterator[BlockEnd]:
-        """Yields the blocks that the first so many of a work's tokens fill; the first one's row is `begin`."""
+        """Yields the blocks that a work's first `tokens` tokens fill; `begin` is its first row."""
         table, size = work.blocks[self._group], self._block
         for block in range(work.start // size, (work.start + tokens) // size):
             position = (block + 1) * size - 1
@@ -199,17 +203,17 @@ class EagleProposer:
 
 
 def _asks(work: Work) -> bool:
-    """Tells whether a work has guesses, or asks for some; one of several samples gets none."""
+    """Returns whether a work has or wants draft tokens; works with several samples get none."""
     return bool(work.propose or work.proposed) and len(work.samples) == 1
 
 
 def _decodes(work: Work) -> bool:
-    """Tells whether a work goes on from the token that the step before gave, on this worker."""
+    """Returns whether a work continues from the token sampled by this worker's previous step."""
     return work.output_index > 0 and len(work.token_ids) == 1 + len(work.proposed) and not work.tells_state
 
 
 def _came(work: Work, start: int, tokens: list[int], most: int) -> Work:
-    """Returns the work of tokens that came of one, behind which up to `most` are guessed."""
+    """Returns the work that computes the sampled `tokens`, followed by up to `most` draft tokens."""
     return structs.replace(
         work,
         start=start,
@@ -223,7 +227,7 @@ def _came(work: Work, start: int, tokens: list[int], most: int) -> Work:
 
 
 def _turn(work: Work, count: int) -> Work:
-    """Returns the work of the token that was guessed `count` guesses behind a work's own."""
+    """Returns the work of the draft token at index `count` - 1 after the work's own tokens."""
     start = work.start + len(work.token_ids) - 1 + count
     return structs.replace(work, start=start, token_ids=[PENDING_TOKEN], output_index=work.output_index + count)
 
@@ -234,4 +238,4 @@ def _rows(states: Tensor, rows: Sequence[int]) -> Tensor:
 
 
 def _nobody_reads(layer: int) -> None:
-    """Tells nobody that KV of guesses is stored: it does not leave this worker before it is stored anew."""
+    """Ignores that KV of draft tokens is stored: it is overwritten before any handoff reads it."""

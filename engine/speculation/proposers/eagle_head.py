@@ -1,14 +1,14 @@
-"""Holds a head that guesses hidden states: an EAGLE head, or the layer of a DeepSeek-like model that does the same.
+"""The head that predicts hidden states: an EAGLE head, or the multi-token prediction layer of a DeepSeek-like model.
 
 EAGLE (Li et al. 2024, https://arxiv.org/abs/2401.15077, https://arxiv.org/abs/2406.16858) and multi-token prediction
-(DeepSeek-V3, https://arxiv.org/abs/2412.19437) have one shape. With e(t) the embedding of the token at position t, and
-f(t) the model's last hidden state there, normed, which the model's head turns into logits,
+(DeepSeek-V3, https://arxiv.org/abs/2412.19437) have the same structure. With e(t) the embedding of the token at
+position t, and f(t) the model's last hidden state, normed, which the model's head turns into logits,
 
     x(t) = W [n1(e(t)) ; n2(f(t - 1))]        g(t) = layer(x(t); x(1) … x(t - 1))
 
-The layer is a decoder layer with KV of its own; g(t) guesses f(t), and the model's own head makes logits of it. EAGLE
-has neither n1 nor n2, and no norm before attention; a layer of DeepSeek's has both, and a norm between g and the head.
-Where f(t - 1) is not known, as at position 0, x(t) is 0: its key and value are 0 then, which others hardly notice.
+The layer is a decoder layer with its own KV; g(t) predicts f(t), and the model's head turns it into logits. EAGLE has
+neither n1 nor n2, and no norm before attention; DeepSeek's layer has both, and a norm between g and the head. Where f(t
+- 1) is unknown, as at position 0, x(t) is 0, and so are its key and value, which hardly changes other positions.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from engine.model.transformer import Layers, Transformer
 
 @dataclass(frozen=True)
 class HeadNorms:
-    """Holds the weights, fp32 `[hidden]`, of the norms that a layer of DeepSeek's has beside a decoder layer's own."""
+    """The weights, fp32 `[hidden]`, of the norms that DeepSeek's layer has in addition to a decoder layer's norms."""
 
     embedding: Tensor  # n1
     state: Tensor  # n2
@@ -38,19 +38,19 @@ class HeadNorms:
 
 @dataclass(frozen=True)
 class EagleHead(Generic[Step]):
-    """Guesses hidden states for one model."""
+    """Predicts hidden states for one model."""
 
     config: ModelConfig  # of the head: a model of one layer
-    model: Transformer[Step]  # whose embedding and head it uses
+    model: Transformer[Step]  # its embedding and head are used
     joined: Linear  # W
     norms: HeadNorms | None
-    layers: Layers[Step]  # the one layer, whose KV is behind that of the model's layers
+    layers: Layers[Step]  # one layer, whose KV follows that of the model's layers
 
     def forward(self, batch: Batch, before: Tensor, known: Tensor | None, step: Step, stored: Stored) -> Tensor:
         """Computes g `[rows, hidden]` of `batch.logit_rows`, and stores the KV of all tokens.
 
-        `before` `[tokens, hidden]` are the states f(t - 1); those whose row of `known` (bool `[tokens]`) is False are
-        not looked at; None: all are known.
+        `before` `[tokens, hidden]` are the states f(t - 1). Rows where `known` (bool `[tokens]`) is False are ignored;
+        None: all are known.
         """
         embedded = self.model.embedded(batch.token_ids)
         if self.norms is not None:
@@ -62,7 +62,7 @@ class EagleHead(Generic[Step]):
         return self.layers.forward(x, batch, step, stored)
 
     def logits(self, states: Tensor) -> Tensor:
-        """Returns `[rows, vocab]` of what `forward` gave."""
+        """Returns logits `[rows, vocab]` of predicted `states`."""
         if self.norms is not None:
             states = self._normed(states, self.norms.logits, self.norms.eps)
         return self.model.logits(states)

@@ -33,9 +33,9 @@ COPIED_TENSORS = ("embed_tokens.", "lm_head.")
 
 
 def read_head_config(directory: Path, model: ModelConfig) -> ModelConfig:
-    """Reads the config of the head in `directory`, which is to guess for `model`.
+    """Reads the config of the head in `directory` for `model`.
 
-    Raises `ModelError` where it is missing, not supported, or of another model's shape.
+    Raises `ModelError` if it is missing, not supported, or does not match the model's shape.
     """
     config = read_config(directory)
     for what, own, wanted in (
@@ -50,9 +50,9 @@ def read_head_config(directory: Path, model: ModelConfig) -> ModelConfig:
 
 
 def own_head_config(model: ModelConfig) -> ModelConfig:
-    """Returns the config of the layer behind the last one of `model` that predicts further tokens.
+    """Returns the config of the multi-token prediction layer after the last layer of `model`.
 
-    Raises `ModelError` where its checkpoint has none, or where its numbers contradict each other.
+    Raises `ModelError` if its checkpoint has no such layer, or has contradictory sizes.
     """
     if model.next_layer is None:
         why = "num_nextn_predict_layers names no layer that predicts further tokens; --eagle names a head"
@@ -65,9 +65,9 @@ def own_head_config(model: ModelConfig) -> ModelConfig:
 def load_head(
     config: ModelConfig, model: Transformer[Any], checkpoint: Checkpoint, backend: Backend[Any, Any], first: int
 ) -> EagleHead[Any]:
-    """Loads the head that has such a `config` from a published `checkpoint`; its KV is that of layer `first`.
+    """Loads the head with this `config` from a published `checkpoint`; its KV is that of layer `first`.
 
-    Raises `ModelError` where a tensor is missing, of another shape, or not expected.
+    Raises `ModelError` for a tensor that is missing, has another shape, or is not expected.
     """
     if checkpoint.holds("midlayer.hidden_norm.weight"):
         raise ModelError(f"{config.name}: an EAGLE-3 head, which reads states of three layers, is not supported")
@@ -91,9 +91,9 @@ def load_head(
 def load_own_head(
     config: ModelConfig, model: Transformer[Any], checkpoint: Checkpoint, backend: Backend[Any, Any], first: int
 ) -> EagleHead[Any]:
-    """Loads the head that lies behind the last layer, number `first` - 1, of the model's own `checkpoint`.
+    """Loads the head after the last layer, number `first` - 1, of the model's own `checkpoint`.
 
-    Raises `ModelError` where a tensor is missing or of another shape.
+    Raises `ModelError` for a tensor that is missing or has another shape.
     """
     hidden, names = config.hidden_size, names_of(config)
     prefix = names.layer.format(first)

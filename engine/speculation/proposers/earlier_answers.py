@@ -1,8 +1,8 @@
-"""Keeps tenants' newest answers, for guesses of answers like them: the same question again, a form, a call of a tool.
+"""Keeps tenants' newest answers, to draft similar answers from: a repeated question, a form, a tool call.
 
-What an answer was guessed from shows in its time. So answers serve those only who also find each other's KV in the
-cache: the prompts of one salt, as a tenant's are. Of each salt two texts are kept, of half the tokens each: when the
-newer one is full it becomes the older one, whose answers are forgotten. Salts that were not asked for are forgotten.
+The timing of an answer reveals which text it was drafted from. Answers are therefore shared only within a salt, like
+cached KV: usually within a tenant. Each salt has two texts of half the tokens each; when the newer one is full it
+becomes the older one, whose answers are forgotten. Salts that are not looked up any more are forgotten too.
 """
 
 from array import array
@@ -12,22 +12,20 @@ from engine.plan import NO_PROPOSAL, Proposal
 from engine.speculation.proposers.suffixes import NO_MATCH, Suffixes
 
 MAX_SALTS = 64
-"""Salts whose answers are kept: those that were asked for last."""
+"""Maximum number of salts with kept answers; the most recently used are kept."""
 PROMPT_TAIL_TOKENS = 16
-"""Tokens of a prompt's end that are kept with its answer: what is asked in the same words begins the same way."""
+"""Tokens at the end of the prompt that are kept with its answer: similar prompts begin similar answers."""
 
 
 class EarlierAnswers:
-    """Keeps up to so many tokens of each salt, at some 16 bytes each."""
+    """Keeps a limited number of tokens of each salt, at about 16 bytes each."""
 
     def __init__(self, most: int) -> None:
         self._half = max(1, most // 2)
-        self._texts: dict[
-            str, list[_Text]
-        ] = {}  # by salt, the newer text first; the salt that was used last at the end
+        self._texts: dict[str, list[_Text]] = {}  # by salt, the newer text first; the most recently used salt last
 
     def keep(self, salt: str, tokens: Sequence[int], prompt_tokens: int) -> None:
-        """Keeps the answer behind so many tokens of a prompt."""
+        """Keeps the answer, which follows `prompt_tokens` tokens of prompt."""
         answer = tokens[max(0, prompt_tokens - PROMPT_TAIL_TOKENS) :][-self._half :]
         texts = self._texts.pop(salt, None) or [_Text(self._half)]
         if len(texts[0].tokens) + len(answer) > self._half:
@@ -38,7 +36,7 @@ class EarlierAnswers:
             del self._texts[next(iter(self._texts))]
 
     def guess(self, salt: str, tokens: list[int], most: int, longer: int) -> Proposal:
-        """Returns what followed the longest end of `tokens` in a salt's answers; nothing unless it is `longer`."""
+        """Returns what followed the longest match with the end of `tokens`; empty if not over `longer` tokens."""
         texts = self._texts.pop(salt, None)
         if texts is None:
             return NO_PROPOSAL
@@ -57,7 +55,7 @@ class EarlierAnswers:
 
 
 class _Text:
-    """Holds answers, one behind the other, and where their tokens stand."""
+    """Concatenated answers, with an index of their tokens."""
 
     __slots__ = ("suffixes", "tokens")
 

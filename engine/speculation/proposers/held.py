@@ -1,12 +1,12 @@
-"""Tracks which tokens have KV of the draft model, by what the draft itself has written into blocks.
+"""Tracks which tokens have draft-model KV, by what the draft model has written into blocks.
 
-That KV lies in tensors of its own, at the numbers of the target's blocks, and nobody else writes there. So a block
-still has what the draft last wrote into it, whatever became of its number: blocks that are landed in, copied, swapped,
-shared or given to another sequence need not be followed. Each carries a mark: the key of the whole text up to its end,
-or the sequence that is at work on it. What the draft finds under its text's own keys it need not compute, be it an
-earlier sequence's with the same prompt.
+The draft's KV is in separate tensors, indexed by the target's block numbers, and only the draft writes there. A block
+therefore keeps the KV that the draft last wrote, whatever happens to its number: handoffs, copies, swaps, sharing and
+reuse of blocks need not be tracked. Each block has a mark: the key of the whole text up to its end, or the sequence
+that currently writes it. Blocks found under the keys of a text need not be computed again, even if an earlier sequence
+with the same prompt wrote them.
 
-A key is a hash of 64 bits. Two texts with one key would give wrong guesses, and these change nothing.
+A key is a hash of 64 bits. Two texts with the same key would give wrong draft tokens, which never change the output.
 """
 
 from collections.abc import Sequence
@@ -19,15 +19,15 @@ from engine.speculation.verify.verification import common_prefix
 
 @dataclass
 class _Text:
-    """Keeps what the draft has written of one sequence."""
+    """Draft-model KV of one sequence."""
 
-    tokens: list[int]  # the sequence's own list: another one is another text
+    tokens: list[int]  # the sequence's own list; another list is another text
     keys: list[int] = field(default_factory=list)  # of its whole blocks
-    held: int = 0  # leading tokens whose KV was written
-    ahead: Sequence[int] = ()  # guesses behind those, whose KV was written too
-    blocks: list[int] = field(default_factory=list)  # where all that is
-    whole: int = 0  # of these, the leading ones that were found under their keys,
-    seen: int = -1  # when `HeldKV.changes` was this
+    held: int = 0  # leading tokens with KV
+    ahead: Sequence[int] = ()  # further draft tokens, also with KV
+    blocks: list[int] = field(default_factory=list)  # blocks of that KV
+    whole: int = 0  # leading blocks that were found under their keys
+    seen: int = -1  # value of `HeldKV.changes` at the last check
 
 
 class HeldKV:
@@ -35,14 +35,14 @@ class HeldKV:
 
     def __init__(self, block_tokens: int) -> None:
         self._block_tokens = block_tokens
-        self._marks: dict[int, int] = {}  # by block: the key of what it holds, or ~ the sequence at work on it
+        self._marks: dict[int, int] = {}  # by block: the key of its text, or ~ the id of the sequence that writes it
         self._texts: Recent[_Text] = Recent()
-        self._changes = 0  # marks that went over to another text
+        self._changes = 0  # number of marks that changed to another text
 
     def held(self, sequence: int, tokens: list[int], came: Sequence[int], table: list[int]) -> int:
-        """Returns how many leading tokens of a sequence have their KV in the blocks of its `table`.
+        """Returns how many leading tokens of a sequence have draft KV in the blocks of its `table`.
 
-        Its text is `tokens`, and what just `came`; the last token of all is never counted.
+        Its text is `tokens` followed by the newly sampled `came`; the last token is never counted.
         """
         text = self._texts.use(sequence)
         if text is None or text.tokens is not tokens:
@@ -63,7 +63,7 @@ class HeldKV:
         return min(held, len(tokens) + len(came) - 1)
 
     def wrote(self, sequence: int, table: list[int], start: int, end: int, ahead: Sequence[int]) -> None:
-        """Notes that KV of a sequence's tokens from `start` to `end` was written, and of guesses behind them."""
+        """Records that KV of tokens `start` … `end` - 1 of a sequence, and of its draft tokens `ahead`, was written."""
         text = self._texts.use(sequence)
         assert text is not None and start <= end, "written before anybody asked what is there"
         last = blocks_for(end + len(ahead), self._block_tokens)
@@ -75,7 +75,7 @@ class HeldKV:
         text.held, text.ahead, text.blocks = end, ahead, table[:last]
 
     def trim(self, sequences: int) -> None:
-        """Forgets sequences that are long gone, where more are kept than the `sequences` of a step and some beside."""
+        """Forgets old sequences, where many more are kept than the `sequences` of a step."""
         self._texts.forget(sequences)
 
     def _whole(self, text: _Text, table: list[int]) -> int:

@@ -1,4 +1,4 @@
-"""Keeps the newest hidden state of each sequence on the device, for the token that comes next."""
+"""Keeps the newest hidden state of each sequence on the device, for its next token."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -15,16 +15,16 @@ from engine.plan import Work
 class _StateSlot(NamedTuple):
     row: int
     position: int  # of the token whose state it is
-    stored: int  # position up to which the sequence's KV is
+    stored: int  # position up to which the sequence's KV is stored
 
 
 NO_STATE = _StateSlot(0, -2, -1)
 
 
 class KeptStates:
-    """One state for each of the most recent sequences.
+    """One hidden state for each of the most recent sequences.
 
-    Ends of sequences are not reported: the least recent one is dropped. A state that is gone is unknown to its caller.
+    Ends of sequences are not reported: the least recently used state is dropped, and is then unknown to the caller.
     """
 
     def __init__(self, most: int, hidden: int, device: torch.device, dtype: torch.dtype) -> None:
@@ -32,9 +32,9 @@ class KeptStates:
         self._places: OrderedDict[int, _StateSlot] = OrderedDict()  # by sequence
 
     def keep(self, sequences: Sequence[int], positions: Sequence[int], stored: Sequence[int], states: Tensor) -> None:
-        """Keeps `states` `[sequences, hidden]`, those of the tokens at these positions; they replace older ones.
+        """Stores `states` `[sequences, hidden]` of the tokens at these `positions`, replacing older states.
 
-        `stored` are the positions up to which the sequences' KV is.
+        `stored` are the positions up to which the sequences' KV is stored.
         """
         assert len(sequences) <= len(self._states), "more sequences than states can be kept of"
         rows = []
@@ -49,22 +49,22 @@ class KeptStates:
             self._states.index_copy_(0, to_device(np.array(rows, dtype=np.int64), states.device), states)
 
     def have(self, works: Sequence[Work]) -> bool:
-        """Tells whether the KV of each work's first token is stored already."""
+        """Returns whether the KV of each work's first token is stored already."""
         return all(
             (place := self._places.get(work.sequence)) is not None and place.stored == work.start for work in works
         )
 
     def before(self, works: Sequence[Work], found: Callable[[Work], Tensor | None]) -> tuple[Tensor, list[bool]]:
-        """Returns the states `[works, hidden]` of the tokens before each work's first, and which of them are known.
+        """Returns the states `[works, hidden]` before each work's first token, and whether each is known.
 
-        `found` is asked for those of works whose sequence has none here.
+        `found` is called for works whose sequence has no state here.
         """
         places = [self._places.get(work.sequence, NO_STATE) for work in works]
         known = [place.position == work.start - 1 for work, place in zip(works, places, strict=True)]
         rows = to_device(np.array([place.row for place in places], dtype=np.int64), self._states.device)
         states = self._states[rows]
         for at, work in enumerate(works):
-            if len(work.state) == 4 * states.shape[1] and not known[at]:  # another worker has computed it
+            if len(work.state) == 4 * states.shape[1] and not known[at]:  # computed by another worker
                 given = torch.frombuffer(bytearray(work.state), dtype=torch.float32)
                 states[at], known[at] = given.to(states), True
             elif not known[at] and (state := found(work)) is not None:

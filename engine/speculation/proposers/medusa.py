@@ -1,11 +1,11 @@
-"""Guesses by Medusa heads: each reads the state that a token was drawn from, and guesses one of those behind it.
+"""Drafts with Medusa heads: each head reads the state that a token was drawn from, and predicts one later token.
 
 (Cai et al., "Medusa: Simple LLM inference acceleration framework with multiple decoding heads", 2024.) A head is some
-residual blocks and output weights, its own or the model's. No head knows what the others guess, so all heads of all
-sequences are computed at once. Guesses are what heads like best, at every temperature: a head is less sure than the
-model, so that to draw with the model's noise foresees less (1.9 tokens a step of the demo model's at temperature 1, and
-1.6 at 1.5, where its best foresees 2.2 and 1.8). Where more guesses pay than there are heads, they branch: the tree is
-always the same (`choices.py`), and its first guesses, as many as are wanted, are a tree as well.
+residual blocks and output weights, its own or the model's. Heads do not depend on each other, so all heads of all
+sequences are computed at once. Draft tokens are the heads' most likely tokens at every temperature: a head is less
+certain than the model, so drawing with the model's noise is accepted less often (tokens per step with the demo model's
+heads at temperature 1: 1.9 drawn, 2.2 most likely; at 1.5: 1.6 and 1.8). If more draft tokens pay than there are heads,
+they form a tree: always the same tree (`choices.py`), of which any number of first draft tokens is a tree as well.
 """
 
 from collections.abc import Iterator
@@ -32,12 +32,12 @@ LIKELIEST_TOKEN = Draw(Sampling(seed=0, temperature=0.0), (0,), 0)
 
 @dataclass(frozen=True)
 class MedusaHeads:
-    """Holds all heads; a block adds silu(W x + b) to its x."""
+    """All heads; a block adds silu(W x + b) to its x."""
 
     count: int
-    first: Linear  # [heads x hidden]: of each head the first block, which all read the same states
-    later: tuple[tuple[Linear, ...], ...]  # of each block behind it those of all heads
-    outputs: tuple[Linear, ...]  # [vocab], of each head; none: they have the model's own
+    first: Linear  # [heads x hidden]: the first block of each head; all read the same states
+    later: tuple[tuple[Linear, ...], ...]  # for each later block, that of each head
+    outputs: tuple[Linear, ...]  # [vocab] for each head; empty: the model's own
 
     def states(self, hidden: Tensor) -> Tensor:
         """Returns `[rows, heads, hidden]` of the model's normed states `[rows, hidden]`."""
@@ -60,16 +60,16 @@ class MedusaHeads:
 
 
 class _Asked(NamedTuple):
-    """A work that gets draft tokens, and the state that they are drafted from."""
+    """A work that gets draft tokens, and the state to draft from."""
 
     number: int  # of the work in its plan
     row: int  # of the states: that of the last draw
-    behind: int  # tokens that came behind that draw's: those heads' guesses are of the past
+    behind: int  # tokens after that draw; the heads for them are skipped
     guesses: int
 
 
 class MedusaProposer:
-    """Drafts by heads that read the states of rows of logits."""
+    """Drafts with heads that read the states of rows of logits."""
 
     def __init__(self, heads: MedusaHeads, model: Model[Any], backend: Backend[Any, Any], tree: Tree) -> None:
         self.heads = heads
@@ -104,7 +104,7 @@ class MedusaProposer:
         return found
 
     def _asked(self, plan: StepPlan, result: StepResult) -> Iterator[_Asked]:
-        """Finds the works that get guesses, and of each the row of its last draw that counts."""
+        """Yields works that get draft tokens, with the row of their last valid draw."""
         row = 0
         for number, (work, came) in enumerate(zip(plan.works, result.tokens, strict=True)):
             if work.sampling is None:
@@ -113,7 +113,7 @@ class MedusaProposer:
                 right = result.accepted.get(number, [])
                 draws = min(len(right) + 1, len(came))
                 last = right[draws - 2] + 1 if draws > 1 else 0
-                # Those who came behind the last draw, forced by a grammar, were the first heads' to guess.
+                # Tokens after the last draw, forced by a grammar, take the places of the first heads' predictions.
                 behind = len(came) - draws
                 if guesses := self.tree.within(work.propose, self.heads.count - behind):
                     yield _Asked(number, row + last, behind, guesses)

@@ -1,4 +1,4 @@
-"""The interfaces of proposers that run in the executor, behind the sampler: draft models and heads."""
+"""The interfaces of proposers that run in the executor after the sampler: draft models and heads."""
 
 from typing import Protocol
 
@@ -11,26 +11,26 @@ from engine.plan import Proposal, StepPlan, StepResult
 
 
 class ModelProposer(Protocol):
-    """Drafts tokens behind those of a step. A wrong draft token costs time and nothing else."""
+    """Drafts the tokens that follow a step's tokens. A wrong draft token only costs time."""
 
     def propose(self, plan: StepPlan, result: StepResult, hidden: Tensor) -> dict[int, Proposal]:
-        """Returns draft tokens by index of the works that ask for some, at most `Work.propose` each.
+        """Returns draft tokens by index of the works that want some, at most `Work.propose` each.
 
-        It is called for every step, in order, once the step's tokens are known. `hidden` `[rows, hidden]` are the
-        normed states of the step's rows of logits: one for each sampled work, and one for each of its draft tokens.
+        Called for every step, in order, once the step's tokens are known. `hidden` `[rows, hidden]` are the normed
+        states of the step's rows of logits: one row for each sampled work, and one for each of its draft tokens.
         """
         ...
 
 
 class KVProposer(ModelProposer, Protocol):
-    """A proposer with KV of its own behind that of the model's layers, which every step has to store."""
+    """A proposer with its own KV after that of the model's layers, which every step has to store."""
 
     def reads(self, plan: StepPlan) -> bool:
-        """Tells whether it stores KV in this step: then `follow` is called, and else `skip`."""
+        """Returns whether the proposer stores KV in this step. If True `follow` is called, else `skip`."""
         ...
 
     def skip(self, batch: Batch) -> None:
-        """Clears the blocks that the step enters, as no KV is stored in them."""
+        """Clears the new blocks of a step whose KV is not stored."""
         ...
 
     def follow(self, plan: StepPlan, batch: Batch, states: Tensor, step: AttentionStep, stored: Stored) -> None:

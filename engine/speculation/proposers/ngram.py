@@ -1,7 +1,7 @@
-"""Drafts from the text itself: it continues as it did where its last tokens stood before.
+"""Drafts from the text itself: the tokens that followed an earlier occurrence of its last tokens.
 
-Texts that repeat their prompt are written so: summaries, edits, code, calls of tools, quotes (prompt lookup decoding,
-Saxena, 2023). It needs no model and microseconds, and finds nothing in a text that says everything once.
+It suits texts that repeat their prompt: summaries, edits, code, tool calls, quotes (prompt lookup decoding, Saxena,
+2023). It needs no model and takes microseconds, but finds nothing in a text without repetition.
 """
 
 from engine.plan import NO_PROPOSAL, Proposal
@@ -11,7 +11,7 @@ from engine.speculation.proposers.suffixes import MAX_MATCH_TOKENS, Suffixes, co
 
 
 class NGramProposer:
-    """Proposes what followed the longest end of a sequence's text that stood in it before, or in an earlier answer."""
+    """Proposes the tokens after the longest match of a sequence's end, in its own text or in an earlier answer."""
 
     in_engine = False
 
@@ -19,7 +19,7 @@ class NGramProposer:
         self._earlier = earlier
 
     def propose(self, sequence: DraftedSequence, most: int) -> Proposal:
-        """Keeps the index of the text in its sequence."""
+        """Drafts, and keeps the index of the text in `sequence`."""
         if sequence.suffixes is None:
             sequence.suffixes = Suffixes(sequence.plan_length)
         tokens = sequence.tokens

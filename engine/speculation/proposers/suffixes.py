@@ -1,10 +1,10 @@
-"""Finds where the last tokens of a text stood in it before, in microseconds: an index that grows with the text.
+"""Finds earlier occurrences of a text's last tokens in microseconds, with an index that grows with the text.
 
-Each pair of neighbouring tokens has a chain of the places behind it, the newest first, as compressors keep them (Ziv
-and Lempel, 1977; RFC 1951, section 4): a table of the newest place by a hash, and a ring of the place before each.
-Where a pair never stood before, the newest place of the last token alone has to do: of the demo model's own texts it is
-right in 12 to 50 of 100 cases, a pair in 33 to 72, and four tokens or more in over 90, so a match tells its length.
-A place that is found is compared with the end of the text itself: what collides costs time and no more.
+Each pair of neighbouring tokens has a chain of the places after it, newest first, as in compressors (Ziv and Lempel,
+1977; RFC 1951, section 4): a table from hash to newest place, and a ring from each place to the previous one. If a pair
+has not occurred before, the newest place of the last token alone is used. In the demo model's texts a match of one
+token is right in 12 to 50 of 100 cases, of two in 33 to 72, of four or more in over 90, so a match includes its length.
+Every place is compared with the end of the text, so a hash collision only costs time.
 """
 
 from array import array
@@ -12,17 +12,17 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 PAIR_TOKENS = 2
-"""Tokens of which chains are kept. Those of three found less: 1.5 tokens a step of edited stories, and two had 1.7."""
+"""Tokens of a chain's key. Measured on edited stories: 1.7 tokens per step with 2, 1.5 with 3."""
 MAX_MATCH_TOKENS = 16
-"""Tokens of a match that is not compared any further: the newest of those is taken."""
+"""Length at which a match counts as complete: the newest such match is taken."""
 MAX_PLACES_COMPARED = 16
-"""Places that are compared at most; of those the longest match counts, and the newest of equals."""
+"""Maximum places that are compared; the longest match wins, of equal length the newest."""
 MAX_INDEXED_TOKENS = 1 << 15
-"""Newest tokens of a text whose places are kept."""
+"""Newest tokens of a text that are indexed."""
 MAX_TOKENS_PER_EXTENSION = 2048
-"""Tokens that are indexed for one search at most, some 0.3 ms: a long prompt is ready after a few steps."""
+"""Maximum tokens indexed by one search, about 0.3 ms: a long prompt is indexed over several steps."""
 MAX_UNINDEXED_TOKENS = 8
-"""Newest tokens that may not be indexed yet: a call for each would take longer than what it does."""
+"""Newest tokens that may be missing in the index: indexing single tokens costs more in calls than in work."""
 HASH_FACTOR = 40503
 """Spreads neighbouring ids over the table: 2^16 divided by the golden ratio (Knuth, volume 3, section 6.4)."""
 
@@ -31,32 +31,32 @@ Text = Sequence[int]
 
 
 class Match(NamedTuple):
-    """Says where a text went on before, as it may now."""
+    """An earlier occurrence of a text's last tokens."""
 
-    place: int  # of the token behind the match
-    length: int  # tokens that are equal before it, at most `MAX_MATCH_TOKENS`
+    place: int  # of the token after the match
+    length: int  # number of equal tokens before it, at most `MAX_MATCH_TOKENS`
 
 
 NO_MATCH = Match(0, 0)
 
 
 class Suffixes:
-    """Indexes one text, which only grows. It takes 12 bytes for each token, of which it has a power of 2."""
+    """Index of one growing text. Takes 12 bytes for each token, rounded up to a power of 2 tokens."""
 
     __slots__ = ("_alone", "_before", "_indexed", "_mask", "_newest")
 
     def __init__(self, most: int) -> None:
         size = 1 << (min(max(most, 2), MAX_INDEXED_TOKENS) - 1).bit_length()
         self._mask = size - 1
-        self._newest = array("I", bytes(4 * size))  # by the hash of a pair, the place behind it; 0: none
-        self._before = array("I", bytes(4 * size))  # by place, the one before in its chain
-        self._alone = array("I", bytes(4 * size))  # by a token, the place behind it
-        self._indexed = PAIR_TOKENS - 1  # places up to here are known
+        self._newest = array("I", bytes(4 * size))  # by the hash of a pair, the place after it; 0: none
+        self._before = array("I", bytes(4 * size))  # by place, the previous place of its chain
+        self._alone = array("I", bytes(4 * size))  # by token, the place after it
+        self._indexed = PAIR_TOKENS - 1  # places up to here are indexed
 
     def find(self, tokens: Text, of: Text | None = None) -> Match:
         """Returns the longest match of the last tokens among the newest places; `NO_MATCH` if there is none.
 
-        `tokens` is the text of the index, and what is looked for is its end, or that of another text.
+        `tokens` is the indexed text. Its end is searched for, or that of another text, `of`.
         """
         end = len(tokens)
         if end - self._indexed > MAX_UNINDEXED_TOKENS:
@@ -85,7 +85,7 @@ class Suffixes:
                         break
             older = before[place & mask]
             if older >= place:
-                break  # the ring has gone round
+                break  # the ring has wrapped
             place = older
         if best:
             return Match(best, longest)
@@ -109,7 +109,7 @@ class Suffixes:
 
 
 def continued(tokens: list[int], place: int, most: int) -> list[int]:
-    """Returns `most` tokens that stand from `place` on; what has caught up with the end goes round, as texts do."""
+    """Returns the `most` tokens from `place` on; at the end of the text it continues as a cycle."""
     found = tokens[place : place + most]
     period = len(found)
     while len(found) < most:

@@ -1,13 +1,13 @@
-"""Accepts draft tokens that are likely enough, whatever was drawn: Medusa's typical acceptance. It changes answers.
+"""Medusa's typical acceptance: accepts draft tokens that are likely enough, whatever was drawn. It changes the output.
 
-A draft token x behind the text, or behind an accepted draft token, is accepted where the model's distribution has
+A draft token x after the text, or after an accepted draft token, is accepted if the model's distribution has
 
     p(x) > min(EPSILON, DELTA exp(-H(p)))                                      Cai et al. 2024, section 3.3.1
 
-p is the distribution that is drawn from: after penalties, masks, temperature and filters; H is its entropy in nats. A
-draft token that equals the draw is accepted as well. Of all accepted paths the longest is taken, and then the token
-drawn at its end. So an answer is no sample of the model's distribution: unlikely tokens come less often. It is off
-unless asked for (`--acceptance typical`), at temperature 0, and where log-probabilities are reported.
+p is the sampling distribution, after penalties, masks, temperature and filters; H is its entropy in nats. A draft token
+that equals the draw is accepted as well. The longest accepted path is taken, followed by the token drawn at its end.
+The output is therefore not a sample of the model's distribution: unlikely tokens are rarer. It is used only with
+`--acceptance typical`, and not at temperature 0 or where log-probabilities are reported.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from engine.plan import Work
 from engine.speculation.verify.verification import parents_of, row_count
 
 EPSILON, DELTA = 0.09, 0.3
-"""The values of the published heads, FasterDecoding/Medusa."""
+"""The values for the published heads, FasterDecoding/Medusa."""
 
 
 def may_be_typical(work: Work) -> bool:
@@ -35,7 +35,7 @@ def likely(logits: Tensor, works: Sequence[Work], tokens: Tensor) -> Tensor:
 
     Args:
         logits: `[rows, vocab]` that `tokens` were drawn from.
-        works: those that are sampled, in order; each has `row_count` rows.
+        works: the sampled works, in order; each has `row_count` rows.
         tokens: int64 `[samples]`.
     """
     found = torch.zeros_like(tokens)
@@ -59,11 +59,11 @@ def likely(logits: Tensor, works: Sequence[Work], tokens: Tensor) -> Tensor:
 
 
 def followed(work: Work, tokens: Sequence[int], likely_rows: Sequence[int]) -> list[int]:
-    """Returns the draws of a work's rows, where each accepted draft token replaces the draw at its parent.
+    """Returns the draws of a work's rows, with each accepted draft token in place of the draw at its parent.
 
-    `likely_rows`: by row, 0 where its draft token is not likely enough.
+    `likely_rows`: by row, 0 if its draft token is not likely enough.
     """
-    ways: list[list[int] | None] = [[]]  # accepted paths to the text and to each draft token; None: rejected
+    ways: list[list[int] | None] = [[]]  # accepted paths to the text's end and to each draft token; None: rejected
     parents = parents_of(work)
     for guess, parent in enumerate(parents):
         before = ways[parent + 1]

@@ -1,9 +1,9 @@
-"""Verifies draft tokens: a work that has some is sampled at several rows; draws behind right draft tokens are valid.
+"""Verifies draft tokens: their work is sampled at several rows, and draws after accepted draft tokens are valid.
 
 Row i is sampled with the randomness of its own output index, after the adjustments (penalties, masks) that the i draft
-tokens before it would have caused. As long as these equal what was drawn, the draw is the one that a step without draft
-tokens would have made; draws behind the first wrong draft token are dropped. So a draft token costs time and never
-changes the output.
+tokens before it would have caused. While the draft tokens equal the draws, each draw is the one that a step without
+draft tokens would have made; draws after the first wrong draft token are dropped. Draft tokens therefore never change
+the output.
 
 Draft tokens may form a tree (`Work.parents`). A row is then sampled as if the draft tokens on its path had been drawn,
 and the valid rows are found by following the draws from parent to child.
@@ -16,11 +16,10 @@ from msgspec import structs
 from engine.plan import Work
 
 NOT_FINITE, DRAWN, NONE_LEFT = range(3)
-"""Outcome of a draw: its logits were not finite, a token was drawn, or every token was forbidden."""
+"""Outcome of a draw: logits not finite, a token drawn, or every token forbidden."""
 
 
 def row_count(work: Work) -> int:
-    """Counts the rows of logits that a sampled work is drawn from."""
     return 1 + len(work.proposed)
 
 
@@ -45,7 +44,7 @@ def _rows_of(work: Work) -> list[Work]:
 
 
 def draft_paths(work: Work) -> list[tuple[int, ...]]:
-    """Returns for each draft token the draft tokens from the text to it, itself the last."""
+    """Returns for each draft token its path: the draft tokens from the end of the text to itself."""
     if not work.parents:
         return [work.proposed[: count + 1] for count in range(len(work.proposed))]
     paths: list[tuple[int, ...]] = []
@@ -55,12 +54,11 @@ def draft_paths(work: Work) -> list[tuple[int, ...]]:
 
 
 def parents_of(work: Work) -> Sequence[int]:
-    """Returns the parent of each draft token, by its index; -1: the last token of the text."""
+    """Returns the parent of each draft token, by index; -1: the last token of the text."""
     return work.parents or range(-1, len(work.proposed) - 1)
 
 
 def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
-    """Counts the leading tokens that two texts share."""
     count = 0
     for one, other in zip(first, second, strict=False):
         if one != other:
@@ -70,10 +68,10 @@ def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
 
 
 def verified_rows(work: Work, draws: Sequence[int], outcomes: Sequence[int]) -> tuple[list[int], int]:
-    """Returns the rows whose draws are valid, in text order, and the outcome of the whole work.
+    """Returns the rows with valid draws, in text order, and the outcome of the whole work.
 
-    `draws` and `outcomes` are those of all rows of the work. Only valid rows can fail it: one with logits that are not
-    finite does; one with no token left ends the rows before it, and fails the work if it is the first.
+    `draws` and `outcomes` are of all rows of the work. Only valid rows can fail it: a row whose logits are not finite
+    does; a row without allowed tokens ends the path before it, and fails the work if it is the first row.
     """
     rows = _path_of_draws(work, draws)
     for count, row in enumerate(rows):
@@ -85,7 +83,7 @@ def verified_rows(work: Work, draws: Sequence[int], outcomes: Sequence[int]) -> 
 
 
 def _path_of_draws(work: Work, draws: Sequence[int]) -> list[int]:
-    """Returns row 0, the row of the draft token that was drawn there, the row of the one drawn there, and so on."""
+    """Returns the path of draws: row 0, the row of the draft token drawn there, and so on."""
     if not work.parents:
         return list(range(min(common_prefix(work.proposed, draws) + 1, len(draws))))
     rows = [0]
@@ -98,7 +96,7 @@ def _path_of_draws(work: Work, draws: Sequence[int]) -> list[int]:
 def accepted_drafts(work: Work, tokens: Sequence[int]) -> list[int]:
     """Returns the indices of the draft tokens that equal the step's final `tokens`, each the parent of the next.
 
-    `tokens` are the valid draws, or what a grammar has put in their place; they may be more or fewer than the path.
+    `tokens` are the valid draws, or their replacements by a grammar; they may be more or fewer than the path.
     """
     if not work.parents:
         return list(range(common_prefix(work.proposed, tokens)))
@@ -111,7 +109,7 @@ def accepted_drafts(work: Work, tokens: Sequence[int]) -> list[int]:
 
 
 def judged_drafts(work: Work, accepted: Sequence[int]) -> list[tuple[int, bool]]:
-    """Returns the draft tokens that the step put to the test, by index and in order, and whether each was accepted.
+    """Returns the tested draft tokens in order: (index, accepted).
 
     A draft token is tested if its parent was accepted and no earlier sibling was.
     """
@@ -125,10 +123,10 @@ def judged_drafts(work: Work, accepted: Sequence[int]) -> list[tuple[int, bool]]
 
 
 def kv_moves(work: Work, accepted: Sequence[int], tokens: int) -> list[tuple[int, int]]:
-    """Returns (from, to) for each accepted tree KV that is out of place, as places of the sequence, in order.
+    """Returns (from, to) for each accepted tree KV that is out of place, as positions in the sequence, in order.
 
-    The step gave `tokens` tokens; the last one's KV is for the next step to compute. Only draft tokens of a tree may be
-    out of place: a chain stands where it belongs.
+    The step gave `tokens` tokens; the KV of the last is computed by the next step. Only draft tokens of a tree may be
+    out of place; a chain is in order.
     """
     if not work.parents:
         return []
