@@ -11,6 +11,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = ["README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
 NAMED = re.compile(r"`([\w./]+\.(?:py|c|h|md))`")
 LINKED = re.compile(r"\]\(([\w./]+)(?:#[\w-]+)?\)")
+TOUR_STOP = re.compile(r"^\*\*(\d+)\. \[([\w./]+)\]\(\.\./([\w./]+)\)\*\* \((\d+) lines\)", re.MULTILINE)
+MAX_TOUR_LINES = 12_000
 PACKAGES = {folder.parent.name for folder in ROOT.glob("*/__init__.py")}
 HOMES = [ROOT / name for name in PACKAGES] + [ROOT / "docs"]
 DESIGN = (ROOT / "docs" / "design.md").read_text()
@@ -113,6 +115,17 @@ def test_the_tree_of_rooms_has_them_all() -> None:
 def test_the_readmes_table_has_all_folders() -> None:
     table = (ROOT / "README.md").read_text().split("\n## The folders\n")[1].split("\n## ")[0]
     assert {name.rstrip("/") for row in first_column(table) for name in row} == PACKAGES | {"docs"}
+
+
+def test_the_tour_can_be_read_in_a_weekend() -> None:
+    """Its stops are numbered, exist, and are short enough together; the sum at its end is that of its numbers."""
+    text = (ROOT / "docs" / "tour.md").read_text()
+    stops = TOUR_STOP.findall(text)
+    paths = [path for _, path, _, _ in stops]
+    assert [int(number) for number, _, _, _ in stops] == list(range(1, len(stops) + 1))
+    assert paths == [link for _, _, link, _ in stops] and len(set(paths)) == len(paths) >= 40
+    assert sum(len((ROOT / path).read_text().splitlines()) for path in paths) <= MAX_TOUR_LINES
+    assert f"**Sum: {len(stops)} files, {sum(int(lines) for _, _, _, lines in stops):,} lines.**" in text
 
 
 def test_every_code_of_an_error_is_in_the_apis_page() -> None:
