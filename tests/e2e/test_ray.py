@@ -109,7 +109,7 @@ def test_a_killed_actor_takes_its_process_with_it_and_both_are_back(deployed: De
 
 def test_a_controller_that_dies_finds_its_deployment_again(deployed: Deployed) -> None:
     before = deployed.cluster.services()
-    (controller,) = processes_called("ray::Controller")
+    (controller,) = processes_called("ray::Deployment")
     os.kill(controller, signal.SIGKILL)
     wait_until(lambda: not alive(controller), "the controller's end", 5)
     deployed.cluster.wait_until_ready(*before)

@@ -28,7 +28,6 @@ class MutantMemory:
         self._spec = spec
         self._mutation = mutation
         self._first: dict[tuple[int, int], Write] = {}  # by layer and size, for the swap
-        self._done = False
 
     def ready(self, group: int, layer: int, blocks: Sequence[int]) -> bool:
         """As it is."""
@@ -47,12 +46,11 @@ class MutantMemory:
         data = bytearray(b"".join(bytes(part) for part in payload))
         size = self._spec.groups[group].block_bytes
         match self._mutation:
-            case "token" if layer == 1 and not self._done:
+            # One token, or one block, of every text: which text lands first is chance, and not each changes by it.
+            case "token" if layer == 1:
                 self._zero_token(data, size, self._spec.groups[group].block_tokens)
-                self._done = True
-            case "block" if layer == 1 and not self._done:
+            case "block" if layer == 1:
                 data[:size] = bytes(size)
-                self._done = True
             case "layer" if layer == 1:
                 data[:] = bytes(len(data))
             case "swap":
