@@ -1,4 +1,7 @@
-"""An attempt is one job on one pair of workers; the budget says how many may be repeated. Pure: time is an argument."""
+"""An attempt is one job on one pair of workers; the retry budget limits repeated attempts.
+
+Pure: time is an argument.
+"""
 
 from contracts.ids import NO_TICKET, Ticket
 from contracts.messages.job import Body
@@ -9,35 +12,37 @@ REFILL_TIME_S = 60.0  # s in which an empty budget fills up again
 
 
 class Attempt:
-    """Holds one job and its route, shared by its samples: what is true of the job is true for all of them."""
+    """One job and its route, shared by all samples of the job."""
 
     __slots__ = ("added", "adds", "begun", "body", "expected", "forecast", "number", "route", "started", "ticket")
 
     def __init__(self, number: int, route: Route, now: float) -> None:
-        self.number = number  # counted over the whole request, so that it names one job, whichever samples that has
+        self.number = number  # counted over the whole request, so that it identifies one job
         self.route = route
         self.begun = now  # local time, s
-        self.forecast: Forecast | None = None  # of its first token, by the workers' costs; None: not known, or it came
-        self.expected = 0.0  # s from then to the first token, with what has been learned of such forecasts
-        self.adds = 0  # times that the job was put on its worker's stream
-        self.added = now  # local time of the last of them, s
+        self.forecast: Forecast | None = (
+            None  # of the first token, by the workers' costs; None: unknown, or the token came
+        )
+        self.expected = 0.0  # corrected forecast of the first token, s from `begun`
+        self.adds = 0  # number of times that the job was added to its worker's stream
+        self.added = now  # local time of the last addition, s
         self.ticket = NO_TICKET  # of the last of them
         self.started = False  # whether a worker has taken the job
         self.body: Body | None = None  # stands in the job for a long prompt, which its worker asks for
 
     def add(self, now: float, ticket: Ticket) -> None:
-        """Notes that the job is on its worker's stream, for the first time or again."""
+        """Records that the job was added to its worker's stream, for the first time or again."""
         self.adds += 1
         self.added = now
         self.ticket = ticket
 
     def waits(self, taken: Ticket) -> bool:
-        """Tells whether the job is still in line on its worker's stream, of which all up to `taken` is gone."""
+        """Returns whether the job still waits on its worker's stream; the worker has read it up to `taken`."""
         return not self.started and self.adds > 0 and self.ticket > taken
 
 
 class RetryBudget:
-    """Bounds retries over all requests by a bucket of `capacity`: a worker's death is absorbed, a storm is not fed."""
+    """A token bucket of `capacity` retries over all requests: enough for a worker's death, not for a storm."""
 
     def __init__(self, capacity: int, now: float) -> None:
         self._capacity = float(capacity)
@@ -45,7 +50,7 @@ class RetryBudget:
         self._at = now
 
     def take(self, now: float) -> bool:
-        """Takes one retry out; returns False if none is left."""
+        """Takes one retry; returns False if none is left."""
         self._left = min(self._capacity, self._left + (now - self._at) * self._capacity / REFILL_TIME_S)
         self._at = now
         if self._left < 1:

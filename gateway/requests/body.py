@@ -1,4 +1,4 @@
-"""Makes what stands in a job for a long prompt, while others have their turns."""
+"""Computes the digest that replaces a long prompt in a job, with pauses for other tasks."""
 
 import asyncio
 import hashlib

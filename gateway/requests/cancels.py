@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 from contracts.ids import AttemptKey, SampleKey
 
-FIRST_REPEAT_S = 0.2  # s until the first repetition; each wait after it is twice as long …
-MAX_REPEAT_S = 5.0  # … up to so many s
+FIRST_REPEAT_S = 0.2  # s until the first repetition; each later wait is twice as long, …
+MAX_REPEAT_S = 5.0  # … up to this limit, s
 
 
 class Target(NamedTuple):
-    """Names a sequence on one life of one worker, by the worker's epoch."""
+    """A sequence on a worker, which is identified by its epoch."""
 
     worker: str
     sample: SampleKey
@@ -25,18 +25,19 @@ class _Pending:
 
 
 class Cancels:
-    """Holds what is cancelled and not acknowledged yet, up to a time after which workers forget it anyway."""
+    """The cancellations that are not acknowledged yet, up to the time when workers forget the sequence anyway."""
 
     def __init__(self) -> None:
         self._pending: dict[Target, _Pending] = {}
-        # When each is due next, s; a number settles ties. What is not pending any more leaves when its turn comes.
+        # By the time of the next repetition, s, and a number for ties. Acknowledged entries are skipped when they are
+        # due.
         self._turns: list[tuple[float, int, _Pending]] = []
         self._numbers = itertools.count()
 
     def add(self, worker: str, key: AttemptKey, now: float, until: float) -> AttemptKey:
-        """Cancels attempts up to this one on a worker, and returns up to which: to be sent now.
+        """Cancels all attempts up to `key` on a worker, repeatedly until `until`.
 
-        It is repeated until `until`.
+        Returns the latest cancelled attempt, to be sent now.
         """
         target = Target(worker, key.of)
         known = self._pending.get(target)
@@ -45,7 +46,7 @@ class Cancels:
         return one.key
 
     def acknowledged(self, worker: str, key: AttemptKey) -> bool:
-        """Notes that the worker has answered for this attempt; returns False if nothing was cancelled there."""
+        """Records a worker's answer for this attempt; returns False if nothing was cancelled there."""
         target = Target(worker, key.of)
         known = self._pending.get(target)
         if known is None:
@@ -55,7 +56,6 @@ class Cancels:
         return True
 
     def worker_gone(self, worker: str) -> None:
-        """Forgets the cancellations on a dead worker, which holds nothing."""
         self._pending = {target: one for target, one in self._pending.items() if target.worker != worker}
 
     def due(self, now: float) -> list[tuple[str, AttemptKey]]:

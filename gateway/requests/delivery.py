@@ -1,14 +1,14 @@
-"""Takes the output tokens of one sample, each once and in order, with their scores, whichever worker sends it first."""
+"""Puts the output tokens of one sample in order, each once, with their scores, whichever worker sends them first."""
 
 from contracts.messages.gateway import Emitted
 from contracts.messages.sampling import Finish
 from contracts.scores import Scores
 
-MAX_EARLY_MESSAGES = 256  # that wait for the tokens before theirs
+MAX_EARLY_MESSAGES = 256  # messages that wait for earlier tokens
 
 
 class Delivery:
-    """Keeps the tokens that were delivered, and messages that are too early, as behind a gap."""
+    """The delivered tokens, and messages that came before their predecessors (behind a gap)."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []  # delivered
@@ -17,13 +17,13 @@ class Delivery:
 
     @property
     def gap(self) -> bool:
-        """Tells whether tokens are here whose predecessors are not."""
+        """Whether tokens have come whose predecessors are missing."""
         return bool(self._early)
 
     def take(self, emitted: Emitted) -> Emitted:
-        """Returns the new part of a message, joined with the early messages that can follow it now.
+        """Returns the new part of a message, joined with early messages that continue it.
 
-        Nearly every message has the next tokens, all of them new: it is returned as it is.
+        Nearly every message has exactly the next tokens, and is returned unchanged.
         """
         begin = len(self.tokens)
         if emitted.index == begin and emitted.token_ids and not self._early:
@@ -40,21 +40,21 @@ class Delivery:
         while finish is None and (ready := self._ready()) is not None:
             finish = self._append(self._early.pop(ready), scores)
         tokens = self.tokens[begin:]
-        scored = sum(map(len, scores)) == len(tokens)  # not where a worker left the scores of some tokens out
+        scored = sum(map(len, scores)) == len(tokens)  # False if a worker left out the scores of some tokens
         return Emitted(emitted.key, begin, tokens, finish, scores=Scores.joined(scores) if scores and scored else None)
 
     def forget_early(self) -> None:
-        """Drops what waits behind a gap: its attempt is over."""
+        """Drops the messages behind a gap: their attempt is over."""
         self._early.clear()
 
     def _ready(self) -> int | None:
         return next((index for index in sorted(self._early) if index <= len(self.tokens)), None)
 
     def _append(self, emitted: Emitted, scores: list[Scores]) -> Finish | None:
-        """Appends the unseen tail of `emitted`, and its `scores`. The end counts only with its last token."""
+        """Appends the unseen tokens of `emitted`, and their `scores`. A finish counts only with the last token."""
         seen, count = len(self.tokens) - emitted.index, len(emitted.token_ids)
         if seen > count:
-            return None  # a repetition of the past
+            return None  # all tokens are known
         self.tokens += emitted.token_ids[seen:]
         if self.prompt_scores is None:
             self.prompt_scores = emitted.prompt_scores

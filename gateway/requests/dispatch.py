@@ -1,4 +1,4 @@
-"""Brings samples to workers, as jobs on the streams of the workers that the router picks, and takes them away."""
+"""Adds jobs to the streams of the workers that the router chooses, and cancels them."""
 
 import asyncio
 import time
@@ -24,12 +24,12 @@ from infra.redis.queue import add_job
 from infra.redis.store import ServerClock
 from pricing.route import Choice
 
-ROUTE_RETRY_S = 0.1  # between two looks for a route of a sample that is tried again
-MAX_CLOSED_STREAMS = 4  # workers that have left before their job came, for one request
+ROUTE_RETRY_S = 0.1  # between two searches for a route for a retried sample
+MAX_CLOSED_STREAMS = 4  # workers of one request that left before their job came
 
 
 class Dispatch:
-    """Finds routes and adds jobs. Its parts: who may begin (`entrance`), the workers' `load`, `notices` to workers."""
+    """Finds routes and adds jobs. Its parts: admission (`entrance`), the workers' `load`, `notices` to workers."""
 
     def __init__(
         self,
@@ -47,16 +47,16 @@ class Dispatch:
         self._clock = clock
         self._workers = workers
         self._router = Router(hand_off_always=config.handoff == "always")
-        self._link_prompt = config.link_prompt  # tokens from which on ids do not go by Redis
+        self._link_prompt = config.link_prompt  # prompts with at least this many tokens are not sent through Redis
         self._correction = metrics.predictions.correction
         self.entrance = Entrance(config)
         self.load = LoadAccount(workers, self.entrance, metrics)
         self.notices = WorkerNotices(workers)
 
     async def begin(self, request: Request) -> None:
-        """Finds a route for a new request, when its turn has come, and adds one job for its samples, unless they end.
+        """Waits for the request's turn, finds a route, and adds one job for its samples, unless they end.
 
-        Raises `APIError` where there is no route, or where it cannot keep its objective.
+        Raises `APIError` if there is no route, or if the objective cannot be kept.
         """
         tries, avoid = MAX_CLOSED_STREAMS, list[str]()
         problem: APIError | None = None
@@ -79,9 +79,9 @@ class Dispatch:
                 avoid.append(choice.route.first())
 
     async def place(self, request: Request, samples: Sequence[Sample], avoid: Collection[str] = ()) -> None:
-        """Finds a route for samples that are tried again, and adds one job for all of them, unless they end before.
+        """Finds a route for samples that are tried again, and adds one job for them, unless they end before.
 
-        Without a worker it waits, until the request's time-out: what the client has of the answer is worth more.
+        Without a worker it waits until the request's time-out, so that a partly delivered answer is not lost.
         """
         while samples := [sample for sample in samples if not sample.ended]:
             choice = self._choose(samples, avoid)
@@ -92,7 +92,7 @@ class Dispatch:
             await asyncio.sleep(ROUTE_RETRY_S)
 
     async def add_again(self, request: Request, attempt: Attempt) -> None:
-        """Adds the same job once more; its worker drops what it has of it.
+        """Adds the same job once more; the worker drops its old copy.
 
         Raises `QueueClosed` if the worker has left, and `StoreUnavailable`.
         """
@@ -100,14 +100,14 @@ class Dispatch:
             await self._add(request, attempt)
 
     def give_up(self, sample: Sample) -> None:
-        """Ends a sample's attempt, but not the sample, and cancels it on its workers."""
+        """Ends a sample's attempt, but not the sample, and cancels the attempt on its workers."""
         attempt = sample.abandon()
         if attempt is not None:
             self.load.gives_up(sample, attempt)
             self.notices.cancel(sample, attempt)
 
     def ended(self, sample: Sample, cancel: bool) -> None:
-        """Tells workers of a sample's end. Without `cancel` they know it, and only wait for the acknowledgement."""
+        """Sends a sample's end to its workers. Without `cancel` they know it, and wait only for the acknowledgement."""
         self.load.ends(sample)
         if cancel and sample.attempt is not None:
             self.notices.cancel(sample, sample.attempt)
@@ -115,7 +115,7 @@ class Dispatch:
             self.notices.over(sample)
 
     def in_line(self, sample: Sample) -> bool:
-        """Returns whether its job waits on the stream of a worker that lives."""
+        """Returns whether the sample's job waits on the stream of a live worker."""
         attempt = sample.attempt
         if attempt is None or attempt.started:
             return False
@@ -123,7 +123,7 @@ class Dispatch:
         return worker is not None and attempt.waits(worker.taken)
 
     def lines(self, samples: Iterable[Sample]) -> dict[str, list[Ticket]]:
-        """Returns the sorted tickets of those samples' jobs that wait on streams, by their workers' epochs."""
+        """Returns the sorted tickets of these samples' waiting jobs, by worker epoch."""
         found: dict[str, set[Ticket]] = {}
         for sample in samples:
             if self.in_line(sample) and sample.attempt is not None:
@@ -134,7 +134,7 @@ class Dispatch:
         return self._router.pick(self._workers, self.load.asked(samples), time.monotonic(), avoid)
 
     def _may_begin(self, visit: Visit, choice: Choice) -> bool:
-        """Judges a route by its expected first token, corrected by earlier errors of such forecasts."""
+        """Judges a route by its expected time to the first token, corrected by earlier forecast errors."""
         if (forecast := self.load.forecast(choice)) is not None:
             choice = choice._replace(ttft=self._correction.expected(forecast))
         try:
@@ -144,7 +144,7 @@ class Dispatch:
             raise
 
     async def _try(self, request: Request, samples: Sequence[Sample], choice: Choice) -> APIError | None:
-        """Adds a job for these samples; returns why that was not possible, or None. The attempt is given up then."""
+        """Adds a job for these samples. Returns None, or gives the attempt up and returns the reason."""
         attempt = self.load.begins(request, samples, choice)
         try:
             await self._add(request, attempt)
@@ -153,7 +153,7 @@ class Dispatch:
             problem = unavailable("the chosen worker has left", "no_workers")
         except StoreUnavailable:
             problem = unavailable("the queue is out of reach", "queue_unavailable", 2.0)
-        trying = request.trying(attempt)  # the others have ended, or are on their way already
+        trying = request.trying(attempt)  # the other samples have ended, or are in another attempt
         for sample in trying:
             self.give_up(sample)
         return problem if trying else None
@@ -170,8 +170,8 @@ class Dispatch:
         if attempt.body is None and sample.length >= self._link_prompt:
             attempt.body = await body_of(sample)
             if not request.trying(attempt):
-                return  # they have ended meanwhile
-        ahead = self._clock.server_now() - time.monotonic()  # of the server's clock
+                return  # the samples have ended meanwhile
+        ahead = self._clock.server_now() - time.monotonic()  # how far the server's clock is ahead, s
         job = request.job(attempt, self._epoch, decode.record.handoff_address, ahead)
         ticket = await add_job(self._store, self._sealer, job)
         attempt.add(time.monotonic(), ticket)

@@ -1,4 +1,4 @@
-"""Decides when a new request begins: at once, in its turn at the gate, or not at all. Counts what is in progress."""
+"""Decides when a new request begins: at once, in its turn at the gate, or not at all. Counts samples in progress."""
 
 import time
 from collections import Counter
@@ -20,7 +20,7 @@ from pricing.throughput import PromptThroughput
 
 
 class Strictest:
-    """Counts, by decode worker, how fast the samples that decode there are to get their tokens, in s for each token."""
+    """Counts the samples on each decode worker by their required time per output token, in s."""
 
     def __init__(self) -> None:
         self._counts: dict[str, Counter[float]] = {}
@@ -29,7 +29,7 @@ class Strictest:
         self._counts.setdefault(decode, Counter())[seconds] += 1
 
     def remove(self, decode: str, seconds: float) -> None:
-        """Counts a sample no more, which must have been counted."""
+        """Removes a sample, which must have been added."""
         counts = self._counts[decode]
         counts[seconds] -= 1
         if not counts[seconds]:
@@ -38,25 +38,25 @@ class Strictest:
             del self._counts[decode]
 
     def least(self, decode: str) -> float | None:
-        """Returns the least time on a decode worker; None where no sample's is bounded."""
+        """Returns the shortest required time per token on a decode worker; None without a requirement."""
         least = min(self._counts.get(decode, ()), default=inf)
         return None if least == inf else least
 
     def of_all(self) -> dict[str, float]:
-        """Returns the least time of each decode worker where a sample's is bounded, by the worker's epoch."""
+        """Returns the shortest required time per token by decode worker, for workers with a requirement."""
         return {decode: least for decode in self._counts if (least := self.least(decode)) is not None}
 
 
 class DecodePlacement(NamedTuple):
-    """Says where a sample decodes, and how fast: infinite s for each token where nothing is said."""
+    """The decode worker of a sample, and its required times per token in s; infinite without an objective."""
 
     worker: str
     wanted: float  # by its objective
-    promised: float  # of that, what other requests are held back for
+    promised: float  # the part of `wanted` for which other requests are held back
 
 
 class Entrance:
-    """Knows which samples are in progress on which decode worker, and how fast each of them is to get its tokens."""
+    """The samples in progress on each decode worker, with their required times per token."""
 
     def __init__(self, config: GatewayConfig) -> None:
         self.gate = Gate(config.max_waiting)
@@ -68,7 +68,7 @@ class Entrance:
         self._in_line: dict[str, WaitingRequest] = {}  # by request
 
     def begins(self, samples: Iterable[Sample], decode: str) -> None:
-        """Notes that these samples will be decoded by this worker."""
+        """Records that these samples will be decoded by the worker `decode`."""
         for sample in samples:
             self.ends(sample)
             admitted = sample.admitted
@@ -78,7 +78,7 @@ class Entrance:
             self.promised.add(decode, known.promised)
 
     def ends(self, sample: Sample) -> None:
-        """Notes that a sample is nowhere in progress any more."""
+        """Records that a sample is no longer in progress."""
         if (known := self._decodes.pop(sample.key, None)) is None:
             return
         self.pace.ends(sample.key.request, time.monotonic())
@@ -90,25 +90,25 @@ class Entrance:
         self._in_line[request] = waiting
 
     def leaves(self, request: str) -> None:
-        """Takes a request out of line, if it is there: it has begun, or it ended while it waited, and hears of it."""
+        """Removes a waiting request, if it waits: it has begun or ended. Its task is woken up."""
         if (waiting := self._in_line.pop(request, None)) is not None:
             self.gate.leave(waiting)
             waiting.is_head.set()
 
     def room(self, samples: int) -> bool:
-        """Tells whether so many answers more may be in progress."""
+        """Returns whether `samples` more samples may be in progress."""
         return len(self._decodes) + samples <= self._most
 
 
 class Visit:
-    """Follows a new request from its arrival until it begins, or is refused; a context, which takes it out of line."""
+    """A new request from its arrival until it begins or is refused; a context that removes it from the gate."""
 
     def __init__(self, entrance: Entrance, request: Request) -> None:
         self._entrance = entrance
         self._request = request
         self._waiting: WaitingRequest | None = None
-        self._aside = False  # only an objective held it back when it was last looked at
-        self._late = False  # it has been looked at since it was due
+        self._aside = False  # only an objective held it back at the last check
+        self._late = False  # it has been checked since it was due
         wanted = request.samples[0].admitted.objective.ttft_ms
         self._due = request.received + (MAX_WAIT_S if wanted is None else wanted / 1000)
 
@@ -119,9 +119,10 @@ class Visit:
         self._entrance.leaves(self._request.id)
 
     def may_begin(self, choice: Choice, sure: float = 1.0) -> bool:
-        """Tells whether it may take this route now. Raises `APIError` (429) if it cannot keep its objective.
+        """Returns whether the request may take this route now.
 
-        `sure`: how many times as long as expected a first token takes, nearly always.
+        Raises `APIError` (429) if it cannot keep its objective. `sure`: nearly all first tokens come within this many
+        times the expected time.
         """
         entrance, request, now = self._entrance, self._request, time.monotonic()
         its_turn = entrance.gate.is_turn(self._waiting)
@@ -149,7 +150,7 @@ class Visit:
         return True
 
     async def wait(self) -> None:
-        """Waits until it is time to look for a route again. Raises `APIError` (429) where too many requests wait."""
+        """Waits until a route should be searched again. Raises `APIError` (429) if too many requests wait."""
         now, sample, gate = time.monotonic(), self._request.samples[0], self._entrance.gate
         if self._waiting is None:
             prompt = sample.prompt
@@ -163,5 +164,5 @@ class Visit:
 
 
 def seconds_of(objective: Objective) -> float:
-    """Returns the s for each token that an objective asks for, infinite where it asks for nothing."""
+    """Returns the required time per output token in s, infinite without one."""
     return inf if objective.tpot_ms is None else objective.tpot_ms / 1000

@@ -1,15 +1,15 @@
-"""Lets requests wait for their turn where they would be too many, or where now is a bad moment for an objective.
+"""The gate: new requests wait here while the system is full, or while their objective could not be kept.
 
-Requests that wait for their turn stand in line: tenants take turns by weight (`infra/fair_queueing/shares.py`), and of
-a tenant's requests the one that is due first has the turn, then the one that came first. Only the head of the line is
-looked at. It keeps the turn while there is no room, since the next room is its own. Where an objective holds it back,
-it stands aside, and the next request is looked at: what waits for a better moment blocks no request that could begin.
+Requests wait in line: tenants take turns by weight (`infra/fair_queueing/shares.py`), and a tenant's requests are
+ordered by due time, then by arrival. Only the head of the line is checked. While the system is full, the head stays. If
+an objective holds the head back, it moves aside, and the next request is checked: a request that waits for a better
+moment does not block others.
 
-Requests that stand aside come back into line: a few of them whenever an answer has ended, of different tenants
-first, and each by itself after a time that grows with their number, which bounds the looks of a second. A tenant's
-requests that stand aside are bounded as well. So is all that waits: where there is no more room for it, the tenant that
-has most requests here has its last request refused, so that a burst makes only its own tenant's requests fail. Each
-client that is refused is told when there will probably be room.
+Requests aside come back into line: a few of them whenever an answer has ended, of different tenants first, and each by
+itself after a time that grows with their number, which limits the checks per second. The number of a tenant's requests
+aside is limited, and so is the number of all waiting requests: beyond it, the last request of the tenant with most
+requests here is refused, so that a burst harms only its own tenant. Each refused client is told when there will
+probably be room.
 """
 
 import asyncio
@@ -25,30 +25,30 @@ from gateway.requests.verdict import pause
 from infra.fair_queueing.shares import Shares
 
 LOOK_INTERVAL_S = 0.025
-"""Seconds between two looks at the head, and at a request that stands aside, while few stand aside."""
+"""Seconds between two checks of the head, and of a request aside while few are aside."""
 LOOKS_PER_INTERVAL = 8
-"""Looks in `LOOK_INTERVAL_S` seconds at requests that stand aside, on average, whatever their number."""
+"""Average number of checks of requests aside in `LOOK_INTERVAL_S` seconds, whatever their number."""
 MAX_CALLED_BACK = 4
-"""Requests that stand aside and are looked at because an answer has ended."""
+"""Maximum number of requests aside that are checked because an answer has ended."""
 ASIDE_SHARE = 0.5
-"""The share of the waiting requests (--max-waiting) that a tenant may have aside."""
+"""Maximum share of the waiting requests (--max-waiting) that one tenant may have aside."""
 MEMORY_TIME_S = 3.0
-"""Seconds of waiting after which what was seen counts 1/e: answers end in bursts, of which several count together."""
+"""Time constant in seconds of the measured rate: several answers often end together, and count as one burst."""
 UNKNOWN_S = 0.05
-"""Seconds between two requests that begin, while nothing is known."""
+"""Assumed seconds between two requests that begin, while nothing is measured."""
 UNSEEN_S = 1.0
-"""Seconds after which the first client is told to come back where no request was seen to begin."""
+"""Seconds after which the first refused client may come back, if no request was seen to begin."""
 
 
 class DueOrder(NamedTuple):
-    """Orders a tenant's requests: by when they are due, then as they came."""
+    """Order of a tenant's requests: by due time, then by arrival."""
 
     due: float  # local time, s
     number: int
 
 
 class WaitingRequest:
-    """Is a request that waits: in line, or aside."""
+    """A waiting request: in line, or aside."""
 
     def __init__(self, tenant: str, weight: float, tokens: int, place: DueOrder) -> None:
         self.tenant = tenant
@@ -64,7 +64,7 @@ place = attrgetter("place")
 
 
 class WaitingByTenant:
-    """Keeps requests by tenant, each tenant's in order."""
+    """Waiting requests by tenant, each tenant's in order."""
 
     def __init__(self) -> None:
         self.by_tenant: dict[str, list[WaitingRequest]] = {}
@@ -75,7 +75,7 @@ class WaitingByTenant:
         self.count += 1
 
     def remove(self, waiting: WaitingRequest) -> bool:
-        """Takes a request out; returns whether it was in."""
+        """Removes a request; returns whether it was here."""
         own = self.by_tenant.get(waiting.tenant, [])
         at = bisect_left(own, waiting.place, key=place)
         if at == len(own) or own[at] is not waiting:
@@ -87,7 +87,6 @@ class WaitingByTenant:
         return True
 
     def of(self, tenant: str) -> list[WaitingRequest]:
-        """Returns a tenant's requests, in order."""
         return self.by_tenant.get(tenant, [])
 
     def weights(self) -> dict[str, float]:
@@ -95,30 +94,30 @@ class WaitingByTenant:
 
 
 class Gate:
-    """Keeps all requests that wait. All of it runs on the event loop's thread."""
+    """All waiting requests. Runs on the event loop's thread only."""
 
     def __init__(self, most: int) -> None:
-        """Lets `most` requests wait."""
+        """`most`: maximum number of waiting requests."""
         self._most = most
-        self._most_aside = max(1, int(ASIDE_SHARE * most))  # of one tenant's requests
+        self._most_aside = max(1, int(ASIDE_SHARE * most))  # for one tenant
         self._shares = Shares()
         self._line = WaitingByTenant()
         self._aside = WaitingByTenant()
         self._head: WaitingRequest | None = None
-        self._look = asyncio.Event()  # the head looks at once
+        self._look = asyncio.Event()  # set: the head is checked at once
         self.tokens = 0  # of the prompts that wait
         self._came = 0
         self._since = 0.0  # local time, s: when the last request began, or the first one came to wait
         self._seen = False  # whether any request has begun since then
-        self._waited = 0.0  # s in which any request waited, as they count now
-        self._gone = 0.0  # requests that began meanwhile, likewise
-        self._promised = 0.0  # local time, s, until which the clients that were refused were told to stay away
+        self._waited = 0.0  # s in which any request waited, with exponential decay
+        self._gone = 0.0  # requests that began in that time, with the same decay
+        self._promised = 0.0  # local time, s, at which the last refused client was told to come back
 
     def __len__(self) -> int:
         return self._line.count + self._aside.count
 
     def enter(self, tenant: str, weight: float, tokens: int, due: float, now: float) -> WaitingRequest:
-        """Puts a request in line. Raises `APIError` (429) where that is full, and its tenant has most requests here."""
+        """Puts a request in line. Raises `APIError` (429) if the gate is full and its tenant has most requests here."""
         self._came += 1
         if not len(self):
             self._since, self._seen = now, False
@@ -131,18 +130,18 @@ class Gate:
             last.refusal = self.full(now)
             if last is waiting:
                 raise last.refusal
-            last.is_head.set()  # so that it hears of it
+            last.is_head.set()  # wakes its task, which raises the refusal
         self._choose()
         return waiting
 
     def is_turn(self, waiting: WaitingRequest | None) -> bool:
-        """Tells whether a request may be looked at: the head, or any that does not wait yet where there is no head."""
+        """Returns whether a request may be checked: the head, or without a head any request that does not wait yet."""
         return waiting is self._head
 
     def steps_aside(self, waiting: WaitingRequest) -> None:
-        """Lets the next request be looked at: this one waits for a better moment, not for its turn.
+        """Moves a request aside until a better moment, so that the next one is checked.
 
-        Raises `APIError` (429) where its tenant has too many requests aside.
+        Raises `APIError` (429) if its tenant has too many requests aside.
         """
         if not self._line.remove(waiting):
             return
@@ -155,7 +154,7 @@ class Gate:
         self._choose()
 
     async def turn(self, waiting: WaitingRequest, until: float, now: float) -> None:
-        """Waits until it is time to look at a request again, `until` local time at most. Raises its `APIError`."""
+        """Waits until a request should be checked again, at most until local time `until`. Raises its refusal."""
         event, seconds = waiting.is_head, inf
         if waiting is self._head:
             self._look.clear()
@@ -170,7 +169,7 @@ class Gate:
             raise waiting.refusal
 
     def look(self) -> None:
-        """Has the head look again now, and some requests that stand aside: an answer has ended, for instance."""
+        """Has the head and some requests aside checked now, for instance because an answer has ended."""
         self._look.set()
         tenants = [self._aside.of(tenant) for tenant in self._shares.in_order(self._aside.weights())]
         first_of_each = chain.from_iterable(zip_longest(*[own[:MAX_CALLED_BACK] for own in tenants[:MAX_CALLED_BACK]]))
@@ -178,22 +177,22 @@ class Gate:
             self._comes_back(waiting)
 
     def goes(self, waiting: WaitingRequest, now: float) -> None:
-        """Notes that a request leaves the line because it has begun."""
+        """Records that a request has begun."""
         self._waited, gone = self._known(now)
         self._gone, self._since, self._seen = gone + 1, now, True
         self._shares.charge(waiting.tenant, waiting.tokens)
 
     def leave(self, waiting: WaitingRequest) -> None:
-        """Takes a request out, if it still waits."""
+        """Removes a request, if it still waits."""
         if self._line.remove(waiting) or self._aside.remove(waiting):
             self.tokens -= waiting.tokens
             waiting.is_aside = False
             self._choose()
 
     def full(self, now: float) -> APIError:
-        """Returns the refusal of a request that cannot even wait: it is told when there will probably be room.
+        """Returns the refusal of a request that may not even wait, with the time when there will probably be room.
 
-        Each that is refused has a moment of its own, behind those that wait and those that were told one before.
+        Each refused client gets its own moment, after the waiting requests and the clients refused before.
         """
         between = self._between(now)
         first = len(self) * between if self._seen else max(UNSEEN_S, len(self) * between)
@@ -209,9 +208,9 @@ class Gate:
         return APIError(429, message, kind=kind, code=code, retry_after=UNSEEN_S)
 
     def _between(self, now: float) -> float:
-        """Returns the s between two requests that begin; that none has begun for long counts too.
+        """Returns the average seconds between two requests that begin, including the time since the last one.
 
-        Where none ever began, all that wait begin at once at the best, when so much time has passed again.
+        If none has begun yet, the waiting requests are expected to begin together, after as long a wait again.
         """
         waited, gone = self._known(now)
         if not self._gone:
@@ -219,9 +218,9 @@ class Gate:
         return max(self._waited / self._gone, waited / (gone + 1))
 
     def _known(self, now: float) -> tuple[float, float]:
-        """Returns how long any request waited, and how many began meanwhile, as they count now.
+        """Returns the waited seconds and the number of requests that began, both decayed to `now`.
 
-        Time in which no request waits is not counted: none could have begun in it.
+        Time in which no request waits does not count: none could have begun in it.
         """
         if not len(self):
             return self._waited, self._gone
@@ -230,7 +229,7 @@ class Gate:
         return self._waited * keep + passed, self._gone * keep
 
     def _last_of_largest(self, newest: WaitingRequest) -> WaitingRequest:
-        """Returns the last request of the tenant that has most requests here, by its weight; the newest of its own."""
+        """Returns the last request of the tenant with most requests per weight; `newest` if that is its tenant."""
 
         def size(tenant: str) -> tuple[float, bool]:
             own = [*self._line.of(tenant), *self._aside.of(tenant)]

@@ -1,7 +1,7 @@
-"""Owns what one HTTP request has of the gateway: its lease among its key's requests, and its requests at workers.
+"""Owns what one HTTP request holds in the gateway: its lease at the rate limiter, and its requests at workers.
 
-Its end ends them, whatever has become of the HTTP request. Nothing is owned by a coroutine's result: a coroutine that
-was cancelled may return all the same, late, to nobody.
+Its end releases all of it, however the HTTP request ends. Ownership never depends on a coroutine's result: a cancelled
+coroutine may still return, too late for its caller.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from gateway.requests.sample import AdmittedPrompt
 
 
 class Holdings:
-    """Is a context around all of an HTTP request, from before its caller is known to behind its answer."""
+    """A context around an HTTP request, entered before its caller is known and left after its answer."""
 
     def __init__(self, new_id: Callable[[], str], open_requests: OpenRequests, limiter: Limiter) -> None:
         self.id = new_id()
@@ -31,13 +31,12 @@ class Holdings:
         self.end()
 
     async def admit(self, caller: Caller, tokens: int | None) -> Mapping[str, str]:
-        """Counts the HTTP request, and returns headers, as `Limiter.admit` does."""
         return await self._limiter.admit(caller, self.id, tokens)
 
     async def open(self, prompts: Sequence[AdmittedPrompt], received: float, streaming: bool) -> list[Request]:
-        """Sends these prompts on their way, unless the HTTP request is over. Raises `APIError`.
+        """Starts requests for these prompts, unless the HTTP request is over. Raises `APIError`.
 
-        `received` is local time, s. The first prompt's request has the id of the HTTP request, the others new ids.
+        `received` is local time, s. The first request has the id of the HTTP request, the others have new ids.
         """
         requests: list[Request] = []
         for number, prompt in enumerate(prompts):
@@ -49,7 +48,7 @@ class Holdings:
         return requests
 
     def end(self) -> None:
-        """Ends the requests and the lease: the client is gone, or has everything. A second call changes nothing."""
+        """Ends the requests and the lease: the client is gone, or has its whole answer. Idempotent."""
         self._over = True
         for request in self._requests:
             self._open_requests.leave(request)

@@ -1,4 +1,4 @@
-"""Accounts for what this gateway's requests mean for workers: their load, their expected KV, and forecasts."""
+"""Accounts for the load that this gateway's requests put on workers: sequences, expected KV, and forecasts."""
 
 import asyncio
 import time
@@ -23,23 +23,23 @@ from pricing.demand import Demand
 from pricing.route import Choice, Route, RouteRequest
 from pricing.standing import Standing
 
-FIRST_OUTPUT_TOKENS = 128.0  # of an answer, while none has ended
-OUTPUT_TOKENS_WEIGHT = 0.02  # of an answer that has ended in the moving average
-MAX_HASHED_TOKENS = 2048  # of an answer whose blocks' keys are computed, in some 150 µs on the event loop
+FIRST_OUTPUT_TOKENS = 128.0  # assumed length of an answer, while none has ended
+OUTPUT_TOKENS_WEIGHT = 0.02  # weight of a finished answer in the moving average
+MAX_HASHED_TOKENS = 2048  # longest prompt + answer that is hashed: some 150 µs on the event loop
 
 
 class LoadAccount:
-    """Counts samples by worker from their attempt's beginning to its end, and describes samples to the router."""
+    """Counts samples by worker from the beginning of their attempt to its end, and describes samples to the router."""
 
     def __init__(self, workers: WorkerDirectory, entrance: Entrance, metrics: Metrics) -> None:
         self._workers = workers
         self._entrance = entrance
         self._metrics = metrics
-        self._output_tokens = FIRST_OUTPUT_TOKENS  # of an answer, as a moving average
+        self._output_tokens = FIRST_OUTPUT_TOKENS  # moving average of an answer's length
         self.demand = Demand(time.monotonic())
 
     def asked(self, samples: Sequence[Sample]) -> RouteRequest:
-        """Returns what the router has to know of these samples of one prompt."""
+        """Returns the router's view of samples of one prompt."""
         sample = samples[0]
         admitted = sample.admitted
         left = admitted.limits.max_tokens - len(sample.tokens)
@@ -55,14 +55,14 @@ class LoadAccount:
         )
 
     def forecast(self, choice: Choice) -> Forecast | None:
-        """Returns when a choice's first token is due by its workers' costs; None where they are not known."""
+        """Returns the forecast of a choice's first token by its workers' costs; None if they are unknown."""
         worker = self._workers.get(choice.route.first())
         if choice.ttft is None or worker is None:
             return None
         return Forecast(worker.kind, choice.ttft, choice.seconds)
 
     def begins(self, request: Request, samples: Sequence[Sample], choice: Choice) -> Attempt:
-        """Begins an attempt on a route, and counts it there."""
+        """Begins an attempt on a route, and counts its samples there."""
         route, now = choice.route, time.monotonic()
         attempt = request.begin(samples, route, now)
         self._entrance.begins(samples, route.decode)
@@ -84,7 +84,6 @@ class LoadAccount:
         return attempt
 
     def queued(self, request: Request, attempt: Attempt, ticket: Ticket) -> None:
-        """Notes the place of an attempt's job on its worker's stream."""
         if (first := self._workers.get(attempt.route.first())) is not None:
             first.queued((request.id, attempt.number), ticket)
 
@@ -104,14 +103,14 @@ class LoadAccount:
             worker.settles((sample.key.request, sample.attempt.number))
 
     def gives_up(self, sample: Sample, attempt: Attempt) -> None:
-        """Takes a sample off the workers of an attempt that it has given up."""
+        """Removes a sample from the workers of an attempt that was given up."""
         self._entrance.ends(sample)
         for worker in self._on(attempt.route):
             worker.settles((sample.key.request, attempt.number))
         self._uncount(sample, sample.counted, None)
 
     def ends(self, sample: Sample) -> None:
-        """Takes a sample that has ended off its workers, and learns from the length of its answer."""
+        """Removes a finished sample from its workers, and learns the length of its answer."""
         self._entrance.ends(sample)
         if sample.tokens:
             self._output_tokens += OUTPUT_TOKENS_WEIGHT * (len(sample.tokens) - self._output_tokens)
@@ -119,25 +118,25 @@ class LoadAccount:
         self._uncount(sample, sample.counted, sample.attempt)
 
     async def standing(self) -> Standing:
-        """Describes the workers' standing and their demand, with turns for other tasks in between."""
+        """Describes the workers' standing and their demand, with pauses for other tasks."""
         survey = StandingSurvey(self._workers, self.demand, time.monotonic())
         for _ in survey.steps():
             await asyncio.sleep(0)
         return survey.standing(self._entrance.gate.tokens)
 
     def _expect_blocks(self, worker: WorkerConnection, keys: PromptKeys) -> None:
-        """Counts a prompt's blocks as kept by its worker already: prompts that begin alike may follow at once."""
+        """Counts a prompt's blocks as cached by its worker already: similar prompts may follow at once."""
         worker.kept.expects(keys.get(worker.record.block_tokens, ()), time.monotonic())
 
     def _expect_answer(self, sample: Sample) -> None:
-        """Counts an answer's blocks as kept by its decode worker: its client may go on from it at once."""
+        """Counts an answer's blocks as cached by its decode worker: its client may continue from it at once."""
         worker = self._workers.get(sample.route.decode)
         prompt = structs.replace(sample.prompt, token_ids=sample.prompt.token_ids + sample.tokens[:-1])
         if worker is not None and sample.admitted.keys and len(prompt.token_ids) <= MAX_HASHED_TOKENS:
             self._expect_blocks(worker, prompt_keys(prompt, [worker.record.block_tokens]))
 
     def _uncount(self, sample: Sample, workers: set[str], attempt: Attempt | None) -> None:
-        """Takes a sample, and its attempt if it still has one, out of the load of these workers."""
+        """Removes a sample, and its attempt if any, from the load of these workers."""
         for epoch in sample.counted & workers:
             if worker := self._workers.get(epoch):
                 worker.own_sequences -= 1

@@ -1,4 +1,4 @@
-"""Tells workers about attempts: which of their tokens are missing, which attempts are cancelled, which are over."""
+"""Sends workers notices about attempts: missing tokens, cancelled attempts, finished attempts."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -11,18 +11,18 @@ from gateway.requests.sample import Sample
 from gateway.workers.connection import WorkerConnection
 from gateway.workers.directory import WorkerDirectory
 
-CANCEL_AFTER_DEADLINE_S = 30.0  # a cancellation is repeated so long behind its request's deadline; workers forget then
+CANCEL_AFTER_DEADLINE_S = 30.0  # a cancellation is repeated until this long after the deadline; then workers forget
 
 
 class WorkerNotices:
-    """Sends notices to the workers that are connected, and repeats cancellations until they are acknowledged."""
+    """Sends notices to connected workers, and repeats cancellations until they are acknowledged."""
 
     def __init__(self, workers: WorkerDirectory) -> None:
         self._workers = workers
         self._cancels = Cancels()
 
     def ask(self, samples: Iterable[Sample]) -> None:
-        """Asks both workers of each sample's attempt for its next tokens: one message for each worker."""
+        """Asks both workers of each sample's attempt for its next tokens, in one message per worker."""
         questions: dict[str, list[Question]] = {}
         for sample in samples:
             assert sample.attempt is not None
@@ -37,7 +37,6 @@ class WorkerNotices:
             worker.ended(sample.attempt_key)
 
     def cancel(self, sample: Sample, attempt: Attempt) -> None:
-        """Cancels a sample's attempt on both workers."""
         now = time.monotonic()
         until = max(sample.deadline, now) + CANCEL_AFTER_DEADLINE_S
         key = AttemptKey(sample.key.request, sample.key.sample, attempt.number)
@@ -45,24 +44,22 @@ class WorkerNotices:
             worker.cancel(self._cancels.add(worker.epoch, key, now, until))
 
     def repeat_cancels(self, now: float) -> None:
-        """Repeats the cancellations that are due."""
         for epoch, key in self._cancels.due(now):
             if worker := self._workers.get(epoch):
                 worker.cancel(key)
 
     def acknowledged(self, worker: WorkerConnection, key: AttemptKey) -> bool:
-        """Notes that a worker has answered for an attempt; returns whether it was cancelled there."""
+        """Records a worker's answer for an attempt; returns whether the attempt was cancelled there."""
         return self._cancels.acknowledged(worker.epoch, key)
 
     def stale(self, worker: WorkerConnection, key: AttemptKey, ended: bool) -> None:
-        """Tells a worker that a sequence of its is over, unless a cancellation is on its way already."""
+        """Ends an unwanted sequence on a worker, unless it is being cancelled already."""
         if ended:
             worker.ended(key)
         elif Target(worker.epoch, key.of) not in self._cancels:
             worker.cancel(key)
 
     def worker_gone(self, epoch: str) -> None:
-        """Forgets the cancellations on a dead worker."""
         self._cancels.worker_gone(epoch)
 
     def _of(self, attempt: Attempt | None) -> Iterator[WorkerConnection]:

@@ -1,4 +1,4 @@
-"""Drives the requests in progress: listens, asks, repeats, cancels, and ends each sample exactly once."""
+"""Drives the requests in progress: receives tokens, asks, repeats, cancels, and ends each sample exactly once."""
 
 import asyncio
 import logging
@@ -27,14 +27,14 @@ from infra.process.ticking import next_tick
 from infra.redis.records import RequestRecord
 from infra.redis.store import ServerClock
 
-TICK_S = 0.05  # between looks at the streams that did not run well at the last look
-LOOK_AT_ALL_S = 0.5  # between looks at all streams
-RECORDS_PER_TURN = 64  # that are written in one turn of the event loop
+TICK_S = 0.05  # between checks of the streams that did not run well at the last check
+LOOK_AT_ALL_S = 0.5  # between checks of all streams
+RECORDS_PER_TURN = 64  # records written in one turn of the event loop
 log = logging.getLogger("baton.gateway")
 
 
 class OpenRequests:
-    """Drives every request in progress to its end; a `WorkerListener`. All of it runs on the event loop's thread."""
+    """Drives every request in progress to its end; a `WorkerListener`. Runs on the event loop's thread only."""
 
     def __init__(
         self,
@@ -47,7 +47,10 @@ class OpenRequests:
         detokenizer: Callable[[Collection[str]], Detokenizer],
         is_valid_key: Callable[[str], bool],
     ) -> None:
-        """`detokenizer` makes one that writes these special tokens out. API keys are known by their public parts."""
+        """`detokenizer` returns a detokenizer that writes out the given special tokens.
+
+        API keys are named by their public parts.
+        """
         self._model = model
         self._clock = clock
         self._dispatch = dispatch
@@ -55,14 +58,14 @@ class OpenRequests:
         self._publisher = publisher
         self._detokenizer = detokenizer
         self._is_valid_key = is_valid_key
-        self._closed: APIError | None = None  # why no request begins any more
+        self._closed: APIError | None = None  # at a shutdown: the error of every new request
         self._slo = SLO(config.slo_ttft_ms, config.slo_tpot_ms)
         self._timeout = config.request_timeout
         self._budget = RetryBudget(config.max_requests, time.monotonic())
         self._requests: dict[str, Request] = {}
-        self._streams: dict[tuple[str, int], Stream] = {}  # of the samples in progress, by their `SampleKey`
-        self._restless: dict[tuple[str, int], Stream] = {}  # of these, those that every look has to see
-        self._looked = 0.0  # when all were looked at last, local time, s
+        self._streams: dict[tuple[str, int], Stream] = {}  # of samples in progress, by `SampleKey`
+        self._restless: dict[tuple[str, int], Stream] = {}  # the streams that every check includes
+        self._looked = 0.0  # local time of the last check of all streams, s
         self._tasks = Tasks("requests in progress")
         metrics.count_waiting(self.waiting)
 
@@ -70,14 +73,14 @@ class OpenRequests:
         return len(self._streams)
 
     def full(self) -> APIError:
-        """Returns the refusal of a request for which there is no room, not even to wait."""
+        """Returns the refusal of a request that may not even wait."""
         return self._dispatch.entrance.gate.full(time.monotonic())
 
     def waiting(self) -> int:
         return len(self._dispatch.entrance.gate)
 
     async def records(self) -> list[RequestRecord]:
-        """Describes the requests in progress, as Redis shows them, while others have their turns."""
+        """Describes the requests in progress for Redis, with pauses for other tasks."""
         now, server = time.monotonic(), self._clock.server_now()
         lines = self._dispatch.lines(stream.sample for stream in self._streams.values())
         found = []
@@ -94,7 +97,7 @@ class OpenRequests:
     # the client's side ----------------------------------------------------------------------------------------------
 
     def request(self, prompt: AdmittedPrompt, name: str, received: float, streaming: bool) -> Request:
-        """Makes a request of an admitted prompt. Raises `APIError` where none begins, or not for its key any more."""
+        """Makes a request of an admitted prompt. Raises `APIError` at a shutdown, or if its key was revoked."""
         if self._closed is not None:
             raise self._closed
         if prompt.key and not self._is_valid_key(prompt.key):
@@ -108,7 +111,7 @@ class OpenRequests:
         return Request([stream(number) for number in range(prompt.samples)])
 
     async def open(self, request: Request) -> None:
-        """Sends a new request on its way. Raises `APIError` if that is not possible."""
+        """Starts a new request. Raises `APIError` if it cannot begin."""
         self._requests[request.id] = request
         streams: dict[tuple[str, int], Stream] = {stream.sample.key: stream for stream in request.streams}
         self._streams.update(streams)
@@ -126,19 +129,19 @@ class OpenRequests:
             raise
 
     def leave(self, request: Request) -> None:
-        """Ends what its client does not wait for any more: it is gone, or has everything."""
+        """Cancels the samples in progress: the client is gone."""
         for stream in request.streams:
             if not stream.sample.ended:
                 self._end(stream, State.CANCELLED, "client gone")
 
     def fail_all(self, error: APIError) -> None:
-        """Ends every request with an error, at a shutdown; no request begins behind it."""
+        """Ends every request with `error` at a shutdown, and refuses new requests with it."""
         self._closed = error
         for stream in list(self._streams.values()):
             self._fail(stream, error)
 
     def revoke(self) -> None:
-        """Ends every request whose API key is not valid any more."""
+        """Ends every request whose API key was revoked."""
         for stream in list(self._streams.values()):
             if (key := stream.sample.admitted.key) and not self._is_valid_key(key):
                 self._fail(stream, revoked())
@@ -146,7 +149,6 @@ class OpenRequests:
     # the workers' side ----------------------------------------------------------------------------------------------
 
     def received(self, worker: WorkerConnection, news: News) -> None:
-        """Takes what a worker says about sequences."""
         now = time.monotonic()
         match news:
             case Tokens(emitted=emitted):
@@ -162,18 +164,18 @@ class OpenRequests:
                 self._failed(worker, news, now)
 
     def dropped(self) -> None:
-        """Counts a message of a worker that was of no use."""
+        """Counts an unusable message of a worker."""
         self._metrics.dropped()
 
     def died(self, worker: WorkerConnection) -> None:
-        """Continues elsewhere what a dead worker had."""
+        """Retries the samples of a dead worker on other workers."""
         self._dispatch.notices.worker_gone(worker.epoch)
         for stream in list(self._streams.values()):
             if stream.sample.lost(worker.epoch):
                 self._retry(stream, "worker died")
 
     def _started(self, worker: WorkerConnection, started: Started | Wanted, now: float) -> Request | None:
-        """Notes that a worker has taken a job; returns its request, or None if nobody wants the attempt any more."""
+        """Records that a worker has taken a job; returns its request, or None if the attempt is no longer wanted."""
         request = self._requests.get(started.request)
         if request is not None and request.started(worker.epoch, started.attempt, now):
             return request
@@ -195,7 +197,7 @@ class OpenRequests:
             self._retry(stream, "lost after its handoff")
 
     def _emitted(self, worker: WorkerConnection, emitted: Emitted, now: float) -> None:
-        """Takes tokens of one sequence. Every token of an answer passes here, so it does no more than it must."""
+        """Takes tokens of one sequence. The hot path of every output token."""
         stream = self._streams.get(emitted.key[:2])  # a `SampleKey` would cost as much as all the rest
         if stream is None:
             self._stale(worker, emitted.key, ended=emitted.finish is not None)
@@ -243,13 +245,13 @@ class OpenRequests:
     # time -----------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Watches the clock until cancelled."""
+        """Checks the requests periodically until cancelled."""
         while True:
             self.look(time.monotonic())
             await next_tick(TICK_S)
 
     def look(self, now: float) -> None:
-        """Does everything that is due."""
+        """Performs all actions that are due."""
         self._dispatch.notices.repeat_cancels(now)
         silent = []
         if abs(now - self._looked) >= LOOK_AT_ALL_S:
@@ -266,7 +268,9 @@ class OpenRequests:
                     self._retry(stream, "silence")
                 case Due.ADD:
                     assert sample.attempt is not None
-                    sample.attempt.added = now  # once for all its samples, and not again before this one is through
+                    sample.attempt.added = (
+                        now  # once for all samples of the job, and not again before this addition is done
+                    )
                     request = self._requests[sample.key.request]
                     again = self._add_again(request, sample.attempt)
                     self._tasks.start(self._guarded(again, request.trying(sample.attempt)))
@@ -277,7 +281,7 @@ class OpenRequests:
     # attempts -------------------------------------------------------------------------------------------------------
 
     async def _add_again(self, request: Request, attempt: Attempt) -> None:
-        """Repeats a job; where its stream is closed, the samples go to another worker."""
+        """Adds a job again; if the stream is closed, its samples go to another worker."""
         try:
             await self._dispatch.add_again(request, attempt)
         except QueueClosed:
@@ -287,14 +291,14 @@ class OpenRequests:
             log.debug("a job could not be repeated: %s", error)
 
     def _retry(self, stream: Stream, reason: str) -> None:
-        """Gives the attempt up and starts the next, for this sample alone, on other workers where there are some."""
+        """Gives the attempt up and starts the next one for this sample alone, on other workers if there are any."""
         sample = stream.sample
         self._restless[sample.key] = stream
         avoid = sample.attempt.route.workers() if sample.attempt is not None else ()
         self._dispatch.give_up(sample)
         pause = (
             0.0 if reason == REASON_NO_ROOM else sample.moves_on(reason)
-        )  # short memory is waited for up to the deadline
+        )  # lack of KV memory may last up to the deadline
         if pause is None and (not sample.may_retry() or not self._budget.take(time.monotonic())):
             self._fail(stream, failed(f"the request failed {sample.retries} times, last: {reason}", "retries_failed"))
             return
@@ -310,7 +314,7 @@ class OpenRequests:
             await self._dispatch.place(self._requests[sample.key.request], [sample], avoid)
 
     async def _guarded(self, work: Coroutine[Any, Any, None], samples: Sequence[Sample]) -> None:
-        """Does what these samples need; a bug in it ends them, for nothing else would before their deadline."""
+        """Awaits `work` for these samples; a bug in it ends them, since nothing else would before their deadline."""
         try:
             await work
         except Exception:
@@ -327,7 +331,7 @@ class OpenRequests:
             self._end(stream, State.FAILED, error.code or "failed")
 
     def _end(self, stream: Stream, state: State, reason: str, cancel: bool = True) -> None:
-        """Ends a sample. Without `cancel` its workers know, and only wait for the acknowledgement."""
+        """Ends a sample. Without `cancel` its workers know it, and wait only for the acknowledgement."""
         sample = stream.sample
         del self._streams[sample.key]
         self._restless.pop(sample.key, None)

@@ -1,7 +1,7 @@
-"""Waits for whatever comes of an answer's streams: with one future and one timer, however many tokens come.
+"""Waits for news from an answer's streams, with one future and one timer for any number of tokens.
 
-Most of what comes needs nobody to wait for it: what can be passed on at once is, in one turn of the event loop for all
-answers of a gateway, and the task that reads an answer sleeps on.
+Most news needs no waiting task: it is passed on at once, in one turn of the event loop for all answers of a gateway,
+while the task that reads the answer sleeps.
 """
 
 import asyncio
@@ -11,17 +11,17 @@ from functools import partial
 from gateway.requests.stream import Stream
 
 Pass = Callable[[int], bool]
-"""Passes on what has come of the stream at this place, or does nothing and returns False: its reader has to wake up."""
+"""Passes on the news of the stream at this index, or returns False: then its reader must wake up."""
 
 
 class Turn:
-    """Calls what is due once in this turn of the event loop, when all that lay ready has been taken."""
+    """Runs callbacks once in this turn of the event loop, after all messages that were ready."""
 
     def __init__(self) -> None:
         self._due: list[Callable[[float], None]] = []
 
     def call(self, work: Callable[[float], None]) -> None:
-        """Has `work` called soon, with the loop's time."""
+        """Schedules `work`, which gets the loop's time."""
         if not self._due:
             asyncio.get_running_loop().call_soon(self._run)
         self._due.append(work)
@@ -37,7 +37,7 @@ _NEXT_TURN = Turn()
 
 
 class AnswerReader:
-    """Hears of news from some streams, by their places among them. Made inside a running event loop, and closed."""
+    """Waits for news from streams, known by their index. Made inside a running event loop; must be closed."""
 
     def __init__(self, streams: Sequence[Stream], patience: float, pass_on: Pass = lambda place: False) -> None:
         self._streams = streams
@@ -45,15 +45,15 @@ class AnswerReader:
         self._pass_on = pass_on
         self._loop = asyncio.get_running_loop()
         self._ready: list[int] = []  # each once
-        self._called = False  # the turn has to look at these
+        self._called = False  # `_news` is scheduled
         self._waiter: asyncio.Future[None] | None = None
-        self._since = 0.0  # when it waits for news from, s of the loop
-        self._timer: asyncio.TimerHandle | None = None  # goes off at the end of some wait's patience, and is made anew
+        self._since = 0.0  # start of the wait, s of the loop's clock
+        self._timer: asyncio.TimerHandle | None = None  # renewed when it fires before the end of the wait
         for place, stream in enumerate(streams):
             stream.listen(partial(self._heard, place))
 
     async def wait(self) -> Sequence[int]:
-        """Returns the streams that have news, or none if nothing comes while it has patience."""
+        """Returns the indices of streams with news; none after `patience` s without news."""
         if not self._ready:
             self._since = self._loop.time()
             if self._timer is None:
@@ -67,7 +67,6 @@ class AnswerReader:
         return ready
 
     def close(self) -> None:
-        """Listens no more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -91,7 +90,7 @@ class AnswerReader:
                 if not self._pass_on(place):
                     self._ready.append(place)
         except Exception as error:
-            waiter.set_exception(error)  # for whoever answers
+            waiter.set_exception(error)  # raised in the task that reads the answer
             return
         if self._ready:
             waiter.set_result(None)
@@ -99,7 +98,7 @@ class AnswerReader:
             self._since = now
 
     def _look(self) -> None:
-        """Ends a wait that has been as long as it may."""
+        """Ends a wait after `patience` s."""
         self._timer = None
         if self._waiter is None or self._waiter.done():
             return

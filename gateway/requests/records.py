@@ -1,4 +1,4 @@
-"""Describes requests to others: in Redis while they run, in Redis when they have ended, and failures to clients."""
+"""Describes requests for others: in Redis while they run and after their end, and failures for clients."""
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ _GRAVEST_FIRST = (State.FAILED, State.CANCELLED, State.FINISHED)
 def request_record(request: Request, since: float, lines: Mapping[str, Sequence[Ticket]]) -> RequestRecord:
     """Describes a request in progress. `since` is its receipt, in the server's time, s.
 
-    `lines` are the sorted tickets of the gateway's jobs that no worker has taken yet, by the worker's epoch.
+    `lines` are the sorted tickets of the gateway's jobs that no worker has taken yet, by worker epoch.
     """
     living = [sample for sample in request.samples if not sample.ended]
     last = min(living, key=lambda sample: list(_RECORD_STATES).index(sample.state))
@@ -47,12 +47,10 @@ def request_record(request: Request, since: float, lines: Mapping[str, Sequence[
 
 
 def finished_record(request: Request, model: str, usual: SLO, now: float, ended_at: float) -> FinishedRecord:
-    """Describes a request whose samples have all ended; `now` is local time, `ended_at` the same in the server's, s.
+    """Describes a request whose samples have all ended, at local time `now` and server time `ended_at`, s.
 
-    It is good by its own objective, or by what is `usual` where it has none.
-
-    It has failed if any sample has, and was cancelled if any was; it was refused if nothing else ended any sample that
-    failed. Its workers are those of the first sample.
+    It is good by its own objective, or by `usual` if it has none. It has failed if any sample has, and was cancelled if
+    any was; it was refused if all failed samples were refused. Its workers are the first sample's workers.
     """
     samples = request.samples
     state = next(state for state in _GRAVEST_FIRST if any(sample.state is state for sample in samples))
@@ -95,7 +93,7 @@ def finished_record(request: Request, model: str, usual: SLO, now: float, ended_
 
 
 def error_of(message: Failed, timeout: float) -> APIError:
-    """Returns a worker's failure as its client sees it; `timeout` is the request's, in seconds."""
+    """Returns the client's error for a worker's failure; `timeout` is the request's, in seconds."""
     said = message.message or message.reason
     match message.reason:
         case "deadline":

@@ -1,4 +1,4 @@
-"""Binds the samples of one prompt: one id, one numbering of attempts, one job at first, and one record."""
+"""A request binds the samples of one prompt: one id, one numbering of attempts, one first job, and one record."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +15,7 @@ from pricing.route import Route
 
 
 class Request:
-    """Holds the samples of one request. Each of them has attempts and an end of its own."""
+    """The samples of one request. Each sample has its own attempts and its own end."""
 
     def __init__(self, streams: Sequence[Stream]) -> None:
         assert streams
@@ -32,7 +32,7 @@ class Request:
 
     @property
     def used(self) -> int:
-        """Counts the tokens of prompt and answers so far. One that failed before its first token has used none."""
+        """Counts the tokens of prompt and answers so far; 0 for a request that failed before its first token."""
         output = sum(len(sample.tokens) for sample in self.samples)
         if not output and all(sample.state is State.FAILED for sample in self.samples):
             return 0
@@ -40,11 +40,11 @@ class Request:
 
     @property
     def prompt_scores(self) -> Scores | None:
-        """Returns the scores of the prompt's tokens but the first, once they have come, if the client wants them."""
+        """Returns the scores of all prompt tokens but the first; None if unwanted, or not received yet."""
         return next((sample.prompt_scores for sample in self.samples if sample.prompt_scores is not None), None)
 
     def begin(self, samples: Sequence[Sample], route: Route, now: float) -> Attempt:
-        """Begins the next attempt, with these samples. Its number is used once, so that `Started` names one job."""
+        """Begins the next attempt, with these samples. Attempt numbers are unique, so that `Started` names one job."""
         self.attempts += 1
         attempt = Attempt(self.attempts, route, now)
         for sample in samples:
@@ -52,11 +52,11 @@ class Request:
         return attempt
 
     def trying(self, attempt: Attempt) -> list[Sample]:
-        """Returns the samples whose attempt this is, without those that have ended or gone on to another."""
+        """Returns the samples that are in this attempt and have not ended."""
         return [sample for sample in self.samples if sample.attempt is attempt and not sample.ended]
 
     def beyond(self, attempt: int) -> list[int]:
-        """Returns the samples that have ended or left this attempt behind: a Cancel up to it hits no others."""
+        """Returns the samples that have ended or left this attempt behind: a Cancel up to it affects no others."""
 
         def left(sample: Sample) -> bool:
             return sample.ended or sample.attempt is None or sample.attempt.number > attempt
@@ -64,16 +64,16 @@ class Request:
         return [sample.key.sample for sample in self.samples if left(sample)]
 
     def job(self, attempt: Attempt, gateway: str, decode_address: str, ahead: float) -> AnyJob:
-        """Returns an attempt's job for the samples that still try it: the prompt, and tokens that were delivered.
+        """Returns an attempt's job for its living samples: the prompt, and the delivered tokens.
 
-        An attempt that has a `body` has that in place of token ids. The server's clock is `ahead` s of ours.
+        An attempt with a `body` has it in place of token ids. The server's clock is `ahead` s of the local clock.
         """
         trying, route, body = self.trying(attempt), attempt.route, attempt.body
         sample, admitted = trying[0], trying[0].admitted
         assert not sample.tokens or len(trying) == 1, "samples with tokens share no prompt"
         sampling, wanted = admitted.sampling, admitted.objective.ttft_ms
         if sampling.prompt_logprobs is not None and (self.prompt_scores is not None or sample.tokens):
-            sampling = structs.replace(sampling, prompt_logprobs=None)  # they have come
+            sampling = structs.replace(sampling, prompt_logprobs=None)  # the scores were received
         shared: dict[str, Any] = {
             "request": self.id,
             "attempt": attempt.number,
@@ -94,7 +94,7 @@ class Request:
         return DecodeJob(**shared)
 
     def piece(self, attempt: int, first: int) -> list[int] | None:
-        """Returns ids for a worker that wants an attempt's prompt, from an index on; None: there are none for it."""
+        """Returns prompt ids from index `first` for the worker of an attempt; None if it needs none."""
         for sample in self.samples:
             trying = sample.attempt
             if trying is not None and trying.number == attempt and trying.body is not None and not sample.ended:
@@ -102,6 +102,6 @@ class Request:
         return None
 
     def started(self, sender: str, attempt: int, now: float) -> bool:
-        """Notes that the job was taken. Returns False if none of the samples is with this attempt any more."""
+        """Records that the job was taken. Returns False if no sample is in this attempt any more."""
         living = [sample for sample in self.samples if not sample.ended]
         return any([sample.started(sender, attempt, now) for sample in living])

@@ -1,8 +1,7 @@
-"""Follows one sample of a request: its state, its attempts, and its output tokens in order.
+"""One sample of a request: its state, its attempts, and its output tokens in order.
 
 Pure: no sockets, and time is an argument. Each output token is delivered once and in order, whichever worker sends it
-first. After an attempt that failed, and may do better on other workers, comes the next; it goes on behind the tokens
-that were delivered.
+first. A failed attempt may be followed by another one on other workers, which continues after the delivered tokens.
 """
 
 import enum
@@ -22,21 +21,21 @@ from gateway.text.stop import NO_STOPS, StopStrings
 from gateway.workers.prompt_keys import PromptKeys
 from pricing.route import Route
 
-MAX_RETRIES = 4  # attempts after the first that may fail
-QUEUE_CLOSED = "queue closed"  # why an attempt ends whose job's stream is gone
-PLANNED_REASONS = frozenset({REASON_DRAINING, QUEUE_CLOSED})  # reasons for which an attempt ends and nobody has failed
-MAX_PLANNED_RETRIES = 16  # attempts that may end for these; further ones count as failed
-PLANNED_PAUSE_S = 0.05  # s before the second retry in a row for these, doubled each time: a worker's record says soon …
-MAX_PLANNED_PAUSE_S = 1.0  # … that it drains, and then it is not chosen any more
-READD_AFTER_S = 1.0  # s at least until a job that went without Started is added again; doubles each time
-RECENT_NEWS_S = 1.0  # s for which it need not be looked at behind news of it; less than every wait below
+MAX_RETRIES = 4  # number of failed attempts after which the sample fails, less one
+QUEUE_CLOSED = "queue closed"  # end of an attempt whose job's stream is gone
+PLANNED_REASONS = frozenset({REASON_DRAINING, QUEUE_CLOSED})  # an attempt ended as planned, without a failure
+MAX_PLANNED_RETRIES = 16  # attempts with a planned end; further ones count as failed
+PLANNED_PAUSE_S = 0.05  # s before the second planned retry, doubled each time: a draining worker's record …
+MAX_PLANNED_PAUSE_S = 1.0  # … is updated soon, and then the worker is not chosen any more
+READD_AFTER_S = 1.0  # s until a job without a Started message is added again; doubles each time
+RECENT_NEWS_S = 1.0  # s after news in which a sample is not checked; less than every wait below
 ASK_AFTER_S = 2.0  # s of silence after which the workers are asked
-GAP_AFTER_S = 0.1  # s that a gap may last before they are asked
-GIVE_UP_AFTER_S = 10.0  # s without any news, though asked: the attempt has failed
+GAP_AFTER_S = 0.1  # s that a gap may last before the workers are asked
+GIVE_UP_AFTER_S = 10.0  # s without news despite questions: the attempt has failed
 
 
 class State(enum.Enum):
-    """Says where a sample is; the last three are ends."""
+    """State of a sample; the last three are ends."""
 
     QUEUED = "queued"
     PREFILL = "prefill"
@@ -46,7 +45,7 @@ class State(enum.Enum):
     CANCELLED = "cancelled"
 
 
-IN_DECODE = State.DECODE  # an enum's attribute costs more than all else that is compared for a token
+IN_DECODE = State.DECODE  # reading an enum's attribute is slow, and this is compared for every token
 _END_STATES = frozenset({State.FINISHED, State.FAILED, State.CANCELLED})
 _ALLOWED_MOVES = {
     State.QUEUED: {State.QUEUED, State.PREFILL, State.DECODE} | _END_STATES,
@@ -63,16 +62,16 @@ def move(state: State, to: State) -> State:
 
 
 class Due(enum.Enum):
-    """Names what a sample needs because time has passed."""
+    """An action that is due for a sample."""
 
     ADD = enum.auto()  # put the job on its stream again, as the same attempt
     ASK = enum.auto()  # ask its workers for tokens
-    RETRY = enum.auto()  # give the attempt up: nobody answers
-    DEADLINE = enum.auto()  # fail it: its time is over
+    RETRY = enum.auto()  # give the attempt up: no worker answers
+    DEADLINE = enum.auto()  # fail the sample: its deadline has passed
 
 
 class Fate(enum.Enum):
-    """Says what a failure means for the sample."""
+    """The consequence of a failure for the sample."""
 
     NOTHING = enum.auto()
     RETRY = enum.auto()
@@ -80,25 +79,25 @@ class Fate(enum.Enum):
 
 
 class AdmittedPrompt(Struct, frozen=True):
-    """Holds what the samples of a request share: the checked prompt, and how it is to be answered."""
+    """A checked prompt, and how it is to be answered; shared by the samples of a request."""
 
     prompt: Prompt
     sampling: Sampling
     limits: Limits
     stops: StopStrings = NO_STOPS
-    samples: int = 1  # answers that are wanted
-    stop_ids: tuple[int, ...] = ()  # the client's own of `limits.stop_token_ids`: it is told which one ended an answer
-    markers: tuple[str, ...] = ()  # special tokens that are written out, which are left away otherwise
-    keys: PromptKeys = {}  # of the prompt's full blocks, by which workers tell whose KV they have
-    with_stop: bool = False  # what ended the answer is part of its text
-    objective: Objective = NO_OBJECTIVE  # what is wanted of its times, from its receipt on
-    promise: Objective = NO_OBJECTIVE  # of that, what other requests are held back for
-    reserved: int = 0  # tokens of prompt and answers that are counted for its caller until they are known
-    key: str = ""  # the public part of the API key that it was asked with; empty where there are none
+    samples: int = 1  # number of wanted answers
+    stop_ids: tuple[int, ...] = ()  # the client's part of `limits.stop_token_ids`, reported when one ends an answer
+    markers: tuple[str, ...] = ()  # special tokens that appear in the text; others are omitted
+    keys: PromptKeys = {}  # keys of the prompt's full blocks in the workers' prefix caches
+    with_stop: bool = False  # the stop string is part of the text
+    objective: Objective = NO_OBJECTIVE  # limits of its times, from its receipt on
+    promise: Objective = NO_OBJECTIVE  # the part of `objective` for which other requests are held back
+    reserved: int = 0  # tokens of prompt and answers that are charged to its caller until the true number is known
+    key: str = ""  # public part of the request's API key; empty if the gateway has no keys
 
 
 class Sample:
-    """Follows one sample of a request through its attempts to its one end."""
+    """One sample of a request, through its attempts to its end."""
 
     def __init__(self, key: SampleKey, admitted: AdmittedPrompt, deadline: float) -> None:
         self.key = key
@@ -106,15 +105,15 @@ class Sample:
         self.prompt = admitted.prompt
         self.deadline = deadline  # local clock, s
         self.state = State.QUEUED
-        self.reason = ""  # of its end, a stable word
+        self.reason = ""  # reason of the end, a stable word
         self.retries = 0  # attempts that failed
-        self.planned = 0  # attempts that ended because somebody had planned it
+        self.planned = 0  # attempts with a planned end
         self.attempt: Attempt | None = None  # None while it waits for a route
         self.route = Route("", "")  # of its last attempt
         self.counted: set[str] = set()  # epochs of the workers in whose load it is counted
-        self.heard = 0.0  # local time of the last news of it from any worker of its attempt, s
+        self.heard = 0.0  # local time of the last news from a worker of its attempt, s
         self.asked = 0.0  # local time of the last Ask, s
-        self.unknown: set[str] = set()  # epochs of workers that have said, since the last news, that they lack it
+        self.unknown: set[str] = set()  # epochs of workers that have disowned it since the last news
         self.stages = Stages()
         self._delivery = Delivery()
         self.tokens = self._delivery.tokens  # delivered output tokens
@@ -125,22 +124,20 @@ class Sample:
 
     @property
     def gap(self) -> bool:
-        """Returns whether tokens are here whose predecessors are not."""
         return self._delivery.gap
 
     @property
     def prompt_scores(self) -> Scores | None:
-        """Returns what came of the prompt's scores with its first token; of several samples only one has them."""
+        """Prompt scores, received with the first token; only one of a request's samples has them."""
         return self._delivery.prompt_scores
 
     @property
     def attempt_key(self) -> AttemptKey:
-        """Names its attempt; it must have one."""
         assert self.attempt is not None
         return AttemptKey(self.key.request, self.key.sample, self.attempt.number)
 
     def end(self, state: State, reason: str) -> None:
-        """Ends it. Raises `IllegalMove` the second time."""
+        """Ends the sample. Raises `IllegalMove` the second time."""
         assert state in _END_STATES
         self.state = move(self.state, state)
         self.reason = reason
@@ -148,7 +145,7 @@ class Sample:
     # attempts -----------------------------------------------------------------------------------------------------
 
     def begin(self, attempt: Attempt, now: float) -> None:
-        """Begins the next attempt, its own or one that it shares with other samples."""
+        """Begins the next attempt, which other samples may share."""
         self.state = move(self.state, State.QUEUED)
         self.attempt = attempt
         self.route = attempt.route
@@ -157,20 +154,20 @@ class Sample:
         self._delivery.forget_early()
 
     def abandon(self) -> Attempt | None:
-        """Gives its attempt up without an end; returns it, so that the workers can be told."""
+        """Gives the attempt up without ending the sample; returns the attempt, for notices to its workers."""
         self.state = move(self.state, State.QUEUED)
         attempt, self.attempt = self.attempt, None
         return attempt
 
     def may_retry(self) -> bool:
-        """Counts a retry; returns whether it is allowed. Attempts whose job was never added are not counted."""
+        """Counts a failed attempt; returns whether another one is allowed. Jobs that were never added do not count."""
         self.retries += 1
         return self.retries <= MAX_RETRIES
 
     def moves_on(self, reason: str) -> float | None:
-        """Returns the s after which it may try again at no cost, because somebody planned what ended its attempt.
+        """Returns the seconds until a free retry after a planned end of the attempt.
 
-        None where it has failed: for another reason, or for such ones too often.
+        None if the attempt has failed: for another reason, or after too many planned ends.
         """
         if reason not in PLANNED_REASONS or self.planned >= MAX_PLANNED_RETRIES:
             return None
@@ -179,7 +176,7 @@ class Sample:
 
     @property
     def length(self) -> int:
-        """Counts the tokens that the next attempt begins with: the prompt's, and those that were delivered."""
+        """Number of tokens that the next attempt begins with: the prompt's and the delivered ones."""
         return len(self.prompt.token_ids) + len(self.tokens)
 
     def ids(self, first: int, end: int) -> list[int]:
@@ -190,7 +187,7 @@ class Sample:
     # news from workers --------------------------------------------------------------------------------------------
 
     def started(self, sender: str, attempt: int, now: float) -> bool:
-        """Notes that the job was taken. Returns False if this is about another attempt."""
+        """Records that the job was taken. Returns False for a message about another attempt."""
         if not self._current(sender, attempt):
             return False
         self._news(now)
@@ -200,7 +197,10 @@ class Sample:
         return True
 
     def alive(self, sender: str, alive: Alive, now: float) -> Fate | None:
-        """Notes that a worker has the sequence but nothing new. Returns None if this is about another attempt."""
+        """Records that a worker has the sequence but no new tokens.
+
+        Returns None for a message about another attempt.
+        """
         if not self._current(sender, alive.key.attempt):
             return None
         assert self.attempt is not None
@@ -210,7 +210,7 @@ class Sample:
         return Fate.NOTHING
 
     def emitted(self, sender: str, emitted: Emitted, now: float) -> Emitted | None:
-        """Takes tokens; returns the new ones, in order, or None if they belong to another attempt."""
+        """Takes tokens; returns the new ones, in order, or None for a message about another attempt."""
         attempt = self.attempt
         if attempt is None or attempt.number != emitted.key.attempt:
             return None
@@ -230,7 +230,6 @@ class Sample:
         return self._delivery.take(emitted)
 
     def failed(self, sender: str, failed: Failed, now: float) -> Fate:
-        """Returns what a worker's `Failed` means for this sample."""
         if not self._current(sender, failed.key.attempt):
             return Fate.NOTHING
         attempt = self.attempt
@@ -251,14 +250,14 @@ class Sample:
     # time ---------------------------------------------------------------------------------------------------------
 
     def runs_well(self, now: float) -> bool:
-        """Returns whether nothing can be due: there was news of it just now, without a gap."""
+        """Returns whether nothing can be due: recent news, and no gap."""
         return self.state is State.DECODE and now - self.heard < RECENT_NEWS_S and now < self.deadline and not self.gap
 
     def due(self, now: float, in_line: bool = False) -> Due | None:
-        """Returns what is due at `now`, if anything. After ADD call the attempt's `add`; ASK is noted here.
+        """Returns the action that is due at `now`, if any. After ADD call the attempt's `add`; ASK is recorded here.
 
-        `in_line` says that its job waits on the stream of a worker that lives: nothing has failed, however long that
-        takes, and nothing is asked.
+        `in_line`: the job waits on the stream of a live worker. Then nothing has failed, however long it takes, and
+        nothing is asked.
         """
         attempt = self.attempt
         if now >= self.deadline:
@@ -275,7 +274,8 @@ class Sample:
         patience = GAP_AFTER_S if self.gap else ASK_AFTER_S
         if now - self.asked >= patience and (self.gap or now - self.heard >= patience):
             self.asked = now
-            self.unknown.clear()  # a handoff may have passed since the last answers: only those to one question agree
+            # a handoff may have ended since the last answers: only answers to the same question are consistent
+            self.unknown.clear()
             return Due.ASK
         return None
 
@@ -287,7 +287,7 @@ class Sample:
         return sender == route.decode or (sender == route.prefill and sender != "")
 
     def _disowned(self, sender: str) -> Fate:
-        """Notes that this worker does not have it; if none of its workers has, it is lost."""
+        """Records that this worker lacks the sample; if all workers of the attempt lack it, it is retried."""
         attempt = self.attempt
         assert attempt is not None
         self.unknown.add(sender)
@@ -302,10 +302,10 @@ class Sample:
 
 
 def merged(one: Stages, other: Stages) -> Stages:
-    """Returns the timings and sizes that either of two reports has.
+    """Returns the timings and sizes of two reports.
 
-    Each of two workers measures its own part of a sequence's way, and two samples share what was done for both, so in
-    every field the larger figure is the one that somebody measured.
+    Each worker measures its own part of a sequence's way, and samples share common work, so the larger figure of each
+    field is the measured one.
     """
     larger = {name: max(getattr(one, name), getattr(other, name)) for name in Stages.__struct_fields__ if name != "way"}
     return Stages(**larger, way=other.way or one.way)

@@ -1,6 +1,6 @@
-"""Turns one sample's tokens into text on its way to the client, up to its end, and keeps its timings.
+"""Turns one sample's tokens into text for the client, up to its end, and keeps its timings.
 
-Text may come later than its tokens: part of a character, or of a stop string, waits for what follows.
+Text may come later than its tokens: part of a character, or of a stop string, waits for the next tokens.
 """
 
 from collections.abc import Callable
@@ -18,21 +18,21 @@ from gateway.requests.sample import Sample
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.stop import StopSearch
 
-MAX_UNREAD_TOKENS = 4096  # tokens that may wait for a client that streams; with more, it reads too slowly
+MAX_UNREAD_TOKENS = 4096  # limit of unread tokens of a streaming client; beyond it, the client reads too slowly
 
 
 class Delta(Struct, frozen=True, gc=False):
-    """Holds what came since the client's last read, and the reason of the end if it is the last."""
+    """Text and tokens since the client's last read, and the finish reason if it is the last read."""
 
     text: str
     finish: Finish | None
-    token_ids: list[int]  # the one that ended the answer is among them
+    token_ids: list[int]  # including a stop token
     scores: Scores | None = None  # of these tokens, if the request wants them
     stop_reason: int | str | None = None  # the client's stop token or stop string that ended the answer
 
 
 class Stream:
-    """Carries one sample's text. The workers' side calls `take` and `fail`, the client's side `unread`.
+    """One sample's text. The workers' side calls `take` and `fail`, the client's side `unread`.
 
     With `bounded`, a client that leaves too much unread is `overrun`.
     """
@@ -51,27 +51,27 @@ class Stream:
         self._stops = StopSearch(sample.admitted.stops)
         self._bounded = bounded
         self._metrics = metrics
-        self._plain = False  # it has begun, and no text ends it: tokens are decoded when they are read
-        self.goes_on = True  # it has neither ended nor failed
+        self._plain = False  # begun, without stop strings to search: tokens are decoded when they are read
+        self.goes_on = True  # neither ended nor failed
         self._first: float | None = None  # local time of its first token, s
         self._last = received  # local time of its last token, s
-        self._text: list[str] = []  # not read by the client yet …
-        self._undecoded: list[int] = []  # … and the tokens of the text behind it
+        self._text: list[str] = []  # not read by the client yet, …
+        self._undecoded: list[int] = []  # … followed by the text of these tokens
         self._tokens: list[int] = []  # not read by the client yet
         self._scores: list[Scores] = []  # … of these tokens
         self._finish: Finish | None = None
         self._stop_reason: int | str | None = None
         self._error: APIError | None = None
-        self._news = False  # there is something that the client's side has not read
-        self._listener: Callable[[], None] | None = None  # of the client's side; it hears of news once, until it reads
+        self._news = False  # something is unread
+        self._listener: Callable[[], None] | None = None  # called once for news, until the client's side reads
 
     # the workers' side ----------------------------------------------------------------------------------------------
 
     def take(self, new: Emitted, now: float) -> tuple[Finish | None, bool]:
-        """Takes new tokens. Returns the reason if they end the answer, and whether its worker does not know that yet.
+        """Takes new tokens. Returns the finish reason at the answer's end, and whether its worker must be notified.
 
-        Tokens behind a stop string are dropped. In the middle of most answers tokens are only kept, and become text
-        when they are read, all at once.
+        Tokens after a stop string are dropped. In the middle of most answers tokens are only kept, and decoded together
+        when they are read.
         """
         tokens = new.token_ids
         if self._plain and tokens and new.finish is None and new.scores is None:
@@ -93,7 +93,7 @@ class Stream:
             if last and token in end:
                 self._stop_reason = token if token in self.sample.admitted.stop_ids else None
                 if not self.sample.admitted.with_stop:
-                    break  # it ends the answer, and is no part of its text
+                    break  # a stop token is no part of the text
             if self._say(self._detokenizer.push(token), first + place):
                 self._keep(new, place + 1)
                 del self.sample.tokens[first + place + 1 :]
@@ -107,9 +107,9 @@ class Stream:
         return self._finished("stop" if met else new.finish), False
 
     def _say(self, text: str, index: int) -> bool:
-        """Adds text of the token at `index` for the client; returns whether it has met a stop string, which ends it.
+        """Adds text of the token at `index`; returns whether it has met a stop string, which ends the answer.
 
-        Before the least number of tokens nothing ends the text.
+        Before the minimum number of tokens nothing ends the answer.
         """
         if index < self.sample.admitted.limits.min_tokens:
             self._text.append(text)
@@ -129,7 +129,7 @@ class Stream:
             self._scores.append(new.scores.part(0, count))
 
     def fail(self, error: APIError) -> None:
-        """Ends the text with an error: what has come is not the whole answer."""
+        """Ends the text with an error: the answer is incomplete."""
         self._error, self.goes_on = error, False
         self._tell()
 
@@ -155,13 +155,13 @@ class Stream:
     # the client's side ----------------------------------------------------------------------------------------------
 
     def listen(self, listener: Callable[[], None] | None) -> None:
-        """Has `listener` hear that there is news, at once if there is; None: nobody listens any more."""
+        """Sets the callback for news, and calls it at once if there is any; None removes it."""
         self._listener = listener
         if listener is not None and self._news:
             listener()
 
     def unread(self) -> Delta:
-        """Takes what has not been read. Raises `APIError` if it has failed, behind what came before."""
+        """Takes the unread text and tokens. Raises the stream's `APIError` after them, if it has failed."""
         self._news = False
         if self._error is not None and not self._tokens:
             raise self._error
@@ -182,7 +182,7 @@ class Stream:
     # timings --------------------------------------------------------------------------------------------------------
 
     def timings(self, now: float) -> Timings:
-        """Returns its timings as of its last token, or of `now` if there is none."""
+        """Returns the timings as of the last token, or of `now` without tokens."""
         first = self._first if self._first is not None else now
         last = self._last if self._first is not None else now
         tokens = len(self.sample.tokens)
@@ -190,7 +190,7 @@ class Stream:
 
     @property
     def refused(self) -> bool:
-        """Tells whether it ended with 429 or 503 before its first token."""
+        """Whether it ended with 429 or 503 before its first token."""
         return self._error is not None and self._error.refuses and not self.sample.tokens
 
     def shape(self) -> ChoiceShape:

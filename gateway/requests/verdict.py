@@ -2,14 +2,12 @@
 
 A request is refused as soon as no moment within its objective can be good enough, so that its client can go elsewhere
 and no other request is slowed for a late answer:
-
 - its first token would be late;
-- it wants tokens faster than any step has given them;
-- tokens would come too slowly although nothing else decodes on its worker.
-
+- it wants tokens faster than any step so far;
+- its tokens would come too slowly even if nothing else decoded on its worker.
 If tokens would come too slowly because of other sequences, for itself or for them, it waits: as long as its first token
-may take, or `MAX_WAIT_S`. Then it is refused if it waited for its own sake, and goes if it waited for the others' sake.
-A refusal names the objective that is missed.
+may take, or `MAX_WAIT_S`. Then it is refused if its own objective is at risk, and goes if only others' are. A refusal
+names the missed objective.
 """
 
 from enum import Enum
@@ -18,13 +16,13 @@ from typing import NamedTuple
 from contracts.slo import Objective
 
 TPOT_SAFETY_FACTOR = 1.2
-"""Safety factor of the expected time per token: texts grow, and other requests come."""
+"""Safety factor of the expected time per token: sequences grow, and other requests come."""
 MAX_WAIT_S = 30.0
 """Longest wait for a better moment, in seconds, of a request without an objective for its first token."""
 MIN_PAUSE_S, MAX_PAUSE_S = 0.05, 60.0
 """Bounds of the pause that a refused client is told, in seconds; clients do not wait for longer."""
 LEARNING_PAUSE_S = 1.0
-"""Pause, in seconds, where a worker is too slow by itself: by then it has measured its steps again."""
+"""Pause in seconds if the worker alone is too slow: by then it has measured its steps again."""
 
 
 class EntryDecision(Enum):
@@ -45,7 +43,7 @@ class Expected(NamedTuple):
     """Predictions for a request's best route, in seconds; None: unknown."""
 
     ttft: float | None = None  # from now to the first token
-    tpot: float | None = None  # per token of every sequence on the decode worker, with this request
+    tpot: float | None = None  # per token on the decode worker, including this request
     fastest: float = 0.0  # per token of the fastest step of any worker so far; 0: some worker has run none
     alone: bool = False  # nothing decodes on the decode worker now
     sure: float = 1.0  # margin: nearly all first tokens come within this many times `ttft`
@@ -69,7 +67,7 @@ def judge(expected: Expected, wanted: Objective, waited: float, others: float | 
         return of_tokens
     came = f" after {waited:.2f} s of waiting" if waited >= 0.01 else ""
     why = f"the first token is expected in {least:.2f} s{came}, and wanted within {limit:g} s"
-    if of_tokens.answer is EntryDecision.WAITS and ttft <= limit:  # only what it waited for has made it late
+    if of_tokens.answer is EntryDecision.WAITS and ttft <= limit:  # it is late only because it waited
         why = f"{of_tokens.why}; {waited:.2f} s of waiting have not helped, and the first is wanted within {limit:g} s"
     return EntryVerdict(EntryDecision.REFUSED, why, pause(ttft - (limit - waited)))
 
