@@ -1,4 +1,4 @@
-"""Appends the tokens that a step has sampled to their sequences, which then go on, begin branches, park, or end."""
+"""Appends a step's sampled tokens to their sequences, which then continue, start branches, park, or end."""
 
 from collections.abc import Iterable
 
@@ -16,14 +16,14 @@ class Acceptance:
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
-        self.output_tokens = 0  # since the start
+        self.output_tokens = 0  # since the start of the worker
 
     def accept(
         self, sequence: Sequence, sampled: list[int], scores: list[Scores] | None, now: float
     ) -> list[SequenceProgress]:
-        """Takes the tokens sampled for a sequence; one with branches begins them.
+        """Appends the tokens sampled for a sequence; a sequence with branches starts them.
 
-        `scores`, where they are wanted, has one entry for each sample.
+        `scores`, if requested, has one entry for each sample.
         """
         assert sampled, "a row that was sampled has a token, or has failed"
         if sequence.branches:
@@ -79,14 +79,14 @@ class Acceptance:
             if finish:
                 break
         self.output_tokens += length - before
-        sequence.computed = min(sequence.computed, length - 1)  # draft tokens behind its end do not count
+        sequence.computed = min(sequence.computed, length - 1)  # draft tokens after the end do not count
         sequence.first_token_at = sequence.first_token_at or now
         if scores is not None:
             scores = scores.part(0, length - before)
         return SequenceProgress(sequence, before - sequence.prompt_tokens, tokens[before:], finish, scores=scores)
 
     def fail(self, sequence: Sequence, reason: str) -> list[SequenceProgress]:
-        """Ends a sequence for which no token can be drawn, and the branches that wait for it."""
+        """Ends a sequence for which no token can be drawn, and its waiting branches."""
         members = [each for each in (*sequence.branches, sequence) if not released(each)]
         for branch in sequence.branches:
             self._lifecycle.release(branch)

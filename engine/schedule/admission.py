@@ -1,7 +1,7 @@
-"""Admits waiting sequences: gives the head of the one queue its blocks, be it a new job, a landing, or preempted.
+"""Admits waiting sequences: gives blocks to the queue's head, be it a new job, a landing or a preempted sequence.
 
-A head that does not fit keeps all behind it waiting, so that none starves, while running sequences go on and give back
-blocks. Preempted sequences come first, so no landing is granted while one of them waits.
+If the head does not fit, the sequences behind it wait too, so that none starves; running sequences continue and free
+blocks. Preempted sequences come first, so no landing is granted while a preempted sequence waits.
 """
 
 from collections.abc import Sequence as Counts
@@ -15,7 +15,7 @@ from infra.redis.records import KVCounts
 
 
 class BlockAdmission:
-    """The queue, and the admission of its head where enough blocks stay free."""
+    """The queue, and the admission of its head if enough blocks stay free."""
 
     def __init__(self, blocks: BlockManager, *, growth_reserve: Counts[int], max_model_len: int) -> None:
         """`growth_reserve`: blocks of each KV group that stay free for running sequences; (): none.
@@ -33,7 +33,7 @@ class BlockAdmission:
         tokens = len(sequence.tokens)
         end = sequence.prompt_tokens + sequence.limits.max_tokens
         if sequence.landing:
-            end = tokens + 1  # its limits come with the Commit; here it needs its prompt and a first token
+            end = tokens + 1  # its limits come with the Commit; until then it needs its prompt and a first token
         if tokens >= self._max_model_len:
             raise CapacityError(f"{tokens} tokens and one more are longer than max_model_len = {self._max_model_len}")
         end = min(end, self._max_model_len)
@@ -48,9 +48,10 @@ class BlockAdmission:
         sequence.end_length, sequence.plan_length = end, plan_length
 
     def find(self, sequence: Sequence, step: int) -> FoundPrefix:
-        """Finds the cached prefix of the sequence's tokens, for the step that is being planned.
+        """Finds the cached prefix of the sequence's tokens, for the step being planned.
 
-        KV that lands comes in whole blocks; otherwise the last token is left to compute, so that the next is sampled.
+        Landing KV arrives in whole blocks; otherwise the last token is left to compute, so that the next can be
+        sampled.
         """
         tokens, landing = sequence.tokens, sequence.landing
         limit = len(tokens) if landing else len(tokens) - 1
@@ -62,10 +63,9 @@ class BlockAdmission:
         return self._blocks.fits(len(sequence.tokens), self._reserve(sequence, others))
 
     def admit(self, sequence: Sequence, found: FoundPrefix, others: bool) -> bool:
-        """Takes blocks for all of the sequence's tokens, those just `found` first; or none if they do not fit.
+        """Allocates blocks for all tokens of the sequence, `found` first, if they fit. Returns whether it is admitted.
 
-        `others`: other sequences run or land here. Without any, a sequence may use the reserve. Returns whether the
-        sequence has its blocks and has left the queue.
+        `others`: other sequences run or land here. If there are none, the sequence may use the reserve.
         """
         tokens = sequence.tokens
         if not self._blocks.fits(len(tokens), self._reserve(sequence, others), found):
@@ -89,7 +89,7 @@ class BlockAdmission:
         return self._growth_reserve if others and not sequence.hand_off else ()
 
     def counts(self) -> KVCounts:
-        """Counts tokens found in the cache, and what preemption has cost."""
+        """Counts tokens found in the cache, and the costs of preemption."""
         return KVCounts(
             queried_tokens=self._queried,
             found_tokens=self._found,

@@ -1,32 +1,32 @@
-"""Limits the prompt tokens of a step with decodes, so that decodes keep their pace.
+"""Limits the prompt tokens of a step with decodes, to limit the time between output tokens.
 
     prompt token budget = (target - seconds of the decodes) / seconds of a prompt token
 
-Both are learned from the steps that have run, since they depend on the lengths of texts and on the load of the host
-(chunks beside decodes after Sarathi-Serve, Agrawal et al., OSDI 2024, whose budget is a constant found by profiling).
+Both are learned from past steps, since they depend on text lengths and on the load of the host (chunks beside decodes
+after Sarathi-Serve, Agrawal et al., OSDI 2024, whose budget is a constant found by profiling).
 """
 
 from math import inf
 
 MIN_PROMPT_TOKENS = 16
-"""Least budget of a step, so that prompts make progress however slow the decodes are."""
+"""Minimum budget of a step, so that prompts make progress however slow the decodes are."""
 NEWEST_STEP_WEIGHT = 0.25
 """Weight of the newest step in the averages."""
 MAX_STEP_RATIO = 4.0
-"""A step counts as at most this many times slower or faster than the average: it may have stood still."""
+"""Maximum ratio, up or down, at which a step counts relative to the average: an outlier was probably suspended."""
 
 
 class Chunking:
-    """Learns the seconds of steps, and gives the next step its prompt token budget. It knows no clock."""
+    """Learns the seconds of steps, and gives the next step its prompt token budget. Reads no clock."""
 
     def __init__(self, target: float = inf, tokens_per_second: float = 0.0) -> None:
-        """`target`: seconds that a step with decodes may take.
+        """`target`: maximum seconds of a step with decodes.
 
-        `tokens_per_second`: of prompts, as measured at start; 0: not known.
+        `tokens_per_second`: of prompts, as measured at start; 0: unknown.
         """
         self._target = target
-        self._decodes = 0.0  # s that a step without prompts takes
-        self._token = 1 / tokens_per_second if tokens_per_second else 0.0  # s that a token of a prompt takes
+        self._decodes = 0.0  # s of a step without prompts
+        self._token = 1 / tokens_per_second if tokens_per_second else 0.0  # s of a prompt token
 
     def budget(self, most: int) -> int:
         """Returns the prompt token budget of a step with decodes, at most `most`."""
@@ -38,7 +38,7 @@ class Chunking:
     def learn(self, prompt_tokens: int, decodes: int, seconds: float) -> None:
         """Learns from a step of `prompt_tokens` and `decodes` sequences that took `seconds`.
 
-        A few prompt tokens beside decodes are ignored: they take less than steps differ from each other.
+        A few prompt tokens beside decodes are ignored: steps vary by more than such a chunk takes.
         """
         if seconds <= 0 or (decodes and 0 < prompt_tokens < MIN_PROMPT_TOKENS):
             return  # seconds <= 0: the clock was set
@@ -46,7 +46,7 @@ class Chunking:
             self._decodes += NEWEST_STEP_WEIGHT * (seconds - self._decodes)
             return
         if decodes:
-            self._decodes = min(self._decodes, seconds)  # they are fewer now, or faster
+            self._decodes = min(self._decodes, seconds)  # fewer or faster decodes than before
             seconds -= self._decodes
         token = seconds / prompt_tokens
         known = self._token or token

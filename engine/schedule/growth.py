@@ -1,4 +1,4 @@
-"""Gives running sequences blocks for their next tokens, and preempts others where blocks are short."""
+"""Gives running sequences blocks for their next tokens, and preempts sequences if blocks are short."""
 
 from engine.blocks.manager import BlockManager
 from engine.schedule.lifecycle import Lifecycle
@@ -14,10 +14,10 @@ class Growth:
         self._running = lifecycle.running
 
     def grow(self, in_flight: bool) -> bool:
-        """Gives each running sequence a block of its own for its next token, oldest first; preempts where needed.
+        """Gives each running sequence a block for its next token, oldest first; preempts if needed.
 
-        Prompts have their blocks already, as far as their windows reach. Returns False where blocks are short while a
-        step is `in_flight`: it has to be collected before a sequence can be preempted.
+        Prompts have their blocks already, up to the end of their windows. Returns False if blocks are short while a
+        step is `in_flight`, which must be collected before a sequence can be preempted.
         """
         if self._blocks.has_windows:
             for sequence in self._running:
@@ -27,7 +27,7 @@ class Growth:
             length = sequence.length
             if length >= sequence.plan_length:
                 continue
-            if sequence.planned < sequence.admitted_length:  # a prompt: as much of it as its windows reach
+            if sequence.planned < sequence.admitted_length:  # a prompt: up to the end of its windows
                 length = min(length, max(sequence.planned + 1, sequence.capacity))
                 if length <= sequence.capacity and not sequence.forked:
                     continue
@@ -37,7 +37,7 @@ class Growth:
                     return False
                 victim = self._victim()
                 if victim is None:
-                    break  # landing and parked sequences, and I/O, will give blocks back
+                    break  # landing and parked sequences, and I/O, will free blocks
                 self._lifecycle.preempt(victim)
             else:
                 if sequence.blocks:
@@ -46,9 +46,9 @@ class Growth:
         return True
 
     def _victim(self) -> Sequence | None:
-        """Returns the sequence to preempt: of the lowest priority the latest arrival, but never the oldest of all.
+        """Returns the sequence to preempt: the latest arrival of the lowest priority, but never the oldest sequence.
 
-        So one sequence always makes progress.
+        So at least one sequence always makes progress.
         """
         candidates = [sequence for sequence in self._running if not sequence.hand_off]
         return max(candidates[1:], key=_gives_way, default=None)

@@ -1,4 +1,4 @@
-"""Moves sequences between states, with all that a move means for their blocks and for the prefix cache.
+"""Moves sequences between states, and updates their blocks and the prefix cache accordingly.
 
 The scheduler decides when a sequence moves; every change of state happens here.
 """
@@ -22,24 +22,24 @@ class Lifecycle:
     def __init__(
         self, blocks: BlockManager, admission: BlockAdmission, readiness: Readiness | None, max_sequences: int
     ) -> None:
-        """`max_sequences`: sequences that run or land at once."""
+        """`max_sequences`: maximum sequences that run or land at once."""
         self.live: dict[int, Sequence] = {}  # by id: all sequences that have not ended
         self.running = ArrivalOrder()
         self.landing = ArrivalOrder()
         self._shared_landings = SharedLandings(blocks.main)
-        self.preemptions = 0  # since the start
+        self.preemptions = 0  # since the start of the worker
         self.next_deadline = float("inf")  # s; no sequence expires before it
         self._forks = 0
         self._blocks = blocks
         self._admission = admission
         self._readiness = readiness
         self._max_sequences = max_sequences
-        self.collected = 0  # the newest step that was collected
+        self.collected = 0  # number of the newest collected step
         self._arrivals = 0
         self._admitted: list[Sequence] = []  # for the next `take_admitted`
 
     def enter(self, members: list[Sequence], step: int) -> None:
-        """Gives new sequences their ids, in order; the first waits for blocks, the others for its first token.
+        """Gives new sequences their ids, in order. The first waits for blocks, the others wait for its first token.
 
         `step` is the next step to be planned.
         """
@@ -58,7 +58,7 @@ class Lifecycle:
         self.next_deadline = min(self.next_deadline, parent.deadline)
 
     def occupied(self) -> int:
-        """Counts the sequences that run or land, and their branches that have not begun."""
+        """Counts the running and landing sequences, and their branches that have not started."""
         return sum(1 + len(each.branches) for each in chain(self.running, self.landing))
 
     def waiting(self) -> int:
@@ -68,18 +68,18 @@ class Lifecycle:
     def admit(self, sequence: Sequence, now: float, step: int) -> bool:
         """Admits a queued sequence if it fits; `step` is being planned.
 
-        A landing may leave the queue instead, to wait for another sequence's landing that brings most of its KV.
+        A landing may instead leave the queue to wait for another sequence's landing that brings most of its KV.
         """
         others = self.occupied()
         if others + 1 + len(sequence.branches) > self._max_sequences:
-            return False  # before the cache is searched, which takes time for each token of the prompt, in every step
+            return False  # before the cache lookup, which takes time for each token of the prompt, in every step
         found = self._admission.find(sequence, step)
         if sequence.landing and self._shared_landings.wait(sequence, found.whole_blocks):
             self._admission.queue.remove(sequence)
             return True
         if not self._admission.admit(sequence, found, others > 0):
             return False
-        # A landing is registered with the newest step that is collected by then.
+        # A landing is registered with the newest step collected by then.
         sequence.since = found.since(self.collected if sequence.landing else step)
         if not sequence.preemptions:
             sequence.admitted_at = now
@@ -106,33 +106,32 @@ class Lifecycle:
         sequence.register_at = self._blocks.next_full(sequence.known)
 
     def run(self, sequence: Sequence) -> None:
-        """Makes a sequence part of the steps from now on."""
         if sequence.state is SequenceState.LANDING:
             self._landing_over(sequence)
-            self.next_deadline = min(self.next_deadline, sequence.deadline)  # it may have passed already
+            self.next_deadline = min(self.next_deadline, sequence.deadline)  # may be past already
         sequence.move(SequenceState.RUNNING)
         self.running.insert(sequence)
 
     def park(self, sequence: Sequence) -> None:
-        """Takes a sequence whose prompt is computed out of the steps; it keeps its blocks until it is released."""
+        """Excludes a sequence with a computed prompt from further steps; it keeps its blocks until it is released."""
         self.advance(sequence)
         self.running.remove(sequence)
         sequence.move(SequenceState.PARKED)
 
     def advance(self, sequence: Sequence) -> None:
-        """Moves a sequence's windows on: steps in flight read nothing before the last computed token's window.
+        """Moves a sequence's windows: steps in flight read nothing before the last computed token's window.
 
-        With the room of the blocks that it gives back, it takes blocks for more of its prompt.
+        The freed blocks make room for more of its prompt.
         """
         if self._blocks.has_windows and sequence.computed >= sequence.advance_at:
             sequence.advance_at = self._blocks.advance(sequence.blocks, sequence.computed, sequence.admitted_length)
             sequence.capacity = self._blocks.capacity(sequence.blocks)
 
     def preempt(self, sequence: Sequence) -> None:
-        """Takes a sequence's blocks away; it keeps its tokens and is queued again.
+        """Frees a sequence's blocks; it keeps its tokens and is queued again.
 
-        Its full blocks become idle, and the last of them are evicted first. At its next turn, blocks that are still
-        cached are used, those in the host tier come back if that is cheaper, and the rest is computed again.
+        Its full blocks become idle, and its last blocks are evicted first. When it is admitted again, blocks that are
+        still cached are reused, blocks in the host tier come back if that is cheaper, and the rest is computed again.
         """
         assert sequence.in_flight == 0
         sequence.move(SequenceState.WAITING)
@@ -140,7 +139,7 @@ class Lifecycle:
         sequence.lost_blocks = self._blocks.whole_blocks(sequence.computed)
         self.free(sequence)
         sequence.planned = sequence.computed = 0
-        sequence.to_compute = len(sequence.tokens)  # at most: some of its blocks may still be here
+        sequence.to_compute = len(sequence.tokens)  # an upper bound: some of its blocks may still be cached
         sequence.preemptions += 1
         self.preemptions += 1
         self._admission.queue.insert(sequence)
@@ -148,9 +147,9 @@ class Lifecycle:
     def register(self, sequence: Sequence, upto: int, step: int | None = None) -> None:
         """Registers the KV of the first `upto` tokens in the prefix cache.
 
-        Steps run in the order of planning, and a step stores all KV of a layer before it attends: so KV of the `step`
-        that is being planned can be shared by works planned later, even in the same step. Without `step` the KV is
-        computed already, and no step in flight refers to it.
+        Steps run in the order of planning, and a step stores all KV of a layer before it attends. Works planned later,
+        even in the same step, can therefore share KV of the `step` being planned. Without `step` the KV is computed
+        already, and no step in flight refers to it.
         """
         self._blocks.register(
             sequence.blocks,
@@ -165,7 +164,7 @@ class Lifecycle:
         sequence.register_at = self._blocks.next_full(sequence.known, upto)
 
     def begin_branches(self, parent: Sequence, branches: list[Sequence]) -> None:
-        """Lets each branch run, with the parent's blocks until it writes into one of them."""
+        """Lets each branch run on the parent's blocks, which are copied on write."""
         for branch in branches:
             branch.blocks = self._blocks.fork(parent.blocks)
             branch.chains = tuple(keys.copy() for keys in parent.chains)
@@ -184,8 +183,9 @@ class Lifecycle:
     def invalidate(self, sequence: Sequence, start: int, step: int) -> None:
         """Removes KV of a failed `step` from `start` on from the cache: sequences that find it would fail too.
 
-        Finite logits prove the KV of all tokens before them. A prompt that has none yet proves nothing, not even KV
-        found in the cache: the sequence that computed it may have been released before its first token.
+        Finite logits prove that the KV of all earlier tokens is finite. A prompt without logits so far proves nothing,
+        not even about KV found in the cache: the sequence that computed it may have been released before its first
+        token.
         """
         proven = start >= sequence.admitted_length
         sound = start if proven else 0
@@ -194,7 +194,7 @@ class Lifecycle:
         sequence.computed = min(sequence.computed, sound)
 
     def release(self, sequence: Sequence) -> None:
-        """Ends a sequence, or lets it go on unheard until its branches have begun."""
+        """Ends a sequence, or lets it go on without reports until its branches have started."""
         if sequence.state is SequenceState.ENDED:
             return
         if any(not released(branch) for branch in sequence.branches):
@@ -206,7 +206,6 @@ class Lifecycle:
             self.release(parent)
 
     def end(self, sequence: Sequence) -> None:
-        """Ends a sequence in any state; its blocks go back unless a launched step still writes to them."""
         if sequence in self._shared_landings:
             self._shared_landings.leave(sequence)
         elif sequence.state is SequenceState.WAITING:
@@ -227,14 +226,14 @@ class Lifecycle:
             self._admission.queue.insert(each)
 
     def free(self, sequence: Sequence) -> None:
-        """Gives blocks back unless a launched step still writes to them; the cache keeps full blocks."""
+        """Frees blocks unless a launched step still writes to them; the cache keeps full blocks."""
         if sequence.in_flight == 0 and sequence.blocks:
             self.register(sequence, sequence.computed)
             self._blocks.free(sequence.blocks)
             sequence.blocks, sequence.capacity, sequence.advance_at = (), 0, 0
 
     def kv_counts(self) -> KVCounts:
-        """Counts cache hits, preemptions, forks and block moves, and how full the blocks are."""
+        """Counts cache hits, preemptions, forks and block moves, and the fill of the blocks."""
         pools = self._blocks.groups
         return structs.replace(
             self._admission.counts(),

@@ -1,4 +1,4 @@
-"""What a step did for one sequence, with stable words for failures."""
+"""The result of a step for one sequence, with stable words for failures."""
 
 from msgspec import Struct
 
@@ -9,7 +9,7 @@ from engine.schedule.sequence import Sequence
 
 NON_FINITE = "non-finite logits"
 GRAMMAR_PREFIX = "grammar: "
-CONSTRAINTS_PREFIX = "constrained output: "  # not possible on this worker, whatever the grammar
+CONSTRAINTS_PREFIX = "constrained output: "  # impossible on this worker, whatever the grammar
 NONE_LEFT = "every token is forbidden: by allowed_token_ids, bad_words, min_tokens or the grammar together"
 
 
@@ -20,12 +20,12 @@ def reason_of(failed: str) -> str:
 
 
 def may_do_better(failed: str) -> bool:
-    """Tells whether another worker may succeed where `SequenceProgress.failed` says that this one could not."""
+    """Returns whether another worker may succeed after this value of `SequenceProgress.failed`."""
     return failed.startswith(CONSTRAINTS_PREFIX)
 
 
 class SequenceProgress(Struct, frozen=True):
-    """What a step did for one sequence."""
+    """The result of a step for one sequence."""
 
     sequence: Sequence
     index: int  # the output index of the first of `tokens`
@@ -33,5 +33,5 @@ class SequenceProgress(Struct, frozen=True):
     finish: Finish | None = None  # None: the sequence goes on, or has failed
     failed: str = ""  # reason; empty: it has not failed
     scores: Scores | None = None  # of `tokens`, where sampling asks for them
-    prompt_scores: Scores | None = None  # of the prompt's tokens but the first: with the first token of one sample
+    prompt_scores: Scores | None = None  # of the prompt's tokens except the first; with the first token of one sample
     state: bytes = b""  # hidden state of the token before `tokens`: see `Work.tells_state`

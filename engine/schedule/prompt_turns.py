@@ -1,14 +1,13 @@
-"""Divides a step's prompt tokens among prompts: which prompt is computed next, and how many tokens of it.
+"""Divides a step's prompt tokens among prompts: chooses the next prompt to compute, and the number of its tokens.
 
-Tenants take turns (`infra/fair_queueing/shares.py`). The most urgent prompt of the tenant leads, whether it is in
-progress or in the queue. A prompt that is longer than the step leaves a share of the step to the tenant's shorter
-prompts, the shortest first: they need few tokens, and the long prompt waits little longer. Prompts of the same length
-never give way to each other.
+Tenants take turns (`infra/fair_queueing/shares.py`). A tenant's most urgent prompt comes first, in progress or queued.
+A prompt longer than the step leaves a share of the step to the tenant's shorter prompts, shortest first: they need few
+tokens and hardly delay the long prompt. Prompts of the same length never give way to each other.
 
-A tenant whose prompts all fit into the step waits for this step alone. So tenants with more work than fits anyway may
-lengthen it only by a share of the tokens that the fully served tenants have.
+A tenant whose prompts all fit into the step waits for this step only. Tenants with more work than fits may therefore
+lengthen it only by a share of the fully served tenants' tokens.
 
-If the queued prompt whose turn it is finds no blocks, no other queued prompt is admitted until it does.
+If the next queued prompt finds no blocks, no other queued prompt is admitted until it does.
 """
 
 from collections.abc import Iterator
@@ -28,22 +27,22 @@ class PromptTurns:
     """Gives each prompt its tokens of a step, in turns."""
 
     def __init__(self, queue: WaitingQueue, lifecycle: Lifecycle, shorter: float) -> None:
-        """`queue` has the prompts that wait for blocks. `shorter` is as `SHORTER_PROMPTS_SHARE`."""
+        """`queue`: prompts that wait for blocks. `shorter`: as `SHORTER_PROMPTS_SHARE`."""
         self._queue = queue
         self._lifecycle = lifecycle
         self._shorter = shorter
-        self._stuck: Sequence | None = None  # had its turn, and found no blocks
+        self._stuck: Sequence | None = None  # a queued prompt that found no blocks in its turn
 
     def take(self, prompts: list[Sequence], budget: int, now: float, step: int) -> Iterator[tuple[Sequence, int]]:
-        """Yields the next prompt and the tokens it may have, until the `budget` of tokens is used up.
+        """Yields the next prompt and its maximum tokens, until the `budget` of tokens is used up.
 
-        `prompts` are in progress; `step` is being planned. The caller plans each prompt before it asks for the next. A
+        `prompts` are in progress; `step` is being planned. The caller plans each prompt before asking for the next. A
         landing needs no tokens of a step, and is admitted in its turn.
         """
         if self._stuck is not None and self._stuck.state is not SequenceState.WAITING:
             self._stuck = None
         turn = _StepTurns(self._queue, self._lifecycle, prompts, self._stuck, now, step)
-        left_of_step, served = budget, False  # served: some tenant has all its prompts in this step
+        left_of_step, served = budget, False  # served: at least one tenant has all its prompts in this step
         while (leader := turn.next(left_of_step)) is not None:
             if leader.state is not SequenceState.RUNNING:
                 continue
@@ -64,7 +63,7 @@ class PromptTurns:
 
 
 class _StepTurns:
-    """The prompts that one step has still to serve."""
+    """The prompts not yet served by one step."""
 
     def __init__(
         self,
@@ -80,14 +79,14 @@ class _StepTurns:
         self._lifecycle = lifecycle
         self._now = now
         self._step = step
-        self._blocked = False  # a queued prompt found no blocks: none behind it is admitted
-        self._tenant = ""  # that has its turn
+        self._blocked = False  # a queued prompt found no blocks, so none behind it is admitted
+        self._tenant = ""  # whose turn it is
         self._prompts: dict[str, list[Sequence]] = {}  # in progress, by tenant, the most urgent first
         for each in sorted(prompts, key=lambda each: (urgency(each, now), each.id)):
             self._prompts.setdefault(each.prompt.tenant, []).append(each)
 
     def next(self, tokens: int) -> Sequence | None:
-        """Returns the next prompt: one in progress, or one that has just left the queue.
+        """Returns the next prompt: in progress, or just admitted from the queue.
 
         Without `tokens` left in the step, only landings are admitted.
         """
@@ -116,18 +115,18 @@ class _StepTurns:
         return tokens
 
     def tenant_tokens(self, left: int) -> int:
-        """Counts the tokens that the tenant still asks for; `left` are those of the prompt that has its turn."""
+        """Counts the tenant's tokens still to compute; `left`: tokens of the prompt whose turn it is."""
         in_progress = sum(each.left for each in self._prompts.get(self._tenant, ()))
         return left + in_progress + self._queue.tokens_of(self._tenant)
 
     def shorter_tokens(self, than: int) -> int:
-        """Counts the tokens of the tenant's prompts that are shorter `than` this many tokens."""
+        """Counts the tokens of the tenant's prompts shorter `than` this many tokens."""
         shorter = sum(each.left for each in self._prompts.get(self._tenant, ()) if each.left < than)
         waiting = self._may_pass(than)
         return shorter + (len(self._queue) * waiting.to_compute if waiting is not None else 0)
 
     def shortest(self, than: int) -> Sequence | None:
-        """Returns the tenant's prompt with the fewest tokens left, if it is shorter `than` this many tokens."""
+        """Returns the tenant's prompt with the fewest tokens left, if shorter `than` this many tokens."""
         waiting = self._may_pass(than)
         shorter = [each for each in self._prompts.get(self._tenant, ()) if each.left < than]
         first = min(shorter, key=lambda each: each.left, default=None)
@@ -140,7 +139,7 @@ class _StepTurns:
         return running if self._blocked or self._foremost is not None else self._queue.weights() | running
 
     def _comes_before(self, head: Sequence, prompt: Sequence) -> bool:
-        """Tells whether a queued prompt is served before one in progress: it is more urgent, and there are blocks."""
+        """Returns whether a queued prompt precedes one in progress: it is more urgent, and there are blocks."""
         if head.landing or urgency(head, self._now) >= urgency(prompt, self._now):
             return False
         return self._lifecycle.surely_fits(head)
@@ -148,7 +147,7 @@ class _StepTurns:
     def _may_pass(self, than: int) -> Sequence | None:
         """Returns the tenant's shortest queued prompt if it is shorter `than` this many tokens and may be admitted now.
 
-        None passes a head of the queue that may lack blocks: that head could wait for ever.
+        No prompt may pass a head of the queue that lacks blocks: the head could wait for ever.
         """
         if self._blocked or self._foremost is not None:
             return None
@@ -159,7 +158,7 @@ class _StepTurns:
 
     @property
     def _foremost(self) -> Sequence | None:
-        """The queued sequence that comes before all others, if there is one: preempted, or stuck."""
+        """The queued sequence that precedes all others: preempted, or stuck; None: none."""
         return self._queue.preempted or self.stuck
 
     def _admits(self, sequence: Sequence) -> bool:

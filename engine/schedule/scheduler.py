@@ -1,13 +1,13 @@
-"""Plans what the next step computes: each step admits, grows and finishes sequences and, under pressure, preempts some.
+"""Plans the next step: admits, grows and finishes sequences and, if blocks are short, preempts some.
 
 The unit is the token, not a phase: a chunk of a prompt and a decode step differ only in length. Running sequences get
-their next token first, so that TPOT holds; prompts get chunks of the rest of the step's token budget, the most urgent
+their next token first, which keeps TPOT low; prompts get chunks from the rest of the step's token budget, most urgent
 first (`waiting_queue.py`). Continuous batching after Orca (Yu et al., OSDI 2022); chunks beside decodes after
 Sarathi-Serve (Agrawal et al., OSDI 2024); preemption by recomputing after vLLM (Kwon et al., SOSP 2023).
 
-No wait is circular. A sequence that prefills has all its blocks and waits for no other. A landing sequence has all its
-blocks before a byte moves. A decoding sequence waits only for blocks, and the oldest is never preempted. Landing and
-parked sequences hold their blocks until the service adopts or releases them, which the handoff's deadlines bound.
+There is no circular wait. A prefilling sequence has all its blocks. A landing sequence has all its blocks before a byte
+moves. A decoding sequence waits only for blocks, and the oldest is never preempted. Landing and parked sequences hold
+their blocks until the service adopts or releases them, within the handoff's deadlines.
 """
 
 from bisect import bisect_left
@@ -45,15 +45,15 @@ NEWEST_STEP_WEIGHT = 0.1
 
 
 class SchedulerLimits(Struct, frozen=True, kw_only=True):
-    """The numbers that bound a scheduler's steps and sequences."""
+    """Limits of a scheduler's steps and sequences."""
 
     max_batch_tokens: int  # tokens of a step
-    max_sequences: int  # that run or land at once; at most `max_batch_tokens` count: each gets a token in every step
+    max_sequences: int  # running or landing; at most `max_batch_tokens`: each gets a token in every step
     max_model_len: int  # tokens of a sequence
     growth_reserve: Counts[int] = ()  # blocks of each KV group that stay free for running sequences
     max_in_flight: int = 1  # steps that may be launched and not collected, 1 or 2
     shorter: float = SHORTER_PROMPTS_SHARE  # share of a step that a long prompt leaves to shorter prompts
-    tells_states: bool = False  # a handoff takes the hidden state of the last computed token along
+    tells_states: bool = False  # a handoff includes the hidden state of the last computed token
 
 
 class PlannedStep(NamedTuple):
@@ -63,7 +63,7 @@ class PlannedStep(NamedTuple):
     members: list[Sequence]  # the sequence of each work
     work: StepWork
     planned_at: float  # s
-    decoding: PlannedDecodes | None  # what its decodes try; None: nothing
+    decoding: PlannedDecodes | None  # what its decodes try; None: no trial
 
 
 class Scheduler:
@@ -79,10 +79,10 @@ class Scheduler:
         fit: StepFit | None = None,
         speculation: Speculation | None = None,
     ) -> None:
-        """Plans over the blocks of `blocks`.
+        """Plans steps over `blocks`.
 
-        `chunking` limits prompt tokens beside decodes; None: to the rest of the step. `readiness` prepares sequences
-        that have a grammar. `fit` learns what steps cost. `speculation` plans draft tokens; None: there are none.
+        `chunking` limits prompt tokens beside decodes; None: only by the token budget. `readiness` prepares sequences
+        with a grammar. `fit` learns the costs of steps. `speculation` plans draft tokens; None: none.
         """
         assert limits.max_in_flight in (1, 2), "a pending token comes from the step before, not from an older one"
         self._blocks = blocks
@@ -115,8 +115,8 @@ class Scheduler:
     def add(self, sequence: Sequence, branches: Iterable[Sequence] = ()) -> None:
         """Queues a new sequence and gives it an id. Raises `CapacityError`, with both numbers, if it can never fit.
 
-        `branches` are further samples of the same tokens. They wait until `sequence` has its first token; then each
-        gets one of its own, drawn from the same logits, and goes on with the same blocks, copied where they differ.
+        `branches` are further samples of the same tokens. They wait for the first token of `sequence`; then each draws
+        its own from the same logits, and continues on the same blocks, copied on write.
         """
         members = [sequence, *branches]
         if any(each.id for each in members):
@@ -145,9 +145,9 @@ class Scheduler:
         limits: Limits,
         state: bytes = b"",
     ) -> None:
-        """Lets a sequence whose KV has landed, and its branches, run on after the tokens `emitted` by each sample.
+        """Continues a sequence whose KV has landed, and its branches, after the tokens `emitted` by each sample.
 
-        `state` is the hidden state of the token before those, if it came along. Raises `CapacityError` if the limits
+        `state` is the hidden state of the token before `emitted`, if it was sent. Raises `CapacityError` if the limits
         can never fit here, and `IllegalMove` if the sequence does not land or if `emitted` lacks a sample that was not
         released; then nothing has changed.
         """
@@ -169,7 +169,7 @@ class Scheduler:
             each.sampling, each.handed_state, each.handed_state_at = sampling, state, sequence.admitted_length
         sequence.planned = sequence.computed = sequence.admitted_length
         self._lifecycle.register(sequence, sequence.computed)
-        sequence.since = self._blocks.since(sequence.blocks, sequence.since)  # some may be another's now
+        sequence.since = self._blocks.since(sequence.blocks, sequence.since)  # blocks may be another's now
         self._lifecycle.run(sequence)
         self._lifecycle.begin_branches(sequence, [each for each in members if each is not sequence])
         if sequence.abandoned:
@@ -179,9 +179,9 @@ class Scheduler:
                 self._works.may_be_sampled(each)
 
     def release(self, sequence: Sequence) -> None:
-        """Ends a sequence in any state. Its blocks go back now, or with the last launched step that refers to them.
+        """Ends a sequence in any state. Its blocks are freed now, or after the last launched step that refers to them.
 
-        A sequence whose branches have not begun goes on for them, without telling progress.
+        A sequence whose branches have not started continues for them, without reporting progress.
         """
         self._lifecycle.release(sequence)
 
@@ -241,8 +241,8 @@ class Scheduler:
         """Returns the next step to launch, or None.
 
         None while a step is in flight: collect it first. None otherwise: nothing can be computed until another call is
-        made or a grammar gets ready, so the worker may sleep until an event or `next_deadline`. The block tables in the
-        plan are the sequences' own: read them before the next call.
+        made or a grammar gets ready, so the worker may sleep until an event or `next_deadline`. The plan refers to the
+        sequences' own block tables: read them before the next call.
         """
         if len(self._launched) >= self._limits.max_in_flight or not self._growth.grow(bool(self._launched)):
             return None
@@ -276,7 +276,7 @@ class Scheduler:
         return plan
 
     def apply(self, result: StepResult, now: float) -> list[SequenceProgress]:
-        """Applies the result of the oldest launched step: sequences go on, end or park, and blocks are freed.
+        """Applies the result of the oldest launched step: sequences continue, end or park, and blocks are freed.
 
         Tokens past a sequence's end, or after its release, are dropped. Returns the progress of each sequence that was
         not released. Raises `IllegalMove` for the result of another step.
@@ -285,7 +285,7 @@ class Scheduler:
             raise IllegalMove(f"result of step {result.step} is not that of the oldest launched step")
         step = self._launched.popleft()
         self._lifecycle.collected = result.step
-        # The step began when it was planned, or when the step before was applied.
+        # The step began when it was planned, or when the previous step was applied.
         seconds = now - max(step.planned_at, self._applied_at)
         self._chunking.learn(step.work.prompt_tokens, step.work.sequences, seconds)
         self._fit.learn(step.work, seconds - min(result.proposing, seconds / 2))

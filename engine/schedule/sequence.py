@@ -1,4 +1,4 @@
-"""One sequence of an engine: its tokens, how many are planned and computed, and the blocks of their KV."""
+"""One sequence of an engine: its tokens, its planned and computed lengths, and the blocks of its KV."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -16,14 +16,14 @@ from engine.speculation.proposers.suffixes import Suffixes
 
 
 class SequenceState(Enum):
-    """State of a sequence, which says what it holds."""
+    """State of a sequence, which determines the blocks that it holds."""
 
-    BRANCH = "branch"  # waits for another sequence's first token, to begin with it; holds no blocks
+    BRANCH = "branch"  # waits for another sequence's first token, to start with it; holds no blocks
     WAITING = "waiting"  # waits for blocks; holds none
     LANDING = "landing"  # holds blocks for KV that arrives from a prefill worker
     RUNNING = "running"  # holds blocks, and is part of steps
     PARKED = "parked"  # prefill done, handoff under way; holds its blocks
-    ENDED = "ended"  # holds blocks only while a launched step still refers to them
+    ENDED = "ended"  # holds blocks only while a launched step refers to them
 
 
 _STATE_MOVES = {
@@ -35,43 +35,43 @@ _STATE_MOVES = {
     SequenceState.ENDED: (),
 }
 
-DEFAULT_TTFT_S = 30.0  # from queueing to the first token, where there is no objective
+DEFAULT_TTFT_S = 30.0  # from queueing to the first token, if the request has no objective
 _UNKNOWN_SAMPLING = Sampling(seed=0)
 _UNKNOWN_LIMITS = Limits(max_tokens=1)
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One attempt at one sample: `tokens` is its prompt, then what earlier attempts emitted, then what it emits.
+    """One attempt at one sample: `tokens` is its prompt, output of earlier attempts, then its own output.
 
-    A landing sequence gets its sampling and limits from the Commit when it is adopted; until then they mean nothing.
+    A landing sequence gets its sampling and limits from the Commit when it is adopted; until then they are undefined.
     Raises `MessageError` unless 1 ≤ `prompt.prompt_tokens` ≤ token ids given.
     """
 
     key: AttemptKey
     gateway: str  # its epoch
     prompt: Prompt
-    deadline: float  # s, on the clock of `now` everywhere
+    deadline: float  # s, on the clock that all calls' `now` is from
     sampling: Sampling = _UNKNOWN_SAMPLING
     limits: Limits = _UNKNOWN_LIMITS  # the request's, over all attempts
-    hand_off: bool = False  # parks after the first token of this attempt, unless that ended it
-    landing: bool = False  # its KV is still to arrive; `adopt` makes it False
-    due: float = inf  # s, when its first token is wanted
+    hand_off: bool = False  # parks after the first token of this attempt, unless that token ends it
+    landing: bool = False  # its KV has not arrived yet; `adopt` makes it False
+    due: float = inf  # s, when its first token is due
     sent_block_tokens: int = 0  # tokens of the sender's blocks; 0: as many as here
 
     tokens: list[int] = field(default_factory=list, init=False)
-    prompt_tokens: int = field(default=0, init=False)  # leading `tokens` that are the client's
+    prompt_tokens: int = field(default=0, init=False)  # leading `tokens` from the client
     id: int = field(default=0, init=False)  # given by the scheduler, in order of arrival
     state: SequenceState = field(default=SequenceState.WAITING, init=False)
     blocks: Tables = field(default=(), init=False)  # by KV group
     chains: Chains = field(default=(), init=False)  # by KV group, the cache keys of its full blocks
-    advance_at: int = field(default=0, init=False)  # computed tokens at which its windows move on
-    register_at: int = field(default=0, init=False)  # planned tokens at which the cache learns of more full blocks
+    advance_at: int = field(default=0, init=False)  # number of computed tokens at which its windows move
+    register_at: int = field(default=0, init=False)  # planned tokens at which the cache gets more full blocks
     forked: bool = field(default=False, init=False)  # its last block may be in other tables too
-    known: list[int] = field(default_factory=list, init=False)  # leading blocks of each table that the cache knows
+    known: list[int] = field(default_factory=list, init=False)  # leading blocks of each table that are in the cache
     capacity: int = field(default=0, init=False)  # tokens that `blocks` hold
-    planned: int = field(default=0, init=False)  # tokens whose KV a launched step computes, or has
-    computed: int = field(default=0, init=False)  # tokens whose KV is there: planned, without the steps in flight
+    planned: int = field(default=0, init=False)  # tokens whose KV is computed, or will be by a launched step
+    computed: int = field(default=0, init=False)  # tokens whose KV is computed: `planned`, without the steps in flight
     pending: int = field(default=0, init=False)  # tokens that steps in flight sample
     drafted: int = field(default=0, init=False)  # draft tokens that a step in flight verifies
     proposed: Proposal = field(default=NO_PROPOSAL, init=False)  # the executor's, for the next step
@@ -82,12 +82,12 @@ class Sequence:
     suffixes: Suffixes | None = field(default=None, init=False)  # index of its text, if draft tokens come from it
     in_flight: int = field(default=0, init=False)  # launched steps that refer to this sequence
     admitted_length: int = field(default=0, init=False)  # tokens when its blocks were last taken
-    since: int = field(default=0, init=False)  # the oldest planned step of what its KV is computed from
+    since: int = field(default=0, init=False)  # oldest step from which any of its KV was computed
     end_length: int = field(default=0, init=False)  # tokens at which it ends ("length")
-    plan_length: int = field(default=0, init=False)  # tokens at which this engine plans nothing more for it
+    plan_length: int = field(default=0, init=False)  # tokens at which planning for it stops on this engine
     branches: "list[Sequence]" = field(default_factory=list, init=False)  # wait for its first token
     parent: "Sequence | None" = field(default=None, init=False)  # the sequence whose branch it is
-    abandoned: bool = field(default=False, init=False)  # released, but it goes on until its branches have begun
+    abandoned: bool = field(default=False, init=False)  # released, but it continues until its branches have started
     preemptions: int = field(default=0, init=False)  # how often it was preempted
     lost_blocks: int = field(default=0, init=False)  # full blocks whose KV was there when it was last preempted
     to_compute: int = field(default=0, init=False)  # tokens without KV here when it was last queued
@@ -117,7 +117,7 @@ class Sequence:
 
     @property
     def length(self) -> int:
-        """Tokens, those that steps in flight sample included."""
+        """Number of tokens, including tokens being sampled by steps in flight."""
         return len(self.tokens) + self.pending
 
     @property
@@ -131,7 +131,7 @@ class Sequence:
 
     @property
     def wants_prompt_scores(self) -> bool:
-        """Whether log-probabilities of the prompt are wanted, which are reported with the first token of all."""
+        """Whether log-probabilities of the prompt are requested and not reported; they come with the first token."""
         return self.sampling.prompt_logprobs is not None and len(self.tokens) == self.prompt_tokens
 
     def prompt_rows(self, start: int, end: int) -> PromptRows | None:
@@ -150,12 +150,12 @@ class Sequence:
         self.scored += len(scores)
 
     def take_prompt_scores(self) -> Scores | None:
-        """Returns the scores of the prompt's tokens but the first, once, when its first token is drawn."""
+        """Returns the scores of the prompt's tokens except the first, once, when its first token is drawn."""
         scores, self.prompt_scores = self.prompt_scores, []
         return Scores.joined(scores) if scores else None
 
     def move(self, state: SequenceState) -> None:
-        """Enters another state; the only way to change it. Raises `IllegalMove`."""
+        """Changes the state, which nothing else does. Raises `IllegalMove`."""
         if state not in _STATE_MOVES[self.state]:
             raise IllegalMove(f"sequence {self.id} of {self.key.request}: {self.state.value} -> {state.value}")
         self.state = state

@@ -1,8 +1,8 @@
-"""Lets prompts with a common beginning that are to land at the same time share a landing: one lands, the others wait.
+"""Shares landings of prompts with a common beginning: one sequence lands, and the others wait for its KV.
 
-Without this, many requests with one system prompt would each have it sent, because none had landed when the others
-asked for blocks. Waiting sequences hold no blocks. When the landing is over, completed or not, they return to their
-places in the queue; the deadlines of the handoff bound the wait.
+Otherwise many requests with one system prompt would each receive its KV, because none had landed when the others asked
+for blocks. Waiting sequences hold no blocks. When the landing completes or fails, they return to their places in the
+queue; the handoff's deadlines bound the wait.
 """
 
 from itertools import takewhile
@@ -16,7 +16,7 @@ class SharedLandings:
     def __init__(self, group: int = 0) -> None:
         self._group = group
         self._landing: dict[bytes, Sequence] = {}  # by the key of a block that is about to land
-        self._waiting: dict[Sequence, Sequence] = {}  # by waiting sequence, the one that lands
+        self._waiting: dict[Sequence, Sequence] = {}  # waiting sequence → landing sequence
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -25,9 +25,9 @@ class SharedLandings:
         return sequence in self._waiting
 
     def wait(self, sequence: Sequence, held: int) -> bool:
-        """Has a sequence with `held` whole blocks here wait for another one's landing, if that brings enough.
+        """Lets a sequence with `held` whole blocks here wait for another landing, if that brings enough blocks.
 
-        At least half of its other whole blocks have to be about to land, so that a short common beginning, such as a
+        At least half of its other whole blocks must be about to land, so that a short common beginning, such as a chat
         template's, delays no sequence. Returns whether the sequence waits.
         """
         missing = sequence.chains[self._group].keys[held:]
@@ -38,12 +38,12 @@ class SharedLandings:
         return True
 
     def announce(self, sequence: Sequence, held: int) -> None:
-        """Notes that the sequence's whole blocks, but for the first `held`, are about to land."""
+        """Records that the sequence's whole blocks, except the first `held`, are about to land."""
         for key in sequence.chains[self._group].keys[held:]:
             self._landing.setdefault(key, sequence)
 
     def conclude(self, landed: Sequence) -> list[Sequence]:
-        """Forgets a landing that is over, and returns the sequences that waited for it."""
+        """Removes a landing that has ended, and returns the sequences that waited for it."""
         for key in landed.chains[self._group].keys:
             if self._landing.get(key) is landed:
                 del self._landing[key]

@@ -1,8 +1,8 @@
-"""Plans draft tokens for sequences, and keeps account of how many of them are accepted.
+"""Plans draft tokens for sequences, and counts how many are accepted.
 
-A step verifies draft tokens beside the next token (`engine/speculation/verify`), and the output is the one of a step
-without any (after Leviathan et al. and Chen et al., 2023, but with draws that the draft tokens have no part in). So
-how many are drafted, and by which proposer, is a question of time alone.
+A step verifies draft tokens beside the next token (`engine/speculation/verify`), without any effect on the output
+(after Leviathan et al. and Chen et al., 2023, except that draws do not depend on draft tokens). The number of draft
+tokens and the choice of proposer therefore affect only the speed.
 """
 
 from collections.abc import Sequence as Indices
@@ -16,8 +16,8 @@ from engine.speculation.verify.verification import judged_drafts
 from infra.redis.records import SpeculationCounts
 
 LOOK_STEPS = 8
-"""Steps between two decisions of the controller, each of which takes microseconds. Where draft tokens do not pay, texts
-are searched in one step out of so many."""
+"""Steps between two decisions of the controller, which take microseconds each. While draft tokens do not pay, texts
+are searched only once in this many steps."""
 AWAKE_STEPS = 4
 """Steps after an accepted draft token in which its sequence may search its text although drafting does not pay."""
 
@@ -34,10 +34,10 @@ class Speculation:
         *,
         stores: bool = False,
     ) -> None:
-        """`proposer` drafts up to `most` tokens for each step of a sequence; their KV goes to blocks of `blocks`.
+        """`proposer` drafts up to `most` tokens per step for a sequence; their KV goes to blocks of `blocks`.
 
-        `controller` says how many are worth verifying; None: all are. `stores`: the executor's proposer stores KV of
-        its own for draft tokens in these blocks already while it drafts.
+        `controller` chooses how many to verify; None: all. `stores`: the executor's proposer stores its own KV of draft
+        tokens in these blocks while it drafts.
         """
         self._blocks = blocks
         self._proposer = proposer
@@ -46,25 +46,25 @@ class Speculation:
         self._controller = controller
         self._stores = stores
         self._sequences = 0
-        self._drafting = 0  # sequences with draft tokens in the step that is planned
-        self.step = 0  # steps with decodes
-        self._idle = False  # drafting does not pay in the step that is planned: looks into texts are few
+        self._drafting = 0  # sequences with draft tokens in the step being planned
+        self.step = 0  # number of steps with decodes
+        self._idle = False  # drafting does not pay in the step being planned, so texts are seldom searched
         self._look_at = self._looked_at = self._size = (
-            0  # next and last step of the controller's decision, and the batch's bits then
+            0  # next and last step of the controller's decision, and the batch size class at that time
         )
-        self._awake = 0  # the last step in which there may be looks while `_idle`
-        self.decoding: PlannedDecodes | None = None  # of the step that is planned
+        self._awake = 0  # last step in which texts may be searched while `_idle`
+        self.decoding: PlannedDecodes | None = None  # of the step being planned
         self._works = self._with_drafts = self._proposed = 0
         self._seconds = 0.0
-        self._accepted = [0] * most  # by place in the text behind the work's own tokens
+        self._accepted = [0] * most  # by index of the draft token
 
     def begin(self, sequences: int, context: int) -> bool:
-        """Begins a step in which `sequences` decode, of `context` tokens together; False: it has no draft tokens."""
+        """Begins a step in which `sequences` decode, with `context` tokens together; False: without draft tokens."""
         self._sequences = sequences
         self._works += sequences
         self.step = step = self.step + 1
         self.decoding = None
-        asked = not self._idle  # the executor was asked for draft tokens in the step before
+        asked = not self._idle  # the executor was asked for draft tokens in the previous step
         if self._controller is not None and self._drafting:
             self._controller.verifies(self._drafting)
             self._drafting = 0
@@ -82,12 +82,12 @@ class Speculation:
         self._look_at = self.step + (1 if controller.tries else LOOK_STEPS)
 
     def serves(self, sequence: Sequence) -> bool:
-        """Tells whether a sequence's newest token has to be known before its next step, for drafts to follow it."""
+        """Returns whether a sequence's newest token must be known before its next step, to draft after it."""
         step = self.step + 1
         return not sequence.hand_off and self._may_look(step) and not self.rests(sequence, step)
 
     def rests(self, sequence: Sequence, step: int) -> bool:
-        """Tells whether no draft tokens are looked for in a sequence in this step."""
+        """Returns whether a sequence gets no draft tokens in this step."""
         trust = sequence.trust
         return (trust.long_rest_until if self._idle else trust.rests_until) > step
 
@@ -97,7 +97,7 @@ class Speculation:
         return not self.in_engine and (step % LOOK_STEPS == 0 or step <= self._awake)
 
     def wanted(self, sequence: Sequence, drafts: int) -> int:
-        """Returns how many tokens the executor is to draft behind those of the step being planned.
+        """Returns the number of tokens that the executor drafts after the step being planned.
 
         That step itself verifies `drafts`.
         """
@@ -113,8 +113,8 @@ class Speculation:
     def draft(self, sequence: Sequence, batch: int, budget: int) -> Proposal:
         """Returns draft tokens for a sequence's next step, which has `batch` sequences and a `budget` of more tokens.
 
-        They end where the sequence ends, and their KV goes to blocks that it has or that are plentiful: a draft token
-        preempts no sequence. While `min_tokens` is not reached, no draft token stands where the output could end.
+        They stop where the sequence ends, and their KV goes to blocks that it has or that are plentiful: draft tokens
+        never preempt a sequence. Until `min_tokens` is reached, no draft token may end the output.
         """
         trust = sequence.trust
         if self._idle and not trust.long_rest_until and not self.in_engine:
@@ -129,7 +129,7 @@ class Speculation:
             return NO_PROPOSAL
         proposal = self._proposer.propose(sequence, most)
         count = len(proposal.tokens)
-        if not self.in_engine:  # the executor was told how many are wanted
+        if not self.in_engine:  # the executor was given the number of draft tokens
             if count and self._controller is not None:
                 count = self._controller.count(trust, proposal.evidence, count)
             if not count:
@@ -141,9 +141,9 @@ class Speculation:
         return proposal.first(self._fitting(sequence, count, batch))
 
     def judge(self, sequence: Sequence, work: Work, accepted: Indices[int], proposed: Proposal | None) -> None:
-        """Takes the `accepted` draft tokens of a step, and the executor's draft tokens for the next one.
+        """Records the `accepted` draft tokens of a step, and the executor's draft tokens for the next step.
 
-        KV beyond the sequence's tokens is dropped: the next steps write over it.
+        KV beyond the sequence's tokens is dropped: the next steps overwrite it.
         """
         sequence.proposed = proposed or NO_PROPOSAL
         if work.proposed:
@@ -156,7 +156,7 @@ class Speculation:
         self._proposer.ended(sequence)
 
     def took(self, decoding: PlannedDecodes, seconds: float, proposing: float, tokens: int) -> None:
-        """Records a step of decodes: its `seconds`, those of `proposing` among them, and its tokens."""
+        """Records a step of decodes: its `seconds`, which include `proposing`, and its tokens."""
         self._seconds -= proposing
         if self._controller is not None:
             self._controller.took(decoding, seconds, tokens)
@@ -183,7 +183,7 @@ class Speculation:
             sequence.trust.fails(self.step, self._long_rest)
 
     def _fitting(self, sequence: Sequence, count: int, batch: int) -> int:
-        """Returns how many of `count` draft tokens have blocks for their KV; takes blocks if there are plenty."""
+        """Returns how many of `count` draft tokens have blocks for their KV; allocates blocks if there are plenty."""
         self._reach(sequence, sequence.length + count, batch)
         return min(count, sequence.capacity - sequence.length)
 

@@ -5,9 +5,9 @@ Preempted sequences come before all others, in order of arrival. Then tenants ta
 
     urgency = time at which the first token is due + SECONDS_PER_PRIORITY x priority
 
-an absolute time, so that a waiting sequence gets more urgent beside later ones, and none waits for ever. Without an
-objective a first token is due half a minute after its job was queued. A sequence that is late has missed its objective
-already; it goes behind those that are due within `LATE_PENALTY_S`, and so makes none of them late.
+This is an absolute time, so a waiting sequence becomes more urgent relative to later ones, and none waits for ever.
+Without an objective a first token is due half a minute after its job was queued. A late sequence has missed its
+objective already; it comes after the sequences due within `LATE_PENALTY_S`, so that it makes none of them late.
 """
 
 from bisect import bisect_left, insort
@@ -66,7 +66,7 @@ class QueuePosition(NamedTuple):
     """Rank of a sequence in its tenant's queue, lowest first."""
 
     urgency: float  # s
-    arrival: int  # the sequence's id, or a count of arrivals where it has none yet
+    arrival: int  # the sequence's id, or a count of arrivals if it has no id yet
 
 
 class TenantQueue:
@@ -74,12 +74,12 @@ class TenantQueue:
 
     def __init__(self) -> None:
         self.weight = 1.0  # of its newest sequence
-        self.tokens = 0  # to be computed for them
+        self.tokens = 0  # number to be computed for its sequences
         self._arrivals = count(1)
         self._places: dict[Sequence, QueuePosition] = {}
         self._waiting: list[tuple[QueuePosition, Sequence]] = []  # in order
-        self._by_length: list[tuple[int, int, Sequence]] = []  # a heap; may hold sequences that have left
-        self._by_due: list[tuple[float, int, Sequence]] = []  # a heap of those not late yet; likewise
+        self._by_length: list[tuple[int, int, Sequence]] = []  # a heap; may contain sequences that have left the queue
+        self._by_due: list[tuple[float, int, Sequence]] = []  # a heap of sequences not late yet; likewise
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -88,7 +88,7 @@ class TenantQueue:
         return (sequence for _, sequence in self._waiting)
 
     def insert(self, sequence: Sequence) -> None:
-        """Puts a sequence at its place, as if it were not late: `first` moves those that are."""
+        """Inserts a sequence as if it were not late; `first` moves late sequences."""
         arrival = sequence.id or next(self._arrivals)
         self.tokens += sequence.to_compute
         self._put(sequence, QueuePosition(urgency(sequence, -inf), arrival))
@@ -96,7 +96,7 @@ class TenantQueue:
         heappush(self._by_length, (sequence.to_compute, arrival, sequence))
 
     def remove(self, sequence: Sequence) -> None:
-        """Takes a sequence out; its `to_compute` must be as it was at `insert`."""
+        """Removes a sequence; its `to_compute` must be the same as at `insert`."""
         self._take(sequence)
         self.tokens -= sequence.to_compute
         if len(self._by_length) + len(self._by_due) > 4 * len(self._waiting) + 32:
@@ -106,7 +106,7 @@ class TenantQueue:
             heapify(self._by_due)
 
     def first(self, now: float) -> Sequence:
-        """Returns the most urgent sequence; there must be one."""
+        """Returns the most urgent sequence. The queue must not be empty."""
         while self._by_due and self._by_due[0][0] < now:
             _, _, late = heappop(self._by_due)
             if late in self._places:
@@ -114,7 +114,7 @@ class TenantQueue:
         return self._waiting[0][1]
 
     def shortest(self) -> Sequence:
-        """Returns the sequence with the fewest tokens to compute; there must be one."""
+        """Returns the sequence with the fewest tokens to compute. The queue must not be empty."""
         while self._by_length[0][2] not in self._places:
             heappop(self._by_length)
         return self._by_length[0][2]
@@ -163,7 +163,7 @@ class WaitingQueue:
         tenant.insert(sequence)
 
     def remove(self, sequence: Sequence) -> None:
-        """Takes a sequence out; its `to_compute` must be as it was at `insert`."""
+        """Removes a sequence; its `to_compute` must be the same as at `insert`."""
         self._count(sequence, -1)
         if sequence.preemptions:
             self._preempted.remove(sequence)

@@ -1,4 +1,4 @@
-"""Plans what a step computes of each sequence: next tokens of decodes, chunks of prompts, and draft tokens."""
+"""Plans the computation of each sequence in a step: next tokens of decodes, chunks of prompts, and draft tokens."""
 
 from engine.plan import NO_PROPOSAL, PENDING_TOKEN, Proposal, Work
 from engine.schedule.lifecycle import Lifecycle
@@ -9,7 +9,7 @@ from engine.schedule.speculation import Speculation
 
 
 class Works:
-    """Turns sequences that can go on into works of a step."""
+    """Turns sequences that can be computed into works of a step."""
 
     def __init__(
         self,
@@ -26,24 +26,24 @@ class Works:
         self._tells_states = tells_states
 
     def may_be_sampled(self, sequence: Sequence) -> bool:
-        """Tells whether a sequence's next token can be drawn; if not, begins to prepare its grammar."""
+        """Returns whether a sequence's next token can be drawn; if not, starts preparing its grammar."""
         grammar = sequence.sampling.grammar
         if self._readiness is None or not grammar:
             return True
         return self._readiness.ready(sequence.id, grammar, sequence.tokens, sequence.prompt_tokens)
 
     def ready(self) -> tuple[list[Sequence], list[Sequence]]:
-        """Returns the running sequences that can go on in this step: decodes, and prompts with tokens left.
+        """Returns the running sequences that can be computed in this step: decodes, and prompts with tokens left.
 
-        A decoding sequence has several tokens to compute where its grammar has given it several at once.
+        A decoding sequence has several tokens to compute if its grammar has forced several at once.
         """
         decodes, prompts = [], []
         for sequence in self._lifecycle.running:
             length = sequence.length
             if length >= sequence.plan_length or sequence.forked:
-                continue  # its last token is in flight, or it waits for a block
+                continue  # its last token is in flight, or it lacks a block
             if length > sequence.capacity and sequence.planned >= min(sequence.admitted_length, sequence.capacity):
-                continue  # it waits for a block; a prompt may be longer than its windows reach
+                continue  # it lacks a block; a prompt may be longer than its windows
             if sequence.pending and (sequence.branches or sequence.sampling.grammar or self._may_draft(sequence)):
                 continue  # branches, a grammar, or draft tokens need the token in flight first
             if length - sequence.planned == 1 or sequence.planned >= sequence.admitted_length:
@@ -81,9 +81,9 @@ class Works:
         return self._speculation is not None and self._speculation.serves(sequence)
 
     def chunks(self, prompts: list[Sequence], budget: int, now: float, step: int) -> list[Work]:
-        """Cuts chunks of `budget` tokens in all, of prompts in progress and of prompts that are admitted for them.
+        """Plans chunks of `budget` tokens in all, of prompts in progress and of newly admitted prompts.
 
-        They are planned one by one: each may share what the earlier ones compute in this step.
+        Chunks are planned one by one: each may share KV that earlier chunks compute in this step.
         """
         works: list[Work] = []
         for sequence, most in self._turns.take(prompts, budget, now, step):
@@ -92,13 +92,13 @@ class Works:
         return works
 
     def _chunk(self, sequence: Sequence, budget: int) -> int:
-        """Counts the tokens of a prompt that are computed next; the last token waits for the sequence's grammar."""
+        """Returns the number of a prompt's tokens to compute next; the last token waits for the sequence's grammar."""
         left = sequence.left
         tokens = min(budget, sequence.capacity - sequence.planned)
         return min(tokens, left if tokens < left or self.may_be_sampled(sequence) else left - 1)
 
     def _work(self, sequence: Sequence, count: int, step: int, drafts: Proposal = NO_PROPOSAL) -> Work:
-        """Plans the next `count` tokens of a sequence, and draft tokens; the last own token and they are sampled at."""
+        """Plans `count` tokens of a sequence, and draft tokens; samples at the last token and each draft token."""
         start, length, proposed = sequence.planned, sequence.length, tuple(drafts.tokens)
         end = start + count
         sampled = end == length

@@ -124,10 +124,7 @@ class EagleProposer:
             if not tokens:
                 continue
             own = len(work.token_ids) - len(work.proposed)
-            first, row = (
-                work.start + own,
-                begin + own - 1,
-            )  # position of the first sampled token; row of the state before it
+            first, row = work.start + own, begin + own - 1  # first sampled token; row of the state before it
             # number of sampled tokens with a known state before them
             known = min(len(tokens), len(result.accepted.get(index, ())) + 1)
             most = min(work.propose, self._capacity(work) - (first + known - 1)) if known == len(tokens) else 0
