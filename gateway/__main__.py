@@ -56,7 +56,7 @@ async def serve(
 
 
 async def _serve(server: HTTPServer, listener: socket.socket, after: asyncio.Event | None) -> None:
-    """Serves at once, so that whoever asks hears how far the start is; where others share the port, when it is over."""
+    """Serves during the start, so that its progress can be queried; with a shared port, only after `after` is set."""
     if after is not None:
         await after.wait()
     await server.serve([listener])
@@ -70,7 +70,7 @@ async def _run(gateway: Gateway, started: asyncio.Event) -> None:
 
 
 def _affordable(config: GatewayConfig, descriptors: int) -> GatewayConfig:
-    """Returns settings with no more connections than so many descriptors allow."""
+    """Returns settings with no more connections than the file descriptors allow."""
     most = max(1, descriptors - min(RESERVED_DESCRIPTORS, descriptors // 4))
     if config.max_connections <= most:
         return config

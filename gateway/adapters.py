@@ -111,7 +111,7 @@ class AdapterLoading:
         return next((one.error for one in held if one.name == name and one.error), "")
 
     async def _followed(self, number: int, seconds: float) -> None:
-        """Waits until every worker has done what the list of this number says. Raises `APIError`."""
+        """Waits until every worker has applied this version of the list. Raises `APIError`."""
         until = time.monotonic() + seconds
         while not all(worker.record.adapter_list >= number for worker in self._workers if worker.usable):
             if time.monotonic() > until:

@@ -51,7 +51,7 @@ class APIError(BatonError):
 
     @property
     def refuses(self) -> bool:
-        """Tells whether it is no fault of the request, which may be sent again later: 429 or 503."""
+        """Whether the same request may succeed later: 429 or 503."""
         return self.status in (429, 503)
 
     def body(self) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def conflict(message: str, param: str) -> APIError:
 
 
 def unavailable(message: str, code: str, retry_after: float = 1.0) -> APIError:
-    """Returns a 503: nothing is wrong with the request, but nobody can take it for `retry_after` seconds."""
+    """Returns a 503: the request is valid, but cannot be served for `retry_after` seconds."""
     return APIError(503, message, kind=SERVER_FAULT, code=code, retry_after=retry_after)
 
 

@@ -5,7 +5,7 @@ import gc
 import sys
 
 LARGE_BUFFER_BYTES = 128 << 10  # bytes, glibc's own first choice
-GC_THRESHOLD_OBJECTS = 50_000  # new ones after which those are looked through for garbage; 700 by default
+GC_THRESHOLD_OBJECTS = 50_000  # new objects between two collections of the youngest generation; 700 by default
 _M_MMAP_THRESHOLD = -3  # of mallopt(3)
 
 

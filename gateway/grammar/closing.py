@@ -126,7 +126,7 @@ class _Closing:
         return properties | added
 
     def _named(self, schema: dict[str, Any], without: Collection[str] = ()) -> PropertyNames:
-        """Returns the names of a part and of all parts in it, except those of the keywords `without`."""
+        """Returns the names in a part and in all its parts, except in the keywords `without`."""
         if any(key in schema for key in without):
             return _united(self._parts(schema, without))
         if id(schema) not in self._known:

@@ -1,4 +1,4 @@
-"""Holds who asks: what every route knows of the one who has sent a request."""
+"""The sender of a request, as every route knows it."""
 
 from msgspec import Struct
 
@@ -8,10 +8,10 @@ from infra.fair_queueing.turns import TenantShare
 
 
 class RateLimits(Struct, frozen=True):
-    """Bounds what a key may ask for, over all gateways; 0: any number."""
+    """Rate limits of a key over all gateways; 0: no limit."""
 
     requests_per_minute: int = 0
-    tokens_per_minute: int = 0  # of prompts and answers
+    tokens_per_minute: int = 0  # prompt and answer tokens
     concurrency: int = 0  # requests in progress
 
     def __bool__(self) -> bool:
@@ -22,20 +22,20 @@ NO_LIMITS = RateLimits()
 
 
 class Caller(Struct, frozen=True):
-    """Describes whoever has sent a request, and what this request wants.
+    """The sender of a request, and the objective of this request.
 
-    Where there are keys, `key` is the public part of a valid one, and `tenant` whose it is. Where there are none,
-    nothing is checked, and what a client calls itself is its `token`.
+    With API keys, `key` is the public part of a valid key, and `tenant` is its owner. Without keys nothing is checked,
+    and `token` is the name that the client gives itself.
     """
 
     key: str = ""
     tenant: str = ""
     token: str = ""
-    operator: bool = True  # may see what is of others as well
-    priority: int | None = None  # the lowest that it may ask for; None: any
-    weight: float = 1.0  # of its tenant, beside others
+    operator: bool = True  # may see the data of other tenants
+    priority: int | None = None  # lowest number (highest urgency) allowed; None: any
+    weight: float = 1.0  # fair share of its tenant
     objective: Objective = NO_OBJECTIVE  # of this request
-    granted: Objective = NO_OBJECTIVE  # by its key and by the gateway, to requests whose headers say nothing
+    granted: Objective = NO_OBJECTIVE  # default of its key and of the gateway
     limits: RateLimits = NO_LIMITS
 
     @property
@@ -44,14 +44,14 @@ class Caller(Struct, frozen=True):
 
     @property
     def promise(self) -> Objective:
-        """Returns the objective for which others are held back: this request's, no stricter than what was granted.
+        """Returns the objective for which other requests are held back: this one's, no stricter than `granted`.
 
         Any client may send headers; without this bound, they would reserve a worker for it.
         """
         return self.objective.bounded_by(self.granted)
 
     def allowed(self, priority: int | None) -> int:
-        """Returns the priority of a request that asks for this one. Raises `APIError` (403) if it asks for too much."""
+        """Returns the request's priority, given its `priority` field. Raises `APIError` (403) if it is not allowed."""
         if self.priority is None:
             return priority or 0
         if priority is None:

@@ -1,4 +1,4 @@
-"""Finds out who asks, from the headers of a request and nothing else: before its body is read."""
+"""Identifies the caller from the headers of a request, before its body is read."""
 
 import re
 from collections.abc import Mapping
@@ -17,15 +17,18 @@ _MILLISECONDS_REGEX = re.compile(r"\d{1,9}(\.\d{1,6})?", re.ASCII)
 
 
 class Callers:
-    """Tells callers by their keys, or, where there is no file of keys, by what they call themselves."""
+    """Identifies callers by their keys, or without a key file by the names that they give themselves."""
 
     def __init__(self, keys: KeyRing | None, usual: Objective) -> None:
-        """`usual` is the objective of requests for which nobody says another."""
+        """`usual` is the objective of requests whose headers and key set none."""
         self._keys = keys
         self.usual = usual
 
     def of(self, path: str, headers: Mapping[str, str]) -> Caller:
-        """Returns who asks for a path, as the router sees it. Raises `APIError`: 401, 403, or 400 for a bad header."""
+        """Returns the caller of a path (as the router sees it).
+
+        Raises `APIError`: 401, 403, or 400 for a bad header.
+        """
         caller = self._identified(path, offered(headers))
         objective = wanted(headers, caller.objective).over(self.usual)
         return structs.replace(caller, objective=objective, granted=caller.objective.over(self.usual))
@@ -47,17 +50,17 @@ class Callers:
 
 
 def offered(headers: Mapping[str, str]) -> str:
-    """Returns the key that a request has: a bearer token, or what Anthropic's clients send; empty for none."""
+    """Returns the key of a request: a bearer token, or Anthropic's `x-api-key`; empty without a key."""
     scheme, _, token = headers.get("authorization", "").strip().partition(" ")
     bearer = token.strip() if scheme.lower() == "bearer" else ""
     return bearer or headers.get("x-api-key", "").strip()
 
 
 def wanted(headers: Mapping[str, str], of_key: Objective) -> Objective:
-    """Returns what a request wants of its times: what its headers say, and where they say nothing, its key.
+    """Returns a request's objective: from its headers, and for missing headers from its key.
 
-    Whoever wants a first token sooner is served sooner, at the cost of others: so a request may want less than its
-    key's objective, and no more. Raises `APIError` (400) for a header that says what it cannot.
+    A stricter objective is served sooner, at the cost of other requests, so a header may only relax the objective of
+    the key. Raises `APIError` (400) for a stricter or malformed header.
     """
     ttft = _milliseconds(headers, "x-slo-ttft-ms", of_key.ttft_ms)
     tpot = _milliseconds(headers, "x-slo-tpot-ms", of_key.tpot_ms)

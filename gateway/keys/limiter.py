@@ -1,8 +1,8 @@
-"""Holds callers to the limits of their keys, over all gateways: counts before a request begins, corrects at its end.
+"""Enforces the rate limits of keys over all gateways: counts before a request begins, corrects at its end.
 
-A request is counted with the tokens that it may use. What it has not used is given back at its end, and what it used
-beyond (an answer that nobody had bounded) is added then. While a refusal is fresh, others of the same key are refused
-without asking Redis, so that a flood costs neither Redis nor those within the limit.
+A request is counted with the tokens that it may use. At its end unused tokens are given back, and additional tokens (of
+an answer without a limit) are added. Shortly after a refusal, further requests of the same key are refused without
+asking Redis, so that a flood costs neither Redis nor the callers within their limits.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ from gateway.keys.remaining import LimitReached, Remaining
 from infra.redis.rates import LEASE_S, RateAmounts, RateCorrection, RateStore, tick_of
 from infra.redis.store import Outage
 
-REFUSAL_STANDS_S = 0.1  # for which a refusal holds for later requests of the same key
-MAX_WAITING_CHANGES = 65536  # that wait to be sent; beyond it the oldest are dropped, whose minute is over soon
-MAX_CHANGES_PER_TRIP = 512  # in one message to Redis
+REFUSAL_STANDS_S = 0.1  # validity of a refusal for later requests of the same key
+MAX_WAITING_CHANGES = 65536  # queued corrections; beyond it the oldest are dropped, whose minute ends soon
+MAX_CHANGES_PER_TRIP = 512  # corrections in one message to Redis
 log = logging.getLogger("baton.gateway")
 
 
 class _Open(Struct, frozen=True):
-    """Holds what was counted for a request in progress."""
+    """Counts charged to a request in progress."""
 
     caller: Caller
     tick: int
@@ -34,16 +34,16 @@ class _Open(Struct, frozen=True):
 
 
 class _Refusal(Struct, frozen=True):
-    """Remembers why a request was refused, and for how long that holds for others of its key."""
+    """A refusal that holds for later requests of the same key."""
 
     error: LimitReached
     at: float  # server time, s
     until: float  # server time, s
-    tokens: int  # a request of fewer may be within the limit
+    tokens: int  # a request of fewer tokens may be within the limit
 
 
 class Limiter:
-    """Counts the requests of callers that have limits; others cost nothing here. `now` is the Redis server's time."""
+    """Counts the requests of callers with limits; other callers cost nothing here. `now` is the Redis server's time."""
 
     def __init__(self, rates: RateStore, now: Callable[[], float]) -> None:
         self._rates = rates
@@ -55,14 +55,14 @@ class Limiter:
         self._outage = Outage(log, "what requests have not used of their limits is not given back")
 
     def check(self, caller: Caller) -> None:
-        """Refuses what is known to be beyond a limit, before its body is read. Raises `APIError` (429)."""
+        """Refuses a caller that is known to be beyond a limit, before its body is read. Raises `APIError` (429)."""
         if caller.limits:
             self._still_refused(caller, 0)
 
     async def admit(self, caller: Caller, request: str, tokens: int | None) -> Mapping[str, str]:
-        """Counts a request that may use so many tokens, and returns headers that tell what is left of the limits.
+        """Counts a request that may use up to `tokens` tokens, and returns headers with the remaining limits.
 
-        `tokens` is None where it asks no worker: then only the limit of requests holds. Raises `APIError`: 429 beyond a
+        `tokens` is None if it needs no worker: then only the limit of requests applies. Raises `APIError`: 429 beyond a
         limit, 400 for more tokens than a minute has, 503 without Redis.
         """
         limits = caller.limits if tokens is not None else RateLimits(caller.limits.requests_per_minute)
@@ -99,7 +99,7 @@ class Limiter:
         raise error
 
     def settle(self, request: str, used: int) -> None:
-        """Ends a request that has used so many tokens. One that is not in progress changes nothing."""
+        """Ends a request that has used `used` tokens. An unknown request changes nothing."""
         if (open := self._open.pop(request, None)) is None:
             return
         limits = open.caller.limits
@@ -109,7 +109,7 @@ class Limiter:
             self._change(RateCorrection(open.caller.key, request, tick, 0, more, bool(limits.concurrency)))
 
     async def run(self) -> None:
-        """Sends corrections to Redis as they come, and renews leases in time, until cancelled."""
+        """Sends corrections to Redis, and renews leases, until cancelled."""
         due = self._now()
         while True:
             try:
@@ -122,7 +122,7 @@ class Limiter:
                 await self.flush()
 
     async def flush(self, renew: bool = False) -> None:
-        """Sends all corrections. What does not arrive is forgotten: a minute later it would change nothing."""
+        """Sends all corrections. Lost corrections are not repeated: a minute later they would change nothing."""
         self._news.clear()
         leases = [(one.caller.key, id) for id, one in self._open.items() if one.caller.limits.concurrency and renew]
         try:

@@ -1,4 +1,4 @@
-"""Says what is left of a key's limits, in headers as OpenAI sends them, and in a sentence where nothing is. Pure."""
+"""Describes the remaining limits of a key, in OpenAI's headers, and in a sentence when a limit is reached. Pure."""
 
 from collections.abc import Mapping
 
@@ -9,11 +9,11 @@ from gateway.keys.caller import RateLimits
 from gateway.keys.window import RateWindow
 from infra.redis.rates import RateUsage
 
-SLOT_SECONDS = 1.0  # s after which one of the requests in progress may have ended
+SLOT_SECONDS = 1.0  # s after which a request in progress may have ended
 
 
 class LimitReached(APIError):
-    """Refuses a request that is beyond a limit of its key, and tells what is left of each."""
+    """Refusal of a request beyond a limit of its key, with headers about each limit."""
 
     def __init__(self, message: str, retry_after: float, told: Mapping[str, str]) -> None:
         super().__init__(429, message, kind="rate_limit_error", code="rate_limit_exceeded", retry_after=retry_after)
@@ -24,7 +24,7 @@ class LimitReached(APIError):
 
 
 class Remaining(Struct, frozen=True):
-    """Holds what a key has used when a request is counted, the request's own among it."""
+    """The usage of a key when a request is counted, including this request."""
 
     limits: RateLimits
     requests: RateWindow
@@ -33,11 +33,11 @@ class Remaining(Struct, frozen=True):
 
     @staticmethod
     def of(limits: RateLimits, counted: RateUsage, now: float) -> "Remaining":
-        """Looks at counts at a moment of the server's time, s."""
+        """`now` is the server's time, s."""
         return Remaining(limits, RateWindow(counted.requests, now), RateWindow(counted.tokens, now), counted.leases)
 
     def headers(self) -> dict[str, str]:
-        """Returns `x-ratelimit-*` of what is limited by the minute; `reset` is when all of it is there again."""
+        """Returns `x-ratelimit-*` of the limits per minute; `reset` is the time until the whole limit is free again."""
         told = {}
         bounds = (("requests", self.limits.requests_per_minute), ("tokens", self.limits.tokens_per_minute))
         for (what, most), window in zip(bounds, (self.requests, self.tokens), strict=True):
@@ -48,7 +48,7 @@ class Remaining(Struct, frozen=True):
         return told
 
     def refusal(self, tokens: int) -> LimitReached | None:
-        """Returns why a request that may use so many tokens is beyond a limit; None if it is not."""
+        """Returns the refusal of a request that may use up to `tokens` tokens; None if it is within the limits."""
         limits, told = self.limits, self.headers()
         if limits.concurrency and self.leases > limits.concurrency:
             message = f"this key may have {limits.concurrency} requests in progress, and has them"

@@ -1,4 +1,4 @@
-"""Says how much of a limit is left, from counts by tick, and when more will be. Pure: time is an argument."""
+"""Usage within a sliding minute, from counts by tick. Pure: time is an argument."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ WINDOW_S = TICK_S * TICKS_PER_MINUTE  # s
 
 
 class RateWindow:
-    """Looks at the last minute of some counts. A tick counts for as long as any of it is in there."""
+    """Counts of the last minute. A tick counts as long as any part of it lies in the minute."""
 
     def __init__(self, counts: Mapping[int, int], now: float) -> None:
         self._now = now
@@ -16,7 +16,7 @@ class RateWindow:
         self.used = max(0, sum(count for _, count in self._counts))
 
     def wait(self, fits: int) -> float:
-        """Returns the s until no more than `fits` are used, if nothing is added meanwhile; 0: now."""
+        """Returns the seconds until at most `fits` are used, if nothing is added; 0: now."""
         used, wait = self.used, 0.0
         for tick, count in self._counts:
             if used <= fits:
@@ -25,9 +25,9 @@ class RateWindow:
         return wait
 
     def empty(self) -> float:
-        """Returns the s until nothing is used any more."""
+        """Returns the seconds until nothing is used."""
         return self._leaves(self._counts[-1][0]) if self._counts else 0.0
 
     def _leaves(self, tick: int) -> float:
-        """Returns the s after which a tick counts no more."""
+        """Returns the seconds until a tick leaves the window."""
         return (tick + 1) * TICK_S + WINDOW_S - self._now

@@ -1,4 +1,4 @@
-"""Turns a parsed body into prompts that may be queued, or refuses it: lengths, limits, token ids, and room."""
+"""Turns a parsed body into admitted prompts, or refuses it: checks lengths, limits, token ids, and capacity."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sized
 from contextlib import contextmanager
@@ -36,33 +36,33 @@ from infra.config.gateway import GatewayConfig
 from infra.fair_queueing.turns import TenantShare
 
 COMPLETION_TOKENS = 16  # OpenAI's default limit for completions; chats may fill the context
-INLINE_CHARACTERS = 1024  # that are tokenized on the event loop, in half a millisecond
-INLINE_HASHED_TOKENS = 4096  # whose block keys are computed on the event loop, in a third of a millisecond
+INLINE_CHARACTERS = 1024  # longest text tokenized on the event loop, in half a millisecond
+INLINE_HASHED_TOKENS = 4096  # most tokens hashed on the event loop, in a third of a millisecond
 LONG_PROMPT_CHARACTERS = 65536  # from this length on a prompt waits in the queue of long prompts
 MAX_BODY_VALUES = 1 << 20  # JSON values of a body with token ids, whatever the context
 MAX_VALUES_WITHOUT_IDS = 1 << 16  # such as the parts of messages: decoded in a millisecond
 TOKENIZER_THREADS = 2  # for long prompts, and as many for the others
 RENDER_TIMEOUT_S = 10.0  # for a long prompt to be rendered and tokenized
 MAX_ARGUMENT_VALUES = 8192  # JSON values in the arguments of all earlier calls
-UNBOUNDED_ANSWER_TOKENS = 512  # that are reserved for an answer without a limit of its own
+UNBOUNDED_ANSWER_TOKENS = 512  # reserved for an answer without a limit
 TAIL_TOKENS = 32  # at a prompt's end, which show whether thinking has begun
 
 T = TypeVar("T")
 
 
 class OpenAnswers(Sized, Protocol):
-    """Counts the answers in progress, and those that wait to be."""
+    """The number of answers in progress or waiting."""
 
     def full(self) -> APIError:
-        """Returns the refusal of a request for which there is no room."""
+        """Returns the refusal of a request beyond that number."""
 
 
 class PromptAdmission:
     """Checks requests and tokenizes them.
 
-    The length of `in_progress` is the number of answers in progress, or waiting to be. `workers_context` returns the
-    shortest limit among the workers, in tokens, or 0 while there are none, `adapters` those that requests may name, and
-    `block_sizes` the tokens of a block of those workers that tell whose KV they have.
+    The length of `in_progress` is the number of answers in progress or waiting. `workers_context` returns the shortest
+    limit among the workers, in tokens, or 0 while there are none, `adapters` the adapters that requests may name, and
+    `block_sizes` the block sizes, in tokens, of workers that report their cached blocks.
     """
 
     def __init__(
@@ -89,24 +89,24 @@ class PromptAdmission:
         self._workers_context = workers_context
         self._adapters = adapters
         self._block_sizes = block_sizes
-        self._admitting = 0  # answers whose prompts are on their way through here
+        self._admitting = 0  # answers whose prompts are being checked
         self._threads = TurnThreads(TOKENIZER_THREADS, "tokenizer")
         self._long = TurnThreads(TOKENIZER_THREADS, "tokenizer of long prompts")
 
     def context(self) -> int:
-        """Returns the longest prompt + answer in tokens, or 0 if nothing limits it."""
+        """Returns the maximum length of prompt + answer in tokens, or 0 without a limit."""
         limits = (self._config.max_model_len, self.tokenizer.context, self._workers_context())
         return min((limit for limit in limits if limit), default=0)
 
     def values(self) -> int:
-        """Returns how many values a body with token ids may have: those of all prompts, and a few more."""
+        """Returns the maximum number of JSON values of a body with token ids."""
         context = self.context()
         return min(MAX_BODY_VALUES, MAX_PROMPTS * context + MAX_VALUES_WITHOUT_IDS) if context else MAX_BODY_VALUES
 
     async def chat(self, body: ChatRequest, caller: Caller = ANY_CALLER, cuts: bool = False) -> Admitted:
-        """Returns what a chat asks for. Raises `APIError`.
+        """Returns the admitted prompt of a chat. Raises `APIError`.
 
-        With `cuts`, a limit of tokens that the context has no room for is cut down to that room, and not refused.
+        With `cuts`, a limit of output tokens beyond the context is reduced to the context, and not refused.
         """
         with self.room(body, 1):
             use, form = tool_use_of(body), form_of(body)
@@ -126,9 +126,9 @@ class PromptAdmission:
     async def chat_tokens(
         self, body: ChatRequest, most: int | None, party: TenantShare, answer: bool = True
     ) -> list[int]:
-        """Returns the tokens of a chat's prompt, `most` or fewer if it says so. Raises `APIError`.
+        """Returns the tokens of a chat's prompt, at most `most` of them if given. Raises `APIError`.
 
-        `answer`: with those that begin the assistant's answer.
+        `answer`: including the tokens that begin the assistant's answer.
         """
         if self.tokenizer.template is None:
             message = f"{self._model} has no chat template; use /v1/completions"
@@ -148,7 +148,7 @@ class PromptAdmission:
         return await self.tokenized(tokenized, size, "messages", party)
 
     async def completion(self, body: CompletionRequest, caller: Caller = ANY_CALLER) -> Admitted:
-        """Returns all its prompts. Raises `APIError`."""
+        """Returns the admitted prompts of a completion. Raises `APIError`."""
         prompts = body.prompts()
         with self.room(body, len(prompts)):
             form, most = form_of(body), self._most()
@@ -173,9 +173,9 @@ class PromptAdmission:
             return Admitted([await self._with_keys(each, "prompt", caller.party) for each in admitted], PlainText)
 
     async def tokenized(self, work: Callable[[], T], size: int, param: str, party: TenantShare) -> T:
-        """Does `work` here for short prompts, and for longer ones on a thread within a deadline. Raises `APIError`.
+        """Runs `work` here for short prompts, and for longer prompts on a thread with a deadline. Raises `APIError`.
 
-        `size` is that of all prompts, in characters or ids. `TooManyTokens` is said to be about `param`.
+        `size` is the size of all prompts, in characters or ids. `TooManyTokens` becomes an error about `param`.
         """
         try:
             if size <= INLINE_CHARACTERS:
@@ -188,7 +188,7 @@ class PromptAdmission:
             raise invalid(f"{param} could not be tokenized within {RENDER_TIMEOUT_S:g} s", param, "too_long") from None
 
     async def _with_keys(self, admitted: AdmittedPrompt, param: str, party: TenantShare) -> AdmittedPrompt:
-        """Returns the same with the keys of the prompt's blocks, if any worker tells which blocks it has."""
+        """Adds the keys of the prompt's blocks, if any worker reports its cached blocks."""
         prompt, sizes = admitted.prompt, self._block_sizes()
         if not sizes:
             return admitted
@@ -197,14 +197,14 @@ class PromptAdmission:
         return structs.replace(admitted, keys=keys)
 
     async def close(self) -> None:
-        """Ends its threads, and the processes that check grammars."""
+        """Ends the threads, and the processes that check grammars."""
         for threads in (self._threads, self._long):
             threads.close()
         await self.grammars.close()
 
     @property
     def thought_end(self) -> int | None:
-        """Returns the token behind the model's thoughts, if there is one."""
+        """Returns the token that ends the model's thoughts, if any."""
         thinking = self._format.thinking
         return self.tokenizer.token_id(thinking.closing) if thinking is not None else None
 
@@ -214,7 +214,7 @@ class PromptAdmission:
 
     @contextmanager
     def room(self, body: SamplingFields, prompts: int) -> Iterator[None]:
-        """Checks what is known before a prompt is looked at, and keeps room for its answers meanwhile."""
+        """Checks what is known without tokens, and counts the answers while their prompts are tokenized."""
         answers = self._check(body, prompts)
         self._admitting += answers
         try:
@@ -223,7 +223,7 @@ class PromptAdmission:
             self._admitting -= answers
 
     def _check(self, body: SamplingFields, prompts: int) -> int:
-        """Returns the number of answers that this asks for. Raises `APIError` if it cannot have them."""
+        """Returns the number of answers that a body asks for. Raises `APIError` if it cannot have them."""
         self._adapter(body)
         if body.stream_options is not None and not body.stream:
             raise conflict("stream_options is only allowed when stream is true", "stream_options")
@@ -235,7 +235,7 @@ class PromptAdmission:
         if answers > most:
             what = name if samples > 1 else "prompt"
             raise conflict(f"{what}: this asks for {answers} answers, and {most} are allowed at a time", what)
-        # Which of those that wait is refused for another one, the gate decides: some more get there.
+        # The gate decides which waiting request is refused, so a few more may reach it.
         waiting = self._config.max_waiting
         if len(self._in_progress) + self._admitting + answers > most + waiting + waiting // 4:
             raise self._in_progress.full()
@@ -251,7 +251,7 @@ class PromptAdmission:
         return adapters[body.model].digest
 
     def _known(self, ids: list[int], most: int | None) -> list[int]:
-        """Returns token ids from a client, few enough and all of them in the vocabulary."""
+        """Returns a client's token ids after checking their number and the vocabulary."""
         size = self.tokenizer.vocabulary
         if most is not None and len(ids) > most:
             raise TooManyTokens(len(ids), counted=True)
@@ -259,7 +259,7 @@ class PromptAdmission:
         return ids
 
     def _tail(self, prompt: list[int]) -> str:
-        """Returns the text of a prompt's last tokens, special ones spelled out: it says whether thinking has begun."""
+        """Returns the text of a prompt's last tokens, with special tokens, to find out whether thinking has begun."""
         return b"".join(map(self.tokenizer.bytes_of.of, prompt[-TAIL_TOKENS:])).decode(errors="replace")
 
     async def _bad_words(self, body: SamplingFields, party: TenantShare) -> tuple[TokenIds, ...]:
@@ -270,7 +270,10 @@ class PromptAdmission:
         return await self.tokenized(lambda: bad_sequences(words, self.tokenizer), size, "bad_words", party)
 
     def _infill(self, body: CompletionRequest) -> Infill | None:
-        """Returns how a text is filled in, if the body asks for that. Raises `APIError` where the model cannot."""
+        """Returns the model's format for filling in the middle, if the body has a suffix.
+
+        Raises `APIError` without one.
+        """
         if not body.suffix:
             return None
         if self.tokenizer.infill is None:
@@ -281,7 +284,7 @@ class PromptAdmission:
         return self.tokenizer.infill
 
     def _most(self) -> int | None:
-        """Returns how many tokens a prompt may have, None if nothing limits it."""
+        """Returns the maximum number of tokens of a prompt, None without a limit."""
         return self.context() - 1 if self.context() else None
 
     def _admit(
@@ -297,7 +300,7 @@ class PromptAdmission:
         context = self.context() or len(prompt) + (1 << 20)
         if not prompt:
             raise invalid(f"{param} has no tokens", param, "empty_prompt")
-        if len(prompt) >= context:  # a worker with a shorter one has come meanwhile
+        if len(prompt) >= context:  # a worker with a shorter context has come meanwhile
             raise _too_long(param, context, len(prompt))
         room = context - len(prompt)
         limit = body.limit() or None
@@ -332,7 +335,7 @@ class PromptAdmission:
 
 
 def _check_arguments(messages: list[dict[str, Any]]) -> None:
-    """Raises `APIError` where the arguments of earlier calls are so many values that a template would take long."""
+    """Raises `APIError` if the arguments of earlier calls have too many values for a template."""
     left = MAX_ARGUMENT_VALUES
     for number, message in enumerate(messages):
         for call in message.get("tool_calls", ()):
@@ -348,7 +351,7 @@ def _too_long(param: str, context: int, tokens: int, counted: bool = True) -> AP
 
 
 def _overflow(context: int, what: str, param: str, anthropic: str = "") -> APIError:
-    # Clients know an overflow by these words, of OpenAI's two APIs and of Anthropic's.
+    # Clients recognize an overflow by these words, of OpenAI's two APIs and of Anthropic's.
     limit = f"this model's maximum context length is {context} tokens"
     message = f"{limit}, and {what}. Input tokens exceed the configured limit of {context} tokens."
     return invalid(message, param, "context_length_exceeded", anthropic)

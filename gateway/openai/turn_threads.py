@@ -1,4 +1,4 @@
-"""Runs work on a few threads, on which tenants take turns: long prompts of one tenant barely delay the others."""
+"""Runs work on a few threads in which tenants take turns: long prompts of one tenant barely delay the others."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,22 +10,22 @@ from gateway.errors import unavailable
 from infra.fair_queueing.turns import FairSlots, TenantShare, TooManyWait
 
 MAX_WAITING_PER_TENANT = 256
-"""Waiting works of one tenant. `--max-requests` and `--max-waiting` bound those of all tenants."""
+"""Maximum number of waiting jobs of one tenant; --max-requests and --max-waiting bound their total."""
 Result = TypeVar("Result")
 
 
 class TurnThreads:
-    """A few threads, each of which does one work at a time."""
+    """A few threads, each with one job at a time."""
 
     def __init__(self, count: int, name: str) -> None:
         self._slots = FairSlots(count, MAX_WAITING_PER_TENANT)
         self._threads = ThreadPoolExecutor(count, thread_name_prefix=name)
 
     async def run(self, work: Callable[[], Result], party: TenantShare, size: int, seconds: float) -> Result:
-        """Does `work`, and returns its result. Tenants' turns are counted by the sizes of their works.
+        """Runs `work`, and returns its result. Fair shares are counted by `size`.
 
         Raises `TimeoutError` if the work takes longer than `seconds`, and `APIError` (503) if its turn has not come by
-        then. A thread finishes a work that has timed out before it takes another.
+        then. A thread finishes a timed-out job before it takes another.
         """
         try:
             async with asyncio.timeout(seconds):

@@ -189,7 +189,7 @@ class OutputReader:
             self._space.clear()
 
     def attempt(self, marker: str = "") -> None:
-        """Begins to record what is read, from `marker` on, so that `give_up` can turn it into content."""
+        """Begins to record the text from `marker` on, so that `give_up` can turn it into content."""
         self._read = [marker]
 
     def accept(self) -> None:

@@ -1,4 +1,4 @@
-"""Counts how long requests and their answers are: vLLM's histograms, with vLLM's bounds."""
+"""Histograms of the lengths of requests and answers, with vLLM's names and bounds."""
 
 from typing import NamedTuple
 
@@ -11,16 +11,16 @@ _SECOND_BUCKETS = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60,
 
 
 class ChoiceShape(NamedTuple):
-    """Holds the lengths of one finished choice."""
+    """Lengths of a finished choice."""
 
     prompt_tokens: int
     output_tokens: int
-    max_tokens: int  # the limit that it had, whoever set it
+    max_tokens: int  # its limit
     decode_seconds: float  # from its first token to its last
 
 
 class ChoiceMetrics:
-    """Holds the histograms. As in vLLM, each finished choice counts, and `n` once for a request."""
+    """The histograms. As in vLLM, each finished choice counts, and `n` once per request."""
 
     def __init__(self, model: str, registry: CollectorRegistry) -> None:
         def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
@@ -36,7 +36,6 @@ class ChoiceMetrics:
         self._n.observe(choices)
 
     def finished(self, shape: ChoiceShape) -> None:
-        """Counts a finished choice."""
         self._prompt.observe(shape.prompt_tokens)
         self._output.observe(shape.output_tokens)
         self._limit.observe(shape.max_tokens)

@@ -14,7 +14,7 @@ _STEP_TOKEN_BUCKETS = (*(str(float(size)) for size in STEP_SIZES), "+Inf")
 
 
 def engine_families(model: str, workers: Iterable[Worker]) -> Iterator[Metric]:
-    """Yields tokens per step, KV caches, and accepted draft tokens, in parts of a few workers each."""
+    """Yields tokens per step, KV caches, and accepted draft tokens, each in parts of a few workers."""
     parts = shares(worker.record for worker in workers)
     yield from (_steps(model, records) for records in parts)
     yield from (_caches(model, records) for records in parts)

@@ -1,4 +1,4 @@
-"""Writes metrics in Prometheus' text format piece by piece: a hundred workers would block the event loop."""
+"""Writes metrics in Prometheus' text format in pieces: with a hundred workers the text would block the event loop."""
 
 import asyncio
 import time
@@ -36,7 +36,7 @@ def pieces(collector: Collector, more: Mapping[str, str]) -> Iterator[str]:
     """
     last = ""
     for metric in collector.collect():
-        created = metric.name + "_created"  # those make a family of their own, which comes last
+        created = metric.name + "_created"  # `_created` samples form a separate family, which comes last
         later = [sample for sample in metric.samples if sample.name == created]
         samples = [sample for sample in metric.samples if sample.name != created]
         cut = [samples[begin : begin + SAMPLES_PER_PIECE] for begin in range(0, len(samples), SAMPLES_PER_PIECE)] or [
@@ -46,12 +46,12 @@ def pieces(collector: Collector, more: Mapping[str, str]) -> Iterator[str]:
             part = Metric(metric.name, metric.documentation, metric.type, metric.unit)
             part.samples = [one._replace(labels={**one.labels, **more}) for one in some] if more else some
             text = generate_latest(_One(part)).decode()
-            yield text.split("\n", 2)[2] if number or metric.name == last else text  # HELP and TYPE stand there once
+            yield text.split("\n", 2)[2] if number or metric.name == last else text  # HELP and TYPE are written once
         last = metric.name
 
 
 async def in_turns(texts: Iterable[str]) -> str:
-    """Joins texts that are made one by one, with turns for other tasks in between."""
+    """Joins texts that are made lazily, with pauses for other tasks."""
     found, until = [], time.monotonic() + TURN_S
     for text in texts:
         found.append(text)

@@ -14,7 +14,7 @@ class Gaps(Collector):
     def __init__(self, name: str, text: str, bounds: Sequence[float], model: str) -> None:
         self._name, self._text, self._model = name, text, model
         self._bounds = tuple(bounds)
-        self._counts = [0] * (len(bounds) + 1)  # the last one is beyond all bounds
+        self._counts = [0] * (len(bounds) + 1)  # the last counts gaps beyond all bounds
         self._sum = 0.0  # s
 
     def observe(self, seconds: float, times: int) -> None:
@@ -23,7 +23,6 @@ class Gaps(Collector):
         self._sum += seconds * times
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
-        """Yields the histogram."""
         family = HistogramMetricFamily(self._name, self._text, labels=["model_name"])
         names = [*map(str, map(float, self._bounds)), "+Inf"]
         family.add_metric([self._model], list(zip(names, accumulate(self._counts), strict=True)), self._sum)

@@ -1,4 +1,4 @@
-"""Reports the workers' figures of handoffs to Prometheus. Labels are the workers' own words, of which there are few."""
+"""Metrics of handoffs from the workers' reports. Label values are a few fixed words of the workers."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,7 +16,7 @@ _Values = Mapping[tuple[str, ...], float]
 
 
 def handoff_families(model: str, workers: Iterable[Worker]) -> Iterator[_Family]:
-    """Yields all metrics of handoffs, as the workers last reported them: in parts, for some workers each."""
+    """Yields all metrics of handoffs, as last reported, in parts of a few workers each."""
     parts = shares(worker.record for worker in workers)
     for kind, name, text, labels, values in _HANDOFF_FAMILIES:
         for records in parts:

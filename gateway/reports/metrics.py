@@ -1,4 +1,4 @@
-"""Counts for Prometheus, under the names that dashboards for LLM serving query, and Baton's own goodput."""
+"""Prometheus metrics, under the names that dashboards for LLM serving query, and Baton's own goodput."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -27,7 +27,7 @@ _Kind = type[GaugeMetricFamily] | type[CounterMetricFamily]
 
 
 class Metrics:
-    """Holds the figures of one gateway life; those of its workers are read from their records at every scrape."""
+    """Counts of one gateway life; the workers' figures are read from their records at every scrape."""
 
     def __init__(self, model: str, workers: Iterable[Worker]) -> None:
         self._registry = CollectorRegistry()
@@ -47,7 +47,7 @@ class Metrics:
         gaps = "vllm:inter_token_latency_seconds"
         self._gaps = Gaps(gaps, "Between two output tokens of a request", _TOKEN_BUCKETS_S, model)
         self._registry.register(self._gaps)
-        self.gaps = self._gaps.observe  # counts output tokens, each so many seconds after the one before
+        self.gaps = self._gaps.observe  # counts output tokens by the seconds since the previous token
         self._tpot = histogram(
             "vllm:request_time_per_output_token_seconds", "(End to end - TTFT) / (output tokens - 1)", _TOKEN_BUCKETS_S
         )
@@ -76,14 +76,14 @@ class Metrics:
         self.of_workers = _WorkerFigures(model, workers)
 
     def count_waiting(self, count: Callable[[], float]) -> None:
-        """Shows how many requests wait for their turn, as `count` says when it is asked."""
+        """Adds the gauge of waiting requests; `count` is read at each scrape."""
         text = "Requests in line for room, or for a moment at which they can keep their objective"
         Gauge("baton:requests_waiting", text, ["model_name"], registry=self._registry).labels(self._model).set_function(
             count
         )
 
     def count_unreached(self, count: Callable[[], float]) -> None:
-        """Shows how many pairs of this deployment cannot reach each other, as `count` says when it is asked."""
+        """Adds the gauge of unreachable pairs of processes; `count` is read at each scrape."""
         text = "Pairs of a gateway or prefill worker and a worker that it cannot connect to"
         Gauge("baton:pairs_unreached", text, ["model_name"], registry=self._registry).labels(self._model).set_function(
             count
@@ -93,7 +93,6 @@ class Metrics:
         self._in_progress.labels(self._model).inc()
 
     def first_token(self, seconds: float) -> None:
-        """Counts a request's first output token, so many seconds after its receipt."""
         self._ttft.labels(self._model).observe(seconds)
 
     def placed(self, path: str) -> None:
@@ -103,14 +102,13 @@ class Metrics:
         self._retries.labels(self._model, reason).inc()
 
     def dropped(self) -> None:
-        """Counts a message that was of no use."""
+        """Counts an unusable message."""
         self._dropped.labels(self._model).inc()
 
     def refused(self, status: int, code: str) -> None:
         self._refused.labels(self._model, str(status), code).inc()
 
     def ended(self, record: FinishedRecord) -> None:
-        """Counts a request that has ended."""
         self._in_progress.labels(self._model).dec()
         self._ended.labels(self._model, record.outcome).inc()
         self._prompt.labels(self._model).inc(record.prompt_tokens)
@@ -138,13 +136,13 @@ class Metrics:
         return await in_turns(pieces(self._registry, more))
 
     async def page(self, gateways: Sequence[str] = ()) -> str:
-        """Returns all figures: those that `gateways` have counted, or this one's, and those of the workers."""
+        """Returns all metrics: those of `gateways` (texts), or else this gateway's, and those of the workers."""
         own = await in_turns(merged(gateways)) if gateways else await self.own({})
         return own + await in_turns(chain(pieces(self.of_workers, {}), pieces(self.roles.of_workers, {})))
 
 
 class _WorkerFigures(Collector):
-    """Collects what the workers last said of themselves."""
+    """The workers' last reported figures."""
 
     def __init__(self, model: str, workers: Iterable[Worker]) -> None:
         self._model = model

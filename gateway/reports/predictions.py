@@ -9,14 +9,14 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram
 from pricing.correction import FirstTokenCorrection, Forecast
 
 ERROR_WINDOW = 255
-"""Requests in the median error."""
+"""Number of requests in the median error."""
 _ERROR_BUCKETS = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0)
 
 
 class Predicted(Struct, frozen=True):
     """Quality of this gateway's predictions of the time to first token."""
 
-    requests: int = 0  # with a predicted first token that came
+    requests: int = 0  # with a predicted and a measured first token
     median_error: float = 0.0  # of |predicted - measured| / measured, of the newest requests
     beside_ms: float = 0.0  # overhead, in ms, that is added to the prediction from the workers' costs
 
@@ -42,7 +42,7 @@ class Predictions:
         )
 
     def learn(self, forecast: Forecast, expected: float, before: float, measured: float) -> None:
-        """Takes a first token that came `measured` s after its request had come.
+        """Learns from a first token, `measured` s after its request was received.
 
         The request was sent to its worker after `before` s, and its first token was expected `expected` s later.
         """

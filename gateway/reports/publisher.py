@@ -1,4 +1,4 @@
-"""Writes figures of requests to Redis: requests in progress each second, and every request that ended, soon after.
+"""Writes the gateway's records to Redis: requests in progress each second, and ended requests soon after.
 
 The write every second shows whether jobs can be written as well: a full server, or a replica, still answers reads.
 """
@@ -35,14 +35,13 @@ class Publisher:
         self._clock = clock
         self._ended: deque[FinishedRecord] = deque(maxlen=MAX_WAITING_RECORDS)
         self._outage = Outage(log, "requests are refused until it takes writes")
-        self.objection = ""  # why Redis takes no writes now, in words for every caller; empty: it takes them
+        self.objection = ""  # why Redis accepts no writes now, as a sentence for callers; empty: it accepts them
 
     def ended(self, record: FinishedRecord) -> None:
-        """Keeps the record of a request that has ended until it is written."""
         self._ended.append(record)
 
     async def run(self, current: Callable[[], Awaitable[GatewayRecord]]) -> None:
-        """Publishes until cancelled; `current` makes the gateway's own record."""
+        """Publishes until cancelled; `current` returns the gateway's own record."""
         beat = 0.0
         while True:
             try:
@@ -62,7 +61,7 @@ class Publisher:
             await next_tick(FLUSH_INTERVAL_S)
 
     async def flush(self) -> None:
-        """Writes what has ended. Raises `StoreUnavailable`."""
+        """Writes the records of ended requests. Raises `StoreUnavailable`."""
         while self._ended:
             batch = [self._ended[place] for place in range(min(MAX_RECORDS_PER_WRITE, len(self._ended)))]
             await add_finished(self._store, batch)
@@ -71,7 +70,7 @@ class Publisher:
                     self._ended.popleft()
 
     async def close(self, last: GatewayRecord) -> None:
-        """Writes the last figures, and removes the gateway's record."""
+        """Writes the last records, and removes the gateway's record."""
         try:
             await self.flush()
             await withdraw(self._store, last)

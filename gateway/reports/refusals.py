@@ -1,6 +1,6 @@
-"""Tells of every request that is answered with an error: a counter each, and a line in the log.
+"""Reports every request that is answered with an error: in a counter, and in a log line.
 
-A request without a valid key, which anyone may send, writes no line: one line a minute counts such requests.
+Requests without a valid key, which anyone may send, are logged together, in one line a minute.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ log = logging.getLogger("baton.gateway")
 
 
 class Refusals:
-    """Counts refused and failed requests, and logs them by their ids. Nothing that a client wrote is in the log."""
+    """Counts refused and failed requests, and logs them by their ids. Clients' words are never logged."""
 
     def __init__(self, metrics: Metrics, keyed: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._metrics = metrics
@@ -25,28 +25,28 @@ class Refusals:
         self._clock = clock
         self._strangers: Counter[str] = Counter()  # requests without a valid key since the last line, by code
         self._told_at = -STRANGERS_LOG_INTERVAL_S
-        self.counts: Counter[str] = Counter()  # of the requests that were answered with 429 or 503, by code
+        self.counts: Counter[str] = Counter()  # requests answered with 429 or 503, by code
 
     def report(self, error: APIError, request: str) -> None:
-        """Tells of a request, by its id, that is answered with this error."""
+        """Reports that the request with this id is answered with this error."""
         code = self._count(error)
         if error.status == 401:
             self._stranger(code)
             return
-        # A message to a client that was wrong may repeat its words; one about us does not.
+        # Messages about a client's mistake may repeat its words; messages about the server do not.
         why = f": {error.message}" if error.status >= 500 or error.status == 429 else ""
         level = logging.WARNING if error.status >= 500 else logging.INFO
         log.log(level, "request %s is answered %d %s%s", request, error.status, code, why, extra={"kind": code})
 
     def report_connection(self, error: APIError, request: str) -> None:
-        """Tells of what a connection is refused before its request, or its key, is known."""
+        """Reports a refusal before the request, or its key, is known."""
         if self._keyed:
             self._stranger(self._count(error))
         else:
             self.report(error, request)
 
     async def run(self) -> None:
-        """Tells of the last requests without a valid key although no more come, until cancelled, and then."""
+        """Logs the requests without a valid key every minute until cancelled, and once more then."""
         try:
             while True:
                 await asyncio.sleep(STRANGERS_LOG_INTERVAL_S)

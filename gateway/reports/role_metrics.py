@@ -1,4 +1,4 @@
-"""Reports how the workers of each role stand together: the figures that autoscalers go by."""
+"""Metrics of each role's workers together: the figures that autoscalers use."""
 
 from collections.abc import Callable, Iterator
 
@@ -28,7 +28,7 @@ class _RoleFigures(Collector):
 
 
 class RoleMetrics:
-    """Holds what was last seen of the roles: `own` collects what came to this gateway, `of_workers` all the rest."""
+    """The last seen figures of the roles: `own` collects those of this gateway, `of_workers` the others."""
 
     def __init__(self, model: str) -> None:
         self.standing = Standing()

@@ -73,7 +73,7 @@ def judge(expected: Expected, wanted: Objective, waited: float, others: float | 
 
 
 def _of_tokens(expected: Expected, wanted: Objective, waited: float, others: float | None) -> EntryVerdict:
-    """Judges a request by how fast tokens would come: its own, and those of the sequences beside it."""
+    """Judges a request by the time per token: its own, and that of the other sequences on the worker."""
     tpot, fastest, patient = expected.tpot, expected.fastest, waited < MAX_WAIT_S
     limit = None if wanted.tpot_ms is None else wanted.tpot_ms / 1000
     if limit is not None and limit < fastest:
@@ -97,5 +97,5 @@ def _of_tokens(expected: Expected, wanted: Objective, waited: float, others: flo
 
 
 def pause(seconds: float) -> float:
-    """Returns the pause that a client is told, if a worker will be free after `seconds`."""
+    """Returns the retry pause of a refused client, if a worker will be free after `seconds`."""
     return min(MAX_PAUSE_S, max(MIN_PAUSE_S, seconds))

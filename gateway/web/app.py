@@ -1,4 +1,4 @@
-"""Puts the endpoints together. Every error has the shape of the API that was asked."""
+"""Assembles the application from its endpoints. Every error has the shape of the API that was asked."""
 
 import re
 from collections.abc import Callable
@@ -42,7 +42,7 @@ def make_app(gateway: Gateway) -> ASGIApp:
 
     async def on_http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        path = request.scope["path"]  # and not what its Host makes of it
+        path = request.scope["path"]  # `request.url` depends on the Host header
         if error.status_code in (404, 405) and (what := absent(path)) is not None:
             return serving.refuse(request, not_offered(path, what))
         near = neighbour(path, lambda other: bool(taken(routes, {**request.scope, "path": other})))
@@ -57,7 +57,7 @@ def make_app(gateway: Gateway) -> ASGIApp:
     app = FastAPI(
         routes=list(routes),
         exception_handlers={APIError: on_api_error, HTTPException: on_http_error, Exception: on_error},
-        openapi_url=None,  # ours describes msgspec's types
+        openapi_url=None,  # Baton's document describes msgspec's types
         redirect_slashes=False,
     )
     cross_origin = CrossOrigin(gateway.config.allow_origins)
@@ -67,13 +67,13 @@ def make_app(gateway: Gateway) -> ASGIApp:
 
 
 def neighbour(path: str, is_there: Callable[[str], bool]) -> str | None:
-    """Returns the path that a client has probably meant whose base URL has `/v1` twice, or not at all, or a slash."""
+    """Returns the path that was probably meant, for a path with `/v1` twice or not at all, or with extra slashes."""
     single = re.sub("/{2,}", "/", path)
     guesses = (single, f"/v1{single}", f"/v1/{single.rpartition('/v1/')[2]}", single.removeprefix("/v1"))
     return next((guess for guess in guesses if guess != path and is_there(guess)), None)
 
 
 def taken(routes: list[Route], scope: Scope) -> list[str]:
-    """Returns the methods that a path takes, none if there is no such path: those of the first route that it fits."""
+    """Returns the methods of the first route that fits a path; empty for an unknown path."""
     fits = [route for route in routes if route.matches(scope)[0] is not Match.NONE]
     return sorted({method for route in fits if route.path == fits[0].path for method in route.methods or ()})

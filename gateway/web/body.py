@@ -1,4 +1,4 @@
-"""Reads and parses the body of a request, with bounds on its size, its time, and the time that it holds others up."""
+"""Reads and parses the body of a request, with bounds on its size, its duration, and its use of the event loop."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,26 +10,26 @@ from starlette.requests import ClientDisconnect, Request
 from gateway.errors import APIError, invalid, unavailable
 from gateway.web.json_bounds import MAX_OBJECTS, PIECE_BYTES, JSONCounts
 
-BODY_TIMEOUT_S = 30.0  # for all of a body to arrive
-INLINE_BODY_BYTES = 16 << 10  # that are parsed on the event loop, in half a millisecond
-JSON_CHARSETS = {"utf-8", "utf8", "us-ascii", "ascii"}  # JSON is UTF-8, of which ASCII is a part
+BODY_TIMEOUT_S = 30.0  # until the whole body has arrived
+INLINE_BODY_BYTES = 16 << 10  # largest body parsed on the event loop, in half a millisecond
+JSON_CHARSETS = {"utf-8", "utf8", "us-ascii", "ascii"}  # JSON is UTF-8, which includes ASCII
 
 Body = TypeVar("Body")
 
 
 class BodyReader:
-    """Reads bodies of up to `max_body` bytes each, and of up to `memory` bytes at any time together."""
+    """Reads bodies of up to `max_body` bytes each, and of up to `memory` bytes in total at any time."""
 
     def __init__(self, max_body: int, memory: int) -> None:
         self._max_body = max_body
         self._memory = max(memory, max_body)
-        self._held = 0  # bytes of bodies that are being read
+        self._held = 0  # bytes of bodies being read
 
     async def read(self, request: Request, parse: Callable[[bytes], Body], max_values: int) -> Body:
-        """Returns what `parse` makes of a body of JSON in UTF-8; a large body is parsed on a thread.
+        """Returns the result of `parse` for a body of JSON in UTF-8; a large body is parsed on a thread.
 
         Raises `APIError`: 415 for another type, charset or encoding, 413 for too many bytes, 400 for more than
-        `max_values` JSON values or for half a body, 408 for a slow sender, 503 while other bodies fill the memory.
+        `max_values` JSON values or an incomplete body, 408 for a slow sender, 503 while other bodies fill the memory.
         """
         _check_headers(request)
         length = request.headers.get("content-length", "0")
@@ -83,7 +83,7 @@ def _check_headers(request: Request) -> None:
 
 
 async def _count(chunk: bytes, counts: JSONCounts, max_values: int) -> None:
-    """Counts a chunk in pieces, with turns for other tasks in between. Raises `APIError` beyond a bound."""
+    """Counts a chunk in pieces, with pauses for other tasks. Raises `APIError` beyond a bound."""
     for begin in range(0, len(chunk), PIECE_BYTES):
         counts.push(chunk[begin : begin + PIECE_BYTES])
         if counts.objects > MAX_OBJECTS:

@@ -1,28 +1,28 @@
-"""Bounds the connections of a gateway: at the bound, one that waits for nothing makes room for the next."""
+"""Limits the connections of a gateway: at the limit, the oldest idle connection is closed for a new one."""
 
 from typing import Generic, Protocol, TypeVar
 
 
 class Closable(Protocol):
-    """Is a connection that can be closed from here."""
+    """A connection that can be closed from here."""
 
     def close_idle(self) -> None:
-        """Closes it; it is not in the middle of an answer."""
+        """Closes the connection, which is not in the middle of an answer."""
 
 
 C = TypeVar("C", bound=Closable)
 
 
 class Connections(Generic[C]):
-    """Knows what each open connection does, at most `most` of them. Pure.
+    """The state of each open connection, at most `most`. Pure.
 
     A connection is *new* until the head of its first request has come, then *busy* up to the end of the answer, then
-    *kept*. What is not busy is idle, and can be closed without harm: clients open another one.
+    *kept*. Connections that are not busy are idle, and can be closed without harm: clients open another one.
     """
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self._new: dict[C, None] = {}  # in the order of their beginning
+        self._new: dict[C, None] = {}  # in the order of their opening
         self._kept: dict[C, None] = {}  # in the order of their last answer
         self._busy: set[C] = set()
 
@@ -30,7 +30,7 @@ class Connections(Generic[C]):
         return len(self._new) + len(self._kept) + len(self._busy)
 
     def opened(self, connection: C) -> bool:
-        """Takes a connection in, and closes the oldest idle one for it if need be. False: all are busy, it has none."""
+        """Adds a connection, and closes the oldest idle one if needed. Returns False if all others are busy."""
         if len(self) >= self.most:
             oldest = next(iter(self._new or self._kept), None)
             if oldest is None:

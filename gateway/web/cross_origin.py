@@ -1,4 +1,4 @@
-"""Says which pages of other sites a browser lets ask this server, and read its answers (CORS)."""
+"""Cross-origin access (CORS): which web pages of other sites may call this server and read its answers."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -16,16 +16,16 @@ _LIMIT_HEADERS = (
 EXPOSED_HEADERS = ", ".join(
     ("x-request-id", "request-id", "retry-after", "retry-after-ms", "x-should-retry", "server-timing", *_LIMIT_HEADERS)
 )
-MAX_AGE_S = "600"  # s for which a browser need not ask again
+MAX_AGE_S = "600"  # s for which a browser may cache the preflight answer
 _ORIGIN_REGEX = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s,]+|null", re.IGNORECASE)
-_HEADER_NAMES_REGEX = re.compile(r"[\w!#$%&'*+.^`|~,\- ]{1,2048}", re.ASCII)  # names of headers
+_HEADER_NAMES_REGEX = re.compile(r"[\w!#$%&'*+.^`|~,\- ]{1,2048}", re.ASCII)  # list of header names
 
 
 class CrossOrigin:
-    """Decides by origin. `allowed` are origins with commas between them, or `*` for all, or empty for none.
+    """Decides by origin. `allowed` lists origins with commas, or is `*` for all, or empty for none.
 
-    Credentials that browsers send by themselves (cookies) are never allowed: an API key is something that a page has
-    and says. Raises `ConfigError` for what is no origin.
+    Credentials that browsers send by themselves (cookies) are never allowed: a page has to send its API key itself.
+    Raises `ConfigError` for an invalid origin.
     """
 
     def __init__(self, allowed: str) -> None:
@@ -35,7 +35,7 @@ class CrossOrigin:
             raise ConfigError("--allow-origins", wrong, "it is no origin, such as https://host or https://host:port")
 
     def headers(self, path: str, asked: Headers) -> Mapping[str, str]:
-        """Returns what an answer says to a browser that asked for a page's sake; nothing to others."""
+        """Returns the CORS headers of an answer to a web page; empty for other clients."""
         origin = self._of(path, asked)
         if origin is None:
             return {}
@@ -44,7 +44,7 @@ class CrossOrigin:
         return {"access-control-allow-origin": origin, **exposed, **vary}
 
     def preflight(self, path: str, asked: Headers) -> Mapping[str, str]:
-        """Returns what is said to a browser that asks before it sends a request."""
+        """Returns the CORS headers of a preflight answer."""
         if (origin := self.headers(path, asked)) == {}:
             return {}
         named = asked.get("access-control-request-headers", "")
@@ -56,7 +56,7 @@ class CrossOrigin:
         }
 
     def _of(self, path: str, asked: Headers) -> str | None:
-        """Returns the origin that is allowed to read the answer, as the answer names it."""
+        """Returns the value of `access-control-allow-origin`; None if the page may not read the answer."""
         origin = asked.get("origin")
         if origin is None or path in CLOSED_PATHS:
             return None
@@ -66,7 +66,7 @@ class CrossOrigin:
 
 
 def is_preflight(asked: Headers) -> bool:
-    """Returns whether a browser asks whether it may ask."""
+    """Returns whether this is a CORS preflight request."""
     return "origin" in asked and "access-control-request-method" in asked
 
 

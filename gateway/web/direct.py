@@ -1,15 +1,15 @@
-"""Writes the middle of a streamed body to its connection, past everything that only heads and ends concern."""
+"""Writes the middle of a streamed body directly to its connection, past the ASGI layers."""
 
 import asyncio
 
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-SCOPE_EXTENSION = "baton.body"  # its name in an ASGI scope
+SCOPE_EXTENSION = "baton.body"  # key of the writer in an ASGI scope
 
 
 class BodyWriter:
-    """Writes parts of one answer's body between its head and its end, which go the way of ASGI."""
+    """Writes parts of an answer's body between its head and its end, which are sent by ASGI."""
 
     def __init__(self, cycle: RequestResponseCycle, chunked: bool) -> None:
         self._cycle = cycle
@@ -21,7 +21,7 @@ class BodyWriter:
         return cycle.response_started and not cycle.flow.write_paused
 
     def write(self, part: bytes) -> bool:
-        """Writes a part, unless the client is gone. Returns False where it should read before more is written."""
+        """Writes a part, unless the client is gone. Returns False if the client should read before the next write."""
         if self._cycle.disconnected:
             return True
         self._transport.write(b"%x\r\n%b\r\n" % (len(part), part) if self._chunked else part)

@@ -1,4 +1,4 @@
-"""Ends work for a client as soon as it is gone."""
+"""Ends work for a client as soon as the client is gone."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -17,9 +17,9 @@ class ClientGone(Exception):
 
 
 async def until_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """Returns the result of `work`. When the client goes, ends the work and raises `ClientGone`.
+    """Returns the result of `work`. When the client goes, cancels the work and raises `ClientGone`.
 
-    What `work` returns, or raises, behind that is dropped: its result owns nothing (`gateway.requests.holdings` does).
+    A late result of `work` is dropped: it must own nothing (`gateway.requests.holdings` does).
     """
     task, gone = child(work), child(_disconnect(receive))
     try:

@@ -1,4 +1,4 @@
-"""Describes an endpoint once, for the router and for /openapi.json alike."""
+"""Describes an endpoint once, for both the router and /openapi.json."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, NamedTuple
@@ -13,20 +13,20 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Endpoint(NamedTuple):
-    """Holds what one method of one path does, and the types of what it takes and gives.
+    """One method of one path: its handler, and the types of its body and answers.
 
-    Types are msgspec's, from which the schemas are made. `event` is that of each event's data.
+    Types are msgspec types, from which the schemas are made. `event` is the type of each event's data.
     """
 
     method: Literal["GET", "POST", "DELETE"]
     path: str  # as Starlette writes it: `/v1/models/{name:path}`
     handle: Handler
     summary: str
-    body: Any = None  # None: it takes none
-    answer: Any = None  # None: what it gives is no JSON
-    event: Any = None  # None: it does not stream
-    last: str = ""  # the data of a stream's last event, where it is no JSON
-    media: str = JSON_MEDIA  # of the answer
-    shown: bool = True  # False: it is not in /openapi.json
+    body: Any = None  # None: no body
+    answer: Any = None  # None: not JSON
+    event: Any = None  # None: no stream
+    last: str = ""  # data of a stream's last event, if that is not JSON
+    media: str = JSON_MEDIA  # media type of the answer
+    shown: bool = True  # False: not in /openapi.json
     neutral: Mapping[str, NeutralValues] = {}  # unimplemented parameters, at harmless values
-    others: Mapping[int, Any] = {}  # types of its answers by status, where they are no errors
+    others: Mapping[int, Any] = {}  # types of further answers by status, except errors

@@ -1,4 +1,4 @@
-"""Sends a whole answer whose JSON is made in pieces: a large one holds up nobody else."""
+"""Sends a whole answer whose JSON is made in pieces, so that a large answer does not block the event loop."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -8,7 +8,7 @@ from starlette.types import Receive, Scope, Send
 
 
 class PiecedAnswer(Response):
-    """Answers with pieces of JSON, the next of which is made when others have had their turn."""
+    """An answer of JSON pieces, with a pause for other tasks after each."""
 
     media_type = "application/json"
 
@@ -17,7 +17,7 @@ class PiecedAnswer(Response):
         self._pieces = pieces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request, as ASGI calls a response. The length is known, so that clients may go on."""
+        """The length of the body is sent, so that the connection can be reused."""
         pieces = []
         for piece in self._pieces:
             pieces.append(piece)

@@ -1,13 +1,12 @@
-"""Speaks HTTP/1 on one connection: uvicorn's protocol, with bounds, errors as JSON, and ends that clients understand.
+"""HTTP/1 on one connection: uvicorn's protocol, with limits, errors as JSON, and ends that clients understand.
 
-What uvicorn lacks, and is here:
-
-- a head has a deadline and a greatest size, and so has what surrounds a body's chunks;
-- what is no HTTP is answered in the shape of every other error;
+Additions to uvicorn:
+- a head has a deadline and a maximum size, and so have the bytes around a body's chunks;
+- input that is not HTTP is answered in the shape of every other error;
 - an answer that comes before the end of its request reaches the client: the rest is read and dropped, within bounds,
-  because closing a socket with unread bytes sends a reset, which destroys what the client has not read;
-- a client that has closed its half of the connection gets its answer (but over TLS, which has no halves);
-- HTTP/1.0 gets an answer that ends with the connection, and no chunks.
+  because closing a socket with unread bytes sends a reset, which destroys unread data at the client;
+- a client that has closed its half of the connection gets its answer (except over TLS, which has no half-close);
+- HTTP/1.0 gets an answer that ends with the connection, without chunks.
 """
 
 import asyncio
@@ -28,9 +27,9 @@ from gateway.web.direct import SCOPE_EXTENSION, BodyWriter
 
 MAX_HEAD_BYTES = 64 << 10  # of a request's line and headers, and of all chunk sizes and trailers
 HEAD_TIMEOUT_S = 10.0  # from a request's first byte, or the connection's beginning, to the end of the headers
-CHUNK_HEAD_BYTES = 32  # around each chunk that are its size and line ends; what is more counts towards HEAD
-MAX_DROPPED_BYTES = 64 << 20  # of a request that are read and dropped behind its answer
-DROP_TIMEOUT_S = 10.0  # for which they are read
+CHUNK_HEAD_BYTES = 32  # size and line ends of a chunk; further bytes count towards MAX_HEAD_BYTES
+MAX_DROPPED_BYTES = 64 << 20  # of a request that are read and dropped after its answer
+DROP_TIMEOUT_S = 10.0  # for which they are dropped
 TURNED_AWAY_TIMEOUT_S = 1.0  # the same, for a connection beyond the limit
 PROBE_INTERVALS_S = (
     0.25,
@@ -40,44 +39,42 @@ HOST_REGEX = re.compile(rb"[\w.~%!$&'()*+,;=:\[\]-]*", re.ASCII)  # RFC 3986: ho
 CONTINUE_RESPONSE = b"HTTP/1.1 100 Continue\r\n\r\n"
 PROBE_COMMENT = b": are you there?\n\n"  # between two events of a stream
 _failures = logging.getLogger("uvicorn.error.connection")
-_failures.setLevel(logging.ERROR)  # uvicorn also warns of what any client may send, such as bytes that are not HTTP
+_failures.setLevel(logging.ERROR)  # uvicorn also warns of bytes that are not HTTP, which any client may send
 
 
 class ServerConfig(uvicorn.Config):
-    """Holds uvicorn's settings and what all connections share."""
+    """uvicorn's settings, and objects that all connections share."""
 
     def __init__(self, app: ASGIApp, most: int, refused: Callable[[APIError], str], **settings: Any) -> None:
         super().__init__(app, http=HTTPConnection, ws="none", lifespan="off", **settings)
         self.open: Connections[HTTPConnection] = Connections(most)
-        self.refused = refused  # is told what is refused before there is a request, and gives it an id
+        self.refused = refused  # reports a refusal before a request is known, and returns its id
 
 
 class HTTPConnection(HttpToolsProtocol):
-    """Serves one connection."""
-
     def __init__(self, config: ServerConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
         self.logger = _failures
-        self.access_log = False  # uvicorn goes by its logger, which is the process's, and a path is a client's words
+        self.access_log = False  # uvicorn would log paths, which are clients' words
         self._open = config.open
         self._refused = config.refused
         self._head = 0  # bytes of the head so far
         self._in_head = False
         self._in_body = False
-        self._around = 0  # bytes around the chunks of the body so far, less those that each of them needs
-        self._lacks_host = False  # the request has no header Host, or several, or one that names no host
-        self._timer: asyncio.TimerHandle | None = None  # of the head, of dropping, or of probing: never of two
-        self._dropping = False  # what comes is of no use any more
-        self._deaf = False  # what came was no HTTP, so that its parser is of no use any more
+        self._around = 0  # bytes around the chunks of the body so far, beyond the necessary ones
+        self._lacks_host = False  # the header Host is missing, repeated or invalid
+        self._timer: asyncio.TimerHandle | None = None  # of the head, of dropping, or of probing: never two at once
+        self._dropping = False  # further input is read and dropped
+        self._deaf = False  # the input was not HTTP, so its parser is not used any more
         self._dropped = 0
-        self._keeps_alive = True  # behind the answer that ended last
+        self._keeps_alive = True  # after the last answer
         self._messages = 0
-        self._between = b""  # what may be written in the middle of the answer and changes nothing
+        self._between = b""  # a harmless comment that may be written in the middle of the answer
 
     # the connection -------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begins, or refuses where too many are open."""
+        """Begins, or refuses the connection if too many are open."""
         super().connection_made(transport)
         if self._open.opened(self):
             self._expect_head()
@@ -94,7 +91,6 @@ class HTTPConnection(HttpToolsProtocol):
         self.transport.close()
 
     def data_received(self, data: bytes) -> None:
-        """Takes bytes from the client."""
         if self._dropping:
             self._dropped += len(data)
             if self._dropped > MAX_DROPPED_BYTES:
@@ -103,18 +99,18 @@ class HTTPConnection(HttpToolsProtocol):
         if self._deaf:
             return
         if self._timer is None and self._idle():
-            self._expect_head()  # bytes have come that end the time for which an idle connection is kept
+            self._expect_head()  # an idle connection has ended with these bytes
         message = self._messages if self._in_body else None
         super().data_received(data)
         if message != self._messages:
-            self._around = 0  # some of this was the head's, so that it cannot be told what was around the body
+            self._around = 0  # part of the data was the head, so bytes around the body are unknown
             return
         self._around += len(data)
         if self._in_body and self._around > MAX_HEAD_BYTES and not self._deaf:
             self.send_400_response("")
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Goes on where a client waits for an answer and has only said that it sends nothing more."""
+        """Continues if a client only ended its sending half and waits for an answer."""
         cycle = self.cycle
         if self._idle() or self._dropping:
             return False
@@ -122,7 +118,7 @@ class HTTPConnection(HttpToolsProtocol):
             self._refuse(APIError(400, "the body is incomplete", code="body_incomplete"))
             return False
         if self.transport.get_extra_info("sslcontext") is not None:
-            return False  # TLS has no halves: its client is gone
+            return False  # TLS has no half-close: its client is gone
         cycle.keep_alive = False
         self._probe(0)
         return True
@@ -130,7 +126,6 @@ class HTTPConnection(HttpToolsProtocol):
     # the parser's callbacks -----------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        """Begins a request."""
         self._head = self._around = 0
         self._messages += 1
         self._in_head = True
@@ -145,7 +140,6 @@ class HTTPConnection(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Starts what answers it."""
         self._in_head, self._in_body = False, True
         self._set_timer(None)
         self._open.busy(self)
@@ -164,7 +158,6 @@ class HTTPConnection(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Ends a request."""
         self._in_body = False
         super().on_message_complete()
         if self._dropping:
@@ -185,11 +178,11 @@ class HTTPConnection(HttpToolsProtocol):
             async def send_on(message: Message) -> None:
                 last = message["type"] == "http.response.body" and not message.get("more_body", False)
                 if cycle.waiting_for_100_continue:
-                    cycle.keep_alive = False  # whether the body will come is not known then
+                    cycle.keep_alive = False  # it is unknown whether the body will come
                 if message["type"] == "http.response.start":
                     self._between = _between(message["headers"], chunked=scope["http_version"] != "1.0")
                 if scope["http_version"] == "1.0":
-                    # Neither chunks nor a length that uvicorn would check: the connection's end ends the body.
+                    # Neither chunks nor a length: the connection's end ends the body.
                     cycle.chunked_encoding = False
                     cycle.expected_content_length = len(message.get("body", b""))
                 if last:
@@ -202,7 +195,6 @@ class HTTPConnection(HttpToolsProtocol):
         return answer
 
     def on_response_complete(self) -> None:
-        """Ends an answer."""
         if self.transport.is_closing():
             return
         super().on_response_complete()
@@ -215,7 +207,7 @@ class HTTPConnection(HttpToolsProtocol):
             self._expect_head()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuses what is no HTTP, or too much of it; uvicorn's sentence for it is not used."""
+        """Refuses input that is not HTTP, or too much of it; uvicorn's sentence is not used."""
         if self._head > MAX_HEAD_BYTES:
             error = APIError(
                 431, f"the request's headers have more than {MAX_HEAD_BYTES} bytes", code="headers_too_large"
@@ -231,7 +223,7 @@ class HTTPConnection(HttpToolsProtocol):
     def _refuse(self, error: APIError, seconds: float = DROP_TIMEOUT_S) -> None:
         cycle, self._deaf = self.cycle, True
         if not self._idle():
-            if not cycle.more_body:  # behind a whole request came what is none: that one gets its answer
+            if not cycle.more_body:  # invalid input after a complete request: that request gets its answer
                 cycle.keep_alive = False
                 return
             cycle.disconnected = True
@@ -239,7 +231,7 @@ class HTTPConnection(HttpToolsProtocol):
             if cycle.response_started:
                 self.transport.close()
                 return
-            id = cycle.scope["state"].get("id", "")  # the application tells of it
+            id = cycle.scope["state"].get("id", "")  # the application reports it
             shaped = error.body_for(is_anthropic(cycle.scope["path"]), id)
         else:
             id = self._refused(error)
@@ -273,7 +265,7 @@ class HTTPConnection(HttpToolsProtocol):
         self._refuse(APIError(408, message, code="headers_timeout"))
 
     def _drop(self, keeps_alive: bool, seconds: float = DROP_TIMEOUT_S) -> None:
-        """Reads what is left of a request, for a while, and drops it. Without `keeps_alive` it is the last."""
+        """Reads and drops the rest of a request, for a while. Without `keeps_alive` it is the connection's last one."""
         self._dropping = True
         self._unset_keepalive_if_required()
         self.flow.resume_reading()
@@ -282,7 +274,7 @@ class HTTPConnection(HttpToolsProtocol):
         self._set_timer(self.loop.call_later(seconds, self.transport.abort))
 
     def _probe(self, number: int) -> None:
-        """Writes to a client that closed its half, while it waits: one that is gone altogether answers with a reset."""
+        """Writes to a half-closed client while it waits: a client that is gone altogether answers with a reset."""
         if self._idle() or self.transport.is_closing():
             return
         cycle = self.cycle
@@ -299,7 +291,7 @@ class HTTPConnection(HttpToolsProtocol):
 
 
 def _between(headers: Iterable[tuple[bytes, bytes]], chunked: bool) -> bytes:
-    """Returns a comment for an answer of server-sent events, which are written whole, and nothing for others."""
+    """Returns a comment for an answer of server-sent events, and nothing for other answers."""
     if not any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers):
         return b""
     return b"%x\r\n%b\r\n" % (len(PROBE_COMMENT), PROBE_COMMENT) if chunked else PROBE_COMMENT

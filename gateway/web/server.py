@@ -1,4 +1,4 @@
-"""Runs uvicorn with our protocol, our signals, our TLS, and an end in bounded time."""
+"""Runs uvicorn with Baton's protocol, signals and TLS, and a shutdown in bounded time."""
 
 import asyncio
 import contextlib
@@ -18,8 +18,8 @@ from infra.network.listening import LISTEN_BACKLOG
 from infra.network.tls import HANDSHAKE_SECONDS, Certificate
 from infra.process.tasks import Tasks
 
-KEEP_ALIVE_S = 75  # s that an idle connection is kept
-CLOSE_TIMEOUT_S = 5  # s until connections that do not end are cut
+KEEP_ALIVE_S = 75  # s after which an idle connection is closed
+CLOSE_TIMEOUT_S = 5  # s after which remaining connections are cut at a shutdown
 
 
 def _refused(gateway: Gateway, error: APIError) -> str:
@@ -29,7 +29,7 @@ def _refused(gateway: Gateway, error: APIError) -> str:
 
 
 class HTTPServer(uvicorn.Server):
-    """Serves a gateway. On SIGTERM or SIGINT it awaits its `drain`, closes its connections and returns."""
+    """Serves a gateway. On SIGTERM or SIGINT it awaits the gateway's `drain`, closes its connections and returns."""
 
     def __init__(self, gateway: Gateway, tls: Certificate | None = None) -> None:
         config = ServerConfig(
@@ -53,7 +53,7 @@ class HTTPServer(uvicorn.Server):
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begins to serve on these sockets: with TLS, each connection has to shake hands within a time of ours."""
+        """Listens on these sockets; TLS handshakes have a time limit."""
         await super().startup([])
         context = self._tls.context if self._tls is not None else None
         for listener in sockets or ():
@@ -69,7 +69,10 @@ class HTTPServer(uvicorn.Server):
             self._tasks.start(self._tls.follow())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Ends open answers first, then connections; where others share the port, new ones go to them at once."""
+        """Ends open answers first, then connections.
+
+        If the port is shared, new connections go to other gateways at once.
+        """
         if self._gateway.config.share_port:
             for server in self.servers:
                 server.close()
@@ -83,7 +86,7 @@ class HTTPServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Ends the server at a signal. uvicorn would raise it once more at the end, but a wanted end is no failure."""
+        """Stops the server at a signal. uvicorn would raise the signal again, but a wanted end is no failure."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)

@@ -1,4 +1,4 @@
-"""Reads requests, and answers them whole or with events: what all endpoints have in common."""
+"""What all endpoints have in common: reading requests, and answering them whole or with events."""
 
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
@@ -23,19 +23,17 @@ from gateway.web.pieced_answer import PiecedAnswer
 from gateway.web.sse import EventStream
 from gateway.web.timing import server_timing
 
-STATUS_CLIENT_GONE = 499  # the client closed the connection; nobody reads this status
+STATUS_CLIENT_GONE = 499  # the client closed the connection, so this status is never read
 Body = TypeVar("Body")
 
 
 class Serving:
-    """Serves the endpoints of one gateway life."""
-
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
         self._bodies = BodyReader(gateway.config.max_body, gateway.config.body_memory)
 
     async def read(self, request: Request, parse: Callable[[bytes], Body], ids: bool = False) -> Body:
-        """Returns what `parse` makes of the body. A body with token `ids` may have more JSON values than others.
+        """Returns the result of `parse` for the body. A body with token `ids` may have more JSON values than others.
 
         Raises `APIError`, also while the key is beyond its limits or the gateway is not ready.
         """
@@ -56,12 +54,15 @@ class Serving:
         streaming: bool,
         shape: Callable[[list[Open]], Shaper],
     ) -> Response:
-        """Answers what was admitted, whole or with events, as the shaper that `shape` makes. Raises `APIError`."""
+        """Answers admitted prompts, whole or with events, through the shaper that `shape` returns.
+
+        Raises `APIError`.
+        """
         tokens = sum(prompt.reserved for prompt in admitted.prompts)
         await self.admit(request, tokens)
         try:
             opening = holdings(request).open(admitted.prompts, received, streaming)
-            open = await until_gone(request.receive, opening)  # it may have to wait for its turn
+            open = await until_gone(request.receive, opening)  # the requests may have to wait for their turn
         except ClientGone:
             return Response(status_code=STATUS_CLIENT_GONE)
         streams = [stream for one in open for stream in one.streams]

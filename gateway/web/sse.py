@@ -1,4 +1,4 @@
-"""Sends server-sent events as a response that ends with its client."""
+"""Sends server-sent events as a response that ends when its client goes."""
 
 import asyncio
 import logging
@@ -12,15 +12,15 @@ from gateway.openai.answers.replies import AnswerWriter
 from gateway.web.direct import BodyWriter, body_writer
 from gateway.web.disconnect import ClientGone, until_gone
 
-MAX_UNREAD_S = 60.0  # that a client may leave events unread
+MAX_UNREAD_S = 60.0  # after which a client that reads nothing is cut off
 log = logging.getLogger("baton.gateway")
 
 
 class EventStream(Response):
     """Streams events until they or the client end.
 
-    The status line and `headers` wait for the first event, so that what fails before it gets a true status: `refuse`
-    answers it. What fails later ends the stream with the events of `end`, and `broke` hears of it.
+    The status line and `headers` wait for the first event, so that an earlier failure gets its true status, in the
+    answer of `refuse`. A later failure ends the stream with the events of `end`, and is reported to `broke`.
     """
 
     media_type = "text/event-stream"
@@ -77,7 +77,7 @@ class EventWriter:
         self.write = body.write
 
     async def send(self, events: bytes) -> None:
-        """Begins the answer if need be, and writes. Raises `TimeoutError` where a client leaves much unread."""
+        """Begins the answer if needed, and writes. Raises `TimeoutError` if a client leaves much unread for long."""
         if not self.begun:
             self.begun = True
             await self._begin()

@@ -1,4 +1,4 @@
-"""Does what is the same for every path: ids, callers, HEAD and OPTIONS, a slash at the end, headers for browsers."""
+"""Work that is the same for every path: ids, callers, HEAD and OPTIONS, trailing slashes, headers for browsers."""
 
 import logging
 import re
@@ -14,14 +14,14 @@ from gateway.keys.callers import OPEN_PATHS, Callers
 from gateway.requests.holdings import Holdings
 from gateway.web.cross_origin import CrossOrigin, allow, is_preflight
 
-_OWN_ID = re.compile(r"[!-~]{1,128}")  # what a client may call its request: printable, and short
+_OWN_ID = re.compile(r"[!-~]{1,128}")  # a client's request id: printable, and short
 log = logging.getLogger("baton.gateway")
 
 
 class Surface:
-    """Stands around the application, which nobody reaches but a caller that `callers` lets in.
+    """The layer around the application; only callers that `callers` accepts pass it.
 
-    `methods` tells which methods a path takes, and `refuse` makes the answer to others.
+    `methods` returns the methods of a path, and `refuse` makes error answers.
     """
 
     def __init__(
@@ -53,14 +53,14 @@ class Surface:
         if is_anthropic(path, asked):
             headers["request-id"] = id
 
-        told: dict[str, str] = scope["state"].setdefault("told", {})  # what whoever answers has to tell beside it
+        told: dict[str, str] = scope["state"].setdefault("told", {})  # further headers of the answer
 
         async def send_on(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update({**told, **headers})
             await send(message)
 
-        if scope["method"] == "OPTIONS" and is_preflight(asked):  # browsers send no key with it
+        if scope["method"] == "OPTIONS" and is_preflight(asked):  # browsers send no key with a preflight request
             preflight = Response(status_code=204, headers=self._cross_origin.preflight(path, asked))
             await preflight(scope, receive, send_on)
             return
@@ -69,10 +69,10 @@ class Surface:
         except APIError as error:
             await self._refuse(Request(scope), error)(scope, receive, send_on)
             return
-        if shown != id and path not in OPEN_PATHS:  # open paths need no key, and requests for them are in no log
+        if shown != id and path not in OPEN_PATHS:  # open paths need no key, and their requests are not logged
             log.info("request %s is %s to its client", id, shown, extra={"kind": caller.tenant})
         match scope["method"]:
-            case "HEAD":  # the server in front of this leaves the body out
+            case "HEAD":  # uvicorn omits the body
                 await self._app({**scope, "method": "GET"}, receive, send_on)
             case "OPTIONS" if methods := self._methods(scope):
                 await Response(status_code=204, headers=allow(methods))(scope, receive, send_on)
@@ -81,6 +81,6 @@ class Surface:
 
 
 def named_by_client(asked: Headers) -> str | None:
-    """Returns what the client calls its request, if it says so in a way that can be repeated and logged."""
+    """Returns the client's own id of the request, if it can be repeated and logged."""
     name = asked.get("x-request-id", "")
     return name if _OWN_ID.fullmatch(name) else None

@@ -1,4 +1,4 @@
-"""Writes the `Server-Timing` header: what is known of a request's times when the headers leave."""
+"""Writes the `Server-Timing` header: the times of a request that are known when the headers are sent."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -7,9 +7,9 @@ from gateway.requests.request import Request
 
 
 def server_timing(requests: Sequence[Request]) -> Mapping[str, str]:
-    """Returns the header: waiting, the prompt's computation, time to the first token, and all of it, each in ms.
+    """Returns the header: queue, prefill, first token, and total, each in ms.
 
-    Of several prompts or choices it tells the longest times. Browsers show them beside their own.
+    With several prompts or choices these are the longest times. Browsers show them beside their own.
     """
     now = time.monotonic()
     samples = [sample for request in requests for sample in request.samples]

@@ -117,7 +117,7 @@ class ChatShaper:
         return message
 
     def _delta(self, choice: int, parts: Sequence[Part]) -> dict[str, Any]:
-        """Returns the new parts of a choice as one object. Each call is in it once, with all its new text."""
+        """Returns the new parts of a choice as one object, with one entry per call."""
         if len(parts) == 1 and isinstance(parts[0], Content):  # the usual case
             return {"content": parts[0].text}
         delta: dict[str, Any] = {}

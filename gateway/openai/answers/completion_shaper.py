@@ -126,7 +126,6 @@ def _choice(index: int, text: str, logprobs: dict[str, Any] | None) -> dict[str,
 
 
 def _joined(one: dict[str, Any] | None, other: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Returns a prompt's scores followed by its answer's."""
     if one is None or other is None:
         return one or other
     return {name: one[name] + other[name] for name in one}

@@ -78,7 +78,6 @@ class AnswerEnvelope:
         yield self._behind(choice, None)
 
     def _behind(self, choice: dict[str, Any], more: dict[str, Any] | None) -> bytes:
-        """Returns the JSON of a chunk after its choice."""
         if self._continuous:
             more = {"usage": self._usage_so_far(choice["index"]), **(more or {})}
         elif more is not None and self._include_usage:

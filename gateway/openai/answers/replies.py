@@ -26,7 +26,7 @@ class Call(NamedTuple):
 
 
 class Answer:
-    """What has come of one choice, in the end all of it."""
+    """The received part of one choice."""
 
     def __init__(self) -> None:
         self.parts: list[Part] = []
@@ -37,7 +37,6 @@ class Answer:
         self._scores: list[Scores] = []
 
     def add(self, parts: Iterable[Part], delta: Delta) -> None:
-        """Adds what a read has brought."""
         self.parts += parts
         self.token_ids += delta.token_ids
         if delta.scores is not None:
@@ -71,10 +70,10 @@ class Shaper(Protocol):
     """Gives one request's answers the shape of an API. Choices are numbered over all prompts of the request."""
 
     def chunks(self, choice: int, parts: Sequence[Part], delta: Delta, last: bool) -> bytes | AsyncIterator[bytes]:
-        """Returns the events for what has come of a choice, often none; `last`: nothing more comes of any choice.
+        """Returns the events of new parts of a choice, often none; `last`: no choice has further parts.
 
-        It returns bytes where they can be made at once, as in the middle of nearly all answers, and an iterator where
-        something has to be awaited. The choice's next chunks are asked for when the iterator has ended.
+        Returns bytes if they can be made at once, as in the middle of nearly all answers, and otherwise an iterator.
+        The choice's next chunks are made after the iterator has ended.
         """
         ...
 
@@ -91,15 +90,13 @@ class AnswerWriter(Protocol):
     """Writes one answer to its client."""
 
     def open(self) -> bool:
-        """Returns whether `write` may be called: the answer has begun, and its client reads."""
+        """Whether `write` may be called: the answer has begun, and its client reads."""
         ...
 
-    def write(self, events: bytes) -> object:
-        """Writes events at once."""
-        ...
+    def write(self, events: bytes) -> object: ...
 
     async def send(self, events: bytes) -> None:
-        """Begins the answer if need be, writes events, and waits for a client that has much unread."""
+        """Begins the answer if needed, writes events, and waits while a client has much unread."""
         ...
 
 
@@ -133,12 +130,12 @@ async def collect(streams: Sequence[Stream], parsers: Sequence[OutputParser], sh
 async def send_events(
     streams: Sequence[Stream], parsers: Sequence[OutputParser], shaper: Shaper, writer: AnswerWriter
 ) -> None:
-    """Sends the answer's events while they come. Raises `APIError`.
+    """Sends the answer's events as tokens come. Raises `APIError`.
 
-    What is shaped at once is written in the reader's turn of the event loop, without waking this task.
+    Events that are made at once are written in the reader's turn of the event loop, without waking this task.
     """
     open_choices = len(streams)
-    awaiting: dict[int, AsyncIterator[bytes]] = {}  # events that were begun in a reader's turn, by choice
+    awaiting: dict[int, AsyncIterator[bytes]] = {}  # events begun in a reader's turn, by choice
 
     def take(index: int) -> bytes | AsyncIterator[bytes]:
         nonlocal open_choices
@@ -150,7 +147,7 @@ async def send_events(
         stream = streams[index]
         if not writer.open() or not stream.goes_on:
             return False
-        delta = stream.unread()  # not the last: the stream goes on
+        delta = stream.unread()  # not the last delta: the stream goes on
         made = shaper.chunks(index, parsers[index].push(delta.text), delta, False)
         if not isinstance(made, bytes):
             awaiting[index] = made

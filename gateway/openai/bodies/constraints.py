@@ -14,7 +14,7 @@ ASSUMED_TOOL_CHARS = 512  # assumed size of a tool, added to the assumed size of
 
 
 def size_of_tools(count: int) -> int:
-    """Returns the assumed size of tools, in characters. It is large enough for a thread: a schema may have any size."""
+    """Returns the assumed size of tools, in characters: large enough for a thread, since schemas have any size."""
     return ASSUMED_SCHEMA_CHARS + ASSUMED_TOOL_CHARS * count if count else 0
 
 
@@ -31,8 +31,8 @@ class AnswerConstraints:
     ) -> str:
         """Returns the grammar of an answer, or "". With the `tail` of a prompt, the grammar allows thoughts first.
 
-        Raises `APIError` for constraints that cannot be kept. Optional tools that are not strict are then left
-        unconstrained: no client has asked for more.
+        Raises `APIError` for impossible constraints. For optional tools that are not strict, such constraints are
+        dropped.
         """
         grammar = "" if form is None else await grammar_of(form, self._grammars, self._work, party)
         param = form.param if form else "tools"

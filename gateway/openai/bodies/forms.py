@@ -11,7 +11,7 @@ from gateway.openai.bodies.schemas import SamplingFields
 
 
 def form_of(body: SamplingFields) -> Form | None:
-    """Returns the form that is asked for, or None. Raises `APIError` for two different forms."""
+    """Returns the requested form, or None. Raises `APIError` for two different forms."""
     forms = _response_format(body) + _structured(body.structured_outputs or StructuredOutputs()) + _guided(body)
     if not forms:
         return None
@@ -54,7 +54,6 @@ def _guided(body: SamplingFields) -> list[Form]:
 def _given(
     prefix: str, json: JSONSchema | str | None, regex: str | None, choice: Choices | None, grammar: str | None
 ) -> list[Form]:
-    """Returns the forms in vLLM's fields, whose names begin with `prefix`."""
     forms = [
         None if json is None else Form("json_schema", json, f"{prefix}json"),
         None if regex is None else Form("regex", regex, f"{prefix}regex"),

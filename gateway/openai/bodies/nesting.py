@@ -1,4 +1,4 @@
-"""Bounds the nesting of JSON and counts its values, so that code that walks through it ends soon."""
+"""Bounds the nesting of JSON and counts its values, so that recursive code is fast enough."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Parses the bodies of requests. An error says in a sentence what is wrong with which field."""
+"""Parses the bodies of requests. Errors name the wrong field and the reason."""
 
 import codecs
 import math

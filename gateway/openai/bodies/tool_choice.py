@@ -55,7 +55,7 @@ def _meaning(choice: ToolChoice | FunctionChoice | None) -> str | None:
 
 
 def no_tools(body: ChatRequest, model: str, parser: ToolParser, takes_tools: bool) -> APIError:
-    """Returns the error for tools if the model's format of calls is unknown. `parser` is the option that names it."""
+    """Returns the error for tools without a known call format. `parser` is the value of --tool-parser."""
     param = "tools" if body.tools else "functions"
     if parser == "none":
         return invalid(f"{param}: --tool-parser none: {model} is served without tools", param, "no_tool_parser")

@@ -29,7 +29,7 @@ class TaggedCalls(NamedTuple):
     tags: ArgumentTags
     several: bool = True  # a section may have several calls
     tokens: tuple[str, ...] | None = None  # special tokens in its markers; None: the section's markers
-    words: tuple[str, ...] = ()  # that tell its chat templates from those of other formats; (): the first marker
+    words: tuple[str, ...] = ()  # markers that identify its chat templates; (): the first marker
 
 
 def tagged_format(name: str, form: TaggedCalls) -> ToolFormat:

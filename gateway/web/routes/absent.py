@@ -1,4 +1,4 @@
-"""Says by name what other servers of these APIs offer and this one does not."""
+"""Names endpoints that other servers of these APIs offer and this server does not."""
 
 import re
 
@@ -30,5 +30,5 @@ _ABSENT_PATHS = {what: re.compile(f"/({paths})/?") for what, paths in ABSENT_OFF
 
 
 def absent(path: str) -> str | None:
-    """Returns what a path would be for, in words, if it is one of another server's."""
+    """Returns the purpose of a path that only other servers offer; None for any other path."""
     return next((what for what, paths in _ABSENT_PATHS.items() if paths.fullmatch(path)), None)

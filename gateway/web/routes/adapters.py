@@ -1,4 +1,4 @@
-"""Serves the loading and unloading of adapters, at vLLM's paths and with its answers."""
+"""Loads and unloads adapters, at vLLM's paths and with its answers."""
 
 from typing import Annotated
 
@@ -28,7 +28,6 @@ class UnloadAdapter(Struct, frozen=True):
 
 
 def endpoints(serving: Serving) -> list[Endpoint]:
-    """Returns the endpoints."""
     loading = serving.gateway.adapters
 
     async def load(request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""Serves the completions of OpenAI's API: of chats and of texts."""
+"""OpenAI's chat completions and text completions."""
 
 import time
 
@@ -17,7 +17,6 @@ from gateway.web.serving import Serving, caller
 
 
 def endpoints(serving: Serving) -> list[Endpoint]:
-    """Returns the endpoints."""
     gateway = serving.gateway
 
     async def chat(request: Request) -> Response:

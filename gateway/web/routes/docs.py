@@ -1,4 +1,4 @@
-"""Serves /openapi.json, and /docs, a page that shows it and asks nobody else for anything."""
+"""Serves /openapi.json, and /docs, a page that shows it without loading anything from other servers."""
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -91,7 +91,6 @@ main().catch(error => { document.getElementById("about").textContent = "openapi.
 
 
 def endpoints(serving: Serving, described: list[Endpoint]) -> list[Endpoint]:
-    """Returns the endpoints that describe all others."""
     gateway = serving.gateway
     api = OpenAPI(described)
 

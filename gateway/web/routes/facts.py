@@ -1,4 +1,4 @@
-"""Serves what can be asked without a prompt: readiness, versions, load, figures, the page."""
+"""Endpoints without a prompt: readiness, versions, load, figures, the page."""
 
 import platform
 from typing import Any
@@ -22,7 +22,7 @@ from pricing.standing import Standing
 
 
 class HealthReport(Struct, frozen=True):
-    """Says whether a request would be served, and how far the start has come."""
+    """Whether a request would be served, and the progress of the start."""
 
     status: str  # `ok` or `unavailable`
     stage: str
@@ -53,21 +53,21 @@ class GatewayFacts(Struct, frozen=True):
 
 
 class GatewayLife(Struct, frozen=True):
-    """Describes one of the gateways that share a port."""
+    """A gateway that shares the port."""
 
     epoch: str
     started_at: float  # s since 1970
-    in_progress: int  # answers, as it last said
+    in_progress: int  # answers, as last reported
 
 
 class Stats(Struct, frozen=True):
-    """Tells what the gateway and the workers say of themselves."""
+    """The reports of the gateway and of the workers."""
 
     gateway: GatewayFacts
     workers: list[WorkerRecord]
-    standing: Standing  # of the workers by role, as the gateway that was asked has last seen them
-    gateways: list[GatewayLife]  # that share this port, the one that was asked among them; empty: it has it alone
-    unreached: tuple[UnreachedPair, ...]  # pairs of which the first cannot connect to the second
+    standing: Standing  # of the workers by role, as last seen by the gateway that was asked
+    gateways: list[GatewayLife]  # all gateways that share this port; empty: the port is not shared
+    unreached: tuple[UnreachedPair, ...]  # the first of each pair cannot connect to the second
 
 
 class Nothing(Struct, frozen=True):
@@ -75,7 +75,6 @@ class Nothing(Struct, frozen=True):
 
 
 def endpoints(serving: Serving) -> list[Endpoint]:
-    """Returns the endpoints."""
     gateway = serving.gateway
 
     async def health(request: Request) -> Response:
@@ -129,7 +128,7 @@ def _life(record: GatewayRecord) -> GatewayLife:
 
 
 def _facts(gateway: Gateway) -> GatewayFacts:
-    """Returns only settings that cannot be secrets: numbers, switches, and what has a fixed set of words."""
+    """Returns only settings that cannot be secrets: numbers, switches, and enumerations."""
     config: dict[str, Any] = structs.asdict(gateway.config)
     words = ("log_level", "spelled_tokens")
     settings = {name: value for name, value in config.items() if isinstance(value, int | float) or name in words}

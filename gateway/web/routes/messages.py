@@ -1,4 +1,4 @@
-"""Serves Anthropic's Messages API."""
+"""Anthropic's Messages API."""
 
 import time
 
@@ -19,7 +19,6 @@ from gateway.web.serving import Serving, caller, reply
 
 
 def endpoints(serving: Serving) -> list[Endpoint]:
-    """Returns the endpoints."""
     gateway = serving.gateway
 
     async def messages(request: Request) -> Response:
@@ -48,7 +47,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
 
 
 def _message(written: bytes) -> tuple[MessagesRequest, ChatRequest]:
-    """Returns a body, and the chat that it describes: of a large one, both are made on a thread."""
+    """Returns a body and its chat; for a large body this runs on a thread."""
     body = parse_messages(written)
     with named(ANTHROPIC_FIELD_NAMES):
         return body, chat_of(body)

@@ -1,4 +1,4 @@
-"""Lists and describes the model and its adapters, as vLLM does, and as Anthropic does where its clients ask."""
+"""Lists and describes the model and its adapters, in vLLM's format, and in Anthropic's for its clients."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -19,7 +19,7 @@ MAX_PAGE_MODELS = 1000
 
 
 class Permission(Struct, frozen=True):
-    """Says what vLLM's clients may ask to see of a model: here everybody may sample, and nobody may train."""
+    """vLLM's permissions of a model: everybody may sample, nobody may train."""
 
     id: str
     created: int  # s since 1970
@@ -40,13 +40,13 @@ class ModelCard(Struct, frozen=True):
 
     id: str
     created: int  # s since 1970
-    root: str  # what it was loaded from: a hub id, or the name of a directory
+    root: str  # source: a hub id, or the name of a directory
     max_model_len: int | None  # prompt + answer in tokens; null: no limit is known
     permission: list[Permission]
     object: str = "model"
     owned_by: str = "baton"
-    parent: str | None = None  # of an adapter the model
-    # What Anthropic's clients read: answers to requests with the header `anthropic-version` have these fields as well.
+    parent: str | None = None  # the model of an adapter
+    # Fields for Anthropic's clients, in answers to requests with the header `anthropic-version`.
     type: Literal["model"] | UnsetType = UNSET
     display_name: str | UnsetType = UNSET
     created_at: str | UnsetType = UNSET  # RFC 3339
@@ -66,7 +66,6 @@ class ModelList(Struct, frozen=True):
 
 
 def endpoints(serving: Serving) -> list[Endpoint]:
-    """Returns the endpoints."""
     gateway = serving.gateway
 
     def adapters() -> dict[str, HeldAdapter]:
@@ -91,7 +90,7 @@ def endpoints(serving: Serving) -> list[Endpoint]:
 
 
 def context_of(gateway: Gateway) -> int | None:
-    """Returns how many tokens a prompt and its answer may have, None where nothing limits them."""
+    """Returns the maximum number of tokens of prompt + answer, None without a limit."""
     front = gateway.admission
     return (front.context() or None) if front is not None else None
 
@@ -110,7 +109,7 @@ def _for_anthropic(request: Request) -> bool:
 
 
 def _described(model: ModelCard) -> ModelCard:
-    """Returns a model with the fields that Anthropic's clients read."""
+    """Returns a model with the fields for Anthropic's clients."""
     made = datetime.fromtimestamp(model.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return structs.replace(
         model,
@@ -124,7 +123,7 @@ def _described(model: ModelCard) -> ModelCard:
 
 
 def _page(models: Sequence[ModelCard], request: Request) -> ModelList:
-    """Returns the models behind `after_id` or before `before_id`, `limit` at most. Raises `APIError`."""
+    """Returns the models after `after_id` or before `before_id`, `limit` at most. Raises `APIError`."""
     asked, ids = request.query_params, [model.id for model in models]
     limit, after, before = page_size(asked, MAX_PAGE_MODELS), asked.get("after_id"), asked.get("before_id")
     for name, id in (("after_id", after), ("before_id", before)):

@@ -1,7 +1,7 @@
-"""Writes /openapi.json from the endpoints and their types: what is accepted and answered, and nothing by hand.
+"""Writes /openapi.json from the endpoints and their types.
 
-Types say most of it. What depends on this server (its model, its vocabulary, its limits) is narrowed by the names of
-parameters, which mean the same everywhere.
+Limits of this server (its model, its vocabulary, its context) are added by the names of parameters, which mean the same
+everywhere.
 """
 
 import re
@@ -20,7 +20,7 @@ Schema = dict[str, Any]
 _REF_TEMPLATE = "#/components/schemas/{name}"
 _PARAMETER_REGEX = re.compile(r"\{(\w+)(?::\w+)?\}")
 _LEFT_OUT = {"MessageItem": "type"}
-"""Fields by component that the server fills in before the types see them: OpenAI's clients leave them out."""
+"""Required fields by component that OpenAI's clients omit; the server adds them before decoding."""
 
 _API_DESCRIPTION = (
     "Serves one model, and adapters of it. The key of `Authorization: Bearer` (or of `x-api-key`) says whose KV cache "
@@ -30,7 +30,7 @@ _API_DESCRIPTION = (
 
 
 class ServerLimits(Struct, frozen=True):
-    """Holds what only a running server knows; 0: not known yet, or no limit."""
+    """Limits that only a running server knows; 0: not known yet, or no limit."""
 
     models: tuple[str, ...]  # and adapters
     vocabulary: int = 0  # token ids
@@ -39,7 +39,7 @@ class ServerLimits(Struct, frozen=True):
 
 
 class OpenAPI:
-    """Holds the schemas of all endpoints, which are made once."""
+    """The schemas of all endpoints, which are made once."""
 
     def __init__(self, endpoints: Sequence[Endpoint]) -> None:
         self._shown = [endpoint for endpoint in endpoints if endpoint.shown]
@@ -52,7 +52,7 @@ class OpenAPI:
         self._schema_of = dict(zip(map(id, types), schemas, strict=True))
 
     def document(self, limits: ServerLimits) -> Schema:
-        """Returns the document, as plain data."""
+        """Returns the document as plain data."""
         paths: dict[str, Schema] = {}
         for endpoint in self._shown:
             path = _PARAMETER_REGEX.sub(r"{\1}", endpoint.path)
@@ -109,7 +109,7 @@ class OpenAPI:
         }
 
     def _event(self, endpoint: Endpoint, error: Schema) -> Schema:
-        """Returns the schema of one server-sent event, as OpenAPI 3.2 writes them; older tools do not look at it."""
+        """Returns the schema of one server-sent event, as in OpenAPI 3.2; older tools ignore it."""
         inside = {"anyOf": [self._schema(endpoint.event), error]}
         data: Schema = {"type": "string", "contentMediaType": JSON_MEDIA, "contentSchema": inside}
         if endpoint.last:
@@ -124,13 +124,13 @@ class OpenAPI:
         return bodies[0] if len(bodies) == 1 else {"anyOf": bodies}
 
     def _narrowed(self, kind: type[Struct], endpoint: Endpoint, limits: ServerLimits) -> Schema:
-        """Returns the schema of one kind of body, as this server takes it."""
+        """Returns the schema of a body with this server's limits."""
         name = self._schema(kind)["$ref"].rpartition("/")[2]
         schema = self._components[name]
         properties = {**schema["properties"], **{name: each.schema for name, each in endpoint.neutral.items()}}
         for field in properties.keys() - endpoint.neutral.keys():
             properties[field] = _of_one_kind(properties[field])
-        # Anthropic's clients may ask for more tokens than there is room for, and get what there is.
+        # Anthropic's clients may ask for more tokens than the context has; the number is reduced.
         for field, bounds in _bounds(limits, cut=is_anthropic(endpoint.path)).items():
             if field in properties and field not in endpoint.neutral:
                 properties[field] = _within(properties[field], bounds)
@@ -147,7 +147,7 @@ def _bodies(endpoint: Endpoint) -> tuple[Any, ...]:
 
 
 def _bounds(limits: ServerLimits, cut: bool) -> Mapping[str, Schema]:
-    """Returns what values of parameters have to be, by name; nothing for what is not known, or is `cut` to fit."""
+    """Returns the bounds of parameters by name; none for unknown limits, or for values that are `cut` to fit."""
     known: dict[str, Schema] = {"model": {"type": "string", "enum": [*limits.models]}}
     if limits.samples:
         known |= {name: {"type": "integer", "maximum": limits.samples} for name in ("n", "best_of")}
@@ -163,7 +163,7 @@ def _bounds(limits: ServerLimits, cut: bool) -> Mapping[str, Schema]:
 
 
 def _within(schema: Schema, bounds: Schema) -> Schema:
-    """Returns a schema in which everything of the type that `bounds` names is within them, in lists too."""
+    """Returns a schema whose parts of the type of `bounds` have these bounds, in lists too."""
     if "anyOf" in schema:
         return {**schema, "anyOf": [_within(one, bounds) for one in schema["anyOf"]]}
     if "items" in schema:
@@ -172,7 +172,7 @@ def _within(schema: Schema, bounds: Schema) -> Schema:
 
 
 def _of_one_kind(schema: Schema) -> Schema:
-    """Returns a schema in which a list holds values of one type only, as prompts do; types here cannot say that."""
+    """Returns a schema in which a list holds values of one type only, as prompts do; types cannot express that."""
     if "anyOf" in schema:
         kinds = [_of_one_kind(one) for one in schema["anyOf"]]
         return {**schema, "anyOf": [each for one in kinds for each in one.get("anyOf", [one])]}

@@ -1,4 +1,4 @@
-"""Makes the page at `/`: what this is, and where everything is."""
+"""The page at `/`: what this server is, and its links."""
 
 from html import escape
 

@@ -1,4 +1,4 @@
-"""Serves the Responses API."""
+"""OpenAI's Responses API."""
 
 import time
 from functools import partial
@@ -21,13 +21,12 @@ from gateway.web.endpoint import Endpoint
 from gateway.web.paging import page_size
 from gateway.web.serving import Serving, caller, reply
 
-MAX_LISTED_ITEMS = 100  # input items that one answer lists
-DEFAULT_LISTED_ITEMS = 20  # where the client does not say
-CHARACTERS_PER_ITEM = 8  # work that an item is counted as: hundreds of them are translated on a thread
+MAX_LISTED_ITEMS = 100  # maximum number of input items in a list
+DEFAULT_LISTED_ITEMS = 20  # page size without `limit`
+CHARACTERS_PER_ITEM = 8  # assumed size of an item: hundreds of items are translated on a thread
 
 
 def endpoints(serving: Serving) -> list[Endpoint]:
-    """Returns the endpoints."""
     api = ResponsesAPI(serving)
     path, one = "/v1/responses", "/v1/responses/{id}"
     counts, lists = "Counts the tokens of a response's prompt.", "Lists what a stored response answers."
@@ -43,8 +42,6 @@ def endpoints(serving: Serving) -> list[Endpoint]:
 
 
 class ResponsesAPI:
-    """Has a method for each endpoint."""
-
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
         self._gateway = serving.gateway
@@ -101,7 +98,7 @@ class ResponsesAPI:
         return reply(found.listed(limit, order == "desc", query.get("after")))
 
     async def _said(self, whose: Caller, body: ResponsesRequest) -> list[Item]:
-        """Returns the items of earlier turns and of this body. Raises `APIError` where there is no such turn."""
+        """Returns the items of earlier turns and of this body. Raises `APIError` for an unknown turn."""
         return [*await self._conversations.previous(whose, body.previous_response_id), *items_of(body)]
 
     async def _chat(self, whose: Caller, body: ResponsesRequest, said: list[Item]) -> ChatRequest:

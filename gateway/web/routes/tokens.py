@@ -21,8 +21,6 @@ from gateway.web.serving import Serving, caller, reply
 
 
 def endpoints(serving: Serving) -> list[Endpoint]:
-    """Returns the endpoints."""
-
     async def tokenize(request: Request) -> Response:
         body = await serving.read(request, parse_tokenize)
         await serving.admit(request)
