@@ -24,8 +24,8 @@ from infra.process.log_lines import log_to_stderr
 from infra.process.status import StatusFile
 from infra.process.tasks import child
 
-RESERVED_DESCRIPTORS = 512  # that are left for workers, Redis and everything else
-THREAD_SWITCH_S = 0.0005  # s after which a thread that runs Python lets the event loop go on; 5 ms by default
+RESERVED_DESCRIPTORS = 512  # kept free for workers, Redis and other files
+THREAD_SWITCH_S = 0.0005  # s after which a thread yields Python's lock to the event loop; 5 ms by default
 log = logging.getLogger("baton.gateway")
 
 
@@ -46,7 +46,7 @@ async def serve(
                 await end([serving])
             with contextlib.suppress(asyncio.CancelledError):
                 await serving
-            running.result()  # raises what ended it
+            running.result()  # raises its error
         serving.result()
     finally:
         await end([running])
@@ -92,7 +92,7 @@ def _several(config: GatewayConfig) -> int:
 
 
 def main() -> int:
-    """Returns exit status 0 after a signal, 2 after a sentence that says what to change."""
+    """Returns exit status 0 after a signal, 2 for an invalid configuration, which is logged."""
     config = parse_or_exit(GatewayConfig, "python -m gateway")
     log_to_stderr(config.log_level, "%(asctime)s %(levelname)s %(name)s: %(message)s")
     if config.gateways > 1:

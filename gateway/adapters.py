@@ -1,7 +1,7 @@
-"""Loads and unloads adapters while the system runs: it changes the list in Redis, and waits until workers follow.
+"""Loads and unloads adapters at run time: changes the list in Redis, and waits until the workers have applied it.
 
-Only that list says what is to be there. So it does not matter which gateway was asked, and a worker that starts loads
-the same before it is ready.
+The list is the only source of truth. So any gateway may change it, and a starting worker loads the listed adapters
+before it is ready.
 """
 
 import asyncio
@@ -18,15 +18,15 @@ from infra.redis.adapter_list import ADAPTER_LIST_PURPOSE, MAX_ADAPTERS, change
 from infra.redis.clients import Store
 from infra.redis.store import ServerClock
 
-LOAD_TIMEOUT_S = 120.0  # s in which all workers have to have an adapter, or have said why not
-UNLOAD_TIMEOUT_S = 15.0  # s in which all workers have to have seen that one was unloaded
-CHECK_INTERVAL_S = 0.05  # s between looks at what workers say
+LOAD_TIMEOUT_S = 120.0  # s in which all workers must load an adapter or report an error
+UNLOAD_TIMEOUT_S = 15.0  # s in which all workers must apply an unloading
+CHECK_INTERVAL_S = 0.05  # s between checks of the workers' records
 STORE_AWAY = "the list of adapters is out of reach"
 Sources = tuple[AdapterSource, ...]
 
 
 class AdapterLoading:
-    """Changes which adapters are loaded, as clients ask for it. `model` is the name that clients have for the model."""
+    """Loads and unloads adapters for clients. `model` is the clients' name of the model."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class AdapterLoading:
     async def load(self, name: str, path: str) -> None:
         """Has every worker load an adapter; returns when requests may name it. Raises `APIError`.
 
-        Where one worker cannot, none keeps it, and the error has that worker's sentence.
+        If one worker fails, all unload it, and the error has that worker's sentence.
         """
         self._refuse_unless_allowed()
         try:
@@ -71,14 +71,14 @@ class AdapterLoading:
             refused = self._refusal(name)
             if refused:
                 raise invalid(f"the adapter {name!r} cannot be loaded: {refused}", "lora_path", "bad_adapter")
-        except BaseException:  # the client may be gone, too
+        except BaseException:  # including a cancellation, when the client is gone
             await asyncio.shield(self._change(lambda sources: tuple(one for one in sources if one != source)))
             raise
 
     async def unload(self, name: str) -> None:
-        """Takes an adapter from every worker; returns when no new request is admitted for it. Raises `APIError`.
+        """Removes an adapter from every worker; returns when new requests cannot name it. Raises `APIError`.
 
-        Requests in progress go on as they began; its memory is freed when the last of them has ended.
+        Requests in progress continue with it; its memory is freed when the last of them has ended.
         """
         self._refuse_unless_allowed()
         found = self._workers.adapters()

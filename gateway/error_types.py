@@ -6,7 +6,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 
 class Details(Struct, frozen=True, forbid_unknown_fields=True):
-    """Says what is wrong: `message` for people, `code` and `param` for programs."""
+    """An error: `message` for people, `code` and `param` for programs."""
 
     message: str
     type: str
@@ -15,19 +15,19 @@ class Details(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ErrorAnswer(Struct, frozen=True, forbid_unknown_fields=True):
-    """Is the body of every error of OpenAI's interface and of the server's own."""
+    """Body of every error of OpenAI's interface and of the server's own."""
 
     error: Details
 
 
 class AnthropicCode(Struct, frozen=True, forbid_unknown_fields=True):
-    """Holds the code that OpenAI's form has, for programs."""
+    """The error's code, as in OpenAI's shape."""
 
     error_code: str
 
 
 class AnthropicDetails(Struct, frozen=True, forbid_unknown_fields=True):
-    """Says what is wrong, as Anthropic's API does."""
+    """An error in the shape of Anthropic's API."""
 
     type: str
     message: str
@@ -35,7 +35,7 @@ class AnthropicDetails(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AnthropicErrorAnswer(Struct, frozen=True, forbid_unknown_fields=True):
-    """Is the body of every error of Anthropic's interface."""
+    """Body of every error of Anthropic's interface."""
 
     type: Literal["error"]
     error: AnthropicDetails

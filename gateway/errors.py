@@ -1,4 +1,4 @@
-"""Makes errors as clients see them: the right status, a stable code, and the shape of the API that was asked."""
+"""Errors as clients see them: the right status, a stable code, and the shape of the API that was asked."""
 
 import math
 import re
@@ -11,8 +11,8 @@ from contracts.errors import BatonError
 INVALID_REQUEST = "invalid_request_error"
 SERVER_FAULT = "server_error"
 MAX_NAMED_ADAPTERS = 16  # adapters that one message names
-ANTHROPIC_PATH = "/v1/messages"  # this path and those below are answered as Anthropic's API does
-MODELS_PATH = "/v1/models"  # … and this path and those below, for requests with Anthropic's header
+ANTHROPIC_PATH = "/v1/messages"  # this path and all paths below it belong to Anthropic's API
+MODELS_PATH = "/v1/models"  # … and so do these, for requests with Anthropic's header
 _ANTHROPIC_TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -27,7 +27,7 @@ _ANTHROPIC_TYPES = {
 
 
 class APIError(BatonError):
-    """Answers a request with a status and a sentence instead of a result."""
+    """An error answer: a status and a sentence."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class APIError(BatonError):
         param: str | None = None,
         code: str | None = None,
         retry_after: float | None = None,  # s
-        anthropic: str = "",  # what Anthropic's API says in place of the message, where its clients know the words
+        anthropic: str = "",  # message for Anthropic's clients, if they recognize other words
     ) -> None:
         super().__init__(message)
         self.anthropic = anthropic
@@ -73,9 +73,9 @@ class APIError(BatonError):
         return self.anthropic_body(request) if anthropic else self.body()
 
     def headers(self) -> Mapping[str, str]:
-        """Returns headers that tell clients when a retry can help, and where it cannot."""
+        """Returns headers that tell clients when a retry can help, if it can."""
         if self.retry_after is not None:
-            milliseconds = f"{max(1, round(1000 * self.retry_after))}"  # the official clients read this one first
+            milliseconds = f"{max(1, round(1000 * self.retry_after))}"  # the official clients read this header first
             return {"retry-after": f"{max(1, math.ceil(self.retry_after))}", "retry-after-ms": milliseconds}
         if self.status == 401:
             return {"www-authenticate": "Bearer"}
@@ -83,7 +83,7 @@ class APIError(BatonError):
 
 
 def is_anthropic(path: str, headers: Container[str] = ()) -> bool:
-    """Returns whether a path, asked for with these headers, belongs to Anthropic's API, and not to OpenAI's."""
+    """Returns whether a path with these headers belongs to Anthropic's API."""
     return _is_below(path, ANTHROPIC_PATH) or ("anthropic-version" in headers and _is_below(path, MODELS_PATH))
 
 
@@ -93,7 +93,7 @@ def _is_below(path: str, above: str) -> bool:
 
 @contextmanager
 def named(names: Mapping[str, str]) -> Iterator[None]:
-    """Has errors inside name fields as another API calls them: `names` has the names there by those here."""
+    """Renames fields in errors raised inside: `names` maps this module's field names to another API's."""
     try:
         yield
     except APIError as error:
@@ -155,7 +155,7 @@ def no_model(name: str, model: str, adapters: Collection[str], param: str = "mod
 
 
 def of_status(status: int, path: str, method: str, near: str | None = None) -> APIError:
-    """Returns the answer to a path or method that there is not; `near` is a path that there is."""
+    """Returns the error for an unknown path or method; `near` is a similar path that exists."""
     if status == 404:
         hint = f"; there is {near}: is the client's base URL right?" if near is not None else ""
         return APIError(404, f"there is no {path} here{hint}", code="not_found")

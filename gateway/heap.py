@@ -1,4 +1,4 @@
-"""Keeps large buffers out of the heap, so that their memory goes back to the system, and collections of it rare."""
+"""Keeps large buffers out of the heap, so that their memory is returned to the system, and makes collections rare."""
 
 import ctypes
 import gc
@@ -10,10 +10,10 @@ _M_MMAP_THRESHOLD = -3  # of mallopt(3)
 
 
 def keep_large_buffers_apart() -> bool:
-    """Has the C library map each large buffer by itself, for good. Returns whether it could be told.
+    """Has the C library map each large buffer separately. Returns whether that is supported.
 
     glibc raises its limit to the size of each mapped buffer that is freed, up to 32 MiB: after the first body of 4 MB,
-    bodies and prompts are laid into the heap, between small things that stay, and the heap never shrinks.
+    bodies and prompts would be allocated in the heap, between small lasting objects, and the heap would never shrink.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -22,10 +22,10 @@ def keep_large_buffers_apart() -> bool:
 
 
 def settle_heap() -> None:
-    """Takes everything that is there for what stays: collections look at it no more, and come seldom.
+    """Excludes all current objects from garbage collection, and makes collections rare.
 
-    With Python's own threshold they took a third of what a streamed token costs: each token leaves objects, and each
-    full collection looked at the tokenizer and at every imported module.
+    With Python's own threshold collections took a third of the time of a streamed token: each token leaves objects, and
+    each full collection visited the tokenizer and every imported module.
     """
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""Makes the parts of one gateway life, starts them, says whether they are ready, and ends them."""
+"""Makes the parts of one gateway life, starts them, reports their readiness, and ends them."""
 
 import asyncio
 import logging
@@ -47,9 +47,9 @@ log = logging.getLogger("baton.gateway")
 
 
 class Gateway:
-    """Serves one gateway life. Its parts are made here, each from those before it, inside a running event loop.
+    """One gateway life. Its parts are made here, each from earlier parts, inside a running event loop.
 
-    Raises `ConfigError` for a bad secret file, file of keys, objective or Redis URL.
+    Raises `ConfigError` for a bad secret file, key file, objective or Redis URL.
     """
 
     def __init__(self, config: GatewayConfig, url: str, status: StatusFile) -> None:
@@ -105,7 +105,7 @@ class Gateway:
         self._tasks = Tasks("the gateway")
 
     async def start(self) -> None:
-        """Loads the tokenizer and looks for workers. Raises `BatonError` in one sentence if that cannot work."""
+        """Loads the tokenizer and looks for workers. Raises `BatonError` if that fails."""
         self._status.report("connecting to Redis", 10.0)
         await until_answered(self._ask_store, Outage(log, "the gateway waits for it"), self._status.report)
         self._status.report("loading the tokenizer", 30.0)
@@ -173,7 +173,7 @@ class Gateway:
         return Holdings(self.new_id, self.requests, self.limiter)
 
     async def stats(self) -> list[WorkerRecord]:
-        """Returns what the workers say of themselves, in the order of their start. Raises `APIError` without Redis."""
+        """Returns the workers' records, in the order of their start. Raises `APIError` without Redis."""
         try:
             found = await listed(self._store, self._signer, WorkerRecord)
         except StoreUnavailable:
@@ -181,9 +181,9 @@ class Gateway:
         return sorted((record for record, _ in found), key=lambda record: (record.started_at, record.epoch))
 
     async def siblings(self) -> list[GatewayRecord]:
-        """Returns what the gateways that share this one's port last said of themselves, this one among them.
+        """Returns the last records of all gateways that share this one's port, including its own.
 
-        It is empty where the port is its own. Raises `APIError` without Redis.
+        The list is empty if the port is not shared. Raises `APIError` without Redis.
         """
         group = self.config.share_port
         if not group:
@@ -196,20 +196,20 @@ class Gateway:
         return sorted(ours, key=lambda record: (record.started_at, record.epoch))
 
     async def figures(self) -> str:
-        """Returns the page for Prometheus. Where several gateways share the port, each has its label, `gateway`.
+        """Returns the page for Prometheus. If several gateways share the port, each has its label, `gateway`.
 
-        All figures are then those that were last published, this gateway's too, so that whichever of them is asked,
-        no counter goes back. Raises `APIError` without Redis if there are siblings.
+        Then the last published figures of all gateways are returned, so that counters never go back, whichever gateway
+        answers. Raises `APIError` without Redis if there are siblings.
         """
         return await self.metrics.page([record.figures for record in await self.siblings()])
 
     async def all_in_progress(self) -> int:
-        """Counts the answers in progress of all gateways that share the port; of others as they last said."""
+        """Counts the answers in progress of all gateways that share the port, from their last records."""
         others = sum(one.in_progress for one in await self.siblings() if one.epoch != self._epoch)
         return self.in_progress() + others
 
     def in_progress(self) -> int:
-        """Counts the answers that were asked for and have not ended, those whose prompts are tokenized among them."""
+        """Counts the answers in progress, including those whose prompts are being tokenized."""
         return len(self.requests) + (self.admission.admitting if self.admission is not None else 0)
 
     async def drain(self) -> None:
@@ -224,7 +224,6 @@ class Gateway:
         self.requests.fail_all(unavailable(message, "shutting_down"))
 
     async def close(self) -> None:
-        """Ends everything."""
         await self._tasks.close()
         await self.limiter.flush()
         if self.admission is not None:
@@ -238,7 +237,7 @@ class Gateway:
         return self.admission.tokenizer.detokenizer(markers)
 
     async def _follow(self, keys: KeyRing) -> None:
-        """Reads files of keys when they change, and ends what was begun with one that is gone, until cancelled."""
+        """Reads changed key files, and ends the requests of revoked keys, until cancelled."""
         while True:
             await asyncio.sleep(CHECK_INTERVAL_S)
             if await asyncio.to_thread(keys.refresh):
@@ -265,5 +264,5 @@ class Gateway:
 
 
 def _own_name(model: str) -> str:
-    """Returns a hub id as it is, and a directory's last part."""
+    """Returns a hub id unchanged, and the last part of a directory."""
     return model if model.count("/") == 1 and not model.startswith((".", "/", "~")) else short_name(model)

@@ -1,6 +1,6 @@
-"""Runs several gateways on one port, each a process of its own, for whoever has nobody else to do it: a container.
+"""Runs several gateway processes on one port, for containers without another supervisor.
 
-The system spreads new connections over them. One that ends is started again; a signal ends all of them.
+The system spreads new connections over them. A gateway that ends is started again; a signal ends all of them.
 """
 
 import asyncio
@@ -17,34 +17,34 @@ from infra.network.listening import listen
 from infra.process.dying import die_with
 from infra.process.tasks import child
 
-BAD_INPUT = 2  # exit status of a gateway that cannot start as it is told
-RESTART_PAUSES_S = (1.0, 2.0, 5.0, 15.0)  # s before a gateway is started again, by how often that was done
-ENDING_ALLOWANCE_S = 15.0  # s that a gateway gets to end beyond those that its answers get
+BAD_INPUT = 2  # exit status of a gateway with an invalid configuration
+RESTART_PAUSES_S = (1.0, 2.0, 5.0, 15.0)  # s before a gateway is restarted, by the number of restarts
+ENDING_ALLOWANCE_S = 15.0  # s to end a gateway after --drain-seconds
 log = logging.getLogger("baton.gateway")
 
 
 def run_several(config: GatewayConfig, arguments: Sequence[str]) -> int:
-    """Returns exit status 0 after a signal, 2 if a gateway cannot start with these arguments. Raises `ConfigError`."""
-    with listen(config.host, config.port, shared=True) as place:  # keeps the port for them, and takes no connection
+    """Returns exit status 0 after a signal, 2 for invalid arguments. Raises `ConfigError`."""
+    with listen(config.host, config.port, shared=True) as place:  # reserves the port, without accepting connections
         port: int = place.getsockname()[1]
         return asyncio.run(GatewayGroup(config, arguments, port).run())
 
 
 class GatewayGroup:
-    """Keeps the gateways of one port."""
+    """The gateways of one port."""
 
     def __init__(self, config: GatewayConfig, arguments: Sequence[str], port: int) -> None:
         self._count = config.gateways
         self._status = config.status_file
         self._patience = config.drain_seconds + ENDING_ALLOWANCE_S
         shared = ["--gateways", "1", "--port", str(port), "--share-port", new_epoch()]
-        safe = ["-P"] if sys.flags.safe_path else []  # modules are found as this process has found them
+        safe = ["-P"] if sys.flags.safe_path else []  # the same module search path as in this process
         self._command = [sys.executable, *safe, "-m", "gateway", *arguments, *shared]
         self._ending = asyncio.Event()
         self._bad = False
 
     async def run(self) -> int:
-        """Starts all, and returns when all have ended."""
+        """Starts all gateways, and returns when all have ended."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._ending.set)
@@ -53,7 +53,7 @@ class GatewayGroup:
         return BAD_INPUT if self._bad else 0
 
     async def _keep(self, number: int) -> None:
-        """Keeps one gateway, until all are to end."""
+        """Restarts a gateway whenever it ends, until all are to end."""
         for tried in range(1 << 30):
             status = await self._once(number)
             if status == BAD_INPUT:

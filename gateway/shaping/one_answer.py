@@ -23,7 +23,7 @@ class OneAnswerShaper(ABC, Generic[Event]):
         self._stop_reason: int | str | None = None
 
     def chunks(self, choice: int, parts: Sequence[Part], delta: Delta, last: bool) -> bytes | AsyncIterator[bytes]:
-        """Returns the events of these parts, behind the beginning if they are the first."""
+        """Returns the events of these parts, after the first events if nothing was sent yet."""
         begin = b"" if self._begun else self._joined(self._first())
         self._begun = True
         if delta.finish is not None:
@@ -41,7 +41,7 @@ class OneAnswerShaper(ABC, Generic[Event]):
 
     @abstractmethod
     def _first(self) -> Sequence[Event]:
-        """Returns the events before everything else."""
+        """Returns the first events."""
 
     @abstractmethod
     def _next(self, parts: Sequence[Part], token_ids: Sequence[int]) -> Sequence[Event]:

@@ -36,7 +36,7 @@ class Infill(NamedTuple):
 
 
 def infill(encode: Encode, token_id: Callable[[str], int | None]) -> Infill | None:
-    """Returns how a model fills in text, or None if its tokenizer lacks the special tokens."""
+    """Returns a model's infill format, or None if its tokenizer lacks the special tokens."""
     for kind in INFILL_MARKERS:
         before, between, behind = map(token_id, kind)
         if before is not None and between is not None and behind is not None:

@@ -71,7 +71,8 @@ class StopSearch:
             return text, ""
         at, none = self._at, self._none
         for place, character in enumerate(text, len(self._held) + 1):
-            if (found := at.made.get(character)) is not None:  # else `after` says so, but where it is sure to be `none`
+            # otherwise `after` finds it, except where it must be `none`
+            if (found := at.made.get(character)) is not None:
                 at = found
             elif at is not none or character in none.longer:
                 at = at.after(character)

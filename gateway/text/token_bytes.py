@@ -6,7 +6,7 @@ from collections.abc import Callable
 from checkpoints.vocabulary.alphabet import byte_alphabet
 
 _BYTE_TOKEN_REGEX = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # a token for one byte, in some vocabularies
-SPACE_SYMBOL = "\u2581"  # spells a space in those vocabularies
+SPACE_SYMBOL = "\u2581"  # spells a space in such vocabularies
 
 
 class TokenBytes:

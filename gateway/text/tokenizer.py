@@ -88,7 +88,7 @@ class ModelTokenizer:
         return _token_ids(self._tokenizer, text, special, most)
 
     def chat(self, chat: Chat, most: int | None = None) -> list[int]:
-        """Returns the token ids of a rendered chat. Special tokens in messages are treated as `spelled` says.
+        """Returns the token ids of a rendered chat. Special tokens in messages are treated according to `spelled`.
 
         Raises `APIError` if the template refuses the chat, and `TooManyTokens` as `encode` does.
         """

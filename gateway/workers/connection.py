@@ -85,7 +85,7 @@ class WorkerConnection(Worker):
     ) -> None:
         super().__init__(record)
         self.since = time.monotonic()  # when it was made, s
-        self.learned_at = self.since  # a guess, until a record shows newer steps
+        self.learned_at = self.since  # assumed until a record shows newer steps
         self.liveness = Liveness(self.since)
         self.welcomed = False
         self.speaks = VERSION  # the protocol version of its Welcome, once that has come
@@ -108,7 +108,6 @@ class WorkerConnection(Worker):
 
     @property
     def epoch(self) -> str:
-        """Returns the worker's epoch."""
         return self.record.epoch
 
     @property
@@ -125,7 +124,8 @@ class WorkerConnection(Worker):
         number = self.liveness.look(now)
         if number is not None:
             if not self.welcomed or self.liveness.health is not WorkerHealth.ALIVE:
-                self._put(Hello(sender=self._gateway, receiver=self.epoch))  # it may have forgotten this gateway
+                # the worker may have forgotten this gateway
+                self._put(Hello(sender=self._gateway, receiver=self.epoch))
             if self.welcomed:
                 ends = {"sender": self._gateway, "receiver": self.epoch}
                 self._put(Ping(**ends, number=number, keys=self.kept.heard))
@@ -172,7 +172,7 @@ class WorkerConnection(Worker):
         for number in itertools.count(1):
             if number % MAX_MESSAGES_PER_TURN == 0:
                 await asyncio.sleep(0)  # while messages wait, writing them never suspends
-            # It is lost where the worker is not connected or its queue is full: what matters is repeated.
+            # The message is lost if the worker is disconnected or its queue is full; important messages are repeated.
             await try_send(self._socket, [encode(await self._outbox.get())])
 
     async def _read(self) -> None:

@@ -75,7 +75,8 @@ class Discovery:
         self._missed: dict[str, WorkerRecord] = {}  # workers that this gateway cannot connect to, by epoch
         self._unreached = UnreachedPairs(epoch)
         self._tasks = Tasks("finding workers")
-        self.outage = Outage(log, "workers are neither found nor dropped")  # nobody is dead because Redis is away
+        # while Redis is away no worker counts as dead
+        self.outage = Outage(log, "workers are neither found nor dropped")
 
     @property
     def unreached(self) -> tuple[UnreachedPair, ...]:
@@ -120,7 +121,7 @@ class Discovery:
             elif worker.broken:
                 log.warning("%s worker %s is left: its connection broke here", worker.record.role, worker.epoch)
             elif not worker.welcomed and now - worker.since > UNREACHED_AFTER_S:
-                self._missed[worker.epoch] = worker.record  # it is tried again while its heartbeat goes on
+                self._missed[worker.epoch] = worker.record  # tried again while its heartbeat continues
             else:
                 continue
             self._buried[worker.epoch] = now + seconds
