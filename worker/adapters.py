@@ -1,7 +1,7 @@
-"""A worker's adapters: it loads those that the list in Redis names, and frees unlisted ones after their last use.
+"""A worker's adapters: it loads the adapters listed in Redis, and frees unlisted ones after their last use.
 
-An unlisted adapter goes in three steps. First gateways see it as leaving, and admit no new requests for it. Then no
-request in progress of any gateway uses it, and at last no sequence here does. Until then failed attempts may be
+An unlisted adapter is removed in three steps. First gateways see it as leaving, and admit no new requests for it. Then
+no request in progress of any gateway uses it, and at last no sequence here does. Until then failed attempts may be
 repeated here.
 
 The I/O thread follows the list; loading has its own thread; memory is freed on the engine's thread, between two steps.
@@ -90,12 +90,11 @@ class Adapters:
     # on any thread --------------------------------------------------------------------------------------------------
 
     def record(self) -> tuple[HeldAdapter, ...]:
-        """Returns the adapters for the worker's record."""
         with self._lock:
             return (*self._held.values(), *(each.held for each in self._leaving.values()))
 
     def has(self, digest: str) -> bool:
-        """Tells whether this worker has an adapter; the empty digest is the model alone."""
+        """Whether this worker has an adapter; the empty digest is the model alone."""
         return not digest or any(held.digest == digest for held in self.record())
 
     # at the start ---------------------------------------------------------------------------------------------------
@@ -115,7 +114,7 @@ class Adapters:
     async def follow(self, store: Store, signer: AdapterSigners) -> None:
         """Applies the list in Redis. Raises `StoreUnavailable`."""
         found = await read(store, signer.lists, self._model)
-        if found.number > self.number:  # else it is known, old or lost, and nothing is unloaded
+        if found.number > self.number:  # otherwise the list is known, old or lost, and nothing is unloaded
             await self._adopt({source.name: source for source in found.adapters})
             self.number = found.number
         due = {digest for digest, each in self._leaving.items() if time.monotonic() - each.since > LEAVE_S}
@@ -126,7 +125,6 @@ class Adapters:
                 self._unused = due - used
 
     async def follow_for_ever(self, store: Store, signer: AdapterSigners) -> None:
-        """Follows the list until cancelled."""
         while True:
             try:
                 await self.follow(store, signer)

@@ -34,7 +34,7 @@ class BusyPage:
         self._cores = cores
         self._set_threads = set_threads
         self._threads = 0
-        self._useful = 1  # most threads that help the running step
+        self._useful = 1  # maximum useful threads of the running step
         if path:
             with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
@@ -85,7 +85,6 @@ class BusyPage:
         return [pid for (pid,) in PID_FORMAT.iter_unpack(self._page[:FLAGS_OFFSET])]
 
     def _write(self, slot: int, pid: int) -> None:
-        """Gives a slot to process `pid`, not busy; 0 frees it."""
         self._page[FLAGS_OFFSET + slot] = 0
         PID_FORMAT.pack_into(self._page, slot * PID_FORMAT.size, pid)
 

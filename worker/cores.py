@@ -10,7 +10,7 @@ from infra.process.control_groups import ControlGroups, number_in
 def available_cores(groups: ControlGroups | None = None) -> int:
     """Returns the cores of the process's affinity mask, at most the CPU quota of its control groups.
 
-    Groups that cannot be read are ignored. Threads beyond the quota would wait for each other after every operator.
+    Unreadable groups are ignored. Threads beyond the quota would wait for each other after every operator.
     """
     return max(1, min([_affinity(), *_quotas(groups or ControlGroups())]))
 

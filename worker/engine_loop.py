@@ -57,7 +57,7 @@ class RolePolicy(Protocol[Event]):
         """Fails all remaining samples for `reason`, because the worker stops."""
 
     def busy(self) -> bool:
-        """Tells whether any unfinished work is here."""
+        """Whether any unfinished work is here."""
 
     def load(self) -> WorkerLoad:
         """Returns the worker's load and totals."""
@@ -67,7 +67,7 @@ class RolePolicy(Protocol[Event]):
 
 
 class EngineLoop(Generic[Event]):
-    """Runs steps until it is told to stop, and then until all work is done, at most `drain_seconds`."""
+    """Runs steps until it is asked to stop, and then until all work is done, at most `drain_seconds`."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class EngineLoop(Generic[Event]):
         idle_steps: IdleSteps | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`useful_threads`: threads that help a step, by its tokens. `depth`: launched steps before one is collected.
+        """`useful_threads`: useful threads of a step, by its tokens. `depth`: launched steps before one is collected.
 
         `idle_steps` measures steps while there is no work, if not None. `monotonic` times them: the server's clock may
         jump by hours with the first answer of Redis.
@@ -115,7 +115,7 @@ class EngineLoop(Generic[Event]):
                 plan = self._plan(now)
                 if moves := self._scheduler.take_moves():
                     status.enters("moving blocks")
-                    self._executor.move(moves)  # before KV lands in blocks that were given to other sequences
+                    self._executor.move(moves)  # before KV lands in reassigned blocks
                 if (changed := self._scheduler.take_key_changes()) is not None:
                     self._life.outbox.post(KeysChanged(*changed))
                 self._policy.admitted(self._scheduler.take_admitted(), now)
@@ -151,7 +151,6 @@ class EngineLoop(Generic[Event]):
         self._flying.append(plan)
 
     def _show(self) -> None:
-        """Shows the I/O thread the current load."""
         self._life.status.shows(self._policy.load(), self._received)
 
     def _plan(self, now: float) -> StepPlan | None:
@@ -160,7 +159,7 @@ class EngineLoop(Generic[Event]):
         return None if self.error or leaves else self._scheduler.plan(now)
 
     def _receive(self) -> None:
-        """Passes waiting events to the policy. An idle loop waits for one without using a core."""
+        """Passes waiting events to the policy. An idle loop sleeps until the next event."""
         if self._life.inbox.stopping:
             self._stop()  # before taking events: those posted earlier count
         wait = 0.0

@@ -14,7 +14,7 @@ MIN_OVERDUE_S = 1.0  # … but not before this time
 
 
 class EngineActivity(NamedTuple):
-    """What the engine thread does in which round. Times: s, of time.monotonic."""
+    """The current work of the engine thread. Times: s, of time.monotonic."""
 
     round: int
     began: float  # start of the round
@@ -69,7 +69,7 @@ class EngineStatus:
         self._shown = ShownLoad(load, received, time.monotonic())
 
     def backlog(self) -> Backlog:
-        """Returns the backlog as last shown, plus prompts posted since."""
+        """Returns the last shown backlog, plus prompts posted since."""
         (load, received, at), posted = self._shown, self.posted
         backlog = load.backlog
         return structs.replace(

@@ -8,7 +8,7 @@ from msgspec import Struct
 from contracts.ids import AttemptKey
 from contracts.messages.gateway import Emitted
 
-# to the engine thread, beside jobs from the stream, whose samples are new there --------------------------------------
+# to the engine thread, in addition to jobs with new samples -----------------------------------------------------------
 
 
 class Kill(Struct, frozen=True):
@@ -51,14 +51,14 @@ class Fail(Struct, frozen=True):
 
 
 class Phase(Struct, frozen=True):
-    """A sequence has entered another phase. Its gateway learns it by asking."""
+    """A sequence has entered another phase. Its gateway has to ask for it."""
 
     key: AttemptKey
     state: str  # state of `Alive`
 
 
 class KeysChanged(Struct, frozen=True):
-    """Full blocks whose KV is here from now on, or not any more, as joined short keys."""
+    """Joined short keys of full blocks whose KV was cached (`kept`) or dropped (`lost`)."""
 
     kept: bytes
     lost: bytes

@@ -32,7 +32,7 @@ class Heartbeat:
         connections: GatewayConnections,
         transfer: Transfer,
     ) -> None:
-        """`record`: what stays the same from beat to beat."""
+        """`record`: the constant part of the record."""
         self._life = life
         self._record = record
         self._store = store
@@ -42,7 +42,7 @@ class Heartbeat:
         self._transfer = transfer
 
     async def run(self) -> None:
-        """Beats for ever. An outage of Redis is logged, and does not end it."""
+        """Renews the record for ever. An outage of Redis is logged, and does not end it."""
         outage = Outage(log, "no heartbeat until it is back")
         while True:
             await asyncio.sleep(HEARTBEAT_S)
@@ -61,7 +61,7 @@ class Heartbeat:
         life = self._life
         await life.clock.sync(self._store)
         await self._jobs.refresh()
-        now = life.clock.server_now()  # the record is true at this time or later
+        now = life.clock.server_now()  # the record describes this time or a later one
         counts = self._transfer.counts()
         dropped = self._jobs.dropped + self._connections.dropped + sum(counts.dropped.values())
         load = structs.replace(life.status.load, dropped=dropped, handoff=counts, backlog=life.status.backlog())

@@ -32,8 +32,8 @@ from worker.heartbeat import Heartbeat
 from worker.life import Life
 from worker.transfer import MakeTransfer
 
-FLUSH_SECONDS = 1.0  # at the end, for sending what gateways are owed
-CLOSE_SECONDS = 5.0  # after that, for closing everything
+FLUSH_SECONDS = 1.0  # at the end, for sending pending messages
+CLOSE_SECONDS = 5.0  # for closing everything afterwards
 log = logging.getLogger("baton.worker")
 
 
@@ -76,7 +76,7 @@ class IOThread(threading.Thread):
             self._watch.look(time.monotonic())
 
     def stop(self) -> None:
-        """Ends the thread once gateways were sent what they are owed; called from the engine thread."""
+        """Ends the thread after pending messages were sent; called from the engine thread."""
         self._left.set()
         self._life.outbox.close()
         self.join(FLUSH_SECONDS + CLOSE_SECONDS)
@@ -112,10 +112,10 @@ class IOThread(threading.Thread):
             (connections if isinstance(event, ToGateway) else transfer).handle(event)
 
         async def register() -> None:
-            """Registers the worker. Raises `StoreUnavailable`; then it can be called again."""
+            """Registers the worker. Raises `StoreUnavailable`; may be called again."""
             await life.clock.sync(store)
             await life.adapters.follow(store, signers)
-            await jobs.open()  # before the worker registers: nobody may add to a missing stream
+            await jobs.open()  # before the worker registers: jobs cannot be added to a missing stream
             await heartbeat.beat()
 
         async def work() -> None:

@@ -1,4 +1,4 @@
-"""The state of one life of a worker that both of its threads share."""
+"""The shared state of both threads of one life of a worker."""
 
 from dataclasses import dataclass, field
 from typing import Any

@@ -13,7 +13,7 @@ Event = TypeVar("Event")
 
 
 class MailboxFull(BatonError):
-    """The other thread has stopped reading; the worker cannot go on."""
+    """The other thread has stopped reading; the worker cannot continue."""
 
 
 class Inbox(Generic[Event]):
@@ -23,7 +23,7 @@ class Inbox(Generic[Event]):
         # SimpleQueue's put is reentrant, unlike queue.Queue's. None only wakes the reader.
         self._queue: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._bound = bound
-        self.stopping = False  # the engine thread is to stop
+        self.stopping = False  # the engine thread has to stop
         self.error = ""  # the error that stopped it, if any
 
     def post(self, event: Event) -> None:
@@ -38,11 +38,11 @@ class Inbox(Generic[Event]):
         return self.stopping or not self._queue.empty()
 
     def wake(self) -> None:
-        """Ends the engine thread's wait, if it waits."""
+        """Wakes the engine thread if it waits."""
         self._queue.put(None)
 
     def stop(self, error: str = "") -> None:
-        """Tells the engine thread to stop. This is a flag, since the queue may be full."""
+        """Stops the engine thread. This is a flag, since the queue may be full."""
         self.error = self.error or error
         self.stopping = True
         self._queue.put(None)
@@ -93,8 +93,7 @@ class Outbox(Generic[Event]):
     def post(self, event: Event) -> None:
         """Adds an event; waits for space up to `PATIENCE` seconds. Raises `MailboxFull`.
 
-        After the reader has ended, events are dropped: the engine thread, which learns of it by its inbox, may still
-        post some.
+        After the reader has ended, events are dropped: the engine thread may still post some before it stops.
         """
         with self._room:
             if not self._room.wait_for(lambda: self._unread or len(self._events) < self._bound, self.PATIENCE):
@@ -132,7 +131,7 @@ class Outbox(Generic[Event]):
 
 
 class _Reader(NamedTuple, Generic[Event]):
-    """The receiver of events: its loop, its function, and a future that is done at its end."""
+    """The receiver of events: its loop, its function, and a future for its end."""
 
     loop: asyncio.AbstractEventLoop
     handle: Callable[[Event], None]

@@ -1,4 +1,7 @@
-"""Starts and ends a worker: settings, model, threads, signals, exit status. Every failure is one sentence."""
+"""Starts and ends a worker: settings, model, threads, signals, exit status.
+
+Every failure is reported in one sentence.
+"""
 
 import asyncio
 import gc
@@ -82,16 +85,18 @@ TYPICAL_WARNING = (
     "--acceptance typical is inexact: above temperature 0, answers are not samples of the model's own distribution"
 )
 MAX_DRAFT_TOKENS: dict[Proposing, int] = {"ngram": 16, "draft": 8, "medusa": 16, "eagle": 4}
-"""Default maximum of draft tokens per sequence and step; the controller decides how many of them pay."""
+"""Default maximum of draft tokens per sequence and step; the controller decides how many pay off."""
 MAX_CPU_DRAFT_TOKENS = 4
-"""The same on a CPU, where each row is computed: more draft tokens have cost more than they brought. With so few,
-Medusa trees seldom branch, and rows of a chain have the same bits as steps without draft tokens."""
-GROWTH_SHARE = 0.02  # of the pool stays free for running sequences when others are admitted
+"""The same on a CPU, where each row is computed: more draft tokens have cost more than they gained.
+
+With so few, Medusa trees seldom branch, and rows of a chain have the same bits as steps without draft tokens.
+"""
+GROWTH_SHARE = 0.02  # share of the pool that admission keeps free for running sequences
 log = logging.getLogger("baton.worker")
 
 
 def serve(name: RoleName, config: WorkerConfig, make_role: Callable[[WorkerParts], Role]) -> int:
-    """Runs a worker until it is told to stop; returns the process's exit status."""
+    """Runs a worker until it is asked to stop; returns the process's exit status."""
     log_to_stderr(config.log_level, f"%(asctime)s {name} %(levelname)s %(message)s")
     if theirs := notice():
         log.warning(theirs)
@@ -134,7 +139,7 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[WorkerPart
     parts = WorkerParts(life, engine.pool.spec, engine.pool, engine.model_config.vocab_size, scheduler, blocks)
     policy, make_transfer, layer_written = make_role(parts)
     layer_signal = engine.backend.layer_signal(layer_written, busy.divide)
-    mask_threads = MASK_THREADS if engine.backend.device.type == "cuda" else 1  # else all cores compute the step
+    mask_threads = MASK_THREADS if engine.backend.device.type == "cuda" else 1  # on a CPU all cores compute the step
     masks = GrammarMasks(preparation, engine.model_config.vocab_size, mask_threads)
     logprobs_mode = config.engine.logprobs_mode
     typical = config.engine.acceptance == "typical"
@@ -166,7 +171,6 @@ def _serve(name: RoleName, config: WorkerConfig, make_role: Callable[[WorkerPart
 
 
 def _adapters(config: WorkerConfig, engine: LoadedEngine, status: StatusFile) -> Adapters:
-    """Loads the adapters of `--lora`; the I/O thread loads others at run time."""
     given = config.engine
     adapters = Adapters(engine.adapters or NoAdapters(), given.model, given.lora_root)
     if engine.adapters is not None:
@@ -230,12 +234,10 @@ def _speculation(
 
 
 def _step_seconds(config: WorkerConfig) -> float:
-    """Returns the target duration of steps with decodes, in s."""
     return config.engine.step_ms / 1000
 
 
 def _costs(config: WorkerConfig, engine: LoadedEngine) -> StepCosts:
-    """Returns step costs as measured at the start."""
     step_seconds = _step_seconds(config)
     return structs.replace(
         engine.costs,

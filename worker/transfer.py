@@ -18,7 +18,7 @@ class Transfer(Protocol):
         """Takes an event of `kvtransfer.events` from the engine thread, or a `CancelAttempt`."""
 
     def knows(self, key: AttemptKey) -> bool:
-        """Tells whether a handoff of this attempt waits for blocks, lands or has landed here."""
+        """Whether a handoff of this attempt waits for blocks, lands or has landed here."""
 
     def drain(self) -> None:
         """Refuses new handoffs from now on."""

@@ -1,8 +1,8 @@
-"""Reads text that arrives in pieces, so that a format's parser can be written as if the whole text were there.
+"""Reads text that arrives in pieces, so that a format's parser can be written for the whole text.
 
 A parser is a generator over an `OutputReader`. Where it needs more text, it yields None and is resumed when text has
-arrived; everything else that it yields is a part of the answer. Text is read once and only the few characters that may
-begin a marker are held back, so the time is linear in the text, however it is cut.
+arrived; all other yielded values are parts of the answer. Text is read once, and only the few characters that may begin
+a marker are held back, so the time is linear in the text, however it is cut.
 """
 
 import re
@@ -144,7 +144,7 @@ class OutputReader:
                 return
 
     def end(self, *words: str) -> Generator[None, None, None]:
-        """Reads as many of a call's closing words as are there. White space before a missing word is kept."""
+        """Reads the closing words of a call that are present. White space before a missing word is kept."""
         for word in words:
             yield from self.hold_space()
             if (yield from self.skip(word)):
@@ -197,7 +197,7 @@ class OutputReader:
         self._space.clear()
 
     def give_up(self) -> Steps[None]:
-        """Yields what was recorded as content, as it is no call. An unfinished call at a cut end is dropped."""
+        """Yields the recorded text as content, as it is no call. An unfinished call at a cut end is dropped."""
         words = "" if self._drops else "".join([*self._space, *(self._read or ())])
         self._space.clear()
         self._read = None

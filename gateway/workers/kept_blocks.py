@@ -1,7 +1,7 @@
 """Full blocks whose KV one worker has, as far as it has reported: a set of short keys. Pure.
 
-Lost messages show by gaps in their numbers. Until all keys have come again the set stays as it is: a prompt that is
-sent to a worker for KV that is gone is only computed there, as it would be anywhere else.
+Lost messages appear as gaps in their numbers. Until a full list has come, the set stays unchanged: a prompt sent to a
+worker for KV that is gone is simply computed there.
 """
 
 import struct
@@ -11,7 +11,7 @@ from contracts.kv.block_hash import SHORT_KEY_BYTES
 from contracts.messages.gateway import NOT_HEARD, KeyNews
 
 EXPECTED_BLOCKS_S = 1.0
-"""Least seconds for which blocks are expected; at most twice as long."""
+"""Minimum seconds for which blocks are expected; at most twice as long."""
 MAX_EXPECTED_KEYS = 1 << 14
 MAX_KEYS = 1 << 17
 """Upper bound of keys of a worker; a worker reports at most half as many."""
@@ -25,8 +25,8 @@ class KeptBlocks:
         self._keys: set[int] = set()
         self._pieces: dict[int, KeyNews] = {}  # pieces of a full list of keys, by position
         self.told = False  # the worker reports its blocks
-        self._soon: set[int] = set()  # keys of blocks that were sent to it, and that it will report soon …
-        self._sooner: set[int] = set()  # … and those of the period before
+        self._soon: set[int] = set()  # keys of blocks that it will probably report soon …
+        self._sooner: set[int] = set()  # … and the keys of the period before
         self._turned_at = 0.0  # local time, s, when the period of `_soon` began
 
     def __len__(self) -> int:
@@ -36,7 +36,7 @@ class KeptBlocks:
         return key in self._keys or key in self._soon or key in self._sooner
 
     def expects(self, keys: Sequence[int], now: float) -> None:
-        """Counts blocks as the worker's for a second or two, until it reports them itself."""
+        """Counts blocks as the worker's for one to two `EXPECTED_BLOCKS_S`, until it reports them itself."""
         if now - self._turned_at > EXPECTED_BLOCKS_S or len(self._soon) > MAX_EXPECTED_KEYS:
             self._sooner, self._soon, self._turned_at = self._soon, set(), now
         self._soon.update(keys[:MAX_EXPECTED_KEYS])
@@ -53,7 +53,7 @@ class KeptBlocks:
                 self._keys.clear()
                 self.heard = NOT_HEARD
         elif news.first > self.heard:
-            self.heard = NOT_HEARD  # something is missing
+            self.heard = NOT_HEARD  # a report is missing
 
     def _take_piece(self, news: KeyNews) -> None:
         if news.upto < self.heard:

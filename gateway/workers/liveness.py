@@ -20,7 +20,7 @@ MAX_LOOK_INTERVAL_S = 0.2  # s between two looks that count; after a longer paus
 class WorkerHealth(enum.Enum):
     """State of a worker, by its answers."""
 
-    CONNECTING = enum.auto()  # it has not answered yet
+    CONNECTING = enum.auto()  # no answer yet
     ALIVE = enum.auto()
     SUSPECT = enum.auto()  # a heartbeat or an answer is missing; its sequences stay
     DEAD = enum.auto()
@@ -31,17 +31,17 @@ class Liveness:
 
     def __init__(self, now: float) -> None:
         self.health = WorkerHealth.CONNECTING
-        self.hangs = False  # it is dead because its engine is
+        self.hangs = False  # dead because its engine hangs
         self.beating = True  # whether its heartbeat is in Redis
         self._looked = now  # when `look` was called last
         self._pinged = now  # when the last ping left
         self._unanswered: float | None = now  # when the first ping since the last answer left; at first, the Hello
-        self._cut: float | None = None  # when the connection ended that is not there again
+        self._cut: float | None = None  # when the connection ended, if it has not returned
         self._number = 0  # of the last ping
 
     @property
     def takes_work(self) -> bool:
-        """Returns whether new work may go there: it lives, and at most an answer to a ping is missing.
+        """Returns whether new work may be sent there: it lives, and at most an answer to a ping is missing.
 
         Answers are late whenever the machine is busy for a moment.
         """
@@ -57,7 +57,7 @@ class Liveness:
         self._cut = None
 
     def disconnected(self, now: float) -> None:
-        """Notes the end of the connection. Messages from before may still be read: they are no sign of life."""
+        """Records the end of the connection. Messages from before may still be read: they are no sign of life."""
         if self.health in (WorkerHealth.ALIVE, WorkerHealth.SUSPECT) and self._cut is None:
             self._cut = now
             self.health = WorkerHealth.SUSPECT
@@ -101,5 +101,5 @@ class Liveness:
         return PING_REPEAT_S if self._unanswered is not None or suspicious else PING_INTERVAL_S
 
     def _known(self) -> bool:
-        """Returns False for a worker that has a heartbeat but has not answered yet: it may not be reachable yet."""
+        """Returns False for a worker with a heartbeat and no answer yet: it may not be reachable yet."""
         return self.health is not WorkerHealth.CONNECTING or not self.beating

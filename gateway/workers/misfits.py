@@ -6,9 +6,9 @@ from infra.redis.records import WorkerRecord
 
 
 def misfits(records: Sequence[WorkerRecord]) -> dict[str, str]:
-    """Returns a sentence about each worker that takes no requests because it fits no other worker, by epoch.
+    """Returns, by epoch, a sentence about each worker that gets no requests because it fits no other worker.
 
-    Where no two workers fit, decode workers serve whole requests, and prefill workers serve none.
+    If no two workers fit, decode workers serve whole requests, and prefill workers serve none.
     """
     prefills = [record for record in records if record.role == "prefill" and not record.draining]
     decodes = [record for record in records if record.role == "decode" and not record.draining]

@@ -1,7 +1,7 @@
-"""Chooses the workers of an attempt among those whose KV means the same: the lowest price, else the least load. Pure.
+"""Chooses an attempt's workers among workers with compatible KV: the lowest price, else the least load. Pure.
 
-The price of each route is estimated in `pricing/price.py`, from what workers report of their steps, their backlogs and
-the KV that they have. Where the step costs of any worker are unknown, load decides.
+The price of each route is estimated in `pricing/price.py`, from the workers' reports of their steps, their backlogs and
+their cached KV. If the step costs of any worker are unknown, load decides.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -28,11 +28,11 @@ class Router:
     def pick(
         self, workers: Iterable[Worker], request: RouteRequest, now: float, avoid: Collection[str] = ()
     ) -> Choice | None:
-        """Returns a route over workers that have the prompt's adapter, or None without one; `now` is local time, s.
+        """Returns a route over workers that have the prompt's adapter, or None; `now` is local time, s.
 
-        Workers whose epochs are in `avoid`, or that are late, are taken only if there is no other worker. KV passes
-        only between workers whose KV means the same. Where no prefill worker fits, a decode worker takes the whole
-        request, and without a decode worker a prefill worker does.
+        Workers whose epochs are in `avoid`, or that are late, are used only if there is no other worker. KV passes only
+        between workers with compatible KV. Without a fitting prefill worker, a decode worker takes the whole request,
+        and without a decode worker a prefill worker does.
         """
         self._turn += 1
         candidates = [each.candidate(request, now, avoid) for each in workers if each.serves(request.adapter)]
@@ -50,7 +50,7 @@ class Router:
         return least_loaded(prefills, decodes, request.tokens)
 
     def _in_turn(self, candidates: Sequence[Candidate], role: str) -> list[Candidate]:
-        """Returns the workers of a role in the order of their epochs, beginning with another one in each turn."""
+        """Returns the workers of a role in the order of their epochs, starting one further in each turn."""
         ordered = sorted((each for each in candidates if each.kind.role == role), key=lambda each: each.epoch)
         shift = self._turn % len(ordered) if ordered else 0
         return ordered[shift:] + ordered[:shift]

@@ -1,4 +1,4 @@
-"""Surveys how the workers of each role stand, for the autoscaler. Pure."""
+"""Measures the load of each role's workers, for the autoscaler. Pure."""
 
 from collections.abc import Iterable, Iterator
 
@@ -14,11 +14,11 @@ from pricing.steps import StepCosts
 from pricing.wait import first_token_seconds
 
 WORKERS_PER_TURN = 8
-"""Workers that are surveyed before other tasks get a turn: some 0.2 ms."""
+"""Workers measured before other tasks get a turn: some 0.2 ms."""
 
 
 class StandingSurvey:
-    """Surveys workers, a few at a time, so that no other task waits for a hundred of them. `now` is local time, s."""
+    """Measures workers, a few at a time, so that a hundred of them do not block other tasks. `now`: local time, s."""
 
     def __init__(self, workers: Iterable[Worker], demand: Demand, now: float) -> None:
         self._workers = list(workers)
@@ -27,7 +27,7 @@ class StandingSurvey:
         self._found: dict[str, list[WorkerStanding]] = {"prefill": [], "decode": []}
 
     def steps(self) -> Iterator[None]:
-        """Surveys all workers; yields where other tasks should have a turn."""
+        """Measures all workers; yields where other tasks should have a turn."""
         costs = pooled_costs([worker.candidate(RouteRequest(0), self._now) for worker in self._workers])
         contexts = self._contexts()
         for number, worker in enumerate(self._workers, 1):
@@ -38,7 +38,7 @@ class StandingSurvey:
                 yield
 
     def standing(self, waiting_tokens: int) -> Standing:
-        """Returns what was found. `waiting_tokens`: tokens of prompts at the gate, for the role that computes them."""
+        """Returns the result. `waiting_tokens`: tokens of prompts at the gate, for the role that computes them."""
         prefill = self._role("prefill")
         decode = self._role("decode")
         if prefill.workers:
@@ -50,7 +50,7 @@ class StandingSurvey:
         return RoleStanding(tuple(self._found[role]), demand.work(role, self._now), 0, demand.usual_tokens)
 
     def _contexts(self) -> dict[str, float]:
-        """Returns the mean tokens of a decoding sequence, by role; a usual prompt's where nothing decodes."""
+        """Returns the mean context of a decoding sequence in tokens, by role; a usual prompt's if nothing decodes."""
         usual = self._demand.usual_tokens + self._demand.usual_start
         sums = {"prefill": [0, 0], "decode": [0, 0]}
         for worker in self._workers:

@@ -18,8 +18,8 @@ class UnreachedPair(Struct, frozen=True):
 
     sender: str  # epoch of a prefill worker or a gateway
     receiver: str  # epoch of a worker
-    address: str  # endpoint that the second listens on
-    text: str  # both, for people
+    address: str  # endpoint of the receiver
+    text: str  # for people
 
 
 class UnreachedPairs:

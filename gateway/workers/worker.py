@@ -1,4 +1,4 @@
-"""What this gateway knows of one worker: its record, its newest report, what it was sent since, and its KV. Pure."""
+"""The gateway's knowledge of one worker: its record, its newest report, prompts sent since, and its KV. Pure."""
 
 from collections.abc import Collection
 from typing import NamedTuple
@@ -15,11 +15,11 @@ from pricing.route import RouteRequest
 from pricing.steps import DecodeYield, StepCosts
 
 YIELD_MEMORY_STEPS = 256
-"""Decode steps of sequences that weigh as much as all earlier ones in the average yield of a step."""
+"""Number of decode steps whose weight equals all earlier steps' in the average yield of a step."""
 UNREACHED_TOLD_S = 3.0
-"""Seconds within which a worker's record names a peer that it has reported as unreachable."""
+"""Seconds until a worker's record names a peer that it has reported as unreachable."""
 Placed = tuple[str, int]
-"""What was sent to a worker: a request's id, and the number of its attempt."""
+"""Work sent to a worker: a request's id, and the number of its attempt."""
 
 
 class SentPrompt(NamedTuple):
@@ -36,7 +36,7 @@ class Worker:
         self.record = record
         self.own_sequences = 0  # sequences of this gateway in progress there
         self.usable = False  # requests may go there
-        self.late = False  # it or its engine should have answered by now: used only if there is no other worker
+        self.late = False  # its answer, or its engine's, is overdue: used only if there is no other worker
         self.learned_at = 0.0  # local time, s, when the number of steps behind its costs last grew
         self.kept = KeptBlocks()  # blocks whose KV it has
         self.decode_yield = _yield(record.load.speculation)  # of its decode steps lately
@@ -50,7 +50,7 @@ class Worker:
         self._taken: dict[Placed, PromptWork] = {}  # own prompts in the reported backlog, without a first token yet
         self._begun = 0  # tokens of `_taken` that were computed when the backlog was reported
         self._coming: dict[Placed, int] = {}  # tokens of sequences whose KV will be handed over to it
-        self._backlog: Backlog | None = None  # reported, with what was sent since; None: to be added up again
+        self._backlog: Backlog | None = None  # reported, plus prompts sent since; None: out of date
 
     def renew(self, record: WorkerRecord, now: float) -> None:
         """Takes a newer record. Sequences that it counts beyond this gateway's own belong to other gateways."""
@@ -83,7 +83,7 @@ class Worker:
         return self.usable and not self.record.draining and held
 
     def misses(self, epoch: str, now: float) -> None:
-        """Notes that it cannot connect to a decode worker, which its record tells only some time later."""
+        """Records that it cannot connect to a decode worker, which its record shows only some time later."""
         self._missed = {one: until for one, until in self._missed.items() if until > now}
         self._missed[epoch] = now + UNREACHED_TOLD_S
 
@@ -91,7 +91,7 @@ class Worker:
         return {one.peer for one in self.record.unreached} | {one for one, until in self._missed.items() if until > now}
 
     def full(self, tokens: int) -> bool:
-        """Returns whether a sequence of so many tokens would have to wait for KV blocks."""
+        """Returns whether a sequence of `tokens` tokens would have to wait for KV blocks."""
         load = self.record.load
         free = load.blocks_total - load.blocks_used if self._reported is None else self._reported.free_blocks
         coming = self._coming.values()
@@ -102,7 +102,7 @@ class Worker:
         load = self.record.load
         return load.blocks_used / load.blocks_total if load.blocks_total else 0.0
 
-    # what it has to do ----------------------------------------------------------------------------------------------
+    # its backlog ----------------------------------------------------------------------------------------------------
 
     def load(self) -> int:
         """Returns the number of sequences there: this gateway's counted exactly, others' as last reported."""
@@ -129,26 +129,26 @@ class Worker:
         self._backlog = None
 
     def computed(self, placed: Placed, now: float) -> None:
-        """Notes that a prompt's first token has come: the prompt waits no more, and a step has ended."""
+        """Records a prompt's first token: the prompt waits no more, and a step has ended."""
         self._sent.pop(placed, None)
         self._backlog = None
         if (prompt := self._taken.pop(placed, None)) is None:
             return
-        begun = min(self._begun, prompt.tokens)  # the prompt that ends first is the one that had begun
+        begun = min(self._begun, prompt.tokens)  # the prompt that ends first had begun first
         self._begun -= begun
         self._stepped_at = now
         if self._reported is not None:
             self._reported = self._reported.without(prompt._replace(tokens=prompt.tokens - begun))
 
     def settles(self, placed: Placed) -> None:
-        """Notes that what was sent or handed over has arrived, or never will: the worker's own reports are enough."""
+        """Removes work that has arrived, or never will: the worker's own reports cover it."""
         self._sent.pop(placed, None)
         self._taken.pop(placed, None)
         self._coming.pop(placed, None)
         self._backlog = None
 
     def awaited(self) -> int:
-        """Counts the tokens that are surely not computed yet: the last step's tokens of each of this gateway's prompts.
+        """Counts tokens that are certainly not computed yet: the last step's tokens of each prompt of this gateway.
 
         Returns 0 for a decode worker: it computes prompts in chunks whose size only it knows.
         """
@@ -159,7 +159,7 @@ class Worker:
         return sum(sent) + sum([min(prompt.tokens, most) for prompt in self._taken.values()])
 
     def backlog(self, now: float) -> tuple[Backlog, float]:
-        """Returns its backlog with what this gateway has sent since the report, and the report's age, s."""
+        """Returns its backlog, including prompts that this gateway sent since the report, and the report's age, s."""
         if self._backlog is None:
             self._backlog = self._added_up(self.record.load.backlog if self._reported is None else self._reported)
         if self._reported is None:
@@ -203,5 +203,5 @@ class Worker:
 
 
 def _yield(counts: SpeculationCounts) -> DecodeYield:
-    """Returns the average yield of a sequence's decode step while these were counted."""
+    """Returns the average yield of a sequence's decode step during these counts."""
     return DecodeYield(counts.step_tokens, counts.proposed / counts.works) if counts.works else DecodeYield()

@@ -1,7 +1,7 @@
 """Collects the prompts of taken jobs whose ids come in pieces over their gateways' connections.
 
-Pure: time is an argument. A worker asks for each piece, and repeats the question, so that gateways keep no state and
-lost messages are repeated. Few prompts are asked for at once, which bounds the memory.
+Pure: time is an argument. A worker requests each piece, and repeats the request, so that gateways keep no state and
+lost messages are repeated. Few prompts are requested at once, which bounds the memory.
 """
 
 import hashlib
@@ -16,8 +16,8 @@ from contracts.messages.gateway import Piece
 from contracts.messages.job import AnyJob
 from contracts.messages.packed_ids import unpacked
 
-MAX_WAITING_JOBS = 64  # that wait for their prompts; then no more jobs are taken
-PROMPTS_PER_GATEWAY = 4  # asked of one gateway at once; others wait for their turn
+MAX_WAITING_JOBS = 64  # jobs waiting for their prompts; beyond it no more jobs are taken
+PROMPTS_PER_GATEWAY = 4  # requested from one gateway at once; others wait for their turn
 REPEAT_S = 0.2  # until a missing piece is asked for again
 GIVE_UP_S = 3.0  # without a requested piece
 REASON_NO_BODY = "no_body"
@@ -25,7 +25,7 @@ REASON_NO_BODY = "no_body"
 
 
 class MissingPrompt(NamedTuple):
-    """A job whose prompt will not come."""
+    """A job whose prompt did not come."""
 
     job: AnyJob
     why: str
@@ -76,9 +76,9 @@ class PromptBodies:
         return structs.replace(one.job, prompt=structs.replace(one.job.prompt, token_ids=one.ids), body=None)
 
     def due(self, now: float) -> list[tuple[AnyJob, int]]:
-        """Returns the jobs to ask for, each with the index of the next id, and notes the questions."""
+        """Returns the jobs with a due request, each with the index of the next id, and records the requests."""
         found = []
-        asked = Counter[str]()  # by gateway, so that a silent one delays no other
+        asked = Counter[str]()  # by gateway, so that a silent gateway delays no other
         for one in self._awaited.values():
             asked[one.job.sender] += 1
             if asked[one.job.sender] > PROMPTS_PER_GATEWAY:

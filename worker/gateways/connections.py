@@ -50,7 +50,7 @@ from worker.transfer import Transfer
 RETRY_S = 0.01  # until a gateway with a full queue is tried again
 MESSAGES_PER_TURN = 16  # handled or sent before other tasks have their turn
 MAX_MESSAGE_TOKENS = 256  # of one message, so that a gateway handles it quickly
-MAX_WAITING_MESSAGES = 1024  # messages without tokens that wait for one gateway's queue; gateways repeat lost ones
+MAX_WAITING_MESSAGES = 1024  # messages without tokens that wait for one gateway's queue; gateways repeat lost messages
 KEY_NEWS_INTERVAL_S = 0.05  # between two messages about keys
 MAX_GATEWAYS = 1024  # connected at once
 log = logging.getLogger("baton.worker")
@@ -66,7 +66,7 @@ class GatewayPeer:
 
 
 class GatewayConnections:
-    """Handles gateways' messages, and sends them what the ledger owes them.
+    """Handles gateways' messages, and sends them the ledger's unsent tokens and failures.
 
     Methods that post events to the engine thread raise `MailboxFull` if it has stopped reading.
     """
@@ -80,13 +80,13 @@ class GatewayConnections:
         self._peers: dict[str, GatewayPeer] = {}  # by the gateway's epoch
         self._strangers: dict[str, float] = {}  # gateways that sent jobs but no Hello, since when (s)
         self._retries: set[str] = set()  # gateways with a running retry timer
-        self._owed: set[str] = set()  # gateways that `send` is to serve
+        self._owed: set[str] = set()  # gateways that `send` has to serve
         self._owing = asyncio.Event()
         self._malformed: MalformedFrames[bytes] = MalformedFrames(
             life.config.transfer.malformed_rate, life.config.transfer.cut_off
         )
         self.dropped = 0  # messages dropped since the start
-        self.taken = NO_TICKET  # no job up to this ticket waits on the stream: each was answered by Started, or is lost
+        self.taken = NO_TICKET  # all jobs up to this ticket have left the stream: answered by Started, or lost
 
     # from gateways --------------------------------------------------------------------------------------------------
 
@@ -173,7 +173,7 @@ class GatewayConnections:
         await self._flush(hello.sender)
 
     async def _answer(self, gateway: str, key: AttemptKey, next_index: int) -> None:
-        """Answers an Ask; but says nothing about living sequences while the engine is overdue."""
+        """Answers an Ask, except about living sequences while the engine is overdue."""
         entry = self.ledger.ask(key, next_index)
         if entry is not None and entry.owed():
             await self._flush(gateway)
@@ -196,17 +196,17 @@ class GatewayConnections:
     # from this worker -----------------------------------------------------------------------------------------------
 
     async def started(self, job: AnyJob) -> None:
-        """Tells a gateway that its job was taken. If this is lost, the gateway adds the job again."""
+        """Notifies a gateway that its job was taken. If this is lost, the gateway adds the job again."""
         ends = self._ends(job.sender)
         await self._say(job.sender, Started(**ends, request=job.request, attempt=job.attempt, samples=job.samples))
 
     async def ask_for_ids(self, job: AnyJob, first: int) -> None:
-        """Asks a job's gateway for the ids of its prompt, from index `first` on."""
+        """Requests the ids of a job's prompt from its gateway, from index `first` on."""
         name: dict[str, Any] = {"request": job.request, "attempt": job.attempt, "samples": job.samples}
         await self._say(job.sender, Wanted(**self._ends(job.sender), **name, first=first))
 
     def handle(self, event: ToGateway) -> None:
-        """Takes an event of the engine thread into the ledger, and schedules sending."""
+        """Applies an event of the engine thread to the ledger, and schedules sending."""
         match event:
             case Emit(emitted=emitted):
                 self._owe({self.ledger.emit(each) for each in emitted})
@@ -232,7 +232,7 @@ class GatewayConnections:
     # to gateways ----------------------------------------------------------------------------------------------------
 
     async def send(self) -> None:
-        """Sends gateways what they are owed, for ever."""
+        """Sends pending messages to gateways, for ever."""
         while True:
             await self._owing.wait()
             self._owing.clear()
@@ -241,7 +241,7 @@ class GatewayConnections:
                 await self._flush(gateway)
 
     async def send_all(self, seconds: float) -> None:
-        """Sends until gateways are owed nothing, at most for `seconds`."""
+        """Sends until nothing is pending, at most for `seconds`."""
         until = time.monotonic() + seconds
         while (owed := list(self.ledger.gateways())) and time.monotonic() < until:
             for gateway in owed:
@@ -249,7 +249,7 @@ class GatewayConnections:
             await asyncio.sleep(0.01)
 
     async def tell_keys(self) -> None:
-        """Tells gateways, for ever, about changed keys of cached blocks, in batches."""
+        """Sends gateways changed keys of cached blocks, in batches, for ever."""
         while True:
             await asyncio.sleep(KEY_NEWS_INTERVAL_S)
             for gateway, peer in list(self._peers.items()):
@@ -289,7 +289,7 @@ class GatewayConnections:
                 return
 
     async def _send_next(self, gateway: str, peer: GatewayPeer) -> bool | None:
-        """Sends a gateway's next message; returns whether its queue took it, None if there is none."""
+        """Sends a gateway's next message; returns whether its queue took it, None without a message."""
         if peer.waiting:
             taken = await try_send(self._socket, [peer.identity, peer.waiting[0]])
             if taken:

@@ -70,7 +70,8 @@ class Intake:
             for job in taken:
                 self._begin(job)
                 await self._connections.started(job)
-            self._connections.taken = self._jobs.taken  # a gateway that reads this number has read every Started
+            # a gateway that reads this number has read all earlier Started messages
+            self._connections.taken = self._jobs.taken
         await self._close()
 
     def _begin(self, job: AnyJob) -> None:
@@ -100,7 +101,7 @@ class Intake:
         self._life.inbox.post(job)
 
     async def _close(self) -> None:
-        """Removes the stream, so that a gateway that adds a job learns at once that this worker takes none."""
+        """Removes the stream, so that gateways that add a job learn at once that this worker takes none."""
         try:
             await self._jobs.close()
         except StoreUnavailable as error:
@@ -110,7 +111,7 @@ class Intake:
     # prompts --------------------------------------------------------------------------------------------------------
 
     def take(self, piece: Piece) -> None:
-        """Takes a piece of a prompt. A job that it completes is passed on, except for cancelled samples."""
+        """Takes a piece of a prompt. A completed job is passed on, except for cancelled samples."""
         come = self._bodies.take(piece, time.monotonic())
         if isinstance(come, MissingPrompt):
             self._fail(come, REASON_NO_BODY)
@@ -119,7 +120,7 @@ class Intake:
         self._news.set()
 
     async def collect(self) -> None:
-        """Asks gateways for the prompts of jobs, and asks again, until cancelled."""
+        """Requests the prompts of jobs, repeatedly, until cancelled."""
         while True:
             self._news.clear()
             self._bodies.forget(self._ledger.lives)
@@ -134,7 +135,7 @@ class Intake:
                 pass
 
     def leave(self) -> None:
-        """Fails the jobs whose prompts have not come, because the worker leaves."""
+        """Fails the jobs with incomplete prompts, because the worker leaves."""
         for missing in self._bodies.leave():
             self._fail(missing, REASON_DRAINING)
 

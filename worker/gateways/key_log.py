@@ -19,26 +19,24 @@ HEARD_TIMEOUT_S = 1.0
 
 
 class _Follower:
-    """What one gateway was sent."""
+    """What a gateway was sent."""
 
     def __init__(self) -> None:
         self.at = NOT_HEARD  # number of the last change sent
         self.whole: list[KeyNews] = []  # unsent pieces of all keys, the next one last
-        self.mark = NOT_HEARD  # a change that it should confirm …
+        self.mark = NOT_HEARD  # a change that the gateway should confirm …
         self.marked_at = float("-inf")  # … counted from this time, s
 
 
 class KeyLog:
-    """Takes changes, and gives each gateway its next news."""
-
     def __init__(self) -> None:
         self._keys: dict[bytes, None] = {}  # oldest first
-        self._changes: list[tuple[bytes, bool]] = []  # the last ones: key, whether it is kept
+        self._changes: list[tuple[bytes, bool]] = []  # the last changes: key, whether it is kept
         self.number = 0  # of the last change
         self._followers: dict[str, _Follower] = {}
 
     def change(self, kept: bytes, lost: bytes) -> None:
-        """Takes joined short keys of blocks that are cached now, and of blocks that are not any more."""
+        """Takes joined short keys of newly cached blocks (`kept`) and of dropped blocks (`lost`)."""
         for key in _keys(lost):
             if key in self._keys:
                 del self._keys[key]
@@ -75,7 +73,7 @@ class KeyLog:
             self._followers.pop(gateway, None)
 
     def owed(self, gateway: str) -> KeyNews | None:
-        """Returns a gateway's next news, the same until it is sent; None if there are none."""
+        """Returns a gateway's next news, the same until it is sent; None without news."""
         follower = self._followers.get(gateway)
         if follower is None:
             return None
@@ -86,7 +84,7 @@ class KeyLog:
         return self._since(follower.at) if follower.at < self.number else None
 
     def sent(self, gateway: str, news: KeyNews, now: float) -> None:
-        """Notes that the news of `owed` was sent."""
+        """Records that the news of `owed` was sent."""
         follower = self._followers[gateway]
         if follower.whole:
             follower.whole.pop()

@@ -1,4 +1,4 @@
-"""What a worker owes its gateways: each attempt's tokens, a cursor for those sent, and the end.
+"""The answers of a worker by attempt: tokens, a cursor for sent tokens, and the end.
 
 Pure: no sockets, no clock. Because of the cursor, a slow gateway costs no memory beyond the tokens, and a lost message
 is repeated by moving the cursor back. Entries live until the gateway has acknowledged the end.
@@ -21,15 +21,15 @@ DEADLINE_GRACE_S = 30.0  # an entry waits for an acknowledgement this long past 
 
 
 class AttemptArrival(enum.Enum):
-    """What to do with an arriving attempt."""
+    """Verdict on an arriving attempt."""
 
     NEW = enum.auto()  # begin it
-    DUPLICATE = enum.auto()  # it is here already
-    DEAD = enum.auto()  # it was cancelled, or a higher attempt is here
+    DUPLICATE = enum.auto()  # already here
+    DEAD = enum.auto()  # cancelled, or a higher attempt is here
 
 
 class LedgerEntry:
-    """One attempt at one sample, as its gateway sees it."""
+    """One attempt at one sample."""
 
     __slots__ = (
         "base",
@@ -69,7 +69,7 @@ class LedgerEntry:
         return self.sent < len(self.tokens) or (self.ended() and not self.end_sent)
 
     def pending(self, most: int) -> Emitted:
-        """Returns up to `most` tokens behind the cursor; the last carry the end."""
+        """Returns up to `most` tokens after the cursor; the last ones carry the end."""
         tokens = self.tokens[self.sent : self.sent + most]
         whole = self.sent + len(tokens) >= len(self.tokens)
         scores = self.scores.part(self.sent, self.sent + len(tokens)) if self.scores is not None else None
@@ -91,7 +91,7 @@ class Ledger:
     def begin(
         self, key: AttemptKey, gateway: str, base: int, deadline: float
     ) -> tuple[AttemptArrival, AttemptKey | None]:
-        """Adds an entry if it is new. Returns how the attempt arrives, and the lower living attempt that it ends."""
+        """Adds an entry if it is new. Returns the verdict, and the lower living attempt that the new one ends."""
         if self.cancelled(key):
             return AttemptArrival.DEAD, None
         there = self._entries.get(key.of)
@@ -103,7 +103,7 @@ class Ledger:
         return AttemptArrival.NEW, there.key if there is not None and not there.ended() else None
 
     def lives(self, key: AttemptKey) -> bool:
-        """Tells whether this attempt is here and has not ended."""
+        """Whether this attempt is here and has not ended."""
         return self._living(key) is not None
 
     def emit(self, emitted: Emitted) -> str | None:
@@ -137,9 +137,10 @@ class Ledger:
             entry.state = state
 
     def owed(self, gateway: str, most: int) -> list[Emitted]:
-        """Returns what to send this gateway next: up to `most` tokens, of the longest waiting sequences first.
+        """Returns a gateway's next message: up to `most` tokens, of the longest waiting sequences first.
 
-        Empty if only failures are owed. Prompt scores may be large, so one result contains those of at most one prompt.
+        Empty if only failures are pending. Prompt scores may be large, so one result contains those of at most one
+        prompt.
         """
         found: list[Emitted] = []
         for entry in self._owing.get(gateway, {}).values():
@@ -158,7 +159,7 @@ class Ledger:
         return None
 
     def sent(self, emitted: Iterable[Emitted]) -> None:
-        """Moves the cursors behind what was sent, as `owed` returned it."""
+        """Moves the cursors after the tokens returned by `owed` were sent."""
         for each in emitted:
             entry = self._entries[each.key.of]
             entry.sent += len(each.token_ids)
@@ -167,7 +168,6 @@ class Ledger:
             self._settle(entry)
 
     def failure_sent(self, key: AttemptKey) -> None:
-        """Notes that an entry's failure was sent."""
         entry = self._entries[key.of]
         entry.end_sent = True
         self._settle(entry)
@@ -184,7 +184,7 @@ class Ledger:
         return entry
 
     def cancel(self, key: AttemptKey, now: float) -> bool:
-        """Leaves a tombstone, and removes this or a lower attempt. Returns True if that was alive."""
+        """Leaves a tombstone, and removes this or a lower attempt. Returns whether one was alive."""
         sample = key.of
         entry = self._entries.get(sample)
         highest = max(key.attempt, self._dead.get(sample, (-1, 0.0))[0])
@@ -202,7 +202,7 @@ class Ledger:
         return self._dead.get(key.of, (-1, 0.0))[0] >= key.attempt
 
     def acknowledged(self, key: AttemptKey) -> LedgerEntry | None:
-        """Removes and returns an entry whose end the gateway has received; None if there is none."""
+        """Removes and returns an entry whose end the gateway has received; None without such an entry."""
         entry = self._entries.get(key.of)
         if entry is None or entry.key.attempt > key.attempt:
             return None

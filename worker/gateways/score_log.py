@@ -1,10 +1,10 @@
-"""Scores of a growing answer, of which any part can be sent again."""
+"""Scores of a growing answer, any part of which can be sent again."""
 
 from contracts.scores import Scores
 
 
 class ScoreLog:
-    """The scores of one answer's tokens. Appending does not copy earlier ones."""
+    """The scores of one answer's tokens, appended without copying."""
 
     __slots__ = ("_parts", "_top")
 

@@ -1,6 +1,6 @@
-"""Answers whole requests on a worker: every request of a decode worker.
+"""Answers whole requests on a worker.
 
-On a prefill worker: the requests that it gets while no decode worker can be reached.
+On a decode worker: all requests. On a prefill worker: requests while no decode worker can be reached.
 """
 
 from contracts.errors import CapacityError
@@ -12,7 +12,7 @@ from worker.roles.groups import SequenceGroup, SequenceGroups
 
 
 class Answering(SequenceGroups[SequenceGroup]):
-    """The groups that are answered to their ends here."""
+    """Groups that are answered completely on this worker."""
 
     def submit(self, job: DecodeJob) -> None:
         """Takes a request. Its prompt is computed once for all samples."""
@@ -48,7 +48,7 @@ class Answering(SequenceGroups[SequenceGroup]):
                 self._fail(group, [sample], "deadline", text, retryable=False)
 
     def busy(self) -> bool:
-        """Tells whether any group is here, or any block that KV may still land in."""
+        """Whether any group is here, or any block that KV may still land in."""
         return bool(self._by_parent)
 
     def _add(self, group: SequenceGroup) -> None:
@@ -58,11 +58,11 @@ class Answering(SequenceGroups[SequenceGroup]):
         self._by_sample |= dict.fromkeys(group.living, group)
 
     def _emptied(self, group: SequenceGroup, reason: str) -> None:
-        if group.landed:  # else the transfer reports `Dropped`: it learns of each cancel, too
+        if group.landed:  # otherwise the transfer reports `Dropped`, since it gets each cancel, too
             self._end(group)
 
     def _end(self, group: SequenceGroup) -> None:
-        """Ends a group, whichever of its samples still live."""
+        """Ends a group, including its living samples."""
         for sample in group.living:
             del self._by_sample[sample]
         for sequence in group.members:

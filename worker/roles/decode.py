@@ -1,4 +1,4 @@
-"""The decode role: takes the KV of prompts from prefill workers, then decodes them beside short-path requests.
+"""The decode role: receives the KV of prompts from prefill workers, and decodes them with short-path requests.
 
 A landing prompt waits for blocks in the same queue as short-path jobs and preempted sequences. After it has landed,
 each of its samples is a sequence of the running batch, and its tokens go to its gateway step by step.
@@ -31,7 +31,6 @@ class DecodePolicy(Answering):
         self._counts = {"handoffs": 0, "bytes": 0}  # that have landed
 
     def receive(self, event: Any, now: float) -> None:
-        """Takes an event of the I/O thread."""
         match event:
             case DecodeJob() as job:
                 self.submit(job)
@@ -48,12 +47,12 @@ class DecodePolicy(Answering):
                     self._end(group)
 
     def _want(self, wanted: RoomWanted, now: float) -> None:
-        """Queues a prompt for which a prefill worker asks for blocks, or refuses it."""
+        """Queues a prompt that needs blocks for a handoff, or refuses it."""
         opened, handoff = wanted.open, wanted.key
         keys = [key for key in opened.attempts() if key.sample in wanted.samples]
         for key in keys:
             self.kill(key)
-        keys = [key for key in keys if key.of not in self._by_sample]  # the others have a higher attempt here
+        keys = [key for key in keys if key.of not in self._by_sample]  # the other samples have a higher attempt here
         if not keys:
             self._tell_io(RoomRefused(handoff, "superseded", f"attempt {opened.attempt} comes too late", False))
             return
@@ -121,7 +120,7 @@ class DecodePolicy(Answering):
             self._fail(group, branches, "capacity", str(error), retryable=False)
 
     def admitted(self, sequences: list[Sequence], now: float) -> None:
-        """Grants blocks to those of these prompts whose KV is to land, except for the KV that is here already."""
+        """Grants blocks to prompts whose KV will land, except for KV that is cached here."""
         for parent in sequences:
             handoff = self._by_parent[parent.id].handoff
             if handoff is not None:
@@ -129,14 +128,13 @@ class DecodePolicy(Answering):
                 self._tell_io(RoomGranted(handoff, blocks, parent.held_blocks))
 
     def leave(self, reason: str) -> None:
-        """Fails all samples, because the worker stops. Prefill workers report the handoffs that have not landed."""
+        """Fails all samples, because the worker stops. Prefill workers report handoffs that have not landed."""
         super().leave(reason)
         for handoff, group in list(self._by_handoff.items()):
             self._tell_io(RoomRefused(handoff, reason, "the decode worker is leaving", True))
             self._end(group)
 
     def load(self) -> WorkerLoad:
-        """Returns the worker's load."""
         load = self._scheduler.load()
         return load.with_counts(load.waiting, self._counts["handoffs"], self._counts["bytes"], self._held())
 

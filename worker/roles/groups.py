@@ -16,7 +16,7 @@ from worker.role import WorkerParts, check_tokens
 
 
 class SequenceGroup:
-    """The samples of one prompt on this worker. `handoff` brings the prompt's KV, unless it is computed here."""
+    """The samples of one prompt on this worker. `handoff` brings the prompt's KV; None: it is computed here."""
 
     __slots__ = ("handoff", "landed", "living", "members", "queued_at")
 
@@ -33,7 +33,7 @@ class SequenceGroup:
         return self.members[0]
 
     def stages(self, now: float) -> Stages:
-        """Returns the times up to the first token, which came `now` (server time, s)."""
+        """Returns the times up to the first token, which came at `now` (server time, s)."""
         begun = self.parent.admitted_at
         cached = min(self.parent.cached_tokens, self.parent.prompt_tokens)
         return Stages((begun - self.queued_at) * 1000, (now - begun) * 1000, cached_tokens=cached)
@@ -43,7 +43,7 @@ Group = TypeVar("Group", bound=SequenceGroup)
 
 
 class SequenceGroups(Generic[Group]):
-    """Finds groups by sample, and reports the failures and ends of samples. Roles say what the end of a group does."""
+    """Finds groups by sample, and reports the failures and ends of samples. Roles define the end of a group."""
 
     def __init__(self, parts: WorkerParts, role: Role) -> None:
         self._scheduler = parts.scheduler
@@ -52,7 +52,7 @@ class SequenceGroups(Generic[Group]):
         self._tell_io = parts.life.outbox.post
         self._role = role
         self._by_sample: dict[SampleKey, Group] = {}  # groups by each of their living samples
-        self._by_parent: dict[int, Group] = {}  # groups that the scheduler has, by the id of their parent
+        self._by_parent: dict[int, Group] = {}  # groups in the scheduler, by the id of their parent
 
     def kill(self, key: AttemptKey) -> None:
         """Ends this attempt at a sample, and lower attempts, without telling the gateway."""
@@ -110,7 +110,7 @@ class SequenceGroups(Generic[Group]):
             self._end_sample(group, sample, reason)
 
     def _end_sample(self, group: Group, sample: SampleKey, reason: str) -> None:
-        """Ends a sample whose end was reported, or is not for this worker to report."""
+        """Ends a sample without a report: it was reported, or another worker reports it."""
         sequence = group.living.pop(sample)
         del self._by_sample[sample]
         if group.living:
@@ -122,5 +122,5 @@ class SequenceGroups(Generic[Group]):
         self._scheduler.release(sequence)
 
     def _emptied(self, group: Group, reason: str) -> None:
-        """Called when the last sample of a group has ended; `reason` is why it did."""
+        """Called after the last sample of a group has ended for `reason`."""
         raise NotImplementedError

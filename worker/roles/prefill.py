@@ -1,9 +1,9 @@
-"""The prefill role: computes a prompt once, samples a first token for each sample, and hands its KV to a decode worker.
+"""The prefill role: computes a prompt once, draws a first token for each sample, and hands its KV to a decode worker.
 
 The prompt's blocks are held twice: by the parent sequence until the handoff is closed, and by the transfer until no
 frame can be read from them any more. Prompts for one decode worker hold at most a share of the pool, and with several
-decode workers at most an equal share each, so that a worker that is short of blocks does not block the others. Further
-prompts for that worker wait in a queue of their own, and prompts for other workers pass them.
+decode workers at most an equal share each, so that a worker short of blocks does not block the others. Further prompts
+for that worker wait in a separate queue, and prompts for other workers pass them.
 
 While no decode worker can be reached, this worker gets whole requests and answers them (`worker.roles.answering`).
 """
@@ -44,7 +44,7 @@ class PrefillGroup(SequenceGroup):
 
 
 class FirstTokens(NamedTuple):
-    """The first tokens of the samples that a decode worker goes on with."""
+    """First tokens of the samples that continue on a decode worker."""
 
     branches: list[Branch]
     prompt_scores: Scores | None  # if the first branch carries them
@@ -64,14 +64,13 @@ class PrefillPolicy(SequenceGroups[PrefillGroup]):
         share = parts.life.config.transfer.waiting_share
         self._shares = [max(1, int(share * pool.total)) for pool in parts.blocks.groups]  # blocks of each KV group
         self._held: dict[str, list[int]] = {}  # blocks of each KV group of unfinished handoffs, by decode worker
-        self._lines: dict[str, WaitingQueue] = {}  # by decode worker, parents of the groups that wait for its share
-        self._waiting: dict[Sequence, PrefillGroup] = {}  # those groups, by their parents
+        self._lines: dict[str, WaitingQueue] = {}  # by decode worker: parents of the groups that wait for its share
+        self._waiting: dict[Sequence, PrefillGroup] = {}  # the groups in `_lines`, by their parents
         self._counts = {"handoffs": 0, "bytes": 0}  # that decode workers have accepted
 
     # receive --------------------------------------------------------------------------------------------------------
 
     def receive(self, event: Any, now: float) -> None:
-        """Takes an event of the I/O thread."""
         match event:
             case PrefillJob() | DecodeJob() as job:
                 for attempt in job.attempts():
@@ -100,7 +99,7 @@ class PrefillPolicy(SequenceGroups[PrefillGroup]):
         self._advance(job.decode_epoch)
 
     def _advance(self, peer: str) -> None:
-        """Gives the scheduler the next groups of a decode worker's queue, while they fit its share of the pool."""
+        """Moves the next groups of a decode worker's queue to the scheduler, while they fit its share of the pool."""
         line, now = self._lines[peer], self._clock.now()
         while len(line) and self._fits(self._waiting[parent := line.first(now)]):
             line.shares.charge(parent.prompt.tenant, len(parent.tokens))
@@ -121,7 +120,7 @@ class PrefillPolicy(SequenceGroups[PrefillGroup]):
         return self._blocks.needed(len(group.job.prompt.token_ids))
 
     def _add(self, group: PrefillGroup) -> None:
-        group.members = list(group.living.values())  # some may have been killed in the queue, the parent too
+        group.members = list(group.living.values())  # some samples, even the parent, may have been killed in the queue
         try:
             self._scheduler.add(group.parent, group.members[1:])
         except CapacityError as error:
@@ -154,14 +153,14 @@ class PrefillPolicy(SequenceGroups[PrefillGroup]):
     # plan -----------------------------------------------------------------------------------------------------------
 
     def admitted(self, sequences: list[Sequence], now: float) -> None:
-        """Opens handoffs for these prompts, which have their blocks, and will be computed meanwhile."""
+        """Opens handoffs for admitted prompts, which are computed meanwhile."""
         for parent in sequences:
             if (group := self._by_parent.get(parent.id)) is None:
-                continue  # it is answered here
+                continue  # answered on this worker
             for each in group.living.values():
                 self._tell_io(Phase(each.key, "prefill"))
             if parent.end_length <= len(parent.tokens) + 1:
-                continue  # its first token is its last
+                continue  # the first token is the last
             self._pinned[parent.id] = [[] for _ in self._kv_groups]
             blocks = tuple([self._pin(group, number) for number in range(len(self._kv_groups))])
             group.opened = True
@@ -183,7 +182,7 @@ class PrefillPolicy(SequenceGroups[PrefillGroup]):
     # run ------------------------------------------------------------------------------------------------------------
 
     def layer_written(self, plan: StepPlan, group: int, layer: int) -> None:
-        """Reports the blocks of a layer that may leave, once the running step has written the layer's KV to the pool.
+        """Reports the blocks of a layer that may leave, after the running step has written the layer's KV to the pool.
 
         Full blocks may leave, and with the last chunk of a prompt all of its blocks. Blocks before this step's tokens
         were computed by earlier steps, or found in the prefix cache: they leave with the first chunk.
@@ -206,14 +205,14 @@ class PrefillPolicy(SequenceGroups[PrefillGroup]):
     # send -----------------------------------------------------------------------------------------------------------
 
     def progressed(self, progress: list[SequenceProgress], now: float) -> None:
-        """Sends first tokens to the gateways, and commits the samples that go on to their decode worker."""
+        """Sends first tokens to the gateways, and commits the samples that continue on their decode worker."""
         self._answering.progressed([item for item in progress if not item.sequence.hand_off], now)
         first = [item for item in progress if item.sequence.hand_off]
         emitted = self._emitted(first, now)
         going: dict[PrefillGroup, FirstTokens] = {}
         for item in first:
             key = item.sequence.key
-            if (group := self._by_sample.get(key.of)) is not None:  # it has not ended
+            if (group := self._by_sample.get(key.of)) is not None:  # the sample lives
                 tokens = going.setdefault(group, FirstTokens([], item.prompt_scores, item.state))
                 tokens.branches.append(Branch(key.sample, item.tokens, item.scores))
         for group, tokens in going.items():
@@ -243,11 +242,11 @@ class PrefillPolicy(SequenceGroups[PrefillGroup]):
         super().leave(reason)
 
     def busy(self) -> bool:
-        """Tells whether any sample is here, or any block that a frame may still be read from."""
+        """Whether any sample is here, or any block that a frame may still be read from."""
         return bool(self._by_sample or self._pinned or self._answering.busy())
 
     def load(self) -> WorkerLoad:
-        """Returns the worker's load, with the prompts that wait for a decode worker's share of the pool."""
+        """Includes the prompts that wait for a decode worker's share of the pool."""
         load = self._scheduler.load()
         in_lines = [
             PromptWork(len(parent.tokens), 0, owner_of(parent.prompt.tenant, parent.prompt.weight))
@@ -284,6 +283,6 @@ class PrefillPolicy(SequenceGroups[PrefillGroup]):
         elif self._waiting.pop(group.parent, None) is not None:
             self._lines[peer].remove(group.parent)
         else:
-            return  # it could never fit
+            return  # the prompt could never fit
         if peer in self._lines:
             self._advance(peer)
