@@ -1,7 +1,7 @@
 """Describes a deployment as data: its services, their settings and needs, and the order of start and stop.
 
-Three targets carry out a description: the supervisor on one host (`host/processes.py`), Ray, and Kubernetes. No target
-decides settings: `describe` does, once, and `command` writes them as a command line for the place of a service.
+Four targets render a description: the supervisor on one host (`host/processes.py`), Compose, Ray and Kubernetes. No
+target decides settings: `describe` does, once, and `command` writes them as a command line for the place of a service.
 """
 
 import sys
