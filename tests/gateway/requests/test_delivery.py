@@ -13,6 +13,7 @@ def test_only_new_tokens_are_taken() -> None:
     message = Emitted(KEY, 0, [1, 2])
     assert delivery.take(message) is message, "all of it is new"
     assert delivery.take(Emitted(KEY, 1, [2, 3])).token_ids == [3], "one token is a repetition"
+    assert delivery.take(Emitted(KEY, 0, [1], "length")).finish is None, "an end that is not behind the last token"
     assert delivery.take(Emitted(KEY, 4, [5])).token_ids == [], "a gap"
     assert delivery.take(Emitted(KEY, 3, [])).token_ids == [], "nothing"
     assert delivery.take(Emitted(KEY, 3, [4])).token_ids == [4, 5]
@@ -37,6 +38,7 @@ def test_tokens_that_close_a_gap_bring_those_behind_it() -> None:
 def test_tokens_that_come_twice_behind_a_gap_are_taken_once() -> None:
     """What came early begins before the end of what closes the gap."""
     delivery = Delivery()
-    assert delivery.take(Emitted(KEY, 1, [2, 3])).token_ids == []
-    assert delivery.take(Emitted(KEY, 0, [1, 2])).token_ids == [1, 2, 3]
+    assert delivery.take(Emitted(KEY, 1, [2, 3], scores=scores_of([2, 3]))).token_ids == []
+    taken = delivery.take(Emitted(KEY, 0, [1, 2], scores=scores_of([1, 2])))
+    assert (taken.token_ids, taken.scores) == ([1, 2, 3], scores_of([1, 2, 3]))
     assert not delivery.gap

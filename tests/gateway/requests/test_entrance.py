@@ -19,6 +19,7 @@ from gateway.requests.sample import AdmittedPrompt, Sample
 from gateway.requests.stream import Stream
 from gateway.text.detokenizer import BytePieces
 from infra.config.gateway import GatewayConfig
+from pricing.backlog import owner_of
 from pricing.route import Choice, Route
 
 ROUTE = Route("prefill", "decode")
@@ -60,6 +61,17 @@ async def test_what_cannot_keep_its_objective_is_refused_at_once() -> None:
     assert (error.status, error.code) == (429, "objective_out_of_reach")
     assert error.retry_after == pytest.approx(2.5, abs=0.05)
     assert "expected in 3.00 s" in error.message and "within 0.5 s" in error.message
+
+
+async def test_a_promise_heeds_how_fast_first_tokens_come() -> None:
+    of, now = entrance(), time.monotonic()
+    owner = owner_of("", 1.0)
+    of.pace.begins("r-1", 1000, owner, now - 10)
+    of.pace.begins("r-2", 1000, owner, now - 1)
+    of.pace.ends("r-1", now - 1, came=True)
+    with Visit(of, request("r-3", Objective(ttft_ms=500.0))) as visit, pytest.raises(APIError) as caught:
+        visit.may_begin(choice(0.1, None))
+    assert caught.value.code == "objective_out_of_reach", "1000 tokens took 9 s, and as many are awaited"
 
 
 async def test_what_nobody_can_predict_goes() -> None:

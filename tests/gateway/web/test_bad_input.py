@@ -149,16 +149,19 @@ BOTH: dict[str, tuple[dict[str, Any], str, str]] = {
         "context_length_exceeded",
         "max_completion_tokens",
     ),
+    "max_completion_tokens 0": ({"max_completion_tokens": 0}, "invalid_value", "max_completion_tokens"),
     "two limits": (
         {"max_tokens": 3, "max_completion_tokens": 4},
         "conflicting_parameters",
         "max_completion_tokens",
     ),
     "temperature 2.1": ({"temperature": 2.1}, "invalid_value", "temperature"),
+    "temperature -0.1": ({"temperature": -0.1}, "invalid_value", "temperature"),
     "temperature text": ({"temperature": "NaN"}, "invalid_type", "temperature"),
     "top_p 0": ({"top_p": 0}, "invalid_value", "top_p"),
     "top_p 1.1": ({"top_p": 1.1}, "invalid_value", "top_p"),
     "top_k -2": ({"top_k": -2}, "invalid_value", "top_k"),
+    "min_p 1.5": ({"min_p": 1.5}, "invalid_value", "min_p"),
     "seed huge": ({"seed": 1 << 70}, "invalid_value", "seed"),
     "stop number": ({"stop": 3}, "invalid_type", "stop"),
     "stop empty": ({"stop": ""}, "invalid_value", "stop"),
@@ -169,6 +172,7 @@ BOTH: dict[str, tuple[dict[str, Any], str, str]] = {
     "stream_options unknown": ({"stream": True, "stream_options": {"x": 1}}, "unknown_parameter", "stream_options.x"),
     "metadata with a number": ({"metadata": {"x": 1}}, "invalid_type", "metadata[...]"),
     "unknown": ({"temprature": 1}, "unknown_parameter", "temprature"),
+    "unknown and null": ({"temprature": None}, "unknown_parameter", "temprature"),
     **{
         f"{name} {value}": ({name: value}, "unsupported_parameter", name)
         for name, value in {
@@ -182,6 +186,7 @@ BOTH: dict[str, tuple[dict[str, Any], str, str]] = {
         }.items()
     },
     "frequency_penalty -3": ({"frequency_penalty": -3}, "invalid_value", "frequency_penalty"),
+    "presence_penalty 3": ({"presence_penalty": 3}, "invalid_value", "presence_penalty"),
     "repetition_penalty 0": ({"repetition_penalty": 0}, "invalid_value", "repetition_penalty"),
     "logit_bias of a word": ({"logit_bias": {"cat": 1}}, "invalid_token_id", "logit_bias"),
     "logit_bias of another model's token": ({"logit_bias": {"50256": 1}}, "invalid_token_id", "logit_bias"),
@@ -222,6 +227,7 @@ BOTH: dict[str, tuple[dict[str, Any], str, str]] = {
     "best_of too large": ({"best_of": 17}, "invalid_value", "best_of"),
     "priority text": ({"priority": "high"}, "invalid_type", "priority"),
     "priority too high": ({"priority": 1 << 31}, "invalid_value", "priority"),
+    "priority too low": ({"priority": -(1 << 31) - 1}, "invalid_value", "priority"),
     "cache_salt empty": ({"cache_salt": ""}, "invalid_value", "cache_salt"),
     "cache_salt too long": ({"cache_salt": "s" * 257}, "invalid_value", "cache_salt"),
 }
@@ -269,6 +275,7 @@ ONLY_CHAT: dict[str, tuple[dict[str, Any], str, str]] = {
         "no_tool_template",
         "tools",
     ),
+    "functions": ({"messages": MESSAGES, "functions": [{"name": "f"}]}, "no_tool_template", "functions"),
     "a tool without a function": (
         {"messages": MESSAGES, "tools": [{"type": "function"}]},
         "missing_required_parameter",
