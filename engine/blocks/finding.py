@@ -1,7 +1,7 @@
-"""Finds the cached prefix of a text: the longest one whose needed KV is in every KV group.
+"""Finds the cached prefix of a text: the longest prefix whose needed KV is in every KV group.
 
-A group without a window needs all tokens. A group with a window needs only those that the next query sees, so a prefix
-may be found although its first blocks were given up long ago.
+A group without a window needs all tokens. A group with a window needs only the tokens that the next query sees, so a
+prefix may be found although its first blocks were evicted long ago.
 """
 
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ class FoundPrefix(NamedTuple):
 
     @property
     def returning(self) -> int:
-        """Blocks that have to come back from the host tier."""
+        """Blocks to bring back from the host tier."""
         return sum(node.block is None for hit in self.hits for node in hit.nodes)
 
     def since(self, step: int) -> int:
-        """Returns the oldest step that this KV is computed in, or the sequence's own first `step`."""
+        """Returns the oldest step in which this KV was computed, at most `step`."""
         nodes = [node for hit in self.hits for node in (*hit.nodes, hit.partial) if node is not None]
         return min([step, *(node.since for node in nodes)])
 
@@ -46,7 +46,7 @@ class FoundPrefix(NamedTuple):
 def find_whole(
     pools: Sequence[BlockPool], tokens: Sequence[int], chains: Sequence[BlockKeys], limit: int, step: int
 ) -> FoundPrefix:
-    """Finds the whole blocks among the first `limit` of `tokens` that need not land, in each group by itself."""
+    """Finds in each group by itself the whole blocks among the first `limit` of `tokens` that need not land."""
     settled = _settled(pools)
     hits = tuple(
         [
@@ -91,5 +91,5 @@ def find(
 
 
 def _settled(pools: Sequence[BlockPool]) -> bool:
-    """Tells whether blocks of the step being planned do not count: where block sizes differ, one might be cut."""
+    """Returns whether to ignore blocks of the step being planned: with several block sizes, a block might be cut."""
     return len({pool.block_tokens for pool in pools}) > 1

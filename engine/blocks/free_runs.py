@@ -1,8 +1,8 @@
 """The free blocks of a pool as runs of neighbours, because neighbouring blocks move in one transfer.
 
-A list of single blocks decays: every allocation cuts runs apart, and nothing joins them again. Here a block that comes
-back is joined with its free neighbours (boundary tags: Knuth, The Art of Computer Programming 1, 2.5), and runs
-are found by size class (powers of two), so that taking and putting a run are O(1) whatever the size of the pool.
+A list of single blocks would degrade: every allocation cuts runs apart, and nothing joins them again. Here a freed
+block is joined with its free neighbours (boundary tags: Knuth, The Art of Computer Programming 1, 2.5), and runs are
+found by size class (powers of two), so that taking and freeing a run are O(1) whatever the size of the pool.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ class FreeRuns:
         self._insert(first, count)
 
     def take(self, count: int, after: int | None = None) -> list[int]:
-        """Takes `count` blocks in as few ascending runs as are quickly found; first those that follow block `after`."""
+        """Takes `count` blocks in few ascending runs (not minimal), preferably starting after block `after`."""
         assert 0 <= count <= self.count
         taken: list[int] = []
         if count and after is not None and after + 1 in self._length:
@@ -32,7 +32,7 @@ class FreeRuns:
         return taken
 
     def put(self, first: int, count: int) -> None:
-        """Gives the run `first` … `first + count - 1` back."""
+        """Frees the run `first` … `first + count - 1`."""
         before = self._first.get(first - 1)
         if before is not None:
             count += self._remove(before)

@@ -1,6 +1,6 @@
-"""Collects the keys of full blocks that entered or left the cache, for the gateways that route by them.
+"""Collects the keys of full blocks that entered or left the cache, for the gateways' routing.
 
-Keys are shortened to eight bytes: two texts with one key can only mislead a route, which costs time.
+Keys are shortened to eight bytes: two texts with the same key can only mislead a route, which costs time.
 """
 
 from typing import NamedTuple
@@ -9,17 +9,17 @@ from contracts.kv.block_hash import SHORT_KEY_BYTES
 
 
 class Changed(NamedTuple):
-    """Short keys, joined: those that entered the cache, and those that left. None is in both."""
+    """Concatenated short keys: of blocks that entered the cache, and of blocks that left. No key is in both."""
 
     kept: bytes
     lost: bytes
 
 
 class KeyChanges:
-    """Collects the last change of each key until they are taken."""
+    """Collects the last change of each key until the changes are taken."""
 
     def __init__(self) -> None:
-        self._changed: dict[bytes, bool] = {}  # by short key: whether it is known now
+        self._changed: dict[bytes, bool] = {}  # short key → whether it is in the cache now
 
     def kept(self, key: bytes) -> None:
         self._changed[key[:SHORT_KEY_BYTES]] = True

@@ -1,7 +1,7 @@
-"""Allocates KV blocks over all KV groups, by number; the bytes are in the KV pool.
+"""Allocates KV blocks over all KV groups, by number; their bytes are in the KV pool.
 
-Blocks are taken in every group, or in none. Work on the bytes that makes the numbers true (copies, moves to and from
-the host tier) is collected as `BlockMove`s, to be carried out in order before anything else touches the pool.
+Blocks are taken in every group, or in none. The copies and moves to and from the host tier that this requires are
+collected as `BlockMove`s, to be carried out in order before anything else touches the pool.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +18,7 @@ from engine.blocks.window_pool import WindowPool
 from engine.plan import BlockMove
 
 Tables = tuple[list[int], ...]
-"""The blocks of one sequence, in order of position, for each KV group; the null block where a window needs none."""
+"""The blocks of one sequence for each KV group, in order of position; the null block outside a window."""
 
 Chains = tuple[BlockKeys, ...]
 """The keys of one sequence's blocks, for each KV group."""
@@ -40,12 +40,12 @@ class BlockManager:
         ahead: int = 1,
         changes: KeyChanges | None = None,
     ) -> None:
-        """Begins with all blocks free, `counts` in each group, of which one is the null block.
+        """All blocks are free at first: `counts` in each group, including the null block.
 
-        `host_slots`: blocks that fit into the host tier, all of the main group. `worth_returning`: tells whether it is
-        cheaper to bring this many blocks back from there than to compute them. `ahead`: maximum tokens of a sequence
-        that steps in flight compute; a group with a window has room for them behind it. `changes` records the keys of
-        the main group that enter and leave the cache. Raises `CapacityError` for a pool without a usable block.
+        `host_slots`: blocks that fit into the host tier, all of the main group. `worth_returning`: see
+        `WorthReturning`. `ahead`: maximum tokens of a sequence that steps in flight compute, for which a group with a
+        window has room. `changes` records the keys that enter and leave the main group's cache. Raises `CapacityError`
+        for a pool without a usable block.
         """
         if min(counts) < 2:
             raise CapacityError(f"a KV pool of {min(counts)} blocks: 2 are the least, because block 0 pads")
@@ -53,7 +53,7 @@ class BlockManager:
         self._changes = changes
         full = [at for at, group in enumerate(spec.groups) if not group.window]
         self.main = full[0] if full else 0
-        """The group that stands for all where only one can: the first without a window, if there is one."""
+        """The group that counts are given for: the first without a window, if there is one."""
         assert full or not host_slots, "what a window gives up does not go to the host tier"
         self.groups = tuple(
             WindowPool(group, count, ahead, partial(self._emit, at), changes if at == self.main else None)
@@ -75,7 +75,7 @@ class BlockManager:
 
     @property
     def available(self) -> int:
-        """Blocks without references, over all groups: free ones, and those that the cache can give up."""
+        """Blocks without references, over all groups: free blocks, and blocks that the cache can evict."""
         return sum(group.available for group in self.groups)
 
     @property
@@ -94,12 +94,12 @@ class BlockManager:
 
     @property
     def quarantined_count(self) -> int:
-        """Blocks with only I/O references, over all groups: their sequences are over."""
+        """Blocks with only I/O references, over all groups: their sequences have ended."""
         return sum(group.quarantined for group in self.groups)
 
     @property
     def used_slots(self) -> int:
-        """Tokens that the used blocks of the main group could hold."""
+        """Number of tokens that the used blocks of the main group could hold."""
         return self.groups[self.main].used * self.groups[self.main].block_tokens
 
     @property
@@ -107,7 +107,7 @@ class BlockManager:
         return bool(self._windows)
 
     def needed(self, tokens: int) -> list[int]:
-        """Returns by group the blocks that a sequence of `tokens` tokens holds at once."""
+        """Returns by group the maximum blocks that a sequence of `tokens` tokens holds at once."""
         return [group.needed(tokens) for group in self.groups]
 
     def ever_fits(self, tokens: int) -> bool:
@@ -124,14 +124,14 @@ class BlockManager:
     def find(self, tokens: Sequence[int], chains: Chains, limit: int, step: int, *, whole: bool = False) -> FoundPrefix:
         """Finds the cached prefix of the first `limit` tokens; with `whole`, whole blocks in each group by itself.
 
-        `step` is the one being planned. The answer holds until another call.
+        `step` is being planned. The result is valid until the next call.
         """
         if whole:
             return find_whole(self.groups, tokens, chains, limit, step)
         return find(self.groups, tokens, chains, limit, step)
 
     def fits(self, tokens: int, spare: Sequence[int] = (), found: FoundPrefix | None = None) -> bool:
-        """Tells whether tables for `tokens` tokens that begin with `found` fit, leaving `spare` blocks by group."""
+        """Returns whether tables for `tokens` tokens that begin with `found` fit, leaving `spare` blocks by group."""
         spares = spare or (0,) * len(self.groups)
         groups = zip(self._with_hits(found), spares, strict=True)
         return all(group.fits(tokens, left, hit) for (group, hit), left in groups)
@@ -139,13 +139,13 @@ class BlockManager:
     # taking and giving back -----------------------------------------------------------------------------------------
 
     def allocate(self, tokens: int, found: FoundPrefix | None = None) -> Tables | None:
-        """Takes tables for `tokens` tokens that begin with `found`; None: they do not fit."""
+        """Takes tables for `tokens` tokens that begin with `found`; None if they do not fit."""
         if not self.fits(tokens, (), found):
             return None
         return tuple(group.allocate(tokens, hit) for group, hit in self._with_hits(found))
 
     def grow(self, tables: Tables, tokens: int, position: int | None = None) -> bool:
-        """Extends `tables` in place until they hold `tokens` tokens; False, and unchanged, where blocks are short.
+        """Extends `tables` in place until they hold `tokens` tokens; False, and unchanged, if blocks are short.
 
         With `position`, the block of that position becomes the table's own: it is copied if other tables share it.
         """
@@ -165,7 +165,7 @@ class BlockManager:
         return True
 
     def advance(self, tables: Tables, position: int, tokens: int) -> int:
-        """Moves the windows of `tables` on to those of a query at `position`, and takes blocks for more of `tokens`.
+        """Moves the windows of `tables` to a query at `position`, and takes blocks for more of `tokens`.
 
         No step in flight may read KV before the windows. Returns the position at which to call again.
         """
@@ -175,18 +175,18 @@ class BlockManager:
         return tuple(group.share(table) for group, table in zip(self.groups, tables, strict=True))
 
     def free(self, tables: Tables) -> None:
-        """Ends the sequence references of `tables`. The lists stay as they are: a plan may still have them."""
+        """Ends the sequence references of `tables`. The lists stay unchanged, since a plan may still refer to them."""
         for group, table in zip(self.groups, tables, strict=True):
             group.drop(table)
 
     def hold_io(self, group: int, blocks: Iterable[int]) -> None:
-        """Holds blocks for I/O, so that they outlive the sequence that has them now."""
+        """Adds I/O references to blocks, which then outlive the sequence that holds them."""
         self.groups[group].hold_io(blocks)
 
     def release_io(self, group: int, blocks: Sequence[int]) -> None:
         self.groups[group].release_io(blocks)
 
-    # what the cache knows -------------------------------------------------------------------------------------------
+    # registering in the cache -------------------------------------------------------------------------------------------
 
     def register(
         self,
@@ -202,7 +202,7 @@ class BlockManager:
         """Registers in the cache that from `step` on `tables` hold the KV of the first `upto` of `tokens`.
 
         That KV is computed from KV of steps from `since` on. `known` is updated in place: by group, the leading blocks
-        of the table that are registered. With `replace`, a table's own block may be exchanged for a cached one of the
+        of the table that are registered. With `replace`, a table's own block may be exchanged for a cached block of the
         same text: no step in flight may refer to it.
         """
         for number, (group, table, keys) in enumerate(zip(self.groups, tables, chains, strict=True)):
@@ -212,16 +212,16 @@ class BlockManager:
                 known[number] = group.register(table, keys, known[number], full, step, since, replace)
 
     def known(self, found: FoundPrefix, tokens: int, sent: int = 0) -> list[int]:
-        """Returns by group the leading blocks that are `found` and need not be registered.
+        """Returns by group the leading blocks that are in `found` and need not be registered.
 
-        `sent`: block size in tokens of the sender, where the rest of `tokens` lands; 0: the same, or nothing lands.
+        `sent`: the sender's block size in tokens, if the rest of `tokens` lands; 0: the same size, or no landing.
         """
         if not sent:
             return list(found.held)
         return [group.known(hit, tokens, sent) for group, hit in zip(self.groups, found.hits, strict=True)]
 
     def next_full(self, known: Sequence[int], upto: int = 0) -> int:
-        """Returns the tokens, more than `upto`, at which the next block behind the `known` ones of a group is full."""
+        """Returns the token count above `upto` at which some group's next block after its `known` blocks is full."""
         sizes = [group.block_tokens for group in self.groups]
         return min(max(count + 1, upto // size + 1) * size for count, size in zip(known, sizes, strict=True))
 
@@ -229,15 +229,15 @@ class BlockManager:
         return min(tokens // group.block_tokens for group in self.groups)
 
     def since(self, tables: Tables, step: int) -> int:
-        """Returns the oldest step that KV in `tables` is computed from, as far as is registered; at most `step`."""
+        """Returns the oldest step from which registered KV in `tables` was computed; at most `step`."""
         groups = zip(self.groups, tables, strict=True)
         return min([step, *(oldest for group, table in groups for oldest in group.since(table))])
 
     def invalidate(self, tables: Tables, position: int, since: int) -> None:
         """Removes wrong KV from `position` on, and all KV computed from it, from the cache.
 
-        No step before `since` has stored or read any of it. With windows, a block's place does not tell which KV it was
-        computed from, since blocks between may be gone; but its step does: KV of that step or a later one goes.
+        No step before `since` has stored or read any of it. With windows, blocks between may be gone, so positions do
+        not show which KV a block was computed from. KV of step `since` or later is removed instead.
         """
         for group, table in zip(self.groups, tables, strict=True):
             group.invalidate(table, position // group.block_tokens)
@@ -253,7 +253,7 @@ class BlockManager:
         return self._changes.take() if self._changes is not None else None
 
     def check_invariants(self, tables: Iterable[Tables]) -> None:
-        """Raises AssertionError unless free + cached + used = all, and `tables`, of all holders, match every count."""
+        """Raises AssertionError unless free + cached + used = all, and all counts match `tables` (all)."""
         held = list(tables)
         for number, group in enumerate(self.groups):
             group.check_invariants([each[number] for each in held])

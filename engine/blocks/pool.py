@@ -1,11 +1,10 @@
 """The blocks of one KV group: their references, their KV in the prefix cache, and eviction.
 
-A block is free, used (it has references), or idle: without references, but its KV is in the prefix cache and may be
-wanted again. Idle blocks are available like free ones; the least recently used is evicted first, to a slot of the host
-tier if there is one.
+A block is free, used (it has references), or idle: without references, but with KV in the prefix cache. Idle blocks are
+available like free ones; the least recently used is evicted first, to a slot of the host tier if there is a host tier.
 
-References are given back from the last block of a text to the first, so in the order of last use every block stands
-before its parent: the evicted block is always a leaf. The same holds for slots.
+References are dropped from the last block of a text to the first, so in the order of last use every block precedes its
+parent: the evicted block is always a leaf. The same holds for slots.
 """
 
 from collections import OrderedDict
@@ -24,15 +23,15 @@ Emit = Callable[[Literal["copy", "out", "in"], int, int], None]
 """Called with each block move: its kind, its source and its target."""
 
 WorthReturning = Callable[[int], bool]
-"""Tells whether it is cheaper to bring this many blocks back from the host tier than to compute them."""
+"""Returns whether bringing this many blocks back from the host tier is cheaper than computing them."""
 
 
 class Hit(NamedTuple):
     """Cached blocks of a text in one pool."""
 
     nodes: list[Node]  # whole blocks, from block `first` of the text on
-    partial: Node | None = None  # a block that shares some of the tokens behind those
-    part: int = 0  # leading tokens that it shares
+    partial: Node | None = None  # a block that shares some of the next tokens
+    part: int = 0  # number of leading tokens that it shares
     first: int = 0  # blocks before this one are outside the window
 
     @property
@@ -65,7 +64,7 @@ class BlockPool:
         worth: WorthReturning,
         changes: KeyChanges | None = None,
     ) -> None:
-        """Begins with all blocks and slots free. `emit` gets each move that the bytes of blocks have to make.
+        """All blocks and slots are free at first. `emit` is called for each required move of a block's bytes.
 
         `changes` records the keys that enter and leave the cache.
         """
@@ -84,7 +83,7 @@ class BlockPool:
         self._free = FreeRuns(NULL_BLOCK + 1, self.total)
         self._sequence_references = [0] * block_count
         self._io_references = [0] * block_count
-        self._nodes: dict[int, Node] = {}  # by block, those in the cache
+        self._nodes: dict[int, Node] = {}  # by block, if it is in the cache
         self._sources: dict[int, Node] = {}  # by used block, the block that its first tokens were copied from
         self._idle: OrderedDict[int, None] = OrderedDict()  # least recently used first
         self._free_slots = list(range(slots))
@@ -114,8 +113,7 @@ class BlockPool:
     ) -> Hit:
         """Finds cached blocks of the first `limit` of `tokens`; with `whole`, whole blocks only.
 
-        `step` is the one being planned: a block of the same step may be shared but not copied, and with `settled` does
-        not count at all.
+        `step` is being planned: its blocks may be shared but not copied, and are ignored with `settled`.
         """
         count = limit // self.block_tokens
         keys.cover(tokens, limit)
@@ -134,7 +132,7 @@ class BlockPool:
         return Hit(nodes, partial, part)
 
     def known(self, hit: Hit, tokens: int, sent: int) -> int:
-        """Returns the leading blocks that need no registering once `tokens` tokens have landed in blocks of `sent`."""
+        """Returns the leading blocks that need no registering after `tokens` tokens landed in blocks of `sent`."""
         return hit.whole
 
     def needed(self, tokens: int) -> int:
@@ -144,7 +142,7 @@ class BlockPool:
         return self.needed(tokens) <= self.total
 
     def fits(self, tokens: int, spare: int, hit: Hit) -> bool:
-        """Tells whether a table for `tokens` tokens that begins with `hit` fits, leaving `spare` blocks."""
+        """Returns whether a table for `tokens` tokens that begins with `hit` fits, leaving `spare` blocks."""
         here = [node.block for node in hit.nodes if node.block is not None]
         room = self.available - sum(block in self._idle for block in here)
         return blocks_for(tokens, self.block_tokens) - len(here) + spare <= room
@@ -154,8 +152,8 @@ class BlockPool:
     def allocate(self, tokens: int, hit: Hit) -> list[int]:
         """Takes a table for `tokens` tokens that begins with `hit`; it must fit.
 
-        The moves that fill its first blocks are emitted. The source of a copy may just have been evicted and be in the
-        table itself now, but nothing was written to it: all ancestors of a block in the pool are in the pool too, so
+        The moves that fill its first blocks are emitted. The source of a copy may just have been evicted and now be in
+        the table itself, but nothing was written to it: all ancestors of a block in the pool are in the pool too, so
         this table takes no block from the host tier.
         """
         table = [node.block for node in hit.nodes if node.block is not None]
@@ -165,7 +163,7 @@ class BlockPool:
         partial = hit.partial
         kept = [node for node in (*away, partial) if node is not None and node.block is None]
         for node in kept:
-            del self._kept[node]  # its slot must not be given away while blocks are evicted
+            del self._kept[node]  # its slot must stay occupied while blocks are evicted
         source = partial.block if partial is not None else None
         first = len(table)
         self.extend(table, blocks_for(tokens, self.block_tokens) - first)
@@ -186,11 +184,11 @@ class BlockPool:
         return max(0, blocks_for(tokens, self.block_tokens) - len(table))
 
     def has_room(self, count: int, copies: int) -> bool:
-        """Tells whether `count` more blocks may be taken, and `copies` in place of shared blocks."""
+        """Returns whether `count` more blocks may be taken, and `copies` to replace shared blocks."""
         return count + copies <= self.available
 
     def extend(self, table: list[int], count: int) -> None:
-        """Appends `count` blocks, next to the table's last block where possible; they must be available."""
+        """Appends `count` blocks, next to the table's last block if possible; they must be available."""
         while self._free.count < count:
             self._evict()
         taken = self._free.take(count, table[-1] if table else None)
@@ -208,7 +206,7 @@ class BlockPool:
         return place < len(table) and self._sequence_references[table[place]] > 1
 
     def unshare(self, table: list[int], position: int) -> None:
-        """Replaces a shared block by a copy of the table's own (copy-on-write); a block must be available."""
+        """Replaces a shared block by the table's own copy (copy-on-write); a block must be available."""
         place = position // self.block_tokens
         own: list[int] = []
         self.extend(own, 1)
@@ -223,7 +221,7 @@ class BlockPool:
         self._release(blocks, self._sequence_references)
 
     def hold_io(self, blocks: Iterable[int]) -> None:
-        """Begins one I/O reference of each block; the caller still holds another reference of it."""
+        """Adds an I/O reference to each block; the caller still holds another reference to it."""
         for block in blocks:
             assert self._sequence_references[block] or self._io_references[block], f"block {block} is free"
             self.pinned += not self._io_references[block]
@@ -240,10 +238,10 @@ class BlockPool:
         """Registers that blocks `done` … `upto` - 1 of `table` hold, from `step` on, the text of `keys`.
 
         Their KV is computed from KV of steps from `since` on. Returns how many leading blocks of the table are
-        registered. Where another block of the same text is registered, it replaces the table's own with `replace` (no
-        step in flight may refer to it), unless a fork or I/O holds the own block too: they would hold the blocks behind
-        it, but not the one that these are found by. Without `replace`, or where a key is that of another text, the rest
-        stays unregistered.
+        registered. If another block of the same text is registered, it replaces the table's own with `replace` (no step
+        in flight may refer to it), unless a fork or I/O also holds the own block: the fork or I/O would hold the blocks
+        after it, but not the registered block that leads to them. Without `replace`, or if a key is that of another
+        text, the rest stays unregistered.
         """
         parent = self.cache.root(keys.root) if done == 0 and upto else self._nodes.get(table[done - 1])
         while done < upto and parent is not None:
@@ -266,14 +264,14 @@ class BlockPool:
         return done
 
     def since(self, table: Sequence[int]) -> Iterator[int]:
-        """Yields the oldest step that each registered block of a table is computed from."""
+        """Yields the oldest step from which each registered block of a table was computed."""
         return (self._nodes[block].since for block in table if block in self._nodes)
 
     def invalidate(self, table: Sequence[int], first: int) -> None:
         """Removes blocks `first`, … of the table from the cache: their KV is wrong.
 
-        Their children go too, and the blocks that they were copied from; not copies of them, whose sequences fail in
-        turn.
+        Their descendants and the blocks that they were copied from are removed too. Copies of them are not: the copies'
+        sequences fail in turn.
         """
         for block in table[first:]:
             for node in (self._sources.get(block), self._nodes.get(block)):
@@ -281,7 +279,7 @@ class BlockPool:
                     self._forget(node)
 
     def forget_since(self, since: int) -> None:
-        """Removes all KV of steps from `since` on from the cache."""
+        """Removes KV of all steps from `since` on from the cache."""
         for node in [node for node in self.cache if node.step >= since]:
             if self.cache.find(node.key) is node:
                 self._forget(node)

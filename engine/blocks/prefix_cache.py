@@ -1,8 +1,8 @@
-"""The prefix cache: trees of KV blocks, found by key in one step per block and compared by token ids.
+"""The prefix cache: trees of KV blocks, found by key with one lookup per block and compared by token ids.
 
-One tree for each root (a tenant); a path from the root is a text. Each node's KV is in a block of the pool or in a slot
-of the host tier. Full blocks are found by their keys. Where no child matches as a whole, the child that agrees with the
-most tokens is next to the searched text in the children's order, so it is found by bisection whatever their number.
+There is one tree for each root (a tenant), and a path from the root is a text. Each node's KV is in a block of the pool
+or in a slot of the host tier. Full blocks are found by their keys. If no child matches completely, the child that
+shares the most tokens is next to the searched text in the children's order, so it is found by bisection.
 """
 
 from bisect import bisect_left, insort
@@ -16,7 +16,7 @@ by_tokens = attrgetter("tokens")
 
 
 class Node:
-    """One full block of text with KV here. A root stands for a tenant and has no text."""
+    """One full block of text with KV on this worker. A root stands for a tenant and has no text."""
 
     __slots__ = ("block", "children", "key", "parent", "since", "slot", "step", "tokens")
 
@@ -28,11 +28,11 @@ class Node:
         self.block: int | None = None  # of the pool, with its KV; None: the KV is in a slot
         self.slot: int | None = None  # of the host tier
         self.step = 0  # the planned step that computes its KV; never before its parent's
-        self.since = 0  # the oldest step that its KV is computed from
+        self.since = 0  # oldest step from which its KV was computed
 
 
 class PrefixCache:
-    """The trees of one KV group; references and eviction are those of `engine.blocks.pool`."""
+    """The trees of one KV group; `engine.blocks.pool` manages references and eviction."""
 
     def __init__(self, changes: KeyChanges | None = None) -> None:
         self._changes = changes
@@ -43,7 +43,7 @@ class PrefixCache:
         return iter(self._nodes.values())
 
     def find(self, key: bytes) -> Node | None:
-        """Returns the node with this key; the caller compares its tokens."""
+        """Returns the node with this key; the caller must compare its tokens."""
         return self._nodes.get(key)
 
     def walk(self, keys: BlockKeys, count: int) -> list[Node]:
@@ -93,7 +93,7 @@ class PrefixCache:
         """Removes a node and its descendants, and returns them."""
         parent = node.parent
         assert parent is not None, "a root goes with its last child"
-        place = bisect_left(parent.children, node.tokens, key=by_tokens)  # of equal tokens there is one
+        place = bisect_left(parent.children, node.tokens, key=by_tokens)  # siblings have different tokens
         assert parent.children[place] is node
         del parent.children[place]
         if parent.parent is None and not parent.children:

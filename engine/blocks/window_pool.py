@@ -1,14 +1,14 @@
 """The blocks of a KV group with a sliding window: a sequence holds only the blocks of its window.
 
-A sequence's table has a place for each block of its text; places before the window hold the null block. As the sequence
-advances, the first blocks of the window are given back (idle if they are cached) and as many are taken behind the last.
-So that a prompt in progress always gets its next block, it begins with the blocks of the window and of a part of a
-step, and a block that several sequences hold counts once for each: each can give back what it took. More blocks are
-taken where there is room.
+A sequence's table has an entry for each block of its text; entries before the window are the null block. As the
+sequence advances, the first blocks of the window are freed (idle if they are cached) and as many are taken after the
+last. To ensure that a prompt in progress always gets its next block, it starts with the blocks of the window and of a
+part of a step, and a block that several sequences hold counts once for each: each can free what it took. More blocks
+are taken if there is room.
 
 A prefix is found without the blocks before its window: a block's key stands for all tokens before it, and only its own
-tokens are compared. Blocks that were found, and the ends of texts, are kept longest. Blocks that a window has left
-behind and that were never found are evicted first, or one long text would evict the windows of all others.
+tokens are compared. Blocks that were found, and ends of texts, are kept longest. Blocks outside all windows that were
+never found are evicted first; otherwise one long text would evict the windows of all others.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,24 +21,24 @@ from engine.blocks.prefix_cache import Node
 from engine.plan import NULL_BLOCK
 
 BEGINNING_DIVISOR = 4
-"""A prompt begins if its window and 1 / BEGINNING_DIVISOR of the most tokens that steps in flight compute fit."""
+"""A prompt starts if its window plus 1 / BEGINNING_DIVISOR of the maximum tokens in flight fit."""
 
 
 class WindowPool(BlockPool):
     """The blocks of one KV group with a window, without a host tier.
 
-    In its cache every block's parent is a root of its own, named by the key of the text before the block.
+    In its cache every block's parent is its own root, named by the key of the text before the block.
     """
 
     def __init__(
         self, group: KVGroup, block_count: int, ahead: int, emit: Emit, changes: KeyChanges | None = None
     ) -> None:
-        """Begins with all blocks free. `ahead`: maximum tokens of one sequence that steps in flight compute."""
+        """All blocks are free at first. `ahead`: maximum tokens of one sequence that steps in flight compute."""
         super().__init__(block_count, group.block_tokens, 0, emit, lambda blocks: False, changes)
         self._group = group
         self._least = group.most_blocks(1)
         bound = max(self.total, self._least)
-        # blocks that a sequence begins with, and holds at most
+        # blocks that a sequence starts with, and its maximum
         self._begin = min(group.most_blocks(max(1, ahead // BEGINNING_DIVISOR)), bound)
         self._most = min(group.most_blocks(ahead), bound)
         self._held = 0  # references of sequences, over all blocks
@@ -46,10 +46,10 @@ class WindowPool(BlockPool):
 
     @property
     def room(self) -> int:
-        """Blocks that may be taken; below 0 where samples share blocks that each will need of its own."""
+        """Blocks that may be taken; negative if samples share blocks of which each will need its own copy."""
         return self.total - self._held - self.quarantined
 
-    # what is here ---------------------------------------------------------------------------------------------------
+    # finding cached blocks ----------------------------------------------------------------------------------------------
 
     def match(
         self, keys: BlockKeys, tokens: Sequence[int], limit: int, step: int, *, whole: bool, settled: bool
@@ -93,9 +93,9 @@ class WindowPool(BlockPool):
         return Hit(nodes, partial, part, first)
 
     def known(self, hit: Hit, tokens: int, sent: int) -> int:
-        """Returns the leading blocks that need no registering once the others have landed.
+        """Returns the leading blocks that need not be registered once the others have landed.
 
-        Blocks of `sent` tokens land: they may lack tokens of the window's first block here that no query sees.
+        Landing blocks have `sent` tokens: the window's first block here may lack tokens that no query sees.
         """
         whole = (
             bool(hit.nodes) or max(0, tokens - self._group.window + 1) // sent * sent <= hit.first * self.block_tokens
@@ -118,7 +118,7 @@ class WindowPool(BlockPool):
     # taking ---------------------------------------------------------------------------------------------------------
 
     def needed(self, tokens: int, first: int = 0) -> int:
-        """Returns the most blocks that a sequence with `tokens` tokens holds, from block `first` on."""
+        """Returns the maximum blocks that a sequence with `tokens` tokens holds, from block `first` on."""
         return min(blocks_for(tokens, self.block_tokens) - first, self._most)
 
     def ever_fits(self, tokens: int) -> bool:
@@ -131,7 +131,7 @@ class WindowPool(BlockPool):
     def _wanted(self, tokens: int, first: int, held: int) -> int:
         """Returns the blocks to take for a sequence that holds `held` from block `first` on; below 1: none.
 
-        They leave half of the room to others, unless the sequence would have fewer than it begins with.
+        Half of the room is left to others, unless the sequence would have less than its initial blocks.
         """
         behind = blocks_for(tokens, self.block_tokens) - first
         return max(min(behind, self._begin) - held, min(behind - held, self._most - held, self.room // 2))
@@ -155,9 +155,9 @@ class WindowPool(BlockPool):
         return table
 
     def advance(self, table: list[int], position: int, tokens: int) -> int:
-        """Gives back blocks that no query from `position` on sees, and takes blocks for more of `tokens`.
+        """Frees blocks that no query from `position` on sees, and takes blocks for more of `tokens`.
 
-        Returns the position at which to call again; `position` itself where blocks were short.
+        Returns the position at which to call again; `position` itself if blocks were short.
         """
         first = min(self._group.first_needed(position), len(table))
         at = first
@@ -177,7 +177,7 @@ class WindowPool(BlockPool):
         return (first + 1) * self.block_tokens + self._group.window - 1
 
     def has_room(self, count: int, copies: int) -> bool:
-        """Tells whether `count` more blocks may be taken; a copy replaces a block that counts already."""
+        """Returns whether `count` more blocks may be taken; a copy replaces a block that is counted already."""
         return count <= self.room
 
     def extend(self, table: list[int], count: int) -> None:
@@ -185,7 +185,7 @@ class WindowPool(BlockPool):
         self._held += count
 
     def share(self, table: Sequence[int]) -> list[int]:
-        """Returns a table of the same blocks for another sequence. They count again: each will need its own."""
+        """Returns a table of the same blocks for another sequence. They count twice: each will need its own."""
         taken = _taken(table)
         super().share(taken)
         self._held += len(taken)
@@ -198,15 +198,14 @@ class WindowPool(BlockPool):
         self._held -= len(taken)
         super().drop(taken)
 
-    # what the cache knows -------------------------------------------------------------------------------------------
+    # registering in the cache -------------------------------------------------------------------------------------------
 
     def register(
         self, table: list[int], keys: BlockKeys, done: int, upto: int, step: int, since: int, replace: bool
     ) -> int:
         """Registers that blocks `done` … `upto` - 1 of `table` hold, from `step` on, the text of `keys`.
 
-        Their KV is computed from KV of steps from `since` on. A text that is registered already keeps its block.
-        Returns `upto`.
+        Their KV is computed from KV of steps from `since` on. A registered text keeps its block. Returns `upto`.
         """
         for at in range(done, upto):
             block, key = table[at], keys.keys[at]
@@ -228,7 +227,7 @@ class WindowPool(BlockPool):
         self._held += 1
 
     def check_invariants(self, tables: Iterable[Sequence[int]]) -> None:
-        """Raises AssertionError as other pools do, and where a place behind the window's first is the null block."""
+        """Raises AssertionError as other pools do, and for a null block inside a window."""
         held = []
         for table in tables:
             held.append(_taken(table))

@@ -1,4 +1,4 @@
-"""How a backend converts KV blocks to the forms they travel in, and where a payload's tokens belong."""
+"""The interface for converting KV blocks to wire formats, and the placement of a payload's tokens in a pool."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,39 +13,39 @@ from engine.plan import NULL_BLOCK
 
 @dataclass(frozen=True)
 class Landing:
-    """Which tokens of a payload are written where. Tokens are counted from the first of `blocks`."""
+    """The tokens of a payload to write, and their blocks. Tokens are counted from the first of `blocks`."""
 
     form: WireForm
-    blocks: list[int]  # of the pool: those that get tokens, none of them the null block
-    first: int  # token that the payload begins with; negative where it begins before `blocks`
-    begin: int  # the first that is written
-    end: int  # behind the last
+    blocks: list[int]  # blocks of the pool to write to, without null blocks
+    first: int  # first token of the payload; negative if it begins before `blocks`
+    begin: int  # first token to write
+    end: int  # end of the tokens to write
 
 
 class BlockCodec(Protocol):
     """Converts blocks of one layer of a pool, `[blocks, vectors, block, width]` in fp32, bf16 or fp16.
 
-    `parts` are those values of a vector that share a scale, as `KVGroup.parts` has them; empty: all of them do.
-    Called by the I/O thread: nothing here starts threads, as only the engine's may.
+    `parts` are the lengths of the parts of a vector that share a scale, as in `KVGroup.parts`; empty: one scale for
+    all. Called by the I/O thread: must not start threads, as only the engine's thread may.
     """
 
     def encode(self, layer: Tensor, blocks: Tensor, codec: Codec, parts: Sequence[int] = ()) -> Tensor:
-        """Encodes `blocks`, int64 on the layer's device, as uint8 `[blocks, bytes]` in the form of `codec`, not none.
+        """Encodes `blocks`, int64 on the layer's device, as uint8 `[blocks, bytes]`; `codec` must not be "none".
 
-        It rounds as `kernels.block_copy` does: to the nearest, ties to even; what is not finite is 0.
+        Rounds like `kernels.block_copy`: to nearest, ties to even; non-finite values become 0.
         """
         ...
 
     def decode(self, payload: Tensor, landing: Landing, layer: Tensor, parts: Sequence[int] = ()) -> None:
         """Writes tokens of uint8 `[blocks, bytes]`, on the layer's device, to their places.
 
-        Values are rounded to the nearest, ties to even; those that are in the pool's format stay as they are.
+        Values are rounded to nearest, ties to even; values already in the pool's format stay unchanged.
         """
         ...
 
 
 def bytes_of(form: WireForm, vectors: int, width: int, parts: Sequence[int] = ()) -> int:
-    """Returns the bytes of one block of one layer in a form, which has `width` values for each token and vector."""
+    """Returns the bytes of one block of one layer in a wire form with `width` values for each token and vector."""
     values = vectors * form.block_tokens * width
     if form.codec == "none":
         return values * VALUE_BYTES[form.dtype]
@@ -53,9 +53,9 @@ def bytes_of(form: WireForm, vectors: int, width: int, parts: Sequence[int] = ()
 
 
 def landing_of(piece: PayloadConversion, count: int, block_tokens: int) -> Landing | None:
-    """Finds where a payload of `count` blocks lands in a pool of `block_tokens`; None where no token is written.
+    """Finds where a payload of `count` blocks lands in a pool of `block_tokens`; None if no token is written.
 
-    A table begins with null blocks where a window hides its places.
+    A table begins with null blocks where a window hides its positions.
     """
     begin = max(piece.first, piece.held)
     end = min(piece.first + count * piece.form.block_tokens, len(piece.blocks) * block_tokens)

@@ -1,4 +1,4 @@
-"""Gives access to a pool's blocks in a GPU's memory: by way of pinned host memory, beside the steps."""
+"""Access to a pool's blocks in a GPU's memory, through pinned host memory and concurrently with steps."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,10 +21,9 @@ from engine.plan import Work
 class DeviceBytes:
     """Implements `engine.kv.pool.PoolBytes`.
 
-    Transfers run on a stream of their own, ordered against the steps by events: a read waits for the store of its
-    layer in the step, or for the moves, that have filled its blocks, and for nothing behind that; a step, or a move,
-    waits for what has landed in the blocks that it touches (`landing_order.py`); what lands waits for the moves before
-    it, which may still read the block that is written.
+    Transfers run on their own stream, ordered against the steps by events. A read waits only for the store of its layer
+    in the step, or the moves, that filled its blocks. A step or a move waits for landings in the blocks that it touches
+    (`landing_order.py`). A landing waits for earlier moves, which may still read its target blocks.
     """
 
     def __init__(self, tensors: Sequence[Tensor], spec: KVSpec, mover: BlockMover, codec: BlockCodec) -> None:
@@ -37,15 +36,15 @@ class DeviceBytes:
         self._block_tokens = spec.groups[0].block_tokens
         self._device = tensors[0].device
         cuda: Any = torch.cuda
-        self._stream: torch.cuda.Stream = cuda.Stream(self._device, priority=-1)  # before the blocks of large grids
+        self._stream: torch.cuda.Stream = cuda.Stream(self._device, priority=-1)  # before large grids
         for tensor in tensors:
-            tensor.record_stream(self._stream)  # else its memory may be another's while a last transfer still writes
+            tensor.record_stream(self._stream)  # else its memory might be reused during a last transfer
         self._order: WriteOrder[torch.cuda.Event] = WriteOrder(len(self._layers), [len(each[0]) for each in tensors])
         self._landings: LandingOrder[torch.cuda.Event] = LandingOrder(self._block_tokens, len(tensors))
-        self._moved = self._engine().record_event()  # passes when the newest moves are carried out; at first, zeros
+        self._moved = self._engine().record_event()  # of the newest moves
         self._order.begin(None)
         self._order.recorded(range(len(self._layers)), self._moved)
-        self._is_read = True  # what the newest step stores
+        self._is_read = True  # whether the newest step's KV will be read
 
     def begin_step(self, works: Sequence[Work] | None, *, is_read: bool) -> None:
         self._wait(self._landings.of_any() if works is None else self._landings.of_step(works))
@@ -73,17 +72,17 @@ class DeviceBytes:
         self._order.recorded(range(len(self._layers)), self._moved)
 
     def begin(self) -> None:
-        """Does nothing: a device's memory is there from the beginning."""
+        """Does nothing: device memory is allocated from the beginning."""
 
     def enter(self, group: int, blocks: Tensor) -> None:
-        """Does nothing: a device's memory is there from the beginning."""
+        """Does nothing: device memory is allocated from the beginning."""
 
     def ready(self, group: int, layer: int, blocks: Sequence[int]) -> bool:
         written = self._order.before(group, layer, blocks)
         return written is None or bool(written.query())
 
     def read(self, group: int, layer: int, blocks: Sequence[int], codec: Codec) -> list[memoryview]:
-        """Reads into a fresh buffer, which lives as long as its view: the sender may keep it in flight."""
+        """Reads into a new buffer, which lives as long as its view, since the sender may keep it in flight."""
         written = self._order.before(group, layer, blocks)
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             if written is not None:
@@ -105,7 +104,7 @@ class DeviceBytes:
             self._stream.wait_event(self._moved)
             words = staging.to(self._device, non_blocking=True)
             self._mover.scatter(words, pool, self._index(blocks))
-            self._landings.landed(group, blocks, self._stream.record_event())  # steps wait for it; the host does not
+            self._landings.landed(group, blocks, self._stream.record_event())  # waited for by steps, not by the host
 
     def convert(self, piece: PayloadConversion, count: int, payload: Payload) -> None:
         landing = landing_of(piece, count, self._block_tokens)

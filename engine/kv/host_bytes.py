@@ -1,4 +1,4 @@
-"""Gives access to a pool's blocks in the host's memory: read without a copy, written in place."""
+"""Access to a pool's blocks in the host's memory: read without a copy, written in place."""
 
 from collections.abc import Sequence
 
@@ -15,15 +15,15 @@ from engine.plan import Work
 
 
 class HostBytes:
-    """Implements `engine.kv.pool.PoolBytes`. The CPU has no queue: what was stored, landed or moved is there."""
+    """Implements `engine.kv.pool.PoolBytes`. A CPU has no queue: stores, landings and moves are done on return."""
 
     def __init__(
         self, tensors: Sequence[Tensor], spec: KVSpec, aheads: Sequence[PagesAhead], codec: BlockCodec
     ) -> None:
-        """Takes one tensor of each group, as `engine.kv.pool` has them, and what makes pages ahead in its memory."""
+        """Takes one tensor of each group, as in `engine.kv.pool`, and the maker of pages for its memory."""
         self._groups = spec.groups
         self._layers: dict[int, Tensor] = {}
-        self._memory: dict[int, memoryview] = {}  # of each layer
+        self._memory: dict[int, memoryview] = {}  # by layer
         for group, tensor in zip(spec.groups, tensors, strict=True):
             for layer, values in zip(group.layers, tensor, strict=True):
                 self._layers[layer], self._memory[layer] = values, view_of(values.view(torch.uint8))

@@ -1,8 +1,8 @@
-"""Keeps KV blocks that have left the pool in the host's memory, pinned beside a GPU, or in a file without a name.
+"""Keeps KV blocks evicted from the pool in the host's memory, pinned if there is a GPU, or in an unnamed file.
 
-A slot holds one block of all layers of a group, `[layers, words]`, in one piece, so that it moves as one run of bytes.
-The scheduler knows which block is in which slot. Nothing is left of the tier when the process ends, however it ends:
-the memory is an anonymous mapping, and the file has no name.
+A slot holds one block of all layers of a group contiguously, `[layers, words]`, so that it moves in one transfer. The
+scheduler knows which block is in which slot. Nothing of the tier survives the process: the memory is an anonymous
+mapping, and the file has no name.
 """
 
 import mmap
@@ -22,12 +22,12 @@ from engine.kv.moves import runs
 
 
 class HostTier:
-    """Keeps blocks in slots 0 … `slots` - 1. Used by the engine's thread; on CUDA in the order of its stream."""
+    """Slots 0 … `slots` - 1 for blocks. Used by the engine's thread; on CUDA in the order of its stream."""
 
     def __init__(self, slots: int, group: KVGroup, device: torch.device, directory: str = "") -> None:
-        """Takes the memory of all slots, in a file where a `directory` is given.
+        """Allocates the memory of all slots, in a file if a `directory` is given.
 
-        Raises `ConfigError` where the memory cannot be had or the directory not be written.
+        Raises `ConfigError` if there is not enough memory or the directory cannot be written.
         """
         assert slots > 0 and group.block_bytes % WORD_DTYPE.itemsize == 0
         self.slots = slots
@@ -83,9 +83,9 @@ def _anonymous(size: int) -> mmap.mmap:
 
 
 def _file(directory: str, size: int) -> mmap.mmap:
-    """Maps a file of the user's own that has no name: it is gone with its last mapping.
+    """Maps an unnamed file, which disappears with its last mapping.
 
-    Its room is taken at once: a process whose mapped file finds none later is ended by the kernel, without a word.
+    Its disk space is allocated at once: if the disk were full later, the kernel would kill the process.
     """
     try:
         with tempfile.TemporaryFile(dir=directory) as file:
@@ -97,7 +97,7 @@ def _file(directory: str, size: int) -> mmap.mmap:
 
 
 def _pin(memory: Tensor) -> None:
-    """Registers the memory as it is; torch's own pinned memory is rounded up to a power of two."""
+    """Pins the memory as it is; torch's own pinned memory is rounded up to a power of two."""
     cuda: Any = torch.cuda
     size = memory.numel() * memory.element_size()
     error = int(cuda.cudart().cudaHostRegister(memory.data_ptr(), size, 0))
@@ -106,7 +106,7 @@ def _pin(memory: Tensor) -> None:
 
 
 def _unpin(memory: Tensor) -> None:
-    """Takes the pinning back before the mapping goes; at the end of the process the system does it."""
+    """Unpins the memory before it is unmapped; at the end of the process the system does it."""
     cuda: Any = torch.cuda
     cuda.synchronize()
     cuda.cudart().cudaHostUnregister(memory.data_ptr())

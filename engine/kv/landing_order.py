@@ -1,7 +1,7 @@
-"""Finds the event that a step has to wait for before it touches blocks that KV has landed in.
+"""Finds the event that a step must wait for before it touches blocks in which KV has landed.
 
-Landings of many handoffs follow each other on one stream. A step that waited for the newest one would also wait for
-sequences that do not run yet, so it waits only for landings in its own blocks, once for each.
+Landings of many handoffs follow each other on one stream. A step that waited for the newest landing would also wait for
+sequences that do not run yet, so it waits only for landings in its own blocks, and only once for each.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ Event = TypeVar("Event")
 class LandingOrder(Generic[Event]):
     """Remembers the newest landing in each block until a step or a move has waited for it.
 
-    One thread lands, another asks: both only put whole entries into dictionaries, and take them out.
+    One thread records landings, another queries: both only insert or remove whole dictionary entries.
     """
 
     def __init__(self, block_tokens: int, groups: int) -> None:
@@ -23,7 +23,7 @@ class LandingOrder(Generic[Event]):
         # Of each KV group, by block: the landing's number and its event.
         self._landed: list[dict[int, tuple[int, Event]]] = [{} for _ in range(groups)]
         self._count = 0
-        self._ends: dict[int, int] = {}  # of each sequence of the step before, the position behind its last token
+        self._ends: dict[int, int] = {}  # by sequence of the previous step, the position after its last token
 
     def landed(self, group: int, blocks: Iterable[int], event: Event) -> None:
         """Records an `event` behind the newest landing in these blocks."""
@@ -33,13 +33,13 @@ class LandingOrder(Generic[Event]):
             self._landed[group][block] = entry
 
     def of_step(self, works: Sequence[Work]) -> Event | None:
-        """Returns the event behind all landings in blocks of these works that no step has waited for yet, or None.
+        """Returns the event after all landings in blocks of these works that no step has waited for yet, or None.
 
         If a sequence continues its work of the previous step, only the blocks that it writes now have to be checked:
         nothing lands in blocks of a running sequence.
         """
         if not self._count:
-            return None  # most prefill workers' steps
+            return None  # common case on prefill workers
         known, self._ends = self._ends, {work.sequence: work.start + len(work.token_ids) for work in works}
         if not any(self._landed):
             return None
@@ -47,9 +47,9 @@ class LandingOrder(Generic[Event]):
         return self.of_blocks([self._touched(group, works, firsts) for group in range(len(self._landed))])
 
     def of_blocks(self, blocks: Sequence[Iterable[int]]) -> Event | None:
-        """Returns the event behind all landings in these blocks of each group without a waiter so far, or None.
+        """Returns the event after all landings in these blocks of each group without a waiter so far, or None.
 
-        Nothing lands in the null blocks of a table.
+        Nothing lands in null blocks.
         """
         found = [
             entry

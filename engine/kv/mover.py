@@ -1,4 +1,4 @@
-"""How a backend moves blocks out of a pool, into it, and from place to place in it."""
+"""The interface by which a backend moves blocks out of a pool, into it, and within it."""
 
 from typing import Protocol
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 WORD_DTYPE = torch.int64
-"""Blocks are moved as words: their bytes are a multiple of eight, and an index per byte would cost eight times more."""
+"""Unit of block moves. Block sizes are multiples of 8 bytes, and an index per byte would cost eight times more."""
 
 
 class BlockMover(Protocol):
@@ -16,15 +16,15 @@ class BlockMover(Protocol):
     """
 
     def gather(self, pool: Tensor, blocks: Tensor) -> Tensor:
-        """Returns `[blocks, layers, words]`, each block of all layers in one piece."""
+        """Returns `[blocks, layers, words]`: each block of all layers is contiguous."""
         ...
 
     def scatter(self, words: Tensor, pool: Tensor, blocks: Tensor) -> None:
-        """Writes what `gather` gave into `blocks`."""
+        """Writes `words`, a result of `gather`, into `blocks`."""
         ...
 
     def copy(self, pool: Tensor, sources: Tensor, targets: Tensor) -> None:
-        """Copies blocks onto others, in order or all at once: no move reads an earlier one's target."""
+        """Copies blocks in any order: no move reads a target of another."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Finds which blocks can be moved together: moves whose order does not matter, and neighbours in memory."""
+"""Batches block moves: moves whose order does not matter, with runs of neighbours in memory."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -6,11 +6,11 @@ from engine.plan import BlockMove
 
 
 def batches(moves: Iterable[BlockMove], most: int) -> Iterator[list[BlockMove]]:
-    """Cuts moves, which are in order, into batches that may read all blocks before they write any.
+    """Cuts ordered moves into batches that may read all blocks before they write any.
 
-    A batch has at most `most` neighbours of one kind and group. It ends before a move that reads what the batch writes,
-    or writes it again, so its effect is that of its moves one after the other. Slots of the host tier are not blocks of
-    the pool: only a copy has its source where its target is.
+    A batch has at most `most` consecutive moves of one kind and group. It ends before a move that reads or overwrites a
+    target of the batch, so its effect equals that of its moves one after the other. Slots of the host tier are not
+    blocks of the pool, so only copies have source and target in the same memory.
     """
     assert most > 0
     batch: list[BlockMove] = []
@@ -32,7 +32,7 @@ def _ends(first: BlockMove, written: set[int], move: BlockMove) -> bool:
 
 
 def runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yields (first, last) of each run of ascending neighbours among numbers of blocks, or of slots, in their order."""
+    """Yields (first, last) of each run of ascending neighbours among block or slot numbers, in their order."""
     first = last = None
     for number in numbers:
         if last is not None and number == last + 1:

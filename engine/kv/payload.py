@@ -1,4 +1,4 @@
-"""Copies bytes that come in frames, however they are cut, into memory, or takes them as one tensor."""
+"""Copies bytes that arrive in frames of any sizes into memory, or takes them as one tensor."""
 
 import ctypes
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ def size_of(payload: Payload) -> int:
 
 
 def scatter(targets: Sequence[memoryview], parts: Payload) -> None:
-    """Copies `parts`, one after the other, into `targets`, one after the other; both have the same bytes in all."""
+    """Copies the concatenation of `parts` into the concatenation of `targets`; both have the same total size."""
     waiting: Any = iter(targets)
     target = next(waiting, None)
     for part in parts:
@@ -31,14 +31,14 @@ def scatter(targets: Sequence[memoryview], parts: Payload) -> None:
 
 
 def joined(payload: Payload) -> memoryview | bytes:
-    """Returns all frames as one: itself where it is one, which is what a block's bytes mostly come in."""
+    """Returns the concatenated frames, without a copy if there is only one frame, as is usual for a block."""
     return payload[0] if len(payload) == 1 else b"".join(payload)
 
 
 def tensor_over(payload: memoryview | bytes) -> Tensor:
-    """Makes a tensor, uint8 `[bytes]`, over the same memory, to be read only, and only as long as `payload` lives.
+    """Makes a read-only tensor, uint8 `[bytes]`, over the same memory; `payload` must outlive it.
 
-    PyTorch warns of each frame that may not be written, so it is given the address.
+    PyTorch warns of each read-only buffer, so it is given the address instead.
     """
     array = np.frombuffer(payload, dtype=np.uint8)
     if not array.size:

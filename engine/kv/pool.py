@@ -1,14 +1,14 @@
-"""Memory of all KV blocks, and gives and takes its bytes for the I/O thread.
+"""Memory of all KV blocks, and access to its bytes for the I/O thread.
 
-One tensor per group, `[layers, blocks, vectors, block, width]`, or `[layers, blocks, vectors, bytes]` where values have
-a byte each, with scales (`engine/model/kv_layout.py` has both layouts): adjacent blocks of a layer are adjacent in
-memory, so runs of blocks leave as one frame. What a vector means only attention knows. On a CPU each is an anonymous
-mapping, which begins at a page, costs no memory before it is used, and is read without a copy (`host_bytes.py`). On
-CUDA bytes pass through pinned memory on a stream of their own (`device_bytes.py`); moves of blocks belong to the
-engine's stream, like the steps that they are between. What a codec makes of blocks, and what other pools have, is
-converted on the way (`codec.py`); what is quantized leaves and lands as it lies.
+One tensor per group, `[layers, blocks, vectors, block, width]`, or `[layers, blocks, vectors, bytes]` for values of one
+byte with scales (`engine/model/kv_layout.py` has both layouts): adjacent blocks of a layer are adjacent in memory, so
+runs of blocks are sent as one frame. Only attention interprets the vectors. On a CPU each tensor is an anonymous
+mapping, which is page-aligned, costs no memory before it is used, and is read without a copy (`host_bytes.py`). On CUDA
+bytes pass through pinned memory on a separate stream (`device_bytes.py`); moves of blocks run on the engine's stream,
+between steps. Wire codecs and other pools' formats are converted on the way (`codec.py`); quantized blocks are sent and
+received unchanged.
 
-A layer's number is the model's, wherever it is asked for.
+Layers are always numbered as in the model.
 """
 
 import mmap
@@ -45,20 +45,20 @@ STAGED_BYTES = 32 << 20
 
 
 class PoolBytes(Protocol):
-    """A pool's bytes: the engine's thread says what it does with blocks, the I/O thread takes and lands them."""
+    """A pool's bytes: the engine's thread reports its use of blocks, the I/O thread reads and lands bytes."""
 
     def begin_step(self, works: Sequence[Work] | None, *, is_read: bool) -> None: ...
 
     def begin_moves(self, blocks: Sequence[Sequence[int]]) -> None:
-        """Orders the next moves of these blocks of each group behind what has landed in them."""
+        """Orders the next moves of these blocks of each group after all landings in them."""
         ...
 
     def written(self, layer: int) -> None:
-        """Marks this layer's KV of the newest step as stored."""
+        """Marks the newest step's KV of this layer as stored."""
         ...
 
     def all_written(self) -> None:
-        """Marks the KV of all layers of the newest step as stored."""
+        """Marks the newest step's KV of all layers as stored."""
         ...
 
     def moved(self, targets: Sequence[Sequence[int]]) -> None:
@@ -66,7 +66,7 @@ class PoolBytes(Protocol):
         ...
 
     def begin(self) -> None:
-        """Makes the memory of the blocks that the first requests will use."""
+        """Allocates the memory of the blocks that the first requests will use."""
         ...
 
     def enter(self, group: int, blocks: Tensor) -> None: ...
@@ -76,11 +76,11 @@ class PoolBytes(Protocol):
     def read(self, group: int, layer: int, blocks: Sequence[int], codec: Codec) -> list[memoryview]: ...
 
     def write(self, group: int, layer: int, blocks: Sequence[int], payload: Payload) -> None:
-        """Lands bytes that have the size of these blocks."""
+        """Lands a payload of the size of these blocks."""
         ...
 
     def convert(self, piece: PayloadConversion, count: int, payload: Payload) -> None:
-        """Lands bytes that have the size of `count` blocks in the piece's form."""
+        """Lands a payload of the size of `count` blocks in the wire form of `piece`."""
         ...
 
 
@@ -96,9 +96,9 @@ class KVPool:
         codec: BlockCodec,
         tier: HostTier | None = None,
     ) -> None:
-        """Takes the memory of all blocks.
+        """Allocates the memory of all blocks.
 
-        `mover` carries blocks and `codec` converts them, both on `device`; the first group's that give way go to the
+        `mover` moves blocks and `codec` converts them, both on `device`; evicted blocks of the first group go to the
         `tier`.
         """
         assert min(counts) >= 2, "a pool needs the null block and one more"
@@ -133,10 +133,9 @@ class KVPool:
         self.layers = [found[layer] for layer in range(len(found))]  # each [blocks, vectors, block, width], or bytes
 
     def move(self, moves: Sequence[BlockMove]) -> None:
-        """Carries moves out, each seeing the result of those before it. Used by the engine's thread.
+        """Carries moves out, each seeing the results of earlier moves. Used by the engine's thread.
 
-        On CUDA enqueued on its stream: after the steps that were launched, and before what `read` and `write` are
-        called for afterwards.
+        On CUDA they are enqueued on its stream: after all launched steps, and before later calls of `read` and `write`.
         """
         if not moves:
             return
@@ -149,7 +148,7 @@ class KVPool:
         self._bytes.moved(targets)
 
     def move_tokens(self, moves: Sequence[TreeKVMoves]) -> None:
-        """Copies tokens' KV within their sequences, in all layers, all at once. Otherwise it is as `move`."""
+        """Copies tokens' KV within their sequences, in all layers, all at once; otherwise like `move`."""
         ways = [self._ways(group, moves) for group in range(len(self.counts))]
         self._bytes.begin_moves([[*sources.blocks, *targets.blocks] for sources, targets in ways])
         for tensor, group, (sources, targets) in zip(self._tensors, self.spec.groups, ways, strict=True):
@@ -183,7 +182,7 @@ class KVPool:
         return to_device(np.array(blocks, dtype=np.int64), self._device)
 
     def written(self, layer: int) -> None:
-        """Marks a layer's KV of a step as stored by the engine thread: `read` finds it from now on."""
+        """Marks a layer's KV of a step as stored by the engine's thread, so that `read` sees it."""
         self._bytes.written(layer)
 
     def all_written(self) -> None:
@@ -192,8 +191,8 @@ class KVPool:
     def begin_step(self, works: Sequence[Work] | None = None, *, is_read: bool = True) -> None:
         """Announces the launch of a step of `works`; None if it may touch any block.
 
-        What has landed in its blocks before is there for it; it does not wait for what lands in others. A read waits
-        for the step only if it may have written the blocks; where nobody reads what it writes, that is not recorded.
+        The step waits for earlier landings in its own blocks only. A read waits for the step only if the step may have
+        written its blocks; without `is_read`, its writes are not recorded.
         """
         self._bytes.begin_step(works, is_read=is_read)
 
@@ -204,22 +203,22 @@ class KVPool:
         self._bytes.enter(group, blocks)
 
     def ready(self, group: int, layer: int, blocks: Sequence[int]) -> bool:
-        """Returns whether `read` would not wait: on a GPU a layer is said to be written before it is computed."""
+        """Returns whether `read` would not wait: on a GPU a layer is marked as written before it is computed."""
         self._check(group, blocks, layer)
         return self._bytes.ready(group, layer, blocks)
 
     def read(self, group: int, layer: int, blocks: Sequence[int], codec: Codec = "none") -> list[memoryview]:
         """Returns the bytes of `blocks` of one layer, in order, one view per run of adjacent blocks.
 
-        On a CPU the views are the pool itself: they change when a block is reused, so its I/O reference must be held.
-        With a codec it is one view of memory of its own, as `contracts.kv.spec.WireForm` says.
+        On a CPU the views are the pool itself: they change when a block is reused, so hold its I/O reference. With a
+        codec it is one view of separate memory, as `contracts.kv.spec.WireForm` describes.
         """
         self._check(group, blocks, layer)
         assert codec == "none" or not self.spec.quantized, "what is quantized leaves as it lies"
         return self._bytes.read(group, layer, blocks, codec)
 
     def write(self, group: int, layer: int, blocks: Sequence[int], payload: Payload) -> None:
-        """Lands bytes in `blocks`, in order, however they are cut. Raises `MessageError` for a wrong size."""
+        """Lands bytes in `blocks`, in order, from frames of any sizes. Raises `MessageError` for a wrong size."""
         self._check(group, blocks, layer)
         assert NULL_BLOCK not in blocks, "the null block is never written"
         size, block_bytes = size_of(payload), self.spec.groups[group].block_bytes
@@ -228,10 +227,10 @@ class KVPool:
         self._bytes.write(group, layer, blocks, payload)
 
     def convert(self, piece: PayloadConversion, payload: Payload) -> None:
-        """Lands whole blocks in another form, however they are cut.
+        """Lands whole blocks in another wire form, from frames of any sizes.
 
-        Tokens before `piece.held`, in null blocks, and behind the last of `piece.blocks`, are left out. Raises
-        `MessageError` for a wrong size, and for a form that there is not.
+        Tokens before `piece.held`, in null blocks, and after the last of `piece.blocks`, are left out. Raises
+        `MessageError` for a wrong size or an unknown form.
         """
         self._check(piece.group, piece.blocks, piece.layer)
         assert piece.first >= 0
@@ -258,7 +257,7 @@ def _shape_of(group: KVGroup, spec: KVSpec) -> tuple[int, ...]:
 
 
 def _mapping(count: int, group: KVGroup) -> mmap.mmap:
-    """Maps memory for `count` blocks. What is private gets huge pages; what is shared, mmap's default, seldom does."""
+    """Maps memory for `count` blocks. Private mappings get huge pages; shared ones, mmap's default, seldom do."""
     memory = mmap.mmap(-1, count * group.layers_bytes(), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)

@@ -1,4 +1,4 @@
-"""Describes a model's KV in bytes, with the words that two workers must agree on before they pass any."""
+"""Describes the size and format of a model's KV, including the values that two workers must agree on for a handoff."""
 
 import torch
 
@@ -12,9 +12,9 @@ from engine.model.kv_layout import bytes_of_vector, kv_layouts
 def make_spec(
     config: TextModel, dtype: torch.dtype, block_tokens: int, weights: str, kv_dtype: KVDtype = "auto"
 ) -> KVSpec:
-    """Makes a group of all layers that store the same and see as far. `weights` is a digest of the model's weights.
+    """Groups all layers with the same KV layout and window. `weights` is a digest of the model's weights.
 
-    `dtype` is the model's number format, in which KV is kept unless `kv_dtype` says otherwise.
+    `dtype` is the model's number format, which KV has too unless `kv_dtype` is given.
     """
     layouts = kv_layouts(layer.attention for layer in config.layers)
     groups = tuple(

@@ -1,7 +1,7 @@
-"""Moves tokens' KV within a pool, in all layers of a group: the KV of accepted tree tokens, into text order.
+"""Moves tokens' KV within a pool, in all layers of a group: accepted tree KV into text order.
 
-PyTorch's operators do it on every device, with one gather and one scatter for all layers, so that a recorded step may
-have it. Everything is read before anything is written.
+PyTorch operators do it on every device, with one gather and one scatter for all layers, so that recorded steps may
+include it. Everything is read before anything is written.
 """
 
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from contracts.kv.spec import POOL_SCALE_BYTES, KVGroup
 
 
 class TreeKVMoves(NamedTuple):
-    """Moves of one sequence's accepted tree KV, out of the order of the tree into that of the text."""
+    """Moves of one sequence's accepted tree KV from the order of the tree to the order of the text."""
 
     blocks: tuple[list[int], ...]  # by KV group, its block table
-    places: Sequence[tuple[int, int]]  # (from, to), of its tokens
+    places: Sequence[tuple[int, int]]  # (from, to), positions of its tokens
 
 
 class TokenSlots(NamedTuple):

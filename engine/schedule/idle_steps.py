@@ -3,8 +3,8 @@
 Costs measured while the host was busy are too high once that load has gone. A gateway with too high costs refuses all
 requests with an objective; then no step runs that could correct them. An idle worker therefore measures by itself, when
 it starts and some time after its last step, for a small share of its time. A session computes short texts that are not
-cached: a few prompts and, on a decode worker, tokens after one of them. This module is pure: the engine's loop runs the
-plans, and ends the session as soon as an event arrives.
+cached: a few prompts and, on a decode worker, tokens after the first prompt. This module is pure: the engine's loop
+runs the plans, and ends the session as soon as an event arrives.
 """
 
 from contracts.messages.sampling import Sampling
