@@ -22,21 +22,21 @@ class GrammarConstraints(Protocol):
     """Holds works to their grammars. Called on the engine's thread, once for each step."""
 
     def begin(self, plan: StepPlan) -> None:
-        """Starts computing the masks of a step that is about to be launched; does not wait for them."""
+        """Starts computing the masks of a step that is about to be launched, without waiting."""
         ...
 
     def masks(self, works: Sequence[Work]) -> Masks | None:
-        """Returns the masks of the step that has begun; None where no work has a grammar. May wait.
+        """Returns the masks of the newest step; None if no work has a grammar. May wait.
 
-        `works` are the sampled works of the plan, in the order of rows. The caller does not change the arrays, nor read
+        `works` are the sampled works of the plan, in the order of rows. The caller must not change the arrays, nor read
         them after the next `begin`.
         """
         ...
 
     def settle(self, plan: StepPlan, tokens: Sequence[list[int]]) -> dict[int, GrammarRefusal]:
-        """Takes the tokens drawn for each work, and adds in place those that its grammar forces.
+        """Advances each work's grammar by its drawn `tokens`, and appends forced tokens to them in place.
 
-        Where the grammar allows only one continuation, it replaces the draw. Returns by index the works that cannot go
-        on, with the reason; their tokens are removed. Steps are settled in the order in which they began.
+        If the grammar allows only one continuation, it replaces the draw. Returns refusals by index of works that
+        cannot continue; their tokens are removed. Steps are settled in the order in which they began.
         """
         ...

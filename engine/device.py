@@ -56,9 +56,10 @@ def choose_device(wanted: str) -> torch.device:
 def use_device(device: torch.device) -> None:
     """Makes a GPU the calling thread's current device; every thread that uses CUDA calls it first.
 
-    A thread's pinned memory, events and streams are its current device's. Without this that is GPU 0, where a worker of
-    another GPU would open a context of hundreds of MiB. PyTorch's fused attention is never cuDNN's from here on: that
-    makes a plan for every new pair of queries and keys, which takes tenths of a second, and almost every chunk is new.
+    A thread's pinned memory, events and streams belong to its current device, by default GPU 0, where a worker of
+    another GPU would create a context of hundreds of MiB. Also disables cuDNN in PyTorch's fused attention: cuDNN makes
+    a plan for every new pair of query and key lengths, which takes tenths of a second, and almost every chunk has a new
+    pair.
     """
     torch.backends.cuda.enable_cudnn_sdp(False)
     if device.type == "cuda":
@@ -82,11 +83,11 @@ def older_than_ampere(device: torch.device) -> str:
 
 
 def choose_dtype(wanted: str, device: torch.device, widened: bool = False) -> torch.dtype:
-    """Finds the format that `fp32`, `bf16` or `fp16` names; `auto` is what the hardware multiplies fastest.
+    """Returns the dtype for `fp32`, `bf16` or `fp16`; for `auto`, the dtype that the hardware multiplies fastest.
 
-    On CUDA that is bf16, or fp16 on GPUs older than Ampere, which have none; on a CPU bf16 where it is multiplied, or
-    `widened` in registers by the native operators, else fp32. Raises `ConfigError` where bf16 was asked for and the
-    GPU has none.
+    On CUDA that is bf16, or fp16 on GPUs older than Ampere, which lack bf16; on a CPU bf16 if the CPU multiplies bf16
+    or native operators widen it in registers (`widened`), else fp32. Raises `ConfigError` for bf16 on a GPU without
+    bf16.
     """
     old = older_than_ampere(device)
     if wanted == "bf16" and old:
@@ -131,9 +132,9 @@ def to_device(array: NDArray[np.generic], device: torch.device) -> Tensor:
 
 
 def to_device_together(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tensor]:
-    """Copies arrays of any formats in one transfer; each begins at a multiple of `ALIGNED_BYTES` bytes there.
+    """Copies arrays of any dtypes in one transfer; each begins at a multiple of `ALIGNED_BYTES` bytes.
 
-    Nothing is copied where all are empty.
+    Nothing is copied if all are empty.
     """
     ends = list(accumulate(-(-array.nbytes // ALIGNED_BYTES) * ALIGNED_BYTES for array in arrays))
     packed: Any = np.empty(ends[-1], np.uint8)
@@ -154,9 +155,9 @@ def to_device_together(arrays: Sequence[NDArray[Any]], device: torch.device) -> 
 
 @contextmanager
 def device_errors() -> Iterator[None]:
-    """Turns what a GPU reports while steps run into one sentence: after it, nothing that the device holds can be used.
+    """Turns a GPU's errors during steps into one sentence; afterwards the device's memory is unusable.
 
-    Raises `DeviceError` with the first line of what went wrong. An error of our own stays what it is.
+    Raises `DeviceError` with the first line of the error. Baton's own errors pass unchanged.
     """
     try:
         yield
@@ -177,7 +178,7 @@ def device_errors() -> Iterator[None]:
 
 
 def compiler_problem(error: subprocess.CalledProcessError) -> str:
-    """Returns one clause that says why the host's compiler could not build Triton's launcher."""
+    """Returns a clause with the reason why the host's compiler could not build Triton's launcher."""
     scheme = sysconfig.get_default_scheme()
     include = sysconfig.get_paths("posix_prefix" if scheme == "posix_local" else scheme)["include"]  # as Triton asks
     if Path(include, "Python.h").exists():

@@ -51,7 +51,7 @@ class Engine:
     pool: KVPool
     attention: Attention[Any]  # over the pool
     launch_depth: int  # steps that may be launched and not yet collected
-    decode_steps: DecodeSteps | None  # runs steps of nothing but decodes; None: as any other step
+    decode_steps: DecodeSteps | None  # runs steps of decodes only; None: such steps are not recorded
     adapters: AdapterSlots | None  # None: adapters are off
     follower: KVProposer | None = field(
         default=None, kw_only=True
@@ -63,22 +63,22 @@ class LaunchedStep:
     """A step whose result is on its way to the host."""
 
     plan: StepPlan
-    sampled_works: tuple[int, ...]  # indices of the plan's works that are sampled from
+    sampled_works: tuple[int, ...]  # indices of the sampled works in the plan
     answer: Tensor  # [2 or 3, samples] int64 on the host: tokens, outcomes, and whether typical
-    scores: Tensor | None  # score words of samples that want them, on the host
-    prompt_scores: Tensor | None  # of prompts' tokens, likewise
-    hidden: Tensor | None  # [rows, hidden] on the device, of its rows of logits, for the proposer; None: no proposer
-    states: Tensor | None  # [works, hidden] fp32 on the host, of works whose state is wanted; None: none
+    scores: Tensor | None  # score words of samples with requested scores, on the host
+    prompt_scores: Tensor | None  # the same for prompts' tokens
+    hidden: Tensor | None  # [rows, hidden] on the device, for the proposer; None: no proposer
+    states: Tensor | None  # [works, hidden] fp32 on the host, for works with `tells_state`; None: none
     done: torch.cuda.Event | None  # of the copy to the host; None: it is done
 
 
 class _Draws(NamedTuple):
     """A step's draws, by the index of their work."""
 
-    tokens: list[list[int]]  # of every work, those that are valid; none where the work has failed
-    rows: dict[int, list[int]]  # of works with draft tokens, the rows whose draws are valid
+    tokens: list[list[int]]  # by work, the valid draws; empty if the work has failed
+    rows: dict[int, list[int]]  # by work with draft tokens, the rows of valid draws
     failed: list[int]  # works with logits that are not finite
-    none_left: list[int]  # works of which every token is forbidden
+    none_left: list[int]  # works for which every token is forbidden
 
 
 class Executor:
@@ -96,10 +96,10 @@ class Executor:
     ) -> None:
         """`on_layer(plan, group, layer)` is called when a step has stored that layer's KV, before the layer attends.
 
-        It is called on the engine's thread; on CUDA the store is enqueued, ordered before what `KVPool.read` copies.
-        `constraints` computes the masks of grammars beside the forward pass; None: no work has one. `logprobs_mode` is
-        about log-probabilities of drawn tokens: see `EngineOptions`. `proposer` drafts what follows a step's tokens.
-        `typical`: accepts draft tokens that are likely enough, which changes answers: see `verify/typical.py`.
+        It is called on the engine's thread; on CUDA the store is enqueued, and ordered before copies by `KVPool.read`.
+        `constraints` computes grammar masks during the forward pass; None: no work has a grammar. `logprobs_mode`: see
+        `EngineOptions`. `proposer` drafts tokens after each step. `typical`: typical acceptance, see
+        `verify/typical.py`.
         """
         self.engine = engine
         self._on_layer = on_layer
@@ -120,15 +120,15 @@ class Executor:
     def move(self, moves: Sequence[BlockMove]) -> None:
         """Carries out moves in order, after all launched steps and before later launches and landings.
 
-        Raises `DeviceError` if the device fails: then or in anything enqueued before.
+        Raises `DeviceError` if the device fails, now or in earlier enqueued work.
         """
         with torch.inference_mode(), device_errors():
             self.engine.pool.move(moves)
 
     def launch(self, plan: StepPlan) -> None:
-        """Starts a step. On a CPU it is over on return; on CUDA it runs on.
+        """Starts a step. On a CPU it has finished on return; on CUDA it runs on.
 
-        At most `launch_depth` may be uncollected. Raises `DeviceError` as `move` does.
+        At most `launch_depth` steps may be uncollected. Raises `DeviceError` as `move` does.
         """
         assert len(self._launched) < self.engine.launch_depth, "collect before launching another step"
         with torch.inference_mode(), device_errors():
@@ -160,7 +160,7 @@ class Executor:
         return self._with_proposals(step, result)
 
     def _verify(self, step: LaunchedStep) -> _Draws:
-        """Sorts a step's draws by work, and keeps of works with draft tokens the draws of valid rows."""
+        """Groups a step's draws by work; for works with draft tokens, only the draws of valid rows."""
         found, outcomes, *liked = step.answer.tolist()
         works = step.plan.works
         draws = _Draws([[] for _ in works], {}, [], [])
@@ -210,16 +210,16 @@ class Executor:
         if self._proposer is None or step.hidden is None:
             return result
         if self._follower is None and not any([work.propose for work in step.plan.works]):
-            return result  # a proposer with KV of its own sees every step, also those that ask for no draft tokens
+            return result  # a proposer with its own KV sees every step, even if no work wants draft tokens
         with torch.inference_mode(), device_errors():
             began = time.perf_counter()
             proposed = self._proposer.propose(step.plan, result, step.hidden)
             return structs.replace(result, proposed=proposed, proposing=time.perf_counter() - began)
 
     def logits(self, token_ids: Sequence[int], start: int = 0) -> Tensor:
-        """Returns `[tokens - start, vocab]` fp32, of every position of one text from `start` on; for measuring.
+        """Returns the logits fp32 `[tokens - start, vocab]` of one text from position `start` on, for measurements.
 
-        Overwrites the pool's first blocks: what they hold of positions before `start` is taken as it is.
+        Overwrites the pool's first blocks, except KV of positions before `start`, which must be there.
         """
         engine = self.engine
         blocks = list(range(1, 1 + blocks_for(len(token_ids), self._block_size)))
@@ -270,11 +270,11 @@ class Executor:
         return self._to_host(hidden[to_device(np.array(telling, dtype=np.int64), self._device)].float())
 
     def _adjusted(self, logits: Tensor, works: Sequence[Work]) -> Tensor | None:
-        """Returns a step's logits after penalties, masks and biases; None: no work asks for any.
+        """Returns a step's logits after penalties, masks and biases; None if no work needs adjustments.
 
         fp32 logits are changed in place.
         """
-        if not any(map(is_adjusted, works)):  # a grammar counts as an adjustment, too
+        if not any(map(is_adjusted, works)):  # a grammar is an adjustment too
             return None
         masks = self._constraints.masks(works) if self._constraints is not None else None
         return self.engine.backend.adjuster.adjust(logits, works, self._before, masks)
@@ -282,14 +282,14 @@ class Executor:
     def _logits(self, plan: StepPlan) -> tuple[Tensor, Tensor, Tensor | None]:
         """Computes a step's normed states `[sampled rows, hidden]` and logits, and stores its KV.
 
-        Also returns, on its way to the host, how likely the tokens of prompts were, if a work asks for it.
+        Also returns the scores of prompts' tokens if a work requests them, while they are copied to the host.
         """
         engine = self.engine
         adapters = engine.adapters.of(plan.works) if engine.adapters is not None else None
         observed = self._on_layer is not None or self._follower is not None
         if engine.decode_steps is not None and not observed and engine.decode_steps.serves(plan):
             hidden = engine.decode_steps.run(plan.works, self._before, adapters)
-            if self._proposer is not None:  # it reads them when this step is collected, and the next one may run
+            if self._proposer is not None:  # read at collection, perhaps during the next step
                 hidden = hidden.clone()
             engine.pool.all_written()
             return hidden, engine.model.logits(hidden), None
@@ -304,7 +304,7 @@ class Executor:
         return hidden, engine.model.logits(hidden) if len(hidden) else hidden, prompt_scores
 
     def _states(self, plan: StepPlan, batch: Batch) -> Tensor:
-        """Computes the normed states of a step's rows of logits; a follower sees those of all tokens."""
+        """Computes the normed states of a step's rows of logits; a follower gets the states of all tokens."""
         model, step = self.engine.model, self.engine.attention.begin(batch)
 
         def stored(layer: int) -> None:
@@ -340,7 +340,7 @@ class Executor:
 
 
 def _outcomes(logits: Tensor, works: Sequence[Work], tokens: Tensor, finite: Tensor) -> Tensor:
-    """Returns what came of each sample, int64 `[samples]`: a forbidden token is drawn where there is no other."""
+    """Returns the outcome of each sample, int64 `[samples]`: a forbidden token is drawn if all are forbidden."""
     rows = to_device(np.repeat(np.arange(len(works)), [len(work.samples) for work in works]), logits.device)
     forbidden = logits[rows, tokens] <= FORBIDDEN_LOGIT
     return torch.where(finite & forbidden, NONE_LEFT, finite.long())

@@ -8,14 +8,14 @@ from contracts.messages.sampling import Sampling
 from contracts.scores import Scores
 
 PENDING_TOKEN = -1
-"""A token id that stands for the token sampled by the step before, which the host has not seen yet."""
+"""Stands for the token sampled by the previous step, which the host has not seen yet."""
 
 NULL_BLOCK = 0
 """The block of each KV group that belongs to no sequence: it pads block tables, and is never written."""
 
 
 class PromptRows(Struct, frozen=True, array_like=True):
-    """Asks for scores of the prompt's tokens that follow a work's own tokens."""
+    """Requests scores of the prompt's tokens that follow a work's own tokens."""
 
     first: int  # the first of the work's tokens whose successor is scored
     targets: list[int]  # the successors, in order
@@ -23,9 +23,9 @@ class PromptRows(Struct, frozen=True, array_like=True):
 
 
 class Work(Struct, frozen=True, array_like=True):
-    """One sequence's share of a step: compute `token_ids` at positions from `start` on.
+    """One sequence's share of a step: computes `token_ids` at positions from `start` on.
 
-    A sequence with several samples has no `PENDING_TOKEN` before they were collected.
+    A sequence with several samples has no `PENDING_TOKEN` until they are collected.
     """
 
     sequence: int  # its id
@@ -37,8 +37,8 @@ class Work(Struct, frozen=True, array_like=True):
     output_index: int = 0  # of the sampled token in the output; keys its randomness
     tokens: list[int] | None = None  # the sequence's own list of all known tokens; None unless the
     # draw looks back or draft tokens are asked for
-    prompt_tokens: int = 0  # leading `tokens` that are the client's; the others are output
-    banned: tuple[int, ...] = ()  # ids not to be drawn: the output is still too short to end
+    prompt_tokens: int = 0  # leading `tokens` from the client; the others are output
+    banned: tuple[int, ...] = ()  # ids that may not be drawn: the output is still too short to end
     prompt_rows: PromptRows | None = None
     adapter: str = ""  # digest of the adapter whose weights are added to the model's; empty: none
     proposed: tuple[int, ...] = ()
@@ -47,9 +47,9 @@ class Work(Struct, frozen=True, array_like=True):
     parents: tuple[int, ...] = ()
     """Parents of the draft tokens of a tree: an earlier draft token, by index, or -1, the last own token. Siblings
     differ. Empty: a chain."""
-    propose: int = 0  # tokens that the executor's proposer is to draft behind those of this step
+    propose: int = 0  # number of tokens that the executor's proposer drafts after this step
     state: bytes = b""  # fp32 `[hidden]`, of the token before `start`, if another worker has handed it over
-    tells_state: bool = False  # the hidden state of its last token is wanted
+    tells_state: bool = False  # whether the hidden state of its last token is requested
 
 
 class BlockMove(Struct, frozen=True, array_like=True):
@@ -69,10 +69,10 @@ class StepPlan(Struct, frozen=True, array_like=True):
 
 
 class GrammarRefusal(Struct, frozen=True, array_like=True):
-    """Why a work's grammar does not let it go on."""
+    """The reason why a work cannot continue with its grammar."""
 
     why: str
-    by_worker: bool = False  # this worker could not tell what is allowed; another one may
+    by_worker: bool = False  # a fault of this worker: another worker may succeed
 
 
 class Proposal(Struct, frozen=True, array_like=True):
@@ -83,7 +83,7 @@ class Proposal(Struct, frozen=True, array_like=True):
     parents: tuple[int, ...] = ()  # as in `Work.parents`
 
     def first(self, count: int) -> "Proposal":
-        """Returns the first `count` draft tokens; a parent stands before its children."""
+        """Returns the first `count` draft tokens; parents come before their children."""
         if count >= len(self.tokens):
             return self
         return Proposal(self.tokens[:count], self.evidence, self.parents[:count])
@@ -97,15 +97,15 @@ class StepResult(Struct, frozen=True, array_like=True):
 
     step: int
     tokens: list[list[int]]
-    """By work, the tokens sampled: one for each sample, in order. A single sample may have more: accepted draft tokens
-    and the token drawn behind them, and tokens that its grammar forces."""
+    """By work, the sampled tokens: one for each sample, in order. A single sample may have more: accepted draft
+    tokens and the token drawn after them, and tokens forced by its grammar."""
     failed: list[int] = []  # indices of works whose logits were not finite
     none_left: list[int] = []  # indices of works whose every token is forbidden
     refused: dict[int, GrammarRefusal] = {}  # by index of a work
     scores: dict[int, list[Scores]] = {}  # by index of a work, of its draws: one for each sample
     prompt_scores: dict[int, Scores] = {}  # by index of a work, of the tokens behind each of its own
     accepted: dict[int, list[int]] = {}
-    """By index of a work with draft tokens: the indices of those that were accepted, each the parent of the next."""
+    """By index of a work with draft tokens: the indices of accepted draft tokens, each the parent of the next."""
     proposed: dict[int, Proposal] = {}  # by index of a work, draft tokens behind its tokens; see `Work.propose`
     states: dict[int, bytes] = {}  # by index of a work, the hidden state of its last token, fp32
-    proposing: float = 0.0  # s that the executor's proposer took
+    proposing: float = 0.0  # seconds of the executor's proposer

@@ -1,4 +1,4 @@
-"""Scores a step's tokens where log-probabilities are wanted: drawn tokens, and tokens of prompts.
+"""Scores a step's tokens if log-probabilities are requested: drawn tokens, and tokens of prompts.
 
 Scores of drawn tokens are of the model's own logits, or of the distribution after adjustments, temperature and filters
 (`--logprobs-mode`, as in vLLM). Scores of prompts are always of the model's own logits, computed from a few rows of
@@ -22,7 +22,7 @@ from engine.plan import PromptRows, Work
 from engine.speculation.verify.verification import row_count
 
 LOGIT_ROWS_AT_ONCE = 64
-"""Rows of logits in memory at once beside those of the step."""
+"""Maximum rows of logits in memory for scoring prompts, besides the step's own logits."""
 Words = NDArray[np.int32]
 
 
@@ -30,16 +30,16 @@ class ScoredDraws(NamedTuple):
     """The draws of a step that are scored, with their logits."""
 
     top: int
-    places: Tensor  # int64 [scored draws], among all draws of the step
+    places: Tensor  # int64 [scored draws], indices among all draws of the step
     rows: Tensor | None  # int64 [scored draws], of `logits`; None: one row each
-    logits: Tensor | None  # None: the logits that the tokens are drawn from
+    logits: Tensor | None  # None: the logits used for drawing
 
 
 class StepScoring:
     """Scores the tokens of steps by the operators of one backend."""
 
     def __init__(self, scorer: Scorer, vocab: int, after_filters: bool) -> None:
-        """`after_filters`: drawn tokens are scored by the distribution that they were drawn from."""
+        """`after_filters`: scores are of the distribution used for drawing."""
         self._scorer = scorer
         self._vocab = vocab
         self._after_filters = after_filters
@@ -73,7 +73,7 @@ class StepScoring:
     def drawn(self, asked: ScoredDraws, logits: Tensor, works: Sequence[Work], tokens: Tensor) -> Tensor:
         """Returns the score words, as in `engine.backends.scorer`, of the `asked` of `tokens`, on the device.
 
-        `logits` `[works, vocab]` are those that `tokens` were drawn from.
+        `logits` `[works, vocab]` are the logits used for drawing `tokens`.
         """
         own = tokens[asked.places]
         if asked.logits is not None:
@@ -104,7 +104,7 @@ class StepScoring:
     def of_draws(self, words: Words, works: Sequence[Work], rows: Mapping[int, list[int]]) -> dict[int, list[Scores]]:
         """Returns the scores of drawn tokens by index of their work, one for each sample.
 
-        Of a work with draft tokens, the scores are those of its valid `rows`.
+        A work with draft tokens has the scores of its valid `rows`.
         """
         scores, at = {}, 0
         for index, work in enumerate(works):

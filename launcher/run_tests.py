@@ -1,6 +1,6 @@
 """`baton test`: ruff, mypy, and then always pytest, so that the last line is pytest's closing line.
 
-A selection of tests (`-k`, `-m`, a path) runs those tests alone; ruff and mypy do not run.
+With a selection of tests (`-k`, `-m`, a path) only pytest runs.
 """
 
 import os

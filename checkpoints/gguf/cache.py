@@ -59,7 +59,7 @@ def hold(directory: Path) -> bool:
 
 
 def trim(place: Path, now: float | None = None) -> list[Path]:
-    """Removes and returns unused directories: old ones, and the least recently used beyond `MAX_CACHE_BYTES`.
+    """Removes unused directories: old directories, and the least recently used beyond `MAX_CACHE_BYTES`. Returns them.
 
     `now` is in seconds since 1970.
     """

@@ -111,5 +111,5 @@ def _value(field: ReaderField) -> Any:
 
 
 def _shortest(value: np.float32) -> float:
-    """Returns the fewest digits that fp32 rounds to `value`: what was written, such as 1e-06."""
+    """Returns the shortest decimal that fp32 rounds to `value`, such as 1e-06: the value as it was written."""
     return float(np.format_float_scientific(value))

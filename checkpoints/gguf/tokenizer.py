@@ -36,7 +36,7 @@ END_TEXTS = frozenset(
         "<end_of_utterance>",
     )
 )
-"""Special tokens that end an answer, as in llama.cpp: many files name only one of them."""
+"""Special tokens that end an answer, as in llama.cpp, since many files name only one end token."""
 PHI3_NAME_REGEX = re.compile(r"phi[-_ ]?3", re.IGNORECASE)
 PHI3_SPACE_KEEPING_TOKENS = frozenset(("<unk>", "<s>", "<|endoftext|>"))
 """Phi-3's special tokens that do not swallow the white space after them."""

@@ -4,7 +4,7 @@ PRINTABLE_BYTES = (*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") +
 
 
 def byte_alphabet() -> dict[str, int]:
-    """Returns the byte for each of 256 characters: printable ones stand for themselves, others are from U+0100 on."""
+    """Returns 256 characters with their bytes: printable characters stand for themselves, others are from U+0100 on."""
     others = [byte for byte in range(256) if byte not in set(PRINTABLE_BYTES)]
     return {chr(byte): byte for byte in PRINTABLE_BYTES} | {chr(256 + place): byte for place, byte in enumerate(others)}
 

@@ -63,7 +63,7 @@ def listed_tokens(settings: dict[str, Any]) -> dict[int, AddedToken]:
 
 
 def added_tokens(settings: dict[str, Any], there: Collection[AddedToken]) -> list[AddedToken]:
-    """Returns the added tokens that a tokenizer lacks, given those that are `there`, ordered by id."""
+    """Returns the added tokens that a tokenizer with tokens `there` lacks, ordered by id."""
     known = {repr(token) for token in there}
     # A token that is there with other flags gets the flags in the settings.
     found = [token for token in listed_tokens(settings).values() if repr(token) not in known]

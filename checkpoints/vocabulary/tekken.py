@@ -1,4 +1,4 @@
-"""Reads tekken.json, the tokenizer of Mistral's models since NeMo, and the only one in newer models.
+"""Reads tekken.json, the tokenizer of Mistral's models since NeMo; newer models have no other tokenizer.
 
 Special tokens have the first ids. Older files do not list them and use those of version 3, by position.
 """

@@ -1,7 +1,7 @@
 """Reads tiktoken.model, whose lines are a token in base64 and its rank.
 
 The pattern that splits texts is in the model's own code, which is not run; known patterns are listed here by model
-type. Special tokens are those in tokenizer_config.json; other ids up to the vocabulary's size are reserved tokens.
+type. Special tokens are listed in tokenizer_config.json; other ids up to the vocabulary's size are reserved tokens.
 """
 
 import base64

@@ -44,7 +44,7 @@ class AdapterConfig(Struct, frozen=True):
     rank_stabilized: bool  # rsLoRA (https://arxiv.org/abs/2312.03732): the scale is alpha / sqrt(rank)
     rank_pattern: dict[str, int]
     alpha_pattern: dict[str, float]
-    targets: tuple[str, ...]  # names, or ends of names, of changed modules; empty: those in the file
+    targets: tuple[str, ...]  # names, or ends of names, of changed modules; empty: all modules in the file
 
     def rank_of(self, module: str) -> int:
         found = _found(self.rank_pattern, module)

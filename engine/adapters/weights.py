@@ -67,7 +67,7 @@ def _spelled(places: Sequence[AdapterTarget], tensors: Tensors) -> list[AdapterT
 def _check_names(config: AdapterConfig, tensors: Tensors, places: Sequence[AdapterTarget]) -> None:
     """Raises `AdapterError` for unexpected and for missing tensors.
 
-    Changes of layers that only images pass through are ignored, as those layers are.
+    Changes to layers that only process images are ignored, like these layers.
     """
     known = [name for place in places for name in place.names]
     kinds = ", ".join(sorted({name.rpartition(".")[2] for name in known}))

@@ -116,7 +116,7 @@ class BlockManager:
     def capacity(self, tables: Tables) -> int:
         return min(len(table) * group.block_tokens for group, table in zip(self.groups, tables, strict=True))
 
-    # the prefix cache ------------------------------------------------------------------------------------------------
+    # the prefix cache -----------------------------------------------------------------------------------------------
 
     def chains(self, salt: str, adapter: str = "") -> Chains:
         return tuple(BlockKeys(salt, group.block_tokens, adapter) for group in self.groups)
@@ -186,7 +186,7 @@ class BlockManager:
     def release_io(self, group: int, blocks: Sequence[int]) -> None:
         self.groups[group].release_io(blocks)
 
-    # registering in the cache -------------------------------------------------------------------------------------------
+    # registering in the cache ---------------------------------------------------------------------------------------
 
     def register(
         self,

@@ -106,7 +106,7 @@ class BlockPool:
         """Blocks without references whose KV is in the cache."""
         return len(self._idle)
 
-    # the prefix cache ------------------------------------------------------------------------------------------------
+    # the prefix cache -----------------------------------------------------------------------------------------------
 
     def match(
         self, keys: BlockKeys, tokens: Sequence[int], limit: int, step: int, *, whole: bool, settled: bool

@@ -49,7 +49,7 @@ class WindowPool(BlockPool):
         """Blocks that may be taken; negative if samples share blocks of which each will need its own copy."""
         return self.total - self._held - self.quarantined
 
-    # finding cached blocks ----------------------------------------------------------------------------------------------
+    # finding cached blocks ------------------------------------------------------------------------------------------
 
     def match(
         self, keys: BlockKeys, tokens: Sequence[int], limit: int, step: int, *, whole: bool, settled: bool
@@ -198,7 +198,7 @@ class WindowPool(BlockPool):
         self._held -= len(taken)
         super().drop(taken)
 
-    # registering in the cache -------------------------------------------------------------------------------------------
+    # registering in the cache ---------------------------------------------------------------------------------------
 
     def register(
         self, table: list[int], keys: BlockKeys, done: int, upto: int, step: int, since: int, replace: bool

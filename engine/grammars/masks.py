@@ -31,7 +31,7 @@ class _Step:
     works: dict[int, Work]  # sampled under a grammar, by index in the plan
     rows: dict[int, int]  # first row of logits of each work; rows of its draft tokens follow
     done: threading.Event = field(default_factory=threading.Event)
-    forced: dict[int, list[int]] = field(default_factory=dict)  # forced tokens, which replace sampled ones
+    forced: dict[int, list[int]] = field(default_factory=dict)  # forced tokens, which replace the sampled tokens
     failed: dict[int, GrammarRefusal] = field(default_factory=dict)
     masks: Masks | None = None  # of the works that are neither forced nor failed
 
@@ -135,9 +135,9 @@ class GrammarMasks:
         return step.masks
 
     def settle(self, plan: StepPlan, tokens: Sequence[list[int]]) -> dict[int, GrammarRefusal]:
-        """Appends forced tokens to a step's sampled `tokens` of each work, or replaces these by forced ones.
+        """Appends forced tokens to a step's sampled `tokens` of each work, or replaces sampled by forced tokens.
 
-        Returns the refusals of works that cannot go on, by index; their tokens are cleared.
+        Returns the refusals of works that cannot continue, by index; their tokens are cleared.
         """
         step = self._steps.pop(plan.step, None)
         if step is None:
@@ -158,7 +158,7 @@ class GrammarMasks:
             return  # it was dropped, and the next step rebuilds it
         found: list[int] = []
         try:
-            for token in drawn:  # tokens forced after one of them replace the rest
+            for token in drawn:  # forced tokens after a drawn token replace the remaining draws
                 more = follower.forced([token])
                 found += more
                 if len(more) > 1 or follower.ended:

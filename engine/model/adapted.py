@@ -99,9 +99,7 @@ class Adapting:
 
     def __init__(self, slots: int, max_rank: int) -> None:
         self.slots = slots
-        self.widest = MAX_FUSED_LAYERS * (
-            max_rank + 1
-        )  # numbers that a row is shrunk to at most, each part's made even
+        self.widest = MAX_FUSED_LAYERS * (max_rank + 1)  # maximum rank over all parts, each rounded up to even
         self.step: StepAdapters | None = None
 
     def begin(self, step: StepAdapters | None) -> None:

@@ -23,7 +23,7 @@ class GroupTables:
     """Slots and block tables of a step in one KV group, int64 on the device."""
 
     slots: Tensor  # [tokens] block x block_size + offset of where each token's KV goes
-    block_tables: Tensor  # [works, blocks] the null block behind a work's own, and in places that a window hides
+    block_tables: Tensor  # [works, blocks] null blocks pad a work's table, and stand in positions outside a window
     fresh_blocks: Tensor  # [blocks] whose first token is written in this step
 
 
@@ -35,11 +35,11 @@ class Batch:
     positions: Tensor  # [tokens]; of a draft token that branches it is its depth's, of all others the place of their KV
     groups: tuple[GroupTables, ...]  # of each KV group
     query_start: Tensor  # [works] first row of each work
-    logit_rows: Tensor  # [rows] ascending: those that go on to the head; each work's last, if it is sampled from, and
-    # one before it for each draft token
+    logit_rows: Tensor  # [rows] ascending: rows that reach the head; each sampled work's last row, and
+    # one row before it for each draft token
     query_lengths: Ints  # [works], on the host
     kv_lengths: Ints  # [works], on the host
-    split: "RowSplit | None" = None  # of `logit_rows`; None: all are sampled from
+    split: "RowSplit | None" = None  # of `logit_rows`; None: all are sampled
     adapters: StepAdapters | None = None  # None: no row has one
     trees: TreeMasks | None = None  # None: a row sees all KV of its sequence up to its own
 
@@ -57,21 +57,21 @@ class Sampled:
     """Tokens of the previous step, still on the device, and the works that they belong to."""
 
     tokens: Tensor  # [samples]
-    works: Sequence[Work]  # those that were sampled, in order
+    works: Sequence[Work]  # the sampled works, in order
 
 
 class BlockTables:
-    """Keeps block tables of a KV group as rows of an array: most works of a step have the row of the step before."""
+    """Keeps the block tables of a KV group as rows of an array: most works keep their row from step to step."""
 
     def __init__(self, group: int) -> None:
         self._group = group
-        self._rows: list[list[int]] = []  # what the array holds
+        self._rows: list[list[int]] = []  # contents of the array
         self._array: Ints = np.zeros((1, 1), dtype=np.int64)
 
     def of(self, works: Sequence[Work], counts: Sequence[int]) -> Ints:
-        """Returns `[works, blocks]`, until the next call: each work's first `counts` blocks, and null blocks behind.
+        """Returns `[works, blocks]`, valid until the next call: each work's first `counts` blocks, then null blocks.
 
-        Blocks reserved beyond those with tokens may hold anything.
+        Reserved blocks after the last token are arbitrary.
         """
         self._reserve(len(works), max(counts))
         rows = self._rows
@@ -121,10 +121,10 @@ def build_batch(
     tables: Sequence[BlockTables] = (),
     adapters: Sequence[int] | None = None,
 ) -> Batch:
-    """Copies a plan to `device` in one transfer; `PENDING_TOKEN`s become what `before` sampled for their sequences.
+    """Copies a plan to `device` in one transfer; `PENDING_TOKEN`s are replaced by the tokens sampled in `before`.
 
-    Callers that build successive batches pass the same `tables` each time, one for each KV group. `adapters` are the
-    works' slots, if one of them has an adapter.
+    Successive batches share the same `tables`, one for each KV group. `adapters` are the works' slots, if any work has
+    an adapter.
     """
     works = plan.works
     assert works, "a plan without work"
@@ -174,7 +174,7 @@ def build_batch(
 
 
 def _logit_rows(works: Sequence[Work], query_start: Ints, lengths: Ints) -> tuple[Ints, Ints, Ints]:
-    """Finds the rows for the head, and the places among them of sampled and of scored rows."""
+    """Finds the rows for the head, and the indices among them of sampled and of scored rows."""
     last = query_start + lengths - 1
     sampled: Ints = last[np.flatnonzero([work.sampling is not None for work in works])]
     guesses = [len(work.proposed) for work in works if work.sampling is not None]
@@ -193,7 +193,7 @@ def _logit_rows(works: Sequence[Work], query_start: Ints, lengths: Ints) -> tupl
 
 
 def _pending(works: Sequence[Work], token_ids: Ints, owners: Ints, before: Sampled | None) -> tuple[Ints, Ints]:
-    """Finds the indices of pending tokens, and the rows of the step before that they stand for."""
+    """Finds the indices of pending tokens, and their rows in the previous step."""
     pending: Ints = np.flatnonzero(token_ids == PENDING_TOKEN)
     if not len(pending):
         return pending, pending

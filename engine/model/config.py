@@ -126,7 +126,7 @@ class ModelConfig(TextModel, frozen=True, kw_only=True):
     logits_softcap: float = 0.0  # a logit l becomes softcap tanh(l / softcap); 0: off
     tied_head: bool = False  # the head's weights are the embedding's
     left_out: int = 0  # multi-token prediction layers after the last layer in the checkpoint
-    next_layer: LayerConfig | None = None  # the first of those; the model itself does not need it
+    next_layer: LayerConfig | None = None  # the first such layer, which the model itself does not need
 
     @property
     def ropes(self) -> tuple[Rope, ...]:

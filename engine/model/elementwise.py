@@ -30,12 +30,12 @@ class Elementwise(Protocol[TakenStep]):
     def norm_and_multiply(
         self, hidden: Tensor, change: Tensor | None, weight: Tensor | None, linear: Linear
     ) -> tuple[Tensor, Tensor]:
-        """Returns the sum that `add_norm` returns, and what `linear` gives of its norm, `[rows, out]`."""
+        """Returns the sum of `add_norm`, and `linear` applied to its norm, `[rows, out]`."""
         hidden, normed = self.add_norm(hidden, change, weight)
         return hidden, linear(normed)
 
     def angles(self, positions: Tensor, rope: Rope) -> Angles:
-        """Returns the rotations of int64 `positions` `[tokens]`; called once for a step and each of the model's."""
+        """Returns the rotations for int64 `positions` `[tokens]`; called once per step for each distinct `rope`."""
         ...
 
     def rotate_and_store(
@@ -47,7 +47,7 @@ class Elementwise(Protocol[TakenStep]):
         layer: int,
         attention: HeadAttention,
     ) -> Tensor:
-        """Rotates queries and keys by `angles`, if any, normed by a `weight` first, if any; stores keys and values.
+        """Rotates queries and keys by `angles`, normed by `weight` before (each optional); stores keys and values.
 
         `heads` `[tokens, heads + 2 x kv_heads, dim]`, contiguous, are queries, keys and values, and may be overwritten;
         the `weight` is fp32 `[heads + kv_heads, dim]`. Returns the queries `[tokens, heads, dim]`.
@@ -64,30 +64,30 @@ class Elementwise(Protocol[TakenStep]):
         layer: int,
         attention: LatentAttention,
     ) -> Tensor:
-        """Norms the latent vectors, rotates the key that all heads share by `angles`, and stores both.
+        """Norms the latent vectors, rotates the key shared by all heads by `angles`, and stores both.
 
         `down` `[tokens, queries + latent + rope]`, contiguous, may be overwritten; the norms' weights are fp32. Returns
-        what queries come from, `[tokens, queries]`, with any distance between rows: normed by `query_norm`, if any.
+        the queries' part, `[tokens, queries]`, with any row stride, normed by `query_norm` if given.
         """
         ...
 
     def rotate_queries(self, queries: Tensor, angles: Angles, attention: LatentAttention) -> Tensor:
-        """Returns `queries` `[tokens, heads, nope + rope]`, their last `rope` numbers rotated; may overwrite them."""
+        """Returns `queries` `[tokens, heads, nope + rope]` with the last `rope` values rotated; may overwrite them."""
         ...
 
     def gate(self, gate_up: Tensor, activation: Activation) -> Tensor:
-        """Returns `activation` of the first half, the gate, and the second: `[rows, width]` of `[rows, 2 x width]`."""
+        """Returns `activation` of the gate (first half) and the second half: `[rows, width]` of `[rows, 2 x width]`."""
         ...
 
     def gate_and_multiply(self, gate_up: Tensor, activation: Activation, linear: Linear) -> Tensor:
-        """Returns what `linear` gives of what `gate` returns, `[rows, out]`."""
+        """Returns `linear` applied to the result of `gate`, `[rows, out]`."""
         return linear(self.gate(gate_up, activation))
 
     def route(self, logits: Tensor, mlp: ExpertsMLP, correction: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Chooses each token's experts by fp32 `logits` `[tokens, experts]`, and says what weight each gets.
+        """Chooses each token's experts from fp32 `logits` `[tokens, experts]`, and computes their weights.
 
-        Returns the chosen, int32 `[tokens, used]`, best first, of equal scores the lower number first, and their
-        weights, fp32 of that shape. The `correction` is fp32 `[experts]`. Where logits are NaN, the chosen are any that
-        differ, and their weights are NaN, for that token alone.
+        Returns the experts, int32 `[tokens, used]`, best first, of equal scores the lower number first, and their
+        weights, fp32 of that shape. The `correction` is fp32 `[experts]`. NaN logits give arbitrary distinct experts
+        with NaN weights, for that token only.
         """
         ...

@@ -85,7 +85,7 @@ class Linears(Protocol[AnyLinear]):
     def of_held(self, weight: Tensor) -> AnyLinear: ...
 
     def experts(self, mlp: ExpertsMLP, hidden: int, tensors: Iterable[ExpertTensors]) -> Experts:
-        """Makes a layer's experts, which `tensors` gives one after the other, with biases in the model's format."""
+        """Makes a layer's experts, in the order of `tensors`, with biases in the model's format."""
         ...
 
     def latent(self, keys: Tensor, values: Tensor) -> LatentProducts:
@@ -108,9 +108,9 @@ class LinearFactory(Generic[AnyLinear]):
         adapting: Adapting | None = None,
         quantization: Quantization = "none",
     ) -> None:
-        """Unquantized weights are quantized if there is a `quantization`.
+        """Unquantized weights are quantized unless `quantization` is "none".
 
-        With `adapting`, adapters can change the layers that are made as `adaptable`: they are in `places` then.
+        With `adapting`, adapters can change the layers made as `adaptable`, which are listed in `places`.
         """
         self.adapting = adapting
         self.places: list[tuple[AdapterTarget, Adaptable]] = []
@@ -133,11 +133,11 @@ class LinearFactory(Generic[AnyLinear]):
         adaptable: bool = False,
         is_head: bool = False,
     ) -> AnyLinear:
-        """Fuses the layers `names`, with `sizes` outputs each, into one that gives their outputs side by side.
+        """Fuses the layers `names`, with `sizes` outputs each, into one layer with concatenated outputs.
 
-        A single name with several sizes is fused in the checkpoint already. All outputs are multiplied by `scale`; an
-        `order`, int64 `[out of all]`, says which of the checkpoint's outputs each of the layer's is.
-        Raises `ModelError` where the checkpoint lacks a tensor or has another shape.
+        A single name with several sizes is fused in the checkpoint already. All outputs are multiplied by `scale`.
+        `order`, int64 `[outputs of all]`, is the index in the checkpoint of each of the layer's outputs. Raises
+        `ModelError` if a tensor is missing or has another shape.
         """
         sized = list(zip(names, sizes, strict=True)) if len(names) > 1 else [(names[0], sum(sizes))]
         offset = None
@@ -164,15 +164,15 @@ class LinearFactory(Generic[AnyLinear]):
         return weight
 
     def head_of(self, embedding: Tensor) -> AnyLinear:
-        """Makes the head that is tied to the embedding, which is loaded already, and stays as it is."""
+        """Makes the head tied to the embedding, which is loaded already and stays unchanged."""
         if self._quantization == "none":
             return self._linears.of_held(embedding)
         return self._linears.fused([self._quantized(embedding, of_head(self._quantization))], None)
 
     def latent(self, name: str, attention: LatentAttention) -> LatentProducts:
-        """Makes the products of a latent attention, of one tensor that has each head's key part, then its value part.
+        """Makes the products of latent attention from a tensor with each head's key part followed by its value part.
 
-        Raises `ModelError` where the checkpoint lacks it or has another shape.
+        Raises `ModelError` if it is missing or has another shape.
         """
         heads, nope, width = attention.heads, attention.nope_dim, attention.nope_dim + attention.value_dim
         weight = dequantized(self._checkpoint.weight(name, (heads * width, attention.latent_rank)))
@@ -180,16 +180,16 @@ class LinearFactory(Generic[AnyLinear]):
         return self._linears.latent(parts[:, :nope], parts[:, nope:])
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Loads a tensor that is no linear layer, in the model's format and on its device.
+        """Loads a tensor other than a linear layer, in the model's format and on its device.
 
-        Raises `ModelError` where the checkpoint lacks it or has another shape.
+        Raises `ModelError` if it is missing or has another shape.
         """
         return stacked([self._checkpoint.tensor(name, shape)], self._device, self._dtype)
 
     def experts(self, mlp: ExpertsMLP, hidden: int, prefix: str, read: ReadExpert, *, scale: float = 1.0) -> Experts:
-        """Makes the experts of the layer whose tensors begin with `prefix`; all they give is multiplied by `scale`.
+        """Makes the experts of the layer whose tensors begin with `prefix`; their outputs are multiplied by `scale`.
 
-        Raises `ModelError` where the checkpoint lacks a tensor or has another shape.
+        Raises `ModelError` if a tensor is missing or has another shape.
         """
         given = (read(self._checkpoint, prefix, mlp, hidden, expert) for expert in range(mlp.experts))
         return self._linears.experts(mlp, hidden, (self._prepared(expert, scale) for expert in given))
@@ -208,7 +208,7 @@ class LinearFactory(Generic[AnyLinear]):
     def exact(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Loads a tensor as fp32, whatever the model's format, on its device.
 
-        Raises `ModelError` where the checkpoint lacks it or has another shape.
+        Raises `ModelError` if it is missing or has another shape.
         """
         return stacked([self._checkpoint.tensor(name, shape)], self._device, torch.float32)
 

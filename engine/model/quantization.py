@@ -22,12 +22,12 @@ from engine.model.quantized import Quantized, Weight
 
 LARGEST_INT8, LARGEST_FP8 = 127, 448.0
 FP8_SCALE_CANDIDATES = tuple(2.0 ** (step / 8) for step in range(8))
-"""Scales of fp8 that are tried, in units of the smallest: fp8's spacing doubles at powers of two, so it matters where
-those fall among the weights. On the demo model's weights the error is 0.92 times that of the smallest scale."""
+"""Candidate scales of fp8, in units of the smallest: fp8's spacing doubles at powers of two, so it matters how the weights
+are distributed around them. On the demo model's weights the error is 0.92 times that of the smallest scale."""
 INT4_GROUP_INPUTS = 32
 INT4_MIN, INT4_MAX = -8, 7
 INT4_SCALE_CANDIDATES = (1.03, 0.96, 0.9, -1.12, -1.04, -0.97)
-"""Scales of int4 that are tried: with 1 a group's largest weight gets the code -8, with -8 / 7 the code 7. On the demo
+"""Candidate scales of int4: with 1 a group's largest weight gets the code -8, with -8 / 7 the code 7. On the demo
 model's weights the error is 0.968 times that with 1 alone; forty candidates of each sign would make it 0.964."""
 MAX_VALUES_QUANTIZED = 1 << 18
 """Weights that are quantized at a time, so that intermediate results take only megabytes."""
@@ -35,7 +35,7 @@ SMALLEST_FP32 = torch.finfo(torch.float32).tiny
 
 
 def quantized(weight: Weight, quantization: Quantization) -> Weight:
-    """Quantizes a weight `[out, in]`; one that is quantized already stays."""
+    """Quantizes a weight `[out, in]`; a quantized weight stays unchanged."""
     if quantization == "none" or isinstance(weight, Quantized):
         return weight
     return {"int8": to_int8, "int4": to_int4, "fp8": to_fp8}[quantization](weight)

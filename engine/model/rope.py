@@ -17,9 +17,9 @@ ROPE_TYPES = ("default", "linear", "llama3", "yarn", "longrope")
 
 
 class Rope(Struct, frozen=True, kw_only=True):
-    """Parameters of the rotary embedding; unused ones stay at their defaults."""
+    """Parameters of the rotary embedding; unused parameters keep their defaults."""
 
-    dim: int  # rotated values of a head, its first ones
+    dim: int  # leading values of a head that are rotated
     interleaved: bool = False  # pairs are neighbours in the checkpoint; rows are reordered at load
     type: Literal["default", "linear", "llama3", "yarn", "longrope"] = "default"
     theta: float = 10000.0

@@ -89,7 +89,7 @@ class Transformer(Generic[Step]):
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Returns `[rows, vocab]` of what `forward` gave."""
+        """Returns logits `[rows, vocab]` of hidden states from `forward`."""
         config, logits = self._config, self._head(hidden)
         if config.logits_scale != 1.0:
             logits *= config.logits_scale

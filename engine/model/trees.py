@@ -1,8 +1,8 @@
 """Tree masks: which draft tokens of a tree attend to each other, so that one pass verifies the whole tree.
 
-KV lies in the order of a work's tokens: its own, then its draft tokens, each behind its parent. A draft token has the
-position of its depth (children of the last own token are one behind it), and attends to the text, its ancestors and
-itself. So a row attends to all places of its sequence up to one of them, and beyond that place to those with a bit.
+KV is stored in the order of a work's tokens: its own tokens, then its draft tokens, parents before children. The
+position of a draft token is given by its depth (1 for children of the last own token). It attends to the text, its
+ancestors and itself. A row therefore attends to all KV up to some place, and after that to the places set in a mask.
 """
 
 from collections.abc import Sequence

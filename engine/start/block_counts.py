@@ -2,17 +2,17 @@
 
 Counts include the null block of each group. A group without a window stores full sequences. A group with a window needs
 only the tokens in the window of each sequence, and the tokens of the steps in flight. If every group has a window, the
-groups with the widest window count as those that store full sequences.
+groups with the widest window are treated like groups that store full sequences.
 
 Both kinds should run out of blocks at the same time, so windowed groups get the blocks of the steps in flight, plus a
-window for each sequence of typical length that the other groups can store (and never more blocks than those). The
+window for each sequence of typical length that the other groups can store (and never more blocks than these). The
 typical length is unknown: if it is assumed too short, blocks of windows stay unused; if too long, blocks of the other
 groups do. With a window of w tokens, whose KV costs as much as that of c tokens in the other groups, and a maximum
 length L, both extremes (all sequences of w tokens, all of L tokens) waste the same share of memory at
 
     typical length = (w + c) / (1 + c / L)
 
-At no length is the capacity then less than half of what the best division for that length would give.
+At any length the capacity is then at least half of the capacity with the best division for that length.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ class PoolLoad(Struct, frozen=True):
     in_flight: int  # maximum tokens of all steps that are launched and not yet collected
 
     def blocks_in_window(self, group: KVGroup) -> int:
-        """Returns the blocks of a sequence in a windowed group, without those of steps in flight."""
+        """Returns the blocks of a sequence in a windowed group, without blocks of steps in flight."""
         return min(blocks_for(self.longest, group.block_tokens), group.most_blocks(1))
 
     def typical_length(self, spec: KVSpec) -> float:

@@ -1,4 +1,4 @@
-"""Reads how a GPU's memory is used, and computes what is left for one worker's KV blocks."""
+"""Reads the memory use of a GPU, and computes the memory available for one worker's KV blocks."""
 
 from dataclasses import dataclass
 

@@ -151,7 +151,7 @@ def out_and_in(block_count: int, slots: int, block_bytes: int) -> list[BlockMove
 
 
 def fastest(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
-    """Returns the least seconds that `work` takes in two runs, or in up to eight short ones.
+    """Returns the least seconds that `work` takes in two runs, or in up to eight short runs.
 
     Other load on the machine only makes runs slower, so the fastest is the best estimate.
     """

@@ -25,8 +25,8 @@ from infra.process.memory import available_memory
 from infra.sizes import format_bytes
 
 CPU_STEP_TOKENS, GPU_STEP_TOKENS = 512, 8192
-"""Default token budgets of a step. A GPU needs large matrices for its full rate, and its host prepares the next step
-meanwhile; a CPU reaches its rate with small ones, and other requests wait for its threads."""
+"""Default token budgets of a step. A GPU reaches its full rate only with large matrices, and its host prepares the
+next step meanwhile; a CPU reaches its rate with small matrices, and other requests wait for its threads."""
 CPU_KV_SHARE = 0.25
 CPU_KV_MAX_BYTES = 4 << 30
 """Defaults for --kv-memory on a CPU, which leave memory to other processes of the host."""

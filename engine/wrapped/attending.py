@@ -33,7 +33,7 @@ class PagedAttention:
     def __init__(
         self, layer: int, attention: HeadAttention, value_dim: int, sinks: Tensor | None, current: CurrentStep
     ) -> None:
-        """Keys or values (of length `value_dim`) are padded to the length of the longer ones."""
+        """Keys or values (of length `value_dim`) are padded to the longer of their lengths."""
         self.layer = layer
         self.attention = attention
         self._value_dim = value_dim

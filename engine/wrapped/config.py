@@ -25,7 +25,7 @@ LENGTH_DEPENDENT_ROPES = {"dynamic", "longrope"}
 class WrappedConfig(TextModel, frozen=True, kw_only=True):
     """A model that transformers' own code computes."""
 
-    own: str  # digest of transformers' config, since it decides what is computed
+    own: str  # digest of transformers' config, since its code computes the model
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,7 @@ def _described(
 
 def _unserved(module: Any, mask: Any) -> str:
     """Returns the reason why a mask that is neither causal nor a window is not served."""
-    if mask is not None and not hasattr(mask, "window"):  # the model has changed what it was given
+    if mask is not None and not hasattr(mask, "window"):  # the model has changed its mask argument
         if getattr(module, "is_kv_shared_layer", False):
             return "attends to the keys and values of an earlier layer, and to cut ones, which is not served"
         return "adds to its scores, by a mask of its own, which is not served"

@@ -36,7 +36,7 @@ class ScalingInput(NamedTuple):
 
     standing: Standing | None  # None: no gateway has published one
     age: float  # s since it was published
-    wanted: Mapping[str, int]  # workers that should run now, by role, including starting ones
+    wanted: Mapping[str, int]  # workers that should run now, by role, including starting workers
 
 
 class ScalingChange(NamedTuple):

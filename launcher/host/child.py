@@ -85,13 +85,13 @@ class Child:
         return True
 
     def close(self) -> None:
-        """Closes the output, after copying what is left in the pipe."""
+        """Copies the remaining output from the pipe, and closes it."""
         if not self.output.closed:
             self.pump()
             self.output.close()
 
     def why(self) -> str:
-        """Returns a clause that says how the process ended: its last line with `error:`, if it wrote such a line."""
+        """Returns a clause about how the process ended: its last line with `error:`, if it wrote such a line."""
         if self._last_error:
             return self._last_error
         status = self.exit_status()

@@ -1,4 +1,4 @@
-"""Makes the run directory of an instance (socket, status files, secret), and removes those of ended instances."""
+"""Makes the run directory of an instance (socket, status files, secret), and removes directories of ended instances."""
 
 import os
 import shutil

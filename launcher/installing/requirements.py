@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def requirements(root: Path, extras: Sequence[str]) -> list[str]:
-    """Returns the dependencies of pyproject.toml with those of `extras`, as pip takes them."""
+    """Returns the dependencies of pyproject.toml, with the dependencies of `extras`, in pip's format."""
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     wanted: list[str] = list(project["dependencies"])
     for extra in extras:

@@ -1,4 +1,4 @@
-"""Options of `baton manifests` beside those of the deployment: names, sizes, and optional objects."""
+"""Options of `baton manifests` besides the deployment's options: names, sizes, and optional objects."""
 
 from typing import Annotated, Literal
 

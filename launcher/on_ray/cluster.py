@@ -19,7 +19,7 @@ BAD_INPUT = 2
 
 
 class ClusterError(BatonError):
-    """A Ray cluster cannot be used; the message says what to do."""
+    """A Ray cluster cannot be used; the message names the remedy."""
 
 
 @contextmanager

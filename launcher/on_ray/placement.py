@@ -24,7 +24,7 @@ class WorkerGroup(Struct, frozen=True):
 
 
 class NodeResources(Struct, frozen=True):
-    """Resources of a node: all, and those that no actor has reserved."""
+    """Resources of a node: all, and resources without a reservation."""
 
     address: str
     total: Resources

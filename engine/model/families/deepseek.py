@@ -1,6 +1,6 @@
 """DeepSeek V2, V2-Lite, V3, R1 and models of the same architecture, such as Kimi K2.
 
-Latent attention; a mixture of experts in all layers but the first ones.
+Latent attention; a mixture of experts in all layers except the first few.
 """
 
 import math

@@ -33,7 +33,7 @@ UNSUPPORTED_OPTIONS: dict[str, tuple[Any, ...]] = {
     "transform_config": (None, {}, {"config_groups": {}}),
     "moe_sparsity_config": (None, {}),
 }
-"""Unsupported options, with the values that leave them off."""
+"""Unsupported options, with the values that switch them off."""
 
 
 @dataclass(frozen=True)

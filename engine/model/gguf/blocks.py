@@ -56,7 +56,7 @@ def _q4_1(blocks: Tensor) -> Quantized:
 
 
 def _five(blocks: Tensor, at: int) -> Tensor:
-    """Returns the codes 0 … 31: their highest bits are at byte `at`, their low four bits after those."""
+    """Returns the codes 0 … 31: their highest bits are at byte `at`, followed by their low four bits."""
     return (_nibbles(blocks[..., at + 4 :]) | _bits(blocks[..., at : at + 4]) << 4).to(torch.int8)
 
 
@@ -76,7 +76,7 @@ def _k_scales(blocks: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the scales and offsets of a block's 8 groups, fp32 `[out, blocks, 8]` each.
 
     12 bytes hold 6 bits of each. Bytes 0-3 and 4-7 have the first four scales and minima in their low 6 bits, and the
-    high 2 bits of the last four above those; bytes 8-11 have the low 4 bits of the last four.
+    high 2 bits of the last four scales and minima above; bytes 8-11 have the low 4 bits of the last four.
     """
     scales, minima, low = blocks[..., 4:16].split(4, -1)
     scale = torch.cat((scales & 63, low & 15 | scales >> 2 & 48), -1)
