@@ -22,8 +22,8 @@ from engine.model.quantized import Quantized, Weight
 
 LARGEST_INT8, LARGEST_FP8 = 127, 448.0
 FP8_SCALE_CANDIDATES = tuple(2.0 ** (step / 8) for step in range(8))
-"""Candidate scales of fp8, in units of the smallest: fp8's spacing doubles at powers of two, so the error depends on the
-weights near them. On the demo model's weights the error is 0.92 times that of the smallest scale."""
+"""Candidate scales of fp8, in units of the smallest: fp8's spacing doubles at powers of two, so the error depends on
+the weights near them. On the demo model's weights the error is 0.92 times that of the smallest scale."""
 INT4_GROUP_INPUTS = 32
 INT4_MIN, INT4_MAX = -8, 7
 INT4_SCALE_CANDIDATES = (1.03, 0.96, 0.9, -1.12, -1.04, -0.97)
