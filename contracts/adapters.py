@@ -30,7 +30,7 @@ class HeldAdapter(Struct, frozen=True):
     root: str  # last part of its directory
     digest: str = ""  # of its content, 32 hexadecimal digits; empty if it could not be loaded
     fixed: bool = False  # given by `--lora`, so it stays
-    leaving: bool = False  # unloaded: running requests go on, new ones are not admitted
+    leaving: bool = False  # unloaded: running requests continue, new requests are refused
     error: str = ""  # why it could not be loaded
 
 

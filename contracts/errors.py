@@ -34,7 +34,7 @@ class NativeError(BatonError):
 
 
 class DeviceError(BatonError):
-    """The GPU failed, or has no memory left, while a step ran; what it computed cannot be trusted."""
+    """The GPU failed, or has no memory left, while a step ran; the results cannot be trusted."""
 
 
 class DeviceMemoryError(DeviceError):

@@ -39,7 +39,7 @@ def parse_or_exit(config: type[ConfigType], prog: str) -> ConfigType:
 
 
 class SpelledOption(NamedTuple):
-    """One option as it is written on a command line."""
+    """An option on a command line."""
 
     option: str
     text: str

@@ -15,7 +15,7 @@ from infra.network.bind_address import lacks_brackets
 from infra.network.tls import trusting
 
 MAX_SILENCE_S = 300.0  # without a byte; the gateway has deadlines of its own
-MAX_RESPONSE_BYTES = 1 << 20  # of one line of a stream, or of a body that is no stream
+MAX_RESPONSE_BYTES = 1 << 20  # limit of a stream's line, or of another body
 NO_KEEPING = httpx.Limits(max_connections=None, max_keepalive_connections=0)
 """Each request has its own connection, closed at its end, so a client need not be closed."""
 
@@ -36,7 +36,7 @@ class CompletionEvents:
         self._rest = b""
 
     def feed(self, data: bytes) -> Iterator[StreamedChunk]:
-        """Yields the chunks that `data` completes. Raises `GatewayError` for an error event or a malformed one."""
+        """Yields the chunks that `data` completes. Raises `GatewayError` for an error event or a malformed event."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > MAX_RESPONSE_BYTES:
             raise GatewayError(f"the endpoint sent a line of more than {MAX_RESPONSE_BYTES} bytes")
@@ -134,7 +134,7 @@ def error_message(body: bytes) -> str:
 
 
 def _chunk(data: bytes) -> StreamedChunk:
-    """Parses an event. Raises `GatewayError` for an error event, and for a malformed one."""
+    """Parses an event. Raises `GatewayError` for an error event, and for a malformed event."""
     try:
         event = json.loads(data)
         if error := event.get("error"):
@@ -152,7 +152,7 @@ def _text(choice: dict[str, Any]) -> str:
 
 
 def _body(response: httpx.Response) -> bytes:
-    """Reads a body up to `MAX_RESPONSE_BYTES`. A truncated one is no valid JSON."""
+    """Reads a body up to `MAX_RESPONSE_BYTES`. A truncated body is invalid JSON."""
     body = b""
     for data in response.iter_bytes():
         body += data

@@ -97,7 +97,6 @@ class DecodeTransfer:
         self._wake.set()  # deadlines may have changed
 
     def knows(self, key: AttemptKey) -> bool:
-        """Tells whether a handoff of this attempt waits for blocks, lands, or has landed here."""
         return self.side.knows(key)
 
     def drain(self) -> None:
@@ -111,7 +110,6 @@ class DecodeTransfer:
         return self._sessions.links()
 
     def unreached(self) -> tuple[UnreachedPeer, ...]:
-        """Returns nothing: decode workers do not connect to others."""
         return ()
 
     async def run(self) -> None:
@@ -147,7 +145,7 @@ class DecodeTransfer:
             self._sessions.forget_old(self._clock())
             due = self.side.next_deadline()
             self._idle = due is None
-            # Messages that arrive meanwhile are due after verify_deadline at the earliest, so they need not wake us.
+            # New messages are due after verify_deadline at the earliest, so they need not end this wait.
             longest = self._config.verify_deadline
             idle = self._config.remember / 4
             pause = idle if due is None else min(longest, max(MIN_SLEEP_S, due - self._clock()))

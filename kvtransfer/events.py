@@ -34,7 +34,7 @@ class OpenHandoff(Struct, frozen=True):
     ids: bytes  # ids of the prompt, packed
     samples: tuple[int, ...]  # the job's samples that still live
     deadline: float  # s, of the local clock
-    due: float  # s, of the local clock: by when its first token is wanted
+    due: float  # s, of the local clock: due time of its first token
     blocks: Tables  # of the prompt; a window's blocks may follow later as `BlocksTaken`
 
 
@@ -172,7 +172,7 @@ class HandoffOver(Struct, frozen=True):
 
 
 class CancelAttempt(Struct, frozen=True):
-    """Attempts at this sample up to the named one are dead, including those whose handoff has not arrived yet."""
+    """This attempt at a sample and lower ones are dead, even if their handoff has not arrived yet."""
 
     key: AttemptKey
 

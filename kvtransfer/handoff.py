@@ -1,4 +1,4 @@
-"""What both ends of a handoff have to agree on."""
+"""Rules that both ends of a handoff must share."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,14 +15,14 @@ class HandoffKey(NamedTuple):
 
 
 def handoff_blocks(spec: KVSpec, tokens: int) -> tuple[range, ...]:
-    """Returns the blocks of each KV group that the query behind `tokens` tokens sees: those that a handoff moves."""
+    """Returns the blocks of each KV group that a handoff moves: seen by the query after `tokens` tokens."""
     return tuple(group.needed_blocks(tokens) for group in spec.groups)
 
 
 def branches_fit(samples: Sequence[int], branches: Sequence[Branch]) -> bool:
-    """Tells whether a Commit may have these branches.
+    """Whether a Commit may have these branches.
 
-    There must be at least one, each of another of the Open's `samples`, with tokens. The sender checks its own worker
+    There must be at least one, each of a different sample of the Open, with tokens. The sender checks its own worker
     with this, the receiver checks the sender.
     """
     named = [branch.sample for branch in branches]

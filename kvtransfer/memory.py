@@ -1,4 +1,4 @@
-"""What the handoff needs of a KV pool: reading and writing bytes of blocks."""
+"""The handoff's view of a KV pool: reading and writing bytes of blocks."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -11,7 +11,7 @@ class KVMemory(Protocol):
     """Reads and writes blocks. A block of group g has `spec.groups[g].block_bytes` bytes in each layer."""
 
     def ready(self, group: int, layer: int, blocks: Sequence[int]) -> bool:
-        """Tells whether these blocks can be read without waiting for a device that still computes them."""
+        """Whether these blocks can be read without waiting for a device that still computes them."""
         ...
 
     def read(self, group: int, layer: int, blocks: Sequence[int], codec: Codec = "none") -> list[memoryview]:

@@ -1,4 +1,4 @@
-"""Detects decode workers that this worker cannot connect to, reports them once, and probes them until it can.
+"""Detects unreachable decode workers, reports them once, and probes them until they can be reached.
 
 A firewall may swallow connections silently, so the peer looks slow. Therefore, when a link begins, and when it has
 chosen a port for payloads, the port is probed with a separate connection. If none succeeds by the deadline, the link
@@ -16,7 +16,7 @@ from infra.redis.records import UnreachedPeer
 
 MAX_PROBES = 64  # concurrent probes; more are needed only if the network is down
 PROBE_INTERVAL_S = 0.25  # between two probes before a peer counts as unreachable
-RECHECK_INTERVAL_S = 1.0  # between two probes after that
+RECHECK_INTERVAL_S = 1.0  # between two later probes
 log = logging.getLogger("baton.handoff")
 
 

@@ -30,9 +30,9 @@ from kvtransfer.transports.channel import Channel
 from kvtransfer.transports.joining import Joining
 from kvtransfer.transports.watching import Watching
 
-COMPUTING_POLL_S = 0.0005  # between two looks at blocks that a device still computes
+COMPUTING_POLL_S = 0.0005  # between two checks of blocks that a device still computes
 RATE_DECAY = 0.9  # weight of a handoff in the link's rate after the next handoff
-FRAME_POLL_S = 0.005  # between two looks at frames that keep a closed handoff pinned
+FRAME_POLL_S = 0.005  # between two checks of frames that keep a closed handoff pinned
 FRAME_TIMEOUT_S = 1.0  # after which the frames of a closed socket count as done
 REJOIN_REASONS = frozenset({"ended", "gap", "incomplete", "sender_silent", "unjoined"})
 """Reasons of ended handoffs that suggest that the peer has forgotten the link: a Join finds out."""
@@ -41,7 +41,7 @@ FIRST_RETRY_S, LAST_RETRY_S = 0.001, 0.02  # until a socket that took nothing is
 
 
 class LinkOwner(Protocol):
-    """The owner of links: hears of their ends and of their handoffs."""
+    """The owner of links, which is notified of their ends and of their handoffs."""
 
     def report(self, event: ToPrefillEngine) -> None:
         """Takes an event for the engine."""
@@ -71,7 +71,7 @@ class PrefillLinkDriver:
         self.channel: Channel | None = None
         self._socket = socket
         self._joining = joining
-        self._halves: set[bytes] = set()  # the peer's salt halves, of this session and earlier ones
+        self._halves: set[bytes] = set()  # the peer's salt halves, of this session and earlier sessions
         self._join_due = clock()
         self._computing = False  # the next payload's blocks are still being computed by a device that sends no notice
         self._asked: float | None = None  # time (s) of the first unanswered Join
@@ -98,9 +98,9 @@ class PrefillLinkDriver:
         self._wake.set()
 
     def handle(self, event: OfHandoff | BlocksTaken) -> None:
-        """Takes an event of the engine. Raises `IllegalMove` for one that the handoff's state does not allow."""
+        """Takes an event of the engine. Raises `IllegalMove` for an event that the handoff's state does not allow."""
         if isinstance(event, BlocksTaken):
-            if (tables := self._blocks.get(event.handoff)) is not None:  # else it is over
+            if (tables := self._blocks.get(event.handoff)) is not None:  # otherwise the handoff is over
                 tables[event.group] = event.blocks
             return
         self._carry_out(self.side.handle(event, self._clock()))
@@ -126,7 +126,7 @@ class PrefillLinkDriver:
         return self._joining.payload_address if self.channel is not None and self.channel.transport == "tcp" else ""
 
     def lose(self, reason: str) -> None:
-        """Gives a dead peer up: closes the socket, then ends every handoff. `_pump` runs until no frame is read."""
+        """Gives up a dead peer: closes the socket, then ends every handoff. `_pump` runs until no frame is read."""
         if self._lost_at is not None:
             return
         self._lost_at = self._clock()
@@ -217,7 +217,7 @@ class PrefillLinkDriver:
         """Opens the channel that an Offer allows. A new salt half means that the peer had forgotten the link."""
         self._asked = None
         self._join_due = self._clock() + self._joining.pause(joined=True)
-        if offer.nonce in self._halves:  # a session's key is never used for another session
+        if offer.nonce in self._halves:  # a session's key is never reused
             return
         if self.channel is not None:
             self._watching.watch(None)
@@ -233,7 +233,7 @@ class PrefillLinkDriver:
         self._owner.joined(self)
 
     def _probe(self, probe: Layer) -> None:
-        """Sends a probe behind the sent payloads. If the channel does not take it, another one follows soon."""
+        """Sends a probe after the sent payloads. If the channel is full, another probe follows soon."""
         if self.channel is not None and self._lost_at is None:
             self.channel.send(probe, ())
 

@@ -82,14 +82,12 @@ class PrefillTransfer:
                     link.handle(event)
 
     def knows(self, key: AttemptKey) -> bool:
-        """Returns False: no handoff lands on a prefill worker."""
         return False
 
     def drain(self) -> None:
         """Does nothing: only the engine opens handoffs."""
 
     def counts(self) -> HandoffCounts:
-        """Returns outcomes of handoffs, and dropped messages."""
         links = self._links.values()
         malformed = self._past_malformed + sum(link.malformed for link in links)
         strays = self._past_strays + sum(link.side.strays for link in links)
@@ -103,7 +101,6 @@ class PrefillTransfer:
         return self._reaching.unreached()
 
     async def run(self) -> None:
-        """Waits for the failure of a link's task, and raises it."""
         await self._tasks.wait()
 
     async def close(self) -> None:
@@ -150,7 +147,6 @@ class PrefillTransfer:
         return link
 
     def report(self, event: ToPrefillEngine) -> None:
-        """Counts a handoff's outcome, and tells the engine."""
         match event:
             case Closed(outcome="accepted"):
                 self._outcomes.accepted(event.times)

@@ -70,7 +70,7 @@ class FirstTokenCorrection:
 
     @property
     def margin(self) -> float:
-        """Returns the factor within which nearly all measured times stay of the expected ones."""
+        """Returns the factor within which nearly all measured times stay of the expected times."""
         return max(MIN_MARGIN, 1 + self._weight * (self._margin - 1))
 
     def expected(self, forecast: Forecast) -> float:
@@ -96,7 +96,7 @@ class FirstTokenCorrection:
             self._queues.popitem(last=False)
 
     def refused(self) -> None:
-        """Takes the refusal of a request because of what was expected of it."""
+        """Records that a request was refused because of its expected time."""
         self._weight *= REFUSAL_DECAY
 
     def _queue_ratio(self, forecast: Forecast) -> float:

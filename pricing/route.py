@@ -25,7 +25,7 @@ class Route(NamedTuple):
 class RouteRequest(NamedTuple):
     """Samples that share a prompt, as far as they matter to the price of a route."""
 
-    tokens: int  # tokens of the prompt, including those that earlier attempts have emitted
+    tokens: int  # tokens of the prompt, including the output of earlier attempts
     adapter: str = ""  # digest of the adapter
     keys: Mapping[int, tuple[int, ...]] = {}  # short keys of the prompt's full blocks, by block size
     samples: int = 1

@@ -46,7 +46,7 @@ class BusyPage:
             self._slot = self._claim()
 
     def enter(self, useful: int) -> None:
-        """Begins a step that at most `useful` threads help: marks this worker busy, and takes its part of the cores."""
+        """Begins a step with up to `useful` threads: marks this worker busy, and takes its share of the cores."""
         self._page[FLAGS_OFFSET + self._slot] = 1
         self._useful = useful
         self.divide()

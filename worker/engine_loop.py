@@ -161,7 +161,7 @@ class EngineLoop(Generic[Event]):
     def _receive(self) -> None:
         """Passes waiting events to the policy. An idle loop sleeps until the next event."""
         if self._life.inbox.stopping:
-            self._stop()  # before taking events: those posted earlier count
+            self._stop()  # before taking events: earlier events count
         wait = 0.0
         if self._idle:
             self._life.busy.leave()

@@ -1,4 +1,4 @@
-"""What makes a worker a prefill or a decode worker: a policy on the engine thread, a transfer on the I/O thread."""
+"""What differs between prefill and decode workers: a policy on the engine thread, a transfer on the I/O thread."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

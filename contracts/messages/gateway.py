@@ -52,7 +52,7 @@ class Ask(Addressed, frozen=True, kw_only=True, tag="ask"):
 
 
 class Cancel(Addressed, frozen=True, kw_only=True, tag="cancel"):
-    """Kills this attempt and lower ones. Repeated until answered with Failed."""
+    """Ends this attempt and lower attempts. Repeated until answered with Failed."""
 
     key: AttemptKey
 
@@ -130,7 +130,7 @@ class KeyNews(Struct, frozen=True, array_like=True):
 
 
 class Kept(Addressed, frozen=True, kw_only=True, tag="kept"):
-    """Tells which KV a worker caches, so that prompts can be routed to it."""
+    """Changes of a worker's cached KV, by which prompts are routed."""
 
     news: KeyNews
 
@@ -180,7 +180,7 @@ class Stages(Struct, frozen=True, array_like=True):
 
 
 class Emitted(Struct, frozen=True, array_like=True):
-    """New tokens of one sequence, with output indices from `index` on. The last ones carry the end."""
+    """New tokens of one sequence, with output indices from `index` on. The last tokens carry the end."""
 
     key: AttemptKey
     index: int

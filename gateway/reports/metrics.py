@@ -136,7 +136,7 @@ class Metrics:
         return await in_turns(pieces(self._registry, more))
 
     async def page(self, gateways: Sequence[str] = ()) -> str:
-        """Returns all metrics: those of `gateways` (texts), or else this gateway's, and those of the workers."""
+        """Returns all metrics: the texts of `gateways`, or else this gateway's own, and the workers' metrics."""
         own = await in_turns(merged(gateways)) if gateways else await self.own({})
         return own + await in_turns(chain(pieces(self.of_workers, {}), pieces(self.roles.of_workers, {})))
 

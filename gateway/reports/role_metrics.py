@@ -28,7 +28,7 @@ class _RoleFigures(Collector):
 
 
 class RoleMetrics:
-    """The last seen figures of the roles: `own` collects those of this gateway, `of_workers` the others."""
+    """The last seen figures of the roles: `own` collects this gateway's, `of_workers` the others."""
 
     def __init__(self, model: str) -> None:
         self.standing = Standing()

@@ -24,7 +24,7 @@ from pricing.route import Route
 MAX_RETRIES = 4  # number of failed attempts after which the sample fails, less one
 QUEUE_CLOSED = "queue closed"  # end of an attempt whose job's stream is gone
 PLANNED_REASONS = frozenset({REASON_DRAINING, QUEUE_CLOSED})  # an attempt ended as planned, without a failure
-MAX_PLANNED_RETRIES = 16  # attempts with a planned end; further ones count as failed
+MAX_PLANNED_RETRIES = 16  # attempts with a planned end; further attempts count as failed
 PLANNED_PAUSE_S = 0.05  # s before the second planned retry, doubled each time: a draining worker's record …
 MAX_PLANNED_PAUSE_S = 1.0  # … is updated soon, and then the worker is not chosen any more
 READD_AFTER_S = 1.0  # s until a job without a Started message is added again; doubles each time
@@ -160,7 +160,10 @@ class Sample:
         return attempt
 
     def may_retry(self) -> bool:
-        """Counts a failed attempt; returns whether another one is allowed. Jobs that were never added do not count."""
+        """Counts a failed attempt; returns whether a further attempt is allowed.
+
+        Jobs that were never added do not count.
+        """
         self.retries += 1
         return self.retries <= MAX_RETRIES
 
@@ -176,7 +179,7 @@ class Sample:
 
     @property
     def length(self) -> int:
-        """Number of tokens that the next attempt begins with: the prompt's and the delivered ones."""
+        """Number of tokens that the next attempt begins with: prompt and delivered output."""
         return len(self.prompt.token_ids) + len(self.tokens)
 
     def ids(self, first: int, end: int) -> list[int]:
@@ -210,7 +213,7 @@ class Sample:
         return Fate.NOTHING
 
     def emitted(self, sender: str, emitted: Emitted, now: float) -> Emitted | None:
-        """Takes tokens; returns the new ones, in order, or None for a message about another attempt."""
+        """Takes tokens; returns the new tokens, in order, or None for a message about another attempt."""
         attempt = self.attempt
         if attempt is None or attempt.number != emitted.key.attempt:
             return None

@@ -84,7 +84,7 @@ class _ByteStream:
 
 
 class WindowDetokenizer:
-    """Detokenizer for all other decoders. The window holds the tokens of the last completed text and later ones."""
+    """Detokenizer for all other decoders. The window begins with the tokens of the last completed text."""
 
     def __init__(self, decode: Callable[[list[int]], str], piece: Piece) -> None:
         self._decode = decode

@@ -34,7 +34,7 @@ TURNED_AWAY_TIMEOUT_S = 1.0  # the same, for a connection beyond the limit
 PROBE_INTERVALS_S = (
     0.25,
     1.0,
-)  # before the second probe of a half-closed connection, and between later ones
+)  # before the second probe of a half-closed connection, and between later probes
 HOST_REGEX = re.compile(rb"[\w.~%!$&'()*+,;=:\[\]-]*", re.ASCII)  # RFC 3986: host and port, both perhaps empty
 CONTINUE_RESPONSE = b"HTTP/1.1 100 Continue\r\n\r\n"
 PROBE_COMMENT = b": are you there?\n\n"  # between two events of a stream
@@ -61,7 +61,7 @@ class HTTPConnection(HttpToolsProtocol):
         self._head = 0  # bytes of the head so far
         self._in_head = False
         self._in_body = False
-        self._around = 0  # bytes around the chunks of the body so far, beyond the necessary ones
+        self._around = 0  # superfluous bytes around the chunks of the body so far
         self._lacks_host = False  # the header Host is missing, repeated or invalid
         self._timer: asyncio.TimerHandle | None = None  # of the head, of dropping, or of probing: never two at once
         self._dropping = False  # further input is read and dropped

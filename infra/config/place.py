@@ -1,4 +1,4 @@
-"""Settings of a worker's addresses: what it binds, what it advertises, and its node."""
+"""Settings of a worker's addresses: bind address, advertised address, ports and node."""
 
 from typing import Annotated
 
@@ -6,7 +6,7 @@ from msgspec import Meta, Struct
 
 
 class PlaceOptions(Struct, frozen=True, kw_only=True):
-    """Where a worker listens, which address it advertises, and what it is near to."""
+    """A worker's bind address, advertised address, and location."""
 
     host: Annotated[
         str,

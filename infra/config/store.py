@@ -8,7 +8,7 @@ from contracts.kinds import RedisURL
 
 
 class StoreConfig(Struct, frozen=True, kw_only=True):
-    """Where Redis is, and which secret seals what is stored there."""
+    """The URL of Redis, and the secret that seals the stored data."""
 
     redis: RedisURL = "redis://127.0.0.1:6379"
     secret_file: Annotated[

@@ -19,11 +19,11 @@ class Shares:
 
     def __init__(self) -> None:
         self._now = 0.0  # current virtual time, tokens / weight
-        self._until: dict[str, float] = {}  # virtual time by tenant, for those with work or ahead of the current time
+        self._until: dict[str, float] = {}  # virtual time of each tenant with work or ahead of the current time
         self._weights: Mapping[str, float] = {}
 
     def turn(self, weights: Mapping[str, float]) -> str:
-        """Returns the tenant with the next turn among those with work, given with their weights; there must be one."""
+        """Returns the tenant with the next turn, among tenants with work, given with their weights; at least one."""
         self._weights = weights
         first = min(weights, key=self._order)
         self._now = max(self._now, self._time(first))

@@ -101,5 +101,5 @@ def hashed(text: str, salt: str) -> str:
 
 
 def fits(text: str, record: KeyRecord) -> bool:
-    """Tells in constant time whether a key is the record's."""
+    """Whether a key is the record's, checked in constant time."""
     return hmac.compare_digest(hashed(text, record.salt).encode(), record.hash.encode())

@@ -21,7 +21,7 @@ class KeyRing:
     """The keys of some files."""
 
     def __init__(self, paths: Sequence[str]) -> None:
-        """Reads the files. Raises `ConfigError` for one that is missing or broken."""
+        """Reads the files. Raises `ConfigError` for a missing or broken file."""
         self._marks: dict[Path, Mark | None] = {}
         self._keys: dict[Path, list[KeyRecord]] = {}
         for path in map(Path, paths):
@@ -31,7 +31,7 @@ class KeyRing:
         self._index()
 
     def find(self, text: str) -> KeyRecord | None:
-        """Returns the record of a key, None if there is none.
+        """Returns the record of a key, None for an unknown key.
 
         A key is found by its public part, then hashed and compared once in any case, so that the time shows neither how
         much of it is right nor whether its public part is known.
@@ -40,7 +40,7 @@ class KeyRing:
         return record if fits(text, record) and record is not NO_KEY else None
 
     def known(self, id: str) -> KeyRecord | None:
-        """Returns the record with this public part, None if there is none. The caller has checked the key before."""
+        """Returns the record with this public part, None if unknown. The caller has checked the key before."""
         return self._known.get(id)
 
     def refresh(self) -> bool:

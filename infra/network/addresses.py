@@ -1,4 +1,4 @@
-"""What a process makes its bound sockets from: context, secret, keys, gatekeeper, and the addresses to bind."""
+"""The parts of a process's bound sockets: context, secret, keys, gatekeeper, and the addresses to bind."""
 
 from dataclasses import dataclass, field
 

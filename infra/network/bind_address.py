@@ -35,6 +35,6 @@ def bare(host: str) -> str:
 
 
 def lacks_brackets(url: str) -> bool:
-    """Tells whether a URL's host is an IPv6 address without brackets."""
+    """Whether a URL's host is an IPv6 address without brackets."""
     hosts = url.partition("://")[2].partition("/")[0].rpartition("@")[2].split(",")
     return any(host.count(":") > 1 and not host.startswith("[") for host in hosts)

@@ -2,7 +2,7 @@
 
 ZeroMQ asks it after a peer has proved a secret key (CURVE) or sent a user name and a token (PLAIN). Control sockets
 admit only the deployment's own client key. Payload sockets admit only expected users, each with its own token. Without
-a gatekeeper nobody is admitted.
+a gatekeeper every peer is refused.
 
 Handshakes that fail earlier (a wrong server key, no CURVE, not ZeroMQ) are refused by ZeroMQ itself; they are counted
 for watched sockets. Refusals are logged at most once a minute.

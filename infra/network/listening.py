@@ -13,7 +13,7 @@ ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 def listen(host: str, port: int, option: str = "--port", shared: bool = False) -> socket.socket:
     """Makes a listening, non-blocking socket. Raises `ConfigError` that names `--host`, or `option` for the port.
 
-    With `shared`, processes of one user share the port, and the system spreads new connections over those that listen.
+    With `shared`, processes of one user share the port, and the system spreads new connections over the listening ones.
     Such a socket is bound but does not listen yet, so that a process gets no connections before it can answer.
     """
     try:

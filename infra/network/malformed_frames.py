@@ -28,7 +28,7 @@ class MalformedFrames(Generic[Peer]):
         return True
 
     def listens(self, peer: Peer, now: float) -> bool:
-        """Tells whether frames of this peer are read."""
+        """Whether frames of this peer are read."""
         until = self._until.get(peer)
         if until is None:
             return True

@@ -55,7 +55,7 @@ def check_ports(bind: BindAddress, role: str, transfer: TransferOptions) -> None
 
 
 def _is_free(host: str, port: int) -> bool:
-    """Tells whether a port can be bound. Raises `ConfigError` for any failure but a port in use."""
+    """Whether a port can be bound. Raises `ConfigError` for any failure but a port in use."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

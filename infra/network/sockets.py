@@ -5,8 +5,9 @@ connection (IMMEDIATE). Only payload sockets linger after a close, for `PAYLOAD_
 queue is `False`.
 
 Control sockets encrypt and authenticate with CURVE (ZeroMQ RFC 26). Payload sockets only authenticate (PLAIN), since
-payloads are sealed separately. Both admit nobody unless their context has a `Gatekeeper` (`infra.network.gatekeeper`).
-A refused dealer never connects: its sends are refused, and waiting for its peer ends at a deadline.
+payloads are sealed separately. Both refuse every peer unless their context has a `Gatekeeper`
+(`infra.network.gatekeeper`). A refused dealer never connects: its sends are refused, and waiting for its peer ends at a
+deadline.
 """
 
 import asyncio
@@ -112,8 +113,8 @@ async def try_send(socket: zmq.asyncio.Socket, frames: list[Frame]) -> bool:
 def send_now_tracked(socket: zmq.asyncio.Socket, frames: list[Frame]) -> zmq.MessageTracker | None:
     """Sends without blocking or copying. None: not sent.
 
-    The memory must not change until the tracker is done. It tracks all frames; the one that `send_multipart` returns
-    tracks only the last. Frames below 64 KiB are copied, which is faster, and done at once.
+    The memory must not change until the tracker is done. The tracker covers all frames; the tracker of `send_multipart`
+    covers only the last. Frames below 64 KiB are copied, which is faster, and done at once.
     """
     tracked = [zmq.Frame(frame, track=True, copy_threshold=COPY_BELOW_BYTES) for frame in frames]
     if not _sent_now(socket.send_multipart(tracked, flags=zmq.NOBLOCK, copy=False, track=True)):
@@ -122,7 +123,7 @@ def send_now_tracked(socket: zmq.asyncio.Socket, frames: list[Frame]) -> zmq.Mes
 
 
 def _sent_now(attempt: Awaitable[object]) -> bool:
-    """Tells whether a NOBLOCK send went out. Its future is done, unless it is queued behind a poll for writing."""
+    """Whether a NOBLOCK send went out. Its future is done, unless it is queued behind a poll for writing."""
     assert isinstance(attempt, asyncio.Future)
     if not attempt.done():
         attempt.cancel()

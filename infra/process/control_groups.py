@@ -1,6 +1,6 @@
 """The Linux control groups of a process: its own and all above it, of version 1 or 2.
 
-A container's limits lie at the root of its view. Those of a systemd unit (`MemoryMax=`, `CPUQuota=`) lie in the unit's
+A container's limits lie at the root of its view. A systemd unit's limits (`MemoryMax=`, `CPUQuota=`) lie in the unit's
 own group, which `/proc/self/cgroup` names (cgroups(7)).
 """
 

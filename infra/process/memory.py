@@ -19,8 +19,8 @@ def available_memory(groups: ControlGroups | None = None, meminfo: Path = Path("
 def left_by_groups(groups: ControlGroups) -> int:
     """Returns the bytes left in the tightest control group of the process; `UNLIMITED_BYTES` without any limit.
 
-    A group's usage includes cached pages of files. The kernel reclaims them, even recently read ones such as a model's;
-    `MemAvailable` counts them as available, too.
+    A group's usage includes cached pages of files. The kernel reclaims them, even recently read ones such as the
+    model's; `MemAvailable` counts them as available, too.
     """
     left = [UNLIMITED_BYTES]
     for group in groups.of_version_2():

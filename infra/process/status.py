@@ -1,4 +1,4 @@
-"""A service's start as others see it: one line of JSON in a file, replaced as a whole."""
+"""A service's start for other processes: one line of JSON in a file, replaced as a whole."""
 
 import asyncio
 import os

@@ -1,7 +1,7 @@
 """Keeps in Redis, for each model, a signed list of the adapters that clients have loaded at run time.
 
 Workers follow it: they load new adapters and unload removed ones. Like a registry record, a list is signed for its key
-and its number, which grows with every change, so it cannot be forged, moved, or replaced by an earlier one. It expires
+and its number, which grows with every change, so it cannot be forged, moved, or replaced by an earlier list. It expires
 a day after it was last read. Functions here raise `StoreUnavailable` if Redis is away.
 """
 
@@ -25,7 +25,7 @@ ADAPTER_LIST_PURPOSE = "adapter lists"
 
 
 class AdapterList(Struct, frozen=True):
-    """The adapters that workers of a model are to have beside their own."""
+    """Adapters that the workers of a model should have in addition to their own."""
 
     number: int = 0  # grows with each change; 0: there is no list
     adapters: tuple[AdapterSource, ...] = ()
@@ -38,7 +38,7 @@ def list_key(model: str) -> str:
 
 @answered()
 async def read(store: Store, signer: Signer, model: str) -> AdapterList:
-    """Returns the list; an empty one of number 0 if none is signed with our secret."""
+    """Returns the list; an empty list of number 0 if there is no list signed with the deployment's secret."""
     key = list_key(model)
     return _opened(await store.getex(key, px=LIST_TTL_MS), signer, key)
 

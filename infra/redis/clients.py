@@ -122,7 +122,7 @@ class _WaitingSentinelPool(SentinelConnectionPool, redis.asyncio.BlockingConnect
     """Asks sentinels for the master at each connection; bursts wait for a free connection."""
 
     async def disconnect(self, inuse_connections: bool = True) -> None:
-        """Closes connections; at the end all of them, with those to the sentinels."""
+        """Also closes the connections to the sentinels, if all connections are closed."""
         await super().disconnect(inuse_connections)
         if inuse_connections:
             await self.sentinel_manager.aclose()
@@ -130,7 +130,7 @@ class _WaitingSentinelPool(SentinelConnectionPool, redis.asyncio.BlockingConnect
 
 class _SentinelPool(redis.sentinel.SentinelConnectionPool):
     def disconnect(self, inuse_connections: bool = True) -> None:
-        """Closes connections; at the end all of them, with those to the sentinels."""
+        """Also closes the connections to the sentinels, if all connections are closed."""
         super().disconnect(inuse_connections)
         if inuse_connections:
             for sentinel in self.sentinel_manager.sentinels:

@@ -1,11 +1,11 @@
-"""Decides which measured offset of the Redis server's clock to believe. Pure: time is an argument.
+"""Decides which measured offset of the Redis server's clock to use. Pure: time is an argument.
 
 A server's clock is sometimes set, even by an hour and by mistake. Services measure the new offset seconds apart, so a
-service that believed it at once would differ from all others; and the mistake may be corrected soon.
+service that used it at once would differ from all others; and the mistake may be corrected soon.
 """
 
 STEP_S = 0.5  # a larger difference means that the clock was set
-CONFIRM_S = 30.0  # a new offset is believed after all measurements agree for this long
+CONFIRM_S = 30.0  # a new offset is used after all measurements agree for this long
 
 
 class ClockOffset:
@@ -17,7 +17,7 @@ class ClockOffset:
         self._since = 0.0  # s, time of the first measurement that agrees with it
 
     def measured(self, offset: float, now: float) -> bool:
-        """Takes a measurement in s; returns whether it is believed."""
+        """Takes a measurement in s; returns whether it is used."""
         if abs(offset - self.believed) <= STEP_S:
             self.believed, self._other = offset, None
             return True

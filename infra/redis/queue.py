@@ -2,7 +2,7 @@
 
 The group is made from id 0 before the worker registers; entries are added with NOMKSTREAM and never trimmed; a taken
 entry is acknowledged and deleted in one transaction. MAXLEN would discard unread jobs; a group from `$` would miss the
-first ones; XADD after the expiry would make a stream without a group.
+first jobs; XADD after the expiry would make a stream without a group.
 """
 
 import logging
@@ -51,11 +51,11 @@ class JobQueue:
         self._key = stream_of(epoch)
         self.dropped = 0  # unreadable jobs
         self._last = NO_TICKET  # highest delivered ticket
-        self.taken = NO_TICKET  # no entry up to this ticket is on the stream: it was taken, or is lost
+        self.taken = NO_TICKET  # all entries up to this ticket have left the stream: taken, or lost
 
     @answered()
     async def open(self) -> None:
-        """Makes the stream and its group, or keeps existing ones."""
+        """Makes the stream and its group, unless they exist."""
         try:
             await self._store.xgroup_create(self._key, CONSUMER_GROUP, id="0", mkstream=True)
         except redis.ResponseError as error:
@@ -65,11 +65,10 @@ class JobQueue:
 
     @answered()
     async def refresh(self) -> None:
-        """Postpones the stream's expiry."""
         await self._store.pexpire(self._key, TTL_MS)
 
     async def take(self, most: int, wait_ms: int) -> list[AnyJob]:
-        """Takes up to `most` jobs; waits up to `wait_ms` for the first. Drops and counts unreadable ones."""
+        """Takes up to `most` jobs; waits up to `wait_ms` for the first. Drops and counts unreadable jobs."""
         entries = await self._read_group(">", most, wait_ms)
         if entries is None:
             await self._open_anew()
@@ -117,7 +116,6 @@ class JobQueue:
 
     @answered()
     async def waiting(self) -> int:
-        """Returns the number of jobs that were not taken yet."""
         return int(await self._store.xlen(self._key))
 
     async def close(self) -> None:

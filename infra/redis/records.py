@@ -38,7 +38,7 @@ class KVCounts(Struct, frozen=True):
 
 
 class HandoffCounts(Struct, frozen=True):
-    """A worker's handoffs since its start. Successful ones are counted in `WorkerLoad`.
+    """A worker's handoffs since its start, except for the number of successful handoffs (see `WorkerLoad`).
 
     Seconds are sums over successful handoffs. A prefill worker measures the first three, a decode worker the last.
     Reasons are a fixed set of words (`kvtransfer/protocol/outcomes.py`).
@@ -61,7 +61,7 @@ class HeldBlocks(Struct, frozen=True):
 
 
 STEP_SIZES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-"""Upper bounds of the step size histogram, in tokens: those of vLLM's `vllm:iteration_tokens_total`."""
+"""Upper bounds of the step size histogram, in tokens, as in vLLM's `vllm:iteration_tokens_total`."""
 
 
 class StepTokens(Struct, frozen=True):
@@ -136,7 +136,7 @@ class WorkerLoad(Struct, frozen=True):
 
 
 class KVLink(Struct, frozen=True):
-    """How KV passes between a worker and one of the other role."""
+    """Transport of KV between a worker and a worker of the other role."""
 
     peer: str  # epoch of the other worker
     transport: Transport
@@ -146,7 +146,7 @@ class KVLink(Struct, frozen=True):
 
 
 class UnreachedPeer(Struct, frozen=True):
-    """A worker of the other role that cannot be connected to."""
+    """An unreachable worker of the other role."""
 
     peer: str  # epoch
     address: str  # handoff or payload endpoint
@@ -228,7 +228,7 @@ class FinishedRecord(Struct, frozen=True):
 
     A request is refused if it was answered with 429 or 503 before its first token. `reason` is the error's code if it
     was refused or failed. TTFT and TPOT are the worst of its samples, so a request is good exactly if all of its
-    samples are. Tokens are those of all samples, with the prompt counted once.
+    samples are. Tokens are summed over all samples, with the prompt counted once.
     """
 
     request: str

@@ -3,9 +3,9 @@
 A missing heartbeat is only a suspicion: ask the worker before calling it dead. Functions raise `StoreUnavailable` if
 Redis is away.
 
-Every client of Redis can read a record, but gateways believe only signed ones. A signature is made with a key from the
-deployment's secret, for the record's key and heartbeat number, so a record cannot be forged, moved, or replaced by an
-earlier one.
+Every client of Redis can read a record, but gateways believe only signed records. A signature is made with a key from
+the deployment's secret, for the record's key and heartbeat number, so a record cannot be forged, moved, or replaced by
+an earlier one.
 """
 
 import asyncio
@@ -51,7 +51,6 @@ class SignedRecord(NamedTuple, Generic[RecordType]):
 
 
 def kind_of(record: type[WorkerRecord] | type[GatewayRecord]) -> str:
-    """Returns the word for a record's kind in keys."""
     return "worker" if record is WorkerRecord else "gateway"
 
 

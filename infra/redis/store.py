@@ -61,7 +61,7 @@ class Outage:
     """Logs an outage of Redis at once, then once a minute, and its end."""
 
     def __init__(self, log: logging.Logger, meanwhile: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """`meanwhile` says, as part of a sentence, what stops during an outage."""
+        """`meanwhile`: part of the log line about the effect of the outage."""
         self._log = log
         self._meanwhile = meanwhile
         self._clock = clock
@@ -69,7 +69,6 @@ class Outage:
         self.lasts = False
 
     def begins(self, error: StoreUnavailable) -> None:
-        """Notes a failed operation."""
         now = self._clock()
         if not self.lasts:
             self._began = self._said = now

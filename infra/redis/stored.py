@@ -64,7 +64,6 @@ class TenantStore:
         return True
 
     async def get(self, tenant: str, name: str) -> bytes | None:
-        """Returns a tenant's body, None if there is none."""
         _, key = self._keys(tenant, name)
         async with answered():
             sealed: Any = await self._store.get(key)

@@ -1,7 +1,7 @@
 """The decode side of one handoff as a pure state machine: events and the time go in, instructions come out.
 
 The cases of `DecodeHandoff.handle` are in the order of the states. `DecodeLinks` handles messages of unknown handoffs
-(state NONE) and of ended ones.
+(state NONE) and of ended handoffs.
 """
 
 from enum import Enum, auto
@@ -52,14 +52,14 @@ class LayerArrived(Struct, frozen=True):
 
 
 class PayloadLanded(Struct, frozen=True):
-    """A payload is in its blocks; `digest` is that of the payload as it arrived."""
+    """A payload is in its blocks; `digest` is its digest on arrival."""
 
     header: Layer
     digest: int
 
 
 class SenderDead(Struct, frozen=True):
-    """The prefill worker was silent for so long that it counts as dead."""
+    """The prefill worker was silent too long, and counts as dead."""
 
     reason: str
 
@@ -88,8 +88,8 @@ class DecodeHandoff:
         self.window = ReceiveWindow(config.window)
         self.heard = now  # last sign of life of the sender, s
         self.deadline = now + message.remaining_ms / 1000
-        self.owned = False  # was OWNED once: from then on its sender is answered Accepted
-        self.told = False  # our Abort was sent, so later payloads need no other
+        self.owned = False  # was OWNED once: then its sender gets Accepted as the answer
+        self.told = False  # Abort was sent, so later payloads need no other answer
         self.dropped = 0  # events without a transition, and repeated payloads
         tokens = message.tokens
         self.blocks = handoff_blocks(spec, tokens)  # needed by the prompt in each KV group, in our block size
@@ -111,7 +111,7 @@ class DecodeHandoff:
         self._seen = 0  # the link's byte offset when `_verify_by` was set
 
     def begin(self, samples: tuple[int, ...]) -> list[Instruction]:
-        """Asks the engine for blocks, for the samples that are not dead yet."""
+        """Requests blocks from the engine, for the samples that are not dead yet."""
         return [RoomWanted(self.key, self.open, samples)]
 
     def handle(self, event: DecodeHandoffEvent, now: float) -> list[Instruction]:
@@ -120,7 +120,7 @@ class DecodeHandoff:
             self.heard = now
         match event, self.state:
             case ((Open() | Remind()), State.WAITING):
-                return [self._message(Waiting)]  # then the next repetition carries no tokens
+                return [self._message(Waiting)]  # after it repetitions carry no tokens
             case RoomGranted(), State.WAITING:
                 return self._grant(event)
             case RoomRefused(), State.WAITING:
@@ -169,13 +169,13 @@ class DecodeHandoff:
                 return []
 
     def tick(self, now: float) -> list[Instruction]:
-        """Ends a handoff past a deadline: the request's, the verification's, or that of the sender's silence."""
+        """Ends a handoff past a deadline: of the request, of the verification, or of the sender's silence."""
         if self.state not in (State.WAITING, State.GRANTED, State.VERIFYING):
             return []
         if now >= self.deadline:
             return self._fail("deadline")
         if self._commit is not None and self.window.seen >= self._commit.offset:
-            return self._verify(now)  # no payload of it is under way any more
+            return self._verify(now)  # no payload is under way any more
         if self.state is State.VERIFYING and now >= self._verify_by:
             if self.window.seen == self._seen:
                 return self._fail("incomplete")
@@ -233,7 +233,7 @@ class DecodeHandoff:
         return PayloadConversion(self.open.form, header.group, header.layer, blocks, first, held)
 
     def _in_their_blocks(self, group: int, held: int) -> int:
-        """Returns how many leading blocks of the sender's, in a group, need not come because we hold all their tokens.
+        """Returns the number of leading sender's blocks in a group that this side need not receive.
 
         The sender's partly held blocks come whole; held tokens are kept.
         """

@@ -34,10 +34,10 @@ FromSender = Open | Remind | Layer | Commit | Abort | Aborted
 
 
 class Ending(Struct, frozen=True):
-    """How a handoff has ended."""
+    """The end of a handoff."""
 
-    owned: bool  # it was accepted
-    told: bool  # our Abort was sent
+    owned: bool  # whether it was accepted
+    told: bool  # whether Abort was sent
 
 
 class LinkState:
@@ -77,7 +77,7 @@ class DecodeLinks:
             self._moved[link] = None
         key = HandoffKey(message.sender, message.handoff)
         receiver = self.handoffs.get(key)
-        if message.receiver != self._epoch:  # for an earlier life at this address
+        if message.receiver != self._epoch:  # a message for an earlier life at this address
             self.strays += 1
             return self._answer_unknown(link, key, message, now)
         if receiver is None:
@@ -91,7 +91,7 @@ class DecodeLinks:
         return self._step(receiver, event, now)
 
     def handle(self, event: FromDecode, now: float) -> list[Instruction]:
-        """Passes an engine event to its handoff. It is ignored if that is over: then a `Dropped` is on its way.
+        """Passes an engine event to its handoff. An event of an ended handoff is ignored: a `Dropped` is on its way.
 
         Raises `IllegalMove` for an event that the handoff's state does not allow.
         """
@@ -111,14 +111,14 @@ class DecodeLinks:
         return Send(Abort(sender=self._epoch, receiver=header.sender, handoff=header.handoff, reason="unjoined"), link)
 
     def cut_off(self, link: bytes, reason: str, now: float) -> list[Instruction]:
-        """Ends a link's handoffs, except for accepted ones, because nothing more is read from it."""
+        """Ends a link's handoffs, except for accepted ones, since the link is not read any more."""
         gone = [
             each for each in self.handoffs.values() if each.link == link and each.state is not DecodeHandoffState.OWNED
         ]
         return [instruction for receiver in gone for instruction in self._step(receiver, SenderDead(reason), now)]
 
     def cancel(self, dead: AttemptKey, now: float, reason: str = "cancelled") -> list[Instruction]:
-        """Marks a sample's attempts up to this one as dead, including those whose Open has not arrived yet.
+        """Marks a sample's attempts up to this one as dead, even if their Open has not arrived yet.
 
         A handoff ends when all its samples are dead. Until then it goes on for the others.
         """
@@ -130,7 +130,7 @@ class DecodeLinks:
         return self._step(receiver, HandoffOver(receiver.key, reason), now)
 
     def knows(self, key: AttemptKey) -> bool:
-        """Tells whether a handoff of this attempt waits, lands, or has landed here."""
+        """Whether a handoff of this attempt waits, lands, or has landed here."""
         receiver = self._of_sample(key.of)
         return (
             receiver is not None
@@ -143,14 +143,15 @@ class DecodeLinks:
         self._draining = True
 
     def tick(self, now: float) -> list[Instruction]:
-        """Checks deadlines, and forgets old state. A pause of this process does not count as the senders' silence."""
+        """Checks deadlines, and forgets old state. A pause of this process does not count as silence of senders."""
         instructions: list[Instruction] = []
         paused, self._ticked = now - self._ticked > self._config.silence / 2, now
         for key, receiver in list(self.handoffs.items()):
             if paused:
                 receiver.heard = now
             elif (known := self._links.get(receiver.link)) is not None:
-                receiver.heard = max(receiver.heard, known.heard)  # its messages may be queued behind another handoff's
+                # its messages may be queued behind messages of another handoff
+                receiver.heard = max(receiver.heard, known.heard)
             instructions += receiver.tick(now)
             if receiver.state is DecodeHandoffState.OWNED and now >= receiver.deadline + self._config.silence:
                 receiver.handle(HandoffOver(key), now)
@@ -245,7 +246,7 @@ class DecodeLinks:
         head = self._head(key)
         abort = Send(Abort(**head, reason="ended"), link)
         match message:
-            case Open() | Remind() if message.receiver != self._epoch:  # the epoch in our answer shows the restart
+            case Open() | Remind() if message.receiver != self._epoch:  # the epoch in the answer shows the restart
                 return [Send(Refused(**head, reason="stale", message="this worker has started anew"), link)]
             case Remind() if ending.owned:
                 self.strays += 1  # a late repetition

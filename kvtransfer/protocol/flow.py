@@ -1,7 +1,7 @@
 """Credit-based flow control of a link, its rate, and round robin among its handoffs.
 
 Offsets count all payload bytes ever sent on the link. The receiver reports the highest offset it has seen, so lost
-bytes are credited as soon as any later ones arrive.
+bytes are credited as soon as later bytes arrive.
 """
 
 from collections import deque
@@ -11,7 +11,7 @@ MAX_LINK_OFFSET = 1 << 61
 
 
 class SendWindow:
-    """A link's sending end: how far it has sent, and how far it may send."""
+    """A link's sending end: the offsets up to which it has sent, and may send."""
 
     def __init__(self) -> None:
         self.sent = 0  # offset behind the last sent byte
@@ -25,7 +25,7 @@ class SendWindow:
         self.limit = max(self.limit, limit)
 
     def open_for(self, size: int) -> bool:
-        """Tells whether `size` bytes may leave. A payload larger than the window is sent when nothing is under way."""
+        """Whether `size` bytes may leave. A payload larger than the window is sent when nothing is under way."""
         if self.seen == self.sent:
             return self.limit > 0
         return self.sent + size <= min(self.limit, self.seen + self.room)
@@ -50,12 +50,12 @@ class LinkRate:
         self._last: deque[float] = deque(maxlen=64)  # bytes per second
 
     def left(self, end: int, under_way: int, now: float) -> None:
-        """Notes a sent payload that ends at offset `end`, with `under_way` bytes under way."""
+        """Records a sent payload that ends at offset `end`, with `under_way` bytes under way."""
         if under_way >= self._busy:
             self._under_way.append((end, under_way, now))
 
     def covered(self, seen: int, now: float) -> None:
-        """Notes that everything before offset `seen` has arrived."""
+        """Records that all bytes before offset `seen` have arrived."""
         while self._under_way and self._under_way[0][0] <= seen:
             _, size, since = self._under_way.popleft()
             self._last.append(size / max(now - since, 1e-9))
@@ -79,7 +79,7 @@ class ReceiveWindow:
         return self.seen + self._window
 
     def saw(self, offset: int, size: int) -> bool:
-        """Notes a payload, or a probe of size 0: everything before it was read, or is lost.
+        """Records a payload, or a probe of size 0: all earlier bytes were read, or are lost.
 
         Returns False for impossible numbers.
         """

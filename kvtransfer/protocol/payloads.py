@@ -30,11 +30,11 @@ class Payloads:
         self.blocks = handoff_blocks(spec, tokens)  # blocks of each group that may move
         first = {(at, layer): self.blocks[at].start for at, group in enumerate(spec.groups) for layer in group.layers}
         self._ready: dict[LayerPlace, int] = dict(first)  # blocks before this one are final
-        self._left: dict[LayerPlace, int] = first  # blocks before this one were sent, or need not be
+        self._left: dict[LayerPlace, int] = first  # blocks before this one were sent, or are not needed
         self._queue: dict[LayerPlace, None] = {}  # ordered set of layers with blocks to send
 
     def ready(self, group: int, layer: int, upto: int) -> None:
-        """Notes that this layer's blocks before `upto` are final. Raises `IllegalMove` for foreign blocks."""
+        """Records that this layer's blocks before `upto` are final. Raises `IllegalMove` for foreign blocks."""
         place = (group, layer)
         if place not in self._ready or not 0 <= upto <= self.blocks[group].stop:
             raise IllegalMove(f"group {group}, layer {layer}, block {upto} is not part of this handoff")
@@ -65,7 +65,7 @@ class Payloads:
         return Payload(group, layer, first, count, count * block_bytes)
 
     def left(self, payload: Payload) -> None:
-        """Notes that the channel took this payload, which must be the next."""
+        """Records that the channel took this payload, which must be the next."""
         place = (payload.group, payload.layer)
         assert payload.first == self._left[place], "payloads leave in order"
         self._left[place] += payload.count
@@ -73,9 +73,9 @@ class Payloads:
             del self._queue[place]
 
     def computed(self) -> bool:
-        """Tells whether every block of every layer is final or held by the receiver."""
+        """Whether every block of every layer is final or held by the receiver."""
         return all(max(self._left[p], ready) == self.blocks[p[0]].stop for p, ready in self._ready.items())
 
     def complete(self) -> bool:
-        """Tells whether every block was sent or is held by the receiver."""
+        """Whether every block was sent or is held by the receiver."""
         return all(left == self.blocks[p[0]].stop for p, left in self._left.items())

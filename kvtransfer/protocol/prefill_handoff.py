@@ -1,7 +1,7 @@
 """The prefill side of one handoff as a pure state machine: events and the time go in, instructions come out.
 
 The cases of `PrefillHandoff.handle` are in the order of the states. Events without a transition that a peer can cause
-are dropped and counted; those that only a wrong caller can cause raise IllegalMove.
+are dropped and counted; events that only a wrong caller can cause raise IllegalMove.
 """
 
 from enum import Enum, auto
@@ -82,7 +82,7 @@ PrefillHandoffEvent = OfHandoff | PayloadLeft | Covered | PeerDead
 REASON_UNANSWERED = "payloads_unanswered"
 """Reason of handoffs on a link whose payloads do not arrive, or whose peer is gone."""
 REMINDERS_PER_SILENCE = 4
-"""Reminders in the time of silence after which the peer would take us for dead."""
+"""Reminders sent within the silence after which the peer would consider this worker dead."""
 FINAL_REASONS = frozenset({"done", "cancelled", "superseded"})
 """Reasons after which the request is not tried again."""
 
@@ -124,9 +124,9 @@ class PrefillHandoff:
         self._last_sent = now
         # whether the peer has queued us; None before its first answer, False if its queue is full
         self._in_line: bool | None = None
-        self._answered = now  # time of that answer
+        self._answered = now  # time of the peer's last answer to Open
         self._patience = config.repeat_ms / 1000  # s of silence until a message is repeated
-        self._going: CommitHandoff | None = None  # the samples that go on, once the prompt is computed
+        self._going: CommitHandoff | None = None  # the samples to hand over, once the prompt is computed
         self._commit: Commit | None = None
         self._outcome: tuple[Outcome, str, bool] = ("failed", "", True)
 
@@ -134,7 +134,7 @@ class PrefillHandoff:
         return self._send(self._open(now), now)
 
     def handle(self, event: PrefillHandoffEvent, now: float) -> list[Instruction]:
-        """Takes an event. Raises `IllegalMove` for one that only a wrong caller can cause."""
+        """Takes an event. Raises `IllegalMove` for an event that only a wrong caller can cause."""
         match event, self.state:
             case Waiting(), State.OPENING:
                 self._in_line, self._answered = True, now
@@ -180,7 +180,7 @@ class PrefillHandoff:
             case ((Grant() | Abort()), State.CLOSED):
                 return answer_closed(event, (self._head["sender"], self._head["receiver"]))
             case ((LayerReady() | CommitHandoff() | AbortHandoff() | PeerDead()), State.ABORTING | State.CLOSED):
-                return []  # the engine had not learned yet that the handoff is over
+                return []  # the engine did not know yet that the handoff is over
             case ((LayerReady() | CommitHandoff() | PayloadLeft()), _):
                 raise IllegalMove(f"{type(event).__name__} in {self.state.name} of handoff {self.number}")
             case _:
@@ -211,11 +211,11 @@ class PrefillHandoff:
         return due if self.state is State.ABORTING else min(due, self.opened.deadline)
 
     def _answer_by(self) -> float:
-        """Returns how long to wait for an answer to Open; each confirmation that we are queued prolongs it."""
+        """Deadline of the answer to Open; each `Waiting` message prolongs it."""
         return self._answered + self._config.grant_deadline
 
     def unanswered(self, now: float, heard: float, credited: float) -> str:
-        """Returns why a peer is to be given up that must answer in this state but was silent too long; "" if not.
+        """Returns why a peer is given up that must answer in this state but was silent too long; "" if not.
 
         Its last message came at `heard`, its last Credit at `credited`. While STREAMING, every payload and every probe
         is answered by a Credit.
@@ -229,11 +229,11 @@ class PrefillHandoff:
         return self.state is State.STREAMING and self.payloads.waiting
 
     def head(self, frame: int) -> Payload | None:
-        """Returns the next payload, of at most `frame` bytes or one block; None if there is none."""
+        """Returns the next payload, of at most `frame` bytes or one block; None without a ready payload."""
         return self.payloads.head(frame) if self.state is State.STREAMING else None
 
     def sending(self) -> bool:
-        """Tells whether a payload is ready, or sent and not yet seen by the peer."""
+        """Whether a payload is ready, or sent and not yet seen by the peer."""
         return self.waits() or self._end > self._seen
 
     def layer(self, payload: Payload, offset: int) -> Layer:
@@ -337,7 +337,7 @@ class PrefillHandoff:
     def _repeated(self, now: float, offset: int) -> Handoff:
         if self.state is State.OPENING:
             return Remind(**self._head) if self._in_line else self._open(now)
-        if self.state is State.STREAMING:  # a probe: shows that we live, and the link's offset
+        if self.state is State.STREAMING:  # a probe: a sign of life with the link's offset
             return self.layer(Payload(0, 0, 0, 0, 0), offset)
         if self.state is State.COMMITTED:
             assert self._commit is not None

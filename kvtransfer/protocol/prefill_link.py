@@ -31,7 +31,7 @@ from kvtransfer.protocol.prefill_handoff import (
 
 
 class PrefillLink:
-    """Handoffs by number. Closed ones stay until no frame of theirs can be read."""
+    """Handoffs by number. Closed handoffs stay until none of their frames can be read."""
 
     def __init__(self, config: TransferConfig, epoch: str, peer_epoch: str, spec: KVSpec, trace: bool = False) -> None:
         self._config = config
@@ -64,11 +64,11 @@ class PrefillLink:
         return instructions
 
     def handle(self, event: OfHandoff, now: float) -> list[Instruction]:
-        """Passes an event or message to the handoff that it names.
+        """Passes an event or message to its handoff.
 
         Raises `IllegalMove` for an event that the handoff's state does not allow.
         """
-        sender = self.handoffs.get(event.handoff)  # the engine may name an ended one, whose `Closed` is on its way
+        sender = self.handoffs.get(event.handoff)  # the engine may name an ended handoff, whose `Closed` is on its way
         return [] if sender is None else self._step(sender, event, now)
 
     def _step(self, sender: PrefillHandoff, event: PrefillHandoffEvent, now: float) -> list[Instruction]:
@@ -129,7 +129,7 @@ class PrefillLink:
         return answer_closed(message, self.ends)
 
     def _nothing_arrives(self, sender: PrefillHandoff, message: Handoff) -> bool:
-        """Tells whether the peer takes us for silent although we stream, and has credited nothing since."""
+        """Whether the peer reports silence although this worker streams, and has credited nothing since."""
         missed = isinstance(message, Abort) and message.reason == REASON_SENDER_SILENT
         return missed and sender.state is PrefillHandoffState.STREAMING and self._credited < sender.since
 
@@ -181,7 +181,7 @@ class PrefillLink:
         return instructions
 
     def _next_due(self) -> float | None:
-        """Returns when the first handoff is due, with its entry on top of the heap; None if none is."""
+        """Returns when the first handoff is due, with its entry on top of the heap; None without any."""
         while self._dues:
             at, number = self._dues[0]
             if self._due.get(number) != at:  # outdated
@@ -205,7 +205,7 @@ class PrefillLink:
         return None if due is None else min(due, max(self._ticked, self._opened) + self._config.silence / 4)
 
     def pinned(self) -> bool:
-        """Tells whether frames of an ended handoff may still be read."""
+        """Whether frames of an ended handoff may still be read."""
         return any(sender.state is PrefillHandoffState.CLOSED for sender in self._beyond.values())
 
     def way(self) -> Way | None:

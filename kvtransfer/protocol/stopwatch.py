@@ -17,11 +17,11 @@ class Stopwatch:
         self._grant = now - self._opened
 
     def computed(self, now: float) -> None:
-        """Notes that the prompt is computed: from now on the handoff's time is exposed."""
+        """Records that the prompt is computed: from now on the handoff's time is exposed."""
         self._computed = now
 
     def sending(self, active: bool, now: float) -> None:
-        """Notes whether any payload is ready, or sent and not yet seen by the peer."""
+        """Records whether any payload is ready, or sent and not yet seen by the peer."""
         if active and self._sending_since is None:
             self._sending_since = now
         elif not active and self._sending_since is not None:

@@ -24,12 +24,10 @@ class TTLMap(Generic[Key, Value]):
             self._entries.popitem(last=False)
 
     def get(self, key: Key, now: float) -> Value | None:
-        """Returns a key's value, unless it has expired."""
         entry = self._entries.get(key)
         return entry[0] if entry is not None and entry[1] > now else None
 
     def forget_old(self, now: float) -> None:
-        """Drops expired entries."""
         while self._entries:
             key = next(iter(self._entries))
             if self._entries[key][1] > now:

@@ -69,7 +69,7 @@ class Joining:
         return self._config.remember / 4 if joined else self._config.repeat_ms / 1000
 
     def channel(self, offer: Offer) -> Channel | None:
-        """Opens the first transport of the Offer that works; None if none does. Raises nothing for invalid offers."""
+        """Opens the first transport of the Offer that works; None if none does. Never raises for invalid offers."""
         if offer.version != VERSION:
             log.warning("decode worker %s speaks version %d, this worker %d", offer.sender, offer.version, VERSION)
             return None
@@ -85,7 +85,7 @@ class Joining:
     def _tried(self, transport: Transport, offer: Offer) -> Channel | None:
         try:
             return self._channel(transport, offer)
-        except (OSError, ValueError, zmq.ZMQError):  # of another host or user, or malformed
+        except (OSError, ValueError, zmq.ZMQError):  # an Offer of another host or user, or a malformed one
             return None
 
     def _channel(self, transport: Transport, offer: Offer) -> Channel | None:

@@ -1,7 +1,7 @@
 """Reorders payloads that came over several connections of one link into their sending order. Pure.
 
-Each payload begins with a frame with its sequence number. Early payloads wait, in bounded bytes, for missing ones. If
-one is lost, the link ends by its sender's deadlines, or at once, since a lost connection ends the link.
+Each payload begins with a frame with its sequence number. Early payloads wait, in bounded bytes, for missing payloads.
+If one is lost, the link ends by its sender's deadlines, or at once, since a lost connection ends the link.
 """
 
 from typing import Generic, TypeVar
@@ -33,7 +33,7 @@ class ReorderBuffer(Generic[Payload]):
         self._size = 0
 
     def take(self, count: bytes, size: int, message: Payload) -> list[Payload]:
-        """Returns the messages that are in order now: none, or this one and those that waited for it.
+        """Returns the messages that are in order now: none, or this one and the messages that waited for it.
 
         Raises `MessageError` for an impossible or repeated number, and if more bytes than allowed would be held.
         """

@@ -1,9 +1,9 @@
 """A ring of shared memory between two processes of one host: byte n of a link lies at n modulo the ring's size.
 
 It is an unnamed file. The other process opens it through this process's entry in /proc, which the system allows only to
-the same user; nothing needs removal, however either process ends. A mark in front proves that it is the offered file,
-and not one of the same number on another host. Headers and credits, which pass over a socket, tell where payloads are
-and what may be overwritten.
+the same user; nothing needs removal, however either process ends. A mark in front distinguishes it from a file with the
+same number on another host. Headers and credits, which pass over a socket, give the positions of payloads and of free
+space.
 """
 
 import fcntl
@@ -36,7 +36,7 @@ class Ring:
         descriptor = os.memfd_create("baton-kv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(descriptor, mmap.PAGESIZE + size)
-            # A process that shrank it would crash those that access the removed pages.
+            # If it could shrink, processes that access the removed pages would crash.
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         except OSError:
             os.close(descriptor)

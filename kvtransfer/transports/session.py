@@ -1,4 +1,4 @@
-"""The decode side of a link's payloads: what was offered to the sender, and how its frames are checked."""
+"""The decode side of a link's payloads: the Offer to the sender, and the checks of its frames."""
 
 import secrets
 from collections.abc import Sequence

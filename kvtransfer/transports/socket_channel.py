@@ -72,8 +72,8 @@ class PayloadConnection:
 class SocketChannel:
     """A `Channel` over sockets. Without a sealer frames are sent unchanged.
 
-    With several connections, each payload goes to the one with the fewest unsent bytes, with a sequence number in
-    front.
+    With several connections, each payload is sent on the connection with the fewest unsent bytes, after a sequence
+    number.
     """
 
     room = MAX_LINK_OFFSET
@@ -94,7 +94,7 @@ class SocketChannel:
         """Sends a payload or a probe, sealed if there is a sealer."""
         if self._sealer is not None:
             return self._send_sealed(self._sealer, header, views)
-        # First, so that the socket finds the bytes in a cache.
+        # First, so that the bytes are in a cache when the socket reads them.
         digest = payload_digest(header.group, header.layer, header.first, views)
         tracker = self._send([encode(header), *views])
         return None if tracker is None else SentPayload(digest, tracker)

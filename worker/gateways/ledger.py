@@ -69,7 +69,7 @@ class LedgerEntry:
         return self.sent < len(self.tokens) or (self.ended() and not self.end_sent)
 
     def pending(self, most: int) -> Emitted:
-        """Returns up to `most` tokens after the cursor; the last ones carry the end."""
+        """Returns up to `most` tokens after the cursor; the last tokens carry the end."""
         tokens = self.tokens[self.sent : self.sent + most]
         whole = self.sent + len(tokens) >= len(self.tokens)
         scores = self.scores.part(self.sent, self.sent + len(tokens)) if self.scores is not None else None
@@ -139,7 +139,7 @@ class Ledger:
     def owed(self, gateway: str, most: int) -> list[Emitted]:
         """Returns a gateway's next message: up to `most` tokens, of the longest waiting sequences first.
 
-        Empty if only failures are pending. Prompt scores may be large, so one result contains those of at most one
+        Empty if only failures are pending. Prompt scores may be large, so one result contains the scores of at most one
         prompt.
         """
         found: list[Emitted] = []

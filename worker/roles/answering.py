@@ -39,7 +39,10 @@ class Answering(SequenceGroups[SequenceGroup]):
             self._tell_io(Emit(emitted))
 
     def expired(self, sequences: list[Sequence], now: float) -> None:
-        """Fails sequences past their deadlines. The transfer ends those that are landing, since it may still write."""
+        """Fails sequences past their deadlines.
+
+        Landing sequences are ended by the transfer, since it may still write.
+        """
         for sequence in sequences:
             sample = sequence.key.of
             group = self._by_sample.get(sample)
