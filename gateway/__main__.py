@@ -70,7 +70,6 @@ async def _run(gateway: Gateway, started: asyncio.Event) -> None:
 
 
 def _affordable(config: GatewayConfig, descriptors: int) -> GatewayConfig:
-    """Returns settings with no more connections than the file descriptors allow."""
     most = max(1, descriptors - min(RESERVED_DESCRIPTORS, descriptors // 4))
     if config.max_connections <= most:
         return config

@@ -120,12 +120,10 @@ def invalid(message: str, param: str | None = None, code: str = "invalid_value",
 
 
 def revoked() -> APIError:
-    """Returns a 401: the API key of a request that had begun is not valid any more."""
     return APIError(401, "this API key was revoked while it was in use", code="invalid_api_key")
 
 
 def conflict(message: str, param: str) -> APIError:
-    """Returns a 400: parameters that are right by themselves do not go together."""
     return invalid(message, param, "conflicting_parameters")
 
 
@@ -135,7 +133,6 @@ def unavailable(message: str, code: str, retry_after: float = 1.0) -> APIError:
 
 
 def failed(message: str, code: str) -> APIError:
-    """Returns a 500: the request was taken and could not be finished."""
     return APIError(500, message, kind=SERVER_FAULT, code=code)
 
 

@@ -237,7 +237,6 @@ class Gateway:
         return self.admission.tokenizer.detokenizer(markers)
 
     async def _follow(self, keys: KeyRing) -> None:
-        """Reads changed key files, and ends the requests of revoked keys, until cancelled."""
         while True:
             await asyncio.sleep(CHECK_INTERVAL_S)
             if await asyncio.to_thread(keys.refresh):
@@ -264,5 +263,4 @@ class Gateway:
 
 
 def _own_name(model: str) -> str:
-    """Returns a hub id unchanged, and the last part of a directory."""
     return model if model.count("/") == 1 and not model.startswith((".", "/", "~")) else short_name(model)

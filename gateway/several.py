@@ -44,7 +44,6 @@ class GatewayGroup:
         self._bad = False
 
     async def run(self) -> int:
-        """Starts all gateways, and returns when all have ended."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._ending.set)

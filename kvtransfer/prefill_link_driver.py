@@ -122,7 +122,6 @@ class PrefillLinkDriver:
 
     @property
     def payload_address(self) -> str:
-        """The payloads' TCP endpoint; empty for other transports."""
         return self._joining.payload_address if self.channel is not None and self.channel.transport == "tcp" else ""
 
     def lose(self, reason: str) -> None:

@@ -53,7 +53,6 @@ class Forecast(NamedTuple):
 
     @property
     def queued(self) -> bool:
-        """Returns whether other prompts are computed before this one."""
         return self.seconds > QUEUED_RATIO * self.alone
 
 

@@ -22,7 +22,6 @@ class Demand:
         self.usual_start = 0.0  # tokens before these, whose KV a worker had
 
     def came(self, choice: Choice, now: float) -> None:
-        """Counts a prompt, by the predictions for its best route."""
         self._look(now)
         self._work["prefill" if choice.route.prefill else "decode"] += choice.seconds
         self.usual_tokens += PROMPT_WEIGHT * (choice.tokens - self.usual_tokens)

@@ -159,7 +159,6 @@ class EngineLoop(Generic[Event]):
         return None if self.error or leaves else self._scheduler.plan(now)
 
     def _receive(self) -> None:
-        """Passes waiting events to the policy. An idle loop sleeps until the next event."""
         if self._life.inbox.stopping:
             self._stop()  # before taking events: earlier events count
         wait = 0.0

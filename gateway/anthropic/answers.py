@@ -48,7 +48,6 @@ class MessageShape(ItemShape[AnswerBlock, Event]):
         self._limit: StopReason = "model_context_window_exceeded" if ends_with_context else "max_tokens"
 
     def begin(self, usage: MessageUsage) -> Sequence[Event]:
-        """Returns the event before everything else."""
         return [MessageStart(message=self._message([], usage))]
 
     def end(self, finish: Finish, stop: str | None, usage: MessageUsage) -> Sequence[Event]:
@@ -57,7 +56,6 @@ class MessageShape(ItemShape[AnswerBlock, Event]):
         return [*self._close(), MessageDelta(delta=stopped, usage=usage), MessageStop()]
 
     def whole(self, finish: Finish, stop: str | None, usage: MessageUsage) -> MessageAnswer:
-        """Returns the whole answer, once all parts were taken."""
         self._close()
         stopped = self._stopped(finish, stop)
         message = self._message(self._items, usage)

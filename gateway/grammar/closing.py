@@ -92,7 +92,6 @@ class _Closing:
     def _rewritten(
         self, schema: dict[str, Any], branch: Callable[[Any], Any], closed_reference: bool
     ) -> dict[str, Any]:
-        """Returns a part with all objects below it closed. `branch` rewrites the branches of its `anyOf`."""
         found = {}
         for key, value in schema.items():
             if key == "$ref" and named_by(value, self._root) is None:
@@ -111,7 +110,6 @@ class _Closing:
         return found
 
     def _copy(self, reference: str, closed: bool) -> str:
-        """Returns a reference to a copy of the referenced part."""
         if (reference, closed) not in self._copies:
             self._copies[reference, closed] = f"{'closed' if closed else 'open'}_{len(self._copies)}"
             self._waiting.append((reference, closed))
@@ -126,7 +124,6 @@ class _Closing:
         return properties | added
 
     def _named(self, schema: dict[str, Any], without: Collection[str] = ()) -> PropertyNames:
-        """Returns the names in a part and in all its parts, except in the keywords `without`."""
         if any(key in schema for key in without):
             return _united(self._parts(schema, without))
         if id(schema) not in self._known:

@@ -39,7 +39,6 @@ class _OneOf:
         return all(self._apart(one, other) for one, other in combinations(resolved, 2))
 
     def _apart(self, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-        """Returns whether certainly no value fits both schemas."""
         types, others = _types(one), _types(other)
         if types is not None and others is not None and not types & others:
             return True
@@ -90,7 +89,6 @@ def _value(value: Any) -> tuple[str, str]:
 
 
 def _names(schema: Mapping[str, Any]) -> list[str]:
-    """Returns the names of properties that every fitting object has, and that the schema describes."""
     required, properties = schema.get("required"), schema.get("properties")
     if not isinstance(required, list) or not isinstance(properties, dict):
         return []

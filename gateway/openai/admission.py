@@ -99,7 +99,6 @@ class PromptAdmission:
         return min((limit for limit in limits if limit), default=0)
 
     def values(self) -> int:
-        """Returns the maximum number of JSON values of a body with token ids."""
         context = self.context()
         return min(MAX_BODY_VALUES, MAX_PROMPTS * context + MAX_VALUES_WITHOUT_IDS) if context else MAX_BODY_VALUES
 

@@ -54,7 +54,6 @@ class AnswerFormat:
         return self.after_thinking(prompt, self._either(form, calls) if either else calls)
 
     def after_thinking(self, prompt: str, grammar: str) -> str:
-        """Returns the grammar with free thinking before it, if the model thinks."""
         return grammar if self.thinking is None else self.thinking.before(grammar, prompt, self._token_id)
 
     def _either(self, form: str, calls: str) -> str:

@@ -80,7 +80,6 @@ def schema(given: Any, tool: Tool, root: Mapping[str, Any] | None = None) -> str
 
 
 def bare(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a schema without keywords that only describe it to readers."""
     return {key: _bare(value, key) for key, value in schema.items() if key not in _DESCRIPTION_KEYS}
 
 
@@ -103,7 +102,6 @@ def required_names(schema: Mapping[str, Any]) -> frozenset[str]:
 
 
 def listed_values(schema: Mapping[str, Any]) -> list[Any]:
-    """Returns the values that a schema lists by `enum` or `const`, or an empty list."""
     values = schema.get("enum", [schema["const"]] if "const" in schema else None)
     return values if isinstance(values, list) else []
 

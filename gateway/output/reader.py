@@ -67,7 +67,6 @@ class OutputReader:
     # reading ----------------------------------------------------------------------------------------------------------
 
     def take(self, end: int) -> str:
-        """Reads and returns the text up to `end`."""
         taken = self.text[self.at : end]
         self.at = end
         if self._read is not None:
@@ -127,7 +126,6 @@ class OutputReader:
         return "".join(pieces)
 
     def space(self) -> Generator[None, None, None]:
-        """Reads white space."""
         while (yield from self.more()):
             found = _NO_SPACE.search(self.text, self.at)
             self.take(found.start() if found else len(self.text))

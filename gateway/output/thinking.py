@@ -64,7 +64,6 @@ MISTRAL_THINK = Thinking("mistral", "[THINK]", "[/THINK]")
 
 
 def _trimmed(pieces: Pieces[str]) -> Pieces[str]:
-    """Yields text without the white space at its end."""
     space: list[str] = []
     while True:
         try:

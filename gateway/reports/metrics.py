@@ -102,7 +102,6 @@ class Metrics:
         self._retries.labels(self._model, reason).inc()
 
     def dropped(self) -> None:
-        """Counts an unusable message."""
         self._dropped.labels(self._model).inc()
 
     def refused(self, status: int, code: str) -> None:

@@ -17,7 +17,6 @@ class Delivery:
 
     @property
     def gap(self) -> bool:
-        """Whether tokens have come whose predecessors are missing."""
         return bool(self._early)
 
     def take(self, emitted: Emitted) -> Emitted:
@@ -44,7 +43,6 @@ class Delivery:
         return Emitted(emitted.key, begin, tokens, finish, scores=Scores.joined(scores) if scores and scored else None)
 
     def forget_early(self) -> None:
-        """Drops the messages behind a gap: their attempt is over."""
         self._early.clear()
 
     def _ready(self) -> int | None:

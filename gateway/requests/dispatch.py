@@ -134,7 +134,6 @@ class Dispatch:
         return self._router.pick(self._workers, self.load.asked(samples), time.monotonic(), avoid)
 
     def _may_begin(self, visit: Visit, choice: Choice) -> bool:
-        """Judges a route by its expected time to the first token, corrected by earlier forecast errors."""
         if (forecast := self.load.forecast(choice)) is not None:
             choice = choice._replace(ttft=self._correction.expected(forecast))
         try:

@@ -96,7 +96,6 @@ class Entrance:
             waiting.is_head.set()
 
     def room(self, samples: int) -> bool:
-        """Returns whether `samples` more samples may be in progress."""
         return len(self._decodes) + samples <= self._most
 
 

@@ -177,13 +177,11 @@ class Gate:
             self._comes_back(waiting)
 
     def goes(self, waiting: WaitingRequest, now: float) -> None:
-        """Records that a request has begun."""
         self._waited, gone = self._known(now)
         self._gone, self._since, self._seen = gone + 1, now, True
         self._shares.charge(waiting.tenant, waiting.tokens)
 
     def leave(self, waiting: WaitingRequest) -> None:
-        """Removes a request, if it still waits."""
         if self._line.remove(waiting) or self._aside.remove(waiting):
             self.tokens -= waiting.tokens
             waiting.is_aside = False

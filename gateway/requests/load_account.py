@@ -136,7 +136,6 @@ class LoadAccount:
             self._expect_blocks(worker, prompt_keys(prompt, [worker.record.block_tokens]))
 
     def _uncount(self, sample: Sample, workers: set[str], attempt: Attempt | None) -> None:
-        """Removes a sample, and its attempt if any, from the load of these workers."""
         for epoch in sample.counted & workers:
             if worker := self._workers.get(epoch):
                 worker.own_sequences -= 1

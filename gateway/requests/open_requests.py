@@ -73,7 +73,6 @@ class OpenRequests:
         return len(self._streams)
 
     def full(self) -> APIError:
-        """Returns the refusal of a request that may not even wait."""
         return self._dispatch.entrance.gate.full(time.monotonic())
 
     def waiting(self) -> int:
@@ -129,19 +128,16 @@ class OpenRequests:
             raise
 
     def leave(self, request: Request) -> None:
-        """Cancels the samples in progress: the client is gone."""
         for stream in request.streams:
             if not stream.sample.ended:
                 self._end(stream, State.CANCELLED, "client gone")
 
     def fail_all(self, error: APIError) -> None:
-        """Ends every request with `error` at a shutdown, and refuses new requests with it."""
         self._closed = error
         for stream in list(self._streams.values()):
             self._fail(stream, error)
 
     def revoke(self) -> None:
-        """Ends every request whose API key was revoked."""
         for stream in list(self._streams.values()):
             if (key := stream.sample.admitted.key) and not self._is_valid_key(key):
                 self._fail(stream, revoked())
@@ -164,11 +160,9 @@ class OpenRequests:
                 self._failed(worker, news, now)
 
     def dropped(self) -> None:
-        """Counts an unusable message of a worker."""
         self._metrics.dropped()
 
     def died(self, worker: WorkerConnection) -> None:
-        """Retries the samples of a dead worker on other workers."""
         self._dispatch.notices.worker_gone(worker.epoch)
         for stream in list(self._streams.values()):
             if stream.sample.lost(worker.epoch):
@@ -197,7 +191,6 @@ class OpenRequests:
             self._retry(stream, "lost after its handoff")
 
     def _emitted(self, worker: WorkerConnection, emitted: Emitted, now: float) -> None:
-        """Takes tokens of one sequence. The hot path of every output token."""
         stream = self._streams.get(emitted.key[:2])  # a `SampleKey` would cost as much as all the rest
         if stream is None:
             self._stale(worker, emitted.key, ended=emitted.finish is not None)
@@ -245,7 +238,6 @@ class OpenRequests:
     # time -----------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Checks the requests periodically until cancelled."""
         while True:
             self.look(time.monotonic())
             await next_tick(TICK_S)

@@ -52,7 +52,6 @@ class Request:
         return attempt
 
     def trying(self, attempt: Attempt) -> list[Sample]:
-        """Returns the samples that are in this attempt and have not ended."""
         return [sample for sample in self.samples if sample.attempt is attempt and not sample.ended]
 
     def beyond(self, attempt: int) -> list[int]:

@@ -145,7 +145,6 @@ class Sample:
     # attempts -----------------------------------------------------------------------------------------------------
 
     def begin(self, attempt: Attempt, now: float) -> None:
-        """Begins the next attempt, which other samples may share."""
         self.state = move(self.state, State.QUEUED)
         self.attempt = attempt
         self.route = attempt.route
@@ -179,7 +178,6 @@ class Sample:
 
     @property
     def length(self) -> int:
-        """Number of tokens that the next attempt begins with: prompt and delivered output."""
         return len(self.prompt.token_ids) + len(self.tokens)
 
     def ids(self, first: int, end: int) -> list[int]:

@@ -129,7 +129,6 @@ class Stream:
             self._scores.append(new.scores.part(0, count))
 
     def fail(self, error: APIError) -> None:
-        """Ends the text with an error: the answer is incomplete."""
         self._error, self.goes_on = error, False
         self._tell()
 

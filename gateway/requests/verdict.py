@@ -73,7 +73,6 @@ def judge(expected: Expected, wanted: Objective, waited: float, others: float | 
 
 
 def _of_tokens(expected: Expected, wanted: Objective, waited: float, others: float | None) -> EntryVerdict:
-    """Judges a request by the time per token: its own, and that of the other sequences on the worker."""
     tpot, fastest, patient = expected.tpot, expected.fastest, waited < MAX_WAIT_S
     limit = None if wanted.tpot_ms is None else wanted.tpot_ms / 1000
     if limit is not None and limit < fastest:

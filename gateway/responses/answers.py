@@ -55,7 +55,6 @@ class ResponseShape(ItemShape[OutputItem, Event]):
         self._events = 0  # number of events so far
 
     def begin(self) -> Sequence[Event]:
-        """Returns the first events."""
         return self._numbered([ResponseCreated(response=self._response), ResponseBegun(response=self._response)])
 
     def take(self, parts: Iterable[Part], logprobs: Sequence[TextLogprob] = ()) -> Sequence[Event]:

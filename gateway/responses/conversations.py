@@ -111,7 +111,6 @@ def _away() -> APIError:
 
 
 def _shown(item: Item, id: str) -> Item:
-    """Returns an item in the form of a list: with an id, and text as a content part."""
     if not isinstance(item, MessageItem):
         return structs.replace(item, id=item.id or id, status=item.status or "completed")
     content = item.content

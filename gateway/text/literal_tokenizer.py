@@ -72,7 +72,6 @@ class LiteralTokenizer:
 
 
 def _bare(tokenizer: Tokenizer) -> Tokenizer:
-    """Returns a tokenizer with the same model and preprocessing, without added tokens."""
     bare = Tokenizer(tokenizer.model)
     if tokenizer.normalizer is not None:
         bare.normalizer = tokenizer.normalizer
@@ -82,7 +81,6 @@ def _bare(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def _renamed(token: AddedToken, name: str) -> AddedToken:
-    """Returns an added token that is found like the original, under another name, and is not special."""
     return AddedToken(
         name,
         single_word=token.single_word and name == token.content,  # a placeholder may touch other text

@@ -33,7 +33,6 @@ def max_chars_per_token(tokenizer: Mapping[str, Any], vocabulary: Iterable[str])
 
 
 def _normalizer(step: Mapping[str, Any] | None) -> int:
-    """Returns the greatest ratio by which a normalizer shortens text, or `UNKNOWN_LENGTH`."""
     if step is None:
         return 1
     match step["type"]:
@@ -52,7 +51,6 @@ def _normalizer(step: Mapping[str, Any] | None) -> int:
 
 
 def _keeps(step: Mapping[str, Any] | None) -> bool:
-    """Returns whether a pre-tokenizer splits a text without dropping any of it."""
     if step is None:
         return True
     match step["type"]:

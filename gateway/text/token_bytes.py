@@ -22,7 +22,6 @@ class TokenBytes:
         self._known: dict[int, bytes] = {}
 
     def of(self, token: int) -> bytes:
-        """Returns the bytes of a token; none for unknown ids."""
         found = self._known.get(token)
         if found is None:
             found = self._known[token] = self._bytes(token)

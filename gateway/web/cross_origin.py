@@ -66,7 +66,6 @@ class CrossOrigin:
 
 
 def is_preflight(asked: Headers) -> bool:
-    """Returns whether this is a CORS preflight request."""
     return "origin" in asked and "access-control-request-method" in asked
 
 

@@ -74,7 +74,6 @@ class HTTPConnection(HttpToolsProtocol):
     # the connection -------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begins, or refuses the connection if too many are open."""
         super().connection_made(transport)
         if self._open.opened(self):
             self._expect_head()

@@ -116,7 +116,6 @@ class WorkerConnection(Worker):
 
     @property
     def waiting(self) -> int:
-        """Counts the messages that are not written yet."""
         return self._outbox.qsize()
 
     def look(self, now: float) -> None:
@@ -154,11 +153,9 @@ class WorkerConnection(Worker):
             )
 
     def ended(self, key: AttemptKey) -> None:
-        """Tells the worker that it may forget this sequence."""
         self._put(Ended(sender=self._gateway, receiver=self.epoch, key=key))
 
     async def close(self) -> None:
-        """Closes the socket; unsent messages are lost."""
         self.usable = False
         await self._handshakes.close()
         await self._tasks.close()

@@ -24,7 +24,6 @@ class WorkerDirectory:
         self._connections[connection.epoch] = connection
 
     def remove(self, connection: WorkerConnection) -> None:
-        """Removes a worker that is dead, or that this gateway no longer uses."""
         del self._connections[connection.epoch]
 
     def ready(self) -> bool:

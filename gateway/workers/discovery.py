@@ -80,15 +80,12 @@ class Discovery:
 
     @property
     def unreached(self) -> tuple[UnreachedPair, ...]:
-        """Returns the pairs of this deployment that cannot reach each other, as far as this gateway can tell."""
         return self._unreached.pairs
 
     async def run(self) -> None:
-        """Polls and watches until cancelled."""
         await asyncio.gather(self._poll_for_ever(), self._look_for_ever(), self._tasks.wait())
 
     async def close(self) -> None:
-        """Closes the connections to all workers."""
         for connection in self._directory:
             self._drop(connection)
         await self._tasks.finished()

@@ -33,7 +33,6 @@ class Shares:
         return first
 
     def in_order(self, tenants: Iterable[str]) -> list[str]:
-        """Returns tenants in the order of their next turns, without taking a turn."""
         return sorted(tenants, key=self._order)
 
     def charge(self, tenant: str, tokens: int) -> None:

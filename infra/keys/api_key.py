@@ -90,7 +90,6 @@ def make_key(name: str, options: KeyOptions, now: float) -> NewKey:
 
 
 def id_of(text: str) -> str:
-    """Returns the public part of a key; empty if the text is no key."""
     match = KEY_PATTERN.fullmatch(text)
     return match[1] if match else ""
 

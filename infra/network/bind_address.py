@@ -26,7 +26,6 @@ def endpoint(host: str, port: int | str) -> str:
 
 
 def bracketed(host: str) -> str:
-    """Returns a host as it is written before a port: an IPv6 address in brackets."""
     return f"[{host}]" if ":" in host else host
 
 

@@ -70,7 +70,6 @@ class Gatekeeper:
         self._watched.append(SocketMonitor(socket, zmq.Event.HANDSHAKE_FAILED_PROTOCOL, failed, self.tasks))
 
     async def close(self) -> None:
-        """Closes the handler, before or after the watched sockets."""
         for handshakes in self._watched:
             await handshakes.close()
         await self.tasks.close()
@@ -90,7 +89,6 @@ class Gatekeeper:
             await self._socket.send_multipart([ZAP_VERSION, request, *answer])
 
     def _objection(self, domain: str, mechanism: bytes, credentials: list[bytes]) -> str:
-        """Returns why a peer is refused; empty if it is admitted."""
         match domain, mechanism, credentials:
             case _, b"CURVE", [key] if domain == CONTROL_DOMAIN:
                 return "" if hmac.compare_digest(key, self._client) else "key"

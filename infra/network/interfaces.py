@@ -61,6 +61,5 @@ def _ip(sockaddr: int) -> IPAddress | None:
 
 
 def described(own: Sequence[OwnAddress]) -> str:
-    """Lists addresses for people: `lo 127.0.0.1, eth0 10.0.0.2`."""
     more = f" and {len(own) - MAX_ADDRESSES_SHOWN} more" if len(own) > MAX_ADDRESSES_SHOWN else ""
     return ", ".join(f"{each.interface} {each.ip}" for each in own[:MAX_ADDRESSES_SHOWN]) + more

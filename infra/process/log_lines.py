@@ -68,7 +68,6 @@ class BoundedLog(logging.StreamHandler[TextIO]):
         super().emit(record)
 
     def close(self) -> None:
-        """Reports omitted lines before closing."""
         left_out = sum(limit.left_out for limit in self._limits.values())
         self._limits.clear()
         if left_out:

@@ -41,7 +41,6 @@ class Tasks:
         return task
 
     async def wait(self) -> NoReturn:
-        """Waits until a task fails, and raises its error."""
         await self._broken.wait()
         assert self.error is not None
         raise self.error

@@ -107,7 +107,6 @@ def connect_blocking(url: str) -> redis.Redis:
 
 
 def redacted(url: str) -> str:
-    """Returns the URL without its passwords."""
     password = urlsplit(url).password
     url = url.replace(f":{password}@", ":***@") if password else url
     return re.sub(r"([?&](?:sentinel_)?password=)[^&]*", r"\1***", url)

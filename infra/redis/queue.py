@@ -55,7 +55,6 @@ class JobQueue:
 
     @answered()
     async def open(self) -> None:
-        """Makes the stream and its group, unless they exist."""
         try:
             await self._store.xgroup_create(self._key, CONSUMER_GROUP, id="0", mkstream=True)
         except redis.ResponseError as error:

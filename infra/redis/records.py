@@ -97,7 +97,6 @@ class SpeculationCounts(Struct, frozen=True):
 
     @property
     def step_tokens(self) -> float:
-        """Mean tokens per sequence and step; 1 without draft tokens."""
         return 1 + self.accepted_tokens / self.works if self.works else 1.0
 
 

@@ -133,7 +133,6 @@ def _place(key: str, beat: int) -> str:
 
 @answered()
 async def add_finished(store: Store, records: list[FinishedRecord]) -> None:
-    """Appends records to the capped stream of ended requests."""
     async with store.pipeline(transaction=False) as pipe:
         for record in records:
             pipe.xadd(FINISHED_KEY, {b"json": msgspec.json.encode(record)}, maxlen=MAX_FINISHED, approximate=True)

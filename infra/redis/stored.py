@@ -85,7 +85,6 @@ class TenantStore:
         return size > 0
 
     async def _trim(self, index: str, pieces: int) -> None:
-        """Removes the oldest bodies in an index that cover this many pieces."""
         if pieces <= 0:
             return
         async with answered():

@@ -55,7 +55,6 @@ class LinkRate:
             self._under_way.append((end, under_way, now))
 
     def covered(self, seen: int, now: float) -> None:
-        """Records that all bytes before offset `seen` have arrived."""
         while self._under_way and self._under_way[0][0] <= seen:
             _, size, since = self._under_way.popleft()
             self._last.append(size / max(now - since, 1e-9))
@@ -75,7 +74,6 @@ class ReceiveWindow:
 
     @property
     def limit(self) -> int:
-        """The byte offset up to which the sender may go."""
         return self.seen + self._window
 
     def saw(self, offset: int, size: int) -> bool:
@@ -97,7 +95,6 @@ class RoundRobin:
         self._members: set[int] = set()
 
     def join(self, handoff: int) -> None:
-        """Adds a handoff at the end, unless it is a member."""
         if handoff not in self._members:
             self._members.add(handoff)
             self._order.append(handoff)

@@ -233,7 +233,6 @@ class PrefillHandoff:
         return self.payloads.head(frame) if self.state is State.STREAMING else None
 
     def sending(self) -> bool:
-        """Whether a payload is ready, or sent and not yet seen by the peer."""
         return self.waits() or self._end > self._seen
 
     def layer(self, payload: Payload, offset: int) -> Layer:

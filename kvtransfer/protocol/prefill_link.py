@@ -205,7 +205,6 @@ class PrefillLink:
         return None if due is None else min(due, max(self._ticked, self._opened) + self._config.silence / 4)
 
     def pinned(self) -> bool:
-        """Whether frames of an ended handoff may still be read."""
         return any(sender.state is PrefillHandoffState.CLOSED for sender in self._beyond.values())
 
     def way(self) -> Way | None:

@@ -65,7 +65,7 @@ class Joining:
         self._host = address.removeprefix("tcp://").rpartition(":")[0]
 
     def pause(self, joined: bool) -> float:
-        """Returns the seconds until Join is repeated: soon until it is answered, then often enough to be remembered."""
+        """Returns the seconds until Join is repeated: short before the answer, then long."""
         return self._config.remember / 4 if joined else self._config.repeat_ms / 1000
 
     def channel(self, offer: Offer) -> Channel | None:

@@ -91,7 +91,6 @@ class PayloadSessions:
             self._by_link[link][0].codec = codec
 
     def links(self) -> list[KVLink]:
-        """Lists the links that have carried payloads."""
         sessions = [session for session, _ in self._by_link.values()]
         return [
             KVLink(each.sender[:MAX_NAME_CHARS], each.transport, each.sealed, each.codec)

@@ -60,7 +60,6 @@ class PayloadConnection:
         return self._size
 
     def send(self, frames: list[Frame]) -> zmq.MessageTracker | None:
-        """Sends frames as `send_now_tracked` does."""
         tracker = send_now_tracked(self.socket, frames)
         if tracker is not None:
             size = sum(map(len, frames))
@@ -91,7 +90,6 @@ class SocketChannel:
         self._buffers = SendBuffers()
 
     def send(self, header: Layer, views: Sequence[memoryview]) -> SentPayload | None:
-        """Sends a payload or a probe, sealed if there is a sealer."""
         if self._sealer is not None:
             return self._send_sealed(self._sealer, header, views)
         # First, so that the bytes are in a cache when the socket reads them.

@@ -101,7 +101,6 @@ class PromptBodies:
         return missing
 
     def forget(self, lives: Callable[[AttemptKey], bool]) -> None:
-        """Drops jobs without living attempts."""
         for one in list(self._awaited.values()):
             if not any(map(lives, one.job.attempts())):
                 self._drop(one.job)

@@ -232,7 +232,6 @@ class GatewayConnections:
     # to gateways ----------------------------------------------------------------------------------------------------
 
     async def send(self) -> None:
-        """Sends pending messages to gateways, for ever."""
         while True:
             await self._owing.wait()
             self._owing.clear()

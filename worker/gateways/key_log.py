@@ -94,7 +94,6 @@ class KeyLog:
         follower.at = news.upto
 
     def _since(self, at: int) -> KeyNews:
-        """Returns the changes after number `at`, as many as fit a message."""
         first = at - (self.number - len(self._changes))
         part = dict(self._changes[first : first + KEYS_IN_MESSAGE])  # the last change of each key
         kept = b"".join([key for key, here in part.items() if here])

@@ -103,7 +103,6 @@ class Ledger:
         return AttemptArrival.NEW, there.key if there is not None and not there.ended() else None
 
     def lives(self, key: AttemptKey) -> bool:
-        """Whether this attempt is here and has not ended."""
         return self._living(key) is not None
 
     def emit(self, emitted: Emitted) -> str | None:

@@ -14,7 +14,6 @@ class ScoreLog:
         self._parts = tuple(bytearray() for _ in range(4))  # as in `Scores`
 
     def replace(self, begin: int, scores: Scores) -> None:
-        """Replaces the scores of tokens from `begin` on."""
         assert scores.top == self._top, "scores of one request have one shape"
         sizes = self._sizes()
         given = (scores.chosen, scores.ranks, scores.top_ids, scores.tops)

@@ -79,7 +79,6 @@ class DecodePolicy(Answering):
             self._tell_io(RoomRefused(handoff, "capacity", str(error), False))
 
     def _land(self, landed: Landed, now: float) -> None:
-        """Lets the living samples of a landed prompt run from the next step on."""
         group = self._by_handoff.get(landed.key)
         if group is None:
             return

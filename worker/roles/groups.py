@@ -82,7 +82,6 @@ class SequenceGroups(Generic[Group]):
             return []
 
     def _emitted(self, progress: list[SequenceProgress], now: float) -> list[Emitted]:
-        """Returns the tokens of a step for the gateways, and ends the samples that failed or finished."""
         emitted = []
         for item in progress:
             sequence = item.sequence

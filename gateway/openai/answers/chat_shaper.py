@@ -117,7 +117,6 @@ class ChatShaper:
         return message
 
     def _delta(self, choice: int, parts: Sequence[Part]) -> dict[str, Any]:
-        """Returns the new parts of a choice as one object, with one entry per call."""
         if len(parts) == 1 and isinstance(parts[0], Content):  # the usual case
             return {"content": parts[0].text}
         delta: dict[str, Any] = {}
@@ -147,7 +146,6 @@ class ChatShaper:
         return "function_call" if self._legacy else "tool_calls"
 
     async def _without_tokens(self, choice: int, delta: dict[str, Any]) -> dict[str, Any]:
-        """Returns a choice without tokens, whose scores and ids are empty lists if the client wants them."""
         scores = (
             None if self._top is None else await chat_logprobs(ScoredTokens((), None), self._top, self._answers.names)
         )

@@ -68,7 +68,6 @@ class AnswerEnvelope:
         self._passed[choice] += len(token_ids)
 
     def chunk(self, choice: dict[str, Any], more: dict[str, Any] | None = None) -> bytes:
-        """Returns the event of a chunk with this choice, and the fields `more` after it."""
         return self._front + encode(choice) + self._behind(choice, more)
 
     def pieces(self, choice: dict[str, Any]) -> Iterator[bytes]:
@@ -115,7 +114,6 @@ class AnswerEnvelope:
         return {"prompt_logprobs": await prompt_logprobs(self.prompt_scored(choice), self._prompt_top, self.names)}
 
     def _usage(self, thoughts: int | None) -> dict[str, Any]:
-        """Counts the tokens of each prompt once, and of all its choices."""
         prompt = sum(len(request.samples[0].prompt.token_ids) for request in self._requests)
         output = sum(len(stream.sample.tokens) for stream in self._streams) if self._made else 0
         cached = sum(max(sample.stages.cached_tokens for sample in request.samples) for request in self._requests)

@@ -95,7 +95,6 @@ class CompletionLogprobsEncoder:
         return {"tokens": tokens, "token_logprobs": logprobs, "top_logprobs": alternatives, "text_offset": offsets}
 
     def _passed(self, token: int) -> int:
-        """Returns the offset of a token in the text, and advances beyond the token."""
         offset = self._offset
         if self._has_text(token):
             self._offset += len(self._decoder.decode(self._names.tokens.of(token)))

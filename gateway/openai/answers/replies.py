@@ -89,15 +89,11 @@ class Shaper(Protocol):
 class AnswerWriter(Protocol):
     """Writes one answer to its client."""
 
-    def open(self) -> bool:
-        """Whether `write` may be called: the answer has begun, and its client reads."""
-        ...
+    def open(self) -> bool: ...
 
     def write(self, events: bytes) -> object: ...
 
-    async def send(self, events: bytes) -> None:
-        """Begins the answer if needed, writes events, and waits while a client has much unread."""
-        ...
+    async def send(self, events: bytes) -> None: ...
 
 
 def event(data: Mapping[str, Any]) -> bytes:
@@ -105,7 +101,6 @@ def event(data: Mapping[str, Any]) -> bytes:
 
 
 def failure_events(error: APIError) -> bytes:
-    """Returns the last events of an OpenAI stream that has failed."""
     return event(error.body()) + DONE_EVENT
 
 

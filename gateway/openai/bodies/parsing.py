@@ -19,7 +19,6 @@ MAX_EXACT_INTEGER = float(1 << 53)  # floats represent all integers up to this
 
 
 def _number(written: str) -> float:
-    """Returns a number that is written with a zero fraction or an exponent as an integer, if it is one."""
     number = float(written)
     if math.isinf(number):
         raise ValueError("out of range")

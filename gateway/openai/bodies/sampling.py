@@ -86,7 +86,6 @@ def check_ids(ids: Iterable[int], vocabulary: int, param: str) -> None:
 
 
 def unknown_token(token: int, vocabulary: int, param: str) -> APIError:
-    """Returns the error for a token id that the model does not have."""
     message = f"{param}: token id {token} is outside the vocabulary of {vocabulary}"
     return invalid(message, param, "invalid_token_id")
 

@@ -111,7 +111,6 @@ class SamplingFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return tuple(self.stop or ())
 
     def closes_objects(self) -> bool:
-        """Returns whether unnamed properties are forbidden in objects, unless the schema allows them."""
         return self.structured_outputs is None or self.structured_outputs.disable_additional_properties is not False
 
     def limit(self) -> int | None:

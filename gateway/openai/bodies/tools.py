@@ -20,7 +20,6 @@ class Function(Struct, frozen=True, kw_only=True):
     strict: bool | None = None
 
     def for_template(self) -> dict[str, Any]:
-        """Returns the function as chat templates take it, with the order of fields of the models' training data."""
         described = {} if self.description is None else {"description": self.description}
         return {"name": self.name, **described, "parameters": self.parameters or NO_PARAMETERS}
 

@@ -147,7 +147,6 @@ def _scalar(reader: OutputReader) -> Pieces[bool]:
 
 
 def grammar(use: ToolUse, token_id: TokenId) -> str:
-    """Returns the grammar of an answer."""
     values = _Values(token_id)
     calls = either(
         f"{literal(f'{CALL}{tool.name}{{')} {values.members(_parameters(tool), tool, 0)}" for tool in use.tools
@@ -168,7 +167,6 @@ class _Values:
         self._quote = mark(QUOTE, token_id)
 
     def written(self) -> str:
-        """Returns the rules. The rule `any` is any value."""
         scalar = schema({"type": ["number", "boolean", "null"]}, Tool(""))
         return (
             "".join(self._rules)

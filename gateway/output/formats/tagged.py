@@ -113,7 +113,6 @@ def _value(reader: OutputReader, types: frozenset[str], tags: ArgumentTags) -> S
 
 
 def _quoted(reader: OutputReader, quote: str, end: str) -> Pieces[str]:
-    """Yields the text before a closing quote, and reads the tag after it."""
     if not (yield from reader.until(Markers(quote))):
         return ""
     yield from reader.space()

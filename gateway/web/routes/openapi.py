@@ -163,7 +163,6 @@ def _bounds(limits: ServerLimits, cut: bool) -> Mapping[str, Schema]:
 
 
 def _within(schema: Schema, bounds: Schema) -> Schema:
-    """Returns a schema whose parts of the type of `bounds` have these bounds, in lists too."""
     if "anyOf" in schema:
         return {**schema, "anyOf": [_within(one, bounds) for one in schema["anyOf"]]}
     if "items" in schema:
