@@ -11,8 +11,7 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta
 
-Name = Annotated[str, Meta(max_length=128)]
-"""An epoch, a request id or a reason, bounded because peers choose it."""
+Name = Annotated[str, Meta(max_length=128)]  # an epoch, a request id or a reason, bounded because peers choose it
 
 Count = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
 
@@ -50,11 +49,9 @@ class Ticket(NamedTuple):
         return Ticket(int(milliseconds), int(number))
 
 
-NO_TICKET = Ticket(0, 0)
-"""Lower than every entry's."""
+NO_TICKET = Ticket(0, 0)  # lower than every entry's
 
-LAST_TICKET = Ticket((1 << 63) - 1, 0)
-"""Higher than every entry's."""
+LAST_TICKET = Ticket((1 << 63) - 1, 0)  # higher than every entry's
 
 
 def new_epoch() -> str:

@@ -6,8 +6,7 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct
 
-MAX_TOP_LOGPROBS = 20
-"""Most alternatives reported for a token."""
+MAX_TOP_LOGPROBS = 20  # most alternatives reported for a token
 
 MAX_PROMPT_SCORES = 1 << 19
 """Most log-probabilities of one prompt: tokens x (alternatives + 1). Packed, these are 4 MiB."""

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import xxhash
 
 DIGEST_MODULUS = 1 << 64
-PayloadPlace = tuple[int, int, int]
-"""(group, layer, first block of the sequence)."""
+PayloadPlace = tuple[int, int, int]  # (group, layer, first block of the sequence)
 
 
 def begin_digest(group: int, layer: int, first: int) -> xxhash.xxh3_64:

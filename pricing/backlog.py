@@ -11,8 +11,7 @@ from pricing.steps import pairs_of
 
 MAX_TENANTS_TOLD = 32
 """Tenants that a backlog names; the tokens of further tenants count as if they came before every prompt."""
-LENGTH_CLASSES = 24
-"""Number of length classes: class n holds prompts with 2^(n-1) to 2^n - 1 tokens to compute."""
+LENGTH_CLASSES = 24  # number of length classes: class n holds prompts with 2^(n-1) to 2^n - 1 tokens to compute
 
 
 class Owner(NamedTuple):

@@ -20,28 +20,19 @@ from typing import NamedTuple
 
 from pricing.candidate import WorkerKind
 
-OVERHEAD_WINDOW = 63
-"""Requests without a queue in the median overhead, and requests in the percentile of the margin."""
-MAX_OVERHEAD_S = 1.0
-"""Bound of the overhead, in seconds; longer delays are faults, and no constant."""
-QUEUE_WINDOW = 31
-"""Requests in the median queue ratio of a kind of worker: some seconds of a busy worker."""
-MIN_QUEUE_SAMPLES = 5
-"""Requests from which on a queue ratio is used."""
-MIN_QUEUE_RATIO, MAX_QUEUE_RATIO = 0.5, 4.0
-"""Bounds of a queue ratio; beyond them the step costs are wrong."""
+OVERHEAD_WINDOW = 63  # requests without a queue in the median overhead, and requests in the percentile of the margin
+MAX_OVERHEAD_S = 1.0  # bound of the overhead, in seconds; longer delays are faults, and no constant
+QUEUE_WINDOW = 31  # requests in the median queue ratio of a kind of worker: some seconds of a busy worker
+MIN_QUEUE_SAMPLES = 5  # requests from which on a queue ratio is used
+MIN_QUEUE_RATIO, MAX_QUEUE_RATIO = 0.5, 4.0  # bounds of a queue ratio; beyond them the step costs are wrong
 QUEUED_RATIO = 1.25
 """Predicted time to first token, in multiples of the prompt's own computation, above which a prompt meets a queue."""
-MAX_KINDS = 64
-"""Kinds of workers whose queue ratios are kept; the least recently used one is dropped."""
-PRIOR_MARGIN, MIN_MARGIN, MAX_MARGIN = 1.2, 1.1, 2.5
-"""Margin before it is known, and its bounds."""
-MIN_MARGIN_SAMPLES = 20
-"""Requests from which on the margin is known."""
+MAX_KINDS = 64  # kinds of workers whose queue ratios are kept; the least recently used one is dropped
+PRIOR_MARGIN, MIN_MARGIN, MAX_MARGIN = 1.2, 1.1, 2.5  # margin before it is known, and its bounds
+MIN_MARGIN_SAMPLES = 20  # requests from which on the margin is known
 MIN_MARGIN_SECONDS = 0.5
 """Expected seconds to a first token from which on a request counts for the margin: objectives are about as long."""
-REFUSAL_DECAY = 0.98
-"""Factor by which each refusal lowers the weight of the correction."""
+REFUSAL_DECAY = 0.98  # factor by which each refusal lowers the weight of the correction
 
 
 class Forecast(NamedTuple):

@@ -4,12 +4,9 @@ from math import exp
 
 from pricing.route import Choice
 
-DEMAND_MEMORY_S = 30.0
-"""Time constant of the work that arrives, in seconds."""
-PROMPT_WEIGHT = 0.02
-"""Weight of a new prompt in the usual prompt."""
-PRIOR_PROMPT_TOKENS = 256.0
-"""Tokens to compute of a usual prompt, before the first prompt has come."""
+DEMAND_MEMORY_S = 30.0  # time constant of the work that arrives, in seconds
+PROMPT_WEIGHT = 0.02  # weight of a new prompt in the usual prompt
+PRIOR_PROMPT_TOKENS = 256.0  # tokens to compute of a usual prompt, before the first prompt has come
 
 
 class Demand:

@@ -20,29 +20,19 @@ from msgspec import structs
 
 from pricing.steps import StepCosts, StepWork
 
-STEP_DECAY = 0.98
-"""Weight of a step relative to the next step of its kind: about fifty steps count."""
-SEED_WEIGHT_STEPS = 0.03
-"""Weight of the seed, in steps; an unknown coefficient is pulled to 0."""
-SOLVER_ROUNDS = 4
-"""Rounds of coordinate descent at a time; each continues from the last result."""
-MIN_STEP_S = 1e-6
-"""Least seconds of a step; a shorter measurement is an error of the clock."""
-MAX_SPEEDUP = 4.0
-"""Bound of predicted / measured of a step, once `MIN_KIND_STEPS` steps of its kind have come."""
+STEP_DECAY = 0.98  # weight of a step relative to the next step of its kind: about fifty steps count
+SEED_WEIGHT_STEPS = 0.03  # weight of the seed, in steps; an unknown coefficient is pulled to 0
+SOLVER_ROUNDS = 4  # rounds of coordinate descent at a time; each continues from the last result
+MIN_STEP_S = 1e-6  # least seconds of a step; a shorter measurement is an error of the clock
+MAX_SPEEDUP = 4.0  # bound of predicted / measured of a step, once `MIN_KIND_STEPS` steps of its kind have come
 MIN_KIND_STEPS = 8
-MIN_LEVEL_STEPS = 16
-"""Steps until the level moves: until then the shape converges faster alone."""
-LEVEL_STEP = 0.03
-"""Largest change of the level's logarithm by one step."""
-LEVEL_BOUND = log(8.0)
-"""Bound of the level's logarithm, up and down; beyond it the shape has to follow."""
-ERROR_WINDOW_STEPS = 101
-"""Steps in the median error that is reported."""
+MIN_LEVEL_STEPS = 16  # steps until the level moves: until then the shape converges faster alone
+LEVEL_STEP = 0.03  # largest change of the level's logarithm by one step
+LEVEL_BOUND = log(8.0)  # bound of the level's logarithm, up and down; beyond it the shape has to follow
+ERROR_WINDOW_STEPS = 101  # steps in the median error that is reported
 STEPS_BETWEEN_SOLUTIONS = 8
 """Steps between two solutions, once the level moves; a solution takes a tenth of a small step."""
-STEPS_BETWEEN_REPORTS = 8
-"""Steps between two updates of `costs`, after the first so many."""
+STEPS_BETWEEN_REPORTS = 8  # steps between two updates of `costs`, after the first so many
 COEFFICIENT_COUNT = 7
 
 

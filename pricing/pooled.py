@@ -18,10 +18,8 @@ from msgspec import structs
 from pricing.candidate import Candidate, WorkerKind
 from pricing.steps import StepCosts
 
-COSTS_MEMORY_S = 10.0
-"""Time constant, in seconds, of the trust in costs, while another worker of the kind learns."""
-PRIOR_STEPS = 8.0
-"""Steps after which a worker's costs are half learned, half seed."""
+COSTS_MEMORY_S = 10.0  # time constant, in seconds, of the trust in costs, while another worker of the kind learns
+PRIOR_STEPS = 8.0  # steps after which a worker's costs are half learned, half seed
 COEFFICIENT_NAMES = ("step", "prompt_token", "pair", "sequence", "context_token")
 
 

@@ -30,12 +30,9 @@ from pricing.route import RouteRequest
 from pricing.steps import StepCosts
 from pricing.wait import first_token_seconds
 
-DECODE_WEIGHT = 0.25
-"""Weight of a second in the course of an answer, relative to a second before its first token."""
-SINGLE_STEP_WEIGHT = 0.25
-"""Weight of the delay of running decodes by one longer step; several longer steps count fully."""
-MAX_WORKERS_PRICED = 12
-"""Workers of each role that are priced, the most promising first: all pairs of them take 0.7 ms."""
+DECODE_WEIGHT = 0.25  # weight of a second in the course of an answer, relative to a second before its first token
+SINGLE_STEP_WEIGHT = 0.25  # weight of the delay of running decodes by one longer step; several longer steps count fully
+MAX_WORKERS_PRICED = 12  # workers of each role that are priced, the most promising first: all pairs of them take 0.7 ms
 
 
 class WorkerEstimate(NamedTuple):

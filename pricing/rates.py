@@ -2,8 +2,7 @@
 
 from msgspec import Struct
 
-MOVE_SECONDS = 1e-4
-"""Seconds to choose, gather and scatter blocks, whatever their number."""
+MOVE_SECONDS = 1e-4  # seconds to choose, gather and scatter blocks, whatever their number
 
 
 class StartRates(Struct, frozen=True):

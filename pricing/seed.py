@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 from pricing.steps import StepCosts
 
-MIN_SHARE = 0.1
-"""Least share of the shortest measured step that is fixed, and of the longest that its tokens take."""
+MIN_SHARE = 0.1  # least share of the shortest measured step that is fixed, and of the longest that its tokens take
 
 
 class MeasuredStep(NamedTuple):

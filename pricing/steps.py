@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-MIN_CHUNK_TOKENS = 16
-"""Least tokens of prompts in a step with decodes."""
+MIN_CHUNK_TOKENS = 16  # least tokens of prompts in a step with decodes
 
 
 class StepWork(Struct, frozen=True):

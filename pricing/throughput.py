@@ -13,10 +13,8 @@ from math import exp
 
 from pricing.backlog import Owner, PromptWork, largest_tenants, tokens_before
 
-THROUGHPUT_MEMORY_S = 3.0
-"""Time constant of the throughput, in seconds."""
-MIN_BUSY_S = 0.5
-"""Decayed seconds with awaited prompts from which on the throughput is known."""
+THROUGHPUT_MEMORY_S = 3.0  # time constant of the throughput, in seconds
+MIN_BUSY_S = 0.5  # decayed seconds with awaited prompts from which on the throughput is known
 
 
 class PromptThroughput:

@@ -23,8 +23,7 @@ from pricing.steps import StepCosts, pairs_of
 MIN_LEFT = 0.4
 """Least share of the running step that remains, however old the report: had the step ended, the first tokens of its
 prompts would have come."""
-RUNNING_LEFT = 0.5
-"""Share of the running step that remains on average, when a prompt arrives."""
+RUNNING_LEFT = 0.5  # share of the running step that remains on average, when a prompt arrives
 
 
 def first_token_seconds(

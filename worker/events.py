@@ -64,5 +64,4 @@ class KeysChanged(Struct, frozen=True):
     lost: bytes
 
 
-ToGateway = Begin | Emit | Fail | Phase | KeysChanged
-"""Events for `GatewayConnections`."""
+ToGateway = Begin | Emit | Fail | Phase | KeysChanged  # events for `GatewayConnections`

@@ -11,8 +11,7 @@ from infra.redis.records import HandoffCounts, KVLink, UnreachedPeer
 class Transfer(Protocol):
     """Moves KV to or from workers of the other role: `PrefillTransfer`, `DecodeTransfer`."""
 
-    handoff_address: str
-    """Endpoint for incoming handoffs; empty if there is none."""
+    handoff_address: str  # endpoint for incoming handoffs; empty if there is none
 
     def handle(self, event: Any) -> None:
         """Takes an event of `kvtransfer.events` from the engine thread, or a `CancelAttempt`."""

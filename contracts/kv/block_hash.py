@@ -10,8 +10,7 @@ import struct
 from collections.abc import Sequence
 
 TOKEN_BYTES = 4
-SHORT_KEY_BYTES = 8
-"""Leading bytes of a key in messages to gateways."""
+SHORT_KEY_BYTES = 8  # leading bytes of a key in messages to gateways
 
 
 def root_key(salt: str, adapter: str = "") -> bytes:

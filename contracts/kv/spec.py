@@ -11,12 +11,9 @@ from contracts.kinds import BlockSize, Codec, KVDtype
 
 VALUE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 BLOCK_SIZES = frozenset(get_args(BlockSize))
-QUANTIZED_DTYPES = frozenset({"fp8", "int8"})
-"""Pool formats with one byte for each value, and scales."""
-SCALE_BYTES = 4
-"""Of an fp32 scale, in front of a block's values that a codec made."""
-POOL_SCALE_BYTES = 2
-"""Of a bf16 scale in a quantized pool, where each token has its own."""
+QUANTIZED_DTYPES = frozenset({"fp8", "int8"})  # pool formats with one byte for each value, and scales
+SCALE_BYTES = 4  # of an fp32 scale, in front of a block's values that a codec made
+POOL_SCALE_BYTES = 2  # of a bf16 scale in a quantized pool, where each token has its own
 
 
 def kv_bytes(batch: int, tokens: int, layers: int, kv_heads: int, head_dim: int, value_bytes: int) -> int:

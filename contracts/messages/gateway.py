@@ -13,8 +13,7 @@ from contracts.messages.wire import VERSION, Addressed, MessageDecoder
 from contracts.scores import Scores
 from pricing.backlog import Backlog
 
-NOT_HEARD = -1
-"""A gateway's position in a worker's key news before it has read all keys."""
+NOT_HEARD = -1  # a gateway's position in a worker's key news before it has read all keys
 KEYS_IN_MESSAGE = 4096
 JoinedKeys = Annotated[bytes, Meta(max_length=KEYS_IN_MESSAGE * SHORT_KEY_BYTES)]
 
@@ -34,8 +33,7 @@ class Ping(Addressed, frozen=True, kw_only=True, tag="ping"):
     keys: int = NOT_HEARD  # last change of the worker's keys that was read
 
 
-MAX_QUESTIONS = 256
-"""In one `Ask`."""
+MAX_QUESTIONS = 256  # in one `Ask`
 
 
 class Question(Struct, frozen=True, array_like=True):
@@ -208,33 +206,23 @@ STATE_HANDING_OFF = "handing off"
 The decode worker may not know of it yet.
 """
 
-STATE_HANDED_OFF = "handed off"
-"""State on a prefill worker when the decode worker owns the sequence."""
+STATE_HANDED_OFF = "handed off"  # state on a prefill worker when the decode worker owns the sequence
 
-STATE_LANDING = "landing"
-"""State on a decode worker while the sequence's KV is on its way."""
+STATE_LANDING = "landing"  # state on a decode worker while the sequence's KV is on its way
 
-REASON_GRAMMAR_FAILED = "grammar_failed"
-"""The sequence's grammar could not be followed any further."""
-REASON_NOTHING_ALLOWED = "nothing_allowed"
-"""The client's own parameters together forbid every token."""
+REASON_GRAMMAR_FAILED = "grammar_failed"  # the sequence's grammar could not be followed any further
+REASON_NOTHING_ALLOWED = "nothing_allowed"  # the client's own parameters together forbid every token
 
-REASON_NO_ROOM = "grant_deadline"
-"""A decode worker did not grant blocks in time; no component failed."""
+REASON_NO_ROOM = "grant_deadline"  # a decode worker did not grant blocks in time; no component failed
 
-REASON_NO_ADAPTER = "no_adapter"
-"""The worker lacks the prompt's adapter; another worker may have it."""
+REASON_NO_ADAPTER = "no_adapter"  # the worker lacks the prompt's adapter; another worker may have it
 
-REASON_DRAINING = "draining"
-"""The worker was told to stop; no component failed."""
+REASON_DRAINING = "draining"  # the worker was told to stop; no component failed
 
-REASON_CROWDED = "crowded"
-"""Too many handoffs wait for blocks on the decode worker; the Open may be repeated later."""
+REASON_CROWDED = "crowded"  # too many handoffs wait for blocks on the decode worker; the Open may be repeated later
 
-REASON_UNREACHED = "unreached"
-"""The prefill worker cannot connect to the job's decode worker."""
-REASON_SENDER_SILENT = "sender_silent"
-"""The decode worker has had no message of the prefill worker for long."""
+REASON_UNREACHED = "unreached"  # the prefill worker cannot connect to the job's decode worker
+REASON_SENDER_SILENT = "sender_silent"  # the decode worker has had no message of the prefill worker for long
 
 
 class Alive(Addressed, frozen=True, kw_only=True, tag="alive"):

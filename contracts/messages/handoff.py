@@ -102,8 +102,7 @@ class Branch(Struct, frozen=True, array_like=True):
             raise ValueError(f"{len(self.scores)} scores of {len(self.emitted)} tokens")
 
 
-MAX_STATE_BYTES = 1 << 17
-"""Of a hidden state."""
+MAX_STATE_BYTES = 1 << 17  # of a hidden state
 
 
 class Commit(Handoff, frozen=True, kw_only=True, tag="commit"):

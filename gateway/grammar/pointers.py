@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
-MAX_PLACE_DIGITS = 9
-"""Python refuses to read integers of thousands of digits."""
+MAX_PLACE_DIGITS = 9  # Python refuses to read integers of thousands of digits
 
 
 def named_by(reference: Any, root: Mapping[str, Any]) -> Any:

@@ -25,8 +25,7 @@ JSON_WHITESPACE_REGEX = r"[ \t]{1,2}|\r?\n[ \t]{0,40}"
 """White space between the tokens of JSON, as people and models indent it; bounded, so that no answer gets lost in it.
 """
 
-JSONSchema = dict[str, Any] | bool
-"""A parsed JSON schema."""
+JSONSchema = dict[str, Any] | bool  # a parsed JSON schema
 
 
 def of_json_schema(schema: JSONSchema, closes: bool = True) -> str:

@@ -26,8 +26,7 @@ _DESCRIPTION_KEYS = frozenset(
 _NAMED_SUBSCHEMA_KEYS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 
 
-_TOKEN_REGEX = re.compile(r"(<\|[^<>|]+\|>|｜[^<>｜]+｜)")
-"""Tokens inside the text of a marker look like this."""
+_TOKEN_REGEX = re.compile(r"(<\|[^<>|]+\|>|｜[^<>｜]+｜)")  # tokens inside the text of a marker look like this
 
 
 def mark(words: str, token_id: TokenId) -> str:

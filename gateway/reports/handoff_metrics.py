@@ -11,8 +11,7 @@ from infra.redis.records import WorkerRecord
 
 _Family = GaugeMetricFamily | CounterMetricFamily
 _Kind = type[GaugeMetricFamily] | type[CounterMetricFamily]
-_Values = Mapping[tuple[str, ...], float]
-"""Figures by the values of their labels."""
+_Values = Mapping[tuple[str, ...], float]  # figures by the values of their labels
 
 
 def handoff_families(model: str, workers: Iterable[Worker]) -> Iterator[_Family]:

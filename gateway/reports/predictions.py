@@ -8,8 +8,7 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram
 
 from pricing.correction import FirstTokenCorrection, Forecast
 
-ERROR_WINDOW = 255
-"""Number of requests in the median error."""
+ERROR_WINDOW = 255  # number of requests in the median error
 _ERROR_BUCKETS = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0)
 
 

@@ -24,20 +24,14 @@ from gateway.errors import APIError
 from gateway.requests.verdict import pause
 from infra.fair_queueing.shares import Shares
 
-LOOK_INTERVAL_S = 0.025
-"""Seconds between two checks of the head, and of a request aside while few are aside."""
-LOOKS_PER_INTERVAL = 8
-"""Average number of checks of requests aside in `LOOK_INTERVAL_S` seconds, whatever their number."""
-MAX_CALLED_BACK = 4
-"""Maximum number of requests aside that are checked because an answer has ended."""
-ASIDE_SHARE = 0.5
-"""Maximum share of the waiting requests (--max-waiting) that one tenant may have aside."""
+LOOK_INTERVAL_S = 0.025  # seconds between two checks of the head, and of a request aside while few are aside
+LOOKS_PER_INTERVAL = 8  # average number of checks of requests aside in `LOOK_INTERVAL_S` seconds, whatever their number
+MAX_CALLED_BACK = 4  # maximum number of requests aside that are checked because an answer has ended
+ASIDE_SHARE = 0.5  # maximum share of the waiting requests (--max-waiting) that one tenant may have aside
 MEMORY_TIME_S = 3.0
 """Time constant in seconds of the measured rate: several answers often end together, and count as one burst."""
-UNKNOWN_S = 0.05
-"""Assumed seconds between two requests that begin, while nothing is measured."""
-UNSEEN_S = 1.0
-"""Seconds after which the first refused client may come back, if no request was seen to begin."""
+UNKNOWN_S = 0.05  # assumed seconds between two requests that begin, while nothing is measured
+UNSEEN_S = 1.0  # seconds after which the first refused client may come back, if no request was seen to begin
 
 
 class DueOrder(NamedTuple):

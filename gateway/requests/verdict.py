@@ -15,14 +15,11 @@ from typing import NamedTuple
 
 from contracts.slo import Objective
 
-TPOT_SAFETY_FACTOR = 1.2
-"""Safety factor of the expected time per token: sequences grow, and other requests come."""
-MAX_WAIT_S = 30.0
-"""Longest wait for a better moment, in seconds, of a request without an objective for its first token."""
+TPOT_SAFETY_FACTOR = 1.2  # safety factor of the expected time per token: sequences grow, and other requests come
+MAX_WAIT_S = 30.0  # longest wait for a better moment, in seconds, of a request without an objective for its first token
 MIN_PAUSE_S, MAX_PAUSE_S = 0.05, 60.0
 """Bounds of the pause that a refused client is told, in seconds; clients do not wait for longer."""
-LEARNING_PAUSE_S = 1.0
-"""Pause in seconds if the worker alone is too slow: by then it has measured its steps again."""
+LEARNING_PAUSE_S = 1.0  # pause in seconds if the worker alone is too slow: by then it has measured its steps again
 
 
 class EntryDecision(Enum):

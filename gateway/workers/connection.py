@@ -51,8 +51,7 @@ KEY_REFUSED_EVENT = zmq.Event.HANDSHAKE_FAILED_AUTH
 processes."""
 log = logging.getLogger("baton.gateway")
 
-News = Started | Wanted | Tokens | Alive | Failed
-"""Messages of a worker about sequences."""
+News = Started | Wanted | Tokens | Alive | Failed  # messages of a worker about sequences
 
 
 class WorkerListener(Protocol):

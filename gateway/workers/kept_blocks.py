@@ -10,11 +10,9 @@ from collections.abc import Sequence
 from contracts.kv.block_hash import SHORT_KEY_BYTES
 from contracts.messages.gateway import NOT_HEARD, KeyNews
 
-EXPECTED_BLOCKS_S = 1.0
-"""Minimum seconds for which blocks are expected; at most twice as long."""
+EXPECTED_BLOCKS_S = 1.0  # minimum seconds for which blocks are expected; at most twice as long
 MAX_EXPECTED_KEYS = 1 << 14
-MAX_KEYS = 1 << 17
-"""Upper bound of keys of a worker; a worker reports at most half as many."""
+MAX_KEYS = 1 << 17  # upper bound of keys of a worker; a worker reports at most half as many
 
 
 class KeptBlocks:

@@ -5,11 +5,9 @@ from collections.abc import Collection, Mapping
 from contracts.kv.block_hash import SHORT_KEY_BYTES, BlockKeys
 from contracts.messages.job import Prompt
 
-PromptKeys = Mapping[int, tuple[int, ...]]
-"""Short keys of a prompt's full blocks, in order, by block size in tokens."""
+PromptKeys = Mapping[int, tuple[int, ...]]  # short keys of a prompt's full blocks, in order, by block size in tokens
 
-MAX_BLOCK_SIZES = 4
-"""Block sizes for which keys are computed; workers with further sizes count as if they had no KV."""
+MAX_BLOCK_SIZES = 4  # block sizes for which keys are computed; workers with further sizes count as if they had no KV
 
 
 def prompt_keys(prompt: Prompt, sizes: Collection[int]) -> PromptKeys:

@@ -13,8 +13,7 @@ from pricing.standing import RoleStanding, Standing, WorkerStanding
 from pricing.steps import StepCosts
 from pricing.wait import first_token_seconds
 
-WORKERS_PER_TURN = 8
-"""Workers measured before other tasks get a turn: some 0.2 ms."""
+WORKERS_PER_TURN = 8  # workers measured before other tasks get a turn: some 0.2 ms
 
 
 class StandingSurvey:

@@ -14,12 +14,9 @@ from pricing.candidate import Candidate, WorkerKind
 from pricing.route import RouteRequest
 from pricing.steps import DecodeYield, StepCosts
 
-YIELD_MEMORY_STEPS = 256
-"""Number of decode steps whose weight equals all earlier steps' in the average yield of a step."""
-UNREACHED_TOLD_S = 3.0
-"""Seconds until a worker's record names a peer that it has reported as unreachable."""
-Placed = tuple[str, int]
-"""Work sent to a worker: a request's id, and the number of its attempt."""
+YIELD_MEMORY_STEPS = 256  # number of decode steps whose weight equals all earlier steps' in the average yield of a step
+UNREACHED_TOLD_S = 3.0  # seconds until a worker's record names a peer that it has reported as unreachable
+Placed = tuple[str, int]  # work sent to a worker: a request's id, and the number of its attempt
 
 
 class SentPrompt(NamedTuple):

@@ -10,8 +10,7 @@ tokens and one chunk of each (Goyal, Vin and Cheng, "Start-time fair queuing", S
 
 from collections.abc import Iterable, Mapping
 
-MAX_SAVED_TOKENS = 512.0
-"""In tokens / weight."""
+MAX_SAVED_TOKENS = 512.0  # in tokens / weight
 
 
 class Shares:

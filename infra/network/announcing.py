@@ -12,8 +12,7 @@ from infra.network.interfaces import IPAddress, OwnAddress, described
 from infra.network.ports import parse_ports
 
 HOST_NAME_PATTERN = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
-Resolve = Callable[[str], str | None]
-"""Returns the IPv4 address of a host name; None if it has none."""
+Resolve = Callable[[str], str | None]  # returns the IPv4 address of a host name; None if it has none.
 
 
 def resolve(name: str) -> str | None:

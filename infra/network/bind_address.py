@@ -2,8 +2,7 @@
 
 from typing import NamedTuple
 
-WILDCARD_ADDRESSES = ("0.0.0.0", "::")
-"""Bind addresses for all interfaces, to which no peer can connect."""
+WILDCARD_ADDRESSES = ("0.0.0.0", "::")  # bind addresses for all interfaces, to which no peer can connect
 
 
 class BindAddress(NamedTuple):

@@ -44,8 +44,7 @@ class Gatekeeper:
         self._quiet_until = clock()
         self._tokens: dict[bytes, bytes] = {}  # tokens by user
         self._watched: list[SocketMonitor] = []
-        self.refused = dict.fromkeys(REFUSAL_REASONS, 0)
-        """Refused connections by reason."""
+        self.refused = dict.fromkeys(REFUSAL_REASONS, 0)  # refused connections by reason
         self._socket = context.socket(zmq.REP)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.bind(ZAP_ENDPOINT)

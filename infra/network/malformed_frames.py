@@ -4,8 +4,7 @@ from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 Peer = TypeVar("Peer", bound=Hashable)
-MAX_PEERS = 1024
-"""Peers counted separately; the oldest is dropped for a new one."""
+MAX_PEERS = 1024  # peers counted separately; the oldest is dropped for a new one
 
 
 class MalformedFrames(Generic[Peer]):

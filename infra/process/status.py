@@ -11,8 +11,7 @@ from msgspec import Struct
 
 BEAT_SECONDS = 1.0  # between two updates of the file's time
 
-Progress = Callable[[str, float], None]
-"""Takes a stage and its percentage, 0 to 100."""
+Progress = Callable[[str, float], None]  # takes a stage and its percentage, 0 to 100
 
 
 class Status(Struct, frozen=True, omit_defaults=True):

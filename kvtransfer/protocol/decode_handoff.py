@@ -64,8 +64,7 @@ class SenderDead(Struct, frozen=True):
     reason: str
 
 
-FromWorker = RoomGranted | RoomRefused | HandoffOver
-"""Engine events that name their handoff."""
+FromWorker = RoomGranted | RoomRefused | HandoffOver  # engine events that name their handoff
 
 DecodeHandoffEvent = Open | Remind | Commit | Abort | Aborted | FromWorker | LayerArrived | PayloadLanded | SenderDead
 

@@ -6,8 +6,7 @@ bytes are credited as soon as later bytes arrive.
 
 from collections import deque
 
-MAX_LINK_OFFSET = 1 << 61
-"""A higher offset is a mistake, and would not fit into an answer."""
+MAX_LINK_OFFSET = 1 << 61  # a higher offset is a mistake, and would not fit into an answer
 
 
 class SendWindow:

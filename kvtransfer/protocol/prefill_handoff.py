@@ -81,10 +81,8 @@ OfHandoff = (
 PrefillHandoffEvent = OfHandoff | PayloadLeft | Covered | PeerDead
 REASON_UNANSWERED = "payloads_unanswered"
 """Reason of handoffs on a link whose payloads do not arrive, or whose peer is gone."""
-REMINDERS_PER_SILENCE = 4
-"""Reminders sent within the silence after which the peer would consider this worker dead."""
-FINAL_REASONS = frozenset({"done", "cancelled", "superseded"})
-"""Reasons after which the request is not tried again."""
+REMINDERS_PER_SILENCE = 4  # reminders sent within the silence after which the peer would consider this worker dead
+FINAL_REASONS = frozenset({"done", "cancelled", "superseded"})  # reasons after which the request is not tried again
 
 State = PrefillHandoffState
 

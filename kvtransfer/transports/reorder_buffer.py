@@ -8,10 +8,8 @@ from typing import Generic, TypeVar
 
 from contracts.errors import MessageError
 
-COUNT_BYTES = 8
-"""Bytes of a sequence number."""
-MAX_AHEAD = 1 << 16
-"""Maximum distance to the first missing payload."""
+COUNT_BYTES = 8  # bytes of a sequence number
+MAX_AHEAD = 1 << 16  # maximum distance to the first missing payload
 
 
 Payload = TypeVar("Payload")

@@ -11,8 +11,7 @@ import mmap
 import os
 from hmac import compare_digest
 
-MARK_BYTES = 16
-"""The mark is at the start of the first page; the ring begins with the second."""
+MARK_BYTES = 16  # the mark is at the start of the first page; the ring begins with the second
 
 
 class Ring:

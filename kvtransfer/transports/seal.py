@@ -17,12 +17,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from contracts.errors import SealError
 from infra.network.sealing import derive_key
 
-NONCE_BYTES, TAG_BYTES = 12, 16
-"""Of a frame's nonce, and of the tag behind its payload."""
-MAX_KEPT_BUFFER_BYTES = 4 << 20
-"""Largest buffer that the receiving end keeps for the next payload."""
-SALT_HALF_BYTES = 32
-"""Of one end's half of the salt."""
+NONCE_BYTES, TAG_BYTES = 12, 16  # of a frame's nonce, and of the tag behind its payload
+MAX_KEPT_BUFFER_BYTES = 4 << 20  # largest buffer that the receiving end keeps for the next payload
+SALT_HALF_BYTES = 32  # of one end's half of the salt
 
 
 def session_key(secret: bytes, halves: tuple[bytes, bytes], epochs: tuple[str, str]) -> bytes:

@@ -13,8 +13,7 @@ from kvtransfer.transports.ring import MARK_BYTES, Ring
 from kvtransfer.transports.seal import SALT_HALF_BYTES, FrameOpener, seal_digest, session_key
 
 Frames = Sequence[memoryview]
-SEALED_FRAMES = 3
-"""Nonce, header, and payload with its tag."""
+SEALED_FRAMES = 3  # nonce, header, and payload with its tag
 
 
 class ArrivedPayload:

@@ -12,12 +12,9 @@ from kvtransfer.transports.payload_sockets import PayloadSockets
 from kvtransfer.transports.session import PayloadSession
 
 MAX_SESSIONS = 1024
-USER_BYTES = 16
-"""Of a user's name at payload sockets."""
-MAX_LINKS_SHOWN = 64
-"""Links in a worker's record."""
-MAX_NAME_CHARS = 32
-"""Characters shown of a sender's name, which the sender chooses itself."""
+USER_BYTES = 16  # of a user's name at payload sockets
+MAX_LINKS_SHOWN = 64  # links in a worker's record
+MAX_NAME_CHARS = 32  # characters shown of a sender's name, which the sender chooses itself
 log = logging.getLogger("baton.handoff")
 
 

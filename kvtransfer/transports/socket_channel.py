@@ -17,8 +17,7 @@ from kvtransfer.transports.channel import SentPayload
 from kvtransfer.transports.reorder_buffer import counted
 from kvtransfer.transports.seal import TAG_BYTES, FrameSealer, seal_digest
 
-MAX_IDLE_BUFFERS = 8
-"""Kept when nothing is under way."""
+MAX_IDLE_BUFFERS = 8  # kept when nothing is under way
 
 
 class SendBuffers:

@@ -20,8 +20,7 @@ MAX_WAITING_JOBS = 64  # jobs waiting for their prompts; beyond it no more jobs 
 PROMPTS_PER_GATEWAY = 4  # requested from one gateway at once; others wait for their turn
 REPEAT_S = 0.2  # until a missing piece is asked for again
 GIVE_UP_S = 3.0  # without a requested piece
-REASON_NO_BODY = "no_body"
-"""The ids of a prompt did not come, or differ from the job's digest."""
+REASON_NO_BODY = "no_body"  # the ids of a prompt did not come, or differ from the job's digest
 
 
 class MissingPrompt(NamedTuple):

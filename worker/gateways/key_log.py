@@ -10,12 +10,9 @@ from collections.abc import Iterable
 from contracts.kv.block_hash import SHORT_KEY_BYTES
 from contracts.messages.gateway import KEYS_IN_MESSAGE, NOT_HEARD, KeyNews
 
-MAX_KEYS = 1 << 16
-"""Keys reported to gateways. Beyond this number, the oldest are reported as lost."""
-MAX_CHANGES = 1 << 14
-"""Changes kept in order. A gateway that is further behind gets all keys."""
-HEARD_TIMEOUT_S = 1.0
-"""Seconds after which sent changes should have been confirmed."""
+MAX_KEYS = 1 << 16  # keys reported to gateways. Beyond this number, the oldest are reported as lost.
+MAX_CHANGES = 1 << 14  # changes kept in order. A gateway that is further behind gets all keys.
+HEARD_TIMEOUT_S = 1.0  # seconds after which sent changes should have been confirmed
 
 
 class _Follower:
