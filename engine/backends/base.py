@@ -36,23 +36,24 @@ class DecodeSteps(Protocol):
     """A backend's own way to run steps that contain only decodes."""
 
     def serves(self, plan: StepPlan) -> bool:
-        """Returns whether this is such a step."""
+        """Returns whether the plan has only decodes that can run this way."""
         ...
 
     def run(self, works: Sequence[Work], before: Sampled | None, adapters: Sequence[int] | None = None) -> Tensor:
         """Returns normed states `[rows, hidden]`, which the next run may overwrite; KV of all layers is stored.
 
-        There is a row for each work, and one for each of its draft tokens. The head is the caller's.
+        There is a row for each work, and one for each of its draft tokens. The caller applies the head.
 
-        `PENDING` tokens are what `before` sampled. `adapters` are the works' slots, if one of them has an adapter.
+        `PENDING_TOKEN`s stand for the tokens that `before` sampled. `adapters` are the works' slots, if any work has an
+        adapter.
         """
         ...
 
 
 class Backend(ABC, Generic[OwnLinear, Step]):
-    """Makes everything that computes, for one device and number format.
+    """Makes all operators for one device and number format.
 
-    What it makes fits together: its layers take its own linear layers and its own attention's steps, and no others.
+    They only fit each other: a backend's layers take linear layers and attention steps of the same backend.
     """
 
     name: ClassVar[str]
@@ -69,9 +70,9 @@ class Backend(ABC, Generic[OwnLinear, Step]):
 
     @property
     def launch_depth(self) -> int:
-        """Returns how many steps are launched before the first of them is collected.
+        """Returns how many steps are launched before the first is collected.
 
-        On a CPU a step is over when it is launched; on CUDA the host prepares the next one meanwhile.
+        On a CPU a step has finished when `launch` returns; on CUDA the host prepares the next step meanwhile.
         """
         return 2 if self.device.type == "cuda" else 1
 
@@ -79,14 +80,14 @@ class Backend(ABC, Generic[OwnLinear, Step]):
     def layers(
         self, config: ModelConfig, layers: Sequence[LayerWeights[OwnLinear]], norm: Tensor | None, first: int = 0
     ) -> Layers[Step]:
-        """Makes the layers out of their weights, and that of the norm behind them, `[hidden]`; None: there is none.
+        """Makes the layers from their weights, and from the final norm's, `[hidden]`; None: no norm.
 
-        Their KV is that of the pool's layers from number `first` on.
+        Their KV is in the pool's layers from number `first` on.
         """
 
     @abstractmethod
     def attention(self, config: TextModel, pool: list[Tensor]) -> Attention[Step]:
-        """Makes the attention over a pool's layers, as `engine/model/kv_layout.py` has them."""
+        """Makes the attention over a pool's layers, laid out as in `engine/model/kv_layout.py`."""
 
     def warm_up(self, config: TextModel, pool: list[Tensor]) -> None:
         """Compiles kernels that the first steps do not use, so that no request waits for them."""
@@ -101,17 +102,17 @@ class Backend(ABC, Generic[OwnLinear, Step]):
         progress: Progress,
         guesses: int = 0,
     ) -> DecodeSteps | None:
-        """Makes what runs steps of up to `most` decodes, of which each may have so many `guesses`.
+        """Makes the runner for steps of up to `most` decodes, each with up to `guesses` draft tokens.
 
-        None where decodes are steps like any other.
+        None if decodes run like other steps.
         """
         return None
 
     def layer_signal(self, written: OnLayer | None, divide: Callable[[], None]) -> OnLayer | None:
         """Returns the callback of a step after a layer's KV is stored and before it attends; None for no callback.
 
-        It calls `written`, if any, and `divide`, which redistributes the host's cores since other workers may have
-        become busy or idle; backends that do not compute on the host do not call `divide`.
+        It calls `written`, if any, and `divide`, which redistributes the host's cores when other workers become busy or
+        idle; backends that do not compute on the host do not call `divide`.
         """
 
         def signal(plan: StepPlan, group: int, layer: int) -> None:

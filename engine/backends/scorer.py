@@ -1,10 +1,11 @@
-"""How likely tokens were, and what every scorer offers.
+"""How log-probabilities and ranks are computed, and the interface of scorers.
 
-Log-probabilities are log softmax, in fp32, of sums that are as good as their terms. A token's rank is 1 more than the
-number of tokens with a larger logit. Of equal logits the lower id comes first among the likeliest, on every backend.
+Log-probabilities are log softmax, in fp32, of sums as precise as their terms. A token's rank is 1 more than the number
+of tokens with a larger logit. Of equal logits the lower id comes first among the most likely, on every backend.
 
-A scorer gives int32 words `[tokens, 2 + 2 x top]`, which travel to the host as one tensor: of each token the bits of
-its log-probability (fp32), its rank, the ids of the `top` likeliest tokens of its row, and the bits of theirs.
+A scorer returns int32 words `[tokens, 2 + 2 x top]`, which are copied to the host as one tensor: for each token the
+bits of its log-probability (fp32), its rank, the ids of the `top` most likely tokens of its row, and the bits of their
+log-probabilities.
 """
 
 from typing import Protocol
@@ -20,14 +21,14 @@ MIN_LOGPROB = -9999.0
 
 
 class Scorer(Protocol):
-    """Finds how likely tokens were among the logits that they were drawn from, or might have been."""
+    """Scores tokens by the logits that they were drawn from, or could have been."""
 
     def score(self, logits: Tensor, rows: Tensor | None, tokens: Tensor, top: int) -> Tensor:
         """Returns the words of each of `tokens`, int64 `[tokens]`, in its row of `logits` `[rows, vocab]`.
 
-        `rows`, int64 `[tokens]`, names them; None: the first token's is the first, and so on. `top` is at most `vocab`.
-        In a row that is not finite a log-probability is NaN, all else is anything; it does not touch other rows. The
-        logits stay as they are, and the host does not wait for the device.
+        `rows`, int64 `[tokens]`, are their rows; None: row i for token i. `top` is at most `vocab`. In a row that is
+        not finite the log-probability is NaN and the rest is undefined; other rows are not affected. The logits stay
+        unchanged, and the host does not wait for the device.
         """
         ...
 

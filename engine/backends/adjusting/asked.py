@@ -11,7 +11,7 @@ TOKENS_PER_WORD = 32
 
 
 class LogitChanges:
-    """Logit changes that a sampling asks for over one vocabulary. Ids outside of it are ignored."""
+    """Logit changes of a sampling for one vocabulary. Ids outside of the vocabulary are ignored."""
 
     def __init__(self, sampling: Sampling, vocab: int) -> None:
         self.sampling = sampling
@@ -21,7 +21,7 @@ class LogitChanges:
                 biases[token] = biases.get(token, 0.0) + bias
         self.bias_ids: NDArray[np.int32] = np.array(list(biases), np.int32)
         self.biases: NDArray[np.float32] = np.array(list(biases.values()), np.float32)
-        self.allowed: NDArray[np.int32] | None = None  # bits, as `engine.constraints.Masks` has them
+        self.allowed: NDArray[np.int32] | None = None  # bits, as in `engine.constraints.Masks`
         if sampling.allowed_token_ids is not None:
             self.allowed = bits_of([token for token in sampling.allowed_token_ids if token < vocab], vocab)
         self.bad_words = BadWords(sampling.bad_words, vocab) if sampling.bad_words else None
@@ -31,7 +31,7 @@ class LogitChanges:
 
 
 def bits_of(tokens: list[int], vocab: int) -> NDArray[np.int32]:
-    """Packs the ids of tokens into words, `[ceil(vocab / 32)]`: their bits are set."""
+    """Packs token ids into words, `[ceil(vocab / 32)]`: their bits are set."""
     flags = np.zeros(-(-vocab // TOKENS_PER_WORD) * TOKENS_PER_WORD, np.uint8)
     flags[tokens] = 1
     return np.packbits(flags, bitorder="little").view("<i4").astype(np.int32)

@@ -1,9 +1,9 @@
-"""Keeps on a device how often each token is in the texts of the sequences that are penalized for repeating.
+"""Counts on the device how often each token occurs in the texts of sequences with penalties.
 
-A sequence has a row of the table while it is in steps. A row is filled from the text when a sequence is new there, or
-has come back after others took its row, or the table had to grow; from then on each step adds the text's newest token,
-which the device alone may know. In a step with draft tokens each of these has a row too: a copy of that, with the draft
-tokens on its way.
+A sequence has a row of the table while it is in steps. A row is filled from the text when a sequence is new, or has
+returned after another sequence took its row, or the table had to grow; afterwards each step adds the text's newest
+token, which only the device may know. In a step with draft tokens each draft token has a row too: a copy of its
+sequence's row, plus the draft tokens on its path.
 """
 
 from collections import Counter
@@ -19,26 +19,26 @@ from engine.backends.adjusting.row_changes import RowChange
 
 FEWEST_ROWS = 8
 IN_PROMPT, IN_OUTPUT = 1, 2
-"""What a token adds to its count: once for the prompt, however often it is there, and each time for the output."""
+"""Added to a token's count: once for any number of occurrences in the prompt, and for each in the output."""
 
 
 class Row(NamedTuple):
     """Contents of a row of the table."""
 
     number: int
-    text: list[int]  # the sequence's own list: another one is another text
-    counted: int  # of its tokens, from the first on; a pending one may be the last of them
+    text: list[int]  # the sequence's own list; another list is another text
+    counted: int  # leading tokens that are counted; a pending token may be the last of them
 
 
 class Updates(NamedTuple):
-    """How the table changes before the newest tokens are added that the host does not know."""
+    """Changes to the table before the newest tokens are added, which the host does not know."""
 
-    rows: NDArray[np.int32]  # of each text, in order
-    fresh: NDArray[np.int64]  # rows that are to be 0 first
-    places: NDArray[np.int64]  # in the flat table, each once
+    rows: NDArray[np.int32]  # by text, in order
+    fresh: NDArray[np.int64]  # rows to clear first
+    places: NDArray[np.int64]  # in the flat table, distinct
     amounts: NDArray[np.int32]  # to be added there
-    copies: NDArray[np.int64]  # [2, rows of draft tokens] rows that are then copied, and those that become like them
-    guesses: NDArray[np.int64]  # places in the flat table that further tokens are added at, each as often as it comes
+    copies: NDArray[np.int64]  # [2, rows of draft tokens]: source and target rows of copies
+    guesses: NDArray[np.int64]  # places in the flat table at which draft tokens are added, possibly repeated
 
 
 class DeviceCounts:
@@ -46,10 +46,10 @@ class DeviceCounts:
 
     def __init__(self) -> None:
         self.table = torch.empty((0, 0), dtype=torch.int32)
-        self._rows: dict[int, Row] = {}  # by sequence, in the order in which they were in steps
+        self._rows: dict[int, Row] = {}  # by sequence, in the order of their last steps
 
     def plan(self, changes: Sequence[RowChange], vocab: int, device: torch.device) -> Updates:
-        """Gives each text of a step a row, and works out what it lacks. Grows the table, at most to twice the texts."""
+        """Assigns each text a row, and computes the row's changes. Grows the table, at most to twice the texts."""
         if len(changes) > len(self.table):
             self._rows.clear()
             self.table = torch.empty((0, 0), dtype=torch.int32)  # freed before the larger one is made
@@ -63,7 +63,7 @@ class DeviceCounts:
         for change, row in zip(changes, kept, strict=True):
             work = change.work
             assert work.tokens is not None
-            if work.proposed:  # a row of draft tokens: its work's first row stands before it
+            if work.proposed:  # a row of draft tokens: it follows its work's first row
                 rows.append(free.pop())
                 copies.append((self._rows[work.sequence].number, rows[-1]))
                 guesses += [token + rows[-1] * vocab for token in work.proposed]
@@ -93,7 +93,7 @@ class DeviceCounts:
         )
 
     def apply(self, fresh: Tensor, places: Tensor, amounts: Tensor, copies: Tensor, guesses: Tensor) -> None:
-        """Changes the table as planned, by arrays that are on the device now."""
+        """Applies the updates, given as arrays on the device."""
         if len(fresh):
             self.table.index_fill_(0, fresh, 0)
         if len(places):
@@ -103,7 +103,7 @@ class DeviceCounts:
             self.table.view(-1).index_add_(0, guesses, torch.full_like(guesses, IN_OUTPUT, dtype=torch.int32))
 
     def _free_rows(self, kept: Sequence[Row | None]) -> list[int]:
-        """Returns rows for the texts without one: free rows, then those of the sequences absent longest."""
+        """Returns rows for the texts without a row: free rows, then rows of the sequences absent longest."""
         wanted = sum(row is None for row in kept)
         if not wanted:
             return []
@@ -115,7 +115,7 @@ class DeviceCounts:
 
 
 def _counts_of(change: RowChange) -> dict[int, int]:
-    """Counts a whole text; the prompt only where it matters."""
+    """Counts a whole text; the prompt only if it matters."""
     work = change.work
     assert work.tokens is not None
     found = dict.fromkeys(work.tokens[: work.prompt_tokens], IN_PROMPT) if change.asked.counts_prompt else {}

@@ -1,6 +1,6 @@
-"""Adjusts logits on a device that the host does not wait for: what the host knows goes there in one copy.
+"""Adjusts logits on a device without waiting for it: the host's data is copied to the device at once.
 
-What a step asks for is launched, and no more: biases, then penalties, then masks, then single tokens.
+Only the needed operators are launched: biases, then penalties, then masks, then single tokens.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from engine.model.batch import Sampled
 from engine.plan import Work
 
 NOT_PENDING = -1
-"""Instead of a place among the previous step's tokens: the host knows the token, or it does not matter."""
+"""Replaces an index into the previous step's tokens if the host knows the token, or it does not matter."""
 
 
 NO_ENTRIES = np.empty((4, 0), np.int32)
@@ -29,12 +29,12 @@ class Operators(Protocol):
     """Changes fp32 logits `[rows, vocab]`, contiguous, in place."""
 
     def penalize(self, logits: Tensor, counts: Tensor, texts: Tensor, penalties: Tensor, sampled: Tensor) -> None:
-        """Adds the newest token of each text to its row of `counts`, then penalizes its row of logits by that.
+        """Adds the newest token of each text to its row of `counts`, then penalizes its row of logits.
 
         Args:
-            counts: int32 `[counted texts, vocab]`, as `DeviceCounts` has them.
-            texts: int32 `[3, texts]`: the row of logits, the row of `counts`, and the place among `sampled` of the
-                token to be added; `NOT_PENDING`: none is.
+            counts: int32 `[counted texts, vocab]`, as in `DeviceCounts`.
+            texts: int32 `[3, texts]`: row of logits, row of `counts`, and index in `sampled` of the token to add, or
+                `NOT_PENDING`.
             penalties: fp32 `[3, texts]`: repetition, frequency, presence.
             sampled: int64 `[samples]`.
         """
@@ -45,17 +45,17 @@ class Operators(Protocol):
         ...
 
     def forbid(self, logits: Tensor, entries: Tensor, sampled: Tensor) -> None:
-        """Forbids single tokens: int32 `[4, n]`, of each its row, its id, a place among `sampled`, and the token there.
+        """Forbids single tokens: int32 `[4, n]`: row, id, index in `sampled`, and required token there.
 
-        If the place is not `NOT_PENDING`, the entry counts only where that token is there.
+        If the index is not `NOT_PENDING`, the entry applies only if `sampled` has the required token there.
         """
         ...
 
 
 class Lasting(NamedTuple):
-    """Device arrays that stay the same while the same texts are in each step."""
+    """Device arrays that stay the same while steps have the same texts."""
 
-    places: Tensor  # int64 [biases], in the flat logits, each once
+    places: Tensor  # int64 [biases], in the flat logits, distinct
     biases: Tensor  # fp32 [biases]
     texts: Tensor  # int32 [3, penalized texts]
     penalties: Tensor  # fp32 [3, penalized texts]
@@ -67,7 +67,7 @@ class DeviceAdjuster:
         self._changes = RowChanges()
         self._counts = DeviceCounts()
         self._lasting: Lasting | None = None
-        self._lasts: object = None  # while what this was made of stays the same
+        self._lasts: object = None  # identity of the sources of `Lasting`
 
     def adjust(self, logits: Tensor, works: Sequence[Work], before: Sampled | None, masks: Masks | None) -> Tensor:
         logits = logits.float()
@@ -116,7 +116,7 @@ def _masks(changes: Sequence[RowChange]) -> tuple[NDArray[np.int32], NDArray[np.
 
 
 def _biases(changes: Sequence[RowChange], vocab: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Returns places in the flat logits, each once, and what is added there."""
+    """Returns distinct places in the flat logits, and the biases to add there."""
     biased = [change for change in changes if len(change.asked.bias_ids)]
     if not biased:
         return np.empty(0, np.int64), np.empty(0, np.float32)

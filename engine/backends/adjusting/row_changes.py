@@ -1,4 +1,4 @@
-"""Computes each row's logit changes as far as the host can know them, for every adjuster."""
+"""Computes each row's logit changes as far as the host knows them, for every adjuster."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -22,20 +22,20 @@ class RowChange(NamedTuple):
     row: int
     work: Work
     asked: LogitChanges
-    pending: int | None  # place of the text's last token among those of the step before; None: the host knows it
-    forbidden: list[int]  # tokens, beside those that `bits` leaves out
-    depending: NDArray[np.int32]  # [n, 2] tokens, each forbidden too if the pending one is the other of the pair
-    bits: NDArray[np.int32] | None  # [ceil(vocab / 32)] of the tokens that may be drawn; None: all
+    pending: int | None  # index of the text's last token among the previous step's tokens; None: the host knows it
+    forbidden: list[int]  # forbidden tokens, besides tokens without a bit in `bits`
+    depending: NDArray[np.int32]  # [n, 2]: token, and the pending token that makes it forbidden
+    bits: NDArray[np.int32] | None  # [ceil(vocab / 32)] bits of allowed tokens; None: all
 
 
 class RowChanges:
-    """Prepares the changes that samplings ask for and caches them by sequence."""
+    """Prepares the changes of samplings, and caches them by sequence."""
 
     def __init__(self) -> None:
         self._asked: Recent[LogitChanges] = Recent()
 
     def of(self, works: Sequence[Work], vocab: int, before: Sampled | None, masks: Masks | None) -> list[RowChange]:
-        """Lists the rows that change, in order; arguments are those of `Adjuster.adjust`."""
+        """Lists the changed rows, in order; arguments as in `Adjuster.adjust`."""
         masked = dict(zip(masks.rows, masks.bits, strict=True)) if masks is not None else {}
         places: dict[int, int] | None = None
         changes = []
@@ -70,14 +70,14 @@ class RowChanges:
 
 
 def is_pending(work: Work) -> bool:
-    """Returns whether `Work.tokens` lacks the text's last token, which only the step before knows yet."""
+    """Returns whether `Work.tokens` lacks the text's last token, which only the previous step knows yet."""
     if work.tokens is None:
         return False
     return work.output_index > len(work.tokens) + len(work.proposed) - work.prompt_tokens
 
 
 def _bad_words(asked: LogitChanges, work: Work, pending: int | None) -> tuple[list[int], NDArray[np.int32]]:
-    """Returns the tokens that would complete a bad word, and those that would do so behind some pending one."""
+    """Returns the tokens that would complete a bad word, and pairs (token, pending token) that would complete one."""
     words, tokens = asked.bad_words, work.tokens
     if words is None or tokens is None:
         return [], NONE_DEPENDS
@@ -88,7 +88,7 @@ def _bad_words(asked: LogitChanges, work: Work, pending: int | None) -> tuple[li
 
 
 def leaves_others(bits: NDArray[np.int32], banned: Sequence[int]) -> bool:
-    """Returns whether a mask leaves any token that is not banned."""
+    """Returns whether a mask allows any token that is not banned."""
     left = bits.view(np.uint32).copy()
     for token in banned:
         if token < TOKENS_PER_WORD * len(left):

@@ -27,8 +27,8 @@ _ROW_CHANGE_STRUCT = struct.Struct("=qqqqQQQQQQddd")
 class CountedText(NamedTuple):
     """Token counts of a text, and how much of it they include."""
 
-    text: list[int]  # the sequence's own list: another one is another text
-    tokens: int  # of it, from the first on
+    text: list[int]  # the sequence's own list; another list is another text
+    tokens: int  # number of leading tokens counted
     counts: TokenCounts
 
 
@@ -82,9 +82,9 @@ class NativeAdjuster:
         )
 
     def _counts(self, change: RowChange, pending: int | None) -> Listed:
-        """Returns a text's counts, the pending token included; what was counted before is not counted again.
+        """Returns a text's counts, the pending token included; only new tokens are counted.
 
-        That of a row of draft tokens is its work's first row's, with the draft tokens on the way.
+        A row of draft tokens has the counts of its work's first row, plus the draft tokens on its path.
         """
         work = change.work
         text = work.tokens

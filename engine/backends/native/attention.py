@@ -23,7 +23,7 @@ MAX_HEAD_DIM, MAX_BLOCK = 576, 64
 SOFTMAX_TILE = 128
 """Tokens of one softmax."""
 UNIT_WORDS = 8
-"""Words of a `struct unit`. At start these constants are compared with those of attention_step.h."""
+"""Words of a `struct unit`. At start these constants are compared with attention_step.h."""
 
 
 def unsupported(config: TextModel, dtype: torch.dtype, block: int) -> str:

@@ -53,7 +53,7 @@ def build(target: Sequence[str] = ()) -> Path:
 
 
 def chosen_target() -> tuple[str, ...]:
-    """Returns the options that `TARGET_VARIABLE` has, or those for all that this processor can."""
+    """Returns the options in `TARGET_VARIABLE`, or options for all instructions of this processor."""
     return tuple(shlex.split(os.environ.get(TARGET_VARIABLE, ""))) or NATIVE_TARGET
 
 

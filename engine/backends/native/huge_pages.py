@@ -1,6 +1,6 @@
-"""Gives packed weights memory in huge pages: a decode step reads all of them, and would wait for their translations.
+"""Allocates packed weights in huge pages: a decode step reads all weights, and would wait for address translations.
 
-A model's weights may be smaller than such a page each, so several share a mapping.
+A model's weights may each be smaller than a huge page, so several share a mapping.
 """
 
 import mmap
@@ -17,7 +17,7 @@ CACHE_LINE_BYTES = 64
 
 
 class HugePages:
-    """Hands memory out, and takes none back: a mapping ends with the last tensor that lies in it."""
+    """Allocates memory without freeing it: a mapping ends with its last tensor."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -25,7 +25,7 @@ class HugePages:
         self._taken = 0
 
     def empty(self, size: int) -> Tensor:
-        """Returns `[size]` uint8 that nothing else uses; it begins at a line, and costs no memory before it is used."""
+        """Returns new memory `[size]` uint8, aligned to a cache line; it costs no memory before it is used."""
         if size > MAPPING_BYTES // 2:
             return _tensor(_map(size), 0, size)
         with self._lock:
@@ -40,7 +40,7 @@ def _tensor(mapping: mmap.mmap, begin: int, size: int) -> Tensor:
 
 
 def _map(size: int) -> mmap.mmap:
-    """Maps private memory; what is shared, mmap's default, seldom gets huge pages."""
+    """Maps private memory; shared mappings, mmap's default, seldom get huge pages."""
     mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # a kernel that was built without them

@@ -83,7 +83,7 @@ class LinearArguments(Structure):
 
 
 class RouterArguments(Structure):
-    """Mirrors `struct router` in experts.h: how experts are chosen and weighed."""
+    """Mirrors `struct router` in experts.h: how experts are chosen and weighted."""
 
     _fields_ = (
         *((name, c_int64) for name in ("experts", "used", "scores", "normalized", "groups", "groups_used", "best_two")),
@@ -104,7 +104,7 @@ class ExpertsArguments(Structure):
 
 
 class ExpertsBufferArguments(Structure):
-    """Mirrors `struct experts_room` in experts.h: what passes between the operators of a mixture."""
+    """Mirrors `struct experts_room` in experts.h: buffers between the operators of a mixture."""
 
     _fields_ = (
         *((name, c_void_p) for name in ("logits", "chosen", "slots", "shares", "shared_shares")),
@@ -136,7 +136,7 @@ class ExpandedSequence(Structure):
 
 
 class LatentBufferArguments(Structure):
-    """Mirrors `struct latent_room` in latent.h: what passes between the operators of latent attention."""
+    """Mirrors `struct latent_room` in latent.h: buffers between the operators of latent attention."""
 
     _fields_ = (
         *((name, c_void_p) for name in ("queries", "absorbed", "sums", "vectors", "built")),
@@ -162,7 +162,7 @@ class LayerArguments(Structure):
 
 
 class LoraExpansionArguments(Structure):
-    """Mirrors `struct expansion` in lora.h: a part of what an adapter adds to a layer."""
+    """Mirrors `struct expansion` in lora.h: B of one part of a layer."""
 
     _fields_ = (
         *((name, c_int64) for name in ("first", "outputs", "rank_first", "rank", "columns")),
@@ -171,7 +171,7 @@ class LoraExpansionArguments(Structure):
 
 
 class LoraArguments(Structure):
-    """Mirrors `struct change` in lora.h: what an adapter adds to a layer."""
+    """Mirrors `struct change` in lora.h: an adapter's change to a layer."""
 
     _fields_ = (
         ("columns", c_int64),
@@ -199,7 +199,7 @@ class AdaptersArguments(Structure):
 
 
 class StepArguments(Structure):
-    """Mirrors `struct step` in layer.c: what the layers of a step share."""
+    """Mirrors `struct step` in layer.c: arguments shared by the layers of a step."""
 
     _fields_ = (
         ("format", c_int64),

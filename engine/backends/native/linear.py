@@ -63,9 +63,9 @@ def prove(native: ctypes.CDLL) -> None:
 
     Raises `NativeError` if a product is wrong; PyTorch's operators serve then.
     """
-    rows, outputs, inputs = 39, 70, 227  # whole tiles, and rests of every kind
+    rows, outputs, inputs = 39, 70, 227  # odd sizes, to test partial tiles
     x = (torch.arange(rows * inputs) % 7 - 3).view(rows, inputs).float()
-    x[:, ::16] = 127  # what is the largest of its unit in int8 keeps the others whole
+    x[:, ::16] = 127  # the largest value of its int8 group, so that the others stay whole numbers
     for dtype in DTYPE_CODES:
         plain = (torch.arange(outputs * inputs) % 5 - 2).view(outputs, inputs).to(dtype)
         weights: list[Weight] = [plain, *_whole_weights(outputs, inputs)]

@@ -49,7 +49,7 @@ def without_operator(weight: Weight) -> str | None:
 
 
 def joined(weights: Sequence[Weight], dtype: torch.dtype) -> list[Weight]:
-    """Joins neighbours that can be one part: unquantized weights in `dtype`, or quantized ones that differ in outputs.
+    """Joins neighbours that can form one part: unquantized weights in `dtype`, or quantized weights of the same kind.
 
     Weights without an operator are dequantized.
     """
@@ -147,7 +147,7 @@ def _pack_quantized(
 def powers_above(scales: Tensor, offsets: Tensor | None) -> Tensor:
     """Returns the power of two above each output's largest finite scale or offset, `[out, 1]`.
 
-    Divided by it they fit in fp16, exactly if they have its digits and are not tiny beside others.
+    The quotients fit in fp16, exactly if they have at most fp16's digits and are not tiny relative to others.
     """
     numbers = scales if offsets is None else torch.cat((scales, offsets), 1)
     largest = numbers.abs().nan_to_num(0, 0, 0).amax(1, keepdim=True).clamp(min=2.0**-100)

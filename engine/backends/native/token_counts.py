@@ -1,4 +1,4 @@
-"""Counts the tokens of one text as it grows: a list of those that are in it, and how often each is in its output."""
+"""Counts the tokens of a growing text: a list of its distinct tokens, with their counts in the output."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -49,7 +49,7 @@ class TokenCounts:
         return Listed(self.ids[: len(self)], self.counts[: len(self)])
 
     def behind(self, tokens: Sequence[int]) -> Listed:
-        """Returns entries of their own, of the text with further tokens of the output."""
+        """Returns separate entries for the text extended by further output `tokens`."""
         new = [token for token in dict.fromkeys(tokens) if token not in self._places]
         ids = np.concatenate((self.ids[: len(self)], np.array(new, np.int32)))
         counts = np.concatenate((self.counts[: len(self)], np.zeros(len(new), np.int32)))

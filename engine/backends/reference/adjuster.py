@@ -33,7 +33,8 @@ class ReferenceOperators:
         there = (newest == NOT_PENDING) | (sampled[newest.clamp(min=0)] == wanted)
         flat, places = logits.view(-1), rows * logits.shape[1] + tokens
         x = flat[places]
-        # One entry may count where another of the same place does not: the lesser value is that of the one that counts.
+        # One entry may apply where another of the same place does not; the smaller value is that of an entry that
+        # applies.
         flat.scatter_reduce_(0, places, torch.where(there, _forbidden(x), x), "amin")
 
 
@@ -43,5 +44,5 @@ class ReferenceAdjuster(DeviceAdjuster):
 
 
 def _forbidden(x: Tensor) -> Tensor:
-    """Returns what forbidden logits become: what is not finite stays so."""
+    """Returns the logits of forbidden tokens: NaN and infinity stay unchanged."""
     return torch.where(x.isfinite(), FORBIDDEN_LOGIT, x)

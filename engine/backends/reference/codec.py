@@ -1,8 +1,8 @@
-"""Encodes and decodes KV blocks with PyTorch operators on a CPU: the reference of the native ones.
+"""Encodes and decodes KV blocks with PyTorch operators on a CPU: the reference of the native codec.
 
-The engine's thread alone may share operators out among threads, and this is called by another. So everything is done in
-pieces that PyTorch works through on the thread that calls, and without the operators that it shares out much sooner:
-rounding, and all that take an index.
+Only the engine's thread may run multithreaded operators, and another thread calls this code. Blocks are therefore
+processed in pieces small enough for PyTorch to stay on the calling thread, and without operators that become
+multithreaded for much smaller sizes: rounding, and indexing.
 """
 
 from collections.abc import Iterator, Sequence
@@ -56,7 +56,7 @@ class ReferenceCodec:
 def encoded(found: Tensor, codec: Codec, parts: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Encodes `[…, vectors, tokens, width]` as fp32 scales `[…, vectors, parts]` and values of the same shape.
 
-    They are to the bit what `kernels.block_copy` makes.
+    The result equals that of `kernels.block_copy` to the bit.
     """
     pairs = [_encoded_part(part, codec) for part in found.split(list(parts) or found.shape[-1], -1)]
     values = torch.cat([values.view(torch.uint8) for _, values in pairs], -1)
@@ -85,7 +85,7 @@ def scaled(values: Tensor, scales: Tensor, parts: Sequence[int]) -> Tensor:
 def taken_apart(payload: Tensor, landing: Landing, vectors: int, parts: Sequence[int]) -> tuple[Tensor | None, Tensor]:
     """Returns the bytes of scales `[blocks, vectors, 4 parts]`, if any, and of values.
 
-    Those are `[blocks, vectors, tokens, bytes]`.
+    Values are `[blocks, vectors, tokens, bytes]`.
     """
     scale_bytes = 0 if landing.form.codec == "none" else vectors * max(1, len(parts)) * SCALE_BYTES
     values = payload[:, scale_bytes:].unflatten(1, (vectors, landing.form.block_tokens, -1))
@@ -93,7 +93,7 @@ def taken_apart(payload: Tensor, landing: Landing, vectors: int, parts: Sequence
 
 
 def dtype_of(landing: Landing) -> torch.dtype:
-    """Returns the format of a payload's values."""
+    """Returns the dtype of a payload's values."""
     form = landing.form
     return DTYPES_BY_NAME[form.dtype] if form.codec == "none" else CODEC_FORMATS[form.codec][0]
 

@@ -13,7 +13,7 @@ from engine.model.elementwise import Angles, Elementwise
 from engine.model.rope import Rope, Rotary, rotate_
 
 ALPHA, MOST = 1.702, 7.0
-"""gpt-oss's activation: how steep its sigmoid is, and how large what enters it may be."""
+"""Constants of gpt-oss's activation: the slope of the sigmoid, and the limit of its input."""
 
 
 class ReferenceElementwise(Elementwise[AttentionStep]):
@@ -84,7 +84,7 @@ class ReferenceElementwise(Elementwise[AttentionStep]):
         return route(logits, mlp, correction)
 
     def _normed(self, x: Tensor, weight: Tensor | None, factors: Tensor | None = None) -> Tensor:
-        """Norms the last axis by a `weight` of its size; `factors` of another shape are multiplied in behind it."""
+        """Norms the last axis by a `weight` of its size, then multiplies by `factors` of another shape."""
         normed = functional.rms_norm(x.float(), (x.shape[-1],), weight, self._eps)
         return (normed if factors is None else normed * factors).to(x.dtype)
 

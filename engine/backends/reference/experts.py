@@ -14,7 +14,7 @@ class ReferenceExperts:
     """See `engine.model.linear.Experts`. The host waits for the number of rows that each expert has."""
 
     def __init__(self, experts: Sequence[tuple[Linear, Linear]], activation: Activation) -> None:
-        """`experts` has each expert's products: gate and up as one, and down."""
+        """`experts`: each expert's products: gate and up fused, and down."""
         self._experts = experts
         self._activation = activation
 

@@ -16,8 +16,8 @@ from engine.model.batch import Batch
 from engine.model.config import HeadAttention
 
 MAX_GATHERED_BYTES = 256 << 20
-"""Bytes of keys and values that one rectangle copies out of the pool, unless a single work has more. The pool is no
-bound: what many sequences share is there once, but each of them gathers it."""
+"""Maximum bytes of keys and values that one rectangle copies out of the pool, unless a single work has more. The
+pool's size is no bound: sequences may share blocks, and each gathers its own copy."""
 
 
 class HeadAttentionStep:
@@ -36,9 +36,9 @@ class HeadAttentionStep:
         self._spread = [self._per_head(each) for each in self.rectangles]
 
     def store(self, pool: KVRows, keys_values: Tensor) -> None:
-        """Clears a block that a sequence enters first.
+        """Clears new blocks first.
 
-        Masked scores must not meet what its last owner left, which may be NaN, and NaN survives a mask.
+        They may contain NaN of an earlier sequence, which would survive the mask.
         """
         if self._tables.fresh_blocks.numel():
             pool.clear(self._tables.fresh_blocks)

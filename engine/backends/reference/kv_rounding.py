@@ -1,4 +1,4 @@
-"""Rounds keys and values as a quantized pool keeps them: the reference of all backends, to the bit.
+"""Rounds keys and values like a quantized pool: the reference of all backends, to the bit.
 
 `engine/model/kv_layout.py` has the formula and the reasons.
 """
@@ -32,7 +32,7 @@ def quantize(vectors: Tensor, form: KVForm, parts: Sequence[int]) -> tuple[Tenso
 
 
 def dequantize(values: Tensor, scales: Tensor, form: KVForm, parts: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Returns the numbers `[…, width]`, rounded once to `dtype`, that values and scales as above stand for."""
+    """Dequantizes values and scales to `[…, width]`, rounded once to `dtype`."""
     numbers = values.view(KV_DTYPES[form]).split(list(parts), -1)
     found = [
         (part.float() * scale[..., None].float()).to(dtype)
@@ -42,5 +42,5 @@ def dequantize(values: Tensor, scales: Tensor, form: KVForm, parts: Sequence[int
 
 
 def rounded(vectors: Tensor, form: KVForm, parts: Sequence[int]) -> Tensor:
-    """Returns `[…, width]` as it comes back from a quantized pool, in its own format."""
+    """Returns `[…, width]` after a round trip through a quantized pool, in its own format."""
     return dequantize(*quantize(vectors, form, parts), form, parts, vectors.dtype)

@@ -1,6 +1,6 @@
-"""Stores vectors in a layer of a pool, and gathers blocks of it, with PyTorch operators: numbers or quantized ones.
+"""Stores vectors in a layer of a pool, and gathers its blocks, with PyTorch operators; floats or quantized.
 
-A layer's vectors of its blocks are counted one after the other: vector v of block b is b x vectors + v.
+A layer's vectors are numbered consecutively: vector v of block b is b x vectors + v.
 """
 
 from typing import Protocol
@@ -13,16 +13,16 @@ from engine.model.kv_layout import AnyAttention, QuantizedLayer, quantized_layer
 
 
 class KVRows(Protocol):
-    """Gives a step its access to a layer. Vectors that it takes and gives are numbers."""
+    """A step's access to a layer. Vectors are floats in both directions."""
 
     blocks: int
     vectors: int
     block: int
     width: int
-    dtype: torch.dtype  # of what is gathered
+    dtype: torch.dtype  # of gathered vectors
 
     def clear(self, blocks: Tensor) -> None:
-        """Makes zeros of blocks."""
+        """Sets blocks to zero."""
         ...
 
     def put(self, rows: Tensor, vectors: Tensor) -> None:
@@ -56,7 +56,7 @@ class QuantizedKVRows:
     """Implements `KVRows` over a quantized layer."""
 
     def __init__(self, layer: QuantizedLayer, dtype: torch.dtype) -> None:
-        """Takes the number format in which vectors are gathered."""
+        """`dtype`: number format of gathered vectors."""
         self.blocks, self.vectors, bytes_of_each = layer.memory.shape
         self.block, self.width = layer.block, sum(layer.parts)
         self.dtype = dtype
@@ -83,6 +83,6 @@ class QuantizedKVRows:
 
 
 def rows_of(layer: Tensor, attention: AnyAttention, dtype: torch.dtype) -> KVRows:
-    """Returns access to a layer of a pool; `dtype` is what the model computes in."""
+    """Returns access to a layer of a pool; the model computes in `dtype`."""
     quantized = quantized_layer(layer, attention)
     return PlainRows(layer) if quantized is None else QuantizedKVRows(quantized, dtype)

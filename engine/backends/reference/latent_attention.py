@@ -1,7 +1,7 @@
 """Attends to latent vectors with PyTorch operators, in both forms, for the layers of one KV group.
 
-A rectangle of works attends in the form that takes fewer operations by its own sizes (`engine.model.latent.expands`).
-Expanded keys and values are built for some heads at a time: those of all may be a hundred times what the pool has.
+A rectangle of works attends in the form that takes fewer operations for its sizes (`engine.model.latent.expands`).
+Expanded keys and values are built for some heads at a time: for all heads they may be a hundred times the pool's data.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""Makes logits into what a draw was made from: scaled by the temperature, and without what the filters leave out."""
+"""Applies temperature and filters to logits, as for the draw."""
 
 from collections.abc import Sequence
 
@@ -13,10 +13,10 @@ from engine.device import to_device
 
 
 def processed(logits: Tensor, samplings: Sequence[Sampling], tokens: Tensor) -> Tensor:
-    """Returns fp32 `[rows, vocab]` of `logits` `[rows, vocab]`, which stay as they are, by PyTorch on any device.
+    """Returns fp32 `[rows, vocab]` of `logits` `[rows, vocab]`, which stay unchanged, with PyTorch on any device.
 
-    A row of temperature 0 is not changed. `tokens` `[rows]` were drawn from the rows, so they are not left out: sums
-    that decide a limit may differ in their last bits from those of the sampler that drew.
+    Rows of temperature 0 are not changed. `tokens` `[rows]` were drawn from the rows, so they are never filtered out:
+    sums that decide a threshold may differ in their last bits from the sampler's.
     """
     temperatures = np.array([each.temperature or 1.0 for each in samplings], dtype=np.float32)
     scaled = logits.float() / to_device(temperatures, logits.device)[:, None]

@@ -1,7 +1,7 @@
-"""Groups the works of a step for PyTorch's operators, which compute rectangles: as few as waste little.
+"""Groups the works of a step into few rectangles with little padding, since PyTorch's operators compute rectangles.
 
 Works of similar shape are padded to one rectangle of queries and keys, so that a decode step of any batch is a few
-operator calls per layer. Where a window hides the beginning of a text, its blocks are not in the rectangle.
+operator calls per layer. Blocks before a window are not in the rectangle.
 """
 
 from collections.abc import Iterator
@@ -24,10 +24,10 @@ FREE_WASTED_PAIRS = 8192
 class Rectangle:
     """Works that attend together."""
 
-    rows: Tensor | None  # [works, queries] rows of the batch, or None: the whole batch in order, one query each
-    kept: Tensor | None  # [tokens] which of those are not padding; None: all
-    tables: Tensor  # [works, blocks] those that a query may see, padded with any
-    mask: Tensor | None  # [works, 1, queries, keys], 0 or -inf; None: plainly causal, from the first token on
+    rows: Tensor | None  # [works, queries] rows of the batch; None: the whole batch in order, one query each
+    kept: Tensor | None  # [tokens] indices of rows that are not padding; None: all
+    tables: Tensor  # [works, blocks] visible blocks, with arbitrary padding
+    mask: Tensor | None  # [works, 1, queries, keys], 0 or -inf; None: causal, from the first token on
     works: int
     queries: int
 
@@ -36,7 +36,7 @@ class Rectangle:
         return queries.unsqueeze(1) if self.rows is None else queries[self.rows]
 
     def put(self, found: Tensor, output: Tensor) -> None:
-        """Writes what its rows found, `[works, queries, …]`, to their places in `[tokens, …]`."""
+        """Writes its rows' results, `[works, queries, …]`, to their places in `[tokens, …]`."""
         if self.rows is None:
             output.copy_(found.squeeze(1))
         elif self.kept is None:
@@ -87,9 +87,9 @@ def _rectangle(
 
 
 def _mask(batch: Batch, rows: Tensor, first: Tensor, keys: int, window: int, dtype: torch.dtype) -> Tensor:
-    """Makes what is added to scores, of the batch's `rows` `[works, queries]` and keys from `first` `[works, 1]` on.
+    """Returns the mask added to scores, for the batch's `rows` `[works, queries]` and keys from `first` `[works, 1]` on.
 
-    Keys behind a sequence's end lie in its future.
+    Keys after a sequence's end lie in its future.
     """
     key = (first + torch.arange(keys, device=rows.device))[:, None, None, :]
     query = batch.positions[rows][:, None, :, None]

@@ -6,7 +6,7 @@ from torch import Tensor
 from engine.model.config import ExpertsMLP
 
 LEAST_SUM = 1e-20
-"""Is added to the sum of weights before they are divided by it: sigmoids may all be 0."""
+"""Added to the sum of weights before dividing by it, since all sigmoids may be 0."""
 
 
 def route(logits: Tensor, mlp: ExpertsMLP, correction: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -30,12 +30,12 @@ def route(logits: Tensor, mlp: ExpertsMLP, correction: Tensor | None) -> tuple[T
 
 
 def _best(scores: Tensor, count: int) -> Tensor:
-    """Returns the places of the best, `[rows, count]`; of equal ones the first, which `torch.topk` does not promise."""
+    """Returns the indices of the best, `[rows, count]`; ties go to the first, which `torch.topk` does not guarantee."""
     return scores.sort(dim=-1, descending=True, stable=True).indices[:, :count]
 
 
 def _in_best_groups(wanted: Tensor, mlp: ExpertsMLP) -> Tensor:
-    """Makes minus infinity of the scores of experts whose groups are out of the choice."""
+    """Sets the scores of experts outside the best groups to minus infinity."""
     groups = wanted.unflatten(1, (mlp.groups, -1))
     best = groups.topk(1 if mlp.group_score == "best" else 2).values.sum(-1)
     out = torch.ones_like(best, dtype=torch.bool).scatter_(1, _best(best, mlp.groups_used), False)

@@ -12,7 +12,7 @@ from engine.backends.sampler import Draw, is_cut, keys_of, min_p_reach
 from engine.device import to_device
 
 CANDIDATE_TOKENS = 1024
-"""Largest scores that top_p looks at before it sorts the whole vocabulary."""
+"""Number of largest scores checked by top_p before it sorts the whole vocabulary."""
 
 
 class ReferenceSampler:

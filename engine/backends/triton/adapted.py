@@ -1,8 +1,8 @@
-"""Adds what adapters add to linear layers on a GPU.
+"""Applies adapters to linear layers on a GPU.
 
-In recorded steps two kernels do it, for all adapters at once; they find the matrices by a table on the device, so that
-adapters come and go without a new record. In other steps, which have chunks of prompts, each adapter's rows are
-products of cuBLAS's.
+In recorded steps two kernels apply all adapters at once; they find the matrices in a table on the device, so that
+adapters can be loaded and removed without a new recording. In other steps, which have chunks of prompts, each adapter's
+rows are multiplied by cuBLAS.
 
 Importing this module loads Triton.
 """
@@ -39,7 +39,7 @@ class TritonAdapted(AdaptedLinear):
 
     @property
     def current(self) -> Linear:
-        """Returns what computes the same in this step: the layer without adapters, in a step that has none."""
+        """Returns the operator for this step: the layer without adapters, if the step has none."""
         return self if self._adapting.step is not None else self._linear
 
     def put(self, slot: int, change: LowRank | None) -> None:

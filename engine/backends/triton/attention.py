@@ -1,7 +1,7 @@
 """Computes paged attention with two Triton kernels: decode (split-KV, multi-query) and prefill of chunks.
 
-A step of both begins with the works of few queries, as the scheduler plans it: decodes, and those with draft tokens.
-Such a work behind a chunk goes as a chunk, unless its draft tokens branch: that only the first kernel can do.
+The scheduler puts works of few queries (decodes, with or without draft tokens) at the beginning of a step. Such a work
+after a chunk is computed as a chunk, unless its draft tokens branch, which only the decode kernel supports.
 """
 
 from collections.abc import Sequence
@@ -59,7 +59,7 @@ class DecodeSequences:
 
 @dataclass(frozen=True)
 class PrefillChunks:
-    """Sequences of prefill attention, behind the decodes."""
+    """Sequences of prefill attention, after the decodes."""
 
     tables: SequenceTables
     query_start: Tensor  # [works + 1] int32, from the first chunk's first row

@@ -1,10 +1,10 @@
-"""Records decode steps once and replays them: one launch by the host, not hundreds.
+"""Records decode steps once and replays them: one launch by the host instead of hundreds.
 
-A CUDA graph has fixed shapes and addresses. So there is one for each of some sizes of a batch, and, where sequences may
-have draft tokens, one more for each, in which they have room for all that they may have; a smaller batch is padded with
-null sequences, fewer draft tokens with padding rows, and all inputs lie at places that stay (`decode_inputs.py`). The
-head is not in it: logits of padding would be wasted, and those of every size kept. All are recorded when the worker
-starts. On a CPU, where Triton's interpreter checks all of it, a record is the step itself.
+A CUDA graph has fixed shapes and addresses. Graphs are recorded for several batch sizes and, if sequences may have
+draft tokens, a second time with the maximum of draft tokens. A smaller batch is padded with null sequences, missing
+draft tokens with padding rows, and all inputs have fixed addresses (`decode_inputs.py`). The head is not recorded:
+logits of padding would be wasted, and each size would keep its own logits. All graphs are recorded when the worker
+starts. On a CPU, where Triton's interpreter tests the code, a recording is the step itself.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,9 +37,9 @@ Replay = Callable[[], Tensor]
 
 
 def ladder(most: int) -> list[int]:
-    """Returns the batch sizes that are recorded, up to `most`.
+    """Returns the recorded batch sizes, up to `most`.
 
-    No step computes more than twice its rows, no large one more than a quarter too many.
+    No step computes more than twice its rows; a large step at most a quarter more.
     """
     sizes = [1, 2, 4, *range(8, 64, 8), *range(64, 128, 16), *range(128, 256, 32), *range(256, most, 64)]
     return sorted({*(size for size in sizes if size < most), most})
@@ -63,10 +63,9 @@ class DecodeGraphs:
         progress: Progress,
         adapts: bool = False,
     ) -> None:
-        """Records batches of up to `most` sequences of up to `longest` tokens; if it `adapts`, with adapters as well.
+        """Records batches of up to `most` sequences of up to `longest` tokens; with `adapts`, also with adapters.
 
-        `inputs` are those of steps whose sequences have so many tokens at most. Steps without adapters have records of
-        their own, in which nothing asks for any.
+        `inputs` are by maximum tokens of a sequence in a step. Steps without adapters have separate recordings.
         """
         self._model = model
         self._attention = attention
@@ -137,10 +136,10 @@ def _decodes(work: Work) -> bool:
 
 
 def record(step: Callable[[], Tensor], device: torch.device, memory: Any) -> tuple[Replay, Any]:
-    """Records a step as a CUDA graph, in the `memory` of those recorded before, if any.
+    """Records a step as a CUDA graph, in the shared `memory` of earlier recordings, if any.
 
-    Returns what replays it, and the memory that it shares with others. The step runs once before: kernels are compiled
-    and libraries set up by what must not happen while a graph is recorded.
+    Returns the replay function, and the memory. The step runs once before: compiling kernels and setting up libraries
+    must not happen while a graph is recorded.
     """
     if device.type != "cuda":
         return step, None

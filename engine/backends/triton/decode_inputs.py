@@ -1,11 +1,10 @@
 """Keeps the inputs of a decode step at fixed addresses on the device, where a recorded step reads them.
 
-A step is one row for each sequence, or as many as it may have draft tokens and one more; behind those that it has, a
-sequence's remaining rows are padding. Tokens, positions, slots and lengths travel in one copy from pinned memory, and
-with them how attention is divided between the device's programs, which the lengths of this step decide. A sequence
-keeps its row from step to step, and with it its block table there. So rows are not in the order of a step's works; that
-order travels with them. Rows behind the last sequence are *null sequences*: their KV is stored nowhere, and they attend
-to nothing.
+A step has one row for each sequence, or one more than the maximum of draft tokens; unused rows of a sequence are
+padding. Tokens, positions, slots, lengths and the split-KV plan, which depends on the lengths, are copied at once from
+pinned memory. A sequence keeps its row, and thus its block table on the device, from step to step. Rows are therefore
+not in the order of a step's works; that order is copied too. Rows after the last sequence are *null sequences*: their
+KV is not stored, and they attend to nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +20,7 @@ from engine.plan import PENDING_TOKEN, Work
 
 TOKEN, POSITION, KV_LENGTH, COUNT, SOURCE, ORDER, ADAPTER, SLOT = range(8)
 NOT_PENDING = -1
-"""Source of a token that the host knows, rather than one that the previous step sampled."""
+"""Source of a token that the host knows, instead of an index into the previous step's tokens."""
 PADDING_SLOT = -1
 PLAN_WORDS_PER_INT64 = 2
 """Plan words (int32) in one int64 of the shared buffer."""
@@ -31,9 +30,9 @@ Words = NDArray[np.int32]
 
 
 class DecodeInputs:
-    """Inputs of up to `rows` sequences of up to `width` blocks, `each` with so many tokens at most.
+    """Inputs of up to `rows` sequences of up to `width` blocks and up to `each` tokens in a step.
 
-    In fields of tokens a sequence has `each` neighbours, in those of sequences (length, count) one place.
+    Per-token fields have `each` neighbouring entries for a sequence, per-sequence fields (length, count) one.
     """
 
     def __init__(
@@ -47,10 +46,10 @@ class DecodeInputs:
         plan: Callable[[Ints], Words] = lambda lengths: np.empty(0, np.int32),
         each: int = 1,
     ) -> None:
-        """`in_flight` steps may be launched and not collected; each has a buffer on the host of its own.
+        """At most `in_flight` steps are launched and not collected; each has its own buffer on the host.
 
-        In each of the KV `groups` a sequence has a slot and a block table. `plan` divides attention by the rows'
-        lengths, into as many words for as many rows.
+        In each of the KV `groups` a sequence has a slot and a block table. `plan` makes the split-KV plan from the
+        rows' lengths: as many words for each call with as many rows.
         """
         self._block_size = block_size
         self._each = each
@@ -58,7 +57,7 @@ class DecodeInputs:
         self._rows = DecodeRows()
         self._tables = DeviceTables(groups, rows, width, device)
         self._null_sequence = np.array([[0], [0], [0], [0], [NOT_PENDING], [0], [0], *[[PADDING_SLOT]] * groups])
-        self._previous = torch.zeros(rows, dtype=torch.int64, device=device)  # what the step before has sampled
+        self._previous = torch.zeros(rows, dtype=torch.int64, device=device)  # tokens sampled by the previous step
         fields = self._null_sequence.size * rows * each
         size = fields + -(-len(plan(np.zeros(rows, np.int64))) // PLAN_WORDS_PER_INT64)
         first = torch.full((size,), IDLE_PLAN_WORD, dtype=torch.int64)
@@ -83,7 +82,7 @@ class DecodeInputs:
         counts = np.array([len(work.token_ids) for work in works])
         starts = np.array([work.start for work in works])
         owners = np.repeat(np.arange(len(works)), counts)
-        steps = np.arange(len(owners)) - np.repeat(counts.cumsum() - counts, counts)  # of each token in its work
+        steps = np.arange(len(owners)) - np.repeat(counts.cumsum() - counts, counts)  # index of each token in its work
         own, positions = (sequences * self._each)[owners] + steps, starts[owners] + steps
         places, offsets = positions // self._block_size, positions % self._block_size
         fields[POSITION, own] = positions
@@ -102,9 +101,9 @@ class DecodeInputs:
         self._tables.update(sequences.tolist(), [work.blocks for work in works])
 
     def _find_tokens(self, works: Sequence[Work], before: Sampled | None) -> tuple[Ints, Ints]:
-        """Returns the works' tokens, 0 if they are pending, and the places among the step before's where they are then.
+        """Returns the works' tokens, 0 if pending, and the indices of pending tokens in the previous step.
 
-        Of a work, only its first may be: draft tokens are known.
+        Only the first token of a work may be pending: draft tokens are known.
         """
         tokens = np.array([token for work in works for token in work.token_ids])
         sources = np.full_like(tokens, NOT_PENDING)
@@ -120,7 +119,7 @@ class DecodeInputs:
         return tokens, sources
 
     def token_ids(self, rows: int) -> Tensor:
-        """Returns `[rows]` int64, computed on the device, which alone knows some of them."""
+        """Returns `[rows]` int64, computed on the device, since pending tokens are known only there."""
         sources = self._fields[SOURCE, :rows]
         return torch.where(sources == NOT_PENDING, self._fields[TOKEN, :rows], self._previous[sources.clamp(min=0)])
 
@@ -141,11 +140,11 @@ class DecodeInputs:
         return self._fields[COUNT, :sequences].int()
 
     def planned(self, words: int) -> Tensor:
-        """Returns `[words]` int32, what `plan` gave; before the first step, `IDLE_PLAN_WORD`."""
+        """Returns `[words]` int32, the plan; before the first step, `IDLE_PLAN_WORD`."""
         return self._planned[:words]
 
     def order(self, rows: int) -> Tensor:
-        """Returns `[rows]` int64: the rows of the step's works, in their order; 0 behind the last."""
+        """Returns `[rows]` int64: the rows of the step's works, in their order; then 0."""
         return self._fields[ORDER, :rows]
 
     def adapters(self, rows: int) -> Tensor:
@@ -158,16 +157,16 @@ class DecodeInputs:
 
 
 class DecodeRows:
-    """Gives each sequence a row of the decode step, which it keeps, so that what the device holds there stays true.
+    """Assigns each sequence a row of the decode step, which it keeps, so that its data on the device stays valid.
 
-    Rows are counted from 0 without gaps: where a sequence leaves, a new one or the last one takes its row.
+    Rows are numbered from 0 without gaps: if a sequence leaves, a new sequence or the last one takes its row.
     """
 
     def __init__(self) -> None:
-        self._rows: dict[int, int] = {}  # by sequence, in the step before
+        self._rows: dict[int, int] = {}  # by sequence of the previous step
 
     def of(self, sequences: Sequence[int]) -> list[int]:
-        """Returns the row of each sequence of a step. Who had one below their number has it still."""
+        """Returns the row of each sequence of a step. A sequence whose old row is below their number keeps it."""
         count = len(sequences)
         rows = {sequence: row for sequence in sequences if (row := self._rows.get(sequence, count)) < count}
         if len(rows) < count:
@@ -178,20 +177,20 @@ class DecodeRows:
 
 
 class DeviceTables:
-    """Keeps block tables on the device, at a place that stays, and changes them where they differ from the step before.
+    """Keeps block tables at a fixed address on the device, and copies only changes since the previous step.
 
-    They are `tensor` `[groups, rows, width]` int32. Entries behind a row's own blocks are stale and never read.
+    The `tensor` is `[groups, rows, width]` int32. Entries after a row's own blocks are stale and never read.
     """
 
     def __init__(self, groups: int, rows: int, width: int, device: torch.device) -> None:
         self.tensor: Tensor = torch.zeros((groups, rows, width), dtype=torch.int32, device=device)
         self._width = width
-        self._rows: list[list[list[int]]] = [[[] for _ in range(rows)] for _ in range(groups)]  # what the tensor holds
+        self._rows: list[list[list[int]]] = [[[] for _ in range(rows)] for _ in range(groups)]  # contents of the tensor
 
     def update(self, rows: Sequence[int], tables: Sequence[Sequence[list[int]]]) -> None:
         """Makes row `rows[i]` of group g table `tables[i][g]`.
 
-        Most tables are those of the step before, have grown, or have lost a block to the window that moves on.
+        Most tables are unchanged, have grown, or have lost a block at the start of the window.
         """
         places: list[Ints] = []
         blocks: list[Ints] = []

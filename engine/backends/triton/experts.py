@@ -1,4 +1,4 @@
-"""Computes a mixture of experts by Triton kernels: four launches for all experts, and no wait for what was chosen."""
+"""Computes a mixture of experts by Triton kernels: four launches for all experts, without waiting for the routing."""
 
 from collections.abc import Iterable
 
@@ -25,7 +25,7 @@ class TritonExperts:
         dtype: torch.dtype,
         tensors: Iterable[ExpertTensors],
     ) -> None:
-        """Takes the tensors of one expert after the other, so that no second copy of all is ever there."""
+        """Takes the tensors of one expert after the other, so that there is never a second copy of all experts."""
         self._activation: Activation = mlp.activation
         self._used, self._hidden, self._device, self._dtype = mlp.used, hidden, device, dtype
         gate_up = Gathering(mlp.experts, (2 * mlp.intermediate, hidden), mlp.bias, device, dtype)
@@ -40,7 +40,7 @@ class TritonExperts:
 
     @property
     def variant(self) -> tuple[object, ...]:
-        """Returns what the kernels are compiled for, beside the layer's kind: how its weights are quantized."""
+        """Returns the key of compiled kernels, besides the layer's kind: the quantization of its weights."""
         products = (self._gate_up.weight, self._down.weight)
         return tuple(
             (each.name, *(tensor.dtype for tensor in each.tensors())) if isinstance(each, PackedWeight) else ()

@@ -1,8 +1,8 @@
-"""Attends with chunks of prompts to latent vectors in the expanded form: keys and values are built, and then dropped.
+"""Attends with chunks of prompts to latent vectors in the expanded form: keys and values are built temporarily.
 
-A chunk costs fewer operations so than absorbed, unless few queries stand behind many keys (`engine.model.latent`). Each
-is a few operators of PyTorch's, whose fused attention takes keys and values of different sizes. The host knows all
-sizes, so it waits for nothing.
+For a chunk this takes fewer operations than the absorbed form, unless few queries follow many keys
+(`engine.model.latent`). Each chunk is a few PyTorch operators, whose fused attention allows keys and values of
+different sizes. The host knows all sizes, so it never waits.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ MAX_EXPANDED_BYTES = 256 << 20
 """Maximum bytes of keys and values that are expanded at once, unless a single head has more."""
 
 ChunkSizes = tuple[int, int]
-"""Queries and keys of a sequence; the keys include those of the queries."""
+"""Queries and keys of a sequence; the keys include the queries' own keys."""
 
 
 def all_expand(attention: LatentAttention, works: Sequence[ChunkSizes]) -> bool:

@@ -1,7 +1,6 @@
 """Makes linear layers for a GPU.
 
-Products with weights of numbers are PyTorch's, which cuBLAS computes; those with quantized weights, and experts, are
-our own kernels'.
+cuBLAS, through PyTorch, multiplies by unquantized weights; our own kernels compute quantized weights and experts.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,9 +31,9 @@ class TritonLinears(ReferenceLinears):
         self._packed: dict[tuple[object, ...], QuantizedLinear | SideBySide] = {}  # the same
 
     def fused(self, weights: Sequence[Weight], bias: Tensor | None, adapting: Adapting | None = None) -> Linear:
-        """Makes layers that recorded steps adapt by kernels of ours, and others by products of each adapter's rows.
+        """Makes a linear layer. Adapters are applied by kernels in recorded steps, else by one product per adapter.
 
-        Quantized weights stay so, in as many launches as there are kinds of them among the layer's parts.
+        Quantized weights stay quantized, with one launch for each kind among the layer's parts.
         """
         linear = self._quantized(weights, bias) if any(map(packs, weights)) else super().fused(weights, bias)
         if adapting is None:

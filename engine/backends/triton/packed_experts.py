@@ -1,4 +1,4 @@
-"""Gathers one product of all of a layer's experts on a GPU: packed where their weights are quantized alike."""
+"""Gathers one product of all of a layer's experts on a GPU: packed if all weights have the same quantization."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,9 +15,9 @@ from kernels.quantized.packed import PackedWeight, one_of, pack
 
 
 class Gathering:
-    """Takes one expert after the other; none is kept in another form than that of the whole.
+    """Takes one expert after the other, and stores each directly in the layout of the whole product.
 
-    The first one decides: packed, or numbers. All become numbers where a later one is quantized otherwise.
+    The first expert decides: packed or floats. All become floats if a later expert has another quantization.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Gathering:
         return Expert(self._numbers, self._bias)
 
     def _pack(self, parts: Sequence[Weight]) -> PackedWeight | None:
-        """Packs an expert's parts; None where one is no packed weight, or is another kind of one."""
+        """Packs an expert's parts; None if a part cannot be packed, or has another kind."""
         if not all(map(packs, parts)):
             return None
         weights = [coded(part) for part in parts]
@@ -65,7 +65,7 @@ class Gathering:
         return pack(weights, self._device) if same and not ordered else None
 
     def _as_numbers(self, taken: int) -> Tensor:
-        """Allocates numbers of all experts, and copies those that were taken."""
+        """Allocates floats for all experts, and copies the experts taken so far."""
         found = torch.empty((self._experts, *self._sizes), dtype=self._dtype, device=self._device)
         for expert in range(taken):
             assert self._packed is not None
@@ -78,7 +78,7 @@ def _alike(one: PackedWeight, all_of_them: PackedWeight) -> bool:
 
 
 def _room(packed: PackedWeight, experts: int) -> PackedWeight:
-    """Allocates room for as many weights like this one."""
+    """Allocates memory for `experts` weights like this one."""
 
     def of_all(tensor: Tensor) -> Tensor:
         return tensor.new_zeros((experts, *tensor.shape))
@@ -88,7 +88,7 @@ def _room(packed: PackedWeight, experts: int) -> PackedWeight:
 
 
 def _with_room_for(whole: PackedWeight, packed: PackedWeight) -> PackedWeight:
-    """Returns the same, with offsets if one weight has some, and with fp32 scales if one's are not in 16 bits alike."""
+    """Returns the same, with offsets if any weight has some, and with fp32 scales if 16-bit formats differ."""
     offsets = whole.offsets
     if offsets is None and packed.offsets is not None:
         offsets = torch.zeros_like(whole.scales, dtype=packed.offsets.dtype)

@@ -1,7 +1,7 @@
 """Multiplies by quantized weights on a GPU: they stay packed and are dequantized in registers.
 
-Where rows are to be quantized as well, and there are many, bytes are multiplied by bytes. Fewer rows stay what they
-are: by an H100's data sheet, a product of up to some 150 takes as long as to read the weights, whatever the rows are.
+Large batches with quantized rows multiply bytes by bytes. Fewer rows stay unquantized: by an H100's data sheet, a
+product of up to about 150 rows takes as long as reading the weights, whatever the rows' format.
 
 Importing this module loads Triton.
 """
@@ -36,12 +36,12 @@ class QuantizedLinear:
     def __init__(
         self, weight: PackedWeight, order: Tensor | None, bias: Tensor | None, form: RowFormat | None = None
     ) -> None:
-        """With a `form`, many rows are quantized to it."""
+        """With a `form`, large batches are quantized to it."""
         self._weight, self._order, self._bias, self._form = weight, order, bias, form
         self.outputs = weight.outputs
 
     def __call__(self, x: Tensor, output: Tensor | None = None) -> Tensor:
-        """Returns `[rows, out]`, or writes it to `output`, whose rows may be parts of wider ones."""
+        """Returns `[rows, out]`, or writes it to `output`, whose rows may be slices of wider rows."""
         x = x.contiguous() if self._order is None else x.index_select(1, self._order)
         form = self.form_of(len(x))
         if form is not None:
@@ -90,7 +90,7 @@ class NumbersLinear:
         return (self.outputs,)
 
     def __call__(self, x: Tensor, output: Tensor) -> Tensor:
-        """Writes `[rows, out]` to `output`, whose rows may be parts of wider ones."""
+        """Writes `[rows, out]` to `output`, whose rows may be slices of wider rows."""
         return output.copy_(functional.linear(x, self._weight, self._bias))
 
     def held(self) -> list[Tensor]:
@@ -98,7 +98,7 @@ class NumbersLinear:
 
 
 class SideBySide:
-    """Multiplies by weights of several kinds, one after the other; their outputs lie side by side."""
+    """Multiplies by weights of several kinds, one after the other, with concatenated outputs."""
 
     def __init__(self, parts: Sequence[QuantizedLinear | NumbersLinear]) -> None:
         self._parts = parts
@@ -134,11 +134,11 @@ def make_linear(
     dtype: torch.dtype,
     activations: Activations = "auto",
 ) -> QuantizedLinear | SideBySide:
-    """Makes one layer of weights `[out, in]`, at least one of which the kernels take.
+    """Makes one layer of weights `[out, in]`, at least one of which the kernels support.
 
-    Neighbours of one kind, one group and one order of inputs are packed together. Those that no kernel takes, and those
-    of numbers, are numbers in `dtype`. As `activations` says, many rows are quantized for the others; by `auto` they
-    are where the checkpoint was made for it, and never in fp32, in which a model gives what its numbers give.
+    Neighbours with the same kind, group and order of inputs are packed together. Unquantized and unsupported weights
+    are floats in `dtype`. `activations` decides whether large batches are quantized: with `auto` if the checkpoint was
+    made for it, and never in fp32, which gives the same results as dequantized weights.
     """
     parts: list[QuantizedLinear | NumbersLinear] = []
     begin = 0
@@ -165,7 +165,7 @@ def make_linear(
 
 
 def coded(weight: Weight) -> WeightCodes:
-    """Returns a quantized weight as the kernels' packing takes it."""
+    """Returns a quantized weight in the form for packing."""
     assert isinstance(weight, Quantized)
     return WeightCodes(weight.values, weight.scales, min(weight.group, weight.shape[1]), weight.offsets, weight.table)
 

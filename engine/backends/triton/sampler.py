@@ -1,8 +1,8 @@
 """Draws tokens on CUDA by the Triton kernels, without waiting for the device.
 
-The settings of a step's samples go to the device in one copy.
-Random bits, scaled scores and what the filters leave are the reference's (`kernels/sampling/score_floor.py` says how
-near to a limit sums may disagree); logarithms may differ in the last bit.
+The settings of a step's samples are copied to the device at once. Random bits, scaled scores and the filters' results
+equal the reference's (`kernels/sampling/score_floor.py` bounds the error of thresholds); logarithms may differ in the
+last bit.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class TritonSampler:
 
 
 def is_filtered(draws: Sequence[Draw], vocab: int) -> bool:
-    """Returns whether any draw has a temperature, and a filter that may leave out some of `vocab` ids."""
+    """Returns whether any draw has a temperature, and a filter that may exclude some of `vocab` ids."""
     random = [draw.sampling for draw in draws if draw.sampling.temperature > 0]
     return any(each.min_p > 0 or is_cut(each, vocab) for each in random)
 

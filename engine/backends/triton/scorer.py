@@ -8,7 +8,7 @@ from kernels.sampling.token_scores import token_scores
 
 class TritonScorer:
     def warm_up(self, vocab: int, device: torch.device, dtype: torch.dtype) -> None:
-        """Compiles what scores tokens of logits as the model gives them, and as adjustments and filters leave them."""
+        """Compiles the kernels for logits in the model's format, and for adjusted and filtered logits."""
         token = torch.zeros(1, dtype=torch.int64, device=device)
         for kind in {dtype, torch.float32}:
             self.score(torch.zeros((1, vocab), dtype=kind, device=device), None, token, 1)
