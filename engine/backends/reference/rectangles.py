@@ -87,7 +87,7 @@ def _rectangle(
 
 
 def _mask(batch: Batch, rows: Tensor, first: Tensor, keys: int, window: int, dtype: torch.dtype) -> Tensor:
-    """Returns the mask added to scores, for the batch's `rows` `[works, queries]` and keys from `first` `[works, 1]` on.
+    """Returns the mask added to scores of the batch's `rows` `[works, queries]` and keys from `first` `[works, 1]` on.
 
     Keys after a sequence's end lie in its future.
     """
