@@ -1,12 +1,11 @@
-"""Compiles every GPU kernel ahead of time, for each kind of GPU, and prints what each takes. Needs no GPU.
+"""Compiles every GPU kernel ahead of time, for each kind of GPU, and prints its resources. Needs no GPU.
 
     python -m benchmarks.compile_kernels [--kernel NAME …] [--sm 90 …] [--quick]
 
-The rows of `benchmarks.kernels`, and others with what else a model may make of a kernel, are launched through the
-kernels' own wrappers, with their default configs, on tensors without memory; the launches compile and end there. Every
-row is launched in bf16, and the first ones in fp16 and fp32 as well. Registers, spills and stack are what `ptxas -v`
-says, shared memory is what Triton asks the device for, beside the most that a block of that device can have. The status
-is 1 if a kernel does not compile, spills, or takes more than that.
+The rows of `benchmarks.kernels`, and further variants that models use, are launched through the kernels' own wrappers
+with their default configs on tensors without memory; a launch ends after compiling. Every row is launched in bf16, the
+first rows in fp16 and fp32 as well. Registers, spills and stack are by `ptxas -v`, shared memory is by Triton, beside
+the largest that a block of the device can have. The status is 1 if a kernel does not compile, spills, or exceeds it.
 """
 
 import argparse
@@ -84,7 +83,7 @@ def compile_all(found: Iterable[Launch], driver: CompileOnly) -> tuple[int, int]
                 ),
             )
             sys.stdout.flush()
-        failed = bool(error) and all(each.fits for each in compiled)  # what is too large was told above
+        failed = bool(error) and all(each.fits for each in compiled)  # too large ones have a row already
         if failed:
             print(f"| {wanted.kernel} | {wanted.shape}, {name_of(dtype)} | {launch.sm} | **failed**: {error} ||||||")
         count += len(compiled) + failed

@@ -5,13 +5,11 @@
 The model is a random one of 135M parameters, with a byte-level tokenizer of as many ids as it has (49,152), which is
 trained on this project's and Python's own sources. Each batch is run three times in turn: *free* answers without a
 grammar; *drawn*, each under a JSON schema, where every token is drawn; and *forced*, the same with the tokens that have
-to follow taken at once, which is how answers are served. An answer has equally many tokens in all: where an object is
-complete, another one begins. Time counts from where all have their first token. A ratio is *drawn* or *forced* over
-*free*, of each round by itself; the last line has their medians. *waited* is for masks that were not there yet.
+to follow taken at once, which is how answers are served. All answers have as many tokens: another object begins
+where one is complete. Time counts from where all have their first token. A ratio is *drawn* or *forced* over
+*free*, of each round by itself; the last line has their medians. *waited* is the share of time spent waiting for masks.
 """
 
-import argparse
-import platform
 import sysconfig
 import tempfile
 import time
@@ -21,14 +19,13 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from msgspec import structs
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from benchmarks.processes.in_process import Loop, quiet
+from benchmarks.processes import as_a_worker
+from benchmarks.processes.in_process import Loop, add, quiet
 from benchmarks.random_model import make
+from benchmarks.report import head, machine, row
 from checkpoints.grammars import end_of_text, read_tokenizer
-from contracts.ids import AttemptKey
-from contracts.messages.job import Prompt
 from contracts.messages.sampling import Limits, Sampling
 from engine.constraints import Masks
 from engine.device import dtype_name
@@ -36,7 +33,6 @@ from engine.executor import Executor
 from engine.grammars.masks import GrammarMasks
 from engine.grammars.preparation import Preparation
 from engine.plan import Work
-from engine.schedule.sequence import Sequence
 from engine.start.load import load_engine
 from infra.config.engine import EngineConfig
 
@@ -108,14 +104,9 @@ class Bench:
         """Returns ms per token of one answer, tokens that a step gave each, and the share of time waited for masks."""
         loop = Loop(Executor(self.engine, constraints=self._masks), self._config)
         generator = torch.Generator().manual_seed(seed)
-        sequences = []
-        for number in range(self._batch):
-            prompt = torch.randint(300, VOCABULARY_SIZE, (PROMPT_TOKENS,), generator=generator).tolist()
-            asked = structs.replace(SAMPLING_KINDS[kind], seed=seed * self._batch + number)
-            limits = Limits(OUTPUT_TOKENS, self._ends, OUTPUT_TOKENS)  # the end is not drawn before
-            key = AttemptKey(str(number), 0, 1)
-            sequences.append(Sequence(key, "", Prompt(prompt, PROMPT_TOKENS), float("inf"), asked, limits))
-            loop.scheduler.add(sequences[-1])
+        prompts = torch.randint(300, VOCABULARY_SIZE, (self._batch, PROMPT_TOKENS), generator=generator).tolist()
+        limits = Limits(OUTPUT_TOKENS, self._ends, OUTPUT_TOKENS)  # the end is not drawn before
+        sequences = add(loop, prompts, limits, SAMPLING_KINDS[kind], seed * self._batch)
         while not all(each.emitted for each in sequences):
             loop.turn()
         before, steps, waited = (
@@ -124,8 +115,7 @@ class Bench:
             self._masks.seconds,
         )
         began = time.perf_counter()
-        while loop.turn():
-            pass
+        loop.finish()
         seconds = time.perf_counter() - began
         tokens = sum(each.emitted for each in sequences) - before
         assert all(each.emitted == OUTPUT_TOKENS for each in sequences), "an answer that failed"
@@ -134,14 +124,10 @@ class Bench:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.constrained", description=__doc__.partition("\n")[0])
+    parser = as_a_worker.options("constrained", __doc__, rounds=5, dtype=False, backend="native")
     parser.add_argument("--model", help="a directory that an earlier run has kept; else one is made and removed")
     parser.add_argument("--keep", type=Path, help="where to keep the model that is made")
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--cpu-backend", default="native", choices=("native", "torch"))
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     with tempfile.TemporaryDirectory() as directory:
@@ -157,21 +143,18 @@ def main() -> None:
         bench = Bench(config, given.batch)
         backend = bench.engine.backend
         print(
-            f"{platform.processor() or platform.machine()}, {given.threads} threads; Python "
-            f"{platform.python_version()}, torch {torch.__version__}; 135M random, {dtype_name(backend.dtype)} on "
+            f"{machine(given.threads)}, torch {torch.__version__}; 135M random, {dtype_name(backend.dtype)} on "
             f"{backend.device}, {backend.name} operators; batch {given.batch}, {PROMPT_TOKENS}→{OUTPUT_TOKENS} tokens"
         )
-        print("| round | " + " | ".join(f"{kind} ms/token, tokens/step, waited" for kind in SAMPLING_KINDS) + " |")
-        print("| --- " * (1 + len(SAMPLING_KINDS)) + "|")
+        print(head("round", *(f"{kind} ms/token, tokens/step, waited" for kind in SAMPLING_KINDS)))
         ratios: dict[str, list[float]] = {kind: [] for kind in SAMPLING_KINDS}
-        for index in range(-1, given.rounds):  # one that warms up
+        for index in range(-1, given.rounds):  # the first round warms up
             found = {kind: bench.run(kind, seed=index + 1) for kind in SAMPLING_KINDS}
-            if index < 0:
-                continue
-            cells = [f"{took:.2f}, {each:.2f}, {100 * waited:.1f}%" for took, each, waited in found.values()]
-            print(f"| {index + 1} | {' | '.join(cells)} |", flush=True)
-            for kind, (took, _, _) in found.items():
-                ratios[kind].append(took / found["free"][0])
+            if index >= 0:
+                cells = [f"{took:.2f}, {each:.2f}, {100 * waited:.1f}%" for took, each, waited in found.values()]
+                print(row(index + 1, *cells), flush=True)
+                for kind, (took, _, _) in found.items():
+                    ratios[kind].append(took / found["free"][0])
         print(", ".join(f"{kind} / free: {median(ratios[kind]):.3f}" for kind in SAMPLING_KINDS if kind != "free"))
 
 

@@ -20,9 +20,9 @@ from typing import get_args
 import httpx
 from msgspec.structs import asdict
 
-from benchmarks.limits.machine import processor
 from benchmarks.processes.children import end_on_termination
 from benchmarks.processes.split_system import SplitSystem, split_system
+from benchmarks.report import processor
 from contracts.errors import BatonError, GatewayError
 from contracts.kinds import Codec, Security, Transport
 from infra.config.engine import EngineOptions

@@ -1,13 +1,13 @@
-"""Runs what only a GPU can show, on a machine that is lent for minutes: tests, tables, tuning, engines.
+"""Runs tests, tables, tuning and engines that need a GPU, on a machine that is at hand for minutes.
 
     python -m benchmarks.gpu --out DIR [--part 1|2|3] [--only STAGE …] [--again STAGE …] [--minutes 9.5] [--list]
 
-`python benchmarks/gpu.py` is the same. Nothing is installed: `docs/operations.md` says which packages have to be there.
-The stages (`benchmarks/gpu_hour/stages.py`) run one after the other, each in a process of its own and within its time;
-one that fails, crashes or hangs costs only itself. A call begins no stage that may outlast it. `results.json` keeps
-what was done, so that the next call with the same DIR goes on: first with what has not run, then with what has not
-passed. `results.md` has the tables, `log.txt` all that was said, `tuned.json` the kernels' measured configs. What a
-call prints has fewer than 12,000 characters. The status is 1 if a stage has not passed, or has not run.
+`python benchmarks/gpu.py` is the same. Nothing is installed: `docs/operations.md` lists the packages. The stages
+(`benchmarks/gpu_hour/stages.py`) run one after the other, each in a process of its own and within its time limit. A
+stage that fails, crashes or hangs ends alone, and no stage begins that may outlast the call. `results.json` keeps the
+outcomes, so the next call with the same DIR continues: first with stages that have not run, then with stages that have
+not passed. `results.md` has the tables, `log.txt` all output, `tuned.json` the measured configs. A call prints fewer
+than 12,000 characters. The status is 1 if a stage has not passed, or has not run.
 """
 
 import argparse

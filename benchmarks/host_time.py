@@ -1,16 +1,16 @@
-"""Measures what a host does for a step on a GPU: Python's time until the last launch, without a GPU.
+"""Measures a host's work for a step on a GPU: Python's time until the last launch, without a GPU.
 
     python -m benchmarks.host_time [--shapes llama-3.2-1b,llama-3.1-8b] [--rounds 40] [--profile mixed]
 
-The engine is a model's shape on tensors without memory. Its launches go through Triton's own code up to the driver, and
-end there: kernels are compiled for sm_90 once, and launched to do nothing. PyTorch's matrix products, joins and
-allocations are an allocation without memory: those of `meta` are written in Python, and slower than CUDA's. What cuBLAS
-takes, some 5 µs a product, and the driver, 2 to 4 µs a launch, is not in it.
+The engine has a model's shape on tensors without memory. Launches go through Triton's own code up to the driver, where
+kernels, compiled for sm_90 once, are launched to do nothing. PyTorch's matrix products, joins and allocations become an
+allocation without memory, since those of `meta` are written in Python and slower than CUDA's. The time of cuBLAS, some
+5 µs a product, and of the driver, 2 to 4 µs a launch, is missing.
 
-*mixed* is a step of a chunk of a prompt beside decodes, and *chunk* one of a chunk alone that signals its layers, as a
-prefill worker has them; neither is recorded. *decode* is a step whose launches are recorded: inputs, head and sampling
-remain. Times are ms of this thread's processor, so that a busy machine shows little. The last column is what an H100
-needs at least to read the weights (3.35 TB/s): a host that takes less does not hold up any step.
+*mixed* is a step of a chunk of a prompt beside decodes, and *chunk* a step of a chunk alone that signals its layers, as
+in a prefill worker; neither is recorded. *decode* is a step whose launches are recorded: inputs, head and sampling
+remain. Times are ms of this thread's processor. The last column is the time in which an H100 reads the weights (3.35
+TB/s): a shorter host time holds up no step.
 """
 
 import argparse
@@ -51,7 +51,7 @@ Step = Callable[[], None]
 
 
 class Steps:
-    """Makes steps of one engine, each one token behind the one before."""
+    """Steps of one engine, each a token further."""
 
     def __init__(self, shape: str, decodes: int) -> None:
         blocks = (decodes + 1) * MAX_TEXT_TOKENS // BLOCK_TOKENS + 1

@@ -1,15 +1,13 @@
-"""Measures what fewer bytes of KV cost in quality: perplexity, and how often the likeliest next token stays the same.
+"""Measures the quality cost of KV in fewer bytes: perplexity, and agreement on the likeliest next token.
 
     python -m benchmarks.kv_quality --model DIR [--text FILE | --random] [--dtype bf16] [--tokens 8192]
 
-Each text's first half is a prompt: one engine computes it, and all its KV goes through the codec into the pool of
-another engine, as in a handoff (`KVPool.read`, `KVPool.convert`). That one goes on with the second half: at every
-position it is given the text so far, so a difference does not grow along an answer. *Perplexity* is exp(mean of
--log p(next token)) over the second halves; *agreement* is the share of their positions where the likeliest token is the
-one that an engine finds which has computed the whole text itself. A *pool* of int8 or fp8 (`--kv-dtype`) has rounded
-the KV of the whole text, prompt and answer, when it was stored, and hands it off as it lies: so an engine with such a
-pool computes all of it. `--text` and the texts without it are those of `benchmarks.quality`; `--random` takes random
-token ids, for a model with random weights.
+Each text's first half is a prompt: one engine computes it, and all its KV goes through the codec into another engine's
+pool, as in a handoff (`KVPool.read`, `KVPool.convert`). The other engine continues with the second half, given the text
+so far at every position, so that differences do not grow. *Perplexity* is exp(mean of -log p(next token)) over second
+halves; *agreement* is the share of their positions with the likeliest token of an engine that computed the whole text
+itself. A *pool* of int8 or fp8 (`--kv-dtype`) rounds the KV of the whole text when it is stored; its engine computes
+all of it. `--text` and the default texts are those of `benchmarks.quality`; `--random` takes random token ids.
 """
 
 import argparse
@@ -20,7 +18,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from benchmarks.quality import MAX_PIECE_TOKENS, Scores, joined, quiet, texts_of
+from benchmarks.processes.in_process import quiet
+from benchmarks.quality import MAX_PIECE_TOKENS, Scores, joined, texts_of
 from checkpoints.model_location import locate
 from contracts.errors import BatonError
 from contracts.kinds import Codec, KVDtype

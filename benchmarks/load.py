@@ -15,12 +15,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import httpx
 from msgspec import Meta, Struct
 
+from benchmarks.report import processor
 from contracts.errors import BatonError, ConfigError, GatewayError
 from contracts.kinds import Positive, Seconds, TPOTLimit, TTFTLimit
 from contracts.slo import SLO, Timings, percentile
@@ -84,15 +84,11 @@ def report(results: list[Result], slo: SLO) -> Iterator[str]:
 
 
 def machine() -> str:
-    cpu = platform.processor() or platform.machine()
-    information = Path("/proc/cpuinfo")
-    lines = information.read_text().splitlines() if information.exists() else []
-    cpu = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), cpu)
-    return f"machine {cpu}, {os.cpu_count()} CPUs, {platform.system()}, Python {platform.python_version()}"
+    return f"machine {processor()}, {os.cpu_count()} CPUs, {platform.system()}, Python {platform.python_version()}"
 
 
 class Request(NamedTuple):
-    """What is posted where; model and streaming are added."""
+    """Path and body of a request, without model and streaming."""
 
     path: str
     body: dict[str, Any]
@@ -125,7 +121,7 @@ def requests(config: LoadConfig, chance: random.Random) -> list[Request]:
 
 
 async def run(config: LoadConfig, linger: float | None = None) -> list[Result]:
-    """Sends the load, and cuts off what is unanswered `linger` seconds after the last request; by default, nothing.
+    """Sends the load, and cuts off unanswered requests `linger` seconds after the last one; None: never.
 
     Raises `GatewayError` if the server names no model, `ConfigError` as `requests` does.
     """

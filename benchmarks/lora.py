@@ -7,7 +7,6 @@ and their median. With one thread on a CPU times are on its own clock, and a bus
 
 import argparse
 import json
-import platform
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,25 +16,25 @@ from tempfile import TemporaryDirectory
 import torch
 from safetensors.torch import save_file
 
-from benchmarks.processes.as_a_worker import run
+from benchmarks.processes import as_a_worker
 from benchmarks.processes.decoding import MakeWork, Texts
-from benchmarks.processes.in_process import quiet
+from benchmarks.processes.in_process import GREEDY, quiet
 from benchmarks.random_model import SHAPES, make
+from benchmarks.report import head, in_turns, machine, ratio, row
+from contracts.kinds import BlockSize
 from contracts.kv.spec import blocks_for
-from contracts.messages.sampling import Sampling
 from engine.executor import Executor
 from engine.plan import Work
 from engine.start.load import load_engine
 from infra.config.engine import EngineConfig
 
 ADAPTER_COUNT = 8
-TARGETS = {1: 1.15, ADAPTER_COUNT: 1.25}
-"""Time of a step over one without adapters, by the adapters of its rows."""
+MAX_RATIOS = {"1 on every row": 1.15, f"{ADAPTER_COUNT} mixed": 1.25}
+"""Target: time of a step over that of a step without adapters."""
 TEXT_TOKENS = 256
 """Tokens of a text when it begins."""
-BLOCK_TOKENS = 16
+BLOCK_TOKENS: BlockSize = 16
 WARM_UP_STEPS = 3
-GREEDY = Sampling(0, temperature=0.0)
 
 
 def write_adapter(directory: Path, shape: str, rank: int, seed: int) -> None:
@@ -75,12 +74,6 @@ def ways(directory: Path, given: argparse.Namespace) -> dict[str, Texts]:
     """Loads the model twice, and the adapters. Raises `BatonError` where they cannot be."""
     make(directory / "model", given.shape)
     longest = TEXT_TOKENS + 1024
-    settings = {
-        "device": given.device,
-        "dtype": given.dtype,
-        "cpu_backend": given.cpu_backend,
-        "block_size": BLOCK_TOKENS,
-    }
     config = EngineConfig(
         model=str(directory / "model"),
         max_model_len=longest,
@@ -89,7 +82,10 @@ def ways(directory: Path, given: argparse.Namespace) -> dict[str, Texts]:
         max_loras=ADAPTER_COUNT,
         max_lora_rank=given.rank,
         allow_lora_loading=True,
-        **settings,
+        device=given.device,
+        dtype=given.dtype,
+        cpu_backend=given.cpu_backend,
+        block_size=BLOCK_TOKENS,
     )
     engine = load_engine(config, quiet)
     assert engine.adapters is not None
@@ -111,36 +107,23 @@ def measure(given: argparse.Namespace) -> None:
     """Prints a table. Raises `BatonError` where the model cannot be loaded."""
     with TemporaryDirectory() as directory:
         found = ways(Path(directory), given)
-    seconds: dict[str, list[float]] = {name: [] for name in found}
-    for number in range(WARM_UP_STEPS + given.rounds):
-        order = list(found)
-        for name in order[number % len(order) :] + order[: number % len(order)]:
-            spent = found[name].step()
-            if number >= WARM_UP_STEPS:
-                seconds[name].append(spent)
-    print(f"{platform.processor() or platform.machine()}, {given.threads} threads, {given.dtype}, {given.cpu_backend}")
+    rounds = in_turns({name: texts.step for name, texts in found.items()}, given.rounds, WARM_UP_STEPS)
+    print(f"{machine(given.threads)}; {given.dtype}, {given.cpu_backend}")
     print(f"batch {given.batch}, rank {given.rank}, {given.rounds} steps of each\n")
-    print("| adapters | ms a step | over none | target |\n| --- | --- | --- | --- |")
-    limits = {"1 on every row": TARGETS[1], f"{ADAPTER_COUNT} mixed": TARGETS[ADAPTER_COUNT]}
-    for name, own in seconds.items():
-        ratio = median(with_it / without for with_it, without in zip(own, seconds["none"], strict=True))
-        limit = limits.get(name)
-        verdict = "" if limit is None else f"{limit:.2f}{' missed' if ratio > limit else ''}"
-        print(f"| {name} | {1000 * median(own):.2f} | {ratio:.3f} | {verdict} |")
+    print(head("adapters", "ms a step", "over none", "target"))
+    for name in found:
+        over, limit = ratio(rounds, name, "none"), MAX_RATIOS.get(name)
+        verdict = "" if limit is None else f"{limit:.2f}{' missed' if over > limit else ''}"
+        print(row(name, f"{1000 * median(each[name] for each in rounds):.2f}", f"{over:.3f}", verdict))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.lora", description=__doc__.partition("\n")[0])
+    parser = as_a_worker.options("lora", __doc__, rounds=60, backend="native")
     parser.add_argument("--shape", default="135m", choices=[name for name, shape in SHAPES.items() if not shape[-1]])
-    parser.add_argument("--device", default="cpu", help="cpu, or cuda")
-    parser.add_argument("--cpu-backend", default="native", choices=("native", "torch"))
-    parser.add_argument("--dtype", default="bf16", choices=("fp32", "bf16", "fp16"))
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--rank", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     given = parser.parse_args()
-    return run(lambda: measure(given), given.threads)
+    return as_a_worker.run(lambda: measure(given), given.threads)
 
 
 if __name__ == "__main__":

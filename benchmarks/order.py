@@ -1,9 +1,8 @@
 """Compares orders in which a prefill worker computes prompts, on one trace: `python -m benchmarks.order [--load 0.9]`.
 
-The scheduler, its line and its blocks are the real ones; steps take what `pricing` says that a worker's do, on a
-simulated clock. One prompt in ten is long. *First come* computes prompts in order of arrival, *shortest first* by their
-length, *ours* by tenants, urgency and shares. In the second table a tenant floods, and another sends what it always
-does: that one's TTFT, over what it is when the first sends only its share.
+Scheduler, queue and blocks are real; steps take the cost model's seconds, on a simulated clock. One prompt in ten is
+long. *First come* computes prompts in order of arrival, *shortest first* by length, *ours* by tenants, urgency and
+shares. The second table has one tenant that floods, and the TTFT of another tenant, over its TTFT without the flood.
 """
 
 import argparse

@@ -1,17 +1,15 @@
-"""Measures what a running Baton saves by sharing KV: `python -m benchmarks.prefix --url URL --tokenizer FILE`.
+"""Measures the savings of shared KV in a running Baton: `python -m benchmarks.prefix --url URL --tokenizer FILE`.
 
-Four loads on completions of token ids, and what the workers' own counters (`GET /stats`) say of each:
+Four loads on completions of token ids, and the workers' own counters (`GET /stats`):
 
-- shared: many requests at once that begin with one long system prompt. Prompt tokens computed, beside the unique ones.
-- ttft: requests one after the other, alone on the server: with prompts that nobody has sent before, and with the
-  shared one. Median TTFT of hits over that of misses.
-- chat: one conversation; each prompt is everything said so far and a new message. KV bytes moved in each turn, beside
-  those of the tokens that are new since the turn before.
-- mixed: prompts and answers of many lengths at once. Slots wasted in blocks that somebody holds, and what a pool that
-  is too small costs: preemptions, and tokens that differ from those of the same requests sent one by one (in
-  fp32 there should be none; narrower types round differently in other batches).
+- shared: many requests at once behind one long system prompt; computed prompt tokens beside unique ones.
+- ttft: requests one after the other, with new prompts and with the shared one; median TTFT of hits over misses.
+- chat: one conversation; KV bytes moved in each turn, beside the KV of the tokens since the turn before.
+- mixed: prompts and answers of many lengths at once; wasted slots of blocks in use, and the cost of a pool that is too
+  small: preemptions, and answers that differ from those of the same requests sent one by one (none are expected in
+  fp32; narrower types round differently in other batches).
 
-The server should serve nobody else. A model for it: `python -m benchmarks.random_model`.
+The server should have no other clients. A model for it: `python -m benchmarks.random_model`.
 """
 
 import asyncio
@@ -40,7 +38,7 @@ SETTLE_TIMEOUT_S = 120.0
 
 
 class PrefixConfig(Struct, frozen=True, kw_only=True):
-    """Puts loads that share prompts on a running Baton, and tells what sharing saved."""
+    """Puts loads with shared prompts on a running Baton, and prints the savings."""
 
     url: Annotated[str, Meta(description="URL of the gateway, without /v1")] = "http://127.0.0.1:8000"
     tokenizer: Annotated[str, Meta(description="the model's tokenizer.json; chat needs it, to repeat answers")] = ""
@@ -86,7 +84,7 @@ class Client:
         self._model = model
 
     async def complete(self, prompt: list[int], output: int) -> Answer:
-        """Asks for `output` greedy tokens, always so many. Raises `GatewayError` for anything but a whole answer."""
+        """Asks for exactly `output` greedy tokens. Raises `GatewayError` for anything but a whole answer."""
         body = {"model": self._model, "prompt": prompt, "max_tokens": output, "temperature": 0, "ignore_eos": True}
         begin, first, text = time.perf_counter(), 0.0, ""
         async for chunk in stream(self._http, "/v1/completions", body):
@@ -104,7 +102,7 @@ class Client:
             raise GatewayError(f"--url: {self._http.base_url}: {error}") from None
 
     async def totals(self) -> Totals:
-        """Returns the counters once they tell of everything that was sent. Raises `GatewayError` if they never do."""
+        """Returns the counters once all requests are counted. Raises `GatewayError` after a time-out."""
         end = time.perf_counter() + SETTLE_TIMEOUT_S
         before = -1
         while time.perf_counter() < end:
@@ -125,7 +123,7 @@ class Client:
 
 
 class Prompts:
-    """Draws random token ids; what is drawn twice is as good as never the same."""
+    """Draws random token ids."""
 
     def __init__(self, vocabulary: int, seed: int) -> None:
         self._vocabulary = vocabulary

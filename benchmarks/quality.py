@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer
 
+from benchmarks.processes.in_process import quiet
 from checkpoints.model_location import locate
 from contracts.errors import BatonError, ModelError
 from contracts.kinds import Activations, KVDtype, Quantization
@@ -49,10 +50,6 @@ class Scores:
     @property
     def perplexity(self) -> float:
         return math.exp(-float(self.log_probabilities.double().mean()))
-
-
-def quiet(stage: str, percent: float) -> None:
-    """Reports nothing: loading is not what is shown here."""
 
 
 def held_out(directory: Path, tokens: int) -> list[list[int]]:
@@ -112,7 +109,7 @@ class Exact:
 
 @dataclass(frozen=True)
 class Compared:
-    """What a side's scores are beside the exact side's."""
+    """Scores of one side beside the exact side."""
 
     scores: Scores
     divergence: float

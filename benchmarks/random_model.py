@@ -1,7 +1,7 @@
 """Makes a Llama, or a Mixtral, with random weights: `python -m benchmarks.random_model DIR [SHAPE]`.
 
-Random weights run at the speed of trained ones. Its tokenizer spells token 12 as `w12`, so the text of an answer says
-exactly which tokens came, and can be sent again as a part of the next prompt.
+Random weights run at the speed of trained ones. Its tokenizer spells token 12 as `w12`, so the text of an answer
+spells its tokens, and can be sent again as a part of the next prompt.
 """
 
 import argparse
@@ -11,7 +11,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig, MixtralConfig
 
-SHAPES = {  # vocabulary, hidden, intermediate, layers, heads, KV heads; experts and those used
+SHAPES = {  # vocabulary, hidden, intermediate, layers, heads, KV heads; experts, and experts used
     "tiny": (4096, 128, 384, 4, 4, 2, 0, 0),
     "135m": (49152, 576, 1536, 30, 9, 3, 0, 0),
     "500m": (151936, 896, 4864, 24, 14, 2, 0, 0),
@@ -22,7 +22,7 @@ SHAPES = {  # vocabulary, hidden, intermediate, layers, heads, KV heads; experts
 def make(directory: Path, shape: str, *, seed: int = 0, spread: float = 0.02) -> None:
     """Writes config, bf16 weights of standard deviation `spread`, and tokenizer, in Hugging Face format.
 
-    With Llama's own 0.02 attention hardly tells positions apart; with 0.1 what it reads decides the next token.
+    With Llama's own 0.02 attention hardly distinguishes positions; with 0.1 it decides the next token.
     """
     vocabulary, hidden, intermediate, layers, heads, kv_heads, experts, used = SHAPES[shape]
     torch.manual_seed(seed)

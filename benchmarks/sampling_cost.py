@@ -1,26 +1,25 @@
-"""Measures what penalties, biases, forbidden tokens and scores cost a decode step, beside one for which nobody asks.
+"""Measures the cost of penalties, biases, forbidden tokens and scores in a decode step, beside a plain step.
 
     python -m benchmarks.sampling_cost [--batch 32] [--rounds 60] [--threads 2] [--dtype bf16] [--model DIR]
 
-The model is a random one of 135M parameters unless one is given. All kinds take turns, step by step, in one process, so
-that a busy machine slows all of them down; ratios are of neighbouring steps, and their median. With one thread on a CPU
-times are on its own clock, and a busy machine shows little. Texts have 512 tokens at first, and grow with each step.
+The model is a random one of 135M parameters unless one is given. All kinds take turns, step by step, in one process;
+ratios are of neighbouring steps, and their median. With one thread on a CPU times are on its own clock. Texts have 512
+tokens at first, and grow with each step.
 """
 
 import argparse
-import platform
 import sys
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-import torch
 from msgspec import structs
 
-from benchmarks.processes.as_a_worker import run
+from benchmarks.processes import as_a_worker
 from benchmarks.processes.decoding import MakeWork, Texts
 from benchmarks.processes.in_process import quiet
 from benchmarks.random_model import make
+from benchmarks.report import head, in_turns, machine, ratio, row
 from contracts.kinds import BlockSize
 from contracts.kv.spec import blocks_for
 from contracts.messages.sampling import Sampling
@@ -76,18 +75,6 @@ def works_of(kind: str, first: int) -> MakeWork:
     return work
 
 
-def options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.sampling_cost", description=__doc__.partition("\n")[0])
-    parser.add_argument("--model", default="", help="directory of a model; empty: a random one of 135M parameters")
-    parser.add_argument("--device", default="cpu", help="cpu, or cuda")
-    parser.add_argument("--dtype", default="bf16", choices=("fp32", "bf16", "fp16"))
-    parser.add_argument("--cpu-backend", default="auto", choices=("auto", "native", "torch"))
-    parser.add_argument("--batch", type=int, default=32, help="sequences of a step")
-    parser.add_argument("--rounds", type=int, default=60, help="steps of each kind")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    return parser.parse_args()
-
-
 def measure(given: argparse.Namespace, model: str) -> None:
     """Prints a table. Raises `BatonError` where the model cannot be loaded."""
     config = EngineConfig(
@@ -107,20 +94,20 @@ def measure(given: argparse.Namespace, model: str) -> None:
     for number, kind in enumerate(SAMPLING_KINDS):
         first = 1 + number * given.batch
         kinds[kind] = Texts(executor, given.batch, TEXT_TOKENS, works_of(kind, first), seed=first)
-    rounds = [{kind: texts.step() for kind, texts in kinds.items()} for _ in range(WARM_UP_STEPS + given.rounds)][
-        WARM_UP_STEPS:
-    ]
-    backend = executor.engine.backend
-    print(f"{platform.processor() or platform.machine()}, {given.threads} threads; {backend.name} operators")
+    rounds = in_turns({kind: texts.step for kind, texts in kinds.items()}, given.rounds, WARM_UP_STEPS)
+    print(f"{machine(given.threads)}; {executor.engine.backend.name} operators")
     print(f"batch {given.batch}, texts of {TEXT_TOKENS} tokens, {given.dtype}, median of {given.rounds} rounds\n")
-    print("| texts | step ms | of a step of which nobody asks |\n| --- | --- | --- |")
+    print(head("texts", "step ms", "of a step of which nobody asks"))
     for kind in kinds:
-        ratio = median(each[kind] / each["nobody asks"] for each in rounds)
-        print(f"| {kind} | {1e3 * median(each[kind] for each in rounds):.2f} | {ratio:.3f} |")
+        milliseconds = 1e3 * median(each[kind] for each in rounds)
+        print(row(kind, f"{milliseconds:.2f}", f"{ratio(rounds, kind, 'nobody asks'):.3f}"))
 
 
 def main() -> int:
-    given = options()
+    parser = as_a_worker.options("sampling_cost", __doc__, rounds=60, backend="auto")
+    parser.add_argument("--model", default="", help="directory of a model; empty: a random one of 135M parameters")
+    parser.add_argument("--batch", type=int, default=32, help="sequences of a step")
+    given = parser.parse_args()
 
     def measured() -> None:
         with TemporaryDirectory() as directory:
@@ -128,7 +115,7 @@ def main() -> int:
                 make(Path(directory), "135m")
             measure(given, given.model or directory)
 
-    return run(measured, given.threads)
+    return as_a_worker.run(measured, given.threads)
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ class ServeConfig(Struct, frozen=True, kw_only=True):
         return [int(length) for length in self.prompt_tokens.split(",")]
 
     def servers(self) -> list[str]:
-        """Returns the names of the servers to measure, in order. Raises `ConfigError` for one that is none."""
+        """Returns the names of the servers to measure, in order. Raises `ConfigError` for an unknown name."""
         names = self.only.split(",") if self.only else list(SERVERS)
         for name in names:
             if name not in SERVERS:
@@ -102,7 +102,7 @@ def trials(
 
 
 def compare(config: ServeConfig, stages: StageDisplay) -> None:
-    """Starts, loads and stops each server, and prints. Raises a `BatonError` for what is wrong."""
+    """Starts, loads and stops each server, and prints. Raises `BatonError`."""
     names, lengths = config.servers(), config.lengths()
     directory = directory_of(config.directory)
     if "vllm" in names:

@@ -1,10 +1,10 @@
-"""Measures what a decode step costs beside the model: scheduler, batch, sampler, for 1 to 512 sequences.
+"""Measures a decode step without the model: scheduler, batch, sampler, for 1 to 512 sequences.
 
     python -m benchmarks.steps [--threads 2] [--rounds 5] [--cpu-backend torch]
 
-Scheduler, block manager, `build_batch` and samplers are the real ones; tokens come from nowhere. *plan* is the
-scheduler's `plan` and `take_moves`, *apply* takes the result and asks for the load, as a worker does after each step.
-All times are the fastest round's; scheduler and batch are one thread's, and on its own clock.
+Scheduler, block manager, `build_batch` and samplers are real; tokens are random. *plan* is the scheduler's `plan` and
+`take_moves`, *apply* takes the result and reads the load, as a worker does after each step. All times are the fastest
+round's; scheduler and batch are one thread's, and on its own clock.
 """
 
 import argparse

@@ -1,7 +1,7 @@
-"""Tells which format of tool calls chat templates have: `python -m benchmarks.tool_templates DIRECTORY`.
+"""Prints the format of tool calls that chat templates have: `python -m benchmarks.tool_templates DIRECTORY`.
 
-Each `.jinja` file of the directory is a model's template. Without the model's vocabulary a template that writes no
-calls is known by its words alone.
+Each `.jinja` file of the directory is a model's template. Without the model's vocabulary, a template that writes no
+calls is recognized by its words alone.
 """
 
 import argparse

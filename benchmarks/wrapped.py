@@ -1,28 +1,28 @@
 """Measures a model by transformers' own code over our KV pool, beside `generate`: `python -m benchmarks.wrapped`.
 
 The same random Llama runs three times in one process, in interleaved rounds: by transformers' `generate`, by its own
-forward pass over our pool (`--model-impl transformers`), and by our transformer (`native`), for the distance that is
-left.
+forward pass over our pool (`--model-impl transformers`), and by our transformer (`native`), for comparison.
 """
 
-import platform
 import sys
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 import transformers
 from msgspec import Meta, Struct
 
 from benchmarks.limits.workloads import Workload
+from benchmarks.peers.runners.protocol import Generate
+from benchmarks.peers.runners.transformers import generating
 from benchmarks.processes import in_process
 from benchmarks.processes.children import exit_status
 from benchmarks.random_model import make
+from benchmarks.report import head, machine, ratio, row
 from contracts.kinds import ModelImpl, Positive
 from engine.device import DTYPES_BY_NAME
 from engine.executor import Executor
@@ -31,8 +31,6 @@ from infra.cli import parse_or_exit
 from infra.config.engine import EngineConfig
 from launcher.stages import StageDisplay
 
-Prompts = list[list[int]]
-Generate = Callable[[Prompts, int], Prompts]
 WAYS: tuple[ModelImpl, ...] = ("transformers", "native")
 
 
@@ -47,27 +45,6 @@ class WrappedBenchmark(Struct, frozen=True, kw_only=True):
     prompt: Annotated[Positive, Meta(description="tokens of each prompt")] = 32
     output: Annotated[Positive, Meta(description="tokens of each answer")] = 64
     native: Annotated[bool, Meta(description="our own transformer as well, for a family that we have")] = True
-
-
-def generate_by_transformers(directory: Path, dtype: torch.dtype) -> Generate:
-    model: Any = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=dtype).eval()
-    model.generation_config.eos_token_id = None
-
-    def generate(prompts: Prompts, output: int) -> Prompts:
-        given = torch.tensor(prompts)
-        with torch.inference_mode():
-            made = model.generate(
-                given,
-                attention_mask=torch.ones_like(given),
-                max_new_tokens=output,
-                min_new_tokens=output,
-                do_sample=False,
-                pad_token_id=0,
-            )
-        tokens: Prompts = made[:, given.shape[1] :].tolist()
-        return tokens
-
-    return generate
 
 
 def generate_by_engine(directory: Path, given: WrappedBenchmark, way: ModelImpl) -> Generate:
@@ -87,13 +64,13 @@ def compare(given: WrappedBenchmark, stages: StageDisplay) -> None:
             make(directory, "135m")
         stages.show("model", "loading")
         vocabulary = int(transformers.AutoConfig.from_pretrained(directory).vocab_size)
-        systems = {"generate": generate_by_transformers(directory, DTYPES_BY_NAME[given.dtype])}
+        systems = {"generate": generating(str(directory), DTYPES_BY_NAME[given.dtype])}
         for way in WAYS if given.native else WAYS[:1]:
             systems[way] = generate_by_engine(directory, given, way)
     workloads = [Workload(int(batch), given.prompt, given.output) for batch in given.batches.split(",")]
     seconds: dict[tuple[str, Workload], list[float]] = {}
     agreed = {name: [0, 0] for name in systems}
-    for index in range(-1, given.rounds):  # one that warms up
+    for index in range(-1, given.rounds):  # the first round warms up
         for workload in workloads:
             stages.show("measuring", f"round {index + 1} of {given.rounds}: {workload}")
             prompts = workload.prompts(vocabulary, seed=index)
@@ -118,18 +95,16 @@ def table(
     seconds: dict[tuple[str, Workload], list[float]],
 ) -> list[str]:
     lines = [
-        f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads; torch {torch.__version__},"
-        f" transformers {transformers.__version__}; {given.dtype}; output tokens/s, median of {given.rounds} rounds",
-        f"| workload | {' | '.join([*systems, *(f'{name} ÷ generate' for name in systems if name in WAYS)])} |",
-        f"| --- |{' --- |' * (2 * len(systems) - 1)}",
+        f"{machine(torch.get_num_threads())}, torch {torch.__version__}, transformers {transformers.__version__}; "
+        f"{given.dtype}; output tokens/s, median of {given.rounds} rounds",
+        head("workload", *systems, *(f"{name} ÷ generate" for name in systems if name in WAYS)),
     ]
     for workload in workloads:
-        rates = [f"{median(workload.rate(each) for each in seconds[name, workload]):.1f}" for name in systems]
-        ratios = []
-        for name in systems:
-            pairs = zip(seconds["generate", workload], seconds[name, workload], strict=True)
-            ratios.append(f"{median(slow / fast for slow, fast in pairs):.2f}")
-        lines.append(f"| {workload} | {' | '.join(rates + ratios[1:])} |")
+        found = {name: seconds[name, workload] for name in systems}
+        rounds = [dict(zip(found, times, strict=True)) for times in zip(*found.values(), strict=True)]
+        rates = [f"{median(workload.rate(each) for each in found[name]):.1f}" for name in systems]
+        ratios = [f"{ratio(rounds, 'generate', name):.2f}" for name in systems if name in WAYS]
+        lines.append(row(workload, *rates, *ratios))
     return lines
 
 

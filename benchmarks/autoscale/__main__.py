@@ -1,9 +1,8 @@
-"""Compares ways of growing and shrinking on a simulated day: `python -m benchmarks.autoscale [--peak 4] [--seed 0]`.
+"""Compares scaling policies on a simulated day: `python -m benchmarks.autoscale [--peak 4] [--seed 0]`.
 
-Workers take the cost model's seconds; one that is added serves after `--start` seconds, one that is removed drains. The
-policy of `baton up --autoscale` is compared with fixed thresholds, with the fewest workers that are never changed and
-give as many good requests, and with the best that are never changed and cost no more worker-hours. Good requests met
-their objective, `--slo`.
+Workers take the cost model's seconds; a new worker serves after `--start` seconds, a removed one drains. The policy of
+`baton up --autoscale` stands beside fixed thresholds, the smallest fixed deployment with as many good requests, and the
+best fixed deployment of no more worker-hours. Good requests meet their objective, `--slo`.
 """
 
 import argparse
@@ -27,7 +26,7 @@ WORKER_COSTS = StepCosts(
 of KV for each token, and a prompt's token is 16 GFLOP."""
 KV_BLOCKS = 2800  # of 16 tokens, in 6 GB
 MAX_WORKERS = 12  # workers of a role
-MAX_SHARE_LACKING = 0.001  # of all requests: what no more than so many lack is as good
+MAX_SHARE_LACKING = 0.001  # of all requests; a smaller gap counts as none
 COLUMNS = (
     "workers",
     "good requests",

@@ -1,8 +1,8 @@
-"""Runs a trace over simulated workers that some scaler adds and removes, and says what came of it.
+"""Runs a trace over simulated workers that a scaler adds and removes.
 
-Prompts go to the prefill worker that is free first, sequences to the decode worker that has fewest, as the gateway's
-router has it where nothing is cached; who finds no room waits. What the scaler sees is what a gateway would publish:
-the same code sees the workers and counts what comes.
+Prompts go to the prefill worker that is free first, sequences to the decode worker with the fewest sequences, as the
+gateway's router does without a cache; without room, requests wait. The scaler gets what a gateway publishes, from the
+gateway's own code.
 """
 
 from collections import deque
@@ -21,7 +21,7 @@ from pricing.standing import Standing
 from pricing.steps import StepCosts, pairs_of
 
 LOOK_SECONDS = 5.0
-PROGRESS_SECONDS = 600.0  # where nobody looks
+PROGRESS_SECONDS = 600.0  # without a scaler
 ARRIVES, DECODES, ENDS, STARTED, LOOKS = range(5)
 
 
@@ -41,7 +41,7 @@ class Scaler(Protocol):
 
 
 class Came(NamedTuple):
-    """What came of a trace."""
+    """Results of a trace."""
 
     requests: int
     good: int  # that met their objective
@@ -75,7 +75,7 @@ class Simulation:
         self._changes: list[tuple[float, ScalingChange]] = []
 
     def run(self, arrivals: Iterable[Arrival], progress: Callable[[float], None]) -> Came:
-        """Runs to the last answer. `progress` is told the time, s, now and then."""
+        """Runs to the last answer. `progress` gets the simulated time, s."""
         coming = iter(arrivals)
         self._next(coming)
         self._push(LOOK_SECONDS if self._scaler is not None else PROGRESS_SECONDS, LOOKS)

@@ -17,7 +17,7 @@ BURSTS_A_DAY = 8
 BURST_S = 300.0
 BURST_RATE_FACTOR = 1.8  # times the rate
 RAMP_SPAN = (19 / 24, 20 / 24)  # of the day, in which the rate grows evenly …
-RAMP_RATE_FACTOR = 1.6  # … to so many times what it would be
+RAMP_RATE_FACTOR = 1.6  # … to this multiple
 MEDIAN_PROMPT_TOKENS, PROMPT_SPREAD, MAX_PROMPT_TOKENS = 1020.0, 0.6, 16384  # tokens; the spread is of the logarithm
 MEDIAN_ANSWER_TOKENS, ANSWER_SPREAD, MAX_ANSWER_TOKENS = 129.0, 1.0, 4096
 

@@ -1,7 +1,7 @@
-"""Simulates workers whose steps take the seconds of the cost model, and which report as real ones do.
+"""Simulates workers whose steps take the cost model's seconds, and which report as real workers do.
 
-A prefill worker computes prompts one after the other. A decode worker gives every sequence a token in each step; in
-between two events its steps are alike, so its state moves by many steps at once.
+A prefill worker computes prompts in order. A decode worker gives every sequence a token in each step; steps between two
+events are alike, so its state moves by many steps at once.
 """
 
 from collections import deque
@@ -20,7 +20,7 @@ BLOCK_TOKENS = 16  # tokens
 
 
 class Simulated:
-    """What both roles have: a record, by which the gateway's own code sees it."""
+    """A worker with the record that the gateway reads."""
 
     def __init__(self, name: str, role: Role, costs: StepCosts, blocks: int, now: float) -> None:
         self.costs = costs
@@ -55,7 +55,7 @@ class Prefill(Simulated):
         super().__init__(name, "prefill", costs, blocks, now)
         self.free_at = now
         self._queue: deque[tuple[float, float, int]] = deque()  # when each ends, how long it takes, tokens
-        self._tokens = 0  # of all of those
+        self._tokens = 0  # of the queue
 
     def take(self, tokens: int, now: float) -> float:
         seconds = self.costs.prompt_seconds(tokens, pairs_of(0, tokens))
@@ -83,12 +83,12 @@ class Decode(Simulated):
 
     def __init__(self, name: str, costs: StepCosts, blocks: int, now: float) -> None:
         super().__init__(name, "decode", costs, blocks, now)
-        self.version = 0  # of what it decodes: an end that was foreseen for another one does not come
-        self._tokens = 0.0  # that each sequence would have which had been here from the start
+        self.version = 0  # of its batch; an end predicted for another version is void
+        self._tokens = 0.0  # decoded per sequence since the start
         self._context = 0.0  # tokens of all sequences
         self._reserved = 0  # blocks, for whole texts
         self._moved = now
-        self._ends: list[tuple[float, int, int]] = []  # at how many of these tokens, which request, its blocks
+        self._ends: list[tuple[float, int, int]] = []  # at which of these tokens, request, blocks
 
     def __len__(self) -> int:
         return len(self._ends)

@@ -1,15 +1,15 @@
-"""Measures tokens per second of scheduler and executor, without services, beside what the machine allows.
+"""Measures tokens per second of scheduler and executor, without services, beside the limits of the machine.
 
     python -m benchmarks.engine --model DIR [--sweep] [--profile] [--threads 2] [--rounds 3]
     python -m benchmarks.engine --shape llama-3.1-8b --device cuda [--json FILE]
 
 A workload `n x i→o` is n requests of i prompt tokens and o greedy output tokens, all there at the start. *prompt* is
 prompt tokens over the time until the last first token; *output* is all output tokens over all time, prompts included.
-*limit* is what the floor of the time (`benchmarks/limits/floor.py`) gives by the machine's own figures, which are
-measured before and after each workload; *% of limit* compares whole times.
+*limit* is by the floor of the time (`benchmarks/limits/floor.py`) and the machine's own rates, measured before and
+after each workload; *% of limit* compares whole times.
 
-With `--shape`, a well-known model's, the weights are random numbers that are made on the device, and other figures are
-measured, those that a GPU is bought for: see `benchmarks/engine/shaped.py` and `benchmarks/engine/shaped_table.py`.
+With `--shape` the weights are random numbers made on the device, and the figures are those of a GPU: see
+`benchmarks/engine/shaped.py` and `benchmarks/engine/shaped_table.py`.
 """
 
 import argparse
@@ -67,7 +67,7 @@ class Bench:
     def run(self, workload: Workload) -> tuple[Timing, Timing, float]:
         timings, outside = [], []
         vocabulary = self.executor.engine.model_config.vocab_size
-        for index in range(-1, self._rounds):  # one that warms up
+        for index in range(-1, self._rounds):  # the first round warms up
             inside = self._native.seconds
             output = workload.output if index >= 0 else min(2, workload.output)
             prompts = workload.prompts(vocabulary, seed=index)
@@ -154,7 +154,7 @@ def main() -> int:
 
 
 def run_shape(given: argparse.Namespace) -> int:
-    """Prints the tables of a shape, and writes what was asked for. Raises `BatonError` as an executor does."""
+    """Prints the tables of a shape, and writes JSON where asked. Raises `BatonError` where it cannot be loaded."""
     engine = Shaped(given.shape, given.device, given.dtype, given.quantization)
     print(engine.header())
     decoded, read = shaped_table.decodes(engine), shaped_table.reads(engine)

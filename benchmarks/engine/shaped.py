@@ -43,16 +43,15 @@ PROMPT_ROUNDS = 3
 HEADROOM_TOKENS = WARM_UP_STEPS + TIMED_STEPS + PROFILED_STEPS + 8
 """Tokens that a sequence gets at most beside its context."""
 MAX_TIMES_FLOOR, MIN_MATRIX_SHARE, MAX_IDLE_SHARE, TARGET_PROMPT_TOKENS = 1.2, 0.55, 0.05, 8192
-"""Targets, the last two of a prompt of so many tokens."""
+"""Targets; the matrix share is that of a prompt of `TARGET_PROMPT_TOKENS`."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Says what is measured: decode steps of batches, and prompts, in chunks of so many tokens.
+    """Measured batches and prompts, and the tokens of a prompt's chunk.
 
-    A batch is measured at the first of the contexts at which its KV fits. KV of Llama-3.1-8B takes 128 KiB for each
-    token. So 256 sequences of 2,048 tokens, and what they grow by, take 66 GiB, and of 1,024 tokens 34 GiB: those fit
-    beside 15 GiB of weights in 80 GB.
+    A batch is measured at the first context at which its KV fits. KV of Llama-3.1-8B takes 128 KiB a token: 256
+    sequences of 2,048 tokens take 66 GiB, of 1,024 tokens 34 GiB, which fit beside 15 GiB of weights in 80 GB.
     """
 
     contexts: tuple[int, ...] = (2048, 1024)
@@ -88,7 +87,7 @@ class Read:
     seconds: float
     share: float
     with_attention: float
-    kernels: tuple[KernelTime, ...] = ()  # of one such prompt, if anything is wanted of it
+    kernels: tuple[KernelTime, ...] = ()  # of one such prompt, where it has a target
 
     @property
     def met(self) -> bool | None:
@@ -123,7 +122,7 @@ class Shaped:
             self.limits: Limits = limits_of(self.device, self.dtype)
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
-                torch.cuda.reset_peak_memory_stats(self.device)  # or the pool would leave room for what was copied
+                torch.cuda.reset_peak_memory_stats(self.device)  # or the pool would leave memory for the copies
             open_weights = partial(RandomWeights, device=self.device, dtype=self.dtype)
             self.executor = Executor(load_engine(self.config, quiet, open_weights))
         assert self.executor.engine.backend.dtype == self.dtype, "its limits would be another format's"

@@ -1,9 +1,9 @@
 """Prints and writes the tables of `benchmarks.engine --shape`.
 
-*x floor* is a step's time over the least that its bytes and operations allow. *idle* is the share of a step in which
-the device waits for the host, *all gaps* that in which nothing runs on it, by the profiler. *% of the matrix rate*
-counts the operations of the matrices alone; *with attention* those of the visible pairs of queries and keys, too. The
-tables by kernel are of the same profile: what takes most of the device's time first, with its share of that time.
+*x floor* is a step's time over its floor by bytes and operations. *idle* is the share of a step in which the device
+waits for the host, *all gaps* the share without any kernel, by the profiler. *% of the matrix rate* counts operations
+of the matrices alone, *with attention* those of visible pairs of queries and keys as well. The tables by kernel are of
+the same profile, the longest kernels first, with their share of the device's time.
 """
 
 import json

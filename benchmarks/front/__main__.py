@@ -1,9 +1,9 @@
 """Measures the front beside another checkout of it: `python -m benchmarks.front [PART …]`.
 
-Workers are simulated: real sockets, queue and ledger, tokens that cost nothing. The client only counts. Times are of
-one host's clock; what a gateway costs is its processor time, all threads. With `--baseline` a checkout of other code
-takes turns with this one, in the same run: its gateway, its ledger, its messages. With `--peer vllm` so does, in
-`tokens`, vLLM's API server, over an engine that makes tokens up; it is installed as `benchmarks.peers` does.
+Workers are simulated: real sockets, queue and ledger, tokens without cost. The client only counts. Times are of one
+host's clock; the cost of a gateway is the processor time of all its threads. With `--baseline` another checkout takes
+turns with this one in the same run, with its own gateway, ledger and messages. With `--peer vllm` vLLM's API server
+takes turns in `tokens`, over an engine that makes up tokens; it is installed as `benchmarks.peers` does.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from benchmarks.front.commands import asked, asked_lines, bodies, body_lines
+from benchmarks.front.commands import asked, asked_lines
 from benchmarks.front.measures import Delivered, added, delivered
 from benchmarks.front.system import APIS, Begin, Shape, front
 from benchmarks.front.vllm import APIS as PEER_APIS
@@ -118,8 +118,7 @@ def crowds(options: argparse.Namespace, sides: dict[str, Path]) -> list[str]:
 
 
 def commands(options: argparse.Namespace, sides: dict[str, Path]) -> list[str]:
-    found = [line for name, checkout in sides.items() for line in asked_lines(name, asked(checkout))]
-    return [*found, *body_lines(bodies(sides["this code"])), ""]
+    return [*(line for name, checkout in sides.items() for line in asked_lines(name, asked(checkout))), ""]
 
 
 def _begins(sides: dict[str, Path]) -> dict[str, Begin]:

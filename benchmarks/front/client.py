@@ -1,8 +1,7 @@
-"""Asks for streamed answers on one connection each, and notes when their tokens come: as little as a client can do.
+"""Asks for streamed answers, each on its own connection, and notes when tokens arrive, with little work of its own.
 
-`benchmarks.front` starts it as a process of its own. It says `begun` once every stream has had a token, `ended` when
-all have ended, and writes for each stream what came when. Nothing is parsed: every token's text is one word, which
-occurs nowhere else, and is counted.
+A process of its own. It prints `begun` once every stream has had a token and `ended` when all have ended, then writes
+what it saw. Nothing is parsed: every token's text is one word that occurs nowhere else, and is counted.
 """
 
 import argparse
@@ -21,14 +20,14 @@ _ID = re.compile(rb"x-request-id: (\S+)")
 
 
 class Seen(msgspec.Struct):
-    """What came of one stream."""
+    """One stream as its client saw it."""
 
     request: str = ""
     asked: float = 0.0  # monotonic s
     times: list[float] = []  # monotonic s, of each piece that brought tokens
-    tokens: list[int] = []  # that had come with that piece and those before
+    tokens: list[int] = []  # received up to and with that piece
     events: int = 0
-    whole: bool = False  # it came to its regular end
+    whole: bool = False  # it ended regularly
 
 
 class Stream(asyncio.Protocol):

@@ -1,8 +1,8 @@
-"""Counts how many prompt tokens of conversations are found: `python -m benchmarks.front.conversations --url URL`.
+"""Counts prompt tokens of conversations that are cached: `python -m benchmarks.front.conversations --url URL`.
 
-Several conversations at once; each prompt is all that was said before, its answers too, and a new message of random
-tokens. What the server says in `usage` of cached tokens is summed up: run it against a single decode worker and against
-pairs of workers, and compare. Prompts and answers are token ids, so that a text is never tokenized in another way.
+Several conversations run at once; each prompt is the conversation so far, answers included, and a new message of random
+tokens. Run it against a single decode worker and against pairs of workers, and compare. Prompts and answers are token
+ids, so that no text is tokenized in another way.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ REQUEST_TIMEOUT_S = 120.0  # s
 
 
 class ConversationsConfig(Struct, frozen=True, kw_only=True):
-    """Conversations with a running Baton, and tells how much of their prompts it did not compute again."""
+    """Holds conversations with a running Baton, and prints the share of their prompts that was in the cache."""
 
     url: Annotated[str, Meta(description="URL of the gateway, without /v1")] = "http://127.0.0.1:8000"
     conversations: Annotated[Positive, Meta(description="conversations that are held at once")] = 8
@@ -35,11 +35,11 @@ class ConversationsConfig(Struct, frozen=True, kw_only=True):
 
 
 class Told(NamedTuple):
-    """Sums up what the server said of all turns."""
+    """Sums over all turns, by the server's `usage`."""
 
     turns: int
     prompt: int  # tokens
-    cached: int  # of those, the ones that were found
+    cached: int  # prompt tokens found in the cache
 
 
 async def hold(client: httpx.AsyncClient, model: str, config: ConversationsConfig, number: int) -> Told:

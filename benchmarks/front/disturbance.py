@@ -1,7 +1,7 @@
-"""Disturbs a gateway from outside, in one of three ways, until it is ended: a process that `benchmarks.front` starts.
+"""Disturbs a gateway in one of three ways, until it is ended: a process that `benchmarks.front` starts.
 
-`idle` holds connections that ask for nothing, `connects` opens so many a second and closes each, and `slow` asks for
-streams that it never reads. It says `begun` when all of it is there.
+`idle` holds open connections, `connects` opens and closes `--count` connections a second, and `slow` asks for streams
+that it never reads. It prints `begun` when all connections are open.
 """
 
 import argparse

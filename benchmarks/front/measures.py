@@ -17,13 +17,13 @@ WARM_UP_S = 2.0  # s that streams run before the gateway's time is taken
 
 
 class Delivered(Struct, frozen=True):
-    """What a run delivered, and what it cost the gateways."""
+    """Delivered tokens of a run, and their cost for the gateways."""
 
     streams: int
     tokens_per_core_second: float  # in a window in which all streams ran
     core: float  # cores that the gateways used in that window
     tokens_per_event: float  # over the whole run
-    delay_p50_ms: float  # from a token's making to its receipt, of those made in the window; NaN: not known
+    delay_p50_ms: float  # from making to receipt, of tokens made in the window; NaN: not known
     delay_p99_ms: float
     missing: int  # tokens that were made for streams and did not come
 
@@ -66,11 +66,11 @@ def added(checkout: Path, api: str, requests: int) -> float:
     waits = [one.times[0] - one.asked for one in seen if one.times]
     if len(waits) < requests:
         raise BatonError(f"{requests - len(waits)} of {requests} requests had no answer")
-    return 1000 * median(waits[requests // 10 :])  # the first ones find nothing warm
+    return 1000 * median(waits[requests // 10 :])  # without the first requests, which warm up
 
 
 def delays(seen: Sequence[Seen], made: Mapping[str, Sequence[float]], begin: float, end: float) -> list[float]:
-    """Returns how long after its making each token was received that was made in a window, s."""
+    """Returns the delay from making to receipt of each token made in a window, s."""
     found = []
     for one in seen:
         begins, before = made[one.request], 0

@@ -1,10 +1,9 @@
-"""Puts more load on the real system than it can bear: `python -m benchmarks.front.overload [--baseline DIR]`.
+"""Puts more load on the real system than it can serve: `python -m benchmarks.front.overload [--baseline DIR]`.
 
-`baton up` with 2 prefill and 2 decode workers serves a model with random weights. First it is asked for everything at
-once: what it answers then, in a second, is what it can bear. Then requests come at a multiple of that, each when its
-time has come (Poisson), and each wants an objective (`x-slo-ttft-ms`, `x-slo-tpot-ms`). What counts: how many of the
-accepted ones met it, how soon the others were refused, and goodput, the requests per second that met it. With
-`--baseline` another checkout is measured in the same run, under the same arrivals.
+`baton up` with 2 prefill and 2 decode workers serves a model with random weights. A burst shows its capacity, in
+requests per second. Then requests arrive at a multiple of that (Poisson), each with an objective (`x-slo-ttft-ms`,
+`x-slo-tpot-ms`). Figures are the share of accepted requests that met it, the delay of refusals, and goodput: requests
+per second that met it. With `--baseline` another checkout is measured in the same run, under the same arrivals.
 """
 
 import argparse
@@ -51,7 +50,7 @@ BURST_REQUESTS = 48  # requests that are sent at once, to see what can be borne
 
 
 class Outcome(NamedTuple):
-    """Says what became of a request."""
+    """A request's status and times."""
 
     status: int  # 0: it broke off
     answered: float  # s until the status came
@@ -59,7 +58,7 @@ class Outcome(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What one side came to."""
+    """Results of one checkout."""
 
     bears: float  # requests/s
     outcomes: list[Outcome]
@@ -135,7 +134,7 @@ async def measure(url: str, given: argparse.Namespace, slo: SLO) -> Measured:
 
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=url, timeout=ANSWER_TIMEOUT_S, limits=limits) as client:
-        await asyncio.gather(*[ask(client, body(), {}) for _ in range(4)])  # what is only done once
+        await asyncio.gather(*[ask(client, body(), {}) for _ in range(4)])  # warms up
         begin = time.perf_counter()
         await asyncio.gather(*[ask(client, body(), {}) for _ in range(BURST_REQUESTS)])
         bears = BURST_REQUESTS / (time.perf_counter() - begin)

@@ -1,4 +1,4 @@
-"""Starts what is measured: Redis, simulated workers and gateways, all of one checkout of the project."""
+"""Starts Redis, simulated workers and gateways of one checkout of the project."""
 
 import json
 import os
@@ -47,7 +47,7 @@ APIS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "responses": ("/v1/responses", {"input": "Hello!", "store": False}),
     "anthropic": ("/v1/messages", CHAT),
 }
-"""What each API is asked: a path, and a body but for the stream and its length."""
+"""Path of each API, and a body without `stream` and length."""
 _USABLE = re.compile(r"^baton:worker_usable\{.*\} 1\.0$", re.MULTILINE)
 
 
@@ -70,7 +70,7 @@ class Front:
     gateways: Sequence[subprocess.Popen[str]]
     directory: Path
     stop_workers: Callable[[], dict[str, list[float]]]
-    """Returns when each token was made, monotonic s, by request; nothing where that is not known."""
+    """Returns the time at which each token was made, monotonic s, by request; empty where it is not known."""
 
     def processor_seconds(self) -> float:
         return sum(thread_seconds(one.pid) for one in self.gateways)
@@ -79,9 +79,9 @@ class Front:
     def client(
         self, api: str, streams: int, tokens: int, together: int = 0, wish: Mapping[str, Any] = MappingProxyType({})
     ) -> Iterator[tuple[subprocess.Popen[str], Callable[[], list[Seen]]]]:
-        """Starts a client, and gives its process and what returns what it saw.
+        """Starts a client; yields its process and a function that waits for its end and returns the streams.
 
-        `together`: streams at once; 0: all. `wish` is asked beside what the API is asked.
+        `together`: streams at once; 0: all. `wish` has further fields of the body.
         """
         path, usual = APIS[api]
         limit = "max_output_tokens" if api == "responses" else "max_tokens"
@@ -195,7 +195,7 @@ def _widened(directory: Path, context: int) -> Path:
 
 
 def usable(port: int, shape: Shape) -> bool:
-    """Tells whether all workers are usable: to each gateway, since every new connection may be another one's."""
+    """Returns whether all workers are usable to all gateways; a new connection may reach any of them."""
     try:
         for _ in range(8 * (shape.gateways - 1) + 1):
             page = httpx.get(f"{http_url(HOST, port)}/metrics", timeout=START_SECONDS).text

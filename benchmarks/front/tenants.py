@@ -1,11 +1,10 @@
-"""Measures what a tenant that floods costs another one: `python -m benchmarks.front.tenants`.
+"""Measures what a flood of one tenant costs another: `python -m benchmarks.front.tenants`.
 
-`baton up` with 2 prefill and 2 decode workers serves a model with random weights to two tenants of equal weight, each
-with a key of its own. First the system is asked for everything at once: what it answers then, in a second, is what it
-can bear. Then windows take turns: in one, the first tenant sends a share of that; in the next, a multiple. The other
-tenant always sends the same, less than its own share. What counts is how long that one waits for first tokens, and how
-many times as long beside the flood. Arrivals are Poisson's, nobody has an objective, and both tenants' prompts are as
-long. What is left of a flood when its window ends is cancelled, and the next window begins when nothing is in progress.
+`baton up` with 2 prefill and 2 decode workers serves two tenants of equal weight. A burst shows the capacity, in
+requests per second. Then windows alternate: in one, the first tenant sends a share of the capacity, in the next a
+multiple of it. The other tenant always sends the same rate, below its share. Figures are its TTFT, and the ratio of
+TTFT beside the flood to TTFT beside the share. Arrivals are Poisson's, without objectives, and prompts of equal length.
+The rest of a flood is cancelled when its window ends, and the next window begins on an empty system.
 """
 
 import argparse
@@ -32,7 +31,7 @@ from infra.keys.key_file import change_keys
 from launcher.stages import StageDisplay
 
 ANSWER_TIMEOUT_S = 300.0  # s after which an answer is given up
-CANCEL_TIMEOUT_S = 60.0  # s in which what was cancelled has to be over
+CANCEL_TIMEOUT_S = 60.0  # within which cancelled requests end
 COLUMNS = (
     "beside",
     "sends/s",
@@ -45,7 +44,7 @@ COLUMNS = (
 
 
 class Window(NamedTuple):
-    """What one window came to."""
+    """Outcomes of one window."""
 
     other: list[Outcome]
     first: list[Outcome]
@@ -63,7 +62,7 @@ class Tenants:
         self._first, self._other, self._operator = (bearer(key.text) for key in keys)
 
     async def bears(self) -> float:
-        await self._at_once(4)  # what is only done once
+        await self._at_once(4)  # warms up
         begin = time.perf_counter()
         await self._at_once(BURST_REQUESTS)
         return BURST_REQUESTS / (time.perf_counter() - begin)
@@ -110,7 +109,7 @@ async def _all(tasks: list[asyncio.Task[Outcome]]) -> list[Outcome]:
 
 
 def ttfts(outcomes: list[Outcome]) -> list[float]:
-    """Returns the times to the first token, ms. Raises `BatonError` where somebody was not answered."""
+    """Returns times to the first token, ms. Raises `BatonError` for a request without an answer."""
     failed = [one.status for one in outcomes if one.timings is None]
     if failed:
         raise BatonError(f"{len(failed)} of the other tenant's requests were not answered: {failed[:8]}")

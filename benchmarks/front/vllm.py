@@ -28,7 +28,7 @@ APIS = ("chat", "completions")
 def vllm_front(peers: Path, shape: Shape) -> Iterator[Front]:
     """Starts one API server of the vLLM that is installed in `peers`, and ends it on exit. Raises `BatonError`.
 
-    Nothing is known of when its tokens were made.
+    The times at which its tokens were made are not known.
     """
     with tempfile.TemporaryDirectory(prefix="baton-front-") as name:
         directory = Path(name)
@@ -37,7 +37,7 @@ def vllm_front(peers: Path, shape: Shape) -> Iterator[Front]:
         command += ["--host", HOST, "--port", str(port), "--served-model-name", MODEL_NAME, "--dtype", "bfloat16"]
         command += ["--max-num-seqs", str(MAX_STREAMS), "--distributed-executor-backend", EXECUTOR]
         command += ["--disable-uvicorn-access-log"]
-        # The variables' names are those of `EXECUTOR`, whose module only vLLM's environment can import.
+        # Names from the module of `EXECUTOR`, which needs vLLM's environment.
         told = {"BATON_FRONT_TOKEN": str(TOKEN), "BATON_FRONT_PAUSE": str(shape.pause)}
         settings = {**VLLM.settings(peers / VLLM.name, 1), **told}
         log = directory / "gateway-0.log"

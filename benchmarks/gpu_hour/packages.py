@@ -1,8 +1,8 @@
-"""Names the packages that the GPU hour may import: those that a machine with a GPU has, and those brought as wheels.
+"""Names the packages that the GPU hour may import: those of a machine with a GPU, and those brought as wheels.
 
-An image that is made for PyTorch on a GPU has torch, triton and what trains and tests models, and mostly nothing that
-serves. A stage says which wheels it needs beside the first list; whatever it imports has to be in one of the two, or to
-be required by what is: `tests/benchmarks/test_gpu_imports.py` runs the imports where nothing else is installed.
+An image for PyTorch on a GPU has torch, triton and packages for training and tests, and mostly none for serving. A
+stage names the wheels that it needs; `tests/benchmarks/test_gpu_imports.py` runs its imports where nothing else is
+installed.
 """
 
 from collections.abc import Iterable

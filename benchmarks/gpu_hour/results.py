@@ -1,4 +1,4 @@
-"""Keeps what became of the stages: as JSON to go on from, as a page of tables, and as a text of bounded length."""
+"""Keeps the outcomes of stages: as JSON to continue from, as a page of tables, and as a text of bounded length."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,10 +45,9 @@ def _apart(lines: Sequence[str]) -> list[str]:
 
 
 def closing(names: Iterable[str], outcomes: Mapping[str, Outcome], most: int = MAX_CLOSING_CHARS) -> str:
-    """Writes what the stages of a call have found, at most `most` characters: what went wrong first, then tables.
+    """Writes the results of a call's stages in at most `most` characters: failures first, then tables.
 
-    Every stage has its share of the room, and what one does not need is the next ones'. A stage that says nothing but
-    that it was left out has said so before.
+    Every stage has an equal share of the characters, and leaves the rest of it to later stages.
     """
     ran = [(name, outcomes[name]) for name in names if name in outcomes]
     wrong = [(name, each) for name, each in ran if not each.passed and each.last_lines]

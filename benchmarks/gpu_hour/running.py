@@ -1,7 +1,7 @@
-"""Runs one stage in a process of its own, within its time, and says what became of it.
+"""Runs one stage in a process of its own, within its time limit.
 
-A kernel that reads where it should not takes its process' GPU context with it, and a kernel that never ends takes its
-process: so no two stages share one, and the one that hangs is killed with all that it has started.
+A kernel that reads out of bounds ends its process' GPU context, and a kernel that never ends blocks its process. So no
+two stages share a process, and a stage that hangs is killed with its children.
 """
 
 import ctypes
@@ -27,20 +27,20 @@ LIBC = ctypes.CDLL(None)
 PR_SET_PDEATHSIG = 1
 PASSED = "passed"
 SETTINGS = {"PYTHONUNBUFFERED": "1", "TRITON_INTERPRET": "0"}
-"""Tests interpret the kernels where they see no GPU: what has run on the CPU must not pass for what was to run here."""
+"""Tests interpret kernels where they see no GPU; a run on the CPU must not pass for one on the GPU."""
 KILL_TIMEOUT_S = 10.0
-"""Seconds that a killed process is waited for: one that waits for the driver may stay for ever."""
+"""Wait for the end of a killed process, which may be stuck in the driver."""
 MAX_LAST_LINES = 40
-"""Of what a stage says last."""
+"""Lines kept from the end of a stage's output."""
 MAX_LOGGED_CHARS = 200_000
-"""Characters of what a stage says that go to the log: its beginning and its end."""
+"""Characters of a stage's output in the log, from its beginning and its end."""
 
 
 @dataclass
 class Outcome:
     """How a stage went."""
 
-    status: str  # `passed`, or what else became of it, in words
+    status: str  # `passed`, or a failure in words
     seconds: float = 0.0
     last_lines: list[str] = field(default_factory=list)
     tables: list[str] = field(default_factory=list)

@@ -2,9 +2,9 @@
 
     python -m benchmarks.gpu_hour.small_kernels [--memcheck] [--kernel NAME …] [--seconds 60] [--device cuda]
 
-The shapes are those that the interpreter runs (`benchmarks.kernels --size tiny`): small enough for a checker that looks
-at every access. PyTorch then takes every tensor from the driver by itself, so that an access behind a tensor's end is
-one outside of an allocation. The status is 1 if a kernel is wrong, and 3 if the checker found something.
+The shapes are the interpreter's (`benchmarks.kernels --size tiny`): small enough for a checker of every access. PyTorch
+then takes every tensor from the driver by itself, so that an access behind a tensor's end is outside of an allocation.
+The status is 1 if a kernel is wrong, and 3 if the checker found something.
 """
 
 import argparse

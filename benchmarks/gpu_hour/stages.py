@@ -1,9 +1,8 @@
-"""Lists the stages of a first hour with a GPU, in the order in which they tell most: three parts of ten minutes each.
+"""Stages of a first hour with a GPU, the most informative first: three parts of ten minutes each.
 
-Part one: does it start, is it right, and where does the time go. Part two: what two processes do with one GPU, who
-reads where he should not, and what tuning brings. Part three: all architectures, and kernels that not every model
-needs, quantized weights, rows and KV among them. Limits are what a stage may take at most, on an H100 with a cold
-compiler cache; those of a part add up to one call's time.
+Part one: does it start, is it right, and where does the time go. Part two: two processes on one GPU, invalid accesses,
+and tuning. Part three: all architectures, and kernels that only some models need, quantized weights, rows and KV among
+them. Limits are the longest times on an H100 with a cold compiler cache; those of a part add up to one call's time.
 """
 
 import os
@@ -37,7 +36,7 @@ OPERATORS = (
     "test_packed_experts",
     "test_quantized_rows",
 )
-"""Tests of what the engine makes of the kernels: they take a GPU where there is one."""
+"""Tests of the engine's operators on the kernels, on a GPU where there is one."""
 ADJUSTING = ("sampling/penalize", "sampling/token_mask", "sampling/forbid_tokens", "sampling/token_scores")
 MIXTURES = ("moe/route", "moe/sort_by_expert", "moe/experts")
 ADAPTERS = ("lora",)
@@ -51,7 +50,7 @@ LATENTS = (
     "attention/latent_prefill_attention",
     "attention/multi_query",
 )
-"""Kernels that share a stage: their number is bounded by what a call may print."""
+"""Kernels that share a stage, since a call prints a line for each stage."""
 MAX_TESTERS = 14
 """Processes that tests run in, side by side; each has half a gigabyte of the GPU's memory for itself alone."""
 
@@ -146,7 +145,7 @@ PART_THREE = (
             "-m",
             "gpu",
             "tests/engine",
-            "--ignore=tests/engine/adapters",  # PEFT is what they compare with, and no wheel that travels
+            "--ignore=tests/engine/adapters",  # they need PEFT, which is not among the wheels
             "--ignore=tests/engine/model/formats",  # so with the formats' own libraries: readers know no GPU
             "--ignore=tests/engine/model/gguf",
             "tests/benchmarks/limits/test_device_time.py",

@@ -1,6 +1,6 @@
-"""Prints what a machine with a GPU has, and what it lacks: `python -m benchmarks.gpu_hour.versions`.
+"""Prints packages, programs and the GPU of a machine, and what is missing: `python -m benchmarks.gpu_hour.versions`.
 
-The status is 1 where PyTorch finds no GPU, or Triton does not start on it: then nothing else needs to be tried.
+The status is 1 where PyTorch finds no GPU, or Triton does not start on it; then no other stage can work.
 """
 
 import platform
@@ -49,7 +49,7 @@ def driver() -> str:
 
 
 def hardware() -> Iterator[tuple[str, str]]:
-    """Lists what PyTorch and Triton say of the GPU. Raises what they raise."""
+    """Yields the GPU's properties by PyTorch and Triton. Raises their errors."""
     import torch
     import triton
 

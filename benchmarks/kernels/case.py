@@ -133,7 +133,7 @@ def changing(
 ) -> Case:
     """Makes the case of a kernel that changes `tensors`; both functions take them, `change` a config too.
 
-    Changed tensors, and returned ones, are compared on copies. The reference is the peer unless `peers` is given.
+    Changed and returned tensors are compared on copies. The reference is the peer unless `peers` is given.
     """
 
     def check(config: Config | None) -> None:

@@ -1,4 +1,4 @@
-"""Rows of what stands around attention and products, all bound by memory: norm, rotation, gate, adapters, copies."""
+"""Rows of norms, rotation, gates, adapters and copies, all bound by memory."""
 
 from typing import Any, Literal
 
@@ -211,7 +211,7 @@ def block_work(
     block: int = BLOCK,
     parts: tuple[int, ...] = (),
 ) -> Case:
-    """Moves blocks of all layers as a handoff, an eviction or a copy on write do, or encodes those of one layer.
+    """Moves blocks of all layers as a handoff, an eviction or a copy on write do, or encodes the blocks of one layer.
 
     `parts`: values of a head that share a scale; empty: all of them.
     """

@@ -90,7 +90,7 @@ def draw(inputs: Inputs, rows: int, vocabulary: int, filters: Filters = PLAIN) -
 
 
 def floor(inputs: Inputs, rows: int, vocabulary: int, filters: Filters) -> Case:
-    """Finds the threshold of a sample's filters, reading logits several times; the bytes are those of one reading."""
+    """Finds the threshold of a sample's filters, reading logits several times; `bytes` counts a single reading."""
     logits, settings = logits_of(inputs, rows, vocabulary), filters.settings(rows, inputs.device)
     parts = sample.part_count(rows, vocabulary, processors(inputs.device))
 

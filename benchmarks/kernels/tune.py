@@ -1,7 +1,7 @@
-"""Measures the candidates of each kernel, and keeps the best for the device that they ran on.
+"""Measures the candidates of each kernel, and keeps the best for the device.
 
-Several rows can share a config: it is asked for by format and head size, say, not by the length of a prompt. Theirs is
-the one whose times have the least product. A candidate that does not fit, or gives a wrong result, is out.
+Several rows can share a config, which depends on format and head size, say, and not on the length of a prompt. The best
+config has the least product of their times. A candidate that does not fit, or gives a wrong result, is out.
 """
 
 import math
@@ -20,7 +20,7 @@ Key = tuple[str, str]
 
 
 class Tuner:
-    """What was measured so far, on one device."""
+    """Measured candidates of one device."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -28,9 +28,9 @@ Work = Callable[[], object]
 
 @dataclass(frozen=True)
 class Limits:
-    """What a device does at most, in the very run whose figures it limits."""
+    """Rates of a device, measured in the run that they limit."""
 
-    copy: float  # bytes/s of a copy within its memory, those read and those written
+    copy: float  # bytes/s of a copy within its memory, read and written
     multiply: float  # floating-point operations/s of a large matrix product of random numbers
 
 

@@ -1,8 +1,8 @@
 """Computes the least time of a workload on a machine: bytes over bandwidth, or operations over the matrix rate.
 
-That is the roofline of Williams, Waterman and Patterson (2009), step by step: of a step's reading and its multiplying
-the larger counts. Attention's arithmetic, activations, routers and everything between matrices are left out, so nothing
-is faster. Of experts, a step reads those that its tokens use: as many as tokens meet that choose at random.
+That is the roofline of Williams, Waterman and Patterson (2009) for each step: the larger of reading and multiplying.
+Attention's arithmetic, activations, routers and all else between matrices are left out, so nothing is faster. A step
+reads the experts that its tokens use: the expected number for random choices.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from engine.model.quantization import bytes_of_value, of_head
 
 @dataclass(frozen=True)
 class Mixture:
-    """Says of a model's layers how many experts each has, how many of them a token uses, and the values of one."""
+    """Experts of each layer, experts that a token uses, and values of an expert's matrices."""
 
     layers: int
     experts: int
@@ -36,7 +36,7 @@ DENSE = Mixture(1, 1, 1, 0)
 
 @dataclass(frozen=True)
 class Work:
-    """What a model costs, in values of its matrices, bytes of a value, and bytes of a token's KV.
+    """Size of a model: values of its matrices, bytes of a value, bytes of a token's KV.
 
     `every` token is multiplied by most; by the `head`, and by the last layer behind its keys and values, only tokens
     that are `sampled` from. Layers are without experts, which are a `mixture`. A value of the head has a `head_width`

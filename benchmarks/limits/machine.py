@@ -1,18 +1,16 @@
-"""Measures what the machine can do at most, now: the limits that stand beside every figure of the engine.
+"""Measures the limits of the machine now, which stand beside every figure of the engine.
 
-Neighbours and clocks move these figures by a factor of two within an hour, so they are measured in the run they limit.
+Neighbours and clocks move them by a factor of two within an hour, so they are measured in the run that they limit.
 
-A step reads all weights once, so its limit is the rate at which that many bytes can be read again and again: where they
-fit into the last cache, that is the cache's rate, not memory's. A cache of hundreds of megabytes is shared with others,
-and what of it is left for us is not known, so the rate is measured on as many bytes as the weights have, and shown
-beside that of 1 GiB. Sums of fp32 keep up with memory; sums of 64-bit integers do not.
+A step reads all weights once, so its limit is the rate of reading as many bytes again and again. Weights that fit into
+the last cache have the cache's rate, which is shared with neighbours; so the rate is measured over as many bytes as the
+weights have, and shown beside that of 1 GiB. Sums of fp32 keep up with memory; sums of 64-bit integers do not.
 
-The matrix rate is the best of products of several shapes, small ones whose operands stay in the nearest caches among
-them, with weights packed by oneDNN as it likes them: what a good library reaches, not what the units could do. Where
-fp32 numbers that never leave the registers are multiplied faster than that, theirs is the rate.
+The matrix rate is the best of products of several shapes, some of which stay in the nearest caches, with weights packed
+by oneDNN: the rate of a good library, not of the units. Where multiplying fp32 numbers in registers is faster, that is
+the rate.
 """
 
-import platform
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from typing import Any
 import torch
 
 from benchmarks.limits.fused_rate import fused_rate
+from benchmarks.report import processor
 from engine.backends.reference.linear import can_pack
 
 GIBIBYTE = 1 << 30
@@ -31,11 +30,11 @@ REPEATS = 7
 
 @dataclass(frozen=True)
 class Machine:
-    """The best of several repeats: a limit is what the machine can do, not what it did on average."""
+    """Limits of a machine: the best of several repeats."""
 
     name: str
     threads: int
-    read: float  # bytes/s, of so many bytes as the weights have
+    read: float  # bytes/s, over as many bytes as the weights have
     multiply: float  # floating-point operations/s of a matrix product in the model's format
 
     @staticmethod
@@ -47,9 +46,8 @@ class Machine:
 
 
 def measure(device: torch.device, dtype: torch.dtype, weight_bytes: int) -> Machine:
-    return Machine(
-        _name(device), torch.get_num_threads(), read_rate(device, weight_bytes), multiply_rate(device, dtype)
-    )
+    name = str(torch.cuda.get_device_name(device)) if device.type == "cuda" else processor()
+    return Machine(name, torch.get_num_threads(), read_rate(device, weight_bytes), multiply_rate(device, dtype))
 
 
 def read_rate(device: torch.device, size: int) -> float:
@@ -70,8 +68,7 @@ def read_rate(device: torch.device, size: int) -> float:
 def multiply_rate(device: torch.device, dtype: torch.dtype) -> float:
     """Returns the floating-point operations per second of the fastest product.
 
-    Where a CPU does not multiply bf16, PyTorch emulates it, at a fraction of what its fp32 units do with the same
-    numbers: the rate of fp32 is the limit there.
+    PyTorch emulates bf16 where a CPU does not multiply it; the rate of fp32 is the limit there.
     """
     rates = [fused_rate(torch.get_num_threads())] if device.type == "cpu" else []
     with torch.inference_mode():
@@ -104,17 +101,3 @@ def _best(device: torch.device, work: Callable[[], object]) -> float:
             torch.cuda.synchronize(device)
         times.append(time.perf_counter() - begin)
     return min(times[1:])
-
-
-def _name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return str(torch.cuda.get_device_name(device))
-    return processor()
-
-
-def processor() -> str:
-    try:
-        with open("/proc/cpuinfo") as lines:
-            return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()

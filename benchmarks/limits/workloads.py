@@ -1,4 +1,4 @@
-"""Lists what is measured: so many requests of so many tokens, and what the project wants beside its best peer."""
+"""Measured workloads, and the targets beside the best peer."""
 
 import random
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Workload:
-    """Describes `requests` x `prompt`→`output` tokens, all requests there at the start."""
+    """`requests` x `prompt`→`output` tokens, all requests there at the start."""
 
     requests: int
     prompt: int

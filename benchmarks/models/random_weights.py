@@ -1,4 +1,4 @@
-"""Serves a checkpoint that is in no file: random numbers, made on the device whenever a tensor is asked for.
+"""A checkpoint without a file: random numbers, made on the device whenever a tensor is read.
 
 Random weights run at the speed of trained ones. With a spread of 1 / sqrt(inputs) a layer keeps the size of its inputs,
 so that a model of any depth gives finite logits.
@@ -42,7 +42,7 @@ class RandomWeights(Checkpoint):
         return Counter({None: len(config.layers) * layer + ends})
 
     def refuse_unused(self, endings: tuple[str, ...] = (), beginnings: tuple[str, ...] = ()) -> None:
-        """Refuses nothing: there is nothing but what was asked for."""
+        """There are no unused tensors."""
 
     def digest(self, salt: bytes = b"") -> str:
         return hashlib.sha256(salt + b"random").hexdigest()[:32]

@@ -4,48 +4,52 @@ import json
 from pathlib import Path
 from typing import Any
 
+SMOLLM2_135M: dict[str, Any] = dict(
+    vocab_size=49152,
+    hidden_size=576,
+    intermediate_size=1536,
+    num_hidden_layers=30,
+    num_attention_heads=9,
+    max_position_embeddings=8192,
+    tie_word_embeddings=True,
+    bos_token_id=None,
+    eos_token_id=None,
+    pad_token_id=None,
+)
+"""Settings of a transformers config, without the number of KV heads."""
+_LLAMA: dict[str, Any] = dict(architectures=["LlamaForCausalLM"], model_type="llama", rms_norm_eps=1e-5)
+_LLAMA_3: dict[str, Any] = dict(
+    **_LLAMA, vocab_size=128256, num_attention_heads=32, num_key_value_heads=8, max_position_embeddings=131072
+)
+
+
+def _llama_3_rope(factor: float) -> dict[str, Any]:
+    return dict(
+        rope_type="llama3",
+        rope_theta=500000.0,
+        factor=factor,
+        low_freq_factor=1.0,
+        high_freq_factor=4.0,
+        original_max_position_embeddings=8192,
+    )
+
+
 SHAPES: dict[str, dict[str, Any]] = {
     "llama-3.1-8b": dict(
-        architectures=["LlamaForCausalLM"],
-        model_type="llama",
-        vocab_size=128256,
+        **_LLAMA_3,
         hidden_size=4096,
         intermediate_size=14336,
         num_hidden_layers=32,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        max_position_embeddings=131072,
-        rms_norm_eps=1e-5,
-        rope_parameters={
-            "rope_type": "llama3",
-            "rope_theta": 500000.0,
-            "factor": 8.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 8192,
-        },
+        rope_parameters=_llama_3_rope(8.0),
         tie_word_embeddings=False,
     ),
     "llama-3.2-1b": dict(
-        architectures=["LlamaForCausalLM"],
-        model_type="llama",
-        vocab_size=128256,
+        **_LLAMA_3,
         hidden_size=2048,
         intermediate_size=8192,
         num_hidden_layers=16,
-        num_attention_heads=32,
-        num_key_value_heads=8,
         head_dim=64,
-        max_position_embeddings=131072,
-        rms_norm_eps=1e-5,
-        rope_parameters={
-            "rope_type": "llama3",
-            "rope_theta": 500000.0,
-            "factor": 32.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 8192,
-        },
+        rope_parameters=_llama_3_rope(32.0),
         tie_word_embeddings=True,
     ),
     "qwen3-0.6b": dict(
@@ -64,8 +68,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         tie_word_embeddings=True,
     ),
     "tiny": dict(
-        architectures=["LlamaForCausalLM"],
-        model_type="llama",
+        **_LLAMA,
         vocab_size=512,
         hidden_size=64,
         intermediate_size=96,
@@ -73,7 +76,6 @@ SHAPES: dict[str, dict[str, Any]] = {
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=40960,
-        rms_norm_eps=1e-5,
         tie_word_embeddings=False,
     ),
 }

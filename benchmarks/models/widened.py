@@ -1,9 +1,9 @@
-"""Makes a larger Llama that computes what a small one does: every matrix is read and multiplied, no answer changes.
+"""Makes a larger Llama that computes the same function as a small one: every matrix is read and multiplied.
 
-A trained model of any size has to be downloaded, and one that nobody trained cannot be foreseen. So a small trained one
-is widened and deepened, after Net2Net (Chen, Goodfellow and Shlens, arXiv:1511.05641): units are repeated, and what
-reads them is divided by how often; layers in between add nothing. Factors are powers of two, so that divided numbers
-stay exact in every format.
+Drafts for a model with random weights would never be accepted, and trained models of every size would be downloads. So
+a small trained model is widened and deepened, after Net2Net (Chen, Goodfellow and Shlens, arXiv:1511.05641): units are
+repeated, and their readers divided by the number of copies; layers in between add nothing. Factors are powers of two,
+so that divided numbers stay exact in every format.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Measures our engine beside llama.cpp, vLLM's CPU build and transformers, in one run: `python -m benchmarks.peers`.
 
-What is missing is installed first, each peer into an environment of its own. Then all of them load the same random
-model and run the same prompts, greedily, on the same number of threads, in interleaved rounds; only one computes at
-a time. `benchmarks.serve_peers` compares servers, over HTTP.
+Missing peers are installed first, each into an environment of its own. Then all load the same random model and run the
+same prompts, greedily, on as many threads, in interleaved rounds; one system computes at a time.
+`benchmarks.serve_peers` compares servers, over HTTP.
 """
 
 import os
@@ -36,7 +36,7 @@ from infra.cli import parse_or_exit
 from launcher.stages import StageDisplay
 
 AVX2_ONLY = {
-    TARGET_VARIABLE: "-march=x86-64-v3",  # AVX2, FMA, F16C and BMI2: what Haswell and Zen, and all later ones have
+    TARGET_VARIABLE: "-march=x86-64-v3",  # AVX2, FMA, F16C and BMI2: Haswell, Zen and later
     "ATEN_CPU_CAPABILITY": "avx2",
     "ONEDNN_MAX_CPU_ISA": "AVX2",
     "MKL_ENABLE_INSTRUCTIONS": "AVX2",
@@ -45,7 +45,7 @@ AVX2_ONLY = {
 QUANTIZED = {"llama.cpp", "vllm"}
 """Peers that have quantized weights."""
 MAY_LACK = {"vllm"}
-"""Of them those that have operators for some processors only."""
+"""Quantized peers without operators for some processors."""
 
 
 class PeersConfig(Struct, frozen=True, kw_only=True):
@@ -82,7 +82,7 @@ class PeersConfig(Struct, frozen=True, kw_only=True):
 
 
 def chosen(only: str, quantization: Quantization = "none") -> list[Peer]:
-    """Returns the peers that `--only` names, of those that have quantized weights. Raises `ConfigError`."""
+    """Returns the peers that `--only` names, all of them by default. Raises `ConfigError`."""
     known = {peer.name: peer for peer in PEERS if quantization == "none" or peer.name in QUANTIZED}
     names = [name.strip() for name in only.split(",")] if only else list(known)
     for name in names:
@@ -92,7 +92,7 @@ def chosen(only: str, quantization: Quantization = "none") -> list[Peer]:
 
 
 def compare(config: PeersConfig, stages: StageDisplay) -> None:
-    """Installs, measures and prints. Raises a `BatonError` for what is wrong."""
+    """Installs, measures and prints. Raises `BatonError`."""
     peers = chosen(config.only, config.quantization)
     if config.instructions == "avx2":
         peers = [for_avx2(peer) for peer in peers]
@@ -116,7 +116,7 @@ def compare(config: PeersConfig, stages: StageDisplay) -> None:
     def between(what: str, percent: int) -> None:
         stages.show("measuring", what, percent)
         machine = measure(torch.device("cpu"), DTYPES_BY_NAME[config.dtype], work.bytes)
-        if config.quantization != "none":  # who multiplies bytes may be faster than that
+        if config.quantization != "none":  # products of bytes may be faster
             machine = replace(machine, multiply=max(machine.multiply, int8_rate()))
         machines.append(machine)
 

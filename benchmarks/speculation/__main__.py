@@ -8,8 +8,6 @@ the median of the rounds, and the quartiles. *told again* and the like: see `tex
 
 import sys
 import time
-from functools import partial
-from itertools import count
 from pathlib import Path
 from random import Random
 from statistics import median, quantiles
@@ -18,15 +16,13 @@ from typing import Annotated, Any, Literal
 import torch
 from msgspec import Meta, Struct
 
-from benchmarks.processes.in_process import Loop, quiet
-from benchmarks.speculation.guessing import guessing
+from benchmarks.processes.drafting import drafting
+from benchmarks.processes.in_process import Loop, add, answers, quiet
+from benchmarks.report import head, row
 from benchmarks.speculation.texts import Prompts
-from contracts.ids import AttemptKey
 from contracts.kinds import Positive
-from contracts.messages.job import Prompt
 from contracts.messages.sampling import Limits, Sampling
 from engine.executor import Executor
-from engine.schedule.sequence import Sequence
 from engine.start.load import load_engine
 from infra.cli import parse_or_exit
 from infra.config.engine import EngineConfig
@@ -51,7 +47,6 @@ ROWS = [
     ("random", 1.0, (1, 4, 64)),
 ]
 WARM_UP_BATCHES = 8  # batches of each row in which the controller learns what pays
-NUMBERS = count()
 
 
 class SpeculationConfig(Struct, frozen=True, kw_only=True):
@@ -63,19 +58,10 @@ class SpeculationConfig(Struct, frozen=True, kw_only=True):
 
 
 def run(loop: Loop, prompts: list[list[int]], output: int, temperature: float) -> tuple[float, list[list[int]]]:
-    sequences = []
-    for seed, prompt in enumerate(prompts):
-        name = str(next(NUMBERS))
-        sampling, limits = Sampling(seed=seed, temperature=temperature), Limits(output, (END_OF_TURN_ID,))
-        sequence = Sequence(
-            AttemptKey(name, 0, 1), "benchmark", Prompt(prompt, len(prompt), salt=name), float("inf"), sampling, limits
-        )
-        loop.scheduler.add(sequence)
-        sequences.append(sequence)
+    sequences = add(loop, prompts, Limits(output, (END_OF_TURN_ID,)), Sampling(seed=0, temperature=temperature))
     began = time.thread_time()
-    while loop.turn():
-        pass
-    return time.thread_time() - began, [each.tokens[each.prompt_tokens :] for each in sequences]
+    loop.finish()
+    return time.thread_time() - began, answers(sequences)
 
 
 def main() -> int:
@@ -90,16 +76,14 @@ def main() -> int:
     answering = Loop(executor, engine_config, clock=time.thread_time)
     prompts = Prompts(DEMO, lambda ids: run(answering, [ids], 200, 0.0)[1][0])
     draw = Random(1)
-    print(
-        "| text | batch | none, tokens/s | with guesses | ratio (quartiles) | tokens a step | guesses that came true |"
-    )
-    print("|" + " --- |" * 7)
+    columns = "text", "batch", "none, tokens/s", "with guesses", "ratio (quartiles)", "tokens a step"
+    print(head(*columns, "guesses that came true"))
     for kind, temperature, batches in ROWS:
         if config.only and kind not in config.only.split(","):
             continue
         for batch in batches:
             plain = Loop(executor, engine_config, clock=time.thread_time)
-            fast = Loop(proposing, engine_config, partial(guessing, who, engine.tree), clock=time.thread_time)
+            fast = Loop(proposing, engine_config, drafting(who, engine.tree), clock=time.thread_time)
             rates: list[tuple[float, float]] = []
             for number in range(config.rounds + WARM_UP_BATCHES):
                 if kind == "random":
@@ -122,11 +106,9 @@ def _row(name: str, batch: int, rates: list[tuple[float, float]], counts: Specul
     ratios = [fast / plain for plain, fast in rates]
     low, _, high = quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
     plain, fast = (median(each[side] for each in rates) for side in (0, 1))
-    true = f"{counts.accepted_tokens} of {counts.proposed}"
-    return (
-        f"| {name} | {batch} | {plain:.0f} | {fast:.0f} | {median(ratios):.2f} ({low:.2f}-{high:.2f}) "
-        f"| {counts.step_tokens:.2f} | {true} |"
-    )
+    shown = f"{median(ratios):.2f} ({low:.2f}-{high:.2f})"
+    accepted = f"{counts.accepted_tokens} of {counts.proposed}"
+    return row(name, batch, f"{plain:.0f}", f"{fast:.0f}", shown, f"{counts.step_tokens:.2f}", accepted)
 
 
 if __name__ == "__main__":

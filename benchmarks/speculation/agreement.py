@@ -1,4 +1,4 @@
-"""How often two models choose the same token: as we do it, with shared noise, and the best that there is.
+"""Chance that two models choose the same token: with shared noise, as here, and the best possible.
 
 p are the target's probabilities of the next token, q the draft's. A token of the draft that is accepted or replaced by
 rejection sampling is the target's own with the chance

@@ -1,9 +1,9 @@
-"""What a draft model brings: `python -m benchmarks.speculation.draft [--draft DIR] [--repeats N] [--threads N]`.
+"""The gain of a draft model: `python -m benchmarks.speculation.draft [--draft DIR] [--repeats N] [--threads N]`.
 
-Targets are the demo model, and larger models that compute what it does (`benchmarks/models/widened.py`), so that a
+Targets are the demo model, and larger models of the same function (`benchmarks/models/widened.py`), so that a
 trained draft meets trained targets of several sizes. Questions are the held-out ones of the demo model's evaluation.
 Each is answered by scheduler and executor as a worker does it, without speculation and with up to k guesses a step, in
-turns; what is compared are the processor seconds of the engine's thread, of the whole answer but for its prompt's step,
+turns. Compared are the processor seconds of the engine's thread, of the whole answer but for its prompt's step,
 of which the draft's computing of the prompt is a part. A last table has how often a first guess is right, beside what
 shared noise and rejection sampling promise on the same texts (`agreement.py`).
 """
@@ -21,18 +21,14 @@ import torch
 from transformers import AutoTokenizer
 
 from benchmarks.models.widened import Larger, widen
-from benchmarks.processes.in_process import quiet
+from benchmarks.processes.in_process import Loop, add, answers, quiet
+from benchmarks.report import head
 from benchmarks.speculation.agreement import by_rejection, by_shared_noise, independent
-from contracts.ids import AttemptKey
-from contracts.messages.job import Prompt
 from contracts.messages.sampling import Limits, Sampling
 from demo_model.evaluate import FIGURES, prompt
 from engine.backends.reference.processed import processed
-from engine.blocks.manager import BlockManager
 from engine.executor import Executor
 from engine.plan import StepPlan, StepResult
-from engine.schedule import sequence as sequences
-from engine.schedule.scheduler import Scheduler, SchedulerLimits
 from engine.schedule.speculation import Speculation
 from engine.speculation.proposers.proposer import EngineProposer
 from engine.start.load import LoadedEngine, load_engine
@@ -45,12 +41,10 @@ MAX_ANSWER_TOKENS = 200
 TARGETS = {"1.9M": None, "6.7M": Larger(2, 2, 2, 4), "18M": Larger(2, 2, 2, 12), "118M": Larger(4, 4, 4, 20)}
 DRAFT_COUNTS = (2, 4, 8)
 TEMPERATURES = (0.0, 0.4, 1.0)
-MAX_COMPARED_TOKENS = MAX_ANSWER_TOKENS
-"""Tokens of an answer whose distributions are compared, at most."""
 
 
 class Run(NamedTuple):
-    """What one way of serving came to."""
+    """Results of one way of serving."""
 
     tokens: list[list[int]]
     seconds: float  # of the thread, without the prompts' steps
@@ -72,8 +66,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     prompts = questions(options.questions)
-    print("| target | batch | temperature | k | tokens a step | guesses that came | against none |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    print(head("target", "batch", "temperature", "k", "tokens a step", "guesses that came", "against none"))
     with tempfile.TemporaryDirectory() as place:
         for name in options.targets:
             engine = loaded(name, options.draft, Path(place))
@@ -83,8 +76,8 @@ def main() -> None:
                         print(f"| {name} | {batch} | {temperature} | {line} |", flush=True)
             if name == options.targets[0]:
                 tables = list(agreements(engine, options.draft, prompts))
-    print("\n| temperature | first guesses that came | shared noise | rejection sampling | independent draws |")
-    print("| --- | --- | --- | --- | --- |")
+    columns = "temperature", "first guesses that came", "shared noise", "rejection sampling", "independent draws"
+    print("\n" + head(*columns))
     print("\n".join(tables))
 
 
@@ -121,10 +114,10 @@ def compared(
     counts: Sequence[int] = DRAFT_COUNTS,
 ) -> Iterator[str]:
     runs: dict[int, list[Run]] = {guesses: [] for guesses in (0, *counts)}
-    for repeat in range(repeats):
+    for _ in range(repeats):
         for guesses, found in runs.items():
             parts = [
-                served(engine, prompts[first : first + batch], guesses, temperature, f"{repeat} {guesses} {batch}")
+                served(engine, prompts[first : first + batch], guesses, temperature)
                 for first in range(0, len(prompts), batch)
             ]
             found.append(joined(parts))
@@ -138,39 +131,25 @@ def compared(
         yield f"{guesses} | {plain.steps / one.steps:.2f} | {came} | {ratio:.2f}{rest}"
 
 
-def served(engine: LoadedEngine, prompts: list[list[int]], guesses: int, temperature: float, salt: str) -> Run:
-    blocks = BlockManager(engine.pool.spec, engine.pool.counts)
+def served(engine: LoadedEngine, prompts: list[list[int]], guesses: int, temperature: float) -> Run:
     executor = Executor(engine, proposer=engine.proposer if guesses else None)
-    scheduler = Scheduler(
-        blocks,
-        SchedulerLimits(
-            max_batch_tokens=engine.step_tokens, max_sequences=64, max_model_len=engine.model_config.max_model_len
-        ),
-        speculation=Speculation(blocks, EngineProposer(), guesses) if guesses else None,
+    sampling = Sampling(seed=0, temperature=temperature, top_p=0.9 if temperature else 1.0)
+    loop = Loop(
+        executor,
+        EngineConfig(model="", device="cpu", max_sequences=64),
+        (lambda blocks, fit: Speculation(blocks, EngineProposer(), guesses)) if guesses else None,
     )
-    members = []
-    for number, tokens in enumerate(prompts):
-        sampling = Sampling(seed=number, temperature=temperature, top_p=0.9 if temperature else 1.0)
-        key, limits = AttemptKey(f"{salt} {number}", 0, 1), Limits(MAX_ANSWER_TOKENS, (END_OF_TURN_ID,))
-        own = Prompt(list(tokens), len(tokens), salt)
-        members.append(sequences.Sequence(key, "benchmark", own, float("inf"), sampling, limits))
-        scheduler.add(members[-1])
-    seconds, steps, counts = 0.0, 0, [0, 0, 0, 0]
-    while True:
+    members = add(loop, prompts, Limits(MAX_ANSWER_TOKENS, (END_OF_TURN_ID,)), sampling)
+    seconds, steps, counts, begin = 0.0, 0, [0, 0, 0, 0], time.thread_time()
+    while loop.turn():
+        took = time.thread_time() - begin
+        assert loop.plan is not None and loop.result is not None
+        if all(work.start >= work.prompt_tokens for work in loop.plan.works):
+            seconds += took
+            steps += len(loop.plan.works)
+        counts = [sum(each) for each in zip(counts, counted(loop.plan, loop.result), strict=True)]
         begin = time.thread_time()
-        plan = scheduler.plan(0.0)
-        if moves := scheduler.take_moves():
-            executor.move(moves)
-        if plan is None:
-            break
-        executor.launch(plan)
-        result = executor.collect()
-        scheduler.apply(result, 0.0)
-        if all(work.start >= work.prompt_tokens for work in plan.works):
-            seconds += time.thread_time() - begin
-            steps += len(plan.works)
-        counts = [sum(each) for each in zip(counts, counted(plan, result), strict=True)]
-    return Run([each.tokens[each.prompt_tokens :] for each in members], seconds, steps, *counts)
+    return Run(answers(members), seconds, steps, *counts)
 
 
 def counted(plan: StepPlan, result: StepResult) -> list[int]:
@@ -189,7 +168,7 @@ def agreements(engine: LoadedEngine, draft: Path, prompts: list[list[int]]) -> I
         EngineConfig(model=str(draft), device="cpu", dtype="bf16", kv_memory=64 << 20, max_sequences=1), quiet
     )
     for temperature in TEMPERATURES[1:]:
-        runs = [served(engine, [text], 1, temperature, f"agreement {temperature}") for text in prompts]
+        runs = [served(engine, [text], 1, temperature) for text in prompts]
         promised = [
             promises(engine, alone, text, run.tokens[0], temperature) for text, run in zip(prompts, runs, strict=True)
         ]
@@ -203,7 +182,7 @@ def promises(
     target: LoadedEngine, draft: LoadedEngine, text: list[int], answer: list[int], temperature: float
 ) -> torch.Tensor:
     """Returns `[3, tokens]` of an answer: how likely draws agree by shared noise, rejection sampling, and alone."""
-    whole = (text + answer)[: len(text) + MAX_COMPARED_TOKENS]
+    whole = text + answer
     drawn = torch.tensor(whole[len(text) :])
     samplings = [Sampling(seed=0, temperature=temperature, top_p=0.9)] * len(drawn)
     rows = [Executor(each).logits(whole[:-1], 0)[len(text) - 1 :] for each in (target, draft)]

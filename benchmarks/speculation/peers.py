@@ -1,4 +1,4 @@
-"""Measures n-gram guesses beside those of llama.cpp and vLLM: `python -m benchmarks.speculation.peers`.
+"""Measures n-gram drafting beside llama.cpp's and vLLM's: `python -m benchmarks.speculation.peers`.
 
 The demo model, texts that repeat themselves (`texts.py`), each peer with its own guesses and settings, installed
 as for `benchmarks.peers`. All answer the same prompts greedily, on as many threads, in turn; seconds are each system's
@@ -21,6 +21,7 @@ from benchmarks.peers.setup import PEERS, Peer, directory_of, set_up
 from benchmarks.processes.children import exit_status
 from benchmarks.processes.in_process import quiet as silent
 from benchmarks.processes.in_process import serve
+from benchmarks.report import head, row
 from benchmarks.speculation.texts import Prompts
 from contracts.errors import ConfigError
 from contracts.kinds import Positive
@@ -31,8 +32,8 @@ from infra.config.engine import EngineConfig
 from launcher.stages import StageDisplay
 
 DEMO = Path(__file__).resolve().parents[2] / "demo_model" / "weights"
-RUNNERS = {"llama.cpp": "benchmarks.peers.runners.llama_cpp_lookup", "vllm": "benchmarks.peers.runners.vllm_ngram"}
-OURS = Peer("baton, n-gram", "benchmarks.peers.runners.baton_ngram", ())
+RUNNERS = {"llama.cpp": "llama_cpp-ngram", "vllm": "vllm-ngram"}
+OURS = Peer("baton, n-gram", "baton-ngram", ())
 KINDS = ("call again", "told again", "told with another noun", "words")
 BATCHES = (1, 4)
 MAX_CONTEXT_TOKENS = 1024
@@ -40,7 +41,7 @@ MAX_OWN_ANSWER_TOKENS = 150  # tokens of an answer that a prompt repeats, at mos
 
 
 class SpeculationPeersConfig(Struct, frozen=True, kw_only=True):
-    """Measures n-gram guesses beside those of llama.cpp and vLLM, on the demo model."""
+    """Measures n-gram drafting beside llama.cpp's and vLLM's, on the demo model."""
 
     directory: Annotated[
         str, Meta(description="where the peers are installed, and their logs; empty: this user's cache")
@@ -52,7 +53,7 @@ class SpeculationPeersConfig(Struct, frozen=True, kw_only=True):
 
 
 def compare(config: SpeculationPeersConfig, stages: StageDisplay) -> None:
-    """Installs, measures and prints. Raises a `BatonError` for what is wrong."""
+    """Installs, measures and prints. Raises `BatonError`."""
     names = [name.strip() for name in config.only.split(",")] if config.only else list(RUNNERS)
     for name in names:
         if name not in RUNNERS:
@@ -72,8 +73,7 @@ def compare(config: SpeculationPeersConfig, stages: StageDisplay) -> None:
             systems.append(stack.enter_context(running(peer, directory, model, config.threads)))
             systems[-1].loaded(stages)
         stages.settle()
-        print("| text | batch | " + " | ".join(f"{each.name}, tokens/s" for each in systems) + " | ours / best |")
-        print("|" + " --- |" * (3 + len(systems)))
+        print(head("text", "batch", *(f"{each.name}, tokens/s" for each in systems), "ours / best"))
         for kind in KINDS:
             for batch in BATCHES:
                 print(_row(kind, batch, prompts, systems, config), flush=True)
@@ -91,7 +91,7 @@ def _row(kind: str, batch: int, prompts: Prompts, systems: list[PeerProcess], co
             rates.append([batch * config.output / ran[each.name] for each in systems])
     medians = [median(column) for column in zip(*rates, strict=True)]
     ratio = median(own / max(others) for own, *others in rates)
-    return f"| {kind} | {batch} | " + " | ".join(f"{rate:.0f}" for rate in medians) + f" | {ratio:.2f} |"
+    return row(kind, batch, *(f"{rate:.0f}" for rate in medians), f"{ratio:.2f}")
 
 
 def main() -> int:

@@ -1,8 +1,7 @@
-"""Makes prompts for the demo model: those whose answers repeat them, as far as it can, and those whose answers do not.
+"""Prompts for the demo model, with answers that repeat them and answers that do not.
 
-It cannot summarize, edit or write code. What it does repeat are calls of tools (names and arguments stand in the
-prompt), words that it is told to say, and what it has said before: a conversation in which the same is asked again,
-or with another noun, is answered with much of the answer that stands there already.
+The model cannot summarize, edit or write code. It repeats calls of tools (names and arguments stand in the prompt),
+words that it is asked to say, and earlier answers of a conversation to the same question, or to one with another noun.
 """
 
 from collections.abc import Callable

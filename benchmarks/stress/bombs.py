@@ -1,10 +1,9 @@
-"""Shows what requests that cost too much do to others: `python -m benchmarks.stress.bombs`.
+"""Measures the effect of expensive requests on other clients: `python -m benchmarks.stress.bombs`.
 
-Bombs are grammars, tools, and arguments and conversations of megabytes. A few clients stream answers all the time, and
-note the seconds between chunks: first alone, then while one client sends bombs, each as soon as the one before was
-answered. Each has to be refused or served within a second, on a machine that has a processor for it; the time is that
-of the slowest answer. Streams are undisturbed if the 99th percentile between their chunks is at most twice as
-long as before.
+Bombs are grammars, tools, arguments and conversations of megabytes. A few clients stream answers all the time and note
+the seconds between chunks: first alone, then while another client sends bombs, one after the other. Each bomb has to be
+refused or served within a second on an idle machine; the time is that of the slowest answer. Target: the 99th
+percentile between chunks is at most twice as long as before.
 """
 
 import argparse
@@ -119,7 +118,7 @@ async def measure(url: str, streams: int, rounds: int) -> int:
     found: dict[str, Found] = {}
     async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S, limits=limits) as client:
         model = (await client.get("/v1/models")).json()["data"][0]["id"]
-        made = [bomb for each in range(rounds) for bomb in bombs(each, model)]  # before anybody is timed here
+        made = [bomb for each in range(rounds) for bomb in bombs(each, model)]  # before the measurement
         warm = await client.post(COMPLETIONS, json={"prompt": "a", "max_tokens": 2, "guided_regex": "a|b"})
         warm.raise_for_status()  # the processes that check grammars are there
         percentiles = []

@@ -1,8 +1,8 @@
-"""Shows what a gateway's memory and its clients suffer from connections: `python -m benchmarks.stress.connections`.
+"""Measures a gateway's memory and clients under hostile connections: `python -m benchmarks.stress.connections`.
 
-Ten thousand connections send half a head, then many send a large body but for its last byte, then many prompts of 4 MB
-are asked for at once. During each an honest client asks for /health on new connections; at the end all abuse stops, and
-the gateway's resident memory is watched while nothing happens. It should return to about what it was.
+Ten thousand connections send half a head, then many send a large body without its last byte, then many ask for prompts
+of 4 MB at once. Meanwhile an honest client asks for /health on new connections. At the end all abuse stops, and the
+gateway's resident memory is watched at rest; it should return to about its first value.
 """
 
 import argparse
@@ -33,7 +33,7 @@ REST_LOOKS_S = (0.0, 5.0, 15.0, 30.0)
 
 
 class Abuser:
-    """Opens connections to a gateway, and looks at what it does."""
+    """Opens connections to a gateway, and reads its memory."""
 
     def __init__(self, url: str, pid: int) -> None:
         parts = urlsplit(url)
@@ -73,7 +73,7 @@ class Abuser:
         await asyncio.gather(*(ask_one() for _ in range(count)))
 
     def honest(self, seen: list[float], done: threading.Event) -> None:
-        """Asks for /health until it is told to stop, each time on a new connection; notes the waits, s, or infinity."""
+        """Asks for /health until `done`, each time on a new connection; notes the waits, s, or infinity."""
         while not done.is_set():
             client = http.client.HTTPConnection(*self._address, timeout=HONEST_TIMEOUT_S)
             began = time.perf_counter()

@@ -1,16 +1,14 @@
-"""Harms one service of an instance under load, and shows what clients lose, and when the service is back.
+"""Harms one service of an instance under load, and prints what clients lose, and when the service is back.
 
     python -m benchmarks.stress.deaths hang|stop|kill|redis [--victim decode-0] [--seconds 100] [--streams 8]
 
 - `hang`: the engine thread of one of two decode workers hangs before a step; its I/O thread goes on.
-- `stop`: a worker is stopped by SIGSTOP.
-- `kill`: a worker is killed by SIGKILL.
+- `stop`, `kill`: a worker is stopped by SIGSTOP, or killed by SIGKILL.
 - `redis`: the embedded Redis server is killed.
 
-The services are those of `baton up --decode 2` on the demo model, kept by its supervisor: one of the decode workers,
-or the prefill worker, is the victim. Clients repeat requests, one
-after the other, each a stream of 200 tokens. The first line says how many requests were answered whole and how many
-failed, the second the longest time that a client waited for its next token, the third when the service took work again.
+The services are those of `baton up --decode 2` on the demo model, under its supervisor. Clients repeat requests, each a
+stream of 200 tokens. Printed are the numbers of whole and failed answers, the longest wait for a next token, and the
+time until the service took work again.
 """
 
 import argparse
@@ -55,7 +53,7 @@ WORKER_COUNT = 3
 
 @dataclass
 class Load:
-    """Keeps what clients met. Each client is a thread."""
+    """Counts of all clients, each a thread."""
 
     url: str
     sentences: int  # of a prompt
@@ -86,7 +84,7 @@ class Load:
 
 
 class Instance:
-    """Keeps the services of one instance, and harms one."""
+    """The services of one instance."""
 
     def __init__(self, directory: Path, signals: Signals, victim: str) -> None:
         self.directory = directory

@@ -1,7 +1,7 @@
 """A decode worker whose engine thread hangs between two steps once a file appears, as a driver's call may.
 
-`python -m benchmarks.stress.hanging_worker` takes a decode worker's options. `BATON_HANG_FILE` names the file, which is
-removed by whoever hangs, so that the next life does not.
+`python -m benchmarks.stress.hanging_worker` takes a decode worker's options. `BATON_HANG_FILE` names the file, which
+the worker removes before it hangs, so that its next life does not hang.
 """
 
 import os

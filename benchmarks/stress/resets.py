@@ -1,11 +1,11 @@
-"""Has clients go away at random moments of their requests, and counts what they leave behind in a split system.
+"""Ends clients at random moments of their requests, and counts what they leave behind in a split system.
 
     python -m benchmarks.stress.resets [--clients 1000] [--resets 0.5] [--rate 25] [--seconds 0.6]
 
-Some end their connection by a reset (SO_LINGER of 0 s), the others by closing it. They ask by all APIs, streaming
-and not, for answers that would take long, and with one key whose requests in progress are bounded. Then answers in
-progress, KV blocks in use, the key's leases and the gateway's descriptors are counted. A second after the last client
-nothing should be left; a worker tells of its blocks when its heart beats, so its blocks may be told later.
+Some end their connection by a reset (SO_LINGER of 0 s), others by closing it. They use all APIs, streaming and not, ask
+for long answers, and share a key with a bound on requests in progress. Then answers in progress, KV blocks in use, the
+key's leases and the gateway's descriptors are counted. A second after the last client nothing should be left; a worker
+reports its blocks with its heartbeat, so they may be late.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from launcher.options import DEMO_MODEL
 from launcher.stages import StageDisplay
 
 LINGER_0_S = struct.pack("ii", 1, 0)  # SO_LINGER: on, 0 s
-ANSWER_TOKENS = 1200  # of each answer, if nobody ended it
+ANSWER_TOKENS = 1200  # of each whole answer
 CONNECT_SECONDS = 30.0
 WARM_UP = 100  # clients that come before anything is counted, so that all connections to Redis are open
 WATCH_SECONDS = (0.0, 1.0, 2.0, 4.0, 8.0)
@@ -48,7 +48,7 @@ REQUEST_BODIES: list[tuple[str, dict[str, Any]]] = [
 
 
 class Clients:
-    """Go away. `moments` is the longest time, s, that one stays."""
+    """Clients that go away after at most `moments` s."""
 
     def __init__(self, url: str, key: str, model: str, moments: float, resets: float) -> None:
         self._address = (urlsplit(url).hostname or "", urlsplit(url).port or 0)
@@ -72,7 +72,7 @@ class Clients:
             async with asyncio.timeout(CONNECT_SECONDS):
                 await loop.sock_connect(connection, self._address)
                 await loop.sock_sendall(connection, f"{head}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
-            # As many go at once as late: most of what can go wrong does in the first milliseconds.
+            # Mostly short stays: most faults are in the first milliseconds.
             await asyncio.sleep(self._moments * chance.random() ** 4)
             if resets:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_0_S)

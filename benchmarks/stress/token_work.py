@@ -1,11 +1,11 @@
-"""Measures what a token costs a gateway's event loop at worst, by what its request asks for.
+"""Measures the worst cost of a token for a gateway's event loop, by the features of its request.
 
     python -m benchmarks.stress.token_work [--tokens 4000]
 
-In one process, without sockets: texts are pushed through the search for stop strings, answers through the readers of
-tools, scores through the shapes of log-probabilities. Each input is the worst that the API admits. Times are of one
-thread's processor, in microseconds: of a token on average, of the first tenth and of the last, which are equal where
-the cost does not grow with the answer.
+In one process, without sockets: texts go through the search for stop strings, answers through the readers of tools,
+scores through the encoders of log-probabilities. Each input is the worst that the API admits. Times are of one thread's
+processor, in microseconds: of a token on average, of the first tenth and of the last; the two are equal where the cost
+does not grow with the answer.
 """
 
 import argparse

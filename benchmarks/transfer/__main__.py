@@ -3,14 +3,14 @@
     python -m benchmarks.transfer [--megabytes 256] [--rounds 7] [--device cuda]
 
 Prefill and decode side are two processes on this host, with the engine's own pools, in bf16; with `--device cuda` both
-pools are the same GPU's, and the rows that are no handoff are those of the host's memory all the same. A round measures
+pools are the same GPU's, and rows without a handoff are of the host's memory all the same. A round measures
 each row once, in turn; a figure is the best of all rounds, in bytes of the pool, whatever a codec makes of them. *Raw
 pyzmq* sends frames of the same size without copying, and copies each once on arrival, as a handoff does. *Memory* is
-what the receiving process took at most beyond what it had when it had moved one block; the window bounds it. The
-sender's is the same, of all its links together.
+the peak of the receiving process beyond its memory after moving one block; the window bounds it. The sender's is that
+of all its links together.
 
 A second table is of one prompt's KV over sealed tcp, for models of 16 layers and a hidden state of 4,096 that attend in
-different ways: what a token takes in the pool, what of it went over the wire, and how long a handoff took.
+different ways: bytes of a token in the pool and on the wire, and the time of a handoff.
 """
 
 import argparse
@@ -34,8 +34,8 @@ import xxhash
 import zmq
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from benchmarks.limits.machine import processor
 from benchmarks.processes.children import child, end_on_termination
+from benchmarks.report import processor
 from benchmarks.transfer.ends import (
     BLOCK_TOKENS,
     KINDS,
@@ -165,7 +165,7 @@ async def measure(megabytes: int, frame: int, rounds: int, device: str = "cpu") 
 
 @dataclass
 class Kind:
-    """What a handoff of one kind of attention's KV took."""
+    """Sizes and times of handoffs of one kind of attention's KV."""
 
     token_bytes: int  # of the pool
     wire_bytes: float  # of a token, as they arrived

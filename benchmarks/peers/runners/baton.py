@@ -1,20 +1,18 @@
-"""Runs our engine in the same harness as its peers: scheduler and executor in one process."""
+"""Runs our engine: scheduler and executor in one process."""
 
-from benchmarks.peers.runners.protocol import Prompts, arguments, serve, take_streams
+import torch
 
-STREAMS = take_streams()
+from benchmarks.peers.runners.protocol import Arguments, Prompts, Runner
+from benchmarks.processes.drafting import drafting
+from benchmarks.processes.in_process import Loop, add, answers, quiet, serve
+from contracts.messages.sampling import Limits
+from engine.backends.native.build import chosen_target
+from engine.executor import Executor
+from engine.start.load import load_engine
+from infra.config.engine import EngineConfig
 
-import torch  # noqa: E402
 
-from benchmarks.processes import in_process  # noqa: E402
-from engine.backends.native.build import chosen_target  # noqa: E402
-from engine.executor import Executor  # noqa: E402
-from engine.start.load import load_engine  # noqa: E402
-from infra.config.engine import EngineConfig  # noqa: E402
-
-
-def main() -> None:
-    given = arguments()
+def load(given: Arguments, *, ngram: bool) -> Runner:
     torch.set_num_threads(given.threads)
     config = EngineConfig(
         model=given.model,
@@ -23,13 +21,14 @@ def main() -> None:
         max_model_len=given.longest,
         quantization=given.quantization,  # type: ignore[arg-type]
     )
-    executor = Executor(load_engine(config, in_process.quiet))
+    executor = Executor(load_engine(config, quiet))
+    loop = Loop(executor, config, drafting("ngram"))  # one for all requests, as its controller learns
 
     def generate(prompts: Prompts, output: int) -> Prompts:
-        return in_process.serve(executor, config, prompts, output)[1]
+        if not ngram:
+            return serve(executor, config, prompts, output)[1]
+        sequences = add(loop, prompts, Limits(output))
+        loop.finish()
+        return answers(sequences)
 
-    serve(STREAMS, ("torch",), generate, " ".join(chosen_target()))
-
-
-if __name__ == "__main__":
-    main()
+    return Runner(("torch",), generate, " ".join(chosen_target()))

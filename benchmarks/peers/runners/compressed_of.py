@@ -1,8 +1,8 @@
 """Quantizes a checkpoint for vLLM: `python -m benchmarks.peers.runners.compressed_of MODEL DIRECTORY FORM`.
 
-In vLLM's own environment, by the library of the format, compressed-tensors: `int4` has symmetric groups of 32 inputs,
-packed, and `int8` a scale for each output, with activations that are quantized for each token. The head stays as it is,
-since vLLM has no other one. Weights are rounded to nearest: what is measured is speed.
+In vLLM's own environment, by the format's library, compressed-tensors: `int4` has symmetric groups of 32 inputs,
+packed, and `int8` a scale for each output, with activations quantized per token. The head is not quantized, as vLLM has
+no quantized head. Weights are rounded to nearest, since only speed is measured.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Writes a Llama or Mixtral of Hugging Face as GGUF: `python -m benchmarks.peers.runners.gguf_of MODEL FILE FORMAT`.
 
-In llama.cpp's own environment. The file has no tokenizer: `benchmarks.peers` speaks in token ids. Names, formats and
-the order of the rows of Q and K are those of llama.cpp's own `convert_hf_to_gguf.py`; experts are one tensor. Of `int4`
-(Q4_0) the embedding, to which a head may be tied, and the head are Q8_0: llama.cpp's own tool makes them Q6_K.
+In llama.cpp's own environment. The file has no tokenizer, as `benchmarks.peers` sends token ids. Names, formats and the
+order of the rows of Q and K are those of llama.cpp's own `convert_hf_to_gguf.py`; experts are one tensor. With `int4`
+(Q4_0) the embedding, which may also be the head, and the head are Q8_0: llama.cpp's own tool makes them Q6_K.
 """
 
 import json
@@ -22,7 +22,7 @@ FORMATS = {
     "int4": (gguf.GGMLQuantizationType.Q4_0, gguf.LlamaFileType.MOSTLY_Q4_0),
 }
 ENDS = {"int4": gguf.GGMLQuantizationType.Q8_0}
-"""What the embedding and the head are in, where it is something else."""
+"""Format of embedding and head where it differs."""
 LAYER = {
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",

@@ -1,4 +1,4 @@
-"""Runs llama.cpp through the C API of llama-cpp-python, for `benchmarks.peers`.
+"""Runs llama.cpp through the C API of llama-cpp-python.
 
 All sequences are decoded in one batch, and prompts in batches that are as large as llama.cpp's own default, as its
 server does.
@@ -7,20 +7,19 @@ server does.
 import ctypes
 from itertools import islice
 
-from benchmarks.peers.runners.protocol import Prompts, arguments, serve, take_streams
+import llama_cpp as api
+import numpy as np
+from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
-STREAMS = take_streams()
+from benchmarks.peers.runners.protocol import Arguments, Generate, Prompts, Runner
 
-import llama_cpp as api  # noqa: E402
-import numpy as np  # noqa: E402
-
-BATCH = 2048
-"""Tokens of one call; llama.cpp itself computes them 512 at a time."""
-SEQUENCES = 64
+CALL_TOKENS = 2048
+"""llama.cpp itself computes 512 of them at a time."""
+MAX_SEQUENCES = 64
 
 
 class Model:
-    """Runs one model, with a context for each request: an empty KV cache of the right size."""
+    """One loaded model. Each request has a context of its own: an empty KV cache of the right size."""
 
     def __init__(self, path: str, threads: int) -> None:
         self._threads = threads
@@ -28,13 +27,13 @@ class Model:
         if not self._model:
             raise SystemExit(f"{path} cannot be loaded")
         self._vocabulary = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self._model))
-        self._batch = api.llama_batch_init(BATCH, 0, 1)
+        self._batch = api.llama_batch_init(CALL_TOKENS, 0, 1)
 
     def generate(self, prompts: Prompts, output: int) -> Prompts:
         settings = api.llama_context_default_params()
         settings.n_ctx = sum(len(prompt) + output for prompt in prompts) + 256
-        settings.n_batch = BATCH
-        settings.n_seq_max = min(SEQUENCES, len(prompts))
+        settings.n_batch = CALL_TOKENS
+        settings.n_seq_max = min(MAX_SEQUENCES, len(prompts))
         settings.n_threads = settings.n_threads_batch = self._threads
         settings.kv_unified = True
         context = api.llama_init_from_model(self._model, settings)
@@ -50,7 +49,7 @@ class Model:
             for sequence, prompt in enumerate(prompts)
             for position, token in enumerate(prompt)
         )
-        while part := list(islice(places, BATCH)):
+        while part := list(islice(places, CALL_TOKENS)):
             self._decode(context, part, made)
         for _ in range(output - 1):
             ends = [len(prompt) + len(tokens) - 1 for prompt, tokens in zip(prompts, made, strict=True)]
@@ -78,14 +77,29 @@ def instructions() -> str:
     return " ".join(name.strip() for name, _, value in features if value.strip() == "1")
 
 
-def main() -> None:
-    given = arguments()
+def lookup(given: Arguments) -> Generate:
+    """Returns the generation of `Llama` with its own prompt lookup, which drafts for a single sequence only."""
+    model = api.Llama(
+        given.model,
+        n_ctx=given.longest,
+        n_threads=given.threads,
+        n_threads_batch=given.threads,
+        draft_model=LlamaPromptLookupDecoding(),
+        verbose=False,
+    )
+
+    def answer(prompt: list[int], output: int) -> list[int]:
+        model.reset()  # or it would keep the common beginning of two prompts
+        return [int(token) for token in islice(model.generate(prompt, temp=0.0), output)]
+
+    return lambda prompts, output: [answer(prompt, output) for prompt in prompts]
+
+
+def load(given: Arguments, *, ngram: bool) -> Runner:
+    if ngram:
+        return Runner(("llama-cpp-python",), lookup(given))
     api.llama_log_set(QUIET, ctypes.c_void_p(0))
-    model = Model(given.model, given.threads)
-    serve(STREAMS, ("llama-cpp-python", "numpy"), model.generate, instructions())
+    return Runner(("llama-cpp-python", "numpy"), Model(given.model, given.threads).generate, instructions())
 
 
 QUIET = api.llama_log_callback(lambda level, text, data: None)
-
-if __name__ == "__main__":
-    main()

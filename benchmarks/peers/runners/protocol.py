@@ -1,9 +1,8 @@
 """Talks to `benchmarks.peers`: one line of JSON for each request and each answer. Standard library only.
 
-The runner first says `{"versions": {package: version}}`, once its model is loaded. A request is
-`{"prompts": [[token id]], "output": n}`, an answer `{"seconds": s, "tokens": [[token id]]}`: `n` tokens for each
-prompt, chosen greedily, whatever ends a text ignored, all prompts there at the start. The end of its input ends the
-runner.
+A runner whose model is loaded first writes `{"versions": {package: version}}`. A request is
+`{"prompts": [[token id]], "output": n}`, an answer `{"seconds": s, "tokens": [[token id]]}`: `n` greedy tokens for each
+prompt, past any end of text, all prompts there at the start. The end of its input ends the runner.
 """
 
 import json
@@ -26,30 +25,38 @@ def take_streams() -> tuple[TextIO, TextIO]:
     return requests, answers
 
 
-def serve(streams: tuple[TextIO, TextIO], packages: Sequence[str], generate: Generate, instructions: str = "") -> None:
+class Runner(NamedTuple):
+    """A system with its model loaded."""
+
+    packages: Sequence[str]  # whose versions are shown
+    generate: Generate
+    instructions: str = ""  # of the processor
+
+
+def serve(streams: tuple[TextIO, TextIO], runner: Runner) -> None:
     requests, answers = streams
-    versions = {package: version(package) for package in packages}
-    _answer(answers, {"versions": {**versions, **({"with": instructions} if instructions else {})}})
+    versions = {package: version(package) for package in runner.packages}
+    _answer(answers, {"versions": versions | ({"with": runner.instructions} if runner.instructions else {})})
     for line in requests:
         request = json.loads(line)
         begin = time.perf_counter()
-        tokens = generate(request["prompts"], request["output"])
+        tokens = runner.generate(request["prompts"], request["output"])
         _answer(answers, {"seconds": time.perf_counter() - begin, "tokens": tokens})
 
 
 class Arguments(NamedTuple):
-    """What a runner is told: a file or directory, `bf16` or `fp32`, and what the weights are quantized to."""
+    """A model and how it is served."""
 
-    model: str
-    dtype: str
+    model: str  # file or directory
+    dtype: str  # bf16 or fp32
     threads: int
     longest: int  # tokens of the longest request
-    quantization: str
+    quantization: str  # of the weights
 
 
-def arguments() -> Arguments:
-    model, dtype, threads, longest, quantization = sys.argv[1:]
-    return Arguments(model, dtype, int(threads), int(longest), quantization)
+def arguments() -> tuple[str, Arguments]:
+    name, model, dtype, threads, longest, quantization = sys.argv[1:]
+    return name, Arguments(model, dtype, int(threads), int(longest), quantization)
 
 
 def _answer(answers: TextIO, answer: object) -> None:

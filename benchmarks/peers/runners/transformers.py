@@ -1,24 +1,25 @@
-"""Runs transformers' `generate`, for `benchmarks.peers`."""
+"""Runs transformers' `generate`."""
 
-from benchmarks.peers.runners.protocol import Prompts, arguments, serve, take_streams
+import torch
+from transformers import AutoModelForCausalLM
 
-STREAMS = take_streams()
-
-import torch  # noqa: E402
-from transformers import AutoModelForCausalLM  # noqa: E402
+from benchmarks.peers.runners.protocol import Arguments, Generate, Prompts, Runner
 
 
-def main() -> None:
-    told = arguments()
-    torch.set_num_threads(told.threads)
-    dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[told.dtype]
-    model = AutoModelForCausalLM.from_pretrained(told.model, dtype=dtype)
-    model.eval()
+def load(given: Arguments, *, ngram: bool) -> Runner:
+    assert not ngram
+    torch.set_num_threads(given.threads)
+    dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[given.dtype]
+    return Runner(("transformers", "torch"), generating(given.model, dtype))
+
+
+def generating(directory: str, dtype: torch.dtype) -> Generate:
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype).eval()
     model.generation_config.eos_token_id = None
 
     def generate(prompts: Prompts, output: int) -> Prompts:
+        given = torch.tensor(prompts)
         with torch.inference_mode():
-            given = torch.tensor(prompts)
             made = model.generate(
                 given,
                 attention_mask=torch.ones_like(given),
@@ -30,8 +31,4 @@ def main() -> None:
         tokens: Prompts = made[:, given.shape[1] :].tolist()
         return tokens
 
-    serve(STREAMS, ("transformers", "torch"), generate)
-
-
-if __name__ == "__main__":
-    main()
+    return generate

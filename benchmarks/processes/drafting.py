@@ -1,0 +1,19 @@
+"""Drafts tokens in these benchmarks as a decode worker does."""
+
+from benchmarks.processes.in_process import MakeSpeculation
+from engine.blocks.manager import BlockManager
+from engine.schedule.speculation import Speculation
+from engine.speculation.control.controller import DraftController
+from engine.speculation.proposers.ngram import NGramProposer
+from engine.speculation.proposers.proposer import EngineProposer
+from pricing.fit import StepFit
+
+MAX_DRAFT_TOKENS = {"ngram": 16, "medusa": 4, "draft": 8}
+
+
+def drafting(method: str, tree: tuple[int, ...] = ()) -> MakeSpeculation:
+    def make(blocks: BlockManager, fit: StepFit) -> Speculation:
+        proposer, most = NGramProposer() if method == "ngram" else EngineProposer(), MAX_DRAFT_TOKENS[method]
+        return Speculation(blocks, proposer, most, DraftController(fit, most, proposer.in_engine, tree))
+
+    return make
