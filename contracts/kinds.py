@@ -25,7 +25,10 @@ Codec = Literal["none", "fp8", "int8"]
 KVDtype = Literal["auto", "fp8", "int8"]
 HandoffRule = Annotated[
     Literal["auto", "always"],
-    Meta(description="auto: a decode worker computes a prompt itself where that is faster; always: it never does"),
+    Meta(
+        description="auto: a decode worker computes a prompt itself if that is faster; always: a prefill worker "
+        "computes every prompt"
+    ),
 ]
 Speculation = Literal["none", "ngram", "draft", "medusa", "eagle", "auto"]
 Acceptance = Literal["exact", "typical"]
@@ -34,13 +37,13 @@ Security = Literal["sealed", "none"]
 # Types used by several structs.
 LogLevel = Annotated[
     Literal["debug", "info", "warning", "error"],
-    Meta(description="least severe messages that are logged: debug, info, warning or error"),
+    Meta(description="lowest severity of logged messages: debug, info, warning or error"),
 ]
 SpelledTokens = Annotated[
     Literal["text", "tokens"],
     Meta(
-        description="special tokens that a chat's messages spell out: text, so that no message can write turns, or "
-        "tokens, as transformers takes them"
+        description="how special tokens inside a chat's messages are read: text, so that messages cannot forge turns, "
+        "or tokens, as in transformers"
     ),
 ]
 ToolParser = Annotated[
@@ -97,35 +100,38 @@ ReasoningParser = Annotated[
 ]
 StatusPath = Annotated[str, Meta(description="file that shows the start's progress as one line of JSON")]
 StoreTTL = Annotated[
-    float, Meta(ge=0, description="seconds for which /v1/responses stores a response for its client; 0: not at all")
+    float, Meta(ge=0, description="seconds for which /v1/responses stores a response; 0: responses are not stored")
 ]
 StoreBytes = Annotated[
     int,
     Meta(
         ge=0,
         extra={"unit": "bytes"},
-        description="responses that are stored in Redis, sealed, of all tenants; one may have a quarter; 0: none",
+        description="limit of the sealed responses in Redis over all tenants; one tenant may use a quarter of it; 0: "
+        "none are stored",
     ),
 ]
-TTFTLimit = Annotated[float, Meta(gt=0, description="milliseconds in which a good request has its first token")]
-TPOTLimit = Annotated[float, Meta(gt=0, description="milliseconds that a good request's other tokens take on average")]
+TTFTLimit = Annotated[float, Meta(gt=0, description="highest time to first token of a good request, in milliseconds")]
+TPOTLimit = Annotated[
+    float, Meta(gt=0, description="highest average time per further token of a good request, in milliseconds")
+]
 APIKeys = Annotated[
     tuple[str, ...],
     Meta(
-        description="file of API keys, made by `baton key`; may be repeated. Without one everybody may ask, with one "
-        "every path but /health, /ready and /ping needs a key"
+        description="file of API keys, made by `baton key`; may be repeated. With a file, every path but /health, "
+        "/ready and /ping needs a key; without any, no path does"
     ),
 ]
 Slo = Annotated[
     str,
     Meta(
-        description="objective of requests for which neither their key nor their headers say another, such as "
-        "ttft=2s,tpot=100ms; empty: none"
+        description="default latency objective of requests, such as ttft=2s,tpot=100ms, unless their key or headers "
+        "set another; empty: none"
     ),
 ]
 TLSCert = Annotated[
     str,
-    Meta(description="file with the certificate (PEM, its chain behind it) for HTTPS, TLS 1.2 or newer; empty: HTTP"),
+    Meta(description="file with the certificate (PEM, followed by its chain) for HTTPS, TLS 1.2 or newer; empty: HTTP"),
 ]
 TLSKey = Annotated[str, Meta(description="file with the certificate's key (PEM, without a password)")]
 RedisURL = Annotated[
@@ -135,8 +141,8 @@ RedisURL = Annotated[
         "redis+cluster://"
     ),
 ]
-LoRARoot = Annotated[str, Meta(description="directory below which adapters may be loaded at run time; empty: none may")]
+LoRARoot = Annotated[str, Meta(description="directory with the adapters that may be loaded at run time; empty: none")]
 AllowLoRALoading = Annotated[
     bool,
-    Meta(description="whether clients may load and unload adapters at run time, from below --lora-root"),
+    Meta(description="let clients load and unload adapters below --lora-root at run time"),
 ]

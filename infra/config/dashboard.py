@@ -13,16 +13,15 @@ class DashboardConfig(Struct, frozen=True, kw_only=True):
     redis: RedisURL = "redis://127.0.0.1:6379"
     gateway: Annotated[str, Meta(description="URL of the gateway, for the Try it box")] = "http://127.0.0.1:8000"
     gateway_cert: Annotated[
-        str, Meta(description="file with the certificate to trust at an https gateway; empty: those of the system")
+        str,
+        Meta(description="file with the certificate to trust at an https gateway; empty: the system's certificates"),
     ] = ""
-    api_key_file: Annotated[
-        str, Meta(description="file with the API key that the Try it box asks with; empty: it has none")
-    ] = ""
+    api_key_file: Annotated[str, Meta(description="file with the API key for the Try it box; empty: no key")] = ""
     api_keys: Annotated[
         tuple[str, ...],
         Meta(
-            description="file of API keys; may be repeated. With one, the page opens for operators only: a browser "
-            "asks for a name, which is any, and a password, which is the key"
+            description="file of API keys; may be repeated. With a file, only operators can open the page: the browser"
+            " asks for a name (any) and a password (the key)"
         ),
     ] = ()
     tls_cert: TLSCert = ""

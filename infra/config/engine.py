@@ -28,17 +28,24 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
 
     dtype: Annotated[
         Literal["auto", "fp32", "bf16", "fp16"],
-        Meta(description="number format of weights and KV: fp32, bf16, fp16, or auto: bf16 where it is fast"),
+        Meta(
+            description="number format of weights and KV: fp32, bf16, fp16, or auto (bf16 if the device computes it "
+            "fast)"
+        ),
     ] = "auto"
     model_impl: Annotated[
         ModelImpl,
         Meta(
-            description="whose code computes the model: native (ours), transformers (its own, over our KV and "
-            "attention), or auto: ours for the families that we have"
+            description="code that computes the model: native (Baton's), transformers (with Baton's KV and attention),"
+            " or auto (native for supported families)"
         ),
     ] = "auto"
     trust_remote_code: Annotated[
-        bool, Meta(description="run code that comes with a model, where transformers knows none; without it: refuse")
+        bool,
+        Meta(
+            description="run Python code from the model's files if transformers does not know the model; otherwise "
+            "such models are refused"
+        ),
     ] = False
     cpu_backend: Annotated[
         CPUBackend,
@@ -53,30 +60,31 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     quantization: Annotated[
         Quantization,
         Meta(
-            description="weights of linear layers: none: as the checkpoint has them; int8, fp8: a byte each; int4: 4.5 "
-            "bits each, the head in int8. What is quantized in a checkpoint stays as it is"
+            description="quantization of linear layers' weights: none (the checkpoint's format), int8 or fp8 (8 bits "
+            "per weight), int4 (4.5 bits, the head in int8). Weights that are quantized in the checkpoint "
+            "stay unchanged"
         ),
     ] = "none"
     activations: Annotated[
         Activations,
         Meta(
-            description="on a GPU, what more than 128 tokens at once become before they meet weights of 8 bits: 16bit: "
-            "what they are; 8bit: int8 or fp8 as the weights, with a scale for each token: faster, and lossy; auto: "
-            "8bit where the checkpoint was made for it"
+            description="on a GPU, number format of activations that are multiplied with 8-bit weights, for more than "
+            "128 tokens at once: 16bit (unchanged), 8bit (int8 or fp8 like the weights, with a scale per "
+            "token: faster, lossy), auto (8bit if the checkpoint was made for it)"
         ),
     ] = "auto"
     kv_dtype: Annotated[
         KVDtype,
         Meta(
-            description="numbers of the KV cache: auto (those of --dtype), or fp8 or int8 with a scale for each token "
-            "and vector: room for about twice bf16's texts, and lossy"
+            description="number format of the KV cache: auto (as --dtype), or fp8 or int8 with a scale per token and "
+            "vector (lossy, holds about twice as many tokens as bf16)"
         ),
     ] = "auto"
     logprobs_mode: Annotated[
         LogprobsMode,
         Meta(
-            description="log-probabilities of output tokens: raw_logprobs, the model's own, or processed_logprobs, "
-            "after penalties, biases, temperature and filters"
+            description="log-probabilities of output tokens: raw_logprobs (before) or processed_logprobs (after "
+            "penalties, biases, temperature and filters)"
         ),
     ] = "raw_logprobs"
     max_model_len: Annotated[int, Meta(ge=0, description="longest prompt + answer in tokens; 0: the model's own")] = 0
@@ -84,10 +92,10 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
         Bytes, Meta(description="memory for a worker's KV blocks, such as 512MiB; 0: chosen by the device")
     ] = 0
     host_kv_memory: Annotated[
-        Bytes, Meta(description="memory for a worker's KV blocks that were evicted or preempted, such as 2GiB; 0: none")
+        Bytes, Meta(description="host memory for a worker's evicted or preempted KV blocks, such as 2GiB; 0: none")
     ] = 0
     host_kv_directory: Annotated[
-        str, Meta(description="directory to keep those blocks in, in a file without a name; empty: in memory")
+        str, Meta(description="directory for the blocks of --host-kv-memory, in an unnamed file; empty: in memory")
     ] = ""
     block_size: Annotated[BlockSize, Meta(description="tokens per KV block: 8, 16, 32 or 64")] = 16
     max_batch_tokens: Annotated[
@@ -95,43 +103,54 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
     ] = 0
     step_ms: Annotated[
         float,
-        Meta(gt=0, description="milliseconds after which prompts' chunks beside decodes end a step; below the TPOT"),
+        Meta(
+            gt=0,
+            description="target duration of a step with decodes, in milliseconds, which limits its prompt chunks; "
+            "below the wanted time per token",
+        ),
     ] = 50.0
     speculation: Annotated[
         Speculation,
         Meta(
-            description="who proposes tokens that decode steps check, several at once; what is sampled stays the "
-            "same: none, ngram (the text itself), draft, medusa, eagle, or auto: who is given, else ngram"
+            description="source of draft tokens, several of which a decode step verifies at once without changing the "
+            "output's distribution: none, ngram (repetitions of the text), draft, medusa, eagle, or auto "
+            "(the configured model or heads, else ngram)"
         ),
     ] = "none"
     speculative_tokens: Annotated[
-        int, Meta(ge=0, le=16, description="most tokens proposed to a sequence in a step; 0: as suits who proposes")
+        int,
+        Meta(
+            ge=0,
+            le=16,
+            description="maximum number of draft tokens per sequence and step; 0: a default for the kind of "
+            "--speculation",
+        ),
     ] = 0
     speculative_answers: Annotated[
         int,
         Meta(
             ge=0,
             le=1 << 20,
-            description="tokens of each tenant's earlier answers that ngram guesses may come from, too; 0: none",
+            description="tokens of each tenant's earlier answers that ngram drafts may use, too; 0: none",
         ),
     ] = 0
     acceptance: Annotated[
         Acceptance,
         Meta(
-            description="which guesses of Medusa heads count: exact, those that are drawn; or typical, those that are "
-            "likely enough, by which answers are no longer samples of the model's own distribution"
+            description="acceptance of Medusa heads' draft tokens: exact (keeps the model's distribution), or typical "
+            "(accepts likely tokens, which changes the distribution)"
         ),
     ] = "exact"
     draft_model: Annotated[
-        str, Meta(description="smaller model with the same vocabulary that proposes: a directory or a hub id")
+        str, Meta(description="smaller model with the same vocabulary that makes draft tokens: a directory or a hub id")
     ] = ""
-    medusa: Annotated[str, Meta(description="directory of Medusa heads of the model, which propose")] = ""
-    eagle: Annotated[str, Meta(description="directory of an EAGLE head of the model, which proposes")] = ""
+    medusa: Annotated[str, Meta(description="directory of the model's Medusa heads, which make draft tokens")] = ""
+    eagle: Annotated[str, Meta(description="directory of the model's EAGLE head, which makes draft tokens")] = ""
     lora: Annotated[
         tuple[str, ...],
         Meta(description="adapter served beside the model: name=DIR, DIR in PEFT's format; may be repeated"),
     ] = ()
-    max_loras: Annotated[int, Meta(ge=1, le=1024, description="adapters that are loaded at once")] = 8
+    max_loras: Annotated[int, Meta(ge=1, le=1024, description="maximum number of adapters loaded at once")] = 8
     max_lora_rank: Annotated[int, Meta(ge=1, le=1024, description="largest rank of an adapter")] = 64
     lora_root: LoRARoot = ""
     allow_lora_loading: AllowLoRALoading = False
@@ -148,9 +167,9 @@ class EngineConfig(EngineOptions, frozen=True, kw_only=True):
     device: Annotated[str, Meta(pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda or cuda:N")] = "auto"
     decode_graphs: Annotated[
         Literal["on", "off"],
-        Meta(description="on a GPU: whether decode steps are recorded when the worker starts, and replayed"),
+        Meta(description="on a GPU: record decode steps as CUDA graphs when the worker starts, and replay them"),
     ] = "on"
     gpu_memory_utilization: Annotated[
         float, Meta(gt=0, le=1, description="share of the GPU's memory that this worker may use")
     ] = 0.9
-    max_sequences: Annotated[Positive, Meta(description="sequences that run at once")] = 256
+    max_sequences: Annotated[Positive, Meta(description="maximum number of running sequences")] = 256

@@ -38,43 +38,61 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
     host: Annotated[str, Meta(description="address to listen on")] = "127.0.0.1"
     port: Annotated[Port, Meta(description="HTTP port; 0: chosen by the system")] = 8000
     gateways: Annotated[
-        Positive, Meta(description="gateway processes on this port; this one only keeps them, if more")
+        Positive, Meta(description="gateway processes on this port; with several, this process only supervises them")
     ] = 1
     share_port: Annotated[
         str,
-        Meta(max_length=64, description="name of the gateways of one user that share the port; empty: it has it alone"),
+        Meta(
+            max_length=64,
+            description="name of the gateways of one user that share the port; empty: the port is not shared",
+        ),
     ] = ""
-    model_name: Annotated[str, Meta(description="name that clients use; empty: the directory's or the id's own")] = ""
+    model_name: Annotated[
+        str, Meta(description="the model's name for clients; empty: the directory's name or the hub id")
+    ] = ""
     max_model_len: Annotated[int, Meta(ge=0, description="longest prompt + answer in tokens; 0: the model's own")] = 0
     status_file: StatusPath = ""
     log_level: LogLevel = "info"
     handoff: HandoffRule = "auto"
-    request_timeout: Annotated[Seconds, Meta(description="seconds that a request may take in all")] = 600.0
-    drain_seconds: Annotated[Seconds, Meta(description="seconds that answers in progress get at a shutdown")] = 10.0
-    max_requests: Annotated[Positive, Meta(description="answers in progress; more requests wait for their turn")] = 1024
+    request_timeout: Annotated[Seconds, Meta(description="maximum duration of a request, in seconds")] = 600.0
+    drain_seconds: Annotated[Seconds, Meta(description="seconds for answers in progress to finish at a shutdown")] = (
+        10.0
+    )
+    max_requests: Annotated[
+        Positive, Meta(description="maximum number of answers in progress; further requests wait for their turn")
+    ] = 1024
     max_waiting: Annotated[
         Count,
         Meta(
-            description="requests that wait for room, or for a moment at which they can keep their objective (half of "
-            "them at most of one tenant); more are refused with 429"
+            description="maximum number of waiting requests (at most half of them of one tenant that wait for a moment"
+            " at which they can keep their objective); more are refused with 429"
         ),
     ] = 256
-    max_samples: Annotated[Positive, Meta(description="largest n: answers to one prompt")] = 16
+    max_samples: Annotated[Positive, Meta(description="largest n (answers to one prompt)")] = 16
     max_body: Annotated[Bytes, Meta(description="largest request body")] = 4 << 20
     link_prompt: Annotated[
         Positive,
-        Meta(description="tokens from which on a prompt reaches its worker by the gateway's connection, not by Redis"),
+        Meta(
+            description="length in tokens from which a prompt is sent to its worker over the gateway's connection "
+            "instead of Redis"
+        ),
     ] = 16_384
     body_memory: Annotated[
-        Bytes, Meta(description="bytes of bodies that are being read, of all requests; for more there is 503")
+        Bytes, Meta(description="memory for request bodies being read; beyond it requests are answered with 503")
     ] = 256 << 20
     max_connections: Annotated[
         Positive,
-        Meta(description="open connections; for one more an idle one is closed, or it is refused with 503"),
+        Meta(
+            description="maximum number of open connections; beyond it an idle connection is closed, or the new one "
+            "is refused with 503"
+        ),
     ] = 4096
     allow_origins: Annotated[
         str,
-        Meta(description="origins whose pages may ask from a browser, with commas; *: all; empty: none"),
+        Meta(
+            description="web origins whose pages may call this server from a browser, separated by commas; *: all; "
+            "empty: none"
+        ),
     ] = "*"
     spelled_tokens: SpelledTokens = "text"
     store_ttl: StoreTTL = 86400.0

@@ -11,16 +11,17 @@ class PlaceOptions(Struct, frozen=True, kw_only=True):
     host: Annotated[
         str,
         Meta(
-            description="address to listen on, IPv4 or IPv6; 0.0.0.0 or ::, all of this host's; empty: the one that is "
-            "announced, or else 127.0.0.1"
+            description="address to listen on, IPv4 or IPv6; all addresses of this host with 0.0.0.0 or ::; empty: the "
+            "address of --announce, or else 127.0.0.1"
         ),
     ] = ""
     announce: Annotated[
         str,
         Meta(
             max_length=253,
-            description="how others reach this worker, where that is not --host: an interface (eth0), a network "
-            "(10.0.0.0/8, fd00::/8) that has an address of this host, an address, or a host name with an IPv4 address",
+            description="address that this worker advertises to others, if it differs from --host: an interface "
+            "(eth0), a network that contains an address of this host (10.0.0.0/8, fd00::/8), an address, "
+            "or a host name with an IPv4 address",
         ),
     ] = ""
     ports: Annotated[
@@ -34,7 +35,7 @@ class PlaceOptions(Struct, frozen=True, kw_only=True):
         str,
         Meta(
             max_length=63,
-            description="what this worker is near to, such as a rack or a zone: KV passes rather between workers of "
-            "one label; empty: the environment's NODE_NAME",
+            description="location of this worker, such as a rack or a zone: KV transfers between workers with equal "
+            "labels are preferred; empty: NODE_NAME of the environment",
         ),
     ] = ""

@@ -12,5 +12,9 @@ class StoreConfig(Struct, frozen=True, kw_only=True):
 
     redis: RedisURL = "redis://127.0.0.1:6379"
     secret_file: Annotated[
-        str, Meta(description="file with the deployment's secret, the same for every service; empty: this user's own")
+        str,
+        Meta(
+            description="file with the deployment's secret, the same for every service; empty: this user's default "
+            "secret"
+        ),
     ] = ""

@@ -21,15 +21,17 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
     status_file: StatusPath = ""
     busy_page: Annotated[str, Meta(description="file shared by this host's workers to divide its cores")] = ""
     log_level: LogLevel = "info"
-    inbox: Annotated[Positive, Meta(description="events that may wait between the two threads")] = 65536
-    jobs_ahead: Annotated[Positive, Meta(description="jobs taken from the stream but not yet running")] = 1024
+    inbox: Annotated[Positive, Meta(description="maximum number of events queued between the two threads")] = 65536
+    jobs_ahead: Annotated[
+        Positive, Meta(description="maximum number of jobs taken from the stream but not yet running")
+    ] = 1024
     gateway_silence: Annotated[Seconds, Meta(description="seconds after which a silent gateway counts as dead")] = 5.0
-    drain_seconds: Annotated[Seconds, Meta(description="seconds that running sequences get at a shutdown")] = 10.0
+    drain_seconds: Annotated[Seconds, Meta(description="seconds for running sequences to finish at a shutdown")] = 10.0
     hang_seconds: Annotated[
         float,
         Meta(
             ge=0,
-            description="seconds, or ten of the largest steps if that is more, after which a worker whose engine hangs "
-            "ends; 0: never",
+            description="seconds (at least ten of the largest steps) after which a worker with a hanging engine ends "
+            "itself; 0: never",
         ),
     ] = 60.0

@@ -30,32 +30,34 @@ class KeyOptions(Struct, frozen=True, kw_only=True):
         str,
         Meta(
             pattern=f"^({NAME_REGEX})?$",
-            description="whom it belongs to: keys of one tenant share cached KV and stored responses, those of two "
-            "never do (up to 64 letters, digits, dots, dashes and underscores); empty: the key's name",
+            description="owner of the key: keys of one tenant share cached KV and stored responses, keys of different "
+            "tenants never do (up to 64 letters, digits, dots, dashes and underscores); empty: the key's "
+            "name",
         ),
     ] = ""
-    operator: Annotated[
-        bool, Meta(description="it may also read /metrics, /stats and the dashboard, and load adapters")
-    ] = False
-    requests_per_minute: Annotated[Rate, Meta(description="requests within any minute, over all gateways; 0: any")] = 0
-    tokens_per_minute: Annotated[
-        Rate, Meta(description="tokens of prompts and answers within any minute, over all gateways; 0: any")
+    operator: Annotated[bool, Meta(description="allow /metrics, /stats, the dashboard, and loading adapters")] = False
+    requests_per_minute: Annotated[
+        Rate, Meta(description="limit of requests within any minute, over all gateways; 0: none")
     ] = 0
-    concurrency: Annotated[Rate, Meta(description="requests in progress at once, over all gateways; 0: any")] = 0
+    tokens_per_minute: Annotated[
+        Rate, Meta(description="limit of prompt and answer tokens within any minute, over all gateways; 0: none")
+    ] = 0
+    concurrency: Annotated[Rate, Meta(description="limit of requests in progress, over all gateways; 0: none")] = 0
     priority: Annotated[
         int,
         Meta(
             ge=-(1 << 31),
             le=(1 << 31) - 1,
-            description="lowest `priority` that its requests may ask for; the lower, the later one gives way. Those "
-            "that ask for none have 0, or this if it is higher",
+            description="lowest `priority` that its requests may set; requests with lower numbers are preempted later."
+            " The default is 0, or this number if it is higher",
         ),
     ] = 0
     weight: Annotated[
-        float, Meta(gt=0, le=1e6, description="its tenant's share where several wait, beside those of others")
+        float, Meta(gt=0, le=1e6, description="weight of its tenant when several tenants share the workers")
     ] = 1.0
     slo: Annotated[
-        str, Meta(description="objective of its requests, such as ttft=2s,tpot=100ms; empty: the gateway's --slo")
+        str,
+        Meta(description="latency objective of its requests, such as ttft=2s,tpot=100ms; empty: the gateway's --slo"),
     ] = ""
 
 
