@@ -1,19 +1,19 @@
-"""Moves KV blocks from the pool into one piece of memory, back, and from block to block; encodes those of a layer.
+"""Moves KV blocks from the pool into contiguous memory, back, and from block to block; encodes blocks of a layer.
 
     scale = max(|x|) / largest,   q = round(x / scale)
 
-for each part of each vector of one block of a layer, such as a KV head's keys, or a latent vector and the rotated key
-behind it, which differ in size and have a scale each: `int8` (largest 127, an error of at most scale / 2)
-or `fp8` (e4m3, largest 448, an error of at most |x| / 16, or scale / 1024 where that is more; Micikevicius et al.,
-"FP8 Formats for Deep Learning", 2022, https://arxiv.org/abs/2209.05433). Rounding is to the nearest, ties to even, and
-a zero has no sign. A scale is never below fp32's least normal number, so zeros stay zeros. What is not finite becomes
-0: it is what a block held before, behind the tokens stored, and must not spoil their scale.
+for each part of each vector of one block of a layer, such as a KV head's keys; a latent vector and the rotated key
+after it differ in magnitude and have a scale each. The codec is `int8` (largest 127, an error of at most scale / 2) or
+`fp8` (e4m3, largest 448, an error of at most |x| / 16, or scale / 1024 if that is more; Micikevicius et al., "FP8
+Formats for Deep Learning", 2022, https://arxiv.org/abs/2209.05433). Rounding is to nearest, ties to even, and a zero
+has no sign. A scale is never below fp32's least normal number, so zeros stay zeros. Non-finite values become 0: they
+are left-over contents after the stored tokens, and must not spoil the scale.
 
-`copy` takes a batch as `engine/kv/moves.py` makes it: no move reads or writes what one before it has written, but
-it may write what one before it reads. So a program takes the same words of all moves, one after the other: reads may
-run ahead, which that allows, and writes never do. Programs for different moves would race.
+`copy` takes a batch made by `engine/kv/moves.py`: no move reads or writes the target of an earlier move, but it may
+write the source of an earlier move. A program therefore takes the same words of all moves, one after the other: reads
+may run ahead of writes, but not the other way round. Programs for different moves would race.
 
-Bytes are moved as words of eight: a block of a layer is a multiple of that. The null block must not be written.
+Bytes are moved as words of eight: block sizes in a layer are multiples of a word. The null block must not be written.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ CANDIDATE_CONFIGS = (
     Config({"TILE": 1024}, warps=8),
     Config({"TILE": 2048}, warps=8),
 )
-"""The first is the default. `TILE` is in words; `encode` takes the tokens of a vector at once, and has no tile."""
+"""The first is the default. `TILE` is in words; `encode` takes a vector's tokens at once, and has no tile."""
 
 CodecName = Literal["fp8", "int8"]
 CODEC_FORMATS = {"fp8": (torch.float8_e4m3fn, 448.0), "int8": (torch.int8, 127.0)}
@@ -56,7 +56,7 @@ def unsupported(block: int, dim: int, code: CodecName, device: torch.device) -> 
 
 
 def gather(pool: Tensor, blocks: Tensor, *, config: Config | None = None) -> Tensor:
-    """Reads blocks out of a pool, each of all layers in one piece.
+    """Reads blocks out of a pool, each contiguous over all layers.
 
     Args:
         pool: `[layers, blocks, vectors, block, dim]`, contiguous.
@@ -103,7 +103,7 @@ def encode(
         layer: `[blocks, vectors, block, dim]` fp32, bf16 or fp16, contiguous.
         blocks: `[n]` int64, contiguous.
         code: `fp8` or `int8`.
-        parts: values of a vector, those together that share a scale, `dim` in all; empty: all of them.
+        parts: lengths of the parts of a vector that share a scale, `dim` in all; empty: one scale for all.
 
     Returns values `[n, vectors, block, dim]` in fp8 (e4m3) or int8, and scales `[n, vectors, parts]` fp32.
 
@@ -169,9 +169,9 @@ def _move_words(pool: Tensor, blocks: Tensor, staging: Tensor, config: Config | 
     )
 
 
-# Blocks may be slices of what is copied to the device at once, and pools differ in size, the one that a start warms up
-# from the one that serves: another kernel for each alignment, number of moves or size of a pool that is divisible by 16
-# would be compiled while a request waits.
+# Not specialized, since that would compile another kernel during a request: addresses of blocks, which may be
+# slices of one copy to the device, numbers of moves, and pool sizes, which differ between warm-up and service,
+# change their alignment or divisibility by 16.
 @triton.jit(do_not_specialize=["pool_blocks"], do_not_specialize_on_alignment=["blocks"])
 def _move(
     pool: tl.tensor,
@@ -243,11 +243,11 @@ def _encode(
 
 @triton.jit
 def _rounded(scaled: tl.tensor, LARGEST: tl.constexpr) -> tl.tensor:
-    """Rounds to the nearest number of the format, ties to even, so that the conversion itself is exact.
+    """Rounds to the nearest value of the format, ties to even, so that the conversion itself is exact.
 
-    A GPU's conversion would round by itself, the interpreter's does not. e4m3 keeps three bits behind the first, down
-    to multiples of 2^-9; so what is added and taken away is 1.5 x 2^20 times the power of two of the number's first
-    bit, which is taken to be 2^-6 at least.
+    A GPU's conversion would round by itself, but the interpreter's does not. e4m3 has three bits after the first, down
+    to multiples of 2^-9. The number added and subtracted is therefore 1.5 x 2^20 times the power of two of the value's
+    first bit, which is at least 2^-6.
     """
     if LARGEST == 127.0:
         return (scaled + ROUND_TO_INTEGER) - ROUND_TO_INTEGER
@@ -257,14 +257,14 @@ def _rounded(scaled: tl.tensor, LARGEST: tl.constexpr) -> tl.tensor:
 
 
 def reference(pool: Tensor, blocks: Tensor) -> Tensor:
-    """Computes what `gather` gives, with torch operators."""
+    """Computes the result of `gather` with torch operators."""
     return pool[:, blocks].transpose(0, 1).contiguous()
 
 
 def reference_encode(
     layer: Tensor, blocks: Tensor, code: CodecName, parts: Sequence[int] = ()
 ) -> tuple[Tensor, Tensor]:
-    """Computes what `encode` gives, with torch operators."""
+    """Computes the result of `encode` with torch operators."""
     split = layer[blocks].split(list(parts) or layer.shape[-1], -1)
     values, scales = zip(*(_reference_part(part, code) for part in split), strict=True)
     return torch.cat(values, -1), torch.stack(scales, -1)

@@ -19,8 +19,9 @@ def processors(device: torch.device) -> int:
 
 
 WARP_GROUP_MAJORS = (9, 10, 11)
-"""Major compute capabilities whose tensor cores take operands from shared memory: Hopper's products of warp groups, and
-those of Blackwell in data centers. That leaves registers to larger tiles; other devices keep operands there."""
+"""Major compute capabilities whose tensor cores take operands from shared memory: warp group products on Hopper, and
+the products of data center Blackwell. That leaves registers to larger tiles; other devices keep operands in
+registers."""
 FP8_CAPABILITY = (8, 9)
 HOPPER_MAJOR = 9
 DEFAULT_CAPABILITY = (9, 0)

@@ -74,7 +74,7 @@ def activate(first: tl.tensor, second: tl.tensor, ACTIVATION: tl.constexpr) -> t
         return first * sigmoid((first + first * first * first * GELU_CUBE) * GELU_SLOPE) * second
     else:
         tl.static_assert(ACTIVATION == "clamped_swiglu")
-        # By comparisons, which leave NaN what it is; the device's minimum would make a number of it.
+        # By comparisons, which keep NaN; the device's minimum would return the other number.
         low = tl.where(first > SWIGLU_LIMIT, SWIGLU_LIMIT, first)
         within = tl.where(second > SWIGLU_LIMIT, SWIGLU_LIMIT, tl.where(second < -SWIGLU_LIMIT, -SWIGLU_LIMIT, second))
         return low * sigmoid(low * SWIGLU_SLOPE) * (within + 1.0)
@@ -88,7 +88,7 @@ def sigmoid(x: tl.tensor) -> tl.tensor:
 
 
 def reference(gate_up: Tensor, activation: Activation) -> Tensor:
-    """Computes the same with torch operators, in fp32 or what is wider."""
+    """Computes the same with torch operators, in fp32 or wider."""
     first, second = gate_up.to(torch.promote_types(gate_up.dtype, torch.float32)).chunk(2, -1)
     match activation:
         case "silu":

@@ -1,12 +1,12 @@
-"""Adds what adapters add to the outputs of a linear layer, for a few rows that have one each, or none.
+"""Adds adapters' changes to the outputs of a linear layer, for a few rows with one adapter each, or none.
 
     y[t] += B_s (A_s x[t])      for row t with the adapter in slot s > 0
 
 (LoRA: Hu et al., 2021, https://arxiv.org/abs/2106.09685; rows of several adapters in one launch: Punica, Chen et al.,
-2023, https://arxiv.org/abs/2310.18547.) One launch shrinks each row to its adapter's ranks, another one expands them
-into the parts of the outputs. Where an adapter's matrices are is data in a table on the device, so both launches can be
-recorded, and adapters come and go. Each row reads its adapter for itself: that suits decodes, whose adapters come from
-the cache for all rows but the first; chunks of prompts are matrix products. Sums are fp32.
+2023, https://arxiv.org/abs/2310.18547.) One launch shrinks each row to its adapter's ranks, a second one expands them
+into the parts of the outputs. The addresses of an adapter's matrices are data in a table on the device, so both
+launches can be recorded while adapters change. Each row reads its adapter separately: that suits decodes, where all
+rows but the first find their adapter in the cache; chunks of prompts use matrix products. Sums are fp32.
 """
 
 import torch
@@ -28,11 +28,11 @@ WORDS_PER_MATRIX = 5
 
 
 def adapt(x: Tensor, y: Tensor, slots: Tensor, table: Tensor, widest: int, *, config: Config | None = None) -> None:
-    """Adds to `y` `[rows, outputs]` what the adapters in int64 `slots` `[rows]` make of `x` `[rows, inputs]`, 0: none.
+    """Adds to `y` `[rows, outputs]` the adapters' changes for `x` `[rows, inputs]`, by int64 `slots` `[rows]`, 0: none.
 
-    fp32, bf16 or fp16, rows contiguous. `table` int64 `[slots + 1, 1 + parts, WORDS]` says where a slot's A is,
-    `[ranks, inputs]`, and then each part's B, `[its ranks, its outputs]`, all of the format of x. No adapter has more
-    ranks, of all its parts together, than `widest`.
+    All are fp32, bf16 or fp16, with contiguous rows. `table` int64 `[slots + 1, 1 + parts, WORDS_PER_MATRIX]` has the
+    address of a slot's A, `[ranks, inputs]`, and of each part's B, `[its ranks, its outputs]`, all of the format of x.
+    `widest`: maximum ranks of an adapter, over all its parts together.
 
     Example: x `[32, 4096]`, y `[32, 6144]`, parts of 4096, 1024 and 1024 outputs, each of rank 16: `widest` 48 or more.
     """
@@ -87,7 +87,7 @@ def _shrink(
     row = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + row)
     entry = words + slot * ENTRY
-    ranks = tl.load(entry + 2)  # 0 in slot 0, and where this layer stays as it is
+    ranks = tl.load(entry + 2)  # 0 in slot 0, and if the adapter does not change this layer
     rank = tl.program_id(1) * RANKS + tl.arange(0, RANKS)
     if tl.program_id(1) * RANKS < ranks:
         a = tl.load(entry).to(x.dtype)

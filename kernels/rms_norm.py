@@ -1,11 +1,11 @@
-"""Norms rows by their root mean square, alone or behind the addition of a layer's change to the residual stream.
+"""Norms rows by their root mean square, optionally after adding a layer's change to the residual stream.
 
     hidden = hidden + change
     normed = hidden / sqrt(mean(hidden^2) + eps) * weight
 
 (Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019, https://arxiv.org/abs/1910.07467). A program takes
 one row and keeps it in registers, so that each value is read once. The sum is rounded to the tensors' format before its
-norm is taken, as it is where the two are operators of their own; everything else is fp32.
+norm is taken, as with two separate operators; everything else is fp32.
 """
 
 import torch
@@ -34,7 +34,7 @@ def rms_norm(hidden: Tensor, weight: Tensor, eps: float, *, config: Config | Non
     Args:
         hidden: `[rows, width]` fp32, bf16 or fp16, contiguous.
         weight: `[width]`, contiguous.
-        eps: what is added to the mean square.
+        eps: added to the mean square.
 
     Returns `[rows, width]` in the format of `hidden`.
 
@@ -117,7 +117,7 @@ def norm_row(
 
 
 def reference(hidden: Tensor, weight: Tensor, eps: float, change: Tensor | None = None) -> Tensor:
-    """Computes the same with torch operators, in fp32 or what is wider; adds a `change` in place first."""
+    """Computes the same with torch operators, in fp32 or wider; adds a `change` in place first."""
     if change is not None:
         hidden += change
     wide = hidden.to(torch.promote_types(hidden.dtype, torch.float32))

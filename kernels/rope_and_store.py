@@ -2,20 +2,18 @@
 
     (x_i, x_j) -> (x_i cos - x_j sin, x_j cos + x_i sin)        with j = i + turned / 2, as in Hugging Face checkpoints
 
-(Su et al., "RoFormer", 2021, https://arxiv.org/abs/2104.09864), of the first `turned` values of a head.
-With a norm weight, x is x / sqrt(mean(x^2) + eps) * weight first: head by head (Qwen3,
-https://arxiv.org/abs/2505.09388), or all heads of the queries as one vector, and all of the keys as another (OLMo 2,
-https://arxiv.org/abs/2501.00656). All of it is fp32 inside, and rounded once.
+(Su et al., "RoFormer", 2021, https://arxiv.org/abs/2104.09864), of the first `turned` values of a head. With a norm
+weight, x is x / sqrt(mean(x^2) + eps) * weight first: head by head (Qwen3, https://arxiv.org/abs/2505.09388), or all
+heads of the queries as one vector, and all of the keys as another (OLMo 2, https://arxiv.org/abs/2501.00656).
+Everything is fp32 inside, and rounded once.
 
-There is little to compute: memory is what has to be kept busy. A program takes some heads of one token, queries, keys
-and values alike. With 16 heads of 128 values and four warps, each thread has 16 bytes of either half of a head. So a
-model with 48 heads is three programs to a token: one sequence is as fast as a load, a few additions and a store; with
-256 sequences there are six programs to a processor, with a prompt hundreds; and a token's angles, which are fp32, are
-read three times only. A norm over all heads has one program take all of them.
+The kernel is limited by memory, not by arithmetic. A program takes some heads of one token, queries, keys and values
+alike. With 16 heads of 128 values and four warps, each thread has 16 bytes of either half of a head. A model with 48
+heads has three programs for each token, so a token's fp32 angles are read only three times; 256 sequences give six
+programs for each processor, a prompt hundreds. With a norm over all heads, one program takes all of them.
 
-Only the places of this step's tokens are written. Behind them, a block that a sequence enters has what it held before,
-NaN it may be. The attention kernels select what a query sees, and never multiply the rest by zero: so nothing has to be
-cleared.
+Only the places of this step's tokens are written. After them, a new block still has its old contents, perhaps NaN. The
+attention kernels select visible keys instead of multiplying hidden ones by zero, so nothing has to be cleared.
 """
 
 import torch
@@ -134,8 +132,8 @@ def rope_and_store(
     )
 
 
-# Both are slices of what a step copies to the device at once: another kernel for each alignment would be compiled while
-# a request waits.
+# Both are slices of one copy to the device; without this, another kernel for each alignment would be compiled
+# during a request.
 @triton.jit(do_not_specialize_on_alignment=["positions", "slots"])
 def _rope_and_store(
     heads: tl.tensor,
@@ -222,7 +220,7 @@ def _rope_and_store(
     place = pool + vector + offset * DIM
     kept = (head >= QUERY_HEADS) & (slot >= 0)
     if FORMAT > 0:
-        # Numbers are those that another pool would keep: rounded to the format of the heads.
+        # Values equal the contents of an unquantized pool: rounded to the format of the heads.
         numbers_first, numbers_second = stored_first.to(tl.float32), stored_second.to(tl.float32)
         highest = tl.maximum(largest_of(numbers_first, 1), largest_of(numbers_second, 1))
         if TURNED < DIM:
@@ -250,7 +248,7 @@ def reference(
     as_one: bool = False,
     eps: float = 0.0,
 ) -> None:
-    """Computes the same with torch operators, in fp32 or what is wider."""
+    """Computes the same with torch operators, in fp32 or wider."""
     _, kv_heads, _, block, _ = pool.shape
     rotated = query_heads + kv_heads
     wide = heads[:, :rotated].to(torch.promote_types(heads.dtype, torch.float32))

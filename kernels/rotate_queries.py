@@ -78,7 +78,7 @@ def _rotate_queries(
 
 
 def reference(queries: Tensor, positions: Tensor, cos_sin: Tensor) -> None:
-    """Computes the same with torch operators, in fp32 or what is wider."""
+    """Computes the same with torch operators, in fp32 or wider."""
     cos, sin = cos_sin[positions][:, None].chunk(2, -1)
     last = queries[..., -cos_sin.shape[1] :]
     first, second = last.to(torch.promote_types(queries.dtype, torch.float32)).chunk(2, -1)

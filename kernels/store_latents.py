@@ -2,10 +2,10 @@
 
     c / sqrt(mean(c^2) + eps) * weight | (k_i cos - k_j sin, k_j cos + k_i sin)                      j = i + rope / 2
 
-of what a product has given for each token, `[query part | c | k]` (DeepSeek-V2, https://arxiv.org/abs/2405.04434,
-section 2.1). Where queries come from a latent vector of their own, that is normed as well. fp32 inside, rounded once. A
-program takes one token's pair of c and k, or its queries' vector. A quantized pool (quantized/kv_bytes.py) keeps what
-another would, in bytes, with a scale for c and one for k.
+for each token's row `[query part | c | k]` of a product (DeepSeek-V2, https://arxiv.org/abs/2405.04434, section 2.1).
+If queries come from their own latent vector, it is normed as well. fp32 inside, rounded once. A program takes one
+token's pair of c and k, or its queries' vector. A quantized pool (quantized/kv_bytes.py) stores the same values as
+bytes, with a scale for c and one for k.
 """
 
 import torch
@@ -108,8 +108,8 @@ def store_latents(
     return queries
 
 
-# Both are slices of what a step copies to the device at once: another kernel for each alignment would be compiled while
-# a request waits.
+# Both are slices of one copy to the device; without this, another kernel for each alignment would be compiled
+# during a request.
 @triton.jit(do_not_specialize_on_alignment=["positions", "slots"])
 def _store_latents(
     down: tl.tensor,
@@ -189,7 +189,7 @@ def reference(
     pool: Tensor,
     eps: float,
 ) -> Tensor:
-    """Computes the same with torch operators, in fp32 or what is wider."""
+    """Computes the same with torch operators, in fp32 or wider."""
     block, latent, rope = pool.shape[2], len(weight), cos_sin.shape[1]
     wide = down.to(torch.promote_types(down.dtype, torch.float32))
     queries, latents, first, second = wide.split((down.shape[1] - latent - rope, latent, rope // 2, rope // 2), 1)

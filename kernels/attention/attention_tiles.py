@@ -190,7 +190,7 @@ def attend_tiles(
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
     """Adds the positions first … end - 1 to (weighted, highest, total) and returns them."""
     PADDED: tl.constexpr = queries.shape[1]
-    # What is left to multiply scores by: the scale is inside of a soft cap.
+    # The remaining factor of scores: with a soft cap, the scale is inside of the cap.
     SIDE: tl.constexpr = BLOCK * DIM if FORMAT == 0 else BLOCK * (DIM + 2)  # from a key to its value
     FACTOR: tl.constexpr = 1.0 if SOFTCAP > 0.0 else SCALE
     dims = tl.arange(0, PADDED)

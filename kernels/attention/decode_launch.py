@@ -41,7 +41,7 @@ class DecodeLaunch:
 
     @property
     def is_split(self) -> bool:
-        """Whether a split plan says which part each program computes."""
+        """Whether a split plan assigns a part of a sequence to each program."""
         return self.split is not None
 
     def finish(self) -> None:
@@ -110,7 +110,7 @@ def decode_launch(
 def part_of_program(
     owners: tl.tensor, starts: tl.tensor, program: tl.tensor, SPLIT: tl.constexpr
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Returns the sequence that a program computes a part of, negative for none; its part, and how many there are."""
+    """Returns the sequence of a program's part, negative for none; the part's index, and the number of parts."""
     if SPLIT:
         work = tl.load(owners + program).to(tl.int64)
         known = tl.maximum(work, 0)

@@ -158,7 +158,7 @@ def _attend_latents(
         end = tl.minimum(left + each, end)
     at = length - count + query
     table = block_tables + work.to(tl.int64) * table_stride
-    # All of it is masked: a second loop without masks takes more registers than it saves time beside such products.
+    # All tiles are masked: a second loop without masks would cost more registers than it saves time.
     weighted, highest, total = attend_latents(
         first_part,
         second_part,
@@ -198,9 +198,9 @@ def reference(
     scale: float,
     tree_mask: Tensor | None = None,
 ) -> Tensor:
-    """Computes the same by torch operators, one sequence after the other, in the queries' precision.
+    """Computes the same with torch operators, one sequence after the other, in the queries' precision.
 
-    `tree_mask`, if there are any, are those of `FewRows`, which this kernel has not.
+    `tree_mask` is as in `MultiQuery`; the kernel does not support it.
     """
     output = queries.new_zeros((*queries.shape[:2], latent))
     starts = query_start.tolist()

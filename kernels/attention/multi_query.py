@@ -1,9 +1,8 @@
 """Multi-query decode: query rows of each sequence, and the tree mask between its draft tokens.
 
-A decode step that verifies draft tokens has several queries of each sequence: its last token and what is guessed to
-follow. They read the sequence's keys and values once, as rows of one tile. Guesses in a row see the ones before them;
-where draft tokens branch, each sees the text and its own ancestors, which is a bit mask over the places behind the
-text.
+A decode step that verifies draft tokens has several queries of each sequence: its last token and its draft tokens. They
+read the sequence's keys and values once, as rows of one tile. Draft tokens of a chain see all earlier ones; in a tree
+each draft token sees the text and its own ancestors, given by a bit mask over the places after the text.
 """
 
 from dataclasses import dataclass
@@ -30,11 +29,11 @@ class MultiQuery:
     counts: Tensor  # [works] int32, 0 for padding
     most: int  # a bound of `counts`
     tree_mask: Tensor | None = None
-    """Int64 `[3, rows]` of branching drafts: each row's position, the place up to which it sees all, and bits:
-    j is set where it sees the j-th place behind that. None: a row sees all up to its own key."""
+    """Int64 `[3, rows]` for a tree of draft tokens: each row's position, the last place up to which it sees all
+    keys, and bits: bit j is set if it sees the j-th place after that. None: a row sees all keys up to its own."""
 
     def first(self, works: int) -> "MultiQuery":
-        """Returns the rows of the first works alone, where all rows before the next work's are theirs."""
+        """Returns the rows of the first works only; all rows before the next work's must be theirs."""
         end = int(self.starts[works]) if works < len(self.starts) else None
         tree_mask = None if self.tree_mask is None else self.tree_mask[:, :end]
         return MultiQuery(self.starts[:works], self.counts[:works], self.most, tree_mask)
@@ -60,14 +59,14 @@ def visible_in_tree(
 
 
 def hidden_in_tree(keys: Tensor, tree_mask: Tensor) -> Tensor:
-    """Returns with torch operators which `keys` `[keys]` rows do not see, `[rows, keys]`, of their `tree_mask`."""
+    """Returns with torch operators which `keys` `[keys]` are hidden from rows by their `tree_mask`, `[rows, keys]`."""
     behind = keys - tree_mask[1, :, None] - 1
     shown = (tree_mask[2, :, None] >> behind.clamp(0, 62)) & 1
     return (behind >= 0) & ((behind >= 63) | (shown == 0))
 
 
 def starts_of(multi_query: MultiQuery | None, works: int, queries: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Returns where the rows of works begin, and end, as prefill's reference takes it, and their tree_mask."""
+    """Returns the row ranges of works for prefill's reference, and their tree_mask."""
     if multi_query is None:
         return torch.arange(works + 1, device=queries.device, dtype=torch.int32), None
     ends = multi_query.starts + multi_query.counts

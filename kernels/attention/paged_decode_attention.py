@@ -2,10 +2,11 @@
 
     softmax(scale q k^T + mask) v
 
-It is as fast as keys and values leave memory, which they do once: all queries that see them are rows of one tile (the
-steps are in attention_tiles.py). Its rows are padded to the 16 of the tensor cores. That costs nothing on an H200: the
-32 KiB of 64 positions of 128 values take one of its processors some 1,500 cycles to arrive, their products with 16 rows
-200 to 300. With up to four rows, multiplying and summing on the ordinary cores (`TENSOR_CORES: 0`) may be as good.
+The kernel is limited by the memory bandwidth for keys and values, which are read once: all queries that see them are
+rows of one tile (the steps are in attention_tiles.py). Its rows are padded to the 16 of the tensor cores. That costs
+nothing on an H200: 32 KiB, 64 positions of 128 values, take one of its processors about 1,500 cycles to arrive, their
+products with 16 rows 200 to 300. With up to four rows, multiplying and summing on the ordinary cores (`TENSOR_CORES:
+0`) may be as good.
 
 A sequence with draft tokens has several queries, and all of them are rows of the tile (multi_query.py): up to 64 rows
 read the sequence's KV once.

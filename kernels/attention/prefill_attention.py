@@ -4,13 +4,13 @@
 
 tiled as in FlashAttention-2 (Dao, 2023, https://arxiv.org/abs/2307.08691; the steps are in attention_tiles.py). A tile
 of queries holds all heads that share a KV head, for which keys and values are loaded once. Only tiles of keys that are
-crossed by the diagonal, or by the edge of a sliding window, are masked; what no query sees is never loaded.
+crossed by the diagonal, or by the edge of a sliding window, are masked; fully masked tiles are never loaded.
 
-Works differ in length, so tiles are numbered through the flat batch: tile t is of the last work w with
-query_start[w] // QUERIES + w <= t. That leaves each work as many tiles as it can need, and the host needs no table.
-They start from the end: the last tiles of a prompt see most keys, and light ones are left to fill the gaps.
+Works differ in length, so tiles are numbered through the flat batch: tile t belongs to the last work w with
+query_start[w] // QUERIES + w <= t. Each work thus has enough tiles, and the host needs no table. Programs start from
+the end: the last tiles of a prompt have the most keys, and small tiles fill the gaps at the end.
 
-A few queries behind a long prefix that was cached make few tiles: then the keys are split too (attention_parts.py).
+A few queries after a long cached prefix make few tiles: then the keys are split too (attention_parts.py).
 """
 
 import torch
@@ -44,8 +44,8 @@ REGISTER_CONFIGS = DefaultConfigs(
     wide=Config({"ROWS": 64, "TILE": 32}, warps=8, stages=2),
     single=DEFAULT_CONFIGS.single,
 )
-"""On devices whose products take their operands from registers: larger tiles would spill them, and those of wide heads
-need more than the 99 KiB of shared memory that sm_86, 89 and 120 have."""
+"""On devices whose products take their operands from registers: larger tiles would spill, and tiles of wide heads
+need more than the 99 KiB of shared memory of sm_86, 89 and 120."""
 QUANTIZED_CONFIG = Config({"ROWS": 64, "TILE": 16}, warps=8, stages=2)
 """For wide heads with a quantized KV pool: dequantizing takes registers on every device."""
 CANDIDATE_CONFIGS = (
@@ -207,13 +207,13 @@ def _attend(
     inside = kept[:, None] & (dims < DIM)
     loaded = tl.load(queries + (token * query_stride + own * DIM)[:, None] + dims, mask=inside, other=0.0)
 
-    # Positions of the tile's first and last query. The first sees all before `common`, and so do those behind it.
+    # Positions of the tile's first and last query. Keys before `common` are visible to the first and all later queries.
     low = length - count + first
     high = tl.minimum(low + QUERIES, length) - 1
     common = tl.maximum(low + 1, 0) // TILE * TILE
     left, start = 0, 0
     if WINDOWED:
-        # The first query sees nothing before `left`, the last all from `start` on.
+        # Keys before `left` are hidden from the first query; keys from `start` on are visible to the last.
         left = tl.maximum(low - window + 1, 0) // TILE * TILE
         start = tl.cdiv(tl.maximum(high - window + 1, 0), TILE) * TILE
     end = high + 1
@@ -228,7 +228,7 @@ def _attend(
     table = block_tables + work.to(tl.int64) * table_stride
     weighted, highest, total = begin_rows(sinks, own, kept, tl.program_id(2) == 0, PADDED, SINKS)
     whole = tl.maximum(left, start)
-    # In three spans: what the window's edge crosses, what all queries see, and what the diagonal crosses.
+    # In three spans: crossed by the window's edge, visible to all queries, crossed by the diagonal.
     for span in tl.static_range(0 if WINDOWED else 1, 3):
         if span == 0:
             begin_span, end_span = left, tl.minimum(start, end)
@@ -291,9 +291,9 @@ def reference(
     sinks: Tensor | None = None,
     tree_mask: Tensor | None = None,
 ) -> Tensor:
-    """Computes the same by torch operators, one sequence after the other, in the queries' precision.
+    """Computes the same with torch operators, one sequence after the other, in the queries' precision.
 
-    `tree_mask`, if there are any, are those of `FewRows`, which this kernel has not.
+    `tree_mask` is as in `MultiQuery`; the kernel does not support it.
     """
     _, heads, dim = queries.shape
     kv_heads = pool.shape[1]

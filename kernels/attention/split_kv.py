@@ -1,11 +1,11 @@
 """Plans split-KV: cuts the sequences of a decode step into parts of about equal length, one for each program.
 
-    longest piece = max(SHORTEST_PART, sum of lengths / room)
+    longest part = max(MIN_PART_TOKENS, sum of lengths / room)
 
 A device is well used when its programs have equal work, so a long sequence among short ones is split. (FlashInfer plans
-its decodes alike: Ye et al., 2025, https://arxiv.org/abs/2501.01005.) The plan is data that the kernel reads; its size
-depends on the number of sequences, not on their lengths. So a CUDA graph serves every length, with a new plan for each
-step.
+decodes in the same way: Ye et al., 2025, https://arxiv.org/abs/2501.01005.) The plan is data that the kernel reads; its
+size depends on the number of sequences, not on their lengths. A CUDA graph can therefore be replayed for all lengths,
+with a new plan for each step.
 """
 
 from dataclasses import dataclass
@@ -26,8 +26,8 @@ NO_SEQUENCE = -1
 class SplitPlan:
     """Split-KV plan: which part of which sequence each program computes."""
 
-    owners: Tensor  # [programs] int32, the sequence of each piece, in order; NOBODY behind the last
-    starts: Tensor  # [works + 1] int32, the first piece of each sequence; it is cut into starts[w + 1] - starts[w]
+    owners: Tensor  # [programs] int32, the sequence of each part, in order; then NO_SEQUENCE
+    starts: Tensor  # [works + 1] int32, the first part of each sequence, which has starts[w + 1] - starts[w] parts
 
 
 def max_parts(processors: int, kv_heads: int) -> int:
@@ -48,8 +48,8 @@ def split_plan_words(works: int, room: int) -> int:
 def plan_splits(lengths: NDArray[np.int64], room: int, window: int = 0) -> NDArray[np.int32]:
     """Cuts sequences of `lengths` tokens, of which a query sees the last `window` (0: all).
 
-    Returns owners `[works + room]`, then starts `[works + 1]`, as `SplitPlan` has them. An empty sequence has one part
-    as well: that part's program writes its zeros.
+    Returns owners `[works + room]`, then starts `[works + 1]`, as in `SplitPlan`. An empty sequence has one part as
+    well, whose program writes its zeros.
     """
     works = len(lengths)
     seen = np.minimum(lengths, window) if window else lengths

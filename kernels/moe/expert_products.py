@@ -38,8 +38,8 @@ CANDIDATE_CONFIGS = (
     Config({"TILE": 128, "DEPTH": 64, "GROUP": 8}, warps=8, stages=3),
     Config({"TILE": 32, "DEPTH": 32, "GROUP": 4}, warps=8, stages=2),
 )
-"""The first three are the defaults of few, some and many rows, the one before the last that of a second product of many
-rows, which has one sum where the first has two, and the last is that of fp32."""
+"""Defaults for few, some and many rows; candidates; the default of a second product of many rows, which has one sum
+where the first has two; and the default of fp32."""
 SUM_TILE = 1024
 
 
@@ -58,7 +58,7 @@ def unsupported(dtype: torch.dtype) -> str:
 
 
 def rows_for(pairs: int, experts: int, dtype: torch.dtype) -> int:
-    """Returns how many rows a tile should have: about as many as an expert gets."""
+    """Returns the rows of a tile: about as many as an expert gets."""
     if pairs <= FEW_ROWS // 2 * experts:
         return FEW_ROWS
     return SOME_ROWS if pairs <= SOME_ROWS * experts or dtype == torch.float32 else MANY_ROWS
@@ -72,11 +72,11 @@ def row_counts(dtype: torch.dtype) -> tuple[int, ...]:
 def gate_up(
     x: Tensor, product: Expert, tiles: Tiles, used: int, activation: Activation, *, config: Config | None = None
 ) -> Tensor:
-    """Computes what is between an expert's two products, for each pair.
+    """Computes the first product and the activation, for each pair.
 
     Args:
         x: `[tokens, hidden]` in the weights' format, contiguous.
-        product: gate and up, one below the other, `[experts, 2 x intermediate, hidden]`.
+        product: gate and up, concatenated, `[experts, 2 x intermediate, hidden]`.
         tiles: the pairs, sorted.
         used: experts of a token.
         activation: of the gate and up.
@@ -190,7 +190,7 @@ def _multiply(
         return
 
     pair = tl.load(pairs + tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
-    row = tl.where(pair >= 0, pair, 0) // USED  # the rows that fill a tile are any, and are not stored
+    row = tl.where(pair >= 0, pair, 0) // USED  # padding rows of a tile read any row, and are not stored
     column = first_column + tl.arange(0, TILE)
     depth = tl.arange(0, DEPTH)
     # Columns behind the last are the first: they are there, and not stored either.

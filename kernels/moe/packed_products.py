@@ -1,7 +1,7 @@
 """Multiplies tokens by packed weights of the experts that they use, all experts in one launch.
 
-The formulas and what a program takes are those of `expert_products.py`, the tiles are shared (`pair_tiles.py`); codes
-become numbers in registers, as `quantized/steps.py` says, and a tile of weights is the first operand of a product.
+`expert_products.py` has the formulas and the division into programs; tiles are shared (`pair_tiles.py`). Codes are
+dequantized in registers as in `quantized/steps.py`, and a tile of weights is the first operand of a product.
 """
 
 from typing import NamedTuple
@@ -46,7 +46,7 @@ class PackedExpert(NamedTuple):
 def gate_up(
     x: Tensor, product: PackedExpert, tiles: Tiles, used: int, activation: Activation, *, config: Config | None = None
 ) -> Tensor:
-    """Computes what is between an expert's two products, for each pair: see `kernels.moe.expert_products.gate_up`.
+    """Computes the first product and the activation, for each pair: see `kernels.moe.expert_products.gate_up`.
 
     Example: x `[32, 2880]`, a product of MXFP4 weights `[32, 5760, 2880]`, 4 used: `[128, 2880]`.
     """

@@ -1,14 +1,14 @@
-"""Chooses each token's experts by a router's logits, and weighs them.
+"""Chooses each token's experts by a router's logits, and computes their weights.
 
     scores  = softmax(logits), logits or sigmoid(logits)
     wanted  = scores + correction                 minus infinity in all but the best `groups_used` groups
     chosen  = places of the `used` largest of wanted, the first of equal ones
     shares  = scores of the chosen, through a softmax, or divided by their sum, or as they are; times `scale`
 
-(Softmax: Shazeer et al., "Outrageously Large Neural Networks", 2017, https://arxiv.org/abs/1701.06538; of those used:
-Mixtral, 2024, https://arxiv.org/abs/2401.04088; groups: DeepSeek-V2, https://arxiv.org/abs/2405.04434; sigmoids and
-their correction: DeepSeek-V3, https://arxiv.org/abs/2412.19437.) A group is as good as its largest score, or as the sum
-of its largest two. A program is one warp, which has a token's logits in its registers: no step of the choice waits for
+(Softmax: Shazeer et al., "Outrageously Large Neural Networks", 2017, https://arxiv.org/abs/1701.06538; softmax of the
+used experts: Mixtral, 2024, https://arxiv.org/abs/2401.04088; groups: DeepSeek-V2, https://arxiv.org/abs/2405.04434;
+sigmoids and their correction: DeepSeek-V3, https://arxiv.org/abs/2412.19437.) The score of a group is its largest
+score, or the sum of its two largest. A program is one warp with a token's logits in its registers: no step waits for
 another warp.
 """
 
@@ -58,11 +58,11 @@ def route(
     """Chooses `used` experts for each token.
 
     Args:
-        logits: `[tokens, experts]` fp32, contiguous. One that is NaN makes all shares of its token NaN.
-        routing: how.
-        correction: `[experts]` fp32, which is added to the scores where experts are chosen; None: nothing is.
+        logits: `[tokens, experts]` fp32, contiguous. NaN makes all shares of its token NaN.
+        routing: parameters of the choice.
+        correction: `[experts]` fp32, added to the scores to choose experts; None: no correction.
 
-    Returns the chosen, int32, best first, and their shares, fp32, both `[tokens, used]`.
+    Returns the chosen experts, int32, best first, and their shares, fp32, both `[tokens, used]`.
 
     Example: logits `[32, 128]`, `Routing(8, normalized=True)` gives two `[32, 8]`.
     """

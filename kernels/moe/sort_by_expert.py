@@ -1,15 +1,14 @@
-"""Sorts the pairs of a token and an expert that it uses by their experts, into tiles of one expert each.
+"""Sorts pairs of a token and a chosen expert by expert, into tiles of one expert each.
 
     tiles = (pairs + min(experts, pairs) x (rows - 1)) / rows
 
-is as many tiles of `rows` rows as there can be at most, whatever is chosen: an expert has ceil(its pairs / rows). The
-sizes of everything behind this are known to the host, which never asks the device what was chosen; a recorded step
-serves every choice. Tiles that are not needed are unused. (Megablocks sorts alike: Gale et al., 2022,
-https://arxiv.org/abs/2211.15841.)
+is the maximum number of tiles of `rows` rows for any choice: an expert has ceil(its pairs / rows). The host therefore
+knows the sizes of all later operators without waiting for the choice, and a recorded step serves every choice. Surplus
+tiles are unused. (Megablocks sorts alike: Gale et al., 2022, https://arxiv.org/abs/2211.15841.)
 
-A program takes one expert. All of them count all experts' pairs, so that each knows where its tiles begin without
-asking the others; then it writes the numbers of its own pairs, in their order. That is two passes over a few numbers,
-which are in the cache, in one launch. No atomic order matters: the same input gives the same tiles.
+A program takes one expert. Each program counts all experts' pairs, to know where its tiles begin without communication;
+then it writes the numbers of its own pairs, in their order. That is two passes over a few numbers in the cache, in one
+launch. No atomics are used: the same input gives the same tiles.
 """
 
 from dataclasses import dataclass
@@ -94,7 +93,7 @@ def _sort(
     lane = tl.arange(0, CHUNK)
     counts = tl.zeros([BINS], tl.int32)
     for start in range(0, count, CHUNK):
-        # What is behind the last is in a bin of its own, behind those of experts.
+        # Padding elements are counted in an additional bin after the experts.
         owner = tl.load(chosen + start + lane, mask=start + lane < count, other=EXPERTS)
         counts += tl.histogram(owner, BINS)
     bins = tl.arange(0, BINS)

@@ -2,8 +2,8 @@
 
     w[o, i] = scales[i // group, o] v[o, i] + offsets[i // group, o]
 
-Rounded once, to the requested format. With so many rows the product takes far longer than writing and reading the
-dequantized weight, and a library's product is faster than one that unpacks weights for each tile of rows.
+Rounded once, to the requested format. With so large batches the product takes far longer than writing and reading the
+dequantized weight, and a library's product is faster than a kernel that unpacks weights for each tile of rows.
 """
 
 import torch

@@ -1,9 +1,9 @@
-"""Gates rows as `kernels/gate.py` does and quantizes the result, in one launch with half of the memory traffic.
+"""Gates rows like `kernels/gate.py` and quantizes the result, in one launch with half of the memory traffic.
 
     rows = quantized(activation(first half) * second half)
 
-The gated value is rounded to the input format before it is quantized, so the bits are those of two launches. A program
-takes a whole row, since there are many rows.
+The gated value is rounded to the input format before it is quantized, so the bits equal the result of two launches. A
+program takes a whole row, since there are many rows.
 """
 
 import torch

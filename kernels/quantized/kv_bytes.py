@@ -1,13 +1,13 @@
 """Quantizes and dequantizes the bytes of a quantized KV pool, in registers.
 
-A layer is `[blocks, kv_heads, 2, bytes]`, int8 or fp8 (e4m3): of a key or a value of a block, `[block, dim]` bytes, and
-behind them bf16 scales `[block]`. Of latent vectors it is `[blocks, 1, bytes]`: `[block, latent + rope]` bytes, and
-behind them scales `[2, block]`, those of the latent parts and those of the rotated keys. x' = q scale; scale =
-bf16(max |x| / 127), or / 448 for fp8, and q is the nearest to x / scale, ties to even. Of a part that is not finite the
-scale is NaN and all q are 0.
+A layer is `[blocks, kv_heads, 2, bytes]`, int8 or fp8 (e4m3): for each key or value of a block, `[block, dim]` bytes,
+followed by bf16 scales `[block]`. For latent vectors it is `[blocks, 1, bytes]`: `[block, latent + rope]` bytes,
+followed by scales `[2, block]`, for the latent parts and for the rotated keys. x' = q scale; scale = bf16(max |x| /
+127), or / 448 for fp8, and q is the nearest to x / scale, ties to even. If a value of a part is not finite, the scale
+is NaN and all q are 0.
 
-e4m3 is read and written by its bits, on every device alike: sm_80 has no instructions for it. As fp16 the bits of one,
-seven to the left, mean 2^-8 of the number, which is made up for in the scale (`unit_of`).
+e4m3 is read and written by its bits on every device, since sm_80 has no instructions for it. Shifted left by seven, its
+bits are an fp16 with 2^-8 of the value, which the scale compensates (`unit_of`).
 """
 
 import torch
@@ -67,7 +67,7 @@ def scale_of(highest: tl.tensor, FORMAT: tl.constexpr) -> tl.tensor:
 
 @triton.jit
 def quantized(numbers: tl.tensor, scale: tl.tensor, FORMAT: tl.constexpr) -> tl.tensor:
-    """Returns uint8 of fp32 `numbers`, each divided by its `scale`, as `scale_of` gave it."""
+    """Quantizes fp32 `numbers`, each with its `scale` from `scale_of`, to uint8."""
     scaled = numbers * tl.div_rn(1.0, scale.to(tl.float32))
     scaled = tl.where(tl.abs(scaled) < INFINITE_VALUE, scaled, 0.0)  # NaN is not less
     if FORMAT == INT8_FORMAT:
@@ -80,7 +80,7 @@ def e4m3(numbers: tl.tensor) -> tl.tensor:
     """Rounds fp32 of at most 448, but for what rounds to it, to the nearest e4m3, ties to even: uint8."""
     bits = numbers.to(tl.uint32, bitcast=True)
     magnitude = bits & 0x7FFFFFFF
-    # Below 2^-6 numbers are multiples of 2^-9: those that 2^14 has in its last bits.
+    # Below 2^-6 values are multiples of 2^-9, the spacing of fp32 at 2^14.
     small = (magnitude.to(tl.float32, bitcast=True) + 16384.0).to(tl.uint32, bitcast=True) - 0x46800000
     large = (magnitude - (120 << 23) + 0x7FFFF + ((magnitude >> 20) & 1)) >> 20
     found = tl.where(magnitude < 0x3C800000, small, large)

@@ -1,9 +1,9 @@
-"""Norms rows as `kernels/rms_norm.py` does and quantizes the result, in one launch with half of the memory traffic.
+"""Norms rows like `kernels/rms_norm.py` and quantizes the result, in one launch with half of the memory traffic.
 
     hidden = hidden + change
     rows = quantized(hidden / sqrt(mean(hidden^2) + eps) * weight)
 
-The norm is rounded to the format of `hidden` before it is quantized: the bits are those of two launches.
+The norm is rounded to the format of `hidden` before it is quantized: the bits equal the result of two launches.
 """
 
 import torch

@@ -52,7 +52,7 @@ class WeightCodes(NamedTuple):
 
 @dataclass(frozen=True)
 class PackedWeight:
-    """A weight, or those of several experts, as the kernels of this room take it."""
+    """A weight, or the weights of several experts, packed for the kernels of this package."""
 
     kind: CodeKind
     codes: Tensor  # uint8 [runs, out, 32], or of experts [experts, runs, out, 32]

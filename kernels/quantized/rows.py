@@ -33,14 +33,14 @@ MAX_WIDTH = 1 << 15
 """Maximum row width that the registers of 16 warps hold."""
 MIN_MAGNITUDE = 2.0**-100
 CANDIDATE_CONFIGS = (Config({}, warps=8), Config({}, warps=4), Config({}, warps=16))
-"""The first is the default of rows of up to `MAX_NARROW_WIDTH` values, the last that of longer ones."""
+"""The first is the default of rows of up to `MAX_NARROW_WIDTH` values, the last that of longer rows."""
 MAX_NARROW_WIDTH = 8192
 MIN_MAGNITUDE_BITS, INFINITY_BITS, MAGNITUDE_BITS = (
     tl.constexpr(0x0D800000),
     tl.constexpr(0x7F800000),
     tl.constexpr(0x7FFFFFFF),
 )
-"""The bits of 2^-100 and of infinity in fp32, and those that are not the sign."""
+"""The bits of 2^-100 and of infinity in fp32, and all bits but the sign."""
 
 
 class RowFormat(NamedTuple):
@@ -143,20 +143,20 @@ def store_row(
     GROUP: tl.constexpr,
     KIND: tl.constexpr,
 ) -> None:
-    """Quantizes and stores a row `[TILE]` of fp32 that is 0 behind its `WIDTH` values; `row` is its number, int64.
+    """Quantizes and stores a row `[TILE]` of fp32 that is 0 after its `WIDTH` values; `row` is its number, int64.
 
-    `values` are bytes. The lowest byte of what `ROUND_TO_INTEGER` was added to is that of an integer.
+    `values` are bytes. After adding `ROUND_TO_INTEGER`, the lowest byte of a float is the integer's.
     """
     IN_GROUP: tl.constexpr = TILE if GROUP > TILE else GROUP
     GROUPS: tl.constexpr = TILE // IN_GROUP
     ALL: tl.constexpr = (WIDTH + SPAN - 1) // SPAN * SPAN
     MOST: tl.constexpr = 127.0 if KIND == "int8" else 448.0
     parts = tl.reshape(x, [GROUPS, IN_GROUP])
-    # Bits of magnitudes have their order, and those of what is no number come last.
+    # Bits of magnitudes are in the order of the values; NaN comes last.
     bits = tl.max(parts.to(tl.int32, bitcast=True) & MAGNITUDE_BITS, 1)
     largest = tl.maximum(bits, MIN_MAGNITUDE_BITS).to(tl.float32, bitcast=True)
-    # IEEE's division, as the reference divides: a product by an inverse is rounded twice, and a compiler may fuse it
-    # with the sum behind it, so that a number in the middle of two would become the other one.
+    # IEEE's division, as in the reference: multiplying by an inverse would round twice, and a compiler may fuse it
+    # with the next addition, which would change how a value halfway between two integers is rounded.
     scale = tl.div_rn(largest, MOST)
     parts = tl.div_rn(
         tl.where((bits < INFINITY_BITS)[:, None], parts, 0.0), tl.broadcast_to(scale[:, None], parts.shape)
@@ -169,7 +169,7 @@ def store_row(
 
 
 def reference(x: Tensor, form: RowFormat) -> QuantizedRows:
-    """Computes the same with torch operators, in fp32 or what is wider; of finite rows."""
+    """Computes the same with torch operators, in fp32 or wider; for finite rows."""
     rows, width = x.shape
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     groups = form.groups(width)

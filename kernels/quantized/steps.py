@@ -14,9 +14,9 @@ import triton.language as tl
 
 RUN_BYTES = tl.constexpr(32)
 INT4_OFFSET, INT8_OFFSET = tl.constexpr(8388608.0 + 8), tl.constexpr(8388608.0 + 128)
-"""2^23, whose last digit is 1, and the code of 0: of int8, once its sign is turned around."""
+"""2^23, whose last digit is 1, plus the code of 0; int8's code of 0 after its sign is flipped."""
 FP8_FACTOR, FP4_FACTOR = tl.constexpr(2.0**120), tl.constexpr(2.0**126)
-"""Powers between the exponents of fp32 and those of a format with a smaller range."""
+"""Powers of two that map fp32's exponents to the smaller formats' exponents."""
 
 
 @triton.jit
@@ -79,7 +79,7 @@ def load_terms(
     OFFSETS: tl.constexpr,
     RUNS: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
-    """Loads both halves' scales and then their offsets, in whose place anything is where there are none."""
+    """Loads both halves' scales and offsets; without offsets the latter are arbitrary."""
     scale, other = load_pair(scales, output, first, outputs, groups, KIND, GROUP, RUNS)
     if OFFSETS:
         offset, other_offset = load_pair(offsets, output, first, outputs, groups, KIND, GROUP, RUNS)

@@ -1,8 +1,8 @@
-"""Forbids single tokens in rows of logits, some only if the text goes on with a token that the device alone knows.
+"""Forbids single tokens in rows of logits, some only if a token that is known only on the device has a given value.
 
     x = `forbidden` where x is finite, and the condition holds
 
-A thread takes an entry; several of one place write the same.
+A thread takes an entry; several entries for the same place write the same value.
 """
 
 import torch

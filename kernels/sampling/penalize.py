@@ -1,12 +1,12 @@
-"""Penalizes the tokens that a text has already, by counts that stay on the device, and counts its newest token first.
+"""Penalizes tokens that occur in a text, by counts on the device, after counting its newest token.
 
     x = x / repetition if x > 0 else x * repetition           of tokens in prompt or output
     x = x - count * frequency - (presence if count > 0)       of tokens in the output
 
 (repetition: Keskar et al., "CTRL", 2019, https://arxiv.org/abs/1909.05858; the others: OpenAI's "Advanced usage"). A
-count is twice how often a token is in the output, plus 1 if it is in the prompt. Parts of a row are programs of their
-own; the one whose part has the newest token counts it. Logits are only read where a token was seen. Each rounding is
-the reference's: the division is IEEE's, and product and difference are not fused.
+stored count is twice the number of occurrences in the output, plus 1 if the token is in the prompt. Several programs
+share a row; the program whose part has the newest token counts it. Logits are only read for tokens with a count. All
+roundings equal the reference's: division is IEEE's, and product and difference are not fused.
 """
 
 import torch

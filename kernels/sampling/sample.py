@@ -1,14 +1,13 @@
-"""Chooses next tokens from logits: the largest, or one drawn by the Gumbel-max trick from what the filters leave.
+"""Chooses next tokens from logits: the largest, or a draw by the Gumbel-max trick from the filtered tokens.
 
     score = logit / temperature
     token = argmax over scores >= floor of (score - log(-log u)), u uniform by counters
 
 (Gumbel, "Statistical theory of extreme values", 1954; Maddison et al., "A* sampling", 2014, for the trick.) Filters are
 one threshold, `kernels.sampling.score_floor`. Each uniform number is a hash of a sample's key and the vocabulary id, so
-a draw depends on its row and its sample alone. Parts of a row are programs of their own, so that one row fills the
-card; a second kernel takes the best of a row's parts. Of equal scores the lowest id is drawn. Logarithms may differ
-from other devices' in their last bit; the rest of a score is the same to the bit: the division by the temperature is
-IEEE's.
+a draw depends only on its row and its sample. Several programs share a row, so that one row fills the card; a second
+kernel takes the best of a row's parts. Of equal scores the lowest id is drawn. Logarithms may differ from other
+devices' in their last bit; the rest of a score is the same to the bit, since the division by the temperature is IEEE's.
 """
 
 import torch
@@ -68,8 +67,8 @@ def sample(
     Args:
         logits: `[rows, vocab]` fp32, bf16 or fp16; rows may be strided.
         settings: how each sample is drawn, and from which row; several may draw from one.
-        keys: `[samples, 2]` int32, contiguous: what the randomness of each sample is keyed by.
-        filtered: whether any sample has a temperature, and top_k, top_p or min_p; if False, those are not looked at.
+        keys: `[samples, 2]` int32, contiguous: keys of the samples' random numbers.
+        filtered: whether any sample has a temperature, and top_k, top_p or min_p; if False, these are ignored.
         parts: programs that share each row; by default as many as fill the device.
 
     Returns tokens `[samples]` int64, and whether their rows were finite `[samples]` bool.
@@ -151,7 +150,7 @@ def _draw(
             score = tl.div_rn(score, temperature)
             there = there & (score >= floor)
             if floors is not None:
-                if tl.max(there.to(tl.int32), 0) > 0:  # mostly none: noise is what costs
+                if tl.max(there.to(tl.int32), 0) > 0:  # often there are none, and noise is expensive
                     score += _noise(ids, low, high)
             else:
                 score += _noise(ids, low, high)

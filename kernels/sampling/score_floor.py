@@ -1,25 +1,25 @@
-"""Finds the least scaled logit that a sample's filters leave: top_k, then top_p of what top_k left, then min_p.
+"""Finds the threshold of a sample's filters among scaled logits: top_k, then top_p of the remaining tokens, then min_p.
 
     kth   = the k-th largest score
-    whole = mass of the k largest;  mass of some = sum of exp(score - largest)
-    floor = max(kth, the least score whose larger ones have less than top_p * whole, largest + log min_p)
+    whole = mass of the k largest;  mass of a set = sum of exp(score - largest)
+    floor = max(kth, smallest score with less than top_p * whole of mass above it, largest + log min_p)
 
 Nothing is sorted. Logits map to unsigned integers in their order (Herf, "Radix tricks", 2001), and a threshold is found
 four bits at a time, from the highest: a radix selection (Alabi et al., "Fast k-selection algorithms for graphics
-processing units", 2012). A round sums what has each of the 16 next digits, with one atomic addition for each part of a
-row; the next round goes on with the digit in which the limit is reached. 16-bit logits take four rounds,
-fp32 logits eight: first counting for top_k, then weighing for top_p, whose limit depends on the k-th largest. A round
-is a launch, in which a sample that does not need it returns at once.
+processing units", 2012). A round sums counts or masses for each of the 16 next digits, with one atomic addition for
+each part of a row; the next round continues with the digit in which the limit is reached. 16-bit logits take four
+rounds, fp32 logits eight: first counting for top_k, then weighing for top_p, whose limit depends on the k-th largest. A
+round is a launch, in which a sample that does not need it returns at once.
 
-What holds at boundaries: equal scores pass together. Counts are exact. The difference of a score and the largest is
-rounded to fp32, its exponential is fp64, and is rounded to a multiple of 2^-44, so that masses are whole numbers: their
-sum has no order, and a threshold depends on its row and its sample alone, whatever the batch, the parts and the launch.
-Where a limit is met exactly (by ties for the largest beside shares that vanish), masses are exact too. Elsewhere a mass
-is within 2^-45 per logit, 2^-27 of the whole at most, of the exact one: only a limit that comes so close to a mass can
-leave another score than with sums in fp64.
+At boundaries, equal scores pass together. Counts are exact. The difference of a score and the largest is rounded to
+fp32, its exponential is fp64, and is rounded to a multiple of 2^-44, so that masses are whole numbers: sums do not
+depend on their order, and a threshold depends only on its row and its sample, whatever the batch, the parts and the
+launch. If a limit is met exactly (by ties for the largest beside negligible masses), masses are exact too. Otherwise a
+mass is within 2^-45 per logit, at most 2^-27 of the whole, of the exact mass: only a limit that is so close to a mass
+can give another threshold than sums in fp64.
 
-The search is among logits, not among scores. Division by the temperature keeps their order, so the threshold is the
-quotient of the one that was found, also where rounding makes two scores equal.
+Logits are searched, not scores. Division by the temperature keeps their order, so the threshold is the quotient of the
+logit that was found, even if rounding makes two scores equal.
 """
 
 import torch
@@ -52,14 +52,14 @@ PARTS_TILE: tl.constexpr = tl.constexpr(MAX_PARTS)
 
 
 def score_floor(logits: Tensor, settings: SampleSettings, *, parts: int, config: Config | None = None) -> Tensor:
-    """Finds the threshold of each sample: scaled logits from it on pass its filters.
+    """Finds the threshold of each sample: scaled logits of at least the threshold pass its filters.
 
     Args:
         logits: `[rows, vocab]` fp32, bf16 or fp16; rows may be strided.
         settings: how each sample is drawn, and from which row.
         parts: programs that share a row, at most `MAX_PARTS`.
 
-    Returns `[samples]` fp32; -infinity for greedy samples and for those without a filter.
+    Returns `[samples]` fp32; -infinity for greedy samples and for samples without a filter.
 
     Example: the 50 largest of each of two rows: logits `[2, 128256]`, parts 126, settings with rows `[0, 1]`,
     temperature `[0.7, 0.7]`, top_k `[50, 50]`, top_p `[1, 1]`, min_p_reach `[-inf, -inf]`.
@@ -71,13 +71,13 @@ def score_floor(logits: Tensor, settings: SampleSettings, *, parts: int, config:
     shifts = range(0, 8 * logits.element_size(), DIGIT_BITS.value)[::-1]
     tops = torch.empty((samples, parts), dtype=torch.float32, device=device)
     floors = torch.empty(samples, dtype=torch.float32, device=device)
-    # What each round has summed, by digit; what it began with: the digits before, and the sum of what is larger.
+    # The sums of each round, by digit; its initial state: the digits before, and the sum over larger logits.
     sums = torch.empty((2, len(shifts), samples, DIGIT_VALUES.value), dtype=torch.int64, device=device)
     states = torch.empty((2, len(shifts), samples, 2), dtype=torch.int64, device=device)
     counts, masses = sums.unbind(0)
     counted, weighed = states.unbind(0)
     row = (logits, logits.stride(0), vocab, rows, temperature, top_k)
-    # What top_k's last round and top_p's first one have found, and the largest logits.
+    # The results of top_k's last round and top_p's first round, and the largest logits.
     found = (counted[-1], counts[-1], masses[0], tops)
     grid, options = (samples, parts), config.options()
     _tops[grid](*row, top_p, min_p_reach, tops, sums, ROUNDS=2 * len(shifts), **options)
@@ -106,7 +106,7 @@ def _order(logits: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def _logit(order: tl.tensor, FORMAT: tl.constexpr) -> tl.tensor:
-    """Returns the logit, in fp32, from what `_order` made of it."""
+    """Returns the fp32 logit for a result of `_order`; its inverse."""
     if FORMAT.primitive_bitwidth == 16:
         half = tl.where(order >= 0x8000, order - 0x8000, 0xFFFF - order)
         return half.to(tl.uint16).to(FORMAT, bitcast=True).to(tl.float32)
@@ -134,7 +134,7 @@ def _top(tops: tl.tensor, temperature: tl.tensor, parts: tl.tensor, sample: tl.t
 
 @triton.jit
 def _next(states: tl.tensor, sums: tl.tensor, limit: tl.tensor, shift: tl.tensor, sample: tl.tensor) -> tl.tensor:
-    """Goes one digit on, to the least whose larger ones stay below the limit; returns (order, the sum of those)."""
+    """Finds the next digit, the smallest with a sum of larger digits below the limit; returns (order, that sum)."""
     order = tl.load(states + sample * 2)
     above = tl.load(states + sample * 2 + 1)
     own = tl.load(sums + sample * DIGIT_VALUES + tl.arange(0, DIGIT_VALUES))
@@ -146,7 +146,7 @@ def _next(states: tl.tensor, sums: tl.tensor, limit: tl.tensor, shift: tl.tensor
 
 @triton.jit
 def _keep(states: tl.tensor, order: tl.tensor, above: tl.tensor, sample: tl.tensor) -> None:
-    """Stores what a round began with, for the next one; all parts know the same, so the first one does."""
+    """Stores a round's initial state for the next round; all parts have the same state, so the first part stores it."""
     if tl.program_id(1) == 0:
         tl.store(states + sample * 2, order)
         tl.store(states + sample * 2 + 1, above)
@@ -217,14 +217,14 @@ def _tops(
 
 @triton.jit
 def _digits(logits: tl.tensor, there: tl.tensor, order: tl.tensor, shift: tl.tensor) -> tl.tensor:
-    """Returns, in int32, the digit at `shift` of logits whose higher digits are those of `order`; DIGITS for others."""
+    """Returns, in int32, the digit at `shift` of logits with the higher digits of `order`; DIGITS for other logits."""
     found = (_order(logits) ^ order.to(tl.uint32)) >> shift
     return tl.where(there & (found < DIGIT_VALUES), found, DIGIT_VALUES).to(tl.int32)
 
 
 @triton.jit
 def _counts(digits: tl.tensor) -> tl.tensor:
-    """Counts how many there are of each digit, int32 `[DIGITS]`."""
+    """Counts the digits, int32 `[DIGITS]`."""
     mine = digits[:, None] == tl.arange(0, DIGIT_VALUES)[None, :]
     return tl.sum(mine.to(tl.int32), 0)
 

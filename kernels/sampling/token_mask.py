@@ -1,9 +1,8 @@
-"""Forbids tokens without a bit in a packed mask, as grammars give them: bit i % 32 of word i // 32 is token i's.
+"""Forbids tokens without a bit in a packed grammar mask: token i has bit i % 32 of word i // 32.
 
     x = x if the bit is set or x is not finite, else `forbidden`
 
-Parts of a row are programs of their own. A part's words are read once, in order, and logits are only read where some
-token is forbidden.
+Several programs share a row. A part's words are read once, in order, and logits are only read near forbidden tokens.
 """
 
 import torch

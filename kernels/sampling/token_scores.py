@@ -26,13 +26,14 @@ CANDIDATE_CONFIGS = (
 """The first is the default."""
 
 MOST_TOP: tl.constexpr = tl.constexpr(20)
-"""Likeliest tokens that a row is asked for, at most."""
+"""Maximum number of most likely tokens of a row."""
 
 LEAST_LOGPROB: tl.constexpr = tl.constexpr(-9999.0)
-"""No log-probability is told that is lower."""
+"""Minimum of reported log-probabilities."""
 
 NO_LOGIT: tl.constexpr = tl.constexpr(torch.finfo(torch.float32).min)
-"""Stands behind the end of a row, and for what is not finite: no logit is less, and differences of two are finite."""
+"""Padding after the end of a row, and replacement for non-finite values: no logit is smaller, and differences of two
+are finite."""
 
 NAN_BITS: tl.constexpr = tl.constexpr(0x7FC00000)
 """The bits of NaN: the log-probability of a token in a row that is not finite."""
