@@ -75,8 +75,9 @@ class ResponseShaper(OneAnswerShaper[Event]):
 
     async def end(self) -> AsyncIterator[bytes]:
         """Yields the last events. The response is stored before its event, as a client may continue from it at once."""
-        closing = self._shape.end(self._finish)
-        yield self._joined([*closing, *self._shape.ended(await self._kept(self._finish))])
+        if events := self._shape.end(self._finish):
+            yield self._joined(events)
+        yield self._joined(self._shape.ended(await self._kept(self._finish)))
 
     async def whole(self, answers: Sequence[Answer]) -> ResponseAnswer:
         (answer,) = answers
