@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from engine.plan import BlockMove, StepPlan, StepResult
-from engine.schedule.scheduler import Scheduler
+from engine.schedule.scheduler import Scheduler, SchedulerLimits
 from tests.waiting import wait_until
 from tests.worker.role_bench import Bench
 from tests.worker.test_engine_loop import Sevens, job, make_loop
@@ -75,7 +75,8 @@ class Moving(Scheduler):
 )
 def test_a_hang_is_seen_wherever_it_is(depth: int, where: str, doing: str) -> None:
     bench = Bench(blocks=65)
-    scheduler = Moving(bench.blocks, max_batch_tokens=16, max_sequences=8, max_model_len=256, max_in_flight=depth)
+    limits = SchedulerLimits(max_batch_tokens=16, max_sequences=8, max_model_len=256, max_in_flight=depth)
+    scheduler = Moving(bench.blocks, limits)
     inbox: Inbox[object] = Inbox(10)
     runner, status = Hanging(where), EngineStatus()
     loop = make_loop(bench, runner, inbox, scheduler, status, depth)

@@ -67,7 +67,7 @@ def test_methods_that_are_called(kind: type) -> None:
 
 
 async def test_attributes_that_are_read() -> None:
-    config = uvicorn.Config(serve, http=HttpToolsProtocol, ws="none", lifespan="off")
+    config = uvicorn.Config(serve, http=HttpToolsProtocol, ws="none", lifespan="off", log_config=None)
     config.load()
     connection = HttpToolsProtocol(config, ServerState(), {})
     assert [name for name in OF_CONNECTION if not hasattr(connection, name)] == []
@@ -81,7 +81,7 @@ async def test_attributes_that_are_read() -> None:
 
 
 async def test_attributes_of_a_server() -> None:
-    server = uvicorn.Server(uvicorn.Config(serve, lifespan="off"))
+    server = uvicorn.Server(uvicorn.Config(serve, lifespan="off", log_config=None))
     assert server.should_exit is False and isinstance(server.server_state, ServerState)
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)
