@@ -160,7 +160,6 @@ class Executor:
         return self._with_proposals(step, result)
 
     def _verify(self, step: LaunchedStep) -> _Draws:
-        """Groups a step's draws by work; for works with draft tokens, only the draws of valid rows."""
         found, outcomes, *liked = step.answer.tolist()
         works = step.plan.works
         draws = _Draws([[] for _ in works], {}, [], [])
@@ -304,7 +303,6 @@ class Executor:
         return hidden, engine.model.logits(hidden) if len(hidden) else hidden, prompt_scores
 
     def _states(self, plan: StepPlan, batch: Batch) -> Tensor:
-        """Computes the normed states of a step's rows of logits; a follower gets the states of all tokens."""
         model, step = self.engine.model, self.engine.attention.begin(batch)
 
         def stored(layer: int) -> None:

@@ -144,7 +144,6 @@ def _check(layers: Tensor, blocks: Tensor) -> None:
 
 
 def _words(pool: Tensor, blocks: Tensor) -> Tensor:
-    """Views the pool as `[layers, blocks, words]`."""
     assert pool.dim() in (4, 5)  # a quantized pool's vectors are bytes
     _check(pool, blocks)
     return pool.flatten(2).view(WORD_DTYPE)
@@ -257,14 +256,12 @@ def _rounded(scaled: tl.tensor, LARGEST: tl.constexpr) -> tl.tensor:
 
 
 def reference(pool: Tensor, blocks: Tensor) -> Tensor:
-    """Computes the result of `gather` with torch operators."""
     return pool[:, blocks].transpose(0, 1).contiguous()
 
 
 def reference_encode(
     layer: Tensor, blocks: Tensor, code: CodecName, parts: Sequence[int] = ()
 ) -> tuple[Tensor, Tensor]:
-    """Computes the result of `encode` with torch operators."""
     split = layer[blocks].split(list(parts) or layer.shape[-1], -1)
     values, scales = zip(*(_reference_part(part, code) for part in split), strict=True)
     return torch.cat(values, -1), torch.stack(scales, -1)

@@ -35,12 +35,10 @@ def multiplies_by_groups(device: torch.device) -> bool:
 
 
 def is_hopper(device: torch.device) -> bool:
-    """Returns whether products of warp groups keep their sums in registers, as on Hopper alone."""
     return _capability(device)[0] == HOPPER_MAJOR
 
 
 def converts_fp8(device: torch.device) -> bool:
-    """Returns whether the device has instructions for e4m3, as GPUs from Ada and Hopper on (sm_89) do."""
     return _capability(device) >= FP8_CAPABILITY
 
 

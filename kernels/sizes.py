@@ -7,5 +7,4 @@ def power_of_two(size: int) -> int:
 
 
 def tile_count(size: int, tile: int) -> int:
-    """Returns the number of tiles that cover `size`."""
     return -(-size // tile)

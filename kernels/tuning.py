@@ -28,7 +28,6 @@ class Config:
     stages: int = 2
 
     def options(self) -> dict[str, int]:
-        """Returns the keyword arguments of a launch."""
         return {**self.tiles, "num_warps": self.warps, "num_stages": self.stages}
 
 

@@ -155,7 +155,6 @@ class ChatSession:
             return ""
 
     def _say(self, text: str) -> int:
-        """Sends the message and prints the streamed answer. Returns 1 if the answer failed, else 0."""
         self._messages.append({"role": "user", "content": text})
         request = {
             "model": self._model,

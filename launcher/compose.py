@@ -182,7 +182,6 @@ def _service(service: Service) -> Value:
 
 
 def _words(service: Service) -> list[str]:
-    """Returns the options that the user's environment may set, and the options that differ from the default."""
     assert service.settings is not None
     names = {option(name): variable for name, variable in FIELD_VARIABLES.items()}
     words = []

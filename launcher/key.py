@@ -53,7 +53,6 @@ class KeyFileConfig(Struct, frozen=True, kw_only=True):
 
 
 def own_keys() -> Path:
-    """Returns the path of this user's own file of keys."""
     return state_directory() / "api-keys.json"
 
 

@@ -42,7 +42,6 @@ class Adjuster(Protocol):
 
 
 def is_adjusted(work: Work) -> bool:
-    """Returns whether a sampled work needs adjusted logits."""
     sampling = work.sampling
     assert sampling is not None
     return sampling.looks_back or bool(work.banned or sampling.logit_bias) or sampling.allowed_token_ids is not None

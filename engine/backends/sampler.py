@@ -40,7 +40,6 @@ class Sampler(Protocol):
 
 
 def is_cut(sampling: Sampling, vocab: int) -> bool:
-    """Returns whether top_k or top_p may exclude tokens."""
     return 0 < sampling.top_k < vocab or sampling.top_p < 1
 
 

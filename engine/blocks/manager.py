@@ -80,7 +80,6 @@ class BlockManager:
 
     @property
     def cached_count(self) -> int:
-        """Blocks without references whose KV is in the cache."""
         return sum(group.idle for group in self.groups)
 
     @property
@@ -89,7 +88,6 @@ class BlockManager:
 
     @property
     def pinned_count(self) -> int:
-        """Blocks with I/O references, over all groups."""
         return sum(group.pinned for group in self.groups)
 
     @property

@@ -103,7 +103,6 @@ class BlockPool:
 
     @property
     def idle(self) -> int:
-        """Blocks without references whose KV is in the cache."""
         return len(self._idle)
 
     # the prefix cache -----------------------------------------------------------------------------------------------

@@ -120,7 +120,6 @@ class GrammarFollowers:
             self._followers.pop(sequence, None)
 
     def trim(self, most: int) -> None:
-        """Drops the least recently used followers, down to `most` or `MIN_FOLLOWED_SEQUENCES`."""
         with self._lock:
             while len(self._followers) > max(most, MIN_FOLLOWED_SEQUENCES):
                 self._followers.popitem(last=False)

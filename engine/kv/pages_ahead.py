@@ -70,7 +70,6 @@ class PagesAhead:
             self._make(last, REST_FACTOR)
 
     def _make(self, last: int, rest: float) -> None:
-        """Populates the next blocks of all layers, up to `last` - 1."""
         supported = all([self._populate(layer, self._done, last, rest) for layer in range(self._layers)])
         self._done = last if supported else self._blocks
 

@@ -174,7 +174,6 @@ def build_batch(
 
 
 def _logit_rows(works: Sequence[Work], query_start: Ints, lengths: Ints) -> tuple[Ints, Ints, Ints]:
-    """Finds the rows for the head, and the indices among them of sampled and of scored rows."""
     last = query_start + lengths - 1
     sampled: Ints = last[np.flatnonzero([work.sampling is not None for work in works])]
     guesses = [len(work.proposed) for work in works if work.sampling is not None]
@@ -193,7 +192,6 @@ def _logit_rows(works: Sequence[Work], query_start: Ints, lengths: Ints) -> tupl
 
 
 def _pending(works: Sequence[Work], token_ids: Ints, owners: Ints, before: Sampled | None) -> tuple[Ints, Ints]:
-    """Finds the indices of pending tokens, and their rows in the previous step."""
     pending: Ints = np.flatnonzero(token_ids == PENDING_TOKEN)
     if not len(pending):
         return pending, pending

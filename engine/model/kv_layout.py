@@ -101,7 +101,6 @@ class QuantizedLayer:
 
 
 def bytes_of_vector(layout: KVLayout, block: int) -> int:
-    """Returns the bytes of one vector of a quantized block."""
     return block * (layout.width + len(layout.parts) * POOL_SCALE_BYTES)
 
 

@@ -48,7 +48,6 @@ def read_config(directory: Path, max_model_len: int = 0) -> ModelConfig:
 
 
 def _served(layer: LayerConfig, longest: int) -> LayerConfig:
-    """Fixes a layer's rotation for sequences of up to `longest` tokens."""
     attention = layer.attention
     if attention.rope is None:
         return layer

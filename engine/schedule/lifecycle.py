@@ -62,7 +62,6 @@ class Lifecycle:
         return sum(1 + len(each.branches) for each in chain(self.running, self.landing))
 
     def waiting(self) -> int:
-        """Counts the sequences that wait for blocks, or for another sequence's landing."""
         return len(self._admission.queue) + len(self._shared_landings)
 
     def admit(self, sequence: Sequence, now: float, step: int) -> bool:

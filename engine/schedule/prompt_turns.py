@@ -27,7 +27,6 @@ class PromptTurns:
     """Gives each prompt its tokens of a step, in turns."""
 
     def __init__(self, queue: WaitingQueue, lifecycle: Lifecycle, shorter: float) -> None:
-        """`queue`: prompts that wait for blocks. `shorter`: as `SHORTER_PROMPTS_SHARE`."""
         self._queue = queue
         self._lifecycle = lifecycle
         self._shorter = shorter
@@ -115,12 +114,10 @@ class _StepTurns:
         return tokens
 
     def tenant_tokens(self, left: int) -> int:
-        """Counts the tenant's tokens still to compute; `left`: tokens of the prompt whose turn it is."""
         in_progress = sum(each.left for each in self._prompts.get(self._tenant, ()))
         return left + in_progress + self._queue.tokens_of(self._tenant)
 
     def shorter_tokens(self, than: int) -> int:
-        """Counts the tokens of the tenant's prompts shorter `than` this many tokens."""
         shorter = sum(each.left for each in self._prompts.get(self._tenant, ()) if each.left < than)
         waiting = self._may_pass(than)
         return shorter + (len(self._queue) * waiting.to_compute if waiting is not None else 0)
@@ -139,7 +136,6 @@ class _StepTurns:
         return running if self._blocked or self._foremost is not None else self._queue.weights() | running
 
     def _comes_before(self, head: Sequence, prompt: Sequence) -> bool:
-        """Returns whether a queued prompt precedes one in progress: it is more urgent, and there are blocks."""
         if head.landing or urgency(head, self._now) >= urgency(prompt, self._now):
             return False
         return self._lifecycle.surely_fits(head)

@@ -186,7 +186,6 @@ class Scheduler:
         self._lifecycle.release(sequence)
 
     def expired(self, now: float) -> list[Sequence]:
-        """Returns sequences past their deadline, in order of arrival; the caller reports and releases them."""
         return self._lifecycle.expired(now)
 
     @property

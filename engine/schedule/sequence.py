@@ -126,7 +126,6 @@ class Sequence:
 
     @property
     def left(self) -> int:
-        """Tokens that no step has planned yet."""
         return self.length - self.planned
 
     @property

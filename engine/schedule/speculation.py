@@ -87,7 +87,6 @@ class Speculation:
         return not sequence.hand_off and self._may_look(step) and not self.rests(sequence, step)
 
     def rests(self, sequence: Sequence, step: int) -> bool:
-        """Returns whether a sequence gets no draft tokens in this step."""
         trust = sequence.trust
         return (trust.long_rest_until if self._idle else trust.rests_until) > step
 

@@ -20,7 +20,6 @@ class DeviceMemory:
     peak: int  # maximum of `held` so far
 
     def own(self) -> int:
-        """Returns the bytes that this process needs besides its KV blocks."""
         return max(self.peak, self.held) + CUDA_CONTEXT_BYTES
 
     def room(self) -> int:

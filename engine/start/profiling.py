@@ -121,12 +121,10 @@ def widest_step(config: EngineConfig) -> list[int]:
 
 
 def first_step(config: EngineConfig, max_model_len: int) -> int:
-    """Returns the tokens of a first step, which estimates a CPU's speed."""
     return min(FIRST_PROFILE_TOKENS, config.max_batch_tokens, max_model_len)
 
 
 def longer_step(config: EngineConfig, max_model_len: int, tokens_per_second: float) -> int:
-    """Returns the tokens of the step that measures the speed in about `MEASURING_S`."""
     return min(int(tokens_per_second * MEASURING_S), MAX_CPU_PROFILE_TOKENS, config.max_batch_tokens, max_model_len)
 
 

@@ -28,7 +28,6 @@ class BackendLinear(nn.Module):
 
 
 def is_linear(module: nn.Module) -> bool:
-    """Returns whether a module is exactly a linear layer, no subclass."""
     return type(module) in (nn.Linear, Conv1D)
 
 

@@ -18,7 +18,6 @@ class WrappedModel(Generic[Step]):
     """An `engine.model.model.Model`. Its steps are not recorded as CUDA graphs, since their code is not ours."""
 
     def __init__(self, own: Any, attentions: Sequence[OwnAttention]) -> None:
-        """Takes over `own`, transformers' causal language model, with the `attentions` that the probe found."""
         self._current = CurrentStep()
         for layer, each in enumerate(attentions):
             each.module.paged_attention = PagedAttention(

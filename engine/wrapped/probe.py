@@ -126,7 +126,6 @@ def _described(
 
 
 def _unserved(module: Any, mask: Any) -> str:
-    """Returns the reason why a mask that is neither causal nor a window is not served."""
     if mask is not None and not hasattr(mask, "window"):  # the model has changed its mask argument
         if getattr(module, "is_kv_shared_layer", False):
             return "attends to the keys and values of an earlier layer, and to cut ones, which is not served"

@@ -88,7 +88,6 @@ def join_parts(parts: Tensor, sums: Tensor, output: Tensor) -> None:
 
 
 def _warps(dim: int) -> int:
-    """Returns the warps whose registers hold `MAX_SPLITS` parts of a row."""
     return 4 if dim <= 256 else 16
 
 
@@ -118,7 +117,6 @@ def _store_joined(
     DIM: tl.constexpr,
     PADDED: tl.constexpr,
 ) -> None:
-    """Joins parts of one row, and stores it."""
     dims = tl.arange(0, PADDED)
     summed = tl.load(sums + place, mask=kept, other=float("-inf"))
     shares = tl.exp2(summed - tl.maximum(tl.max(summed, 0), LOWEST_SCORE))

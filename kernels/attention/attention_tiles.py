@@ -74,7 +74,6 @@ class DefaultConfigs(NamedTuple):
     single: Config  # for fp32, which tensor cores do not multiply in full: larger tiles would not fit into registers
 
     def of(self, dtype: torch.dtype, dim: int) -> Config:
-        """Returns the config for heads of `dim` values."""
         if dtype == torch.float32:
             return self.single
         return self.wide if dim > 128 else self.usual
@@ -91,7 +90,6 @@ class HeadShape(NamedTuple):
     kv_format: int = 0  # of the pool's bytes; 0: it has numbers in `dtype`
 
     def config(self, kernel: str, device: torch.device, defaults: DefaultConfigs) -> Config:
-        """Returns the tuned config for this shape and device, or a default."""
         name = f"{str(self.dtype).removeprefix('torch.')},dim={self.dim},shared={self.shared}"
         return tuned(kernel, name, device, defaults.of(self.dtype, self.dim))
 

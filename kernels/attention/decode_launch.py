@@ -41,11 +41,9 @@ class DecodeLaunch:
 
     @property
     def is_split(self) -> bool:
-        """Whether a split plan assigns a part of a sequence to each program."""
         return self.split is not None
 
     def finish(self) -> None:
-        """Joins the parts of split sequences into the output."""
         if self.split is not None:
             parts, sums = self.arguments["parts"], self.arguments["sums"]
             join_splits(parts, sums, self.split.starts, self.output, self.multi_query)

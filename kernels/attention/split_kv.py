@@ -64,5 +64,4 @@ def plan_splits(lengths: NDArray[np.int64], room: int, window: int = 0) -> NDArr
 
 
 def split_plan_of(words: Tensor, works: int, room: int) -> SplitPlan:
-    """Splits the words of `plan_splits` into a plan, on the device."""
     return SplitPlan(words[: works + room], words[works + room : split_plan_words(works, room)])

@@ -58,14 +58,12 @@ def unsupported(dtype: torch.dtype) -> str:
 
 
 def rows_for(pairs: int, experts: int, dtype: torch.dtype) -> int:
-    """Returns the rows of a tile: about as many as an expert gets."""
     if pairs <= FEW_ROWS // 2 * experts:
         return FEW_ROWS
     return SOME_ROWS if pairs <= SOME_ROWS * experts or dtype == torch.float32 else MANY_ROWS
 
 
 def row_counts(dtype: torch.dtype) -> tuple[int, ...]:
-    """Lists what `rows_for` may return."""
     return (FEW_ROWS, SOME_ROWS) if dtype == torch.float32 else (FEW_ROWS, SOME_ROWS, MANY_ROWS)
 
 

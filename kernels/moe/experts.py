@@ -63,7 +63,6 @@ def experts(
 
 
 def experts_of(product: Expert | PackedExpert) -> int:
-    """Returns how many experts there are."""
     return len(product.weight.codes if isinstance(product, PackedExpert) else product.weight)
 
 

@@ -67,7 +67,6 @@ def down(gated: Tensor, product: PackedExpert, tiles: Tiles, shares: Tensor, *, 
 
 
 def _default(x: Tensor, rows: int) -> Config:
-    """Returns how tiles of `rows` rows are multiplied where nothing was measured."""
     if x.dtype == torch.float32:
         return CANDIDATE_CONFIGS[-1]
     if rows <= FEW_ROWS:

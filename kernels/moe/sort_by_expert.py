@@ -42,7 +42,6 @@ class Tiles:
 
 
 def most_tiles(pairs: int, experts: int, rows: int) -> int:
-    """Returns the maximum number of tiles of `pairs` pairs."""
     return (pairs + min(experts, pairs) * (rows - 1)) // rows
 
 

@@ -44,7 +44,6 @@ class WeightCodes(NamedTuple):
 
     @property
     def kind(self) -> CodeKind | None:
-        """Returns the kernels' code kind; None if they do not support the codes."""
         if self.values.dtype == torch.uint8:
             return {(): "int4", FP4_VALUES: "fp4"}.get(self.table)  # type: ignore[return-value]
         return "int8" if self.values.dtype == torch.int8 else "fp8"
@@ -67,7 +66,6 @@ class PackedWeight:
 
     @property
     def in_run(self) -> int:
-        """Returns the inputs of a run."""
         return RUN_BYTES * (2 if self.kind in ("int4", "fp4") else 1)
 
     @property
@@ -94,7 +92,6 @@ class PackedWeight:
         return runs
 
     def tensors(self) -> list[Tensor]:
-        """Returns the tensors that stay in memory."""
         return [self.codes, self.scales, *([] if self.offsets is None else [self.offsets])]
 
 
@@ -134,7 +131,6 @@ def pack(weights: Sequence[WeightCodes], device: torch.device) -> PackedWeight:
 
 
 def one_of(weight: PackedWeight, expert: int) -> PackedWeight:
-    """Returns the weight of one of several experts."""
     offsets = None if weight.offsets is None else weight.offsets[expert]
     return replace(weight, codes=weight.codes[expert], scales=weight.scales[expert], offsets=offsets)
 

@@ -55,7 +55,6 @@ def unsupported(dtype: torch.dtype) -> str:
 
 
 def rows_for(rows: int) -> int:
-    """Returns the rows of a tile for a batch of `rows`."""
     return next((tile for tile in ROW_TILES if rows <= tile), ROW_TILES[-1])
 
 

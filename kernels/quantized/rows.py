@@ -50,12 +50,10 @@ class RowFormat(NamedTuple):
     group: int  # inputs that share a row's scale: a power of two, or more than there are
 
     def groups(self, inputs: int) -> int:
-        """Returns the number of scales of a row."""
         return tile_count(inputs, self.group)
 
     @property
     def name(self) -> str:
-        """Returns the key of tuned configs."""
         return f"{self.kind},group={self.group if self.group <= MAX_WIDTH else 'all'}"
 
 
@@ -74,18 +72,15 @@ def unsupported(width: int) -> str:
 
 
 def empty_rows(rows: int, width: int, form: RowFormat, device: torch.device) -> QuantizedRows:
-    """Allocates quantized rows."""
     values = torch.empty((rows, tile_count(width, RUN_BYTES) * RUN_BYTES), dtype=ROW_DTYPES[form.kind], device=device)
     return QuantizedRows(values, torch.empty((form.groups(width), rows), device=device), form, width)
 
 
 def tile_of(width: int) -> int:
-    """Returns the tile width of a row."""
     return max(RUN_BYTES, power_of_two(width))
 
 
 def config_for(kernel: str, x: Tensor, form: RowFormat, width: int, config: Config | None) -> Config:
-    """Returns the launch config of a kernel that quantizes rows of this width."""
     shape = f"{str(x.dtype).removeprefix('torch.')},{form.name},width={width}"
     return config or tuned(kernel, shape, x.device, CANDIDATE_CONFIGS[0 if width <= MAX_NARROW_WIDTH else -1])
 

@@ -21,7 +21,6 @@ FP8_FACTOR, FP4_FACTOR = tl.constexpr(2.0**120), tl.constexpr(2.0**126)
 
 @triton.jit
 def in_step(KIND: tl.constexpr, RUNS: tl.constexpr) -> tl.constexpr:
-    """Returns the inputs of a step."""
     return RUNS * 64 if KIND == "int4" or KIND == "fp4" else RUNS * 32
 
 

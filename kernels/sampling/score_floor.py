@@ -125,7 +125,6 @@ def _share(logits: tl.tensor, temperature: tl.tensor, top: tl.tensor) -> tl.tens
 
 @triton.jit
 def _top(tops: tl.tensor, temperature: tl.tensor, parts: tl.tensor, sample: tl.tensor) -> tl.tensor:
-    """Returns the largest score of a sample; a finite one also where the row is not."""
     part = tl.arange(0, PARTS_TILE)
     found = tl.load(tops + sample * parts + part, mask=part < parts, other=-float("inf"))
     top = tl.div_rn(tl.max(found, 0), temperature)
@@ -146,7 +145,6 @@ def _next(states: tl.tensor, sums: tl.tensor, limit: tl.tensor, shift: tl.tensor
 
 @triton.jit
 def _keep(states: tl.tensor, order: tl.tensor, above: tl.tensor, sample: tl.tensor) -> None:
-    """Stores a round's initial state for the next round; all parts have the same state, so the first part stores it."""
     if tl.program_id(1) == 0:
         tl.store(states + sample * 2, order)
         tl.store(states + sample * 2 + 1, above)
@@ -224,7 +222,6 @@ def _digits(logits: tl.tensor, there: tl.tensor, order: tl.tensor, shift: tl.ten
 
 @triton.jit
 def _counts(digits: tl.tensor) -> tl.tensor:
-    """Counts the digits, int32 `[DIGITS]`."""
     mine = digits[:, None] == tl.arange(0, DIGIT_VALUES)[None, :]
     return tl.sum(mine.to(tl.int32), 0)
 

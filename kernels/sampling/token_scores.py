@@ -116,7 +116,6 @@ def _tiles(
 
 @triton.jit
 def _bits(x: tl.tensor, largest: tl.tensor, log_sum: tl.tensor) -> tl.tensor:
-    """Returns the bits of a logit's log-probability."""
     logprob = x.to(tl.float64) - largest.to(tl.float64) - log_sum
     return tl.maximum(logprob, LEAST_LOGPROB).to(tl.float32).to(tl.int32, bitcast=True)
 

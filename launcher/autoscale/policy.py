@@ -52,7 +52,6 @@ class ScalingPolicy:
     """Autoscaling of one deployment. `now` is local time, s."""
 
     def __init__(self, rules: Rules, now: float) -> None:
-        """Begins with a cool-down, in which the first workers start."""
         self._rules = rules
         self._changed = now
         self._pressure: dict[str, float] = {}  # average, by role
@@ -93,7 +92,6 @@ class ScalingPolicy:
         return True
 
     def _pressed(self, seen: ScalingInput, role: str) -> tuple[float, float]:
-        """Returns the pressure on the present workers, and on one worker fewer (infinite if there is only one)."""
         assert seen.standing is not None
         workers = seen.wanted.get(role, 0)
         present = pressure(seen.standing, role, workers, self._rules.slo) or 0.0

@@ -46,7 +46,6 @@ def refuse_kv_beyond_memory(engine: EngineOptions, workers: int, there: int | No
 
 
 def _others(directory: Path, engine: EngineOptions, copies: int, there: int) -> dict[str, bool]:
-    """Returns options that need less memory → whether they would suffice."""
     per_copy = there // copies
     return {
         "--prefill 0 --decode 1": copies > 1 and _least_bytes(directory, engine.dtype, engine.quantization) <= there,

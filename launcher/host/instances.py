@@ -43,7 +43,6 @@ class Record:
     """The record of this instance, until `close` or the end of the process. On a full disk there is no record."""
 
     def __init__(self, instance: Instance, say: Callable[[str], None]) -> None:
-        """Writes the record; `say` gets a sentence if that fails."""
         self.instance = instance
         self._say = say
         self._file: HeldFile | None = None

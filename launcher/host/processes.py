@@ -34,8 +34,6 @@ def described(config: UpConfig) -> Deployment:
 
 
 def _with_absolute_paths(engine: EngineOptions) -> EngineOptions:
-    """Returns the options with absolute paths: workers run in another directory."""
-
     def whole(path: str) -> str:
         return str(Path(path).expanduser().resolve()) if path else ""
 
@@ -79,7 +77,6 @@ class Processes:
         return [self._process(service, name, place) for name in service.names]
 
     def dashboard(self) -> list[Process]:
-        """Makes the dashboard, if it is wanted; ready when Streamlit serves its page."""
         own_key = str(self._run / OWN_KEY) if self._config.api_keys else ""
         place = replace(self._place, gateway=self._url, own_key=own_key)
         return [self._process(service, service.role, place) for service in self._deployment.of("dashboard")]

@@ -213,7 +213,6 @@ def _run(command: Sequence[str], output: IO[bytes], lock: int, show: Callable[[]
 
 
 def _progress(log: Path, offset: int, expected: int) -> Callable[[], tuple[str, int | None]]:
-    """Returns a function for pip's progress: found packages from its log, unpacked packages from site-packages."""
     (site,) = log.parent.glob("lib/python3*/site-packages")
     before = len(list(site.glob("*.dist-info")))
 

@@ -22,7 +22,6 @@ def requirements(root: Path, extras: Sequence[str]) -> list[str]:
 
 
 def pins(root: Path) -> dict[str, str]:
-    """Returns the version of every package in constraints.txt, by name."""
     lines = (root / "constraints.txt").read_text().splitlines()
     return dict(line.split("==", 1) for line in lines if "==" in line and not line.startswith("#"))
 

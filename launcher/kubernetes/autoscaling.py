@@ -39,7 +39,6 @@ class ScalingMetric(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Name in the custom metrics API."""
         return f"{self.series.replace(':', '_')}_{self.role}"
 
 

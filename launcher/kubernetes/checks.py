@@ -79,7 +79,6 @@ def _check_image(image: str) -> None:
 
 
 def _check_model(option: str, place: str, demo: str = "") -> None:
-    """Refuses a model that pods cannot read; pods have the hub and the volume with models."""
     if demo and place == DEMO_MODEL:
         return
     if place.startswith(f"{MODELS_DIRECTORY}/") or (HUB_ID_REGEX.fullmatch(place) and not Path(place).exists()):

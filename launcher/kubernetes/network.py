@@ -69,7 +69,6 @@ def _egress(config: ManifestsConfig, service: Service) -> list[Value]:
 
 
 def _hub(config: ManifestsConfig) -> list[Value]:
-    """Allows connections to the hub, for a model that is downloaded."""
     if not needs_models(config) or config.model.startswith(f"{MODELS_DIRECTORY}/"):
         return []
     endpoint = urlsplit(config.hf_endpoint)

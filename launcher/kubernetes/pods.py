@@ -107,7 +107,6 @@ def _resources(config: ManifestsConfig, service: Service) -> Value:
 
 
 def _held(config: ManifestsConfig, service: Service) -> dict[str, tuple[str, str]]:
-    """Returns the Secrets that a service reads: volume name → (name of the Secret, mount path)."""
     held = {}
     if service.role != "dashboard":
         held["secret"] = (secret_name(config), SECRET_DIRECTORY)
@@ -159,7 +158,6 @@ def _only(volume: str) -> Value:
 
 
 def _affinity(config: ManifestsConfig, service: Service) -> Value:
-    """Prefers different nodes for pods of the same service, and the same zone for prefill and decode workers."""
     made: Value = {
         "podAntiAffinity": {
             "preferredDuringSchedulingIgnoredDuringExecution": [

@@ -115,7 +115,6 @@ class DeviceCounts:
 
 
 def _counts_of(change: RowChange) -> dict[int, int]:
-    """Counts a whole text; the prompt only if it matters."""
     work = change.work
     assert work.tokens is not None
     found = dict.fromkeys(work.tokens[: work.prompt_tokens], IN_PROMPT) if change.asked.counts_prompt else {}

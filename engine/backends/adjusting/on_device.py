@@ -107,7 +107,6 @@ class DeviceAdjuster:
 
 
 def _masks(changes: Sequence[RowChange]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Returns the masked rows, and their bits."""
     masked = [(change.row, change.bits) for change in changes if change.bits is not None]
     if not masked:
         return np.empty(0, np.int32), np.empty((0, 0), np.int32)

@@ -26,7 +26,6 @@ class Recent(Generic[Kept]):
         return kept
 
     def keep(self, sequence: int, kept: Kept) -> None:
-        """Sets the value of a sequence and marks it as most recently used."""
         self._kept.pop(sequence, None)
         self._kept[sequence] = kept
 

@@ -50,7 +50,6 @@ class NativeAdjuster:
         return logits
 
     def _packed(self, change: RowChange, sampled: Tensor | None, alive: list[NDArray[np.int32]]) -> bytes:
-        """Packs one row's change; `alive` keeps the arrays that it points to."""
         asked, sampling, bits = change.asked, change.asked.sampling, change.bits
         pending = None
         if change.pending is not None:

@@ -36,7 +36,6 @@ def unsupported(config: TextModel, dtype: torch.dtype, block: int) -> str:
 
 
 def _missing(layer: AttentionLayer) -> str:
-    """Returns why this layer is unsupported, or ''."""
     attention = layer.attention
     width = layout_of(attention).width
     if width > MAX_HEAD_DIM or width % 2:
@@ -48,7 +47,6 @@ def _missing(layer: AttentionLayer) -> str:
 
 
 def _sizes(attention: AnyAttention) -> tuple[int, int, int]:
-    """Returns KV heads, vectors of a token in each head, and the width of a value."""
     if isinstance(attention, LatentAttention):
         return 1, 1, attention.latent_rank
     return attention.kv_heads, 2, attention.head_dim
@@ -121,7 +119,6 @@ class NativeAttentionStep(AttentionStep):
         return output
 
     def group_of(self, layer: int) -> "NativeGroupStep":
-        """Returns the layer's KV group, as this step has it."""
         return self.groups[self.attention.groups[layer]]
 
 
@@ -129,7 +126,6 @@ class NativeGroupStep:
     """Operator arguments of one step for the layers of one KV group."""
 
     def __init__(self, attention: NativeAttention, layer: int, batch: Batch, tables: GroupTables) -> None:
-        """`layer` is any layer of the group."""
         self.tables = tables
         self._batch = batch
         self._native = attention.native

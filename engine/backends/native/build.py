@@ -97,7 +97,6 @@ def processor() -> str:
 
 
 def _make(command: list[str], sources: list[Path], library: Path) -> None:
-    """Compiles sources side by side: that is half the time on two cores."""
     try:
         library.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".compiling-", dir=library.parent) as scratch:

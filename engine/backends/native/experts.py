@@ -33,7 +33,6 @@ class NativeExperts:
         dtype: torch.dtype,
         experts: Sequence[tuple[NativeLinear, NativeLinear]],
     ) -> None:
-        """`experts` has each expert's products: gate and up as one, and down."""
         self._native = native
         self._dtype = dtype
         self._mlp = mlp
@@ -59,7 +58,6 @@ class NativeExperts:
         return change
 
     def held(self) -> list[Tensor]:
-        """Returns the packed weights, biases and scales of all experts."""
         return [tensor for expert in self._experts for linear in expert for tensor in linear.held()]
 
 

@@ -19,7 +19,6 @@ class NativeLatentProducts:
     def __init__(
         self, keys: Sequence[NativeLinear], values: Sequence[NativeLinear], building: Sequence[NativeLinear]
     ) -> None:
-        """Takes each head's products: to absorb a query, to make a value, and, if expanded, to build a key."""
         self._keys = keys
         self._values = values
         self._building = building

@@ -26,7 +26,6 @@ class LatentForms:
     def __init__(
         self, native: ctypes.CDLL, batch: Batch, group: NativeGroupStep, attention: LatentAttention, dtype: torch.dtype
     ) -> None:
-        """For a step of layers with this attention."""
         branching = batch.trees.works if batch.trees is not None else ()
         works = list(zip(batch.query_lengths.tolist(), batch.kv_lengths.tolist(), strict=True))
         self.expanding = tuple(
@@ -84,12 +83,10 @@ class ExpandedAttention:
 
 
 def built_numbers(attention: LatentAttention, keys: int) -> int:
-    """Returns the number of values in the expanded keys and values of a sequence with `keys` keys."""
     return -(-keys // MAX_BLOCK) * MAX_BLOCK * attention.heads * 2 * (attention.nope_dim + attention.rope_dim)
 
 
 def expands_in(dtype: torch.dtype) -> bool:
-    """Returns whether sequences may be expanded in this dtype; otherwise no weights that build keys are needed."""
     return dtype not in ABSORBED_ONLY_DTYPES
 
 

@@ -85,7 +85,6 @@ class NativeLayers:
         return normed
 
     def _enter(self, batch: Batch, group: NativeGroupStep, attention: AnyAttention) -> None:
-        """Sets where the following layers have their KV."""
         arguments, tables = self._step, group.tables
         expanding: Sequence[int] = ()
         if isinstance(attention, LatentAttention):
@@ -119,7 +118,6 @@ class NativeLayers:
             )
 
     def _reserve(self, tokens: int) -> None:
-        """Grows the buffers for a step of `tokens` tokens, to a power of two."""
         if self._room and len(self._room["change"]) >= tokens:
             return
         rows = 1 << (tokens - 1).bit_length()
@@ -145,7 +143,6 @@ class NativeLayers:
 
 
 def _adapter_room(layers: Sequence[LayerWeights[NativeLinear]], dtype: torch.dtype) -> AdapterRoom | None:
-    """Makes the adapters' buffers if adapters can change a layer."""
     products = [layer.attention.query_key_value for layer in layers if isinstance(layer.attention, HeadWeights)]
     products += [layer.mlp.gate_up for layer in layers if isinstance(layer.mlp, DenseWeights)]
     adapted = next((product for product in products if isinstance(product, NativeAdapted)), None)
@@ -153,7 +150,6 @@ def _adapter_room(layers: Sequence[LayerWeights[NativeLinear]], dtype: torch.dty
 
 
 def _widths(layer: LayerConfig) -> dict[str, int]:
-    """Returns the widths of a token's buffers between a layer's operators, except for the hidden size."""
     attention, mlp = layer.attention, layer.mlp
     dense = mlp.intermediate if isinstance(mlp, DenseMLP) else 0
     if isinstance(attention, LatentAttention):
@@ -206,7 +202,6 @@ Products = LinearArguments | ExpertsArguments | LatentArguments
 
 
 def _products(layer: LayerArguments) -> list[Products]:
-    """Returns a layer's products in the order in which they are multiplied."""
     latent: list[Products] = []
     if layer.latent:
         query = layer.latent.contents.query
@@ -216,7 +211,6 @@ def _products(layer: LayerArguments) -> list[Products]:
 
 
 def _first(products: Products) -> int | None:
-    """Returns the address of the first product; None if it is not known in advance."""
     if isinstance(products, LinearArguments):
         return ctypes.addressof(products)
     first: int | None = products.shared_gate_up if isinstance(products, ExpertsArguments) else products.keys

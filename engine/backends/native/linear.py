@@ -54,7 +54,6 @@ class NativeLinear:
         return y
 
     def held(self) -> list[Tensor]:
-        """Returns the packed copies, biases, and the other tensors of quantized weights."""
         return [tensor for part in self._parts for tensor in part.tensors]
 
 

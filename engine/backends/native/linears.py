@@ -38,7 +38,6 @@ class NativeLinears:
         return NativeAdapted(self._native, weights, bias, self._dtype, adapting)
 
     def _say(self, weight: Weight) -> None:
-        """Logs once per format that weights are dequantized; loaders log formats outside `forms`."""
         what = without_operator(weight)
         if what is not None and what not in self._said and what not in self.forms:
             self._said.add(what)

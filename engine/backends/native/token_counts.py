@@ -21,7 +21,6 @@ class TokenCounts:
     """Int32 `ids` and `counts`, whose first `len` entries are of the tokens so far; each token is there once."""
 
     def __init__(self, prompt: Sequence[int]) -> None:
-        """Begins with the tokens of a prompt, which count as 0."""
         tokens = dict.fromkeys(prompt)
         self._places = dict(zip(tokens, range(len(tokens)), strict=True))
         self.ids: NDArray[np.int32] = np.zeros(max(MIN_LIST_CAPACITY, 2 * len(tokens)), np.int32)

@@ -64,7 +64,6 @@ def encoded(found: Tensor, codec: Codec, parts: Sequence[int]) -> tuple[Tensor, 
 
 
 def _encoded_part(found: Tensor, codec: Codec) -> tuple[Tensor, Tensor]:
-    """Encodes `[…, tokens, values]` with one scale, fp32 `[…]`."""
     dtype, largest = CODEC_FORMATS[codec]
     found = found.float()
     found = torch.where(found.isfinite(), found, 0.0)
@@ -93,13 +92,11 @@ def taken_apart(payload: Tensor, landing: Landing, vectors: int, parts: Sequence
 
 
 def dtype_of(landing: Landing) -> torch.dtype:
-    """Returns the dtype of a payload's values."""
     form = landing.form
     return DTYPES_BY_NAME[form.dtype] if form.codec == "none" else CODEC_FORMATS[form.codec][0]
 
 
 def _runs(landing: Landing, block_tokens: int) -> Iterator[tuple[int, int]]:
-    """Finds runs, as (first, count), of tokens that are neighbours in the payload and in the pool."""
     token, theirs = landing.begin, landing.form.block_tokens
     while token < landing.end:
         count = min(theirs - (token - landing.first) % theirs, block_tokens - token % block_tokens, landing.end - token)

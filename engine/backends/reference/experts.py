@@ -14,7 +14,6 @@ class ReferenceExperts:
     """See `engine.model.linear.Experts`. The host waits for the number of rows that each expert has."""
 
     def __init__(self, experts: Sequence[tuple[Linear, Linear]], activation: Activation) -> None:
-        """`experts`: each expert's products: gate and up fused, and down."""
         self._experts = experts
         self._activation = activation
 
@@ -30,5 +29,4 @@ class ReferenceExperts:
         return total.to(x.dtype)
 
     def held(self) -> list[Tensor]:
-        """Returns the weights and biases of all experts."""
         return [tensor for expert in self._experts for linear in expert for tensor in linear.held()]

@@ -24,7 +24,6 @@ class HeadAttentionStep:
     """Stores and attends in one step, in layers of one KV group, whose vectors are `[kv_heads, 2]` for each token."""
 
     def __init__(self, layer: KVRows, batch: Batch, group: int, window: int) -> None:
-        """`layer` is any layer of the group."""
         self._tables = batch.groups[group]
         self._kv_heads, self._block, self._dim = layer.vectors // 2, layer.block, layer.width
         self._dtype = layer.dtype
@@ -84,7 +83,6 @@ class HeadAttentionStep:
         return found.view(works, self._kv_heads, shared, count, dim).permute(0, 3, 1, 2, 4).flatten(2, 3)
 
     def _slot_rows(self, slots: Tensor) -> Tensor:
-        """Finds where the pool, as rows of one token's head each, takes keys and values: `[tokens x 2 x kv_heads]`."""
         per_head = 2 * self._block
         first = slots // self._block * (self._kv_heads * per_head) + slots % self._block
         heads = torch.arange(self._kv_heads, device=slots.device) * per_head
@@ -92,7 +90,6 @@ class HeadAttentionStep:
         return (first[:, None, None] + sides[:, None] + heads).flatten()
 
     def _gather_rows(self, tables: Tensor) -> Tensor:
-        """Finds where keys, then values of each work's heads lie in the pool, as rows of one block's head and side."""
         heads = torch.arange(self._kv_heads, device=tables.device) * 2
         sides = torch.arange(2, device=tables.device)
         first = tables * (2 * self._kv_heads)

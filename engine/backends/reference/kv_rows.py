@@ -56,7 +56,6 @@ class QuantizedKVRows:
     """Implements `KVRows` over a quantized layer."""
 
     def __init__(self, layer: QuantizedLayer, dtype: torch.dtype) -> None:
-        """`dtype`: number format of gathered vectors."""
         self.blocks, self.vectors, bytes_of_each = layer.memory.shape
         self.block, self.width = layer.block, sum(layer.parts)
         self.dtype = dtype
@@ -83,6 +82,5 @@ class QuantizedKVRows:
 
 
 def rows_of(layer: Tensor, attention: AnyAttention, dtype: torch.dtype) -> KVRows:
-    """Returns access to a layer of a pool; the model computes in `dtype`."""
     quantized = quantized_layer(layer, attention)
     return PlainRows(layer) if quantized is None else QuantizedKVRows(quantized, dtype)

@@ -25,14 +25,12 @@ class LatentAttentionStep:
     """Stores and attends in one step, in layers of one KV group, with a vector of latent + rope for each token."""
 
     def __init__(self, layer: KVRows, batch: Batch, group: int) -> None:
-        """`layer` is any layer of the group."""
         self._tables = batch.groups[group]
         self._width = layer.width
         most = MAX_GATHERED_BYTES // (self._width * layer.dtype.itemsize)
         self.rectangles = list(rectangles(batch, group, layer.block, 0, most, layer.dtype))
 
     def store(self, pool: KVRows, vectors: Tensor) -> None:
-        """Clears a block that a sequence enters first, as `HeadAttentionStep` does."""
         if self._tables.fresh_blocks.numel():
             pool.clear(self._tables.fresh_blocks)
         pool.put(self._tables.slots, vectors.squeeze(1))
@@ -61,7 +59,6 @@ class LatentAttentionStep:
         return output
 
     def _gathered(self, pool: KVRows, rectangle: Rectangle) -> Tensor:
-        """Returns the vectors of a rectangle's works, `[works, keys, latent + rope]`."""
         vectors = pool.take(rectangle.tables.flatten())
         vectors = vectors.view(rectangle.works, -1, self._width)
         return vectors[:, : rectangle.queries] if rectangle.mask is None else vectors

@@ -28,5 +28,4 @@ class ReferenceLatentProducts:
         return keys, torch.matmul(latents, values.transpose(1, 2))
 
     def held(self) -> list[Tensor]:
-        """Returns both parts."""
         return [self._keys, self._values]

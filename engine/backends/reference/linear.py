@@ -36,7 +36,6 @@ class PlainLinear:
         return functional.linear(x, self._weight, self._bias)
 
     def held(self) -> list[Tensor]:
-        """Returns weight and bias; the weight may be another layer's too."""
         return [self._weight] if self._bias is None else [self._weight, self._bias]
 
 
@@ -54,7 +53,6 @@ class OneDnnLinear:
         return product
 
     def held(self) -> list[Tensor]:
-        """Returns the packed copy and the bias."""
         return [self._weight] if self._bias is None else [self._weight, self._bias]
 
 
@@ -88,7 +86,6 @@ class AdaptedLinear:
             self._changes[slot] = change
 
     def held(self) -> list[Tensor]:
-        """Returns what the layer holds without adapters."""
         return self._linear.held()
 
 

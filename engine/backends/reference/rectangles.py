@@ -72,7 +72,6 @@ def _rectangle(
     keys: int,
     dtype: torch.dtype,
 ) -> Rectangle:
-    """Makes the rectangle of works `members`, with `keys` keys from position `first` `[works, 1]` on."""
     device = tables.device
     lengths = batch.query_lengths[members]
     count = int(lengths.max())
@@ -107,7 +106,6 @@ def _mask(batch: Batch, rows: Tensor, first: Tensor, keys: int, window: int, dty
 
 
 def _similar(query_lengths: Ints, key_lengths: Ints, most: int) -> Iterator[list[int]]:
-    """Groups neighbours in (queries, keys) as long as `MAX_WASTE_FACTOR` and `FREE_WASTED_PAIRS` allow."""
     shapes = [(int(q), int(k), work) for work, (q, k) in enumerate(zip(query_lengths, key_lengths, strict=True))]
     members: list[int] = []
     needed = longest = 0

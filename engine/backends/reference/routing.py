@@ -35,7 +35,6 @@ def _best(scores: Tensor, count: int) -> Tensor:
 
 
 def _in_best_groups(wanted: Tensor, mlp: ExpertsMLP) -> Tensor:
-    """Sets the scores of experts outside the best groups to minus infinity."""
     groups = wanted.unflatten(1, (mlp.groups, -1))
     best = groups.topk(1 if mlp.group_score == "best" else 2).values.sum(-1)
     out = torch.ones_like(best, dtype=torch.bool).scatter_(1, _best(best, mlp.groups_used), False)

@@ -33,12 +33,10 @@ class ReferenceSampler:
 
 
 def _there(values: Sequence[float], kind: type[np.generic], device: torch.device) -> Tensor:
-    """Copies numbers to the device; the host does not wait for it."""
     return to_device(np.array(values, dtype=kind), device)
 
 
 def _drawn(logits: Tensor, draws: list[Draw]) -> Tensor:
-    """Draws tokens `[samples]`. Rows are scaled and filtered once, however often they are drawn from."""
     device = logits.device
     settings = [draw.sampling for draw in draws]
     keys = to_device(keys_of(draws), device)

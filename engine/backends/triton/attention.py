@@ -129,7 +129,6 @@ class TritonAttention:
         return self.step(steps)
 
     def _decodes(self, batch: Batch) -> int:
-        """Counts the decode sequences that a step begins with."""
         many = batch.query_lengths > MAX_DECODE_QUERIES
         if batch.trees is not None:
             many[list(batch.trees.works)] = False
@@ -138,7 +137,6 @@ class TritonAttention:
         return count
 
     def _tree_mask(self, batch: Batch, rows: int) -> Tensor | None:
-        """Returns the tree mask of the first `rows`, or None without trees."""
         if batch.trees is None:
             return None
         windows = [window for window in self.windows if window]
@@ -146,11 +144,9 @@ class TritonAttention:
         return torch.stack((batch.positions[:rows], batch.trees.lasts[:rows], batch.trees.bits[:rows]))
 
     def groups_that_cut(self, longest: int) -> list[int]:
-        """Lists the groups where sequences of up to `longest` tokens may be split."""
         return [group for group, window in enumerate(self.windows) if may_split(longest, window)]
 
     def words_of_plan(self, works: int, groups: Sequence[int]) -> int:
-        """Returns the int32 words of the split plans for `works` sequences."""
         return sum(split_plan_words(works, self._max_parts[group]) for group in groups)
 
     def plan(self, lengths: Ints, groups: Sequence[int]) -> NDArray[np.int32]:
@@ -193,7 +189,6 @@ class TritonAttention:
                     prefill(sinks=sinks, longest=longest, splits=splits)
 
     def _one_row(self) -> tuple[MultiQuery | None, ...]:
-        """Returns each variant of a single query row: default, multi-query, and with a tree mask."""
         start, count = torch.tensor([[0], [1]], dtype=torch.int32, device=self.device)
         tree_mask = torch.zeros((3, 1), dtype=torch.int64, device=self.device)
         return None, MultiQuery(start, count, 1), MultiQuery(start, count, 1, tree_mask)

@@ -107,7 +107,6 @@ class SideBySide:
 
     @property
     def variant(self) -> tuple[object, ...]:
-        """Returns the key of compiled kernels, which may depend on where outputs lie."""
         return tuple(part.variant for part in self._parts)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -165,7 +164,6 @@ def make_linear(
 
 
 def coded(weight: Weight) -> WeightCodes:
-    """Returns a quantized weight in the form for packing."""
     assert isinstance(weight, Quantized)
     return WeightCodes(weight.values, weight.scales, min(weight.group, weight.shape[1]), weight.offsets, weight.table)
 
@@ -187,7 +185,6 @@ def _tell(what: str) -> None:
 
 
 def _fusing(weight: Weight) -> tuple[object, ...]:
-    """Returns the key of neighbours that are packed together."""
     if not isinstance(weight, Quantized) or not packs(weight):
         return ()
     order = b"" if weight.order is None else weight.order.cpu().numpy().tobytes()

@@ -35,7 +35,6 @@ class GGUFTensor:
         return str(self._kind.name)
 
     def get_shape(self) -> tuple[int, ...]:
-        """Returns the shape in values."""
         shape = self._data.shape
         return tuple(quant_shape_from_byte_shape(shape, self._kind) if self._data.dtype == np.uint8 else shape)
 

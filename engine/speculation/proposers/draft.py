@@ -167,7 +167,6 @@ class DraftProposer:
         )
 
     def _first(self, works: list[Work]) -> Tensor:
-        """Computes missing tokens. Returns the last hidden states of the sequences that are complete then."""
         draft = self._draft
         batch = build_batch(StepPlan(0, works), self._block_size, draft.backend.device, None, self._first_tables)
         for group, tables in enumerate(batch.groups):
@@ -242,7 +241,6 @@ class _Later(NamedTuple):
 
 
 def _drawn_from(asked: _Asked, place: int, text: list[int] | None) -> Work:
-    """Returns the work for drawing a draft token, with the randomness of the output index that it predicts."""
     index = asked.work.output_index + len(asked.came) + place
     return structs.replace(asked.work, output_index=index, tokens=text, proposed=(), propose=0)
 

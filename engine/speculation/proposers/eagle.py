@@ -144,7 +144,6 @@ class EagleProposer:
         return {index: Proposal(guess) for index, guess in zip(asked, guesses, strict=True) if guess}
 
     def _guesses(self, works: Sequence[Work], before: Tensor) -> list[list[int]]:
-        """Stores KV of each work's tokens, with `before` as the states before them, and drafts the following tokens."""
         guesses: list[list[int]] = [[] for _ in works]
         members = [at for at, work in enumerate(works) if work.propose > 0]
         found: list[tuple[list[int], Tensor]] = []  # by pass: the works, and their draft tokens
@@ -183,7 +182,6 @@ class EagleProposer:
         self._kept.keep(sequences, positions, positions, states[to_device(ends, states.device)])
 
     def _ends(self, work: Work, begin: int, tokens: int) -> Iterator[BlockEnd]:
-        """Yields the blocks that a work's first `tokens` tokens fill; `begin` is its first row."""
         table, size = work.blocks[self._group], self._block
         for block in range(work.start // size, (work.start + tokens) // size):
             position = (block + 1) * size - 1
@@ -200,7 +198,6 @@ class EagleProposer:
 
 
 def _asks(work: Work) -> bool:
-    """Returns whether a work has or wants draft tokens; works with several samples get none."""
     return bool(work.propose or work.proposed) and len(work.samples) == 1
 
 
@@ -210,7 +207,6 @@ def _decodes(work: Work) -> bool:
 
 
 def _came(work: Work, start: int, tokens: list[int], most: int) -> Work:
-    """Returns the work that computes the sampled `tokens`, followed by up to `most` draft tokens."""
     return structs.replace(
         work,
         start=start,
@@ -224,7 +220,6 @@ def _came(work: Work, start: int, tokens: list[int], most: int) -> Work:
 
 
 def _turn(work: Work, count: int) -> Work:
-    """Returns the work of the draft token at index `count` - 1 after the work's own tokens."""
     start = work.start + len(work.token_ids) - 1 + count
     return structs.replace(work, start=start, token_ids=[PENDING_TOKEN], output_index=work.output_index + count)
 

@@ -104,7 +104,6 @@ class MedusaProposer:
         return found
 
     def _asked(self, plan: StepPlan, result: StepResult) -> Iterator[_Asked]:
-        """Yields works that get draft tokens, with the row of their last valid draw."""
         row = 0
         for number, (work, came) in enumerate(zip(plan.works, result.tokens, strict=True)):
             if work.sampling is None:

@@ -47,7 +47,6 @@ class Scaling:
     def __init__(
         self, rules: Rules, secret: bytes, workers: Workers, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Scales `workers` by `rules`; the gateways' records are signed with a key derived from `secret`."""
         self._clock = clock
         self._policy = ScalingPolicy(rules, clock())
         self._signer = Signer(secret, RECORD_PURPOSE)

@@ -31,7 +31,6 @@ MIN_AGE_S = 60.0  # a younger directory may not have its lock yet
 
 
 def shared_directory(deployment: str) -> Path:
-    """Returns the directory that all processes of a deployment on one node share."""
     return Path(tempfile.gettempdir()) / f"{DIRECTORY_PREFIX}{deployment}"
 
 
@@ -101,8 +100,6 @@ def make_process(order: Order, run: Path, address: str) -> Process:
 
 
 def _watch_gateway(status_file: Path, path: str) -> Watch:
-    """Watches a gateway, whose status file has its address: ready when it has found workers, too."""
-
     def watch() -> Status | None:
         status = read_status(status_file)
         if status is None or status.stage != READY_STAGE:

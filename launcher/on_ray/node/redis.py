@@ -57,8 +57,6 @@ def redis_process(server: RedisServer, run: Path, max_memory: int) -> Process:
 
 
 def _watch(server: RedisServer) -> Watch:
-    """Watches the server: ready when it answers PING; while it reads its files it answers LOADING."""
-
     def watch() -> Status | None:
         try:
             with socket.create_connection((server.address, server.port), PROBE_TIMEOUT_S) as connection:

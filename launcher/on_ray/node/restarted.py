@@ -6,7 +6,6 @@ import ray
 
 
 def was_restarted() -> bool:
-    """Returns whether the calling actor died before and was restarted by Ray."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # this function of Ray calls a deprecated function of Ray
         return bool(ray.get_runtime_context().was_current_actor_reconstructed)
