@@ -17,6 +17,9 @@ from launcher.host.gpus import visible_gpus
 # Triton decides when a kernel is decorated: without a GPU all of them run in its interpreter, on the CPU's tensors.
 if not visible_gpus():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+    from tests.interpreter import keep_lookups
+
+    keep_lookups()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -5,6 +5,12 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from engine.start import profiling
+
+# Nobody asks how fast a test's model is, and some are loaded a hundred times.
+profiling.MEASURING_S = 0.02
+profiling.FIRST_PROFILE_TOKENS = 4
+
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> Iterator[None]:

@@ -73,7 +73,9 @@ def test_a_scale_of_another_token_is_noticed(form: str, tmp_path: Path) -> None:
 def test_triton_gives_the_tokens_too(variant: str, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs a prompt in chunks, then decodes: of latent vectors one chunk in either form."""
     monkeypatch.setattr("engine.backends.triton.latent_chunks.MIN_EXPANDED_QUERIES", 10)
-    directory = build_model(tmp_path / "model", VARIANTS[variant]())
+    config = VARIANTS[variant]()
+    config.num_hidden_layers = 2
+    directory = build_model(tmp_path / "model", config)
     all_of_them = golden(directory, make_prompts([20] * 6, 320), 3, load=load_rounding(form), safety=0.0)
     expected = next(each for each in all_of_them if certain(each) == each.tokens)
     settings = {"device": DEVICE, f"{DEVICE}_backend": "triton", "kv_dtype": form}

@@ -27,7 +27,9 @@ SEEDED = Sampling(seed=5, temperature=1.0, logprobs=5)
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_model(tmp_path_factory.mktemp("scoring") / "model", VARIANTS["qwen3"]())
+    config = VARIANTS["qwen3"]()
+    config.num_hidden_layers, config.layer_types = 2, config.layer_types[:2]
+    return build_model(tmp_path_factory.mktemp("scoring") / "model", config)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +61,7 @@ def matches(scores: Scores, rows: Tensor, tokens: Sequence[int], top: int) -> No
 
 def test_drawn_tokens_have_transformers_log_probabilities(executor: Executor, reference: Any) -> None:
     """Greedy and seeded, one sample and several, beside a work that does not ask."""
-    prompts = make_prompts([20, 9, 33], 320)
+    prompts = make_prompts([18, 3, 5], 320)
     greedy = structs.replace(GREEDY, logprobs=20)
     works = [
         Work(1, 0, prompts[0], ([1, 2],), greedy),
@@ -101,10 +103,10 @@ def test_tokens_of_steps_that_are_launched_ahead_have_their_own(executor: Execut
 
 def test_prompts_have_transformers_log_probabilities_in_any_chunks(executor: Executor, reference: Any) -> None:
     """The last row is the drawn token's; a chunk may begin with rows that nobody asks for; others are not touched."""
-    prompt, other = make_prompts([40, 12], 320)
+    prompt, other = make_prompts([20, 4], 320)
     rows = logprobs(reference, prompt)
     parts, alone = [], step(executor, Work(2, 0, other, ([4],), GREEDY)).tokens[0]
-    for start, end, first in ((0, 1, 0), (1, 14, 0), (10, 30, 4), (30, 40, 0)):
+    for start, end, first in ((0, 1, 0), (1, 7, 0), (4, 15, 3), (15, 20, 0)):
         targets = prompt[start + first + 1 : end + 1]
         last = end == len(prompt)
         own = Work(1, start, prompt[start:end], ([1, 2, 3],), structs.replace(GREEDY, logprobs=2) if last else None)
@@ -142,7 +144,7 @@ def test_few_rows_of_logits_are_in_memory_at_once(model: Path, monkeypatch: pyte
 
 
 def test_raw_log_probabilities_are_those_before_adjustments(executor: Executor, reference: Any) -> None:
-    prompt = make_prompts([20], 320)[0]
+    prompt = make_prompts([5], 320)[0]
     forced = structs.replace(GREEDY, logit_bias=((7, 1000.0),), logprobs=3)
     result = step(executor, Work(1, 0, prompt, ([1, 2],), GREEDY), Work(2, 0, prompt, ([3, 4],), forced))
     assert result.tokens[1] == [7]
@@ -152,7 +154,7 @@ def test_raw_log_probabilities_are_those_before_adjustments(executor: Executor, 
 @pytest.mark.parametrize("backend", ["native", "torch", "triton"])
 def test_processed_log_probabilities_are_those_of_the_draw(backend: str, model: Path, reference: Any) -> None:
     """After biases, temperature and filters; each row as its own sampling says, greedy ones without those."""
-    prompt = make_prompts([20], 320)[0]
+    prompt = make_prompts([5], 320)[0]
     bias = ((3, 2.5), (9, -1.5))
     kinds = [
         structs.replace(GREEDY, logit_bias=bias, top_k=2, logprobs=4),

@@ -84,7 +84,9 @@ def _watched(executor: Executor) -> list[bool]:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_model(tmp_path_factory.mktemp("triton") / "model", VARIANTS["llama"]())
+    config = VARIANTS["llama"]()
+    config.num_hidden_layers = 2
+    return build_model(tmp_path_factory.mktemp("triton") / "model", config)
 
 
 def test_what_the_kernels_do_not_support_is_refused_at_load(tmp_path: Path) -> None:

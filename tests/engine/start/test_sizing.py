@@ -17,6 +17,7 @@ from engine.plan import BlockMove
 from engine.start.block_counts import PoolLoad
 from engine.start.load import load_engine
 from engine.start.profiling import (
+    FIRST_PROFILE_TOKENS,
     MAX_CPU_PROFILE_TOKENS,
     MEASURING_S,
     PLAIN_SAMPLING,
@@ -143,12 +144,12 @@ def test_profiling_steps_are_bounded() -> None:
     assert largest_step(config, 40) == [40, 40, 20] and largest_step(config, 30) == [30, 30, 30]
     assert largest_step(config, 1000) == [100]
     assert widest_step(config) == [1] * min(config.max_sequences, 100)
-    assert (first_step(config, 1000), first_step(config, 5)) == (16, 5)
+    assert (first_step(config, 1000), first_step(config, 3)) == (FIRST_PROFILE_TOKENS, 3)
     assert (
         longer_step(config, 1000, 1e9) == 100
         and longer_step(settings(max_batch_tokens=512), 1000, 1e9) == MAX_CPU_PROFILE_TOKENS
     )
-    assert longer_step(settings(max_batch_tokens=512), 1000, 40.0) == int(40 * MEASURING_S)
+    assert longer_step(settings(max_batch_tokens=512), 1000, 4000.0) == int(4000 * MEASURING_S)
     plan, blocks = prompts([5, 16, 17], 8, 2, PLAIN_SAMPLING)
     assert [work.blocks for work in plan.works] == [([1],) * 2, ([2, 3],) * 2, ([4, 5, 6],) * 2] and blocks == 7
     assert [len(work.token_ids) for work in plan.works] == [5, 16, 17]
@@ -164,7 +165,10 @@ def test_blocks_that_are_moved_to_measure_come_back_to_where_they_were() -> None
 
 
 @pytest.mark.parametrize(("takes", "runs", "best"), [([0.3, 0.1, 0.05, 0.2], 4, 0.05), ([9.0, 7.0], 2, 7.0)])
-def test_the_time_of_a_step_is_the_best_of_a_few_runs(takes: list[float], runs: int, best: float) -> None:
+def test_the_time_of_a_step_is_the_best_of_a_few_runs(
+    takes: list[float], runs: int, best: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.start.profiling.MEASURING_S", 0.5)
     now = [0.0]
     left = list(takes)
 

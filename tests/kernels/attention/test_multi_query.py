@@ -89,11 +89,13 @@ def test_ragged_sequences(dtype: torch.dtype, device: torch.device, splits: int,
 
 
 @pytest.mark.parametrize("branching", [False, True], ids=["in a row", "branching"])
-@pytest.mark.parametrize(("heads", "kv_heads"), [(2, 2), (10, 2), (16, 1)])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "work"), [(2, 2, (20, 34)), (10, 2, (8, 22)), (16, 1, (3, 17))], ids=["2-2", "10-2", "16-1"]
+)
 def test_heads_of_several_tiles_and_rests(
-    dtype: torch.dtype, device: torch.device, heads: int, kv_heads: int, branching: bool
+    dtype: torch.dtype, device: torch.device, heads: int, kv_heads: int, work: tuple[int, int], branching: bool
 ) -> None:
-    works = [(5, 5), (20, 34)]
+    works = [(5, 5), work]
     assert_few(works, dtype, device, branching=branching, splits=2, heads=heads, kv_heads=kv_heads)
 
 

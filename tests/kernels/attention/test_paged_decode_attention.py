@@ -132,7 +132,7 @@ def test_the_reference_is_prefills(device: torch.device) -> None:
 @pytest.mark.parametrize("window", [0, 40])
 @pytest.mark.parametrize(
     "lengths",
-    [[601], [1, 601, 37, 0, 70], [0, 0, 513, 512], [300, 299, 17, 16, 15, 1]],
+    [[213], [1, 213, 37, 0, 70], [0, 0, 129, 128], [100, 99, 17, 16, 15, 1]],
     ids=["one", "a long one and short ones", "null rows", "odd lengths"],
 )
 def test_a_step_that_is_cut_by_its_lengths(

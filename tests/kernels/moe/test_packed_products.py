@@ -78,14 +78,16 @@ def test_biases_and_activations(activation: Activation, device: torch.device) ->
     check("fp4", device, bias=True, activation=activation)
 
 
-@pytest.mark.parametrize(("hidden", "intermediate", "group"), [(64, 96, 32), (33, 7, 16), (130, 70, 64), (70, 20, 99)])
+@pytest.mark.parametrize(("hidden", "intermediate", "group"), [(64, 32, 32), (33, 7, 16), (70, 36, 64), (70, 20, 99)])
 def test_odd_sizes_and_groups(hidden: int, intermediate: int, group: int, device: torch.device) -> None:
     check("int8", device, hidden=hidden, intermediate=intermediate, group=group, bias=True)
 
 
 @pytest.mark.parametrize("config", [None, *CANDIDATE_CONFIGS], ids=str)
 def test_every_candidate_computes_the_same(config: Config | None, device: torch.device) -> None:
-    check("int4", device, tokens=20, hidden=130, intermediate=70, config=config)
+    tiles = (config or CANDIDATE_CONFIGS[-1]).tiles
+    hidden = max(tiles["TILE"], 32 * tiles["RUNS"]) + 2
+    check("int4", device, tokens=20, hidden=hidden, intermediate=tiles["TILE"] // 2 + 6, config=config)
 
 
 def test_on_hopper_tiles_of_many_rows_have_128_outputs() -> None:
