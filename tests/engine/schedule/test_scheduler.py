@@ -410,6 +410,15 @@ def test_the_latest_arrival_is_preempted_and_keeps_its_tokens() -> None:
     assert len(first.tokens) == len(second.tokens) == 16
 
 
+def test_of_a_lower_priority_a_sequence_is_preempted_before_later_ones() -> None:
+    engine = scheduler(9)
+    first, low, last = job(8), job(8, priority=5), job(8)
+    added(engine, first, low, last)
+    for _ in range(6):
+        step(engine)
+    assert [each.preemptions for each in (first, low, last)] == [0, 1, 0]
+
+
 def test_the_oldest_waits_for_landing_blocks_rather_than_be_preempted() -> None:
     engine = scheduler(6)
     oldest, landing = job(8), job(16, landing=True)
