@@ -212,7 +212,7 @@ class EngineLoop(Generic[Event]):
         self.error = self._life.inbox.error
         if self._leave_at is not None:
             return
-        log.info("stopping: what runs has %.0f s to end", self._life.config.drain_seconds)
+        log.info("stopping: running work has %.0f s to finish", self._life.config.drain_seconds)
         self._leave_at = self._life.clock.now() + self._life.config.drain_seconds
         self._life.status.draining = True
 

@@ -51,7 +51,7 @@ class Remaining(Struct, frozen=True):
         """Returns the refusal of a request that may use up to `tokens` tokens; None if it is within the limits."""
         limits, told = self.limits, self.headers()
         if limits.concurrency and self.leases > limits.concurrency:
-            message = f"this key may have {limits.concurrency} requests in progress, and has them"
+            message = f"this key may have {limits.concurrency} requests in progress, and uses all of them"
             return LimitReached(message, SLOT_SECONDS, told)
         if limits.requests_per_minute and self.requests.used > limits.requests_per_minute:
             wait = self.requests.wait(limits.requests_per_minute)

@@ -69,6 +69,6 @@ class Refusals:
         if not self._strangers or (now - self._told_at < STRANGERS_LOG_INTERVAL_S and not last):
             return
         codes = ", ".join(f"{code} {count}" for code, count in self._strangers.items())
-        log.info("requests that were refused for want of a valid key: %d (%s)", self._strangers.total(), codes)
+        log.info("requests refused for lack of a valid key: %d (%s)", self._strangers.total(), codes)
         self._strangers.clear()
         self._told_at = now

@@ -190,7 +190,7 @@ class Gate:
         first = len(self) * between if self._seen else max(UNSEEN_S, len(self) * between)
         self._promised = max(self._promised, now + first) + between
         after = pause(self._promised - now)
-        message = f"{len(self)} requests wait, as many as may (--max-waiting); come back in {after:.2g} s"
+        message = f"{len(self)} requests wait, the maximum (--max-waiting); come back in {after:.2g} s"
         return APIError(429, message, kind="rate_limit_error", code="rate_limit_exceeded", retry_after=after)
 
     def _too_many_aside(self) -> APIError:

@@ -54,7 +54,7 @@ class SpelledTokens:
         marked = chat.changed(lambda text: self._spelled_marked(text, marks))
         text, bare = render(marked), render(chat.changed(lambda text: _all_marked(text, marks)))
         if self._special.found(text) != self._special.found(bare):
-            raise invalid("the model's chat template makes special tokens of what these messages say", "messages")
+            raise invalid("the model's chat template turns text of these messages into special tokens", "messages")
         return MarkedText(text, {mark: key for key, mark in marks.items()} if list(marked.texts()) != texts else {})
 
     def _spelled_marked(self, text: str, marks: Mapping[str, str]) -> str:

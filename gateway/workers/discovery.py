@@ -116,7 +116,9 @@ class Discovery:
             elif worker.speaks != VERSION:
                 seconds = self._foreign_seconds(worker)
             elif worker.broken:
-                log.warning("%s worker %s is left: its connection broke here", worker.record.role, worker.epoch)
+                log.warning(
+                    "%s worker %s is dropped: its connection failed in this gateway", worker.record.role, worker.epoch
+                )
             elif not worker.welcomed and now - worker.since > UNREACHED_AFTER_S:
                 self._missed[worker.epoch] = worker.record  # tried again while its heartbeat continues
             else:

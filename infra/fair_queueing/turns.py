@@ -49,7 +49,7 @@ class FairSlots:
             return
         line = self._lines.setdefault(party.tenant, deque())
         if len(line) >= self._each:
-            raise TooManyWait(f"{len(line)} works of this tenant wait, as many as may")
+            raise TooManyWait(f"{len(line)} jobs of this tenant wait, the maximum")
         waiting = _Waiting(party.weight, size, asyncio.get_running_loop().create_future())
         line.append(waiting)
         try:

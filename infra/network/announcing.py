@@ -38,7 +38,7 @@ def choose_bind_address(options: PlaceOptions, own: Sequence[OwnAddress], resolv
             raise ConfigError("--announce", options.announce, why.format(described(own)))
         return BindAddress(host or ours, announced, ports)
     if host in WILDCARD_ADDRESSES:
-        why = f"nobody can connect to that; --announce says by which address others do: {described(own)}"
+        why = f"no other host can connect to it; --announce sets the address for other hosts: {described(own)}"
         raise ConfigError("--host", options.host, why)
     return BindAddress(host, host, ports) if host else BindAddress(ports=ports)
 
@@ -61,7 +61,7 @@ def _announced(given: str, host: str, own: Sequence[OwnAddress], resolve: Resolv
     ip = _ip(announce)
     if ip is not None:
         if announce in WILDCARD_ADDRESSES:
-            raise ConfigError("--announce", given, "nobody can connect to that")
+            raise ConfigError("--announce", given, "no other host can connect to it")
         return announce, _first(given, host, [ip]) if _is_own(ip, own) else ""
     if HOST_NAME_PATTERN.fullmatch(announce) is None:
         why = "is no interface, network such as 10.0.0.0/8, address or host name; --ports is for ports"

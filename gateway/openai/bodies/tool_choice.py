@@ -11,7 +11,7 @@ from gateway.output.tools import Tool, ToolUse
 def functions_of(body: ChatRequest) -> list[Function]:
     """Returns the functions of a chat. Raises `APIError` if both fields are given, or two names are equal."""
     if body.tools and body.functions:
-        raise conflict("functions: the tools are said by tools already; give one of them", "functions")
+        raise conflict("functions: tools defines the tools already; give one of both", "functions")
     functions = [tool.function for tool in body.tools or ()] or list(body.functions or ())
     names = [function.name for function in functions]
     twice = next((name for name in names if names.count(name) > 1), None)
@@ -26,7 +26,7 @@ def tool_use_of(body: ChatRequest) -> ToolUse | None:
     functions = functions_of(body)
     legacy = body.functions is not None or body.function_call is not None
     if legacy and body.tool_choice is not None and _meaning(body.tool_choice) != _meaning(body.function_call):
-        raise conflict("function_call: tool_choice says something else; give one of them", "function_call")
+        raise conflict("function_call: tool_choice differs from it; give one of them", "function_call")
     choice, param = (body.function_call, "function_call") if legacy else (body.tool_choice, "tool_choice")
     if choice == "none" or (not functions and choice in (None, "auto")):
         return None

@@ -134,11 +134,11 @@ def test_requests_without_a_valid_key_are_counted_in_a_line_a_minute(written: io
         for number in range(count):
             refusals.report(APIError(401, "no", code=code), f"r{number}")
     refusals.report_connection(invalid("x", code="invalid_http"), "c")
-    assert written.getvalue() == "requests that were refused for want of a valid key: 1 (missing_api_key 1)\n"
+    assert written.getvalue() == "requests refused for lack of a valid key: 1 (missing_api_key 1)\n"
     now += STRANGERS_LOG_INTERVAL_S
     refusals.report(APIError(401, "no", code="missing_api_key"), "last")
     assert written.getvalue().splitlines()[1:] == [
-        "requests that were refused for want of a valid key: 5 (missing_api_key 3, invalid_api_key 1, invalid_http 1)"
+        "requests refused for lack of a valid key: 5 (missing_api_key 3, invalid_api_key 1, invalid_http 1)"
     ]
 
 
