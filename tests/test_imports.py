@@ -285,10 +285,10 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "sampling_cost": {"processes", "random_model", "report"},
         "constrained": {"processes", "random_model", "report"},
         "wrapped": {"limits", "peers", "processes", "random_model", "report"},
-        "front": {"load", "processes", "random_model", "peers"},
+        "front": {"load", "processes", "random_model", "peers", "report"},
         "stress": {"processes", "front"},
         "speculation": {"models", "processes", "peers", "report"},
-        "autoscale": {"processes"},
+        "autoscale": {"processes", "report"},
     },
 }
 

@@ -13,6 +13,7 @@ from benchmarks.autoscale.simulation import Came, Machine, Scaler, Simulation
 from benchmarks.autoscale.thresholds import Thresholds
 from benchmarks.autoscale.trace import DAY_S, Day
 from benchmarks.processes.children import exit_status
+from benchmarks.report import head
 from contracts.slo import SLO, parse_objective
 from launcher.autoscale.policy import ScalingPolicy
 from launcher.autoscale.rules import Bounds, Rules
@@ -117,7 +118,7 @@ def main() -> int:
         same = comparison.best_within(policy.worker_seconds / 3600)
         stages.settle()
         print(f"{policy.requests} requests, {given.slo}; a worker starts in {given.start:g} s")
-        print(f"| {' | '.join(COLUMNS)} |\n" + "| --- " * len(COLUMNS) + "|")
+        print(head(*COLUMNS))
         print(row("policy", policy))
         print(row("thresholds", thresholds))
         for name, pair in (("fewest as good", least), ("best for as many hours", same)):

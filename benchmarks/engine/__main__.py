@@ -29,9 +29,9 @@ from benchmarks.limits.floor import Timing, Work, floor, work_of
 from benchmarks.limits.machine import GIBIBYTE, Machine, measure, read_rate
 from benchmarks.limits.workloads import DECODE_SWEEP, PROMPT_SWEEP, WORKLOADS, Workload
 from benchmarks.models.shapes import SHAPES
-from benchmarks.processes import in_process
+from benchmarks.processes import as_a_worker, in_process
 from checkpoints.model_location import locate
-from contracts.errors import BatonError, ConfigError
+from contracts.errors import ConfigError
 from contracts.kinds import Quantization
 from engine.device import dtype_name
 from engine.executor import Executor
@@ -39,7 +39,6 @@ from engine.model.read_config import read_config
 from engine.start.load import load_engine
 from engine.start.sizing import step_tokens
 from infra.config.engine import EngineConfig
-from launcher.deployment import SERVICE_ENVIRONMENT
 
 
 class Bench:
@@ -117,30 +116,28 @@ def fitting(workloads: tuple[Workload, ...], longest: int) -> list[Workload]:
 
 def main() -> int:
     given = options()
-    if not SERVICE_ENVIRONMENT.keys() <= os.environ.keys():  # OpenMP reads it before Python runs
-        os.execve(sys.executable, [*sys.orig_argv], {**SERVICE_ENVIRONMENT, **os.environ})
-    torch.set_num_threads(given.threads)
+    return as_a_worker.run(lambda: measure_engine(given), given.threads)
+
+
+def measure_engine(given: argparse.Namespace) -> None:
+    """Prints all tables. Raises `BatonError` for a wrong model or setting."""
+    _check_options(given)
+    if given.shape:
+        run_shape(given)
+        return
+    own = read_config(locate(given.model, in_process.quiet)).max_model_len
+    measured = (*WORKLOADS, *DECODE_SWEEP, *PROMPT_SWEEP) if given.sweep else WORKLOADS
+    config = EngineConfig(
+        model=given.model,
+        device=given.device,
+        dtype=given.dtype,
+        cpu_backend=given.cpu_backend,
+        quantization=given.quantization,
+        max_model_len=max((each.longest for each in measured if each.longest <= own), default=own),
+    )
     native = NativeTime()
-    try:
-        _check_options(given)
-        if given.shape:
-            return run_shape(given)
-        own = read_config(locate(given.model, in_process.quiet)).max_model_len
-        measured = (*WORKLOADS, *DECODE_SWEEP, *PROMPT_SWEEP) if given.sweep else WORKLOADS
-        longest = max((each.longest for each in measured if each.longest <= own), default=own)
-        config = EngineConfig(
-            model=given.model,
-            device=given.device,
-            dtype=given.dtype,
-            cpu_backend=given.cpu_backend,
-            quantization=given.quantization,
-            max_model_len=longest,
-        )
-        with native.watching():
-            executor = Executor(load_engine(config, in_process.quiet))
-    except BatonError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    with native.watching():
+        executor = Executor(load_engine(config, in_process.quiet))
     bench = Bench(config, executor, native, given.rounds)
     profile = given.profile and executor.engine.backend.name == "native"
     print("\n".join(bench.header(given.model)))
@@ -150,10 +147,9 @@ def main() -> int:
     for sweep in (DECODE_SWEEP, PROMPT_SWEEP) if given.sweep else ():
         print()
         table(bench, fitting(sweep, own), profile)
-    return 0
 
 
-def run_shape(given: argparse.Namespace) -> int:
+def run_shape(given: argparse.Namespace) -> None:
     """Prints the tables of a shape, and writes JSON where asked. Raises `BatonError` where it cannot be loaded."""
     engine = Shaped(given.shape, given.device, given.dtype, given.quantization)
     print(engine.header())
@@ -162,7 +158,6 @@ def run_shape(given: argparse.Namespace) -> int:
         shaped_table.kernels(decoded, read)
     if given.json:
         shaped_table.write_json(Path(given.json), engine, decoded, read)
-    return 0
 
 
 def _check_options(given: argparse.Namespace) -> None:

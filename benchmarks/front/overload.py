@@ -23,6 +23,7 @@ from benchmarks.load import arrivals
 from benchmarks.processes.children import child, exit_status, last_line
 from benchmarks.processes.python_path import ROOT
 from benchmarks.random_model import SHAPES, make
+from benchmarks.report import head
 from contracts.errors import BatonError
 from contracts.slo import SLO, Timings, parse_objective, percentile
 from infra.completions_client import CompletionEvents
@@ -184,7 +185,7 @@ def main() -> int:
     def work(stages: StageDisplay) -> None:
         load = f"{given.prompt} + {given.output} tokens, {given.times:g} times what it bears"
         print(f"{given.shape}, {load}, {given.slo}")
-        print(f"| {' | '.join(COLUMNS)} |\n" + "| --- " * len(COLUMNS) + "|", flush=True)
+        print(head(*COLUMNS), flush=True)
         with tempfile.TemporaryDirectory(prefix="baton-overload-") as temporary:
             model = Path(temporary, "model")
             make(model, given.shape)

@@ -21,7 +21,6 @@ import redis
 
 from benchmarks.front.client import Seen
 from benchmarks.processes.children import child, end, last_line
-from benchmarks.processes.python_path import ROOT
 from contracts.errors import BatonError
 from infra.network.listening import http_url
 from infra.network.sealing import new_secret
@@ -34,8 +33,6 @@ from launcher.options import DEMO_MODEL
 HERE = Path(__file__).parent
 HOST = "127.0.0.1"
 WORKER = Path("testing", "simulated_worker.py")
-FORMER_WORKER = Path("benchmarks", "front", "simulated_worker.py")
-"""Where older checkouts have it."""
 START_SECONDS = 120.0
 MODEL_NAME = "demo"
 LOOK_SECONDS = 0.05
@@ -165,9 +162,7 @@ def front(checkout: Path, shape: Shape) -> Iterator[Front]:
             for number in range(shape.gateways)
         ]
         # A worker that imports the modules of that checkout.
-        worker = next(
-            (checkout / each for each in (WORKER, FORMER_WORKER) if (checkout / each).exists()), ROOT / WORKER
-        )
+        worker = checkout / WORKER
         workers = []
         for number in range(shape.workers):
             phase = shape.pause * number / shape.workers

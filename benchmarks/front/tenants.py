@@ -24,6 +24,7 @@ from benchmarks.load import arrivals
 from benchmarks.processes.children import exit_status
 from benchmarks.processes.python_path import ROOT
 from benchmarks.random_model import SHAPES, make
+from benchmarks.report import head
 from contracts.errors import BatonError
 from contracts.slo import percentile
 from infra.keys.api_key import KeyOptions, NewKey, make_key
@@ -126,7 +127,7 @@ async def measure(url: str, given: argparse.Namespace, keys: tuple[NewKey, ...])
         for name, rate in rates.items():
             windows[name].append(await tenants.window(rate, given.other * bears))
     await tenants.close()
-    print(f"| {' | '.join(COLUMNS)} |\n" + "| --- " * len(COLUMNS) + "|")
+    print(head(*COLUMNS))
     p95 = {}
     for name, rate in rates.items():
         each = [ttfts(window.other) for window in windows[name]]
