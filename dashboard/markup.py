@@ -23,10 +23,10 @@ TTFT_HINT = "Time to first token: from the gateway's receipt of a request to its
 TPOT_HINT = "Time per output token: (end-to-end time - TTFT) / (output tokens - 1), of one request."
 GOODPUT_HINT = (
     "Requests per second that meet every limit of their own objective, as the gateway judged them, since the first "
-    "request in the window. The share is that of good requests among those that were accepted."
+    "request in the window. The percentage is the share of good requests among accepted requests."
 )
 PROGRESS_HINT = (
-    "Requests in progress: running are in prefill or decode, waiting are queued; at the gate: sent to nobody yet."
+    "Requests in progress: running are in prefill or decode, waiting are queued; at the gate: not sent to a worker yet."
 )
 TOKENS_HINT = "Output tokens per second of all workers over the last 10 seconds."
 MOVED_HINT = "KV cache bytes per second that went from prefill to decode workers over the last 10 seconds."

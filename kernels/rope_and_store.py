@@ -49,7 +49,7 @@ def unsupported(dim: int, all_heads: int = 0) -> str:
     if dim % 2 or not 2 <= dim <= MAX_HEAD_DIM:
         return f"rope_and_store supports even head sizes up to {MAX_HEAD_DIM}, not {dim}"
     if power_of_two(max(all_heads, 1)) * power_of_two(dim) > MAX_NORMED_VALUES:
-        return f"rope_and_store norms up to {MAX_NORMED_VALUES} values as one, not those of {all_heads} heads of {dim}"
+        return f"rope_and_store norms up to {MAX_NORMED_VALUES} values as one, not {all_heads} heads of {dim} values"
     return ""
 
 

@@ -173,10 +173,10 @@ class ChatConfig(Struct, frozen=True, kw_only=True):
     url: Annotated[str, Meta(description="endpoint, such as http://127.0.0.1:8000; empty: the running instance")] = ""
     api_key_file: Annotated[
         str,
-        Meta(description="file with an API key; empty: that of BATON_API_KEY, or the running instance's own"),
+        Meta(description="file with an API key; empty: the key in BATON_API_KEY, or the running instance's own"),
     ] = ""
     cert: Annotated[
-        str, Meta(description="file with the certificate to trust at an https URL; empty: those of the system")
+        str, Meta(description="file with the certificate to trust at an https URL; empty: the system's certificates")
     ] = ""
     max_tokens: Annotated[Positive, Meta(description="longest answer in tokens")] = 512
     temperature: Annotated[float, Meta(ge=0, le=2, description="0: always the likeliest token")] = 0.7

@@ -83,7 +83,9 @@ def _check_names(config: AdapterConfig, tensors: Tensors, places: Sequence[Adapt
         raise AdapterError(f"{WEIGHTS_FILE} has no tensors of the language model")
     for target in config.targets:
         if not any(name == target or name.endswith(f".{target}") for name in there):
-            raise AdapterError(f"its target module {target!r} is not among those that can be changed: {kinds}")
+            raise AdapterError(
+                f"its target module {target!r} is not among the modules that adapters can change: {kinds}"
+            )
     for module in known:
         here = [end for end in (LORA_A_SUFFIX, LORA_B_SUFFIX) if module + end in tensors]
         if len(here) == 1 or (config.targeted(module) and not here):

@@ -90,7 +90,9 @@ class StepAdapters:
 
     def of_rows(self, count: int) -> AdapterRows:
         """Returns the groups for a matrix of `count` rows: all tokens, or the rows that are passed on."""
-        assert count in (self.tokens, self.rows), "neither all rows of a step nor those passed on"
+        assert count in (self.tokens, self.rows), (
+            "neither all rows of a step nor the rows that the last layer passes on"
+        )
         return self.every if count == self.tokens else self.kept
 
 

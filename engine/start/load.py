@@ -159,10 +159,8 @@ def _log(engine: LoadedEngine, given: EngineConfig) -> None:
     quantized = f", {' and '.join(engine.forms)} weights" if engine.forms else ""
     missing = [form for form in engine.forms if form not in backend.linears.forms]
     if missing:
-        what = (
-            f"multiply {' and '.join(missing)} weights as the {dtype_name(backend.dtype)} numbers that they stand for"
-        )
-        LOG.info("%s operators %s, in the memory of those", backend.name, what)
+        what = f"do not multiply {' and '.join(missing)} weights, which are dequantized to {dtype_name(backend.dtype)}"
+        LOG.info("%s operators %s", backend.name, what)
     tier = "no host tier"
     if memory.host_tier_bytes:
         speed = format_bytes(memory.host_bytes_per_second)

@@ -47,7 +47,7 @@ def load_medusa(location: str, target: LoadedModel, progress: Progress) -> Medus
     without access to its hidden states.
     """
     if not isinstance(target.config, ModelConfig):
-        why = f"heads read hidden states, which {target.config.name}, computed by transformers' own code, does not tell"
+        why = f"heads read hidden states, which transformers' own code does not give for {target.config.name}"
         raise ConfigError(MEDUSA_OPTION, location, why)
     directory = locate(location, progress, DESCRIPTION_PATTERNS + HEAD_FILES, weights=False)
     config = read_json(directory / "config.json")

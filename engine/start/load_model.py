@@ -53,7 +53,7 @@ def load_model(config: EngineConfig, progress: Progress, open_weights: Callable[
     if isinstance(ours, ModelConfig):
         return _load_ours(config, ours, directory, device, dtype, progress, open_weights)
     if proposing(config) == "eagle":
-        where = "guesses nothing for what transformers' own code computes"
+        where = "cannot draft for a model computed by transformers' own code"
         raise ConfigError("--speculation", "eagle", f"a head that reads hidden states {where}: {ours}")
     if config.adapts:
         where = "are not added to what transformers' own code computes"

@@ -131,7 +131,7 @@ def _unserved(module: Any, mask: Any) -> str:
             return "attends to the keys and values of an earlier layer, and to cut ones, which is not served"
         return "adds to its scores, by a mask of its own, which is not served"
     chunk = getattr(getattr(module, "config", None), "attention_chunk_size", None)
-    chunks = f": those of the same chunk of {chunk} tokens" if chunk else ""
+    chunks = f": only tokens of the same chunk of {chunk} tokens" if chunk else ""
     return f"sees other tokens than all before, or a window of them{chunks}, which is not served"
 
 

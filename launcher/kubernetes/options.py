@@ -21,7 +21,7 @@ class ManifestsConfig(DeploymentOptions, frozen=True, kw_only=True):
         str,
         Meta(
             pattern=r"^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$",
-            description="name of the deployment, with which those of its objects begin: up to 40 small letters, digits "
+            description="name of the deployment, and prefix of its objects' names: up to 40 small letters, digits "
             "and dashes, a letter first",
         ),
     ] = "baton"
@@ -92,7 +92,7 @@ class ManifestsConfig(DeploymentOptions, frozen=True, kw_only=True):
     monitor_label: Annotated[
         tuple[str, ...],
         Meta(
-            description="label of the ServiceMonitor, NAME=VALUE; may be repeated. An operator looks for those that it "
-            "is told to: kube-prometheus-stack's for release=ITS-RELEASE"
+            description="label of the ServiceMonitor, NAME=VALUE; may be repeated. An operator selects monitors by "
+            "label: kube-prometheus-stack's by release=ITS-RELEASE"
         ),
     ] = ()

@@ -171,5 +171,5 @@ def test_unsupported_head_sizes_are_named() -> None:
     assert [unsupported(dim) for dim in (2, 22, 80, 512)] == [""] * 4
     assert unsupported(27) == "rope_and_store supports even head sizes up to 512, not 27"
     assert unsupported(128, 96) == ""
-    assert unsupported(128, 129).endswith("norms up to 16384 values as one, not those of 129 heads of 128")
+    assert unsupported(128, 129).endswith("norms up to 16384 values as one, not 129 heads of 128 values")
     assert unsupported(514) == "rope_and_store supports even head sizes up to 512, not 514"

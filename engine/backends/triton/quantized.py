@@ -174,7 +174,7 @@ def packs(weight: Weight) -> bool:
         return False
     why = unsupported(coded(weight))
     if why:
-        _tell(f"weights are multiplied as the numbers that they stand for, in the memory of those: {why}")
+        _tell(f"weights are dequantized in memory: {why}")
     return not why
 
 

@@ -49,7 +49,7 @@ def _fields(
     norm: Literal["none", "head"] = "none",
 ) -> ConfigFields:
     if config.use_bidirectional_attention:
-        raise ModelError(f"{name}: use_bidirectional_attention is not supported: tokens see those before them")
+        raise ModelError(f"{name}: use_bidirectional_attention is not supported: attention is causal")
     bias = bool(config.attention_bias)
     attentions = (
         head_attention(

@@ -108,7 +108,7 @@ class DraftProposer:
         found = []
         for index, (work, came) in enumerate(zip(plan.works, result.tokens, strict=True)):
             if work.propose and came and len(work.samples) == 1:
-                assert work.tokens is not None, "guesses are asked for behind tokens that nobody tells"
+                assert work.tokens is not None, "draft tokens are requested without the text's tokens"
                 table, length = work.blocks[self._draft.group], len(work.tokens) + len(came)
                 most = min(work.propose, self._most, self._draft.config.max_model_len - length)
                 if most > 0:

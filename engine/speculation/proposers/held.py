@@ -65,7 +65,7 @@ class HeldKV:
     def wrote(self, sequence: int, table: list[int], start: int, end: int, ahead: Sequence[int]) -> None:
         """Records that KV of tokens `start` … `end` - 1 of a sequence, and of its draft tokens `ahead`, was written."""
         text = self._texts.use(sequence)
-        assert text is not None and start <= end, "written before anybody asked what is there"
+        assert text is not None and start <= end, "KV is written before `held` was asked"
         last = blocks_for(end + len(ahead), self._block_tokens)
         assert last <= len(table), "written beyond the table"
         for block in table[start // self._block_tokens : last]:

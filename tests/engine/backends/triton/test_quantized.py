@@ -118,7 +118,7 @@ def test_what_no_kernel_takes_is_in_the_log_once(caplog: pytest.LogCaptureFixtur
             found, expected, _ = both([grouped(torch.randn(4, INPUTS), 24)])
             assert found.equal(expected)
     why = "groups of int8 weights have a multiple of 16 inputs in the kernels, not 24"
-    told = f"weights are multiplied as the numbers that they stand for, in the memory of those: {why}"
+    told = f"weights are dequantized in memory: {why}"
     assert [record.getMessage() for record in caplog.records] == [told]
 
 
