@@ -56,11 +56,11 @@ def connect(url: str) -> Store:
             case "sentinel":
                 place = _multi_host(url, 26379)
                 service, database = _service(place)
-                # type: ignore[no-untyped-call]
-                sentinels = Sentinel(place.hosts, sentinel_kwargs=usual | place.of_sentinels)
+                at_sentinels = usual | place.of_sentinels
+                sentinels = Sentinel(place.hosts, sentinel_kwargs=at_sentinels)  # type: ignore[no-untyped-call]
                 options = usual | waiting | place.options | {"db": database}
-                # type: ignore[no-untyped-call]
-                return Store.from_pool(_WaitingSentinelPool(service, sentinels, **options))
+                master = _WaitingSentinelPool(service, sentinels, **options)  # type: ignore[no-untyped-call]
+                return Store.from_pool(master)
             case "cluster":
                 place = _multi_host(url, 6379)
                 _no_path(place)
@@ -87,16 +87,16 @@ def connect_blocking(url: str) -> redis.Redis:
             case "sentinel":
                 place = _multi_host(url, 26379)
                 service, database = _service(place)
-                # type: ignore[no-untyped-call]
-                sentinels = redis.Sentinel(place.hosts, sentinel_kwargs=usual | place.of_sentinels)
+                at_sentinels = usual | place.of_sentinels
+                sentinels = redis.Sentinel(place.hosts, sentinel_kwargs=at_sentinels)  # type: ignore[no-untyped-call]
                 options = usual | place.options | {"db": database}
                 pool = _SentinelPool(service, sentinels, **options)  # type: ignore[no-untyped-call]
                 return redis.Redis.from_pool(pool)
             case "cluster":
                 place = _multi_host(url, 6379)
                 _no_path(place)
-                # type: ignore[no-untyped-call]
-                nodes = [redis.cluster.ClusterNode(host, port) for host, port in place.hosts]
+                node = redis.cluster.ClusterNode
+                nodes = [node(host, port) for host, port in place.hosts]  # type: ignore[no-untyped-call]
                 return cast(redis.Redis, redis.RedisCluster(startup_nodes=nodes, **usual | place.options))
             case _:
                 return redis.Redis.from_url(url, **usual)

@@ -10,6 +10,7 @@ from engine.speculation.proposers.suffixes import Suffixes
 class DraftedSequence(Protocol):
     """The fields of a scheduler's sequence that a proposer reads, and the two fields that it writes."""
 
+    id: int
     prompt: Prompt
     tokens: list[int]  # all known tokens, the prompt first
     prompt_tokens: int

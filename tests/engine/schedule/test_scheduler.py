@@ -20,6 +20,7 @@ from engine.schedule.progress import NON_FINITE, NONE_LEFT, SequenceProgress
 from engine.schedule.scheduler import Scheduler, SchedulerLimits
 from engine.schedule.sequence import Sequence, SequenceState
 from engine.schedule.speculation import Speculation
+from engine.speculation.proposers.proposer import DraftedSequence
 from tests.engine.blocks.test_manager import spec
 
 GREEDY = Sampling(seed=1, temperature=0.0)
@@ -699,10 +700,10 @@ class Guessing:
     def __init__(self, *tokens: int) -> None:
         self._tokens = list(tokens)
 
-    def propose(self, sequence: Sequence, most: int) -> Proposal:
+    def propose(self, sequence: DraftedSequence, most: int) -> Proposal:
         return Proposal(self._tokens[:most])
 
-    def ended(self, sequence: Sequence) -> None:
+    def ended(self, sequence: DraftedSequence) -> None:
         """It keeps nothing of a text."""
 
 

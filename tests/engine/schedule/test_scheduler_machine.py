@@ -19,6 +19,7 @@ from engine.schedule.progress import SequenceProgress
 from engine.schedule.scheduler import Scheduler, SchedulerLimits
 from engine.schedule.sequence import Sequence, SequenceState
 from engine.schedule.speculation import Speculation
+from engine.speculation.proposers.proposer import DraftedSequence
 from tests.engine.blocks.test_manager import spec
 from tests.engine.strict_executor import STOP, VOCABULARY, StrictExecutor, placed, reference
 
@@ -90,7 +91,7 @@ class Oracle:
         self._right = right
         self._branching = branching
 
-    def propose(self, sequence: Sequence, most: int) -> Proposal:
+    def propose(self, sequence: DraftedSequence, most: int) -> Proposal:
         assert most > 0
         length = len(sequence.tokens)
         known = self._expected[sequence.id][length : length + most]
@@ -110,7 +111,7 @@ class Oracle:
             depths.append(depth)
         return Proposal(tokens, parents=tuple(parents))
 
-    def ended(self, sequence: Sequence) -> None:
+    def ended(self, sequence: DraftedSequence) -> None:
         """What was said is known."""
 
 

@@ -13,8 +13,8 @@ from contracts.messages.sampling import Limits, Sampling
 from engine.blocks.manager import BlockManager
 from engine.executor import Executor
 from engine.plan import Proposal, Work
-from engine.schedule.sequence import Sequence as EngineSequence
 from engine.schedule.speculation import Speculation
+from engine.speculation.proposers.proposer import DraftedSequence
 from engine.speculation.verify.verification import (
     DRAWN,
     NONE_LEFT,
@@ -72,14 +72,14 @@ class Knowing:
         self._branching = branching
         self.guesses = 0
 
-    def propose(self, sequence: EngineSequence, most: int) -> Proposal:
+    def propose(self, sequence: DraftedSequence, most: int) -> Proposal:
         length = len(sequence.tokens)
         found = self._texts[sequence.id - 1][length : length + most]
         self.guesses += len(found)
         guesses = [token ^ ((length + place) % self._wrong == 0) for place, token in enumerate(found)]
         return self._tree(guesses, most, WAYS[length % len(WAYS)]) if self._branching else Proposal(guesses)
 
-    def ended(self, sequence: EngineSequence) -> None:
+    def ended(self, sequence: DraftedSequence) -> None:
         """What was said is known."""
 
     def _tree(self, guesses: list[int], most: int, way: tuple[int, ...]) -> Proposal:
