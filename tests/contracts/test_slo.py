@@ -45,3 +45,8 @@ def test_a_request_that_wants_something_is_good_by_that_alone() -> None:
     assert NO_OBJECTIVE.limits(usual) == usual
     assert Objective(500).limits(usual) == SLO(500, math.inf)
     assert Objective(None, 50).limits(usual) == SLO(math.inf, 50)
+
+
+def test_a_request_is_good_within_both_limits() -> None:
+    slo = SLO(2000, 100)
+    assert slo.met(2000, 100) and not slo.met(2001, 100) and not slo.met(2000, 101)

@@ -34,6 +34,11 @@ def test_a_step_takes_the_sum_of_its_parts(work: StepWork, seconds: float) -> No
     assert COSTS.seconds(work) == pytest.approx(seconds)
 
 
+def test_draft_tokens_cost_by_row_and_by_step() -> None:
+    costs = structs.replace(COSTS, row=0.25, rows=2.0)
+    assert costs.seconds(StepWork(sequences=4, context=100, rows=4)) == pytest.approx(4.0 + 1.0 + 2.0)
+
+
 @pytest.mark.parametrize(
     ("sequences", "context", "chunk"),
     [
