@@ -35,12 +35,12 @@ from pathlib import Path
 from benchmarks.simulated.compile_only import compiling
 from kernels.quantized.gate_rows import gate_rows
 from kernels.quantized.norm_rows import norm_rows
-from kernels.quantized.rows import RowForm, quantize_rows
+from kernels.quantized.rows import RowFormat, quantize_rows
 
 x, weight = torch.empty(4, 256, dtype=torch.bfloat16, device="meta"), torch.empty(256, device="meta")
 with compiling() as driver:
     driver.sm = SM
-    for form in RowForm("int8", 1 << 30), RowForm("fp8", 128):
+    for form in RowFormat("int8", 1 << 30), RowFormat("fp8", 128):
         work = lambda: (quantize_rows(x, form), norm_rows(x, None, weight, 1e-5, form), gate_rows(x, "silu", form))
         print(driver.launch(work)[1])
     for path in Path(os.environ["TRITON_CACHE_DIR"]).rglob("*.ptx"):
