@@ -1,6 +1,6 @@
 """Blocks shared, copied, evicted, swapped, handed off and forgotten in any order: everybody reads their own text.
 
-`python -m tests.engine.test_blocks_machine 1000000` takes so many steps and prints how often each thing happened.
+`python -m tests.engine.blocks.test_blocks_machine 1000000` takes so many steps, and counts what happened.
 """
 
 import sys
