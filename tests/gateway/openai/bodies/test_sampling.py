@@ -2,6 +2,12 @@
 
 from typing import Any
 
+import pytest
+
+from contracts.messages.sampling import Sampling
+from contracts.scores import MAX_PROMPT_SCORES
+from gateway.errors import APIError
+from gateway.openai.bodies.sampling import check_prompt
 from tests.gateway.running import Running
 
 COMPLETION = "/v1/completions"
@@ -83,3 +89,10 @@ async def test_forms_become_grammars(running: Running) -> None:
             assert running.peer("prefill").jobs[-1].sampling.grammar.strip()
     refused = await running.chat(guided_regex="(")
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "guided_regex")
+
+
+def test_a_prompts_log_probabilities_are_bounded() -> None:
+    most = MAX_PROMPT_SCORES // 21
+    check_prompt(Sampling(seed=0, prompt_logprobs=20), most)
+    with pytest.raises(APIError, match=f"{most + 1} tokens with 20 alternatives"):
+        check_prompt(Sampling(seed=0, prompt_logprobs=20), most + 1)
