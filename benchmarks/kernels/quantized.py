@@ -201,7 +201,7 @@ KERNELS = {
         tiny=grid(rows=140, sizes=TINY_LAYER, groups=INT4),
         compiled=grid(rows=200, sizes=ODD_LAYER, groups=AWQ, bias=True),
     ),
-    "quantized_numbers": Kernel(
+    "quantized_dequantize": Kernel(
         "copy",
         dequantize.CANDIDATE_CONFIGS,
         dequantizing,

@@ -33,7 +33,7 @@ def dequantize(weight: PackedWeight, dtype: torch.dtype, *, config: Config | Non
     outputs, inputs = weight.outputs, weight.inputs
     found = torch.empty((outputs, inputs), dtype=dtype, device=weight.codes.device)
     shape = f"{str(dtype).removeprefix('torch.')},{weight.name}"
-    options = (config or tuned("quantized_numbers", shape, found.device, CANDIDATE_CONFIGS[0])).options()
+    options = (config or tuned("quantized_dequantize", shape, found.device, CANDIDATE_CONFIGS[0])).options()
     runs = len(weight.codes)
     in_runs = weight.runs_of_step(options.pop("RUNS"))
     offsets = weight.offsets
