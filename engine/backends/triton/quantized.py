@@ -77,7 +77,7 @@ class QuantizedLinear:
         return [*self._weight.tensors(), *(given for given in (self._order, self._bias) if given is not None)]
 
 
-class NumbersLinear:
+class DequantizedLinear:
     """Unquantized part of a layer whose other parts are packed, multiplied by cuBLAS."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -100,7 +100,7 @@ class NumbersLinear:
 class SideBySide:
     """Multiplies by weights of several kinds, one after the other, with concatenated outputs."""
 
-    def __init__(self, parts: Sequence[QuantizedLinear | NumbersLinear]) -> None:
+    def __init__(self, parts: Sequence[QuantizedLinear | DequantizedLinear]) -> None:
         self._parts = parts
         self._outputs = sum(part.outputs for part in parts)
         self.inputs = parts[0].inputs
@@ -139,7 +139,7 @@ def make_linear(
     are floats in `dtype`. `activations` decides whether large batches are quantized: with `auto` if the checkpoint was
     made for it, and never in fp32, which gives the same results as dequantized weights.
     """
-    parts: list[QuantizedLinear | NumbersLinear] = []
+    parts: list[QuantizedLinear | DequantizedLinear] = []
     begin = 0
     for _, stretch in groupby(weights, _fusing):
         together = list(stretch)
@@ -158,7 +158,7 @@ def make_linear(
                 _tell(f"more than {MAX_SPLIT_K_ROWS} tokens at once meet {packed.kind} weights {met}")
             parts.append(QuantizedLinear(packed, order, own, form))
         else:
-            parts.append(NumbersLinear(stacked(together, device, dtype), own))
+            parts.append(DequantizedLinear(stacked(together, device, dtype), own))
     only = parts[0]
     return only if len(parts) == 1 and isinstance(only, QuantizedLinear) else SideBySide(parts)
 

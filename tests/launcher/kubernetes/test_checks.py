@@ -20,7 +20,7 @@ from launcher.manifests import print_manifests
         (("--decode", "9"), "--max-decode: 4: is less than --decode 9"),
         (("--port", "8501"), "--dashboard-port: 8501: is the same as --port"),
         (("--port", "80"), "--port: '80': "),
-        (("--name", "Mine"), "--name: 'Mine': name of the deployment, with which"),
+        (("--name", "Mine"), "--name: 'Mine': name of the deployment, and prefix of"),
         (("--redis", "unix:///run/redis"), "--redis: 'unix:///run/redis': is a socket of this host"),
         (("--redis", "http://there"), "--redis: "),
         (("--secret-file", "SHORT"), "--secret-file: 'SHORT': a secret has at least 16 characters"),

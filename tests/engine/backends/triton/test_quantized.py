@@ -91,7 +91,7 @@ def test_parts_of_several_kinds_lie_side_by_side() -> None:
     found, expected, layer = both(weights, torch.randn(30, device=DEVICE))
     assert isinstance(layer, SideBySide)
     names = [type(part).__name__ for part in layer._parts]
-    assert names == ["PackedLinear", "PackedLinear", "PackedLinear", "NumbersLinear", "PackedLinear"]
+    assert names == ["QuantizedLinear", "QuantizedLinear", "QuantizedLinear", "DequantizedLinear", "QuantizedLinear"]
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
