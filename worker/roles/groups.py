@@ -1,5 +1,6 @@
 """Sequence groups of a worker, the samples of one prompt, from arrival to end. Both roles build on them."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
@@ -42,7 +43,7 @@ class SequenceGroup:
 Group = TypeVar("Group", bound=SequenceGroup)
 
 
-class SequenceGroups(Generic[Group]):
+class SequenceGroups(ABC, Generic[Group]):
     """Finds groups by sample, and reports the failures and ends of samples. Roles define the end of a group."""
 
     def __init__(self, parts: WorkerParts, role: Role) -> None:
@@ -120,6 +121,6 @@ class SequenceGroups(Generic[Group]):
     def _release(self, sequence: Sequence) -> None:
         self._scheduler.release(sequence)
 
+    @abstractmethod
     def _emptied(self, group: Group, reason: str) -> None:
         """Called after the last sample of a group has ended for `reason`."""
-        raise NotImplementedError
