@@ -21,9 +21,7 @@ NO_LINE = ("--max-requests", str(AT_ONCE), "--max-waiting", "0")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     directory: Path = tmp_path_factory.mktemp("system")
     worker = ("--dtype", "fp32", "--kv-memory", "64MiB")
-    with System(
-        directory, DEMO, worker=worker, gateway=("--max-requests", str(AT_ONCE), "--max-waiting", "0")
-    ) as running:
+    with System(directory, DEMO, worker=worker, gateway=NO_LINE) as running:
         yield running
 
 

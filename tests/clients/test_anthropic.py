@@ -55,16 +55,3 @@ def test_a_tool_is_used_and_its_result_is_told(client: anthropic.Anthropic) -> N
     second = client.messages.create(messages=messages, **shared)
     assert second.stop_reason == "end_turn"
     assert "rain" in "".join(block.text for block in second.content if block.type == "text")
-
-
-def test_tokens_are_counted_as_an_answer_counts_them(client: anthropic.Anthropic) -> None:
-    counted = client.messages.count_tokens(model=MODEL, messages=asked("Hello!"), system="Be brief.")
-    made = client.messages.create(model=MODEL, max_tokens=1, messages=asked("Hello!"), system="Be brief.")
-    assert counted.input_tokens == made.usage.input_tokens + (made.usage.cache_read_input_tokens or 0)
-
-
-def test_errors_have_the_clients_own_classes(client: anthropic.Anthropic) -> None:
-    with pytest.raises(anthropic.NotFoundError):
-        client.messages.create(model="another", max_tokens=8, messages=asked("Hi"))
-    with pytest.raises(anthropic.BadRequestError):
-        client.messages.create(model=MODEL, max_tokens=0, messages=asked("Hi"))

@@ -13,14 +13,6 @@ from pydantic import BaseModel
 from tests.clients.conftest import AT_ONCE
 from tests.e2e.harness.system import System
 
-WEATHER: Any = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "Tells the weather in a city.",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-    },
-}
 STORY: Any = [{"role": "user", "content": "Tell me a story about a fox."}]
 PERSON: Any = {
     "$defs": {"Town": {"type": "object", "properties": {"name": {"$ref": "#/$defs/Text"}}, "required": ["name"]}}
@@ -70,52 +62,9 @@ def test_the_stream_helper_gives_the_same_answer(client: openai.OpenAI, model: s
     assert "12" in "".join(deltas)
 
 
-def test_log_probabilities_come_with_every_token(client: openai.OpenAI, model: str) -> None:
-    done = client.chat.completions.create(
-        model=model, messages=asked("Hello!"), temperature=0, logprobs=True, top_logprobs=3
-    )
-    assert done.choices[0].logprobs is not None and done.choices[0].logprobs.content is not None
-    tokens = done.choices[0].logprobs.content
-    assert done.usage is not None and len(tokens) == done.usage.completion_tokens
-    for token in tokens:
-        assert token.top_logprobs[0].logprob == token.logprob
-        assert len(token.top_logprobs) == 3
-    text = b"".join(bytes(token.bytes or ()) for token in tokens).decode()  # a token may be a part of a character
-    assert done.choices[0].message.content and text.startswith(done.choices[0].message.content)
-
-
 def test_an_answer_is_parsed_by_its_pydantic_model(client: openai.OpenAI, model: str) -> None:
     done = client.chat.completions.parse(model=model, messages=asked("What is 7 + 5?"), response_format=Sum)
     assert isinstance(done.choices[0].message.parsed, Sum)
-
-
-def test_a_tool_is_called_and_its_result_is_told(client: openai.OpenAI, model: str) -> None:
-    """What an agent's loop does: the question, the call, the result, the answer."""
-    messages = asked("What is the weather in Paris?")
-    first = client.chat.completions.create(model=model, messages=messages, tools=[WEATHER], temperature=0).choices[0]
-    assert first.finish_reason == "tool_calls" and first.message.tool_calls is not None
-    (call,) = first.message.tool_calls
-    assert call.type == "function" and call.function.name == "get_weather"
-    assert json.loads(call.function.arguments) == {"city": "Paris"}
-    messages += [first.message.model_dump(), {"role": "tool", "tool_call_id": call.id, "content": "rain"}]
-    second = client.chat.completions.create(model=model, messages=messages, tools=[WEATHER], temperature=0).choices[0]
-    assert second.finish_reason == "stop" and "rain" in (second.message.content or "")
-
-
-def test_streamed_calls_add_up_to_the_whole_ones(client: openai.OpenAI, model: str) -> None:
-    question = asked("What is the weather in Paris?")
-    with client.chat.completions.stream(
-        model=model, messages=question, tools=[WEATHER], tool_choice="required", temperature=0
-    ) as stream:
-        final = stream.get_final_completion()
-    whole = client.chat.completions.create(
-        model=model, messages=question, tools=[WEATHER], tool_choice="required", temperature=0
-    )
-    calls = [
-        [call.function.arguments for call in done.choices[0].message.tool_calls or () if call.type == "function"]
-        for done in (final, whole)
-    ]
-    assert calls[0] == calls[1] and len(calls[0]) >= 1
 
 
 def test_responses_whole_streamed_parsed_and_the_next_turn(client: openai.OpenAI, model: str) -> None:
@@ -130,14 +79,6 @@ def test_responses_whole_streamed_parsed_and_the_next_turn(client: openai.OpenAI
     assert following.previous_response_id == first.id
     assert following.usage is not None and first.usage is not None
     assert following.usage.input_tokens > first.usage.input_tokens + first.usage.output_tokens
-
-
-def test_an_answer_that_is_left_is_ended(client: openai.OpenAI, model: str, system: System) -> None:
-    stream = client.chat.completions.create(model=model, messages=STORY, stream=True, **ENDLESS)
-    for _ in range(5):
-        next(iter(stream))
-    stream.close()
-    system.wait_until_idle()
 
 
 def test_a_time_out_is_the_clients_own_error(client: openai.OpenAI, model: str) -> None:

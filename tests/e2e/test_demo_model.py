@@ -78,14 +78,6 @@ def test_chat_gives_the_references_answers(client: openai.OpenAI) -> None:
         assert chunks[-1].usage is not None and chunks[-1].usage == whole.usage
 
 
-def test_completions_stream_and_do_not(client: openai.OpenAI) -> None:
-    model = client.models.list().data[0].id
-    whole = client.completions.create(model=model, prompt="Once upon a time", temperature=0, max_tokens=20)
-    parts = client.completions.create(model=model, prompt="Once upon a time", temperature=0, max_tokens=20, stream=True)
-    assert "".join(part.choices[0].text for part in parts if part.choices) == whole.choices[0].text
-    assert whole.usage is not None and whole.usage.completion_tokens <= 20
-
-
 def test_a_seed_repeats_an_answer_whoever_serves_it(client: openai.OpenAI) -> None:
     model = client.models.list().data[0].id
     chat: Any = [{"role": "user", "content": "Tell me a story about a whale and a drum."}]

@@ -13,7 +13,6 @@ CONTEXT = ("--max-model-len", "96")  # short answers: the search is for shapes
 
 @pytest.mark.timeout(300)
 def test_schemathesis_finds_nothing_that_is_not_as_described(tmp_path: Path) -> None:
-    """Repeats, by its seed, the same search every time; `python -m tests.fuzz.openapi` searches for long."""
     worker = ("--dtype", "fp32", "--kv-memory", "64MiB")
     with System(tmp_path, DEMO, worker=worker, gateway=CONTEXT) as system:
         assert asked(system.gateway_url, tmp_path, seed=1, examples=2) == []

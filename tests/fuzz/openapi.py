@@ -1,24 +1,15 @@
-"""Has schemathesis ask for what /openapi.json promises; as a command, against a system of its own and for long.
+"""Has schemathesis ask a gateway for what its /openapi.json promises.
 
-`python -m tests.fuzz.openapi` starts the demo model and asks it. Every check of schemathesis is on: no 5xx, no answer
-outside its schema, nothing accepted that the schema forbids. In place of its check that valid requests are answered is
-ours (`tests/fuzz/described.py`).
+Every check of schemathesis is on: no 5xx, no answer outside its schema, nothing accepted that the schema forbids. Its
+check that valid requests are answered is replaced by ours (`tests/fuzz/described.py`).
 """
 
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
-from typing import Annotated
 
-from msgspec import Meta, Struct
-
-from contracts.kinds import Positive
-from infra.cli import parse_or_exit
-from launcher.options import DEMO_MODEL
 from tests.e2e.harness.forks import ROOT
-from tests.e2e.harness.system import System
 
 REQUEST_SECONDS = 120.0  # that one answer may take, on a machine that does other things
 OPENAI, OTHERS = "^/v1/(chat/)?completions", "^/v1/(messages|responses)"
@@ -29,14 +20,6 @@ PARTS = [  # of the search, each a process: schemathesis' own threads make Pytho
     ["--exclude-path-regex", f"{OPENAI}|{OTHERS}|^/ready|^/v1/(de)?tokenize"],
 ]
 CHECKS = ["--checks", "all", "--exclude-checks", "positive_data_acceptance"]
-
-
-class OpenAPIFuzzConfig(Struct, frozen=True, kw_only=True):
-    """Asks a system of the demo model for what its /openapi.json promises, and prints what was not kept."""
-
-    examples: Annotated[Positive, Meta(description="requests of each kind for each endpoint")] = 300
-    seed: Annotated[int, Meta(ge=0, description="of everything that is random")] = 0
-    model: Annotated[str, Meta(description="directory in Hugging Face format")] = DEMO_MODEL
 
 
 def asked(url: str, directory: Path, seed: int, examples: int) -> list[str]:
@@ -64,18 +47,3 @@ def asked(url: str, directory: Path, seed: int, examples: int) -> list[str]:
         if status or "No operations" in said:
             wrong.append(said)
     return wrong
-
-
-def main() -> int:
-    """Returns the exit status: 0 if every promise was kept."""
-    config = parse_or_exit(OpenAPIFuzzConfig, "tests.fuzz.openapi")
-    with tempfile.TemporaryDirectory(prefix="baton-openapi-") as folder:
-        directory = Path(folder)
-        with System(directory, Path(config.model), worker=("--kv-memory", "64MiB")) as system:
-            wrong = asked(system.gateway_url, directory, config.seed, config.examples)
-    print("\n".join(wrong) or "every promise was kept")
-    return int(bool(wrong))
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

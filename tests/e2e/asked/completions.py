@@ -3,23 +3,19 @@
 import re
 
 from tests.e2e.asked.asked import Asked
-from tests.e2e.asked.bodies import PERSON, STORY, USAGE, completion, is_person
+from tests.e2e.asked.bodies import STORY, USAGE, completion
 
 COMPLETIONS: list[Asked] = [
     completion("token ids", lambda got: got.usage["prompt_tokens"] == 5, [0, 0, 0, 0, 0]),
-    completion("no log-probabilities", lambda got: got.choices[0]["logprobs"] is None, logprobs=None),
-    completion("only the token's", lambda got: len(got.choices[0]["logprobs"]["top_logprobs"][0]) == 1, logprobs=0),
     completion(
         "five alternatives", lambda got: len(got.choices[0]["logprobs"]["top_logprobs"][0]) in (5, 6), logprobs=5
     ),
-    completion("too many alternatives", status=400, param="logprobs", logprobs=21),
     completion(
         "prompt's scores",
         lambda got: all(one["prompt_logprobs"][0] is None and len(one["prompt_logprobs"]) > 1 for one in got.choices),
         [STORY, "A fox"],
         prompt_logprobs=1,
     ),
-    completion("negative prompt's scores", status=400, param="prompt_logprobs", prompt_logprobs=-1),
     completion(
         "a stream",
         lambda got: sum(one["choices"][0]["finish_reason"] is not None for one in got.events) == 1,
@@ -29,34 +25,16 @@ COMPLETIONS: list[Asked] = [
         "three samples", lambda got: len(set(got.texts)) == 3, n=3, temperature=1.0, seed=42, logprobs=0, max_tokens=20
     ),
     completion(
-        "three samples, streamed",
-        lambda got: [one["finish_reason"] is not None for one in got.choices] == [True] * 3,
-        n=3,
-        temperature=1.0,
-        seed=42,
-        stream=True,
-    ),
-    completion("stream options without a stream", status=400, param="stream_options", stream_options=USAGE),
-    completion(
         "empty stream options",
         lambda got: all(one.get("usage") is None for one in got.events),
         stream=True,
         stream_options={},
     ),
-    completion("two equal prompts", lambda got: got.texts[0] == got.texts[1], [STORY, STORY]),
     completion(
         "two equal prompts of ids, streamed", lambda got: got.texts[0] == got.texts[1], [[5, 6, 7]] * 2, stream=True
     ),
     completion(
-        "two prompts twice, echoed",
-        lambda got: len(got.choices) == 4 and all(one.startswith(STORY) for one in got.texts),
-        [STORY] * 2,
-        n=2,
-        echo=True,
-        logprobs=5,
-    ),
-    completion(
-        "the same, streamed",
+        "two prompts twice, echoed and streamed",
         lambda got: all(one.startswith(STORY) for one in got.texts),
         [STORY] * 2,
         n=2,
@@ -72,27 +50,11 @@ COMPLETIONS: list[Asked] = [
         max_tokens=0,
         logprobs=1,
     ),
-    completion("an empty prompt", status=400, param="prompt", prompt=""),
-    completion("no prompts", prompt=[], status=400, param="prompt"),
-    completion("beam search", status=400, param="use_beam_search", n=2, use_beam_search=True),
-    completion("JSON by a schema", is_person, max_tokens=60, structured_outputs={"json": PERSON}),
-    completion(
-        "a broken schema", status=400, structured_outputs={"json": {"type": "object", "properties": {"foo": "bar"}}}
-    ),
-    completion("a broken regex", status=400, structured_outputs={"regex": "[.*"}, stop=["\n"]),
-    completion("a broken grammar", status=400, structured_outputs={"grammar": 'root ::= nothing\nx ::= "1"'}),
     completion(
         "a grammar",
         lambda got: re.fullmatch(r"SELECT a FROM [tu]", got.texts[0]),
         max_tokens=30,
         structured_outputs={"grammar": 'root ::= "SELECT a FROM " table\ntable ::= "t" | "u"'},
-    ),
-    completion("a stop string, told", lambda got: got.choices[0]["stop_reason"] is not None, stop=[" "]),
-    completion("an id that does not exist", status=400, param="prompt", prompt=[1 << 30]),
-    completion(
-        "token ids back",
-        lambda got: len(got.choices[0]["token_ids"]) == 6 and len(got.choices[0]["prompt_token_ids"]) > 1,
-        return_token_ids=True,
     ),
     completion(
         "tokens as ids",
@@ -106,22 +68,11 @@ COMPLETIONS: list[Asked] = [
         return_token_ids=True,
         return_tokens_as_token_ids=True,
     ),
-    completion(
-        "token ids, streamed",
-        lambda got: sum(len(one["choices"][0].get("token_ids") or ()) for one in got.events) == 6,
-        stream=True,
-        logprobs=1,
-        return_token_ids=True,
-        return_tokens_as_token_ids=True,
-    ),
     completion("best of three", lambda got: len(got.choices) == 2, n=2, best_of=3, temperature=1.0),
-    completion("a suffix", status=400, param="suffix", suffix=" The end."),
-    completion("a longer answer than there is room for", status=400, max_tokens=1 << 20),
     completion("no limit of tokens", max_tokens=None),
     completion("bad words", lambda got: " a " not in got.texts[0], bad_words=["a"]),
     completion(
         "biases", lambda got: got.choices[0]["token_ids"] == [5] * 6, logit_bias={"5": 100.0}, return_token_ids=True
     ),
-    completion("a bias beyond the vocabulary", status=400, param="logit_bias", logit_bias={"99999999": 1.0}),
     completion("a priority", priority=1),
 ]

@@ -1,9 +1,7 @@
 """Lists requests to Anthropic's API, as its package and agents send them."""
 
-import json
-
 from tests.e2e.asked.asked import Asked, Got, anything
-from tests.e2e.asked.bodies import ASK, CACHED, FUNCTION, HELLO, MODEL, PERSON, WEATHER, message
+from tests.e2e.asked.bodies import ASK, CACHED, FUNCTION, HELLO, MODEL, WEATHER, message
 
 CLAUDE_TOOL = {"name": "get_weather", "description": FUNCTION["description"], "input_schema": WEATHER}
 
@@ -97,13 +95,6 @@ MESSAGES: list[Asked] = [
         ],
         tools=[CLAUDE_TOOL],
     ),
-    message(
-        "stop sequences",
-        lambda got: got.whole["stop_reason"] in ("stop_sequence", "max_tokens", "end_turn"),
-        stop_sequences=["!", "?"],
-        top_k=1,
-    ),
-    message("no tokens wanted", status=400, max_tokens=0),
     Asked(
         "count of a message",
         "/v1/messages/count_tokens?beta=true",
@@ -141,11 +132,4 @@ MESSAGES: list[Asked] = [
         thinking={"type": "adaptive"},
         output_config={"effort": "high"},
     ),
-    message(
-        "a form of a message",
-        lambda got: set(json.loads(got.whole["content"][-1]["text"])) == {"name", "age"},
-        output_config={"format": {"type": "json_schema", "schema": PERSON}},
-        max_tokens=60,
-    ),
-    message("more tokens than there is room for", max_tokens=32000, stop_sequences=["."]),
 ]

@@ -1,7 +1,7 @@
 """Lists what lm-eval sends, and clients that have no tokenizer of their own."""
 
 from tests.e2e.asked.asked import Asked, anything
-from tests.e2e.asked.bodies import ASK, HELLO, MODEL, TOOL, chat, completion
+from tests.e2e.asked.bodies import ASK, MODEL, TOOL, chat, completion
 
 TOKENS: list[Asked] = [
     completion(
@@ -23,11 +23,7 @@ TOKENS: list[Asked] = [
         echo=True,
     ),
     completion(
-        "lm-eval, generate_until",
-        lambda got: "," not in got.texts[0],
-        [[5, 6, 7, 8]],
-        stop=["<|end|>", ","],
-        seed=1234,
+        "lm-eval, generate_until", lambda got: "," not in got.texts[0], [[5, 6, 7, 8]], stop=["<|end|>", ","], seed=1234
     ),
     chat(
         "lm-eval, chat", anything, [{"role": "user", "content": "Hello!", "type": "text"}], stop=["<|end|>"], seed=1234
@@ -50,23 +46,5 @@ TOKENS: list[Asked] = [
             "add_special_tokens": False,
         },
         lambda got: got.whole["max_model_len"],
-    ),
-    Asked(
-        "ids of a chat without an answer's beginning",
-        "/tokenize",
-        {"messages": HELLO, "add_generation_prompt": False},
-        lambda got: got.whole["count"],
-    ),
-    Asked(
-        "names of tokens",
-        "/tokenize",
-        {"prompt": "Hello", "return_token_strs": True},
-        lambda got: got.whole["token_strs"],
-    ),
-    Asked(
-        "text of ids",
-        "/detokenize",
-        {"model": MODEL, "tokens": [5, 6]},
-        lambda got: isinstance(got.whole["prompt"], str),
     ),
 ]

@@ -8,6 +8,7 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
+from llguidance import LLMatcher
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
 from gateway.output.answer_format import AnswerFormat
@@ -225,6 +226,14 @@ BROKEN: tuple[dict[str, Any], ...] = (
     {"properties": {"a": {"type": "array", "minItems": None}, "b": {"items": 5, "enum": None}}, "$defs": 5},
     {"properties": [], "patternProperties": {"^a": {}}, "required": ["b"]},
 )
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_an_unsupported_keyword_is_an_error_only_for_a_strict_tool(strict: bool) -> None:
+    words = vocabulary("hermes", "special")
+    tool = Tool("f", {"properties": {"a": {"type": "array", "uniqueItems": True}}}, strict=strict)
+    grammar = format_of("hermes", words.token_id).grammar("", ToolUse((tool,), must=True))
+    assert LLMatcher(words.matching, grammar).is_error() is strict
 
 
 @pytest.mark.parametrize("family", EACH_READER)

@@ -101,13 +101,6 @@ async def test_a_prefill_worker_serves_while_no_decode_worker_is_there(serve: Se
     assert (split.prefill_worker, split.decode_worker) == (prefill, decode)
 
 
-async def test_the_short_path(serve: Serve) -> None:
-    running = await serve("decode")
-    assert (await running.chat()).json()["choices"][0]["message"]["content"] == running.text
-    record = (await running.finished(1))[0]
-    assert record.prefill_worker == "" and record.decode_worker == running.peer("decode").epoch
-
-
 async def test_the_page(running: Running) -> None:
     answer = await running.client.get("/")
     assert answer.status_code == 200 and "text/html" in answer.headers["content-type"]
@@ -372,10 +365,6 @@ async def test_what_the_workers_say_of_themselves(running: Running) -> None:
     shown = workers[peer.epoch]
     assert (shown["device"], shown["dtype"], shown["block_tokens"], shown["draining"]) == ("test", "fp32", 16, False)
     assert (shown["load"]["running"], shown["load"]["blocks_used"], shown["max_model_len"]) == (3, 7, 4096)
-
-
-async def test_no_worker_says_nothing_of_itself(serve: Serve) -> None:
-    assert (await (await serve()).client.get("/stats")).json()["workers"] == []
 
 
 async def test_stats_while_redis_is_away(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
