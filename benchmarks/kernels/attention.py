@@ -6,25 +6,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.kernels.attention_peers import decode_peers, prefill_peers
-from benchmarks.kernels.case import Arguments, Case, Inputs, Kernel, Target, close, grid
-from benchmarks.kernels.kv import (
-    BLOCK,
-    DEEPSEEK,
-    DEEPSEEK_LITE,
-    GEMMA,
-    GEMMA_2,
-    GPT_OSS,
-    KIMI,
-    LLAMA,
-    QUANTIZED,
-    QWEN,
-    Heads,
-    KVFormat,
-    Vectors,
-    paged,
-    split_kv,
-    vector_bytes,
-)
+from benchmarks.kernels.case import Case, Inputs, close
+from benchmarks.kernels.kv import BLOCK, Heads, KVFormat, Vectors, paged, split_kv, vector_bytes
 from kernels.attention import (
     latent_decode_attention,
     latent_prefill_attention,
@@ -39,9 +22,6 @@ from kernels.tuning import Config
 CHECKED_DECODES, CHECKED_LATENT_DECODES = 4, 2
 """Sequences compared with the fp64 reference, which would not fit into memory with a large batch."""
 CHECKED_QUERIES, CHECKED_LATENT_QUERIES = 64, 16
-MAX_DECODE_TOKENS = 1 << 20
-"""Batch times context: 4 GiB of KV of one layer."""
-FORMATS: list[KVFormat] = ["plain", *QUANTIZED]
 
 
 def decode(
@@ -230,140 +210,3 @@ def latent_case(
         bytes=stored * size + 2 * queries.numel() * queries.dtype.itemsize,
         operations=2 * pairs * vectors.heads * (2 * vectors.latent + vectors.rope),
     )
-
-
-def _decode_rows() -> list[Arguments]:
-    targets = {(32, 4096): Target(0.85), (1, 32768): Target(0.75)}
-    rows: list[Arguments] = []
-    for each in grid(batch=[1, 8, 32, 128, 256], context=[2048, 4096, 32768], heads=[LLAMA, QWEN]):
-        target = targets.get((each["batch"], each["context"])) if each["heads"] == LLAMA else None
-        if each["batch"] * each["context"] <= MAX_DECODE_TOKENS:
-            rows.append({**each, "target": target, "flex": True} if target else each)
-    return rows
-
-
-TINY, TINY_WINDOWED = Heads(4, 2, 16), Heads(4, 1, 32)
-SMALL_VECTORS, TINY_VECTORS = Vectors(9, 64, 16), Vectors(3, 32, 16)
-HEAD_SIZES = [Heads(8, 2, dim) for dim in (16, 32, 64, 80, 96, 128, 192, 256)]
-QUANTIZED_HEADS = [Heads(8, 2, dim) for dim in (64, 80, 128, 256)]
-ODD_HEADS = [Heads(8, 8, 128), Heads(16, 1, 128)]
-CHUNK_TOKENS, SHORT_PROMPT_TOKENS = 2048, 64
-"""Tokens of a chunk of a long prompt, and of a prompt whose beginning was in the cache."""
-
-KERNELS = {
-    "paged_decode_attention": Kernel(
-        "copy",
-        paged_decode_attention.CANDIDATE_CONFIGS,
-        decode,
-        full=[
-            *_decode_rows(),
-            *grid(batch=[8, 128], context=4096, heads=GEMMA_2, softcap=50.0),
-            *grid(batch=[8, 128], context=4096, heads=GEMMA, window=1024),
-            *grid(batch=[8, 128], context=4096, heads=GPT_OSS, sinks=True, window=[0, 128]),
-            *grid(batch=1, context=32768, heads=LLAMA, kv=QUANTIZED),
-            *grid(batch=32, context=4096, heads=[LLAMA, GPT_OSS, GEMMA], kv=QUANTIZED),
-            *grid(batch=[1, 8, 32], context=4096, heads=LLAMA, queries=[4, 8]),
-            *grid(batch=[1, 8, 32], context=4096, heads=LLAMA, queries=8, branching=True),
-        ],
-        tiny=[
-            *grid(batch=3, context=40, heads=TINY, queries=4, branching=[False, True]),
-            *grid(batch=3, context=40, heads=TINY, kv=FORMATS),
-            *grid(batch=1, context=33, heads=TINY_WINDOWED, window=9, block=8, softcap=9.0, sinks=True),
-        ],
-        compiled=[
-            *grid(
-                batch=8,
-                context=2048,
-                heads=[LLAMA, Heads(8, 8, 64), Heads(8, 2, 256), Heads(16, 1, 128)],
-                queries=8,
-                branching=[False, True],
-                kv=FORMATS,
-            ),
-            *grid(batch=8, context=2048, heads=HEAD_SIZES),
-            *grid(batch=1, context=32768, heads=[LLAMA, QWEN, *ODD_HEADS]),
-            *grid(batch=256, context=2048, heads=LLAMA),
-            *grid(batch=8, context=2048, heads=LLAMA, window=1024),
-            *grid(batch=8, context=2048, heads=LLAMA, block=[8, 32, 64]),
-            *grid(batch=256, context=2048, heads=Heads(16, 8, 256), softcap=50.0, sinks=True, kv=FORMATS),
-            *grid(batch=8, context=2048, heads=[*QUANTIZED_HEADS, *ODD_HEADS], kv=QUANTIZED),
-            *grid(batch=8, context=2048, heads=GPT_OSS, window=128, sinks=True, kv=QUANTIZED),
-        ],
-    ),
-    "prefill_attention": Kernel(
-        "multiply",
-        prefill_attention.CANDIDATE_CONFIGS,
-        prefill,
-        full=[
-            *grid(tokens=8192, context=8192, heads=LLAMA, flex=True, target=Target()),
-            *(
-                {"tokens": tokens, "context": tokens, "heads": heads}
-                for heads in (LLAMA, QWEN)
-                for tokens in (512, 2048, 8192, 32768)
-                if (tokens, heads) != (8192, LLAMA)
-            ),
-            *grid(tokens=CHUNK_TOKENS, context=[8192, 32768], heads=LLAMA),
-            *grid(tokens=8192, context=8192, heads=GEMMA_2, softcap=50.0),
-            *grid(tokens=8192, context=8192, heads=GEMMA, window=1024),
-            *grid(tokens=8192, context=8192, heads=GPT_OSS, sinks=True, window=[0, 128]),
-            *grid(tokens=8192, context=8192, heads=[LLAMA, GEMMA], kv=QUANTIZED),
-            *grid(tokens=SHORT_PROMPT_TOKENS, context=32768, heads=LLAMA, kv=FORMATS),
-        ],
-        tiny=[
-            *grid(tokens=20, context=20, heads=TINY),
-            *grid(tokens=6, context=15, heads=TINY, kv=FORMATS),
-            *grid(tokens=9, context=33, heads=TINY_WINDOWED, sequences=2, window=7, block=8, softcap=9.0, sinks=True),
-        ],
-        compiled=[
-            *grid(tokens=512, context=512, heads=[*HEAD_SIZES, LLAMA, QWEN, *ODD_HEADS]),
-            *grid(tokens=4, context=512, heads=[Heads(8, 2, dim) for dim in (16, 128, 256)]),  # the smaller tile
-            *grid(tokens=512, context=2048, heads=LLAMA, window=1024),
-            *grid(tokens=512, context=512, heads=LLAMA, block=[8, 32, 64]),
-            *grid(tokens=512, context=512, heads=Heads(16, 8, 256), softcap=50.0, sinks=True, window=128, kv=FORMATS),
-            *grid(tokens=512, context=512, heads=QUANTIZED_HEADS, kv=QUANTIZED),
-            *grid(tokens=4, context=512, heads=[Heads(8, 2, 128), Heads(8, 2, 256)], kv=QUANTIZED),
-            *grid(tokens=512, context=512, heads=GPT_OSS, window=128, sinks=True, kv=QUANTIZED),
-        ],
-    ),
-    "latent_decode_attention": Kernel(
-        "copy",
-        latent_decode_attention.CANDIDATE_CONFIGS,
-        latent_decode,
-        full=[
-            *grid(batch=[1, 8, 32, 128], context=2048, vectors=[DEEPSEEK, DEEPSEEK_LITE]),
-            *grid(batch=[1, 8, 32], context=32768, vectors=[DEEPSEEK, DEEPSEEK_LITE]),
-            *grid(batch=1, context=32768, vectors=[DEEPSEEK, DEEPSEEK_LITE], kv=QUANTIZED),
-            *grid(batch=32, context=2048, vectors=[DEEPSEEK, DEEPSEEK_LITE], kv=QUANTIZED),
-        ],
-        tiny=[
-            *grid(batch=2, context=40, vectors=TINY_VECTORS, kv=FORMATS),
-            *grid(batch=1, context=9, vectors=Vectors(2, 24, 8), block=8),
-        ],
-        compiled=[
-            *grid(batch=8, context=2048, vectors=[KIMI, SMALL_VECTORS, Vectors(40, 256, 32)]),
-            *grid(batch=8, context=512, vectors=DEEPSEEK),
-            *grid(batch=8, context=2048, vectors=DEEPSEEK, block=64),
-            *grid(batch=8, context=2048, vectors=[DEEPSEEK, DEEPSEEK_LITE, SMALL_VECTORS], kv=QUANTIZED),
-        ],
-    ),
-    "latent_prefill_attention": Kernel(
-        "multiply",
-        latent_prefill_attention.CANDIDATE_CONFIGS,
-        latent_prefill,
-        full=[
-            *(
-                {"tokens": tokens, "context": context, "vectors": vectors}
-                for vectors in (DEEPSEEK, DEEPSEEK_LITE)
-                for tokens, context in ((512, 512), (2048, 2048), (64, 32768))
-            ),
-            *grid(tokens=64, context=32768, vectors=[DEEPSEEK, DEEPSEEK_LITE], kv=QUANTIZED),
-        ],
-        tiny=[
-            *grid(tokens=9, context=20, vectors=TINY_VECTORS, kv=FORMATS),
-            *grid(tokens=3, context=3, vectors=Vectors(2, 24, 8), block=8),
-        ],
-        compiled=[
-            *grid(tokens=512, context=512, vectors=[KIMI, SMALL_VECTORS, Vectors(40, 256, 32)]),
-            *grid(tokens=512, context=512, vectors=[DEEPSEEK, DEEPSEEK_LITE], kv=QUANTIZED),
-        ],
-    ),
-}

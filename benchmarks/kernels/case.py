@@ -5,7 +5,6 @@ A kernel is described by a `Kernel`: a function that makes a `Case` of a row's a
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
 from typing import Any, Literal
 
 import torch
@@ -110,43 +109,29 @@ class Kernel:
         return sorted((self.shape(**each) for each in listed[size]), key=lambda shape: shape.target is None)
 
 
-def grid(**arguments: Any) -> list[Arguments]:
-    axes = [each if isinstance(each, list) else [each] for each in arguments.values()]
-    return [dict(zip(arguments, values, strict=True)) for values in product(*axes)]
-
-
-def returning(
-    run: Callable[[Config | None], Any],
-    expected: Callable[[], Any],
+def compared(
+    kernel: Callable[..., Any],
+    reference: Callable[..., Any],
+    *given: Any,
+    changed: int = 0,
     same: Callable[[Any, Any], None] | None = None,
     **work: Any,
 ) -> Case:
-    return Case(run, lambda config: (same or close)(run(config), expected()), **work)
+    """Makes the case of a kernel and its reference; both take `given`, and change the first `changed` of these tensors.
 
-
-def changing(
-    change: Callable[..., object],
-    reference: Callable[..., object],
-    *tensors: Tensor,
-    same: Callable[[Tensor, Tensor], None] | None = None,
-    **work: Any,
-) -> Case:
-    """Makes the case of a kernel that changes `tensors`; both functions take them, `change` a config too.
-
-    Changed and returned tensors are compared on copies. The reference is the peer unless `peers` is given.
+    The check works on copies of the changed tensors, and compares them and the results by `same`, or `close`.
     """
 
     def check(config: Config | None) -> None:
-        ours, theirs = ([each.clone() for each in tensors] for _ in range(2))
-        found, expected = change(*ours, config=config), reference(*theirs)
-        for one, other in zip([*ours, found], [*theirs, expected], strict=True):
-            if isinstance(one, Tensor) and isinstance(other, Tensor):
-                (same or close)(one, other)
+        ours, theirs = ([each.clone() for each in given[:changed]] for _ in range(2))
+        found, expected = kernel(*ours, *given[changed:], config=config), reference(*theirs, *given[changed:])
+        for one, other in [*zip(ours, theirs, strict=True), *([] if found is None else [(found, expected)])]:
+            (same or close)(one, other)
 
-    def run(config: Config | None) -> None:
-        change(*tensors, config=config)  # no result is returned: values change from run to run
+    def run(config: Config | None) -> Any:
+        found = kernel(*given, config=config)
+        return None if changed else found  # a changed tensor's values differ from run to run
 
-    work.setdefault("peers", {"operators": lambda: reference(*tensors)})
     return Case(run, check, **work)
 
 

@@ -11,7 +11,6 @@ from kernels.attention.split_kv import SplitPlan, max_parts, may_split, plan_spl
 from kernels.quantized.kv_bytes import KV_FORMATS, reference_dequantized, reference_packed
 
 KVFormat = Literal["plain", "int8", "fp8"]
-QUANTIZED: list[KVFormat] = ["int8", "fp8"]
 BLOCK = 16
 H200_PROCESSORS = 132
 """Splits for a device that is absent are chosen as for this one."""
@@ -26,11 +25,6 @@ class Heads(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.queries}/{self.keys} x {self.dim}"
-
-
-LLAMA, QWEN = Heads(32, 8, 128), Heads(16, 8, 128)  # Llama-3.1-8B, Qwen3-0.6B
-GEMMA, GEMMA_2, GPT_OSS = Heads(16, 8, 256), Heads(8, 4, 256), Heads(64, 8, 64)  # Gemma-3-12B, Gemma-2-2B, gpt-oss-20b
-OLMO, PHI = Heads(32, 32, 128), Heads(24, 8, 128)  # OLMo-2-7B, Phi-4-mini
 
 
 class Vectors(NamedTuple):
@@ -50,9 +44,6 @@ class Vectors(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.heads} heads x ({self.latent} + {self.rope})"
-
-
-DEEPSEEK, KIMI, DEEPSEEK_LITE = Vectors(128, 512, 64), Vectors(64, 512, 64), Vectors(16, 512, 64)
 
 
 class PagedKV(NamedTuple):

@@ -6,25 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.kernels.case import Case, Inputs, Kernel, close, grid, returning
-from benchmarks.kernels.weights import (
-    AWQ,
-    DOWN,
-    FP8,
-    FP8_BLOCKS,
-    GATE_UP,
-    INT4,
-    INT8,
-    MXFP4,
-    OUTPUT,
-    Q4_K,
-    Q6_K,
-    QKV,
-    Groups,
-    Sizes,
-    packed_weights,
-    weight_bytes,
-)
+from benchmarks.kernels.case import Case, Inputs, close, compared
+from benchmarks.kernels.weights import Groups, Sizes, packed_weights, weight_bytes
 from kernels.gate import Activation
 from kernels.quantized import dequantize, gate_rows, norm_rows, product, row_product, rows
 from kernels.quantized.rows import QuantizedRows, RowFormat
@@ -33,9 +16,6 @@ from kernels.tuning import Config
 NORM_EPS = 1e-6
 CHECKED_ROWS = 64
 """Rows of a product of quantized rows that are compared: the reference multiplies in fp64."""
-WHOLE_ROW = 1 << 30
-ROWS_INT8, ROWS_FP8, ROWS_BLOCKS = RowFormat("int8", WHOLE_ROW), RowFormat("fp8", WHOLE_ROW), RowFormat("fp8", 128)
-ROW_FORMATS = [ROWS_INT8, ROWS_FP8, ROWS_BLOCKS]
 
 
 def weight_product(
@@ -44,9 +24,10 @@ def weight_product(
     weight, x = packed_weights(groups, sizes, inputs.device), inputs.normal(rows, sizes.inputs)
     added = inputs.normal(sizes.outputs) if bias else None
     whole = dequantize.dequantize(weight, inputs.dtype) if inputs.real else None
-    return returning(
-        lambda config: product.product(x, weight, added, config=config, parts=parts),
-        lambda: product.reference(x, weight, added),
+    return compared(
+        partial(product.product, parts=parts),
+        product.reference,
+        *(x, weight, added),
         bytes=weight_bytes(weight) + rows * sum(sizes) * inputs.dtype.itemsize,
         operations=2 * rows * sizes.outputs * sizes.inputs,
         peers={} if whole is None else {"cuBLAS, dequantized": lambda: functional.linear(x, whole, added)},
@@ -55,9 +36,10 @@ def weight_product(
 
 def dequantizing(inputs: Inputs, sizes: Sizes, groups: Groups) -> Case:
     weight = packed_weights(groups, sizes, inputs.device)
-    return returning(
-        lambda config: dequantize.dequantize(weight, inputs.dtype, config=config),
-        lambda: dequantize.reference(weight, inputs.dtype),
+    return compared(
+        dequantize.dequantize,
+        dequantize.reference,
+        *(weight, inputs.dtype),
         bytes=weight_bytes(weight) + sizes.outputs * sizes.inputs * inputs.dtype.itemsize,
     )
 
@@ -122,10 +104,11 @@ def row_bytes(count: int, width: int, form: RowFormat) -> int:
 
 def row_quantizing(inputs: Inputs, count: int, width: int, form: RowFormat) -> Case:
     x = inputs.normal(count, width)
-    return returning(
-        lambda config: rows.quantize_rows(x, form, config=config),
-        lambda: rows.reference(x, form),
-        alike,
+    return compared(
+        rows.quantize_rows,
+        rows.reference,
+        *(x, form),
+        same=alike,
         bytes=x.numel() * inputs.dtype.itemsize + row_bytes(count, width, form),
     )
 
@@ -133,7 +116,6 @@ def row_quantizing(inputs: Inputs, count: int, width: int, form: RowFormat) -> C
 def normed_rows(inputs: Inputs, count: int, width: int, form: RowFormat) -> Case:
     hidden, change = inputs.normal(count, width), inputs.normal(count, width)
     weight = inputs.normal(width, dtype=torch.float32)
-    launch = partial(norm_rows.norm_rows, change=change, weight=weight, eps=NORM_EPS, form=form)
 
     def check(config: Config | None) -> None:
         ours, theirs = hidden.clone(), hidden.clone()
@@ -142,7 +124,7 @@ def normed_rows(inputs: Inputs, count: int, width: int, form: RowFormat) -> Case
         assert ours.equal(theirs), "another sum"
 
     return Case(
-        lambda config: launch(hidden, config=config),
+        lambda config: norm_rows.norm_rows(hidden, change, weight, NORM_EPS, form, config=config),
         check,
         bytes=3 * hidden.numel() * inputs.dtype.itemsize + row_bytes(count, width, form),
         peers={"two launches": lambda: norm_rows.reference(hidden, change, weight, NORM_EPS, form)},
@@ -151,113 +133,11 @@ def normed_rows(inputs: Inputs, count: int, width: int, form: RowFormat) -> Case
 
 def gated_rows(inputs: Inputs, count: int, width: int, form: RowFormat, activation: Activation = "silu") -> Case:
     gate_up = inputs.normal(count, 2 * width)
-
-    def two() -> QuantizedRows:
-        return gate_rows.reference(gate_up, activation, form)
-
-    return returning(
-        lambda config: gate_rows.gate_rows(gate_up, activation, form, config=config),
-        two,
-        alike,
+    return compared(
+        gate_rows.gate_rows,
+        gate_rows.reference,
+        *(gate_up, activation, form),
+        same=alike,
         bytes=gate_up.numel() * inputs.dtype.itemsize + row_bytes(count, width, form),
-        peers={"two launches": two},
+        peers={"two launches": lambda: gate_rows.reference(gate_up, activation, form)},
     )
-
-
-TINY_LAYER, ODD_LAYER = Sizes(40, 96), Sizes(1000, 2880)
-KERNELS = {
-    "quantized_product": Kernel(
-        "copy",
-        product.CANDIDATE_CONFIGS,
-        weight_product,
-        full=[
-            *grid(rows=[1, 8, 32, 64], sizes=GATE_UP, groups=INT4),
-            *({"rows": n, "sizes": sizes, "groups": INT4} for sizes in (QKV, OUTPUT, DOWN) for n in (1, 32)),
-            *(
-                {"rows": n, "sizes": GATE_UP, "groups": groups}
-                for groups in (AWQ, MXFP4, INT8, FP8, FP8_BLOCKS, Q4_K, Q6_K)
-                for n in (1, 32)
-            ),
-        ],
-        tiny=[
-            *grid(rows=3, sizes=TINY_LAYER, groups=INT4, bias=True),
-            *grid(rows=2, sizes=Sizes(40, 200), groups=AWQ, parts=2),
-            *grid(rows=1, sizes=Sizes(40, 70), groups=[FP8, Q6_K]),
-        ],
-        compiled=[
-            *grid(rows=[1, 32, 64, 128], sizes=OUTPUT, groups=[INT4, AWQ, FP8], parts=8),
-            *grid(rows=[1, 128], sizes=ODD_LAYER, groups=[INT4, Q6_K, MXFP4], bias=True),
-            *grid(rows=128, sizes=GATE_UP, groups=[MXFP4, INT8, FP8_BLOCKS, Q4_K, Q6_K]),
-        ],
-    ),
-    "quantized_product_prefill": Kernel(
-        "multiply",
-        product.CANDIDATE_CONFIGS,
-        weight_product,
-        full=[
-            *grid(rows=[256, 1023], sizes=GATE_UP, groups=[INT4, AWQ, INT8, FP8]),
-            *grid(rows=512, sizes=DOWN, groups=INT4),
-        ],
-        tiny=grid(rows=140, sizes=TINY_LAYER, groups=INT4),
-        compiled=grid(rows=200, sizes=ODD_LAYER, groups=AWQ, bias=True),
-    ),
-    "quantized_dequantize": Kernel(
-        "copy",
-        dequantize.CANDIDATE_CONFIGS,
-        dequantizing,
-        full=[*grid(sizes=GATE_UP, groups=[INT4, AWQ, FP8]), *grid(sizes=DOWN, groups=INT4)],
-        tiny=[*grid(sizes=TINY_LAYER, groups=INT4), *grid(sizes=Sizes(40, 100), groups=Q6_K)],
-        compiled=grid(sizes=ODD_LAYER, groups=[INT4, MXFP4, Q6_K]),
-    ),
-    "quantized_row_product": Kernel(
-        "multiply",
-        row_product.CANDIDATE_CONFIGS,
-        quantized_row_product,
-        full=[
-            *grid(rows=[256, 2048, 8192], sizes=GATE_UP, groups=[INT8, FP8, FP8_BLOCKS]),
-            *({"rows": 2048, "sizes": sizes, "groups": each} for sizes in (QKV, OUTPUT, DOWN) for each in (INT8, FP8)),
-        ],
-        tiny=[
-            *grid(rows=140, sizes=TINY_LAYER, groups=INT8, bias=True),
-            *grid(rows=130, sizes=Sizes(40, 70), groups=FP8),
-            *grid(rows=131, sizes=Sizes(40, 256), groups=FP8_BLOCKS),
-        ],
-        compiled=[
-            *grid(rows=256, sizes=ODD_LAYER, groups=[INT8, FP8, FP8_BLOCKS], bias=True),
-            *grid(rows=200, sizes=Sizes(1000, 1000), groups=[INT8, FP8]),
-            *grid(rows=200, sizes=Sizes(1000, 4096), groups=Groups("int8", 128)),
-        ],
-        launched=has_row_product,
-    ),
-    "quantized_rows": Kernel(
-        "copy",
-        rows.CANDIDATE_CONFIGS,
-        row_quantizing,
-        full=grid(count=[256, 8192], width=4096, form=ROW_FORMATS),
-        tiny=[*grid(count=3, width=40, form=ROWS_INT8), *grid(count=3, width=200, form=ROWS_BLOCKS)],
-        compiled=grid(count=200, width=[576, 2880, 1 << 15], form=ROW_FORMATS),
-    ),
-    "quantized_norm_rows": Kernel(
-        "copy",
-        norm_rows.CANDIDATE_CONFIGS,
-        normed_rows,
-        full=grid(count=[256, 8192], width=4096, form=[ROWS_INT8, ROWS_BLOCKS]),
-        tiny=[*grid(count=3, width=40, form=ROWS_INT8), *grid(count=2, width=200, form=ROWS_BLOCKS)],
-        compiled=grid(count=200, width=[576, 7168, 1 << 14], form=ROW_FORMATS),
-    ),
-    "quantized_gate_rows": Kernel(
-        "copy",
-        gate_rows.CANDIDATE_CONFIGS,
-        gated_rows,
-        full=grid(count=[256, 8192], width=14336, form=[ROWS_INT8, ROWS_BLOCKS]),
-        tiny=[
-            *grid(count=3, width=40, form=ROWS_INT8),
-            *grid(count=2, width=200, form=ROWS_BLOCKS, activation="gelu_tanh"),
-        ],
-        compiled=[
-            *grid(count=200, width=[1536, 8192, 1 << 15], form=ROW_FORMATS),
-            *grid(count=200, width=6912, form=ROWS_INT8, activation="gelu_tanh"),
-            *grid(count=200, width=2880, form=ROWS_INT8, activation="clamped_swiglu"),
-        ],
-    ),
-}

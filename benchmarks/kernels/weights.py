@@ -24,11 +24,6 @@ class Groups(NamedTuple):
         return f"{self.kind}/{self.size or 'output'}" + ("+offsets" if self.offsets else "")
 
 
-AWQ, INT4, MXFP4 = Groups("int4", 128, offsets=True), Groups("int4", 32), Groups("fp4", 32)
-INT8, FP8, FP8_BLOCKS = Groups("int8", 0), Groups("fp8", 0), Groups("fp8", 128)
-Q6_K, Q4_K = Groups("int8", 16), Groups("int4", 32, offsets=True)
-
-
 class Sizes(NamedTuple):
     """Outputs and inputs of a linear layer."""
 
@@ -37,10 +32,6 @@ class Sizes(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.inputs} -> {self.outputs}"
-
-
-QKV, OUTPUT, GATE_UP, DOWN = Sizes(6144, 4096), Sizes(4096, 4096), Sizes(28672, 4096), Sizes(4096, 14336)
-"""Layers of Llama-3.1-8B."""
 
 
 def packed_weights(groups: Groups, sizes: Sizes, device: torch.device, experts: tuple[int, ...] = ()) -> PackedWeight:
