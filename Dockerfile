@@ -34,6 +34,7 @@ ENV HOME=/home/baton \
     HF_HUB_DISABLE_TELEMETRY=1 \
     STREAMLIT_SERVER_HEADLESS=true \
     STREAMLIT_BROWSER_GATHER_USAGE_STATS=false \
-    NVIDIA_DRIVER_CAPABILITIES=compute,utility
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility \
+    TRITON_CACHE_DIR=/home/baton/.cache/baton/triton
 # compose.yaml gives the command; without one the image says what it can do.
 CMD ["python", "-m", "launcher", "--help"]

@@ -26,8 +26,8 @@ if not __package__:  # as a script, which finds the files beside it and not the 
 from benchmarks.gpu_hour.results import MAX_LINE_CHARS, closing, load, save  # noqa: E402
 from benchmarks.gpu_hour.running import Outcome, run  # noqa: E402
 from benchmarks.gpu_hour.stages import PART_ONE, PART_THREE, PART_TWO, STAGES, Stage  # noqa: E402
+from kernels.tuned_tables import own_file  # noqa: E402
 
-TUNED = ROOT / "kernels" / "tuned.json"
 MINUTES = 9.5
 PARTS = {"1": PART_ONE, "2": PART_TWO, "3": PART_THREE}
 
@@ -61,8 +61,8 @@ def main(stages: Sequence[Stage] = STAGES) -> int:
         begun.append(stage.name)
         outcomes[stage.name] = outcome = run(stage, min(stage.limit_s, left), given.out)
         save(given.out, outcomes)
-        if TUNED.exists():
-            shutil.copy(TUNED, given.out / "tuned.json")
+        if own_file().exists():
+            shutil.copy(own_file(), given.out / "tuned.json")
         last = outcome.last_lines[-1] if outcome.last_lines else ""
         print(f"{stage.name}: {outcome.status} after {outcome.seconds:.0f} s: {last}"[:MAX_LINE_CHARS], flush=True)
     print(closing(begun, outcomes))
@@ -73,8 +73,9 @@ def main(stages: Sequence[Stage] = STAGES) -> int:
 
 def _bring_back_tuned(out: Path, outcomes: Mapping[str, Outcome]) -> None:
     kept = out / "tuned.json"
-    if kept.exists() and not TUNED.exists() and "tune" in outcomes:
-        shutil.copy(kept, TUNED)
+    if kept.exists() and not own_file().exists() and "tune" in outcomes:
+        own_file().parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(kept, own_file())
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

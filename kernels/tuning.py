@@ -1,20 +1,18 @@
 """Chooses tile sizes, warps and pipeline stages of the kernels: tuned values of a device, or defaults.
 
 Nothing is tuned while requests run. `python -m benchmarks.kernels --tune` measures the candidates that each kernel
-names, and writes the best of each shape to `tuned.json` beside this file, by the device's name.
+names, and keeps the best of each shape in this host's own table (`tuned_tables.py`), by the device's name.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 import torch
 
-TUNED_FILE = Path(__file__).with_name("tuned.json")
+from kernels import tuned_tables
+
 _watching: list[list[tuple[str, str]]] = []
 """Requests that each open `asked` has recorded; the innermost is last."""
 
@@ -52,9 +50,7 @@ def asked() -> Iterator[list[tuple[str, str]]]:
 
 def record(name: str, kernel: str, shape: str, config: Config) -> None:
     """Records a measured config for devices of this name."""
-    table = _table()
-    table.setdefault(name, {}).setdefault(kernel, {})[shape] = asdict(config)
-    TUNED_FILE.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n")
+    tuned_tables.keep(name, kernel, shape, asdict(config))
     _of_device.cache_clear()
 
 
@@ -65,9 +61,5 @@ def _name(device: torch.device) -> str:
 
 @cache
 def _of_device(name: str) -> dict[tuple[str, str], Config]:
-    kernels = _table().get(name, {})
+    kernels = tuned_tables.of_device(name)
     return {(kernel, shape): Config(**found) for kernel, shapes in kernels.items() for shape, found in shapes.items()}
-
-
-def _table() -> dict[str, Any]:
-    return json.loads(TUNED_FILE.read_text()) if TUNED_FILE.exists() else {}

@@ -16,9 +16,10 @@ STATUS_FILE = f"{RUN_DIRECTORY}/status"
 DATA_DIRECTORIES: dict[Volume, str] = {
     "redis": "/data",
     "models": f"{HOME_DIRECTORY}/.cache/huggingface",
-    "cache": f"{HOME_DIRECTORY}/.cache/baton",  # compiled operators, and files unpacked from GGUF models
+    "cache": f"{HOME_DIRECTORY}/.cache/baton",  # compiled operators and kernels, tuned tables, unpacked GGUF models
 }
 """Mount point of each volume."""
+TRITON_CACHE = f"{DATA_DIRECTORIES['cache']}/triton"  # compiled kernels, which the Dockerfile's TRITON_CACHE_DIR names
 
 REDIS_IMAGE = "redis:8.2"
 REDIS_PING = ("redis-cli", "ping")

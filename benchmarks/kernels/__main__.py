@@ -6,8 +6,8 @@
 Every kernel is compared with its reference before it is timed. Times are medians of replays of a CUDA graph, each with
 a cold L2. *% of limit* is of the bytes per second of a copy, or the operations per second of a matrix product, both
 measured in the same run. *x faster* is the best of PyTorch's times over ours. With `--tune`, each kernel's candidates
-are measured instead, and the best kept in `kernels/tuned.json`. `--size tiny` runs every kernel in Triton's interpreter
-on a CPU: right or wrong, but no times.
+are measured instead, and the best kept in this host's table (`kernels/tuned_tables.py`). `--size tiny` runs every
+kernel in Triton's interpreter on a CPU: right or wrong, but no times.
 """
 
 import argparse

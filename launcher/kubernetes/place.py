@@ -101,4 +101,7 @@ def needs_models(config: ManifestsConfig) -> bool:
 def settings(config: ManifestsConfig) -> dict[str, str]:
     hub = {HUB_ENDPOINT: config.hf_endpoint} if config.hf_endpoint else {}
     cache = f"{MODELS_DIRECTORY}/huggingface" if needs_models(config) else f"{HOME_DIRECTORY}/hub"
-    return {**SERVICE_ENVIRONMENT, **hub, "HOME": HOME_DIRECTORY, "HF_HOME": cache}
+    # A new pod finds the kernels that others compiled. A volume with the model itself is read-only.
+    writes_volume = needs_models(config) and not config.model.startswith(f"{MODELS_DIRECTORY}/")
+    triton = {"TRITON_CACHE_DIR": f"{MODELS_DIRECTORY}/baton/triton"} if writes_volume else {}
+    return {**SERVICE_ENVIRONMENT, **hub, **triton, "HOME": HOME_DIRECTORY, "HF_HOME": cache}

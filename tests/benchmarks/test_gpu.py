@@ -15,6 +15,7 @@ from benchmarks.gpu_hour import packages, results, running, small_kernels, versi
 from benchmarks.gpu_hour.results import closing
 from benchmarks.gpu_hour.running import Outcome
 from benchmarks.gpu_hour.stages import PART_ONE, PART_THREE, PART_TWO, ROOT, STAGES, Stage
+from kernels.tuned_tables import own_file
 from tests.waiting import alive, wait_until
 
 TABLE = "print('| a | b |'); print('| --- | --- |'); print('| 1 | 2 |'); print('done')"
@@ -37,7 +38,8 @@ def python(name: str, code: str, limit_s: float = 60.0, result: str = "", needs:
 
 @pytest.fixture(autouse=True)
 def _tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "TUNED", tmp_path / "kernels-tuned.json")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    own_file().parent.mkdir(parents=True)
 
 
 def run(out: Path, stages: Sequence[Stage], monkeypatch: pytest.MonkeyPatch, *options: str) -> int:
@@ -68,7 +70,7 @@ def test_a_stage_that_fails_crashes_or_hangs_costs_only_itself(tmp_path: Path, m
         python("half", "open('{work}/x.json', 'w').write('[1'); raise SystemExit(3)", result="x.json"),
         python("works", made, result="x.json"),
     ]
-    (tmp_path / "kernels-tuned.json").write_text("{}")
+    own_file().write_text("{}")
     out = tmp_path / "out"
     assert run(out, stages, monkeypatch) == 1
     wait_until(lambda: not alive(int(pid.read_text())), "what the stage has started to be gone")
@@ -180,7 +182,7 @@ def test_as_many_stages_as_there_are_print_little_enough() -> None:
 def test_configs_that_were_measured_on_a_machine_that_is_gone_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, tuned = tmp_path / "out", tmp_path / "kernels-tuned.json"
+    out, tuned = tmp_path / "out", own_file()
     stages = [python("tune", f"open({str(tuned)!r}, 'w').write('7')"), python("after", f"open({str(tuned)!r})")]
     assert run(out, stages, monkeypatch, "--only", "tune") == 0
     tuned.unlink()

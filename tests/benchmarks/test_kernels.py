@@ -17,6 +17,7 @@ from benchmarks.kernels.rows import KERNELS, Wanted, in_turns, rows
 from benchmarks.kernels.tune import Tuner
 from benchmarks.limits.device_time import Limits
 from kernels import tuning
+from kernels.tuned_tables import own_file
 from kernels.tuning import Config, tuned
 from launcher.options import ROOT
 
@@ -132,7 +133,7 @@ def test_lines_say_what_counts() -> None:
 
 def test_the_fastest_right_candidate_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong one is out, however fast; of the others, the one whose times have the least product over all rows."""
-    monkeypatch.setattr(tuning, "TUNED_FILE", tmp_path / "tuned.json")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Card A")
     times = iter([1.0, 1.2, 3.0, 2.0])  # the first candidate is wrong in both rows: it is never timed
     monkeypatch.setattr("benchmarks.kernels.tune.seconds_of", lambda work, device: next(times))
@@ -149,12 +150,12 @@ def test_the_fastest_right_candidate_is_kept(tmp_path: Path, monkeypatch: pytest
 
 def test_what_was_measured_is_kept_before_the_next_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which may be the one in which the time, or the device, ends."""
-    monkeypatch.setattr(tuning, "TUNED_FILE", tmp_path / "tuned.json")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Card A")
     first = next(rows("tiny", ["gate"]))
     with pytest.raises(AttributeError, match="case"):
         tune([first, first._replace(shape=None)], CPU, seconds=60.0)  # type: ignore[arg-type]
-    assert [*json.loads((tmp_path / "tuned.json").read_text())["Card A"]] == ["gate"]
+    assert [*json.loads(own_file().read_text())["Card A"]] == ["gate"]
     tuning._of_device.cache_clear()
 
 

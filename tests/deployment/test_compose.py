@@ -15,6 +15,7 @@ from infra.config.dashboard import DashboardConfig
 from infra.config.engine import EngineConfig
 from infra.config.worker import WorkerConfig
 from launcher.compose import compose, described, locations
+from launcher.container import TRITON_CACHE
 from launcher.deployment import placed
 from launcher.is_ready import is_ready
 from launcher.options import ROOT, DeploymentOptions
@@ -86,6 +87,10 @@ def test_what_is_compiled_and_unpacked_is_kept(composed: Any) -> None:
         assert ["cache", "/home/baton/.cache/baton"] in pairs
     made = next(line for line in (ROOT / "Dockerfile").read_text().splitlines() if "install -d -o baton" in line)
     assert "/home/baton/.cache/baton" in made.split() and "cache" in composed["volumes"]
+
+
+def test_compiled_kernels_outlive_a_container() -> None:
+    assert f"TRITON_CACHE_DIR={TRITON_CACHE}\n" in (ROOT / "Dockerfile").read_text()
 
 
 def test_the_committed_file_is_what_is_written(capsys: pytest.CaptureFixture[str]) -> None:

@@ -65,3 +65,17 @@ def test_a_new_secret_is_said_to_be_one(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_every_variant_differs(tmp_path: Path) -> None:
     assert len({as_yaml(written(variant, tmp_path)) for variant in VARIANTS}) == len(VARIANTS)
+
+
+@pytest.mark.parametrize(("model", "kept"), [("owner/name", True), ("/models/mine", False)])
+def test_compiled_kernels_outlive_a_pod_where_the_volume_can_be_written(
+    model: str, kept: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert print_manifests(["--image", "here/b:1", "--model", model]) == 0
+    written = list(yaml.safe_load_all(capsys.readouterr().out))
+    (worker,) = [each for each in written if (each["kind"], each["metadata"]["name"]) == ("Deployment", "baton-decode")]
+    mounts = worker["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]
+    (models,) = [mount for mount in mounts if mount["name"] == "models"]
+    told = {name: value for each in written if each["kind"] == "ConfigMap" for name, value in each["data"].items()}
+    assert models["readOnly"] is not kept
+    assert told.get("TRITON_CACHE_DIR", "").startswith(f"{models['mountPath']}/") is kept
