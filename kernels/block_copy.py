@@ -25,6 +25,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.device import converts_fp8
+from kernels.launching import launched_directly
 from kernels.sizes import power_of_two, tile_count
 from kernels.tuning import Config, tuned
 
@@ -171,6 +172,7 @@ def _move_words(pool: Tensor, blocks: Tensor, staging: Tensor, config: Config | 
 # Not specialized, since that would compile another kernel during a request: addresses of blocks, which may be
 # slices of one copy to the device, numbers of moves, and pool sizes, which differ between warm-up and service,
 # change their alignment or divisibility by 16.
+@launched_directly
 @triton.jit(do_not_specialize=["pool_blocks"], do_not_specialize_on_alignment=["blocks"])
 def _move(
     pool: tl.tensor,
@@ -192,6 +194,7 @@ def _move(
         tl.store(here, tl.load(there, mask=inside), mask=inside)
 
 
+@launched_directly
 @triton.jit(do_not_specialize=["moves", "pool_blocks"], do_not_specialize_on_alignment=["sources", "targets"])
 def _copy_words(
     pool: tl.tensor,
@@ -210,6 +213,7 @@ def _copy_words(
         tl.store(here + tl.load(targets + move) * WORDS, found, mask=inside)
 
 
+@launched_directly
 @triton.jit(do_not_specialize_on_alignment=["blocks"])
 def _encode(
     layer: tl.tensor,

@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional
 
+from kernels.launching import launched_directly
 from kernels.sizes import tile_count
 from kernels.tuning import Config, tuned
 
@@ -51,6 +52,7 @@ def gate(gate_up: Tensor, activation: Activation, *, config: Config | None = Non
     return gated
 
 
+@launched_directly
 @triton.jit
 def _gate(
     gate_up: tl.tensor, gated: tl.tensor, WIDTH: tl.constexpr, ACTIVATION: tl.constexpr, TILE: tl.constexpr

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.launching import launched_directly
 from kernels.sizes import tile_count
 from kernels.tuning import Config, tuned
 
@@ -71,6 +72,7 @@ def adapt(x: Tensor, y: Tensor, slots: Tensor, table: Tensor, widest: int, *, co
     )
 
 
+@launched_directly
 @triton.jit
 def _shrink(
     x: tl.tensor,
@@ -101,6 +103,7 @@ def _shrink(
         tl.store(shrunk + row * widest + rank, total, mask=rank < ranks)
 
 
+@launched_directly
 @triton.jit
 def _expand(
     y: tl.tensor,

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.launching import launched_directly
 from kernels.sizes import power_of_two
 from kernels.tuning import Config, tuned
 
@@ -73,6 +74,7 @@ def _normed(hidden: Tensor, change: Tensor | None, weight: Tensor, eps: float, c
     return normed
 
 
+@launched_directly
 @triton.jit
 def _rms_norm(
     hidden: tl.tensor,

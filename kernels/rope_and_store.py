@@ -21,6 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.launching import launched_directly
 from kernels.quantized.kv_bytes import KV_FORMATS, block_of, largest_of, quantized, scale_of, views_of
 from kernels.sizes import power_of_two, tile_count
 from kernels.tuning import Config, tuned
@@ -134,6 +135,7 @@ def rope_and_store(
 
 # Both are slices of one copy to the device; without this, another kernel for each alignment would be compiled
 # during a request.
+@launched_directly
 @triton.jit(do_not_specialize_on_alignment=["positions", "slots"])
 def _rope_and_store(
     heads: tl.tensor,

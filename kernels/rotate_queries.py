@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.launching import launched_directly
 from kernels.sizes import power_of_two, tile_count
 from kernels.tuning import Config, tuned
 
@@ -51,6 +52,7 @@ def rotate_queries(queries: Tensor, positions: Tensor, cos_sin: Tensor, *, confi
     )
 
 
+@launched_directly
 @triton.jit(do_not_specialize_on_alignment=["positions"])
 def _rotate_queries(
     queries: tl.tensor,

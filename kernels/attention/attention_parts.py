@@ -13,6 +13,7 @@ from torch import Tensor
 
 from kernels.attention.attention_tiles import LOWEST_SCORE
 from kernels.attention.multi_query import MultiQuery
+from kernels.launching import launched_directly
 from kernels.sizes import power_of_two
 
 MAX_SPLITS, FEW_SPLITS = 64, 8
@@ -91,6 +92,7 @@ def _warps(dim: int) -> int:
     return 4 if dim <= 256 else 16
 
 
+@launched_directly
 @triton.jit(do_not_specialize=["splits"])
 def _join(
     parts: tl.tensor,
@@ -157,6 +159,7 @@ def join_splits(
     )
 
 
+@launched_directly
 @triton.jit(do_not_specialize_on_alignment=["starts", "row_starts", "row_counts"])
 def _join_splits(
     parts: tl.tensor,

@@ -27,6 +27,7 @@ from kernels.attention.decode_launch import (
 from kernels.attention.latent_tiles import CANDIDATE_CONFIGS, attend_latents, checked, load_queries
 from kernels.attention.multi_query import MultiQuery, starts_of
 from kernels.attention.split_kv import SplitPlan
+from kernels.launching import launched_directly
 from kernels.sizes import tile_count
 from kernels.tuning import Config
 
@@ -85,6 +86,7 @@ def latent_decode_attention(
 
 
 # Arguments that change from batch to batch are not specialized: a new kernel would be compiled during a request.
+@launched_directly
 @triton.jit(
     do_not_specialize=["table_stride", "mask_stride", "most"],
     do_not_specialize_on_alignment=UNALIGNED_ARGUMENTS,

@@ -19,6 +19,7 @@ from kernels.attention.latent_tiles import CANDIDATE_CONFIGS, attend_latents, ch
 from kernels.attention.multi_query import hidden_in_tree
 from kernels.attention.prefill_attention import work_of
 from kernels.device import processors
+from kernels.launching import launched_directly
 from kernels.quantized.kv_bytes import views_of
 from kernels.tuning import Config
 
@@ -104,6 +105,7 @@ def result_of(queries: Tensor, latent: int, output: Tensor | None) -> Tensor:
 
 
 # Arguments that change from batch to batch are not specialized: a new kernel would be compiled during a request.
+@launched_directly
 @triton.jit(
     do_not_specialize=["tokens", "table_stride", "works"],
     do_not_specialize_on_alignment=["block_tables", "query_start", "kv_lengths"],

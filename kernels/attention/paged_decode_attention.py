@@ -39,6 +39,7 @@ from kernels.attention.decode_launch import (
 )
 from kernels.attention.multi_query import WIDE_TILE, WIDE_WARPS, MultiQuery, starts_of
 from kernels.attention.split_kv import SplitPlan
+from kernels.launching import launched_directly
 from kernels.sizes import power_of_two
 from kernels.tuning import Config
 
@@ -122,6 +123,7 @@ def paged_decode_attention(
 
 
 # Arguments that change from batch to batch are not specialized: a new kernel would be compiled during a request.
+@launched_directly
 @triton.jit(
     do_not_specialize=["table_stride", "mask_stride", "most", "window"],
     do_not_specialize_on_alignment=UNALIGNED_ARGUMENTS,

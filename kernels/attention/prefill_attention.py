@@ -30,6 +30,7 @@ from kernels.attention.attention_tiles import (
 )
 from kernels.attention.multi_query import hidden_in_tree
 from kernels.device import multiplies_by_groups, processors
+from kernels.launching import launched_directly
 from kernels.quantized.kv_bytes import views_of
 from kernels.sizes import power_of_two
 from kernels.tuning import Config
@@ -151,6 +152,7 @@ def prefill_attention(
 
 
 # Arguments that change from batch to batch are not specialized: a new kernel would be compiled during a request.
+@launched_directly
 @triton.jit(
     do_not_specialize=["tokens", "table_stride", "works", "window"],
     do_not_specialize_on_alignment=["block_tables", "query_start", "kv_lengths"],

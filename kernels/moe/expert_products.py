@@ -21,6 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.gate import Activation
+from kernels.launching import launched_directly
 from kernels.moe.pair_tiles import place_of, store_pairs
 from kernels.moe.sort_by_expert import Tiles
 from kernels.sizes import tile_count
@@ -161,6 +162,7 @@ def _default(dtype: torch.dtype, rows: int, *, gated: bool) -> Config:
     return CANDIDATE_CONFIGS[(FEW_ROWS, SOME_ROWS, MANY_ROWS).index(rows) if gated or rows < MANY_ROWS else -2]
 
 
+@launched_directly
 @triton.jit
 def _multiply(
     x: tl.tensor,
@@ -216,6 +218,7 @@ def _multiply(
     store_pairs(gate, up, bias, shares, output, pair[:, None], column[None, :], WIDTH, BIAS, GATED, ACTIVATION)
 
 
+@launched_directly
 @triton.jit
 def _sum_used(given: tl.tensor, output: tl.tensor, WIDTH: tl.constexpr, USED: tl.constexpr, TILE: tl.constexpr) -> None:
     token = tl.program_id(0).to(tl.int64)

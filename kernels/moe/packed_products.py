@@ -13,6 +13,7 @@ from torch import Tensor
 
 from kernels.device import is_hopper
 from kernels.gate import Activation
+from kernels.launching import launched_directly
 from kernels.moe.pair_tiles import place_of, store_pairs
 from kernels.moe.sort_by_expert import Tiles
 from kernels.quantized.packed import PackedWeight
@@ -125,6 +126,7 @@ def _launch(
     )
 
 
+@launched_directly
 @triton.jit
 def _multiply(
     x: tl.tensor,

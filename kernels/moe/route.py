@@ -20,6 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.gate import sigmoid
+from kernels.launching import launched_directly
 from kernels.sizes import power_of_two
 from kernels.tuning import Config, tuned
 
@@ -100,6 +101,7 @@ def route(
     return chosen, shares
 
 
+@launched_directly
 @triton.jit(do_not_specialize=["scale"])
 def _route(
     logits: tl.tensor,

@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.launching import launched_directly
 from kernels.sizes import power_of_two, tile_count
 from kernels.tuning import Config, tuned
 
@@ -76,6 +77,7 @@ def sort_by_expert(chosen: Tensor, experts: int, rows: int, *, config: Config | 
 
 
 # Both change with the batch: another kernel would be compiled while a request waits.
+@launched_directly
 @triton.jit(do_not_specialize=["count", "tiles"])
 def _sort(
     chosen: tl.tensor,

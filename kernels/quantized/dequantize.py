@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.launching import launched_directly
 from kernels.quantized.packed import PackedWeight
 from kernels.quantized.packed import reference as unpacked
 from kernels.quantized.steps import RUN_BYTES, in_step, load_codes, load_pair, scaled
@@ -56,6 +57,7 @@ def dequantize(weight: PackedWeight, dtype: torch.dtype, *, config: Config | Non
     return found
 
 
+@launched_directly
 @triton.jit
 def _unpack(
     codes: tl.tensor,

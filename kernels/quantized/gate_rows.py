@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.gate import Activation, activate, gate
+from kernels.launching import launched_directly
 from kernels.quantized.rows import CANDIDATE_CONFIGS as OF_ROWS
 from kernels.quantized.rows import (
     QuantizedRows,
@@ -56,6 +57,7 @@ def gate_rows(
     return found
 
 
+@launched_directly
 @triton.jit(do_not_specialize=["rows"])
 def _gate_rows(
     gate_up: tl.tensor,

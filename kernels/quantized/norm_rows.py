@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.launching import launched_directly
 from kernels.quantized.rows import CANDIDATE_CONFIGS as OF_ROWS
 from kernels.quantized.rows import QuantizedRows, RowFormat, config_for, empty_rows, quantize_rows, store_row, tile_of
 from kernels.rms_norm import MAX_WIDTH, norm_row, rms_norm
@@ -51,6 +52,7 @@ def norm_rows(
     return found
 
 
+@launched_directly
 @triton.jit(do_not_specialize=["rows"])
 def _norm_rows(
     hidden: tl.tensor,

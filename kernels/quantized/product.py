@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.device import processors
+from kernels.launching import launched_directly
 from kernels.quantized.packed import PackedWeight
 from kernels.quantized.packed import reference as dequantized
 from kernels.quantized.steps import add_step, in_step, load_codes, load_inputs, load_terms
@@ -157,6 +158,7 @@ def _config(x: Tensor, weight: PackedWeight, tile: int, many: bool) -> Config:
 
 
 # The numbers of rows and of steps change with the batch and the device: another kernel would be compiled meanwhile.
+@launched_directly
 @triton.jit(do_not_specialize=["rows", "length"])
 def _multiply(
     x: tl.tensor,
@@ -222,6 +224,7 @@ def _multiply(
     tl.store(target, total.to(y.dtype.element_ty), mask=kept[None, :] & inside[:, None])
 
 
+@launched_directly
 @triton.jit(do_not_specialize=["rows", "parts"])
 def _join(
     sums: tl.tensor,

@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.device import converts_fp8, is_hopper, multiplies_by_groups
+from kernels.launching import launched_directly
 from kernels.quantized.packed import PackedWeight
 from kernels.quantized.packed import reference as unpacked
 from kernels.quantized.product import NEIGHBOUR_ROW_TILES
@@ -118,6 +119,7 @@ def _config(weight: PackedWeight, output: Tensor) -> Config:
     return tuned("quantized_row_product", shape, output.device, default)
 
 
+@launched_directly
 @triton.jit(do_not_specialize=["rows"])
 def _multiply(
     x: tl.tensor,

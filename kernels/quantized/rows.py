@@ -20,6 +20,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional
 
+from kernels.launching import launched_directly
 from kernels.quantized.kv_bytes import ROUND_TO_INTEGER, e4m3
 from kernels.quantized.packed import RUN_BYTES
 from kernels.quantized.steps import RUN_BYTES as SPAN
@@ -109,6 +110,7 @@ def quantize_rows(x: Tensor, form: RowFormat, *, config: Config | None = None) -
     return found
 
 
+@launched_directly
 @triton.jit(do_not_specialize=["rows"])
 def _quantize(
     x: tl.tensor,

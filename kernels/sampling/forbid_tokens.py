@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.launching import launched_directly
 from kernels.sizes import tile_count
 from kernels.tuning import Config, tuned
 
@@ -42,6 +43,7 @@ def forbid_tokens(
     _forbid_tokens[grid](logits, vocab, entries, count, sampled, forbidden, **options)
 
 
+@launched_directly
 @triton.jit(do_not_specialize=["count"])
 def _forbid_tokens(
     logits: tl.tensor,

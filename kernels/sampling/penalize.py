@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.launching import launched_directly
 from kernels.sizes import tile_count
 from kernels.tuning import Config, tuned
 
@@ -59,6 +60,7 @@ def penalize(
     _penalize[grid](logits, counts, vocab, texts, penalties, count, sampled, enable_fp_fusion=False, **options)
 
 
+@launched_directly
 @triton.jit(do_not_specialize=["count"])
 def _penalize(
     logits: tl.tensor,

@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.device import processors
+from kernels.launching import launched_directly
 from kernels.sampling import score_floor as filters
 from kernels.sampling.sample_settings import SampleSettings, part_of_row
 from kernels.sampling.score_floor import MAX_PARTS, MAX_VOCAB, score_floor
@@ -117,6 +118,7 @@ def _noise(ids: tl.tensor, low: tl.tensor, high: tl.tensor) -> tl.tensor:
     return -tl.log(-(tl.log(u) + ((1.0 - u) - v) / u))
 
 
+@launched_directly
 @triton.jit
 def _draw(
     logits: tl.tensor,
@@ -163,6 +165,7 @@ def _draw(
     tl.store(best_ids + sample * parts + part, tl.where(tl.max(bad.to(tl.int32), 0) > 0, -1, lowest))
 
 
+@launched_directly
 @triton.jit(do_not_specialize=["parts"])
 def _best(scores: tl.tensor, ids: tl.tensor, parts: tl.tensor, tokens: tl.tensor, finite: tl.tensor) -> None:
     sample, part = tl.program_id(0).to(tl.int64), tl.arange(0, PARTS_TILE)

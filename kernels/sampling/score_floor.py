@@ -27,6 +27,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.launching import launched_directly
 from kernels.sampling.sample_settings import SampleSettings, part_of_row
 from kernels.tuning import Config, tuned
 
@@ -179,6 +180,7 @@ def _mass_limit(
     return tl.maximum(top_p.to(tl.float64) * whole.to(tl.float64), 1.0)
 
 
+@launched_directly
 @triton.jit
 def _tops(
     logits: tl.tensor,
@@ -244,6 +246,7 @@ def _add(sums: tl.tensor, own: tl.tensor, sample: tl.tensor) -> None:
     tl.atomic_add(sums + sample * DIGIT_VALUES + tl.arange(0, DIGIT_VALUES), own, mask=own > 0, sem="relaxed")
 
 
+@launched_directly
 @triton.jit(do_not_specialize=["shift"])
 def _count(
     logits: tl.tensor,
@@ -278,6 +281,7 @@ def _count(
         _add(sums, counts.to(tl.int64), sample)
 
 
+@launched_directly
 @triton.jit(do_not_specialize=["shift"])
 def _weigh(
     logits: tl.tensor,
@@ -325,6 +329,7 @@ def _weigh(
         _add(sums, masses, sample)
 
 
+@launched_directly
 @triton.jit(do_not_specialize=["parts"])
 def _floors(
     logits: tl.tensor,

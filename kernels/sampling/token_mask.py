@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.launching import launched_directly
 from kernels.sizes import tile_count
 from kernels.tuning import Config, tuned
 
@@ -44,6 +45,7 @@ def token_mask(logits: Tensor, rows: Tensor, bits: Tensor, forbidden: float, *, 
     _token_mask[(count, tile_count(words, options["WORDS"]))](logits, vocab, rows, bits, words, forbidden, **options)
 
 
+@launched_directly
 @triton.jit
 def _token_mask(
     logits: tl.tensor,

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.launching import launched_directly
 from kernels.sizes import power_of_two, tile_count
 from kernels.tuning import Config, tuned
 
@@ -79,6 +80,7 @@ def _rising(x: tl.tensor) -> tl.tensor:
     return x ^ ((x >> 31) & 0x7FFFFFFF)
 
 
+@launched_directly
 @triton.jit(do_not_specialize=["top"])
 def _tiles(
     logits: tl.tensor,
@@ -120,6 +122,7 @@ def _bits(x: tl.tensor, largest: tl.tensor, log_sum: tl.tensor) -> tl.tensor:
     return tl.maximum(logprob, LEAST_LOGPROB).to(tl.float32).to(tl.int32, bitcast=True)
 
 
+@launched_directly
 @triton.jit(do_not_specialize=["top", "parts"])
 def _join(
     logits: tl.tensor,
