@@ -1,6 +1,5 @@
 """Tests links that break in part, are idle for long, or meet a peer of another host or of bad will."""
 
-import asyncio
 import os
 import tempfile
 from pathlib import Path
@@ -19,7 +18,7 @@ from kvtransfer.transports.joining import Joining
 from kvtransfer.transports.payload_sockets import DIRECTORY_PREFIX, SOCKET_NAME, PayloadSockets, sweep
 from kvtransfer.transports.ring import Ring
 from tests.kvtransfer.meddler import Meddler
-from tests.kvtransfer.pair import DECODE, PREFILL, Way, bounded, pair, until
+from tests.kvtransfer.pair import DECODE, PREFILL, Way, pair, until
 from tests.kvtransfer.test_transports import BLOCKS, QUICK, drop, joined
 from tests.kvtransfer.world import layer
 from tests.network import KEYS, guarded
@@ -39,130 +38,102 @@ NONSENSE = {
 
 
 @pytest.mark.parametrize("offer", NONSENSE)
-def test_no_offer_ends_a_worker(offer: str) -> None:
-    async def run() -> None:
-        async with guarded() as network:
-            joining = Joining(QUICK, (PREFILL, DECODE), network, 1 << 20, None, "tcp://127.0.0.1:9")  # type: ignore[arg-type]
-            assert joining.channel(NONSENSE[offer]) is None
-
-    asyncio.run(run())
+async def test_no_offer_ends_a_worker(offer: str) -> None:
+    async with guarded() as network:
+        joining = Joining(QUICK, (PREFILL, DECODE), network, 1 << 20, None, "tcp://127.0.0.1:9")  # type: ignore[arg-type]
+        assert joining.channel(NONSENSE[offer]) is None
 
 
-def test_a_directory_that_cannot_be_entered_is_no_way(tmp_path: Path) -> None:
+async def test_a_directory_that_cannot_be_entered_is_no_way(tmp_path: Path) -> None:
     """Root may enter all directories, and so becomes another user for a moment."""
     me = os.geteuid()
     closed = tmp_path / "closed"
     closed.mkdir()
     (closed / SOCKET_NAME).touch()
     closed.chmod(0)
-
-    async def run() -> None:
-        async with guarded() as network:
-            joining = Joining(QUICK, (PREFILL, DECODE), network, 1 << 20, None, "tcp://127.0.0.1:9")  # type: ignore[arg-type]
-            os.seteuid(me or 65534)
-            try:
-                assert joining.channel(replace(GOOD, ipc=f"ipc://{closed / SOCKET_NAME}")) is None
-            finally:
-                os.seteuid(me)
-                closed.chmod(0o700)
-
-    asyncio.run(run())
+    async with guarded() as network:
+        joining = Joining(QUICK, (PREFILL, DECODE), network, 1 << 20, None, "tcp://127.0.0.1:9")  # type: ignore[arg-type]
+        os.seteuid(me or 65534)
+        try:
+            assert joining.channel(replace(GOOD, ipc=f"ipc://{closed / SOCKET_NAME}")) is None
+        finally:
+            os.seteuid(me)
+            closed.chmod(0o700)
 
 
 @pytest.mark.parametrize("base", ["x" * 100, "missing"])
-def test_a_worker_does_without_a_unix_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: str) -> None:
+async def test_a_worker_does_without_a_unix_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: str) -> None:
     directory = tmp_path / base
     if base != "missing":
         directory.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(directory))
-
-    async def run() -> None:
-        async with guarded() as network:
-            sockets = PayloadSockets(TransferConfig(), network)
-            assert list(sockets.sockets) == ["tcp"] and sockets.port and not sockets.ipc
-            sockets.close()
-            with pytest.raises(ConfigError, match="--kv-transport: 'ipc': no Unix socket"):
-                PayloadSockets(TransferConfig(kv_transport="ipc"), network)
-        assert base == "missing" or not list(directory.iterdir())
-
-    asyncio.run(run())
+    async with guarded() as network:
+        sockets = PayloadSockets(TransferConfig(), network)
+        assert list(sockets.sockets) == ["tcp"] and sockets.port and not sockets.ipc
+        sockets.close()
+        with pytest.raises(ConfigError, match="--kv-transport: 'ipc': no Unix socket"):
+            PayloadSockets(TransferConfig(kv_transport="ipc"), network)
+    assert base == "missing" or not list(directory.iterdir())
 
 
-def test_what_a_killed_worker_left_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_a_killed_worker_left_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dead, young = tmp_path / f"{DIRECTORY_PREFIX}dead", tmp_path / f"{DIRECTORY_PREFIX}young"
     for path in (dead, young):
         path.mkdir()
     os.utime(dead, (0, 0))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-
-    async def run() -> None:
-        async with guarded() as network:
-            sockets = PayloadSockets(TransferConfig(kv_transport="ipc"), network)
-            mine = Path(sockets.ipc.removeprefix("ipc://")).parent
-            os.utime(mine, (0, 0))
-            sweep(tmp_path)
-            assert mine.exists() and young.exists() and not dead.exists()
-            sockets.close()
-
-    asyncio.run(run())
+    async with guarded() as network:
+        sockets = PayloadSockets(TransferConfig(kv_transport="ipc"), network)
+        mine = Path(sockets.ipc.removeprefix("ipc://")).parent
+        os.utime(mine, (0, 0))
+        sweep(tmp_path)
+        assert mine.exists() and young.exists() and not dead.exists()
+        sockets.close()
 
 
-def test_another_way_is_taken_when_payloads_are_not_answered() -> None:
+async def test_another_way_is_taken_when_payloads_are_not_answered() -> None:
     """Control messages pass, so the peer lives; shared memory, the best way, brings nothing."""
-
-    async def run() -> None:
-        async with pair({"kv_transport": "auto"}, QUICK) as both:
-            link = await joined(both)
-            assert link.channel is not None and link.channel.transport == "shm"
-            Meddler(link, dict.fromkeys(range(1000), drop), probes=True)
-            both.run(1, BLOCKS)
-            await both.unpinned(1)
-            assert both.of(Closed)[1].reason == "incomplete"
-            both.open(2, BLOCKS)
-            both.outbound.handle(LayerReady(2, 0, 0, 3))
-            await both.unpinned(2)
-            assert both.of(Closed)[2].reason in ("payloads_unanswered", "sender_silent")  # who notices first
-            both.run(3, BLOCKS)
-            await both.unpinned(3)
-            assert both.of(Closed)[3].outcome == "accepted" and both.equal(3)
-            channel = both.outbound._links[DECODE].channel
-            assert channel is not None and channel.transport == "ipc"
-
-    bounded(run)
+    async with pair({"kv_transport": "auto"}, QUICK) as both:
+        link = await joined(both)
+        assert link.channel is not None and link.channel.transport == "shm"
+        Meddler(link, dict.fromkeys(range(1000), drop), probes=True)
+        both.run(1, BLOCKS)
+        await both.unpinned(1)
+        assert both.of(Closed)[1].reason == "incomplete"
+        both.open(2, BLOCKS)
+        both.outbound.handle(LayerReady(2, 0, 0, 3))
+        await both.unpinned(2)
+        assert both.of(Closed)[2].reason in ("payloads_unanswered", "sender_silent")  # who notices first
+        both.run(3, BLOCKS)
+        await both.unpinned(3)
+        assert both.of(Closed)[3].outcome == "accepted" and both.equal(3)
+        channel = both.outbound._links[DECODE].channel
+        assert channel is not None and channel.transport == "ipc"
 
 
-def test_a_peer_that_goes_while_its_link_is_idle_is_noticed(way: Way) -> None:
-    async def run() -> None:
-        async with pair(way, replace(QUICK, remember=1.0, silence=0.5)) as both:
-            await joined(both)
-            await both.inbound.close()
-            await until(lambda: not both.outbound._links, "the link stays")
-
-    bounded(run)
+async def test_a_peer_that_goes_while_its_link_is_idle_is_noticed(way: Way) -> None:
+    async with pair(way, replace(QUICK, remember=1.0, silence=0.5)) as both:
+        await joined(both)
+        await both.inbound.close()
+        await until(lambda: not both.outbound._links, "the link stays")
 
 
-def test_a_link_that_takes_another_ones_place_frees_its_session(way: Way) -> None:
-    async def run() -> None:
-        async with pair(way, QUICK) as both:
-            first = await joined(both)
-            first.lose("a test")
-            both.run(1, BLOCKS)
-            await both.unpinned(1)
-            assert both.of(Closed)[1].outcome == "accepted" and len(both.inbound._sessions._by_link) == 1
-
-    bounded(run)
+async def test_a_link_that_takes_another_ones_place_frees_its_session(way: Way) -> None:
+    async with pair(way, QUICK) as both:
+        first = await joined(both)
+        first.lose("a test")
+        both.run(1, BLOCKS)
+        await both.unpinned(1)
+        assert both.of(Closed)[1].outcome == "accepted" and len(both.inbound._sessions._by_link) == 1
 
 
-def test_sessions_of_links_that_are_gone_are_forgotten(way: Way) -> None:
-    async def run() -> None:
-        async with pair(way, replace(QUICK, remember=0.5)) as both:
-            before = len(os.listdir("/proc/self/fd"))
-            await joined(both)
-            await both.kill_sender()
-            await until(lambda: not both.inbound._sessions._by_link, "its session stays")
-            await until(lambda: len(os.listdir("/proc/self/fd")) <= before, "a descriptor stays")
-
-    bounded(run)
+async def test_sessions_of_links_that_are_gone_are_forgotten(way: Way) -> None:
+    async with pair(way, replace(QUICK, remember=0.5)) as both:
+        before = len(os.listdir("/proc/self/fd"))
+        await joined(both)
+        await both.kill_sender()
+        await until(lambda: not both.inbound._sessions._by_link, "its session stays")
+        await until(lambda: len(os.listdir("/proc/self/fd")) <= before, "a descriptor stays")
 
 
 def test_nobody_can_take_a_rings_memory_away() -> None:
@@ -188,29 +159,25 @@ def test_a_ring_goes_round() -> None:
     ring.close()
 
 
-def test_nobody_sends_under_another_ones_name() -> None:
+async def test_nobody_sends_under_another_ones_name() -> None:
     """Who has joined is admitted to the payload socket, but cannot send for another, whatever its socket is called."""
-
-    async def run() -> None:
-        async with pair({"kv_transport": "auto"}, QUICK) as both:
-            await joined(both)  # over shared memory, so that its name on the TCP socket is free
-            ((victim, _),) = both.inbound._sessions._by_link.values()
-            context = zmq.asyncio.Context()
-            control = dealer(context, both.inbound.handoff_address, KEYS)
-            join = Join(sender="evil", receiver=DECODE, transports=("tcp",), security="none", nonce=bytes(32))
-            await control.send_multipart([encode(join)])
-            offer = decode_to_prefill((await control.recv_multipart())[0])
-            assert isinstance(offer, Offer)
-            address = f"tcp://127.0.0.1:{offer.tcp}"
-            liar = payload_dealer(context, address, bytes.fromhex(victim.user), offer.user, offer.token)
-            await liar.send_multipart([bytes(12), encode(layer(0, 0, 0, 1)), bytes(100)])
-            await until(lambda: both.inbound.refused["unknown user"] == 1, "it was taken for the victim's")
-            assert both.inbound.refused.total() == 1
-            for socket in (control, liar):
-                socket.close(0)
-            context.destroy(0)
-            both.run(1, BLOCKS)
-            await both.unpinned(1)
-            assert both.of(Closed)[1].outcome == "accepted" and both.equal(1)
-
-    bounded(run)
+    async with pair({"kv_transport": "auto"}, QUICK) as both:
+        await joined(both)  # over shared memory, so that its name on the TCP socket is free
+        ((victim, _),) = both.inbound._sessions._by_link.values()
+        context = zmq.asyncio.Context()
+        control = dealer(context, both.inbound.handoff_address, KEYS)
+        join = Join(sender="evil", receiver=DECODE, transports=("tcp",), security="none", nonce=bytes(32))
+        await control.send_multipart([encode(join)])
+        offer = decode_to_prefill((await control.recv_multipart())[0])
+        assert isinstance(offer, Offer)
+        address = f"tcp://127.0.0.1:{offer.tcp}"
+        liar = payload_dealer(context, address, bytes.fromhex(victim.user), offer.user, offer.token)
+        await liar.send_multipart([bytes(12), encode(layer(0, 0, 0, 1)), bytes(100)])
+        await until(lambda: both.inbound.refused["unknown user"] == 1, "it was taken for the victim's")
+        assert both.inbound.refused.total() == 1
+        for socket in (control, liar):
+            socket.close(0)
+        context.destroy(0)
+        both.run(1, BLOCKS)
+        await both.unpinned(1)
+        assert both.of(Closed)[1].outcome == "accepted" and both.equal(1)

@@ -9,7 +9,7 @@ from infra.network.probing import obstacle
 from infra.network.sockets import router
 from infra.redis.records import UnreachedPeer
 from kvtransfer.events import Closed
-from tests.kvtransfer.pair import DECODE, PREFILL, bounded, pair, until
+from tests.kvtransfer.pair import DECODE, PREFILL, pair, until
 from tests.network import KEYS
 
 SOON = {"silence": 0.1, "kv_transport": "tcp"}
@@ -21,8 +21,8 @@ def free_port() -> int:
         return port
 
 
-def test_a_pair_that_cannot_connect_is_said_once_and_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
-    async def run() -> None:
+async def test_a_pair_that_cannot_connect_is_said_once_and_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "baton.handoff"):
         async with pair(SOON) as both:
             port = free_port()
             address = f"tcp://127.0.0.1:{port}"
@@ -35,40 +35,30 @@ def test_a_pair_that_cannot_connect_is_said_once_and_when_it_is_over(caplog: pyt
             socket, _ = router(both.network.context, LOOPBACK_ADDRESS._replace(ports=range(port, port + 1)), KEYS)
             await until(lambda: not both.outbound.unreached(), "it is not seen to be over")
             socket.close(0)
-
-    with caplog.at_level("INFO", "baton.handoff"):
-        bounded(run)
     said = [record.getMessage() for record in caplog.records if "connect to" in record.getMessage()]
     assert len(said) == 2
     assert said[0].startswith(f"prefill worker {PREFILL} at 127.0.0.1 cannot connect to decode worker {DECODE} at tcp:")
     assert said[0].endswith("Connection refused") and said[1].endswith("again")
 
 
-def test_a_port_for_payloads_that_cannot_be_connected_to_is_named() -> None:
+async def test_a_port_for_payloads_that_cannot_be_connected_to_is_named() -> None:
     """Messages pass, so a Grant comes; without the port's own test nothing would say why no payload ever arrives."""
-
-    async def run() -> None:
-        async with pair(SOON) as both:
-            sockets = both.inbound._payload_sockets
-            port, sockets.port = sockets.port, free_port()
-            both.run(1, [1])
-            await until(lambda: both.of(Closed), "the handoff does not end")
-            assert both.of(Closed)[0].reason == REASON_UNREACHED
-            assert both.outbound.unreached() == (UnreachedPeer(DECODE, f"tcp://127.0.0.1:{sockets.port}"),)
-            assert sockets.port != port
-
-    bounded(run)
+    async with pair(SOON) as both:
+        sockets = both.inbound._payload_sockets
+        port, sockets.port = sockets.port, free_port()
+        both.run(1, [1])
+        await until(lambda: both.of(Closed), "the handoff does not end")
+        assert both.of(Closed)[0].reason == REASON_UNREACHED
+        assert both.outbound.unreached() == (UnreachedPeer(DECODE, f"tcp://127.0.0.1:{sockets.port}"),)
+        assert sockets.port != port
 
 
-def test_who_can_be_connected_to_hears_nothing_of_the_test(caplog: pytest.LogCaptureFixture) -> None:
-    async def run() -> None:
-        async with pair(SOON) as both:
-            address = both.inbound.handoff_address
-            assert await obstacle(address, 5.0) == ""
-            both.run(1, [1])
-            await until(lambda: both.of(Closed), "the handoff does not end")
-            assert both.of(Closed)[0].outcome == "accepted"
-            assert set(both.network.gatekeeper.refused.values()) == {0} and not both.outbound.unreached()
-
-    bounded(run)
+async def test_who_can_be_connected_to_hears_nothing_of_the_test(caplog: pytest.LogCaptureFixture) -> None:
+    async with pair(SOON) as both:
+        address = both.inbound.handoff_address
+        assert await obstacle(address, 5.0) == ""
+        both.run(1, [1])
+        await until(lambda: both.of(Closed), "the handoff does not end")
+        assert both.of(Closed)[0].outcome == "accepted"
+        assert set(both.network.gatekeeper.refused.values()) == {0} and not both.outbound.unreached()
     assert not caplog.records

@@ -2,10 +2,14 @@
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
+import zmq.asyncio
+
 from contracts.messages.gateway import Stages
-from contracts.messages.handoff import Branch, Commit, Grant, Open, ToDecode, decode_to_decode
+from contracts.messages.handoff import Branch, Commit, Grant, Open, decode_to_decode
 from contracts.messages.job import PrefillJob, Prompt
 from contracts.messages.packed_ids import packed
 from contracts.messages.wire import encode
@@ -13,7 +17,6 @@ from infra.config.transfer import TransferConfig
 from infra.network.addresses import Network
 from infra.network.bind_address import LOOPBACK_ADDRESS
 from infra.network.sockets import router
-from infra.redis.records import HandoffCounts
 from kvtransfer.events import Closed, CommitHandoff, LayerReady, OpenHandoff, Unpinned
 from kvtransfer.prefill_transfer import PrefillTransfer
 from tests.kvtransfer.array_pool import ArrayPool
@@ -41,62 +44,47 @@ def opened(address: str) -> OpenHandoff:
     return OpenHandoff(7, job, packed(PROMPT.token_ids), (0,), time.monotonic() + 5, time.monotonic() + 1, ([1, 2, 3],))
 
 
-def test_an_open_says_what_the_job_says() -> None:
-    async def run() -> ToDecode:
-        memory = ArrayPool(SPEC, 8)
-        async with guarded() as network, asyncio.timeout(5):
-            socket, address = router(network.context, LOOPBACK_ADDRESS, KEYS)
-            outbound = PrefillTransfer(TransferConfig(), "me", SPEC, memory, network, lambda event: None)
-            outbound.handle(opened(address))
-            _, data = await socket.recv_multipart()
-            await outbound.close()
-        return decode_to_decode(data)
+@asynccontextmanager
+async def prefill_side() -> AsyncIterator[tuple[PrefillTransfer, zmq.asyncio.Socket]]:
+    """Opens a handoff to a decode worker that the test plays: yields the prefill side and that worker's socket."""
+    async with guarded() as network, asyncio.timeout(5):
+        socket, address = router(network.context, LOOPBACK_ADDRESS, KEYS)
+        outbound = PrefillTransfer(TransferConfig(), "me", SPEC, ArrayPool(SPEC, 8), network, lambda event: None)
+        outbound.handle(opened(address))
+        yield outbound, socket
+        await outbound.close()
 
-    message = asyncio.run(run())
+
+async def test_an_open_says_what_the_job_says() -> None:
+    async with prefill_side() as (_, socket):
+        message = decode_to_decode((await socket.recv_multipart())[1])
     assert isinstance(message, Open)
     assert (message.request, message.samples, message.attempt, message.gateway) == ("r1", (0,), 1, "gateway")
     assert (message.whole_prompt(), message.fingerprint) == (PROMPT, SPEC.fingerprint())
     assert 4000 < message.remaining_ms <= 5000
 
 
-def test_an_address_that_nobody_can_have_ends_the_handoff() -> None:
+async def test_an_address_that_nobody_can_have_ends_the_handoff() -> None:
     events: list[Any] = []
-
-    async def run() -> HandoffCounts:
-        network = Network.of(SECRET)
-        memory = ArrayPool(SPEC, 8)
-        outbound = PrefillTransfer(TransferConfig(), "me", SPEC, memory, network, events.append)
-        outbound.handle(opened("nonsense"))
-        await outbound.close()
-        await network.close()
-        return outbound.counts()
-
-    counts = asyncio.run(run())
+    network = Network.of(SECRET)
+    outbound = PrefillTransfer(TransferConfig(), "me", SPEC, ArrayPool(SPEC, 8), network, events.append)
+    outbound.handle(opened("nonsense"))
+    await outbound.close()
+    await network.close()
     closed, unpinned = events
     assert isinstance(closed, Closed) and (closed.handoff, closed.reason, closed.retryable) == (7, "bad_address", True)
-    assert unpinned == Unpinned(7) and counts.given_up == {"bad_address": 1}
+    assert unpinned == Unpinned(7) and outbound.counts().given_up == {"bad_address": 1}
 
 
-def test_what_passes_until_a_commit_is_sent_is_exposed() -> None:
+async def test_what_passes_until_a_commit_is_sent_is_exposed() -> None:
     """The engine thread says when the prompt was computed; the I/O thread may hear of it later."""
-
-    async def run() -> ToDecode:
-        memory = ArrayPool(SPEC, 8)
-        async with guarded() as network, asyncio.timeout(5):
-            socket, address = router(network.context, LOOPBACK_ADDRESS, KEYS)
-            outbound = PrefillTransfer(TransferConfig(), "me", SPEC, memory, network, lambda event: None)
-            outbound.handle(opened(address))
-            link, _ = await socket.recv_multipart()
-            grant = Grant(sender="decode", receiver="me", handoff=7, held=[3], limit=0)
-            await socket.send_multipart([link, encode(grant)])
-            outbound.handle(LayerReady(7, 0, 0, 3))
-            outbound.handle(LayerReady(7, 0, 1, 3))
-            outbound.handle(CommitHandoff(7, [Branch(0, [7])], Stages(prefill_ms=2.0), time.monotonic() - 0.5))
-            while not isinstance(message := decode_to_decode((await socket.recv_multipart())[1]), Commit):
-                continue
-            await outbound.close()
-        return message
-
-    message = asyncio.run(run())
-    assert isinstance(message, Commit)
+    async with prefill_side() as (outbound, socket):
+        link, _ = await socket.recv_multipart()
+        grant = Grant(sender="decode", receiver="me", handoff=7, held=[3], limit=0)
+        await socket.send_multipart([link, encode(grant)])
+        outbound.handle(LayerReady(7, 0, 0, 3))
+        outbound.handle(LayerReady(7, 0, 1, 3))
+        outbound.handle(CommitHandoff(7, [Branch(0, [7])], Stages(prefill_ms=2.0), time.monotonic() - 0.5))
+        while not isinstance(message := decode_to_decode((await socket.recv_multipart())[1]), Commit):
+            continue
     assert message.stages.exposed_ms >= 500 and message.stages.prefill_ms == 2.0 and message.index == 2

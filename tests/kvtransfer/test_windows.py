@@ -27,7 +27,7 @@ from kvtransfer.protocol.decode_links import DecodeLinks
 from kvtransfer.protocol.instructions import Land, Send
 from kvtransfer.protocol.prefill_link import PrefillLink
 from tests.kvtransfer.array_pool import ArrayPool
-from tests.kvtransfer.pair import CONFIG, DECODE, PREFILL, bounded, until
+from tests.kvtransfer.pair import CONFIG, DECODE, PREFILL, until
 from tests.kvtransfer.test_forms import open_of
 from tests.kvtransfer.world import KEY, TOKENS, layer, opened, to_prefill
 from tests.network import SECRET
@@ -40,47 +40,44 @@ SEEN = WINDOW // 16
 
 
 @pytest.mark.parametrize("held", [(BLOCKS - SEEN, 0), (BLOCKS - 1, 20)], ids=["nothing here", "some here"])
-def test_a_prompt_of_eight_windows_moves_one_of_each_layer_that_has_one(held: tuple[int, int]) -> None:
-    async def run() -> None:
-        network = Network.of(SECRET)
-        source, target = ArrayPool(WINDOWED, 64, seed=1), ArrayPool(WINDOWED, 64)
-        tables = list(range(40, 40 + SEEN)), list(range(3, 3 + BLOCKS))
-        there = [0] * (BLOCKS - SEEN) + list(range(7, 7 + SEEN)), list(range(20, 20 + BLOCKS))
-        heard: list[ToPrefillEngine | ToDecodeEngine] = []
+async def test_a_prompt_of_eight_windows_moves_one_of_each_layer_that_has_one(held: tuple[int, int]) -> None:
+    network = Network.of(SECRET)
+    source, target = ArrayPool(WINDOWED, 64, seed=1), ArrayPool(WINDOWED, 64)
+    tables = list(range(40, 40 + SEEN)), list(range(3, 3 + BLOCKS))
+    there = [0] * (BLOCKS - SEEN) + list(range(7, 7 + SEEN)), list(range(20, 20 + BLOCKS))
+    heard: list[ToPrefillEngine | ToDecodeEngine] = []
 
-        def tell(event: ToDecodeEngine) -> None:
-            heard.append(event)
-            if isinstance(event, RoomWanted):
-                inbound.handle(RoomGranted(event.key, there, held))
+    def tell(event: ToDecodeEngine) -> None:
+        heard.append(event)
+        if isinstance(event, RoomWanted):
+            inbound.handle(RoomGranted(event.key, there, held))
 
-        inbound = DecodeTransfer(CONFIG, DECODE, WINDOWED, target, network, tell)
-        outbound = PrefillTransfer(CONFIG, PREFILL, WINDOWED, source, network, heard.append)
-        try:
-            address = inbound.handoff_address
-            deadline = time.monotonic() + 60
-            outbound.handle(opened(TEXT, deadline=deadline, blocks=([], tables[1]), decode_address=address))
-            outbound.handle(LayerReady(1, 1, 1, BLOCKS // 2))
-            outbound.handle(BlocksTaken(1, 0, [0] * (BLOCKS - SEEN) + tables[0]))
-            for group, place in ((0, 0), (1, 1), (0, 2)):
-                outbound.handle(LayerReady(1, group, place, BLOCKS))
-            outbound.handle(CommitHandoff(1, TOKENS.branches, TOKENS.stages, time.monotonic()))
-            await until(lambda: any(isinstance(event, Unpinned) for event in heard), "it does not end")
-            (closed,) = [event for event in heard if isinstance(event, Closed)]
-            (landed,) = [event for event in heard if isinstance(event, Landed)]
-            moved = [BLOCKS - count for count in held]
-            assert closed.outcome == "accepted" and closed.digest == landed.digest
-            assert closed.bytes == landed.bytes == (2 * moved[0] + moved[1]) * SIZE
-            assert moved[0] <= SEEN and target.writes == 2 * moved[0] + moved[1]
-            for group, place in ((0, 0), (1, 1), (0, 2)):
-                mine, theirs = tables[group][-moved[group] :], there[group][-moved[group] :]
-                assert np.array_equal(source.arrays[group, place][mine], target.arrays[group, place][theirs])
-            outbound.handle(BlocksTaken(1, 0, []))  # the engine had not heard yet that it is over
-        finally:
-            await outbound.close()
-            await inbound.close()
-            await network.destroy()
-
-    bounded(run)
+    inbound = DecodeTransfer(CONFIG, DECODE, WINDOWED, target, network, tell)
+    outbound = PrefillTransfer(CONFIG, PREFILL, WINDOWED, source, network, heard.append)
+    try:
+        address = inbound.handoff_address
+        deadline = time.monotonic() + 60
+        outbound.handle(opened(TEXT, deadline=deadline, blocks=([], tables[1]), decode_address=address))
+        outbound.handle(LayerReady(1, 1, 1, BLOCKS // 2))
+        outbound.handle(BlocksTaken(1, 0, [0] * (BLOCKS - SEEN) + tables[0]))
+        for group, place in ((0, 0), (1, 1), (0, 2)):
+            outbound.handle(LayerReady(1, group, place, BLOCKS))
+        outbound.handle(CommitHandoff(1, TOKENS.branches, TOKENS.stages, time.monotonic()))
+        await until(lambda: any(isinstance(event, Unpinned) for event in heard), "it does not end")
+        (closed,) = [event for event in heard if isinstance(event, Closed)]
+        (landed,) = [event for event in heard if isinstance(event, Landed)]
+        moved = [BLOCKS - count for count in held]
+        assert closed.outcome == "accepted" and closed.digest == landed.digest
+        assert closed.bytes == landed.bytes == (2 * moved[0] + moved[1]) * SIZE
+        assert moved[0] <= SEEN and target.writes == 2 * moved[0] + moved[1]
+        for group, place in ((0, 0), (1, 1), (0, 2)):
+            mine, theirs = tables[group][-moved[group] :], there[group][-moved[group] :]
+            assert np.array_equal(source.arrays[group, place][mine], target.arrays[group, place][theirs])
+        outbound.handle(BlocksTaken(1, 0, []))  # the engine had not heard yet that it is over
+    finally:
+        await outbound.close()
+        await inbound.close()
+        await network.destroy()
 
 
 @pytest.mark.parametrize("theirs", [16, 32, 64])
