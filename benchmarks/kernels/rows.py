@@ -98,13 +98,14 @@ def in_turns(wanted: list[Wanted]) -> list[Wanted]:
 
 def _grid(line: Mapping[str, Value]) -> Iterator[Arguments]:
     axes = [
-        [_value(name, each) for each in (given if isinstance(given, list) else [given])] for name, given in line.items()
+        [value_of(name, each) for each in (given if isinstance(given, list) else [given])]
+        for name, given in line.items()
     ]
     for values in product(*axes):
         yield dict(zip(line, values, strict=True))
 
 
-def _value(name: str, given: Value) -> Value:
+def value_of(name: str, given: Value) -> Value:
     if name in TABLE["named"] and isinstance(given, str):
         given = TABLE["named"][name][given]
     if name == "target":

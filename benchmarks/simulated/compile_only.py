@@ -10,7 +10,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import triton
@@ -30,7 +30,7 @@ SPILLED = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) 
 
 @dataclass(frozen=True)
 class Compiled:
-    """What one specialization of a kernel takes, by `ptxas -v`: bytes, registers of a thread."""
+    """What one specialization of a kernel takes, by `ptxas -v`: bytes, registers of a thread; and its machine code."""
 
     name: str
     sm: int
@@ -39,6 +39,7 @@ class Compiled:
     spilled: int
     stack: int
     shared: int
+    code: bytes = field(default=b"", repr=False)  # empty if it does not fit
 
     @property
     def fits(self) -> bool:
@@ -53,7 +54,7 @@ class CompileOnly:
         self.utils = self
         self._compiled: list[Compiled] = []
         self._said = io.StringIO()
-        self._last: Compiled | None = None
+        self._used: set[int] = set()  # places in `_compiled`
         self.launched = 0  # kernels so far
 
     def launch(self, work: Callable[[], object]) -> tuple[list[Compiled], str]:
@@ -62,12 +63,18 @@ class CompileOnly:
         Kernels that take more shared memory than the device has are in the list, with an error.
         """
         before, error = len(self._compiled), ""
+        self._used.clear()
         with redirect_stdout(self._said), assumed(*divmod(self.sm, 10)):
             try:
                 work()
             except Exception as failed:  # Triton's own classes among them
                 error = f"{type(failed).__name__}: {failed}"
         return self._compiled[before:], error
+
+    @property
+    def used(self) -> list[Compiled]:
+        """Returns what the last launch ran, whether it was compiled then or before."""
+        return [self._compiled[place] for place in sorted(self._used)]
 
     def get_current_device(self) -> int:
         return self.sm
@@ -82,17 +89,19 @@ class CompileOnly:
         return {"max_shared_mem": MAX_SHARED_BYTES[device], "multiprocessor_count": PROCESSORS, "warpSize": WARP}
 
     def launcher_cls(self, source: Any, metadata: Any) -> Any:
-        self._last = Compiled(metadata.name, self.sm, metadata.num_warps, *self._report(), metadata.shared)
-        self._compiled.append(self._last)
+        place = len(self._compiled)
+        self._compiled.append(Compiled(metadata.name, self.sm, metadata.num_warps, *self._report(), metadata.shared))
 
         def nothing(*arguments: object) -> None:
             self.launched += 1
+            self._used.add(place)
 
         return nothing
 
     def load_binary(self, name: str, binary: bytes, shared: int, device: int) -> tuple[int, int, int, int, int]:
-        found = self._last
-        assert found is not None and found.name == name
+        found = self._compiled[-1]
+        assert found.name == name
+        self._compiled[-1] = replace(found, code=binary)
         return 1, 1, found.registers, found.spilled, MAX_BLOCK_THREADS
 
     def _report(self) -> tuple[int, int, int]:

@@ -1,0 +1,151 @@
+"""Budgets of hot loops: how many instructions a kernel may issue, by the row of the table and the kind of GPU.
+
+A processor issues four warp instructions a clock. Where a kernel reads weights from memory, the instructions of a
+weight should take no longer than its bytes:
+
+    instructions of a weight <= processors x 4 x 32 x clock / (memory rate / bytes of a weight)
+
+`affordable` computes it; a target is `ISSUE_SHARE` of it, for no kernel fills every issue slot. A loop that multiplies
+prompts has a bound on the instructions beside each tensor-core instruction instead. A barrier stops all warps of a
+block, and a converted weight that passes through shared memory costs a store, a load and a barrier. A budget is what a
+loop may have now; where the target is below it, the target is not met.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from benchmarks.kernels.case import Arguments
+from benchmarks.kernels.experts import ExpertLayer
+from benchmarks.kernels.rows import value_of
+from benchmarks.kernels.weights import Groups
+from benchmarks.simulated.machine_code import WARP_THREADS, Loop
+
+INT4, AWQ, MXFP4, INT8, FP8 = (value_of("groups", name) for name in ("int4", "AWQ", "MXFP4", "int8", "fp8"))
+GPT_OSS, QWEN_MOE = (value_of("layer", name) for name in ("gpt-oss-20b", "Qwen3-30B-A3B"))
+LLAMA, GATE_UP = value_of("heads", "Llama-3.1-8B"), value_of("sizes", "gate and up")
+ISSUED_WARPS_PER_CLOCK = 4
+ISSUE_SHARE = 0.8
+MIN_TILE_ROWS = 16
+
+
+class Rates(NamedTuple):
+    """Data-sheet rates of a GPU, at its boost clock."""
+
+    name: str
+    processors: int
+    clock_hz: float
+    memory_bytes_s: float
+
+
+RATES = {
+    80: Rates("A100 80 GB", 108, 1.41e9, 2.039e12),
+    89: Rates("GeForce RTX 4090", 128, 2.52e9, 1.008e12),
+    90: Rates("H100 SXM", 132, 1.83e9, 3.35e12),
+    120: Rates("GeForce RTX 5090", 170, 2.41e9, 1.792e12),
+}
+
+
+def affordable(sm: int, weight_bytes: float) -> float:
+    """Returns the instructions of a weight that all issue slots allow while memory brings its bytes.
+
+    Example: int4 in groups of 32 with scales of 16 bits, 0.5625 bytes, on an H100: 5.2.
+    """
+    rates = RATES[sm]
+    issued = rates.processors * ISSUED_WARPS_PER_CLOCK * WARP_THREADS * rates.clock_hz
+    return issued * weight_bytes / rates.memory_bytes_s
+
+
+def bytes_of(groups: Groups) -> float:
+    """Returns the bytes of a weight with its part of the 16-bit scales and offsets."""
+    terms = (2 + 2 * groups.offsets) / groups.size if groups.size else 0.0
+    return (0.5 if groups.kind in ("int4", "fp4") else 1.0) + terms
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What every hot loop of a kernel may have when a row of the table is launched."""
+
+    kernel: str
+    row: Arguments
+    launched: str  # the Triton function
+    sm: int
+    instructions: float  # of a weight where `rows` are given, else of a tensor-core instruction
+    barriers: int
+    shared_stores: int
+    narrowest_bytes: int  # of a thread's load from global memory
+    rows: int = 0  # that multiply each weight of a tile
+    target: float = 0.0  # of the instructions
+
+    def share(self, loop: Loop) -> float:
+        """Returns the instructions of a weight, or of a tensor-core instruction."""
+        return loop.instructions / (loop.weights(self.rows) if self.rows else max(loop.tensor, 1))
+
+    def exceeded(self, loop: Loop) -> Iterator[str]:
+        """Says in words what is beyond the budget."""
+        share = self.share(loop)
+        if share > self.instructions:
+            yield f"{share:.2f} instructions, beyond {self.instructions}"
+        if loop.barriers > self.barriers:
+            yield f"{loop.barriers} barriers, beyond {self.barriers}"
+        if loop.shared_stores > self.shared_stores:
+            yield f"{loop.shared_stores} stores to shared memory, beyond {self.shared_stores}"
+        if min(loop.load_bytes, default=self.narrowest_bytes) < self.narrowest_bytes:
+            yield f"a load of {min(loop.load_bytes)} bytes, narrower than {self.narrowest_bytes}"
+        if loop.spills:
+            yield f"{loop.spills} accesses to spilled registers"
+
+
+def dense(sm: int, groups: Groups, rows: int, instructions: float, barriers: int, stores: int) -> Budget:
+    return Budget(
+        "quantized_product",
+        {"rows": rows, "sizes": GATE_UP, "groups": groups},
+        "_multiply",
+        sm,
+        instructions,
+        barriers,
+        stores,
+        narrowest_bytes=2,
+        rows=max(rows, MIN_TILE_ROWS),
+        target=ISSUE_SHARE * affordable(sm, bytes_of(groups)),
+    )
+
+
+def mixture(
+    layer: ExpertLayer, groups: Groups, tokens: int, rows: int, instructions: float, barriers: int, stores: int
+) -> Budget:
+    return Budget(
+        "quantized_experts" if rows == MIN_TILE_ROWS else "quantized_experts_prefill",
+        {"tokens": tokens, "layer": layer, "groups": groups},
+        "_multiply",
+        90,
+        instructions,
+        barriers,
+        stores,
+        narrowest_bytes=2,
+        rows=rows,
+        target=ISSUE_SHARE * affordable(90, bytes_of(groups)),
+    )
+
+
+BUDGETS = (
+    dense(90, INT4, 1, 11.0, 5, 4),
+    dense(90, AWQ, 32, 9.2, 5, 8),
+    dense(90, MXFP4, 1, 11.9, 5, 4),
+    dense(90, INT8, 1, 5.7, 2, 0),
+    dense(90, FP8, 1, 7.7, 2, 0),
+    dense(80, INT4, 1, 11.4, 5, 4),
+    dense(80, AWQ, 32, 11.8, 5, 8),
+    dense(89, INT4, 1, 11.6, 5, 4),
+    dense(120, INT4, 1, 11.1, 5, 4),
+    mixture(GPT_OSS, MXFP4, 1, 16, 11.0, 9, 8),
+    mixture(QWEN_MOE, INT4, 1, 16, 10.1, 9, 8),
+    mixture(GPT_OSS, MXFP4, 8192, 128, 10.9, 9, 8),
+    mixture(QWEN_MOE, INT4, 8192, 128, 10.0, 9, 8),
+    # Memory brings a tile of 64 positions in some 2,200 clocks; its 32 products leave 8,800 issue slots.
+    Budget("paged_decode_attention", {"batch": 8, "context": 4096, "heads": LLAMA}, "_attend_part", 90, 13.0, 9, 7, 4),
+    Budget("paged_decode_attention", {"batch": 8, "context": 4096, "heads": LLAMA}, "_attend_part", 80, 13.0, 9, 10, 4),
+    # Operands come from shared memory: nothing but addresses and copies stands between two products.
+    Budget("experts_prefill", {"tokens": 8192, "layer": QWEN_MOE}, "_multiply", 90, 13.0, 2, 0, 16),
+    Budget("quantized_row_product", {"rows": 2048, "sizes": GATE_UP, "groups": INT8}, "_multiply", 90, 24.0, 2, 0, 16),
+)
