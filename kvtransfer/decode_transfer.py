@@ -69,7 +69,7 @@ class DecodeTransfer:
         self._memory = memory
         self._tell_engine = tell_engine
         self._clock = clock
-        self._payload_sockets = PayloadSockets(config, network)
+        self._payload_sockets = PayloadSockets(config, network, self._take_ring)
         try:
             self._socket, self.handoff_address = router(network.context, network.bind, network.keys)
         except BaseException:
@@ -171,6 +171,8 @@ class DecodeTransfer:
                 if session is None:
                     self._carry_out([self.side.unjoined(link, message)])
                 else:
+                    if session.ring is None and self._payload_sockets.rings is not None:
+                        self._payload_sockets.rings.receive()  # the sender handed it over before this message
                     self._arrive(link, session.from_ring(message), now)
             else:
                 if isinstance(message, Open):
@@ -204,6 +206,16 @@ class DecodeTransfer:
             self.refused["unsealed"] += 1
         except MessageError:
             self._count_malformed(session.link, "malformed", now)
+
+    def _take_ring(self, user: bytes, token: bytes, descriptor: int) -> None:
+        session = self._sessions.of_user(user)
+        try:
+            if session is None:
+                raise MessageError("a ring of an unknown user")
+            session.take_ring(token, descriptor)
+        except MessageError as error:
+            self.refused["ring"] += 1
+            log.warning("a prefill worker's shared memory is not taken: %s", error)
 
     def _join(self, link: bytes, join: Join, now: float) -> None:
         self._carry_out([Send(self._sessions.join(link, join, now), link)])

@@ -152,8 +152,8 @@ class Offer(Addressed, frozen=True, kw_only=True, tag="offer"):
     token: Name
     tcp: Annotated[int, Meta(ge=0, le=65535)] = 0  # port on the host of the control socket
     ipc: Name = ""  # endpoint of a Unix socket
-    shm: Name = ""  # path of a ring in shared memory
-    ring: Annotated[int, Meta(ge=0, le=1 << 40)] = 0  # bytes of that ring
+    shm: Name = ""  # path of the Unix socket that takes a ring in shared memory
+    ring: Annotated[int, Meta(ge=0, le=1 << 40)] = 0  # bytes of that ring, which the sender makes
     version: int = VERSION
 
 

@@ -17,6 +17,13 @@ class TransferOptions(Struct, frozen=True, kw_only=True):
             " ring in shared memory); auto: the best that both workers support"
         ),
     ] = "auto"
+    kv_directory: Annotated[
+        str,
+        Meta(
+            description="directory for the Unix sockets of shm and ipc; containers of one host share one, so that KV "
+            "passes in memory between them; default: the system's directory for temporary files"
+        ),
+    ] = ""
     kv_security: Annotated[
         Security,
         Meta(

@@ -1,9 +1,9 @@
 """Opens a link's channel on the prefill side, over the best working transport that both ends have."""
 
 import logging
+import os
 import secrets
 from collections.abc import Collection
-from pathlib import Path
 
 import zmq
 import zmq.asyncio
@@ -15,8 +15,9 @@ from infra.config.transfer import TransferConfig
 from infra.network.addresses import Network
 from infra.network.sockets import payload_dealer
 from kvtransfer.transports.channel import Channel
-from kvtransfer.transports.ring import Ring
+from kvtransfer.transports.ring import Ring, ring_memory
 from kvtransfer.transports.ring_channel import RingChannel
+from kvtransfer.transports.ring_socket import check_own_socket, hand_over
 from kvtransfer.transports.seal import SALT_HALF_BYTES, FrameSealer, session_key
 from kvtransfer.transports.socket_channel import SocketChannel
 
@@ -73,40 +74,52 @@ class Joining:
         if offer.version != VERSION:
             log.warning("decode worker %s speaks version %d, this worker %d", offer.sender, offer.version, VERSION)
             return None
-        names = [name for name in self.join.transports if name not in self._without] or self.join.transports
-        found = next((each for name in names if (each := self._tried(name, offer))), None)
-        if found is None:
-            log.warning("decode worker %s offers none of %s that works", offer.sender, ", ".join(self.join.transports))
-        else:
+        passed_over = [f"; {name} brought nothing before" for name in self._without]
+        for name in [name for name in self.join.transports if name not in self._without] or self.join.transports:
+            try:
+                found = self._channel(name, offer)
+            except (OSError, ValueError, zmq.ZMQError) as error:  # an Offer of another host or user, or a malformed one
+                passed_over.append(f"; not over {name}: {error}")
+                continue
             how = "sealed" if found.sealed else "not sealed"
-            log.info("KV goes to decode worker %s over %s, %s", offer.sender, found.transport, how)
-        return found
+            why = "".join(passed_over)
+            log.info("KV goes to decode worker %s over %s, %s%s", offer.sender, found.transport, how, why)
+            return found
+        log.warning("decode worker %s has no transport for KV that works%s", offer.sender, "".join(passed_over))
+        return None
 
-    def _tried(self, transport: Transport, offer: Offer) -> Channel | None:
-        try:
-            return self._channel(transport, offer)
-        except (OSError, ValueError, zmq.ZMQError):  # an Offer of another host or user, or a malformed one
-            return None
-
-    def _channel(self, transport: Transport, offer: Offer) -> Channel | None:
+    def _channel(self, transport: Transport, offer: Offer) -> Channel:
         frame = self._config.frame
+        if not {"shm": offer.shm, "ipc": offer.ipc, "tcp": offer.tcp}[transport]:
+            raise ValueError("not offered")
         if transport == "shm":
-            if not offer.shm or offer.ring < self._largest:
-                return None
-            ring = Ring.open(offer.shm, offer.ring, bytes.fromhex(offer.token))
-            return RingChannel(ring, self._control, frame)
+            return RingChannel(self._ring(offer), self._control, frame)
         if transport == "ipc":
-            if not offer.ipc or not Path(offer.ipc.removeprefix("ipc://")).is_socket():
-                return None
+            check_own_socket(offer.ipc.removeprefix("ipc://"))
             return SocketChannel(transport, [self._socket(offer.ipc, offer)], None, frame)
-        if not offer.tcp:
-            return None
         sealer = None
         if "sealed" in (offer.security, self.join.security):
             key = session_key(self._network.secret, (self.join.nonce, offer.nonce), (self.join.sender, offer.sender))
             sealer = FrameSealer(key)
         self.payload_address = f"tcp://{self._host}:{offer.tcp}"
         return SocketChannel(transport, self._sockets(self.payload_address, offer), sealer, frame)
+
+    def _ring(self, offer: Offer) -> Ring:
+        """Makes a ring of the size that the decode worker asks for, and hands it over."""
+        if offer.ring < self._largest:
+            raise ValueError(f"payloads have up to {self._largest} bytes, its ring has {offer.ring}")
+        check_own_socket(offer.shm)
+        descriptor = ring_memory(offer.ring)
+        try:
+            ring = Ring(descriptor, offer.ring)
+            try:
+                hand_over(offer.shm, offer.user, offer.token, descriptor)
+            except BaseException:
+                ring.close()
+                raise
+        finally:
+            os.close(descriptor)
+        return ring
 
     def _sockets(self, endpoint: str, offer: Offer) -> list[zmq.asyncio.Socket]:
         """Makes a socket for each connection; several have identities that begin with the user's."""

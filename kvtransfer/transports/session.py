@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Sequence
+from hmac import compare_digest
 
 from contracts.errors import MessageError
 from contracts.kinds import Codec, Transport
@@ -9,7 +10,7 @@ from contracts.messages.handoff import Join, Layer, Offer, decode_layer
 from infra.network.sockets import MAX_PAYLOAD_BYTES
 from kvtransfer.digest import payload_digest
 from kvtransfer.transports.reorder_buffer import ReorderBuffer
-from kvtransfer.transports.ring import MARK_BYTES, Ring
+from kvtransfer.transports.ring import Ring
 from kvtransfer.transports.seal import SALT_HALF_BYTES, FrameOpener, seal_digest, session_key
 
 Frames = Sequence[memoryview]
@@ -42,7 +43,7 @@ class PayloadSession:
     def __init__(
         self, link: bytes, join: Join, epoch: str, secret: bytes, sealed: bool, ring: int, window: int
     ) -> None:
-        """`ring`: bytes of a ring to offer, or 0. `window`: bytes of the link's window.
+        """`ring`: bytes of the ring that the sender may make, or 0. `window`: bytes of the link's window.
 
         Raises `MessageError` for a Join whose nonce has another size.
         """
@@ -53,8 +54,9 @@ class PayloadSession:
         self.nonce = join.nonce  # the sender's half of the salt
         self.half = secrets.token_bytes(SALT_HALF_BYTES)  # our half of the salt
         self.user = secrets.token_hex(16)  # the sender's name at payload sockets
-        self.token = secrets.token_hex(16)  # its password there, and the ring's mark
-        self.ring = _made(ring, bytes.fromhex(self.token)) if ring and "shm" in join.transports else None
+        self.token = secrets.token_hex(16)  # its password there
+        self.ring_bytes = ring if "shm" in join.transports else 0
+        self.ring: Ring | None = None  # once the sender has handed it over
         key = session_key(secret, (join.nonce, self.half), (join.sender, epoch))
         self._opener = FrameOpener(key) if sealed else None
         self._order: ReorderBuffer[Frames] | None = (
@@ -68,8 +70,11 @@ class PayloadSession:
         """Whether payloads are sealed on the sender's transport."""
         return self.transport == "tcp" and self._opener is not None
 
-    def offer(self, epoch: str, tcp: int, ipc: str) -> Offer:
-        """Returns the Offer to the sender. `tcp` and `ipc` are the payload sockets' port and endpoint, if any."""
+    def offer(self, epoch: str, tcp: int, ipc: str, shm: str) -> Offer:
+        """Returns the Offer to the sender.
+
+        `tcp` and `ipc` are the payload sockets' port and endpoint, `shm` the path of the socket for rings, if any.
+        """
         return Offer(
             sender=epoch,
             receiver=self.sender,
@@ -79,8 +84,8 @@ class PayloadSession:
             token=self.token,
             tcp=tcp,
             ipc=ipc,
-            shm="" if self.ring is None else self.ring.path,
-            ring=0 if self.ring is None else self.ring.size,
+            shm=shm if self.ring_bytes else "",
+            ring=self.ring_bytes,
         )
 
     def in_order(self, transport: Transport, frames: Frames) -> list[Frames]:
@@ -110,6 +115,15 @@ class PayloadSession:
             raise MessageError("a payload in a ring that is not there, or too small")
         return self._arrived("shm", ArrivedPayload(header, self.ring.views(header.offset, header.size)))
 
+    def take_ring(self, token: bytes, descriptor: int) -> None:
+        """Maps the sender's ring. Raises `MessageError` for a wrong token, a second ring, or memory that is none."""
+        if not self.ring_bytes or self.ring is not None or not compare_digest(token, bytes.fromhex(self.token)):
+            raise MessageError("a ring that nobody waits for")
+        try:
+            self.ring = Ring(descriptor, self.ring_bytes)
+        except OSError as error:
+            raise MessageError(f"a ring that cannot be mapped: {error}") from None
+
     def _arrived(self, transport: Transport, arrived: ArrivedPayload) -> ArrivedPayload:
         if arrived.header.sender != self.sender:
             raise MessageError("a payload of another sender")
@@ -120,11 +134,3 @@ class PayloadSession:
         """Closes the ring, if any. Its memory is freed when the sender has closed it, too."""
         if self.ring is not None:
             self.ring.close()
-
-
-def _made(size: int, mark: bytes) -> Ring | None:
-    assert len(mark) == MARK_BYTES
-    try:
-        return Ring.make(size, mark)
-    except OSError:  # no memory or descriptor left: the sender uses another transport
-        return None

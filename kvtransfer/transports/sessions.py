@@ -9,10 +9,10 @@ from infra.config.transfer import TransferConfig
 from infra.network.addresses import Network
 from infra.redis.records import KVLink
 from kvtransfer.transports.payload_sockets import PayloadSockets
+from kvtransfer.transports.ring_socket import USER_BYTES
 from kvtransfer.transports.session import PayloadSession
 
 MAX_SESSIONS = 1024
-USER_BYTES = 16  # of a user's name at payload sockets
 MAX_LINKS_SHOWN = 64  # links in a worker's record
 MAX_NAME_CHARS = 32  # characters shown of a sender's name, which the sender chooses itself
 log = logging.getLogger("baton.handoff")
@@ -51,13 +51,14 @@ class PayloadSessions:
         else:
             session = known[0]
         self._by_link[link] = (session, now)
-        return session.offer(self._epoch, self._payload_sockets.port, self._payload_sockets.ipc)
+        sockets = self._payload_sockets
+        return session.offer(self._epoch, sockets.port, sockets.ipc, sockets.shm)
 
     def _begin(self, link: bytes, join: Join) -> PayloadSession:
         sealed = "sealed" in (join.security, self._config.kv_security)
         if not sealed:
             log.warning("KV from prefill worker %s is not sealed over tcp: both say --kv-security none", join.sender)
-        ring = max(self._config.window, self._config.frame) if "shm" in self._payload_sockets.transports else 0
+        ring = max(self._config.window, self._config.frame) if self._payload_sockets.shm else 0
         session = PayloadSession(link, join, self._epoch, self._secret, sealed, ring, self._config.window)
         self._by_user[bytes.fromhex(session.user)] = session
         self._gatekeeper.expect(session.user, session.token)

@@ -1,6 +1,7 @@
 """Tests links that break in part, are idle for long, or meet a peer of another host or of bad will."""
 
 import os
+import socket
 import tempfile
 from pathlib import Path
 
@@ -9,14 +10,15 @@ import zmq.asyncio
 from msgspec.structs import replace
 
 from contracts.errors import ConfigError
+from contracts.kinds import Transport
 from contracts.messages.handoff import Join, Offer, decode_to_prefill
 from contracts.messages.wire import encode
 from infra.config.transfer import TransferConfig
 from infra.network.sockets import dealer, payload_dealer
 from kvtransfer.events import Closed, LayerReady
 from kvtransfer.transports.joining import Joining
-from kvtransfer.transports.payload_sockets import DIRECTORY_PREFIX, SOCKET_NAME, PayloadSockets, sweep
-from kvtransfer.transports.ring import Ring
+from kvtransfer.transports.payload_sockets import DIRECTORY_PREFIX, RINGS_NAME, SOCKET_NAME, PayloadSockets, sweep
+from kvtransfer.transports.ring import Ring, ring_memory
 from tests.kvtransfer.meddler import Meddler
 from tests.kvtransfer.pair import DECODE, PREFILL, Way, pair, until
 from tests.kvtransfer.test_transports import BLOCKS, QUICK, drop, joined
@@ -32,9 +34,15 @@ NONSENSE = {
     "a long path": replace(GOOD, ipc="ipc:///" + "x" * 5000),
     "a path with a zero": replace(GOOD, ipc="ipc:///a\0b"),
     "another's memory": replace(GOOD, shm="/proc/1/fd/0", ring=1 << 30),
-    "a directory for a ring": replace(GOOD, shm="/tmp", ring=1 << 30),
+    "a small ring": replace(GOOD, shm="/tmp", ring=1 << 10),
+    "a directory for rings": replace(GOOD, shm="/tmp", ring=1 << 30),
     "another version": replace(GOOD, tcp=9, version=99),
 }
+
+
+def no_ring(user: bytes, token: bytes, descriptor: int) -> None:
+    """Takes a ring where none arrives."""
+    raise AssertionError("a ring arrived")
 
 
 @pytest.mark.parametrize("offer", NONSENSE)
@@ -68,23 +76,28 @@ async def test_a_worker_does_without_a_unix_socket(tmp_path: Path, monkeypatch: 
         directory.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(directory))
     async with guarded() as network:
-        sockets = PayloadSockets(TransferConfig(), network)
-        assert list(sockets.sockets) == ["tcp"] and sockets.port and not sockets.ipc
+        sockets = PayloadSockets(TransferConfig(), network, no_ring)
+        assert list(sockets.sockets) == ["tcp"] and sockets.port and not (sockets.ipc or sockets.shm)
         sockets.close()
-        with pytest.raises(ConfigError, match="--kv-transport: 'ipc': no Unix socket"):
-            PayloadSockets(TransferConfig(kv_transport="ipc"), network)
+        for transport in ("ipc", "shm"):
+            with pytest.raises(ConfigError, match=f"--kv-transport: '{transport}': no Unix socket"):
+                PayloadSockets(TransferConfig(kv_transport=transport), network, no_ring)
+        with pytest.raises(ConfigError, match=f"--kv-directory: '{directory}': no Unix socket"):
+            PayloadSockets(TransferConfig(kv_directory=str(directory)), network, no_ring)
     assert base == "missing" or not list(directory.iterdir())
 
 
-async def test_what_a_killed_worker_left_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("transport", ["ipc", "shm"])
+async def test_what_a_killed_worker_left_is_swept(tmp_path: Path, transport: Transport) -> None:
     dead, young = tmp_path / f"{DIRECTORY_PREFIX}dead", tmp_path / f"{DIRECTORY_PREFIX}young"
     for path in (dead, young):
         path.mkdir()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as killed:
+        killed.bind(str(dead / RINGS_NAME))
     os.utime(dead, (0, 0))
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     async with guarded() as network:
-        sockets = PayloadSockets(TransferConfig(kv_transport="ipc"), network)
-        mine = Path(sockets.ipc.removeprefix("ipc://")).parent
+        sockets = PayloadSockets(TransferConfig(kv_transport=transport, kv_directory=str(tmp_path)), network, no_ring)
+        mine = Path(sockets.shm or sockets.ipc.removeprefix("ipc://")).parent
         os.utime(mine, (0, 0))
         sweep(tmp_path)
         assert mine.exists() and young.exists() and not dead.exists()
@@ -137,20 +150,28 @@ async def test_sessions_of_links_that_are_gone_are_forgotten(way: Way) -> None:
 
 
 def test_nobody_can_take_a_rings_memory_away() -> None:
-    ring = Ring.make(1 << 20, bytes(16))
-    other = Ring.open(ring.path, 1 << 20, bytes(16))
+    descriptor = ring_memory(1 << 20)
     with pytest.raises(PermissionError):
-        os.ftruncate(other._descriptor, 0)
-    with pytest.raises(OSError, match="another file"):
-        Ring.open(ring.path, 1 << 20, b"another mark  ..")
-    with pytest.raises(OSError, match="another file"):
-        Ring.open(ring.path, 1 << 21, bytes(16))
-    ring.close()
-    other.close()
+        os.ftruncate(descriptor, 0)
+    with pytest.raises(OSError, match="not the memory of a ring"):
+        Ring(descriptor, 1 << 21)
+    os.close(descriptor)
+
+
+def test_memory_that_its_maker_could_take_away_is_no_ring(tmp_path: Path) -> None:
+    descriptor = os.memfd_create("without seals", os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, 1 << 20)
+    with pytest.raises(OSError, match="not the memory of a ring"):
+        Ring(descriptor, 1 << 20)
+    os.close(descriptor)
+    with (tmp_path / "file").open("w+b") as file, pytest.raises(OSError, match="Invalid argument"):
+        Ring(file.fileno(), 1 << 20)
 
 
 def test_a_ring_goes_round() -> None:
-    ring = Ring.make(100, bytes(16))
+    descriptor = ring_memory(100)
+    ring = Ring(descriptor, 100)
+    os.close(descriptor)
     text = bytes(range(90))
     for offset in (0, 60, 1 << 40):
         ring.write(offset, memoryview(text))

@@ -1,0 +1,92 @@
+"""One end of a handoff in a process of its own, which a test may start in namespaces of its own, and kill.
+
+It takes one order on each line of its standard input, and answers each with a line of JSON.
+"""
+
+import asyncio
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from infra.config.transfer import TransferConfig
+from infra.network.addresses import Network
+from kvtransfer.events import Closed, Dropped, Landed, Unpinned
+from kvtransfer.handoff import HandoffKey
+from tests.kvtransfer.pair import PREFILL, Pair, until
+from tests.network import SECRET
+
+BLOCKS = list(range(1, 256))
+HANDOFFS = 8  # at most
+
+
+class LoneEnd(Pair):
+    """One of a pair's two ends: the other one stays idle, and is never connected to."""
+
+    def __init__(self, network: Network, config: TransferConfig) -> None:
+        super().__init__(network, config)
+        self.address = self.inbound.handoff_address
+        self.blocks = dict.fromkeys(range(HANDOFFS), BLOCKS)  # of the other process's handoffs, too
+
+    async def answer(self, order: str, number: int) -> dict[str, Any]:
+        """Carries out an order about a handoff."""
+        match order:
+            case "address":
+                return {"address": self.address}
+            case "usage":
+                status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+                room = os.statvfs("/dev/shm")
+                return {
+                    "descriptors": len(os.listdir("/proc/self/fd")),
+                    "shared": 1024 * int(status["RssShmem"].split()[0]),
+                    "room": (room.f_blocks * room.f_frsize, room.f_bfree * room.f_frsize),
+                    "process": os.getpid(),
+                }
+            case "open":
+                self.open(number, BLOCKS, decode_address=self.address)
+                await until(lambda: not self.asking(), "no Grant comes")
+            case "compute":
+                self.compute(number)
+                sender = next(link.side.handoffs[number] for link in self.outbound._links.values())
+                await until(lambda: sender.sent, "nothing leaves")
+            case "commit":
+                self.commit(number)
+                await self.unpinned(number)
+                transports = {link.side.transport for link in self.outbound._links.values()}
+                return {"outcome": self.of(Closed)[-1].outcome, "over": [*transports], "bytes": self._digest(BLOCKS)}
+            case "unpinned":
+                await until(lambda: self.of(Unpinned), "the blocks stay pinned")
+                await until(lambda: not self.outbound._links, "the link stays")
+            case "landed":
+                await until(lambda: self.of(Landed), "nothing lands")
+                return {"bytes": self._digest(self.reserved[HandoffKey(PREFILL, number)])}
+            case "release":
+                self.free += self.reserved.pop(HandoffKey(PREFILL, number))
+                self.in_events.clear()
+            case "dropped":
+                await until(lambda: self.of(Dropped), "the receiver holds on")
+                await until(lambda: not self.inbound._sessions._by_link, "the session stays")
+        return {}
+
+    def _digest(self, blocks: list[int]) -> str:
+        pool = self.source if blocks is BLOCKS else self.target
+        return hashlib.sha256(b"".join(array[blocks].tobytes() for array in pool.arrays.values())).hexdigest()
+
+
+async def run(config: TransferConfig, address: str) -> None:
+    network = Network.of(SECRET)
+    end = LoneEnd(network, config)
+    end.address = address or end.address
+    loop = asyncio.get_running_loop()
+    while line := await loop.run_in_executor(None, sys.stdin.readline):
+        order, _, number = line.strip().partition(" ")
+        print(json.dumps(await end.answer(order, int(number or 0))), flush=True)
+    await network.destroy()
+
+
+if __name__ == "__main__":
+    asyncio.run(run(msgspec.json.decode(sys.argv[1], type=TransferConfig), sys.argv[2]))

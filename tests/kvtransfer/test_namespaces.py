@@ -1,0 +1,147 @@
+"""KV passes through shared memory between two containers of one host: processes without a common PID namespace,
+directory for temporary files or /dev/shm, which has 64 MiB, as Docker makes it.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from infra.config.transfer import TransferConfig
+from tests.e2e.harness.host import need_root_and
+
+SHM_BYTES = 64 << 20
+CONFIG = TransferConfig(
+    kv_transport="shm", window=SHM_BYTES + (8 << 20), repeat_ms=50, verify_deadline=0.5, silence=1.0, remember=1.0
+)
+APART = ("unshare", "--pid", "--mount", "--ipc", "--fork", "--kill-child", "--mount-proc")
+MOUNTED = f'mount -t tmpfs -o size={SHM_BYTES} tmpfs /dev/shm && mount -t tmpfs tmpfs "$TMPDIR" && exec "$@"'
+
+
+class Contained:
+    """An end of handoffs in namespaces of its own."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self.process = process
+
+    def ask(self, order: str) -> dict[str, Any]:
+        """Has an order carried out."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(f"{order}\n")
+        self.process.stdin.flush()
+        found: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return found
+
+    def kill(self) -> None:
+        """Kills it, as a container is killed."""
+        self.process.kill()
+        self.process.wait()
+
+
+@contextmanager
+def contained(directory: Path, name: str, config: TransferConfig, address: str = "") -> Iterator[Contained]:
+    """Starts an end, until exit."""
+    own = directory / name
+    own.mkdir()
+    command = [sys.executable, "-m", "tests.kvtransfer.lone_end", msgspec.json.encode(config).decode(), address]
+    with subprocess.Popen(
+        [*APART, "sh", "-c", MOUNTED, "sh", *command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(own)},
+    ) as process:
+        end = Contained(process)
+        try:
+            yield end
+        finally:
+            end.kill()
+
+
+Ends = tuple[Contained, Contained]
+
+
+@contextmanager
+def both_ends(directory: Path, config: TransferConfig) -> Iterator[Ends]:
+    """Starts a sender and a receiver."""
+    with contained(directory, "receiver", config) as receiver:
+        address = receiver.ask("address")["address"]
+        with contained(directory, "sender", config, address) as sender:
+            yield sender, receiver
+
+
+@pytest.fixture
+def ends(tmp_path: Path) -> Iterator[Ends]:
+    """A sender and a receiver, which share a directory for sockets."""
+    need_root_and(unshare="util-linux", mount="mount")
+    shared = tmp_path / "shared"
+    shared.mkdir(mode=0o700)
+    with both_ends(tmp_path, msgspec.structs.replace(CONFIG, kv_directory=str(shared))) as found:
+        yield found
+
+
+def handed_off(sender: Contained, number: int) -> dict[str, Any]:
+    """Makes a handoff."""
+    for order in ("open", "compute"):
+        sender.ask(f"{order} {number}")
+    return sender.ask(f"commit {number}")
+
+
+@pytest.mark.timeout(60)
+def test_kv_passes_between_containers_through_memory_larger_than_their_dev_shm(ends: Ends) -> None:
+    sender, receiver = ends
+    for number in range(4):  # until each page of the ring was used
+        sent = handed_off(sender, number)
+        landed = receiver.ask(f"landed {number}")
+        assert sent == {"outcome": "accepted", "over": ["shm"], "bytes": landed["bytes"]}
+        receiver.ask(f"release {number}")
+    for end in ends:
+        usage = end.ask("usage")
+        assert usage["process"] == 1 and usage["room"] == [SHM_BYTES, SHM_BYTES]
+        assert usage["shared"] >= CONFIG.window
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_killed_sender_leaves_nothing_behind(ends: Ends, streaming: bool) -> None:
+    sender, receiver = ends
+    before = receiver.ask("usage")
+    if streaming:
+        handed_off(sender, 0)
+        receiver.ask("release 0")
+    sender.ask("open 1")
+    if streaming:
+        sender.ask("compute 1")
+    sender.kill()
+    receiver.ask("dropped")
+    after = receiver.ask("usage")
+    assert after["descriptors"] <= before["descriptors"] and after["shared"] == before["shared"]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_killed_receiver_leaves_nothing_behind(ends: Ends, streaming: bool) -> None:
+    sender, receiver = ends
+    before = sender.ask("usage")
+    sender.ask("open 1")
+    if streaming:
+        sender.ask("compute 1")
+    receiver.kill()
+    sender.ask("unpinned")
+    after = sender.ask("usage")
+    assert after["descriptors"] <= before["descriptors"] and after["shared"] == before["shared"]
+
+
+@pytest.mark.timeout(60)
+def test_containers_without_a_shared_directory_take_another_way(tmp_path: Path) -> None:
+    need_root_and(unshare="util-linux", mount="mount")
+    with both_ends(tmp_path, msgspec.structs.replace(CONFIG, kv_transport="auto")) as (sender, receiver):
+        sent = handed_off(sender, 0)
+        assert sent == {"outcome": "accepted", "over": ["tcp"], "bytes": receiver.ask("landed 0")["bytes"]}
