@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from infra.process.unlocked_copy import copy_bytes
+
 Payload = Sequence[memoryview | bytes]
 
 
@@ -24,7 +26,7 @@ def scatter(targets: Sequence[memoryview], parts: Payload) -> None:
         while rest.nbytes:
             assert target is not None
             count = min(rest.nbytes, target.nbytes)
-            target[:count] = rest[:count]
+            copy_bytes(target[:count], rest[:count])
             rest, target = rest[count:], target[count:]
             if not target.nbytes:
                 target = next(waiting, None)

@@ -9,6 +9,8 @@ import fcntl
 import mmap
 import os
 
+from infra.process.unlocked_copy import copy_bytes
+
 SEALS = 0x2 | 0x4  # fcntl's F_SEAL_SHRINK and F_SEAL_GROW, which only Linux has
 """If the file could shrink, a process that accessed the removed pages would crash."""
 
@@ -48,7 +50,7 @@ class Ring:
         """Copies a part to the link's bytes from `offset` on."""
         at = 0
         for view in self.views(offset, len(part)):
-            view[:] = part[at : at + len(view)]
+            copy_bytes(view, part[at : at + len(view)])
             at += len(view)
 
     def close(self) -> None:
