@@ -1,7 +1,6 @@
 """Samples with all kinds of settings, for the kernels that draw."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, log
 
@@ -41,13 +40,3 @@ def fenced(rows: int, vocab: int, dtype: torch.dtype, device: torch.device, seed
     logits[:, : vocab // 2] = logits[:, : vocab // 2].bfloat16().float()
     wide[::2, :vocab] = logits.to(dtype=dtype, device=device)
     return wide[:, :vocab]
-
-
-@contextmanager
-def poisoned() -> Iterator[None]:
-    """What is allocated here is full of NaN and of the largest whole numbers, until it is written."""
-    torch.use_deterministic_algorithms(True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(False)

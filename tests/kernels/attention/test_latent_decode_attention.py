@@ -1,7 +1,5 @@
 """Latent attention of single queries, however sequences are cut, reads only what is stored."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor
@@ -12,16 +10,11 @@ from kernels.attention.latent_tiles import unsupported
 from kernels.attention.split_kv import NO_SEQUENCE, SplitPlan
 from kernels.tuning import Config
 from tests.kernels.latent_problem import Latents, assert_attends, latent_problem
-from tests.kernels.poison import poisoned
+
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
 SMALL = Config({"ROWS": 16, "TILE": 16}, warps=4, stages=2)
 RAGGED = [(1, 37), (1, 1), (1, 0), (1, 70)]
-
-
-@pytest.fixture(autouse=True)
-def _poisoned() -> Iterator[None]:
-    with poisoned():
-        yield
 
 
 def attend(problem: Latents, splits: int = 1, config: Config | None = SMALL) -> Tensor:

@@ -1,7 +1,5 @@
 """Latent attention of ragged works is causal, and reads only what is stored."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor
@@ -9,17 +7,12 @@ from torch import Tensor
 from kernels.attention.latent_prefill_attention import CANDIDATE_CONFIGS, latent_prefill_attention
 from kernels.tuning import Config
 from tests.kernels.latent_problem import Latents, assert_attends, latent_problem
-from tests.kernels.poison import poisoned
+
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
 SMALL = Config({"ROWS": 16, "TILE": 16}, warps=4, stages=2)
 RAGGED = [(5, 5), (1, 37), (13, 50), (0, 9), (3, 0), (7, 7)]
 """A prompt, one token, a later chunk, no token, a null sequence with three padded queries, and a second prompt."""
-
-
-@pytest.fixture(autouse=True)
-def _poisoned() -> Iterator[None]:
-    with poisoned():
-        yield
 
 
 def attend(problem: Latents, splits: int | None = None, config: Config | None = SMALL) -> Tensor:

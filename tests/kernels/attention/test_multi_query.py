@@ -1,6 +1,6 @@
 """Decode attention of a few queries of each sequence, in a row or branching, against exact attention."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -19,19 +19,14 @@ from kernels.tuning import Config
 from tests.kernels import latent_problem as latents
 from tests.kernels.attention.test_paged_decode_attention import evenly
 from tests.kernels.paged_problem import assert_attends, paged_problem
-from tests.kernels.poison import poisoned
+
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
 SMALL = Config({"TILE": 16, "TENSOR_CORES": 1}, warps=4, stages=2)
 SMALL_LATENT = Config({"ROWS": 16, "TILE": 16}, warps=4, stages=2)
 RAGGED = [(3, 21), (1, 1), (0, 0), (8, 40), (2, 2)]
 PARENTS = {3: (-1, -1), 8: (-1, 0, -1, 1, 2, 4, 0), 2: (-1,), 20: tuple(at // 3 - 1 for at in range(19))}
 """Of the guesses of works with so many queries."""
-
-
-@pytest.fixture(autouse=True)
-def _poisoned() -> Iterator[None]:
-    with poisoned():
-        yield
 
 
 def few_of(works: Sequence[tuple[int, int]], device: torch.device, *, branching: bool) -> MultiQuery:

@@ -1,7 +1,5 @@
 """Decode attention is softmax(q k^T / sqrt(dim)) v, however sequences are split, and reads only what is stored."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
@@ -14,7 +12,8 @@ from kernels.attention.prefill_attention import reference
 from kernels.attention.split_kv import NO_SEQUENCE, SplitPlan, plan_splits, split_plan_of
 from kernels.tuning import Config
 from tests.kernels.paged_problem import Paged, assert_attends, paged_problem
-from tests.kernels.poison import poisoned
+
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
 SMALL = Config({"TILE": 16, "TENSOR_CORES": 1}, warps=4, stages=2)
 WITHOUT_TENSOR_CORES = Config({"TILE": 16, "TENSOR_CORES": 0}, warps=4, stages=2)
@@ -25,12 +24,6 @@ SCORINGS = [
     (ScoreParams(window=20, softcap=30.0), SINKS, 3),
 ]
 RAGGED = [(1, 37), (1, 1), (1, 0), (1, 70)]
-
-
-@pytest.fixture(autouse=True)
-def _poisoned() -> Iterator[None]:
-    with poisoned():
-        yield
 
 
 def evenly(works: int, splits: int, device: torch.device) -> SplitPlan | None:

@@ -1,7 +1,5 @@
 """Prefill attention is softmax(q k^T / sqrt(dim)) v for ragged works, and reads only what is stored."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor
@@ -10,7 +8,8 @@ from kernels.attention.attention_tiles import PLAIN_SCORES, ScoreParams
 from kernels.attention.prefill_attention import prefill_attention, reference
 from kernels.tuning import Config
 from tests.kernels.paged_problem import Paged, assert_attends, paged_problem
-from tests.kernels.poison import poisoned
+
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
 SMALL = Config({"ROWS": 16, "TILE": 16}, warps=4, stages=2)
 RAGGED = [(5, 5), (1, 37), (33, 70), (0, 9), (3, 0), (17, 17)]
@@ -23,12 +22,6 @@ SCORINGS = [
     (PLAIN_SCORES, SINKS, 1),
     (ScoreParams(window=20, softcap=30.0), SINKS, 3),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _poisoned() -> Iterator[None]:
-    with poisoned():
-        yield
 
 
 def attend(

@@ -1,6 +1,5 @@
 """Quantized KV in kernels is stored as the reference does, and attention is that over the numbers that bytes mean."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -14,18 +13,13 @@ from kernels.quantized.kv_bytes import reference_dequantized, reference_packed
 from kernels.rope_and_store import rope_and_store
 from kernels.tuning import Config
 from tests.kernels.paged_problem import Paged, assert_attends, paged_problem
-from tests.kernels.poison import poisoned
+
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
 FORMS = pytest.mark.parametrize("form", [torch.int8, torch.float8_e4m3fn], ids=["int8", "fp8"])
 DECODE = Config({"TILE": 16, "TENSOR_CORES": 1}, warps=4, stages=2)
 WITHOUT_TENSOR_CORES = Config({"TILE": 16, "TENSOR_CORES": 0}, warps=4, stages=2)
 PREFILL = Config({"ROWS": 16, "TILE": 16}, warps=4, stages=2)
-
-
-@pytest.fixture(autouse=True)
-def _poisoned() -> Iterator[None]:
-    with poisoned():
-        yield
 
 
 @FORMS

@@ -1,6 +1,5 @@
 """Latent vectors in bytes are stored as the reference does, and attention is that over the numbers that bytes mean."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -13,7 +12,8 @@ from kernels.quantized.kv_bytes import reference_dequantized, reference_packed
 from kernels.store_latents import store_latents
 from kernels.tuning import Config
 from tests.kernels.latent_problem import Latents, assert_attends, latent_problem
-from tests.kernels.poison import poisoned
+
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
 FORMS = pytest.mark.parametrize("form", [torch.int8, torch.float8_e4m3fn], ids=["int8", "fp8"])
 FORMATS = pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["fp32", "fp16"])
@@ -21,12 +21,6 @@ LATENT, ROPE = 40, 24
 SMALL = Config({"ROWS": 16, "TILE": 16}, warps=4, stages=2)
 KEYS_LARGER = 32.0
 """Rotated keys are so much larger here: with the scales exchanged, or one for both, nothing would be right."""
-
-
-@pytest.fixture(autouse=True)
-def _poisoned() -> Iterator[None]:
-    with poisoned():
-        yield
 
 
 @FORMS

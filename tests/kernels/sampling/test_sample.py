@@ -18,7 +18,8 @@ from kernels.sampling.sample import (
 )
 from kernels.sampling.score_floor import MAX_PARTS, MAX_VOCAB
 from kernels.tuning import Config
-from tests.kernels.draws import Settings, fenced, poisoned, samples_of
+from tests.kernels.draws import Settings, fenced, samples_of
+from tests.kernels.poison import poisoned
 
 GREEDY = Settings(0.0)
 KINDS = [

@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 
 from kernels.sampling.score_floor import CANDIDATE_CONFIGS, reference, score_floor
-from tests.kernels.draws import Settings, fenced, poisoned, samples_of
+from tests.kernels.draws import Settings, fenced, samples_of
+from tests.kernels.poison import poisoned
 
 KINDS = [
     Settings(top_k=1),

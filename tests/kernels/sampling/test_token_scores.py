@@ -11,7 +11,8 @@ from engine.backends.scorer import MIN_LOGPROB
 from kernels.sampling import token_scores as kernel
 from kernels.sampling.token_scores import CANDIDATE_CONFIGS, reference, token_scores
 from kernels.tuning import Config
-from tests.kernels.draws import fenced, poisoned
+from tests.kernels.draws import fenced
+from tests.kernels.poison import poisoned
 
 ERROR = 2.0**-20
 """Exponentials and sums of a few units in the last place are within 2^-21 of the sum, and so of its logarithm; a
