@@ -36,7 +36,6 @@ def test_all_answers_are_what_was_asked_for(backend: str, model: Path) -> None:
             asked += [grammar_sampling(of_json_schema(schema), seed, temperature) for schema in SCHEMAS.values()]
             asked += [grammar_sampling(of_regex(regex), seed, temperature) for regex in REGEXES]
     answers = ask_all(engine, model, asked, MOST)
-    assert len(answers) == 450
     wrong: dict[tuple[int, str], str] = {}
     each = len(SCHEMAS) + len(REGEXES)
     for start in range(0, len(answers), each):

@@ -12,11 +12,9 @@ from contracts.messages.sampling import Limits, Sampling
 from engine.executor import Executor
 from engine.grammars import preparation
 from engine.grammars.preparation import Preparation
-from engine.schedule.progress import may_do_better
 from engine.start.load import LoadedEngine
-from gateway.grammar.texts import of_choices, of_json_schema
+from gateway.grammar.texts import of_choices
 from tests.engine.grammars.answering import ENDS, PROMPT, TOKENIZER, Batch, grammar_sampling, masks_of, random_model
-from tests.engine.grammars.schemas import SCHEMAS
 from tests.engine.test_golden import make_engine
 
 SECONDS = 30.0
@@ -131,15 +129,6 @@ def test_a_grammar_without_end_fails_alone(gate: Gate, monkeypatch: pytest.Monke
     assert not watched.asks(4, SLOW)
     watched.waits()
     assert watched.asks(4, SLOW)
-
-
-def test_a_grammar_that_cannot_be_compiled_ends_its_sequence(engine: LoadedEngine, model: Path) -> None:
-    batch = Batch(engine, Executor(engine, constraints=masks_of(model)))
-    bad = batch.ask(grammar_sampling("start: nothing"), Limits(50, ENDS))
-    batch.ask(grammar_sampling(of_json_schema(SCHEMAS["enum"])), Limits(50, ENDS))
-    failed, good = batch.run()
-    assert "unknown name" in failed.failed and not may_do_better(failed.failed) and good.finish == "stop"
-    assert not batch.scheduler.load().running and bad.emitted == 0
 
 
 def test_what_an_earlier_attempt_has_emitted_is_replayed_before_the_step(gate: Gate) -> None:

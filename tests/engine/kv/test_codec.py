@@ -277,18 +277,6 @@ def test_what_a_codec_costs_is_bounded(codec: CodecName, dtype: torch.dtype, blo
     assert (after - before).abs().max() > 0
 
 
-@pytest.mark.parametrize("block_codec", DECODERS)
-def test_wider_and_back_loses_nothing(block_codec: str) -> None:
-    narrow, wide, again = (
-        make_pool(dtype, block, BLOCK_CODECS[block_codec])
-        for dtype, block in ((torch.bfloat16, 16), (torch.float32, 8), (torch.bfloat16, 16))
-    )
-    narrow.layers[0][1:] = random_values(tuple(narrow.layers[0][1:].shape), torch.bfloat16)
-    wide.convert(PayloadConversion(WireForm("bf16", 16), 0, 0, [4, 2, 9, 7], 0, 0), narrow.read(0, 0, [3, 8]))
-    again.convert(PayloadConversion(WireForm("fp32", 8), 0, 0, [5, 6], 0, 0), wide.read(0, 0, [4, 2, 9, 7]))
-    assert torch.equal(bits(again.layers[0][[5, 6]]), bits(narrow.layers[0][[3, 8]]))
-
-
 def test_what_is_no_whole_number_of_blocks_is_refused() -> None:
     pool = make_pool(torch.bfloat16, 16, BLOCK_CODECS["native"])
     before = pool.layers[0].clone()
