@@ -44,7 +44,9 @@ class Sevens:
 
     def __init__(self, others: dict[int, int] | None = None) -> None:
         self._others = others or {}
-        self._launched: deque[StepPlan] = deque()
+        self.launched: deque[StepPlan] = deque()
+        self.steps = 0  # launched since the start
+        self.most = 0  # steps in flight at once
         self.moves: list[BlockMove] = []
         self.fail: set[int] = set()
 
@@ -54,11 +56,13 @@ class Sevens:
 
     def launch(self, plan: StepPlan) -> None:
         """Keeps the plan, of which nothing is computed."""
-        self._launched.append(plan)
+        self.launched.append(plan)
+        self.steps += 1
+        self.most = max(self.most, len(self.launched))
 
     def collect(self) -> StepResult:
         """Returns the tokens of the oldest step."""
-        plan = self._launched.popleft()
+        plan = self.launched.popleft()
         sampled = [number for number, work in enumerate(plan.works) if work.sampling is not None]
         failed = [number for number in sampled if plan.works[number].sequence in self.fail]
         tokens: list[list[int]] = [[] for _ in plan.works]

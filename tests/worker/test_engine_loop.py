@@ -3,8 +3,7 @@
 import asyncio
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,13 +13,13 @@ from msgspec import structs
 from contracts.errors import DeviceError
 from contracts.messages.job import DecodeJob, Prompt
 from contracts.messages.sampling import Limits
-from engine.plan import BlockMove, StepPlan, StepResult
+from engine.plan import StepPlan, StepResult
 from engine.schedule.idle_steps import DECODE_STEPS, IdleSteps
 from engine.schedule.scheduler import Scheduler, SchedulerLimits
 from infra.redis.store import ServerClock
 from pricing.fit import StepFit
 from pricing.steps import StepCosts
-from tests.worker.role_bench import SAMPLING, Bench
+from tests.worker.role_bench import SAMPLING, Bench, Sevens
 from worker.engine_loop import EngineLoop
 from worker.engine_status import EngineStatus
 from worker.events import Emit, Fail
@@ -28,27 +27,6 @@ from worker.mailbox import Inbox, MailboxFull
 from worker.roles.decode import DecodePolicy
 
 SECONDS = 20.0
-
-
-class Sevens:
-    """Runs plans: samples 7 everywhere, and counts the steps in flight."""
-
-    def __init__(self) -> None:
-        self.launched: deque[StepPlan] = deque()
-        self.most = 0
-        self.steps = 0  # launched since the start
-
-    def move(self, moves: Sequence[BlockMove]) -> None:
-        """Does nothing: every KV is the same here."""
-
-    def launch(self, plan: StepPlan) -> None:
-        self.launched.append(plan)
-        self.steps += 1
-        self.most = max(self.most, len(self.launched))
-
-    def collect(self) -> StepResult:
-        plan = self.launched.popleft()
-        return StepResult(plan.step, [[7] if work.sampling is not None else [] for work in plan.works])
 
 
 class StepClock(ServerClock):
@@ -81,8 +59,9 @@ def make_loop(
     bench: Bench,
     runner: Sevens,
     inbox: Inbox[object],
-    scheduler: Scheduler,
-    status: EngineStatus,
+    *,
+    scheduler: Scheduler | None = None,
+    status: EngineStatus | None = None,
     depth: int = 1,
     clock: ServerClock | None = None,
     idle_steps: IdleSteps | None = None,
@@ -90,7 +69,8 @@ def make_loop(
 ) -> EngineLoop[object]:
     """Makes the loop of a decode worker, which has 60 s to drain."""
     config = structs.replace(bench.life.config, drain_seconds=60.0)
-    life = replace(bench.life, config=config, inbox=inbox, status=status, clock=clock or bench.life.clock)
+    status, clock, scheduler = status or EngineStatus(), clock or bench.life.clock, scheduler or bench.scheduler
+    life = replace(bench.life, config=config, inbox=inbox, status=status, clock=clock)
     policy = DecodePolicy(bench.parts._replace(life=life, scheduler=scheduler))
     return EngineLoop(life, runner, scheduler, policy, lambda tokens: 1, depth, idle_steps, monotonic)
 
@@ -105,7 +85,7 @@ def test_queued_work_never_waits_for_an_event(depth: int, monkeypatch: pytest.Mo
     )
     inbox: Inbox[object] = Inbox(100)
     runner, status = Sevens(), EngineStatus()
-    loop = make_loop(bench, runner, inbox, scheduler, status, depth)
+    loop = make_loop(bench, runner, inbox, scheduler=scheduler, status=status, depth=depth)
     for number in range(3):
         inbox.post(job(number))
     inbox.stop()  # ends when everything is done
@@ -122,13 +102,10 @@ def test_queued_work_never_waits_for_an_event(depth: int, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("depth", [1, 2])
 def test_past_the_drains_deadline_nothing_is_planned_and_what_flies_is_collected(depth: int) -> None:
-    bench = Bench(blocks=65)
-    scheduler = Scheduler(
-        bench.blocks, SchedulerLimits(max_batch_tokens=16, max_sequences=8, max_model_len=256, max_in_flight=depth)
-    )
+    bench = Bench(blocks=65, max_in_flight=depth)
     inbox: Inbox[object] = Inbox(100)
     runner = Sevens()
-    loop = make_loop(bench, runner, inbox, scheduler, EngineStatus(), depth, StepClock(runner))
+    loop = make_loop(bench, runner, inbox, depth=depth, clock=StepClock(runner))
     inbox.post(job(1, tokens=200))
     inbox.stop()
     loop.run()
@@ -164,7 +141,7 @@ def test_a_grammar_that_gets_ready_wakes_the_loop(monkeypatch: pytest.MonkeyPatc
     )
     inbox: Inbox[object] = Inbox(100)
     runner = Sevens()
-    loop = make_loop(bench, runner, inbox, scheduler, EngineStatus())
+    loop = make_loop(bench, runner, inbox, scheduler=scheduler)
     inbox.post(structs.replace(job(1), sampling=structs.replace(SAMPLING, grammar="start: /a/")))
     thread = threading.Thread(target=loop.run, daemon=True)
     thread.start()
@@ -197,13 +174,10 @@ class Flooded(Sevens):
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("drains", [False, True])
 def test_an_error_is_heard_though_the_inbox_is_full(depth: int, drains: bool) -> None:
-    bench = Bench(blocks=65)
-    scheduler = Scheduler(
-        bench.blocks, SchedulerLimits(max_batch_tokens=16, max_sequences=8, max_model_len=256, max_in_flight=depth)
-    )
+    bench = Bench(blocks=65, max_in_flight=depth)
     inbox: Inbox[object] = Inbox(10)
     runner = Flooded(inbox)
-    loop = make_loop(bench, runner, inbox, scheduler, EngineStatus(), depth)
+    loop = make_loop(bench, runner, inbox, depth=depth)
     inbox.post(job(1, tokens=200))
     if drains:
         inbox.stop()
@@ -215,7 +189,7 @@ def test_an_error_is_heard_though_the_inbox_is_full(depth: int, drains: bool) ->
 def test_an_error_ends_the_loop_at_once_and_reports_what_was_running() -> None:
     bench = Bench()
     inbox: Inbox[object] = Inbox(100)
-    loop = make_loop(bench, Sevens(), inbox, bench.scheduler, EngineStatus())
+    loop = make_loop(bench, Sevens(), inbox)
     inbox.post(job(1))
     inbox.stop("the I/O thread died")
     loop.run()
@@ -233,7 +207,7 @@ class Broken(Sevens):
 def test_a_device_that_fails_ends_the_loop_with_its_cause_and_others_can_go_on() -> None:
     bench = Bench()
     inbox: Inbox[object] = Inbox(100)
-    loop = make_loop(bench, Broken(), inbox, bench.scheduler, EngineStatus())
+    loop = make_loop(bench, Broken(), inbox)
     inbox.post(job(1))
     loop.run()
     assert loop.error == "CUDA error: an illegal memory access was encountered"
@@ -267,7 +241,17 @@ def test_an_idle_worker_corrects_costs_that_are_far_too_high(depth: int) -> None
         SchedulerLimits(max_batch_tokens=16, max_sequences=1, max_model_len=64, max_in_flight=depth),
         fit=fit,
     )
-    make_loop(bench, runner, inbox, scheduler, status, depth, clock, idle_steps, clock.now).run()
+    make_loop(
+        bench,
+        runner,
+        inbox,
+        scheduler=scheduler,
+        status=status,
+        depth=depth,
+        clock=clock,
+        idle_steps=idle_steps,
+        monotonic=clock.now,
+    ).run()
     assert runner.steps == session and runner.most == depth
     assert status.load.costs.decode_seconds(1, 20) < 0.005 and 0 < status.load.costs.fastest < 0.005
     assert status.load.steps == bench.blocks.used_count == 0 and not bench.heard(Emit)
@@ -285,7 +269,7 @@ def test_a_request_waits_for_no_more_than_the_steps_in_flight(depth: int) -> Non
     runner = Interrupted({3: come})
     idle_steps = IdleSteps(bench.blocks, StepFit(), 32, decodes=True)
     clock = StepClock(runner, 0.002)
-    make_loop(bench, runner, inbox, bench.scheduler, EngineStatus(), depth, clock, idle_steps, clock.now).run()
+    make_loop(bench, runner, inbox, depth=depth, clock=clock, idle_steps=idle_steps, monotonic=clock.now).run()
     assert runner.steps == 3 + 5, "the session, then the request's steps"
     tokens = [token for event in bench.heard(Emit) for emitted in event.emitted for token in emitted.token_ids]
     assert tokens == [7] * 5 and bench.blocks.used_count == 0 and not runner.launched
@@ -320,7 +304,7 @@ def test_the_first_answer_of_redis_puts_off_no_measurement(monkeypatch: pytest.M
     inbox = AnsweredAtRest(clock)
     runner = Interrupted({3 + DECODE_STEPS: inbox.stop})
     idle_steps = IdleSteps(bench.blocks, StepFit(), 32, decodes=True)
-    loop = make_loop(bench, runner, inbox, bench.scheduler, EngineStatus(), 1, clock, idle_steps)
+    loop = make_loop(bench, runner, inbox, clock=clock, idle_steps=idle_steps)
     thread = threading.Thread(target=loop.run, daemon=True)
     thread.start()
     thread.join(SECONDS)
@@ -340,5 +324,5 @@ def test_a_worker_that_has_just_run_a_request_measures_nothing() -> None:
     bench, inbox, runner = Bench(), StopsAtRest(100), Sevens()
     inbox.post(job(1))
     idle_steps, clock = IdleSteps(bench.blocks, StepFit(), 32, decodes=True), StepClock(runner, 0.002)
-    make_loop(bench, runner, inbox, bench.scheduler, EngineStatus(), 1, clock, idle_steps, clock.now).run()
+    make_loop(bench, runner, inbox, clock=clock, idle_steps=idle_steps, monotonic=clock.now).run()
     assert runner.steps == 5

@@ -10,8 +10,8 @@ import pytest
 from engine.plan import BlockMove, StepPlan, StepResult
 from engine.schedule.scheduler import Scheduler, SchedulerLimits
 from tests.waiting import wait_until
-from tests.worker.role_bench import Bench
-from tests.worker.test_engine_loop import Sevens, job, make_loop
+from tests.worker.role_bench import Bench, Sevens
+from tests.worker.test_engine_loop import job, make_loop
 from worker.engine_status import MIN_OVERDUE_S, EngineStatus
 from worker.engine_watch import HUNG_EXIT_STATUS, EngineWatch
 from worker.mailbox import Inbox
@@ -79,7 +79,7 @@ def test_a_hang_is_seen_wherever_it_is(depth: int, where: str, doing: str) -> No
     scheduler = Moving(bench.blocks, limits)
     inbox: Inbox[object] = Inbox(10)
     runner, status = Hanging(where), EngineStatus()
-    loop = make_loop(bench, runner, inbox, scheduler, status, depth)
+    loop = make_loop(bench, runner, inbox, scheduler=scheduler, status=status, depth=depth)
     inbox.post(job(1, tokens=200))
     thread = threading.Thread(target=loop.run, daemon=True)
     thread.start()
@@ -100,7 +100,7 @@ def test_an_engine_that_waits_for_events_does_not_hang() -> None:
     bench = Bench()
     inbox: Inbox[object] = Inbox(10)
     status = EngineStatus()
-    loop = make_loop(bench, Sevens(), inbox, bench.scheduler, status)
+    loop = make_loop(bench, Sevens(), inbox, status=status)
     thread = threading.Thread(target=loop.run, daemon=True)
     thread.start()
     wait_until(lambda: status.activity is None, "the wait")

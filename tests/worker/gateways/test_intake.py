@@ -29,6 +29,7 @@ from infra.process.ending import end
 from infra.redis.clients import Store
 from infra.redis.queue import JOB_PURPOSE, JobQueue, add_job, stream_of
 from infra.redis.records import WorkerLoad
+from tests.kvtransfer.pair import until
 from tests.worker.gateway_end import GATEWAY, WORKER, Setting
 from tests.worker.gateways import test_bodies
 from worker.engine_status import PromptCounts
@@ -201,9 +202,7 @@ async def test_what_is_cancelled_before_its_prompt_has_come_does_not_begin(
     await said(setting, Wanted)
     await setting.send(Cancel(sender=GATEWAY, receiver=WORKER, key=AttemptKey("g-2", 0, 1)))
     await said(setting, Failed)
-    async with asyncio.timeout(5):
-        while len(intake):
-            await asyncio.sleep(0.005)
+    await until(lambda: len(intake) == 0, "the job stays")
 
 
 async def test_a_gateway_that_never_answers_fails_its_jobs(
@@ -232,9 +231,7 @@ async def test_a_gateway_that_died_holds_nothing_here(collecting: tuple[Setting,
     await add_job(store, SEALER, HEAD)
     await said(setting, Wanted)
     setting.ledger.forget(setting.ledger.of_gateway(GATEWAY))  # as its silence does
-    async with asyncio.timeout(5):
-        while len(intake):
-            await asyncio.sleep(0.005)
+    await until(lambda: len(intake) == 0, "the job stays")
     assert setting.told == []
 
 
