@@ -1,6 +1,5 @@
 """Measures one thing each of a running front: what a token costs, how late it comes, what a first token waits."""
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +8,7 @@ from statistics import median
 from msgspec import Struct
 
 from benchmarks.front.client import Seen
-from benchmarks.front.system import Begin, Shape, disturbed, front
+from benchmarks.front.system import Begin, Shape, front
 from contracts.errors import BatonError
 from contracts.slo import percentile
 
@@ -23,23 +22,15 @@ class Delivered(Struct, frozen=True):
     tokens_per_core_second: float  # in a window in which all streams ran
     core: float  # cores that the gateways used in that window
     tokens_per_event: float  # over the whole run
-    delay_p50_ms: float  # from making to receipt, of tokens made in the window; NaN: not known
+    delay_p50_ms: float  # from making to receipt, of tokens made in the window
     delay_p99_ms: float
     missing: int  # tokens that were made for streams and did not come
 
 
-def delivered(
-    begin: Begin,
-    api: str,
-    streams: int,
-    rate: float,
-    seconds: float,
-    shape: Shape,
-    disturbance: tuple[str, int] = ("", 0),
-) -> Delivered:
+def delivered(begin: Begin, api: str, streams: int, rate: float, seconds: float, shape: Shape) -> Delivered:
     tokens = int(rate * (WARM_UP_S + seconds + streams / 400 + 6))  # streams are begun meanwhile
     with begin(shape) as system:
-        with disturbed(system, *disturbance), system.client(api, streams, tokens) as (_, saw):
+        with system.client(api, streams, tokens) as saw:
             time.sleep(WARM_UP_S)
             began, spent = time.monotonic(), system.processor_seconds()
             time.sleep(seconds)
@@ -47,7 +38,7 @@ def delivered(
             seen = saw()
         made = system.stop_workers()
     counted = sum(_until(one, ended) - _until(one, began) for one in seen)
-    late = delays(seen, made, began, ended) if made else [math.nan]
+    late = delays(seen, made, began, ended)
     return Delivered(
         streams=streams,
         tokens_per_core_second=counted / spent,
@@ -61,7 +52,7 @@ def delivered(
 
 def added(checkout: Path, api: str, requests: int) -> float:
     """Returns the median time to the first token, ms, one request at a time, where workers answer at once."""
-    with front(checkout, Shape(pause=0.0)) as system, system.client(api, requests, 1, together=1) as (_, saw):
+    with front(checkout, Shape(pause=0.0)) as system, system.client(api, requests, 1, together=1) as saw:
         seen = saw()
     waits = [one.times[0] - one.asked for one in seen if one.times]
     if len(waits) < requests:

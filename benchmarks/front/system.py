@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -12,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -55,7 +53,6 @@ class Shape:
     workers: int = 1
     gateways: int = 1
     pause: float = 0.1  # s between a worker's steps; 0: it answers at once
-    context: int = 0  # tokens of prompt and answer that the gateway lets through; 0: the demonstration model's own
 
 
 @dataclass(frozen=True)
@@ -63,39 +60,28 @@ class Front:
     """A running system."""
 
     port: int
-    redis: str  # its URL
     gateways: Sequence[subprocess.Popen[str]]
     directory: Path
     stop_workers: Callable[[], dict[str, list[float]]]
-    """Returns the time at which each token was made, monotonic s, by request; empty where it is not known."""
+    """Returns the time at which each token was made, monotonic s, by request."""
 
     def processor_seconds(self) -> float:
         return sum(thread_seconds(one.pid) for one in self.gateways)
 
     @contextmanager
-    def client(
-        self, api: str, streams: int, tokens: int, together: int = 0, wish: Mapping[str, Any] = MappingProxyType({})
-    ) -> Iterator[tuple[subprocess.Popen[str], Callable[[], list[Seen]]]]:
-        """Starts a client; yields its process and a function that waits for its end and returns the streams.
+    def client(self, api: str, streams: int, tokens: int, together: int = 0) -> Iterator[Callable[[], list[Seen]]]:
+        """Starts a client, and yields a function that waits for its end and returns the streams.
 
-        `together`: streams at once; 0: all. `wish` has further fields of the body.
+        `together`: streams at once; 0: all.
         """
         path, usual = APIS[api]
         limit = "max_output_tokens" if api == "responses" else "max_tokens"
-        asked = {**usual, **wish, "model": MODEL_NAME, "stream": True, limit: tokens, "temperature": 0}
+        asked = {**usual, "model": MODEL_NAME, "stream": True, limit: tokens, "temperature": 0}
         body = self.directory / "body"
         body.write_text(json.dumps(asked))
         seen = self.directory / "seen"
-        command = [
-            sys.executable,
-            str(HERE / "client.py"),
-            "--port",
-            str(self.port),
-            "--path",
-            path,
-            "--body",
-            str(body),
-        ]
+        command = [sys.executable, str(HERE / "client.py"), "--port", str(self.port), "--path", path]
+        command += ["--body", str(body)]
         command += ["--streams", str(streams), "--together", str(together or streams)]
         command += ["--word", WORD, "--seen", str(seen)]
         errors = self.directory / "client.log"
@@ -108,25 +94,11 @@ class Front:
 
         with child(command, errors, piped=True) as process:
             said(process, "begun", errors)
-            yield process, saw
+            yield saw
 
 
 Begin = Callable[[Shape], AbstractContextManager[Front]]
 """Starts a system of that shape, which ends with its context."""
-
-
-@contextmanager
-def disturbed(front: Front, how: str, count: int) -> Iterator[None]:
-    if not count:
-        yield
-        return
-    path, wish = APIS["chat"]
-    body = json.dumps({**wish, "model": MODEL_NAME, "stream": True, "max_tokens": 100_000})
-    command = [sys.executable, str(HERE / "disturbance.py"), how, "--port", str(front.port), "--count", str(count)]
-    errors = front.directory / "disturbance.log"
-    with child([*command, "--path", path, "--body", body], errors, piped=True) as process:
-        said(process, "begun", errors)
-        yield
 
 
 def said(process: subprocess.Popen[str], word: str, errors: Path) -> None:
@@ -150,8 +122,7 @@ def front(checkout: Path, shape: Shape) -> Iterator[Front]:
         store = connect_blocking(url)
         stack.callback(store.close)
         wait(lambda: answers(store.ping), "Redis")
-        model = _widened(directory / "model", shape.context) if shape.context else DEMO_MODEL
-        shared = ["--redis", url, "--secret-file", str(secret), "--model", str(model)]
+        shared = ["--redis", url, "--secret-file", str(secret), "--model", str(DEMO_MODEL)]
         port = check_port("--port", HOST, 0)
         words = [sys.executable, "-m", "gateway", *shared, "--port", str(port), "--host", HOST]
         words += ["--max-requests", "100000", "--max-connections", "20000", "--model-name", MODEL_NAME]
@@ -179,14 +150,7 @@ def front(checkout: Path, shape: Shape) -> Iterator[Front]:
                 made |= msgspec.msgpack.decode((directory / f"made-{number}").read_bytes(), type=dict[str, list[float]])
             return made
 
-        yield Front(port, url, gateways, directory, stop_workers)
-
-
-def _widened(directory: Path, context: int) -> Path:
-    shutil.copytree(DEMO_MODEL, directory, ignore=shutil.ignore_patterns("*.safetensors"))
-    file = directory / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"max_position_embeddings": context}))
-    return directory
+        yield Front(port, gateways, directory, stop_workers)
 
 
 def usable(port: int, shape: Shape) -> bool:

@@ -1,8 +1,7 @@
 """Harms one service of an instance under load, and prints what clients lose, and when the service is back.
 
-    python -m benchmarks.stress.deaths hang|stop|kill|redis [--victim decode-0] [--seconds 100] [--streams 8]
+    python -m benchmarks.stress.deaths stop|kill|redis [--victim decode-0] [--seconds 100] [--streams 8]
 
-- `hang`: the engine thread of one of two decode workers hangs before a step; its I/O thread goes on.
 - `stop`, `kill`: a worker is stopped by SIGSTOP, or killed by SIGKILL.
 - `redis`: the embedded Redis server is killed.
 
@@ -12,7 +11,6 @@ time until the service took work again.
 """
 
 import argparse
-import dataclasses
 import os
 import signal
 import tempfile
@@ -25,7 +23,6 @@ from pathlib import Path
 import httpx
 import redis
 
-from benchmarks.stress.hanging_worker import HANG_FILE
 from contracts.errors import GatewayError
 from infra.completions_client import CompletionsClient
 from infra.config.engine import EngineOptions
@@ -46,8 +43,7 @@ from launcher.stages import StageDisplay
 LOAD_BEFORE_S = 5.0  # s of load before the harm
 LOOK_INTERVAL_S = 0.1
 ANSWER_TOKENS = 200
-CAN_HANG = "decode-0"
-VICTIMS = (CAN_HANG, "prefill-0")
+VICTIMS = ("decode-0", "prefill-0")
 WORKER_COUNT = 3
 
 
@@ -94,8 +90,7 @@ class Instance:
         self.url = http_url(self.config.host, port)
         self.server, self.redis_url = redis_service(directory)
         self.status = directory / f"{victim}.status"
-        self.hang_file = directory / "hang"
-        settings = environment({**os.environ, HANG_FILE: str(self.hang_file)}, ROOT, directory)
+        settings = environment(os.environ, ROOT, directory)
         stages = StageDisplay()
         log = LogFile(directory / "log", self.config.log_bytes, self.config.log_files, stages.say)
         self.supervisor = Supervisor(ROOT, settings, log, stages, signals, self.config.silent_seconds)
@@ -105,11 +100,7 @@ class Instance:
         secret.touch(mode=0o600)
         secret.write_text(new_secret())
         processes = Processes(self.config, self.directory, self.config.model, self.redis_url, secret)
-        made = []
-        for worker in processes.workers():
-            words = [HANGING_MODULE if word == "decode_service" else word for word in worker.command]
-            made.append(dataclasses.replace(worker, command=tuple(words)) if worker.name == CAN_HANG else worker)
-        return [*made, *processes.gateways()]
+        return [*processes.workers(), *processes.gateways()]
 
     def harm(self, how: str) -> int:
         if how == "redis":
@@ -119,10 +110,7 @@ class Instance:
             return pid
         status = read_status(self.status)
         assert status is not None
-        if how in ("stop", "kill"):
-            os.kill(status.pid, signal.SIGSTOP if how == "stop" else signal.SIGKILL)
-        else:
-            self.hang_file.touch()
+        os.kill(status.pid, signal.SIGSTOP if how == "stop" else signal.SIGKILL)
         return status.pid
 
     def workers(self) -> int:
@@ -140,9 +128,6 @@ class Instance:
         return status is not None and status.stage == READY_STAGE and status.pid != harmed
 
 
-HANGING_MODULE = "benchmarks.stress.hanging_worker"
-
-
 def watch(instance: Instance, load: Load, how: str, seconds: float, streams: int) -> None:
     clients = [threading.Thread(target=load.client, args=[number], daemon=True) for number in range(streams)]
     for client in clients:
@@ -154,7 +139,7 @@ def watch(instance: Instance, load: Load, how: str, seconds: float, streams: int
     known = None
     while time.monotonic() - began < seconds:
         time.sleep(LOOK_INTERVAL_S)
-        if known is None and how in ("stop", "kill") and instance.workers() < WORKER_COUNT:
+        if known is None and how != "redis" and instance.workers() < WORKER_COUNT:
             known = time.monotonic() - began
         if back is None and instance.is_back(how, harmed):
             back = time.monotonic() - began
@@ -176,14 +161,12 @@ def watch(instance: Instance, load: Load, how: str, seconds: float, streams: int
 def main() -> None:
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("python -m benchmarks.stress.deaths", description=__doc__, formatter_class=form)
-    parser.add_argument("how", choices=["hang", "stop", "kill", "redis"])
-    parser.add_argument("--victim", choices=VICTIMS, default=CAN_HANG, help="what is stopped or killed")
+    parser.add_argument("how", choices=["stop", "kill", "redis"])
+    parser.add_argument("--victim", choices=VICTIMS, default=VICTIMS[0], help="what is stopped or killed")
     parser.add_argument("--sentences", type=int, default=1, help="of each prompt, some six tokens each")
     parser.add_argument("--seconds", type=float, default=100.0, help="time that is watched after the harm")
     parser.add_argument("--streams", type=int, default=8, help="clients at a time")
     asked = parser.parse_args()
-    if asked.how == "hang" and asked.victim != CAN_HANG:
-        parser.error(f"--victim: {asked.victim!r} cannot hang; {CAN_HANG} can")
     with Signals().installed() as signals, tempfile.TemporaryDirectory(prefix="baton-deaths-") as directory:
         instance = Instance(Path(directory), signals, asked.victim)
         try:
