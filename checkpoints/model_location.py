@@ -55,6 +55,15 @@ def locate(
     return directory_of(model) or _download(model, progress, patterns, weights)
 
 
+def downloaded(model: str) -> Path | None:
+    """Returns the directory with what this host has of a hub id's files; None without a config.json among them."""
+    from huggingface_hub import try_to_load_from_cache
+
+    match = HUB_ID_REGEX.fullmatch(model)
+    found = try_to_load_from_cache(match[1], "config.json") if match and match[2] is None else None
+    return Path(found).parent if isinstance(found, str) else None
+
+
 def _download(model: str, progress: Progress, patterns: Sequence[str], weights: bool) -> Path:
     # Imported here because it takes half a second, and a directory, the usual case, does not need it.
     from huggingface_hub import HfApi, snapshot_download

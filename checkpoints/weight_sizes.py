@@ -8,6 +8,7 @@ import json
 import math
 import re
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,12 +68,21 @@ def least_bytes(directory: Path, dtype: str, quantization: str) -> int:
     the embedding, and an embedding may be read from the file's pages, which workers share. 0 for broken files, which
     other checks report.
     """
-    layers = _text_config(directory).get("num_hidden_layers")
+    return least_of(tensor_bytes(directory, dtype, quantization))
+
+
+def tensor_bytes(directory: Path, dtype: str, quantization: str) -> dict[str, float]:
+    """Returns the bytes in memory of each tensor that a worker reads; empty for broken files."""
+    layers = text_config(directory).get("num_hidden_layers")
     try:
         headers = [read_header(directory / name)[0] for name in weight_files(directory)]
     except (OSError, EOFError, ValueError, WeightsMissing):
-        return 0
-    sizes = _sizes_read(headers, layers, float_bytes(dtype, quantization))
+        return {}
+    return _sizes_read(headers, layers, float_bytes(dtype, quantization))
+
+
+def least_of(sizes: Mapping[str, float]) -> int:
+    """Returns the bytes of all tensors, of tables with a row for each token only those of the largest."""
     tables = [size for name, size in sizes.items() if TOKEN_TABLE_REGEX.search(name)]
     return int(sum(sizes.values()) - sum(tables) + max(tables, default=0))
 
@@ -84,7 +94,7 @@ def float_bytes(dtype: str, quantization: str) -> float:
     return 4.0 if dtype == "fp32" else 2.0
 
 
-def _text_config(directory: Path) -> dict[str, Any]:
+def text_config(directory: Path) -> dict[str, Any]:
     try:
         config = json.loads((directory / "config.json").read_bytes())
     except (OSError, ValueError):

@@ -114,7 +114,7 @@ def compose(arguments: Sequence[str]) -> int:
 def described(device: Literal["cpu", "cuda"]) -> Deployment:
     """Describes the services of compose.yaml: one worker of each role, which `--scale` multiplies."""
     # An empty name of a key file means no file.
-    options = DeploymentOptions(model=DEMO_WEIGHTS, prefill=1, device=device, api_keys=("",))
+    options = DeploymentOptions(model=DEMO_WEIGHTS, prefill=1, decode=1, device=device, api_keys=("",))
     return describe(options, host="0.0.0.0", port=8000, dashboard_port=8501)
 
 

@@ -138,9 +138,9 @@ class Locations(Struct, frozen=True, kw_only=True):
 def describe(options: DeploymentOptions, *, host: str, port: int, dashboard_port: int) -> Deployment:
     """Describes a deployment. `host`, `port`: bind address of the gateway; `dashboard_port`: 0 for no dashboard.
 
-    `options.prefill` must be a number. Paths stay as given: they are valid where the services run.
+    `options.prefill` and `options.decode` must be numbers. Paths stay as given: they are valid where the services run.
     """
-    assert options.prefill is not None, "the target decides the number of prefill workers"
+    assert options.prefill is not None and options.decode is not None, "the target decides the numbers of workers"
     redis = Service(
         role="redis",
         replicas=1,

@@ -40,10 +40,12 @@ class DeploymentOptions(Struct, frozen=True, kw_only=True):
         Count | None,
         Meta(
             description="number of prefill workers; 0: decode workers serve whole requests, which is the default on a "
-            "host with one GPU; elsewhere it is 1"
+            "host with one GPU; on several GPUs the default is one worker on each; elsewhere it is 1"
         ),
     ] = None  # each target decides
-    decode: Annotated[Positive, Meta(description="number of decode workers")] = 1
+    decode: Annotated[
+        Positive | None, Meta(description="number of decode workers; default: one worker on each GPU; elsewhere 1")
+    ] = None  # each target decides
     device: Annotated[
         Literal["cpu", "cuda", "auto"], Meta(description="cpu, cuda or auto; cuda spreads the workers over the GPUs")
     ] = "auto"

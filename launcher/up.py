@@ -25,15 +25,12 @@ from launcher.host.run_directory import run_directory
 from launcher.host.signals import Signals
 from launcher.host.state_directory import new_log
 from launcher.host.supervisor import StartFailed, StopAsked, Supervisor
+from launcher.host.worker_counts import WorkerCounts, settle
 from launcher.options import ROOT, UpConfig
 from launcher.ray_process import hand_over
 from launcher.stages import StageDisplay
 
 BAD_INPUT = 2
-UNSPLIT_NOTE = (
-    "one GPU: decode workers serve whole requests, because a prefill worker beside them would hold the weights a second"
-    " time and take turns with them; --prefill 1 splits"
-)
 
 
 def up(arguments: Sequence[str]) -> int:
@@ -43,12 +40,12 @@ def up(arguments: Sequence[str]) -> int:
         asked = parse(UpConfig, arguments, "baton up")
         if asked.on == "ray":
             return hand_over("up", arguments)
-        config, directory = check(asked)
+        config, directory, note = check(asked)
         log = new_log(config.log_bytes, config.log_files, stages.say)
     except BatonError as error:
         return _refused(error)
-    if asked.prefill is None and config.prefill == 0:
-        stages.say(UNSPLIT_NOTE)
+    if note:
+        stages.say(note)
     if open_to_all := greeting.open_to_all(config):
         stages.say(open_to_all)
     with log, ExitStack() as stack:
@@ -65,11 +62,11 @@ def _refused(error: BatonError) -> int:
     return BAD_INPUT
 
 
-def check(config: UpConfig) -> tuple[UpConfig, Path | None]:
+def check(config: UpConfig) -> tuple[UpConfig, Path | None, str]:
     """Checks the options before a service starts, the cheapest checks first.
 
-    Returns the options with a port and a number of prefill workers decided, and the model's directory (None for a hub
-    id). Raises a `BatonError` that names the option and its value.
+    Returns the options with a port and the numbers of workers decided, the model's directory (None for a hub id), and a
+    sentence about those numbers or ''. Raises a `BatonError` that names the option and its value.
     """
     if config.ray.autoscale:
         why = "on one host the numbers of workers stay; --on ray has them follow the load"
@@ -78,12 +75,13 @@ def check(config: UpConfig) -> tuple[UpConfig, Path | None]:
     gpus = usable_gpus(config.device)
     directory = check_settings(config)
     config = with_absolute_paths(config)
-    prefill = (0 if len(gpus) == 1 else 1) if config.prefill is None else config.prefill
+    wish = WorkerCounts(config.prefill, config.decode)
+    prefill, decode, note = settle(wish, gpus, config.model, directory, config.engine)
     if not gpus:
-        refuse_kv_beyond_memory(config.engine, prefill + config.decode)
+        refuse_kv_beyond_memory(config.engine, prefill + decode)
     if directory is not None and not gpus:
-        refuse_weights_beyond_memory(directory, config.engine, prefill + config.decode)
-    return replace(config, port=port, prefill=prefill), directory
+        refuse_weights_beyond_memory(directory, config.engine, prefill + decode)
+    return replace(config, port=port, prefill=prefill, decode=decode), directory, note
 
 
 def _run(

@@ -75,7 +75,7 @@ def split_system(
     secret.write_text(new_secret())
     port = check_port("--port", HOST, 0)
     config = UpConfig(
-        model=model, prefill=1, device="cpu", port=port, dashboard_port=0, engine=engine, transfer=transfer
+        model=model, prefill=1, decode=1, device="cpu", port=port, dashboard_port=0, engine=engine, transfer=transfer
     )
     server, url = redis_service(directory)
     made = Processes(config, directory, model, url, secret)

@@ -1,6 +1,7 @@
 """Counts GPUs and assigns a GPU to each worker, without importing torch."""
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from contracts.errors import ConfigError
 
 USABLE_MEMORY_SHARE = 0.9  # of a GPU's memory, for all its workers together
 NVIDIA_SMI_TIMEOUT_S = 10.0  # nvidia-smi loads the driver first where persistence mode is off
+GPU_LINE_REGEX = re.compile(r"GPU (\d+): (.*) \(UUID: (.*)\)")
 
 
 @dataclass(frozen=True)
@@ -22,15 +24,28 @@ class Placement:
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
+def nvidia_smi(*options: str) -> str:
+    """Returns what the driver's program prints; '' without a driver, or a program that answers in time."""
+    if shutil.which("nvidia-smi") is None:
+        return ""
+    try:
+        command = ["nvidia-smi", *options]
+        return subprocess.run(command, capture_output=True, text=True, timeout=NVIDIA_SMI_TIMEOUT_S).stdout
+    except subprocess.TimeoutExpired:
+        return ""
+
+
+def gpu_name(gpu: str) -> str:
+    """Returns the name of a GPU by its entry of CUDA_VISIBLE_DEVICES, such as `NVIDIA L4`; '' if it is not listed."""
+    for line in nvidia_smi("-L").splitlines():
+        if (match := GPU_LINE_REGEX.fullmatch(line)) and (gpu == match[1] or match[3].startswith(gpu)):
+            return match[2]
+    return ""
+
+
 def visible_gpus(environment: Mapping[str, str] = os.environ) -> list[str]:
     """Returns the GPUs that a child process sees, as entries of CUDA_VISIBLE_DEVICES."""
-    if shutil.which("nvidia-smi") is None:
-        return []
-    try:
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=NVIDIA_SMI_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        return []
-    present = sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
+    present = sum(line.startswith("GPU ") for line in nvidia_smi("-L").splitlines())
     chosen = environment.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return [str(number) for number in range(present)]

@@ -35,7 +35,7 @@ def check(config: ManifestsConfig) -> None:
         _check_model("--lora", source.path)
     for option, maximum, minimum_option, minimum in (
         ("--max-prefill", config.max_prefill, "--prefill", 1 if config.prefill is None else config.prefill),
-        ("--max-decode", config.max_decode, "--decode", config.decode),
+        ("--max-decode", config.max_decode, "--decode", config.decode or 1),
     ):
         if maximum and maximum < minimum:
             raise ConfigError(option, maximum, f"is less than {minimum_option} {minimum}; 0 writes no autoscaler")

@@ -26,11 +26,11 @@ DEFAULT_SLO = SLO(2000.0, 100.0)
 
 
 def settled(config: UpConfig, nodes: Mapping[str, NodeResources]) -> UpConfig:
-    """Returns the options with defaults for the device and the number of prefill workers."""
+    """Returns the options with defaults for the device and the numbers of workers."""
     gpus = sum(node.total.get("GPU", 0.0) for node in nodes.values())
     device = config.device if config.device != "auto" else "cuda" if gpus else "cpu"
     prefill = config.prefill if config.prefill is not None else 0 if device == "cuda" and gpus == 1 else 1
-    return replace(config, device=device, prefill=prefill)
+    return replace(config, device=device, prefill=prefill, decode=config.decode or 1)
 
 
 def redis_node(config: UpConfig, nodes: Mapping[str, NodeResources], here: str) -> str:

@@ -41,7 +41,7 @@ def test_words_that_some_command_takes_are_its_own_matter(words: list[str]) -> N
 
 
 def test_every_option_is_found_by_its_name() -> None:
-    for config in (UpConfig(prefill=1), StatusConfig()):
+    for config in (UpConfig(prefill=1, decode=1), StatusConfig()):
         for each in spell(config):
             assert answer(["up", each.option], ROOT) is None
 

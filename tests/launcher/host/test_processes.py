@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import asdict, replace
 
+from checkpoints.model_size import ModelSize
 from infra.cli import parse
 from infra.config.dashboard import DashboardConfig
 from infra.config.engine import EngineOptions
@@ -19,9 +20,11 @@ from infra.network.listening import http_url, is_local
 from launcher.host.gpus import Placement, placements, visible_gpus
 from launcher.host.process import Process
 from launcher.host.processes import Processes, described, environment
+from launcher.host.worker_counts import UNSPLIT_NOTE, expected_split
 from launcher.options import DEMO_MODEL, DEMO_NAME, UpConfig
 from launcher.stages import StageDisplay
-from launcher.up import UNSPLIT_NOTE, check, up
+from launcher.up import check, up
+from tests.nvidia_smi import write_nvidia_smi
 
 EVERYTHING = UpConfig(
     model="/m",
@@ -96,7 +99,7 @@ def test_workers_are_told_everything(made: Processes, tmp_path: Path) -> None:
 
 
 def test_a_directory_is_named_from_everywhere(tmp_path: Path) -> None:
-    config = UpConfig(prefill=1, device="cpu", engine=EngineOptions(host_kv_directory="blocks"))
+    config = UpConfig(prefill=1, decode=1, device="cpu", engine=EngineOptions(host_kv_directory="blocks"))
     worker = Processes(config, tmp_path, "/m", "unix:///r", tmp_path / "secret").workers()[0]
     there = parse(WorkerConfig, options(worker), "prefill_service").engine.host_kv_directory
     assert there == str(Path("blocks").resolve())
@@ -113,6 +116,7 @@ def test_the_gateway_and_the_dashboard_are_told_everything(made: Processes) -> N
 def test_keys_and_tls_reach_the_gateway_and_the_dashboard(tmp_path: Path) -> None:
     config = UpConfig(
         prefill=1,
+        decode=1,
         api_keys=("/k/a.json", "/k/b.json"),
         tls_cert="/t/cert",
         tls_key="/t/key",
@@ -173,7 +177,7 @@ def test_a_loopback_is_local(host: str, local: bool) -> None:
 
 
 def test_the_demo_model_has_a_name(tmp_path: Path) -> None:
-    made = Processes(UpConfig(prefill=1), tmp_path, DEMO_MODEL, "unix:///r", tmp_path / "secret")
+    made = Processes(UpConfig(prefill=1, decode=1), tmp_path, DEMO_MODEL, "unix:///r", tmp_path / "secret")
     assert parse(GatewayConfig, options(made.gateways()[0]), "gateway").model_name == DEMO_NAME
 
 
@@ -219,10 +223,7 @@ def has_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HasGPUs:
     """Makes the host one with so many GPUs, as the driver's program lists them."""
 
     def have(count: int) -> None:
-        program = tmp_path / "nvidia-smi"
-        numbers = " ".join(map(str, range(count)))
-        program.write_text(f'#!/bin/sh\nfor i in {numbers}; do echo "GPU $i: a name (UUID: GPU-$i)"; done\n')
-        program.chmod(0o755)
+        write_nvidia_smi(tmp_path, count)
         monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         monkeypatch.setattr("launcher.host.gpus.version", lambda name: "2.13.0")
@@ -282,15 +283,20 @@ def test_a_cpu_build_of_torch_does_not_use_gpus(monkeypatch: pytest.MonkeyPatch)
         (1, ("--prefill", "1"), ["prefill-0", "decode-0"]),
         (2, (), ["prefill-0", "decode-0"]),
         (2, ("--prefill", "0", "--decode", "2"), ["decode-0", "decode-1"]),
+        (2, ("--prefill", "0"), ["decode-0", "decode-1"]),
+        (2, ("--decode", "2"), ["decode-0", "decode-1"]),
+        (3, ("--prefill", "1"), ["prefill-0", "decode-0", "decode-1"]),
+        (3, ("--decode", "1"), ["prefill-0", "prefill-1", "decode-0"]),
+        (8, ("--prefill", "2", "--decode", "1"), ["prefill-0", "prefill-1", "decode-0"]),
         (0, (), ["prefill-0", "decode-0"]),
         (1, ("--device", "cpu"), ["prefill-0", "decode-0"]),
     ],
 )
-def test_prompts_have_workers_of_their_own_but_on_a_single_gpu(
+def test_a_number_that_is_left_open_fills_the_gpus(
     gpus: int, asked: tuple[str, ...], roles: list[str], tmp_path: Path, has_gpus: HasGPUs
 ) -> None:
     has_gpus(gpus)
-    config, _ = check(parse(UpConfig, [*asked, "--port", "0", "--dashboard-port", "0"], "baton up"))
+    config, _, _ = check(parse(UpConfig, [*asked, "--port", "0", "--dashboard-port", "0"], "baton up"))
     workers = Processes(config, tmp_path, DEMO_MODEL, "unix:///r", tmp_path / "secret").workers()
     assert [worker.name for worker in workers] == roles
     assert described(config).stop_order()[1] == roles
@@ -298,14 +304,53 @@ def test_prompts_have_workers_of_their_own_but_on_a_single_gpu(
         assert parse(WorkerConfig, options(workers[0]), "decode_service").engine.gpu_memory_utilization == 0.9
 
 
-@pytest.mark.parametrize(("asked", "said"), [((), [UNSPLIT_NOTE]), (("--prefill", "0"), []), (("--prefill", "1"), [])])
-def test_the_default_on_a_single_gpu_says_why_and_how_to_split(
+@pytest.mark.parametrize("gpus", [1, 2, 3, 8])
+def test_each_gpu_has_one_worker(gpus: int, tmp_path: Path, has_gpus: HasGPUs) -> None:
+    has_gpus(gpus)
+    config, _, note = check(parse(UpConfig, ["--port", "0", "--dashboard-port", "0"], "baton up"))
+    workers = Processes(config, tmp_path, DEMO_MODEL, "unix:///r", tmp_path / "secret").workers()
+    assert [worker.settings["CUDA_VISIBLE_DEVICES"] for worker in workers] == [str(gpu) for gpu in range(gpus)]
+    told = [parse(WorkerConfig, options(worker), "worker").engine for worker in workers]
+    assert {one.gpu_memory_utilization for one in told} == {0.9} and {one.device for one in told} == {"cuda"}
+    assert note.startswith("one GPU: " if gpus == 1 else f"{gpus} GPUs: {config.prefill} prefill worker")
+
+
+def test_a_mixture_of_experts_decodes_on_more_gpus_than_a_dense_model() -> None:
+    """It reads all experts for each step, and multiplies a prompt's token by few."""
+    dense = ModelSize(parameters=7.5e9, weights_bytes=16e9, token_bytes=131_072)
+    mixture = ModelSize(parameters=3e9, weights_bytes=61e9, token_bytes=98_304)
+    assert expected_split("NVIDIA H100 80GB HBM3", dense, 8) == (3, 5)
+    assert expected_split("NVIDIA H100 80GB HBM3", mixture, 8) == (1, 7)
+
+
+FILLED = "each on a GPU of its own; --prefill and --decode change the numbers"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "asked", "said"),
+    [
+        (1, (), [UNSPLIT_NOTE]),
+        (1, ("--prefill", "0"), []),
+        (1, ("--prefill", "1"), []),
+        (3, (), [f"3 GPUs: 1 prefill worker and 2 decode workers, {FILLED}"]),
+        (2, ("--prefill", "0"), [f"2 GPUs: 2 decode workers without prefill workers, {FILLED}"]),
+        (
+            8,
+            ("--prefill", "2", "--decode", "4"),
+            [f"8 GPUs: 2 prefill workers and 4 decode workers, {FILLED}; 2 GPUs without work: 6, 7"],
+        ),
+        (2, ("--prefill", "1", "--decode", "2"), []),
+        (0, (), []),
+    ],
+)
+def test_the_start_says_what_the_gpus_do(
+    gpus: int,
     asked: tuple[str, ...],
     said: list[str],
     has_gpus: HasGPUs,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    has_gpus(1)
+    has_gpus(gpus)
     output = StringIO()
     monkeypatch.setattr("launcher.up.StageDisplay", lambda: StageDisplay(output))
     monkeypatch.setattr("launcher.up._run", lambda *given: 0)  # nothing is started: there is no GPU

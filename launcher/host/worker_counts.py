@@ -1,0 +1,87 @@
+"""Chooses how many prefill and decode workers a host runs: one worker on each GPU, unless the user says otherwise."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from checkpoints.model_location import downloaded
+from checkpoints.model_size import TYPICAL_SIZE, ModelSize, model_size
+from infra.config.engine import EngineOptions
+from launcher.host.gpus import USABLE_MEMORY_SHARE, gpu_name
+from pricing.gpu_rates import expected_costs, rates_of
+from pricing.worker_split import split, typical_sequences
+
+UNSPLIT_NOTE = (
+    "one GPU: decode workers serve whole requests, because a prefill worker beside them would hold the weights a second"
+    " time and take turns with them; --prefill 1 splits"
+)
+
+
+class WorkerCounts(NamedTuple):
+    """Numbers of workers; `None` in a user's wish leaves a number to the host."""
+
+    prefill: int | None
+    decode: int | None
+
+
+class Settled(NamedTuple):
+    """The numbers of workers that start, and a sentence about them on a host with GPUs, or ''."""
+
+    prefill: int
+    decode: int
+    note: str
+
+
+def settle(
+    wish: WorkerCounts, gpus: Sequence[str], model: str, directory: Path | None, engine: EngineOptions
+) -> Settled:
+    """Decides the numbers of workers. `gpus`: entries of CUDA_VISIBLE_DEVICES; `directory`: None for a hub id."""
+
+    def by_cost(workers: int) -> tuple[int, int]:
+        found = directory or downloaded(model)
+        size = model_size(found, engine.dtype, engine.quantization) if found else TYPICAL_SIZE
+        return expected_split(gpu_name(gpus[0]), size, workers)
+
+    prefill, decode = counted(wish, len(gpus), by_cost)
+    return Settled(prefill, decode, note(wish, prefill, decode, gpus))
+
+
+def expected_split(gpu: str, size: ModelSize, workers: int) -> tuple[int, int]:
+    """Divides workers by the costs that a model is expected to have on the GPU of this name."""
+    rates = rates_of(gpu)
+    costs = expected_costs(rates, size.parameters, size.weights_bytes, size.token_bytes)
+    room = USABLE_MEMORY_SHARE * rates.memory - size.weights_bytes
+    return split(workers, costs, typical_sequences(room, size.token_bytes))
+
+
+def counted(wish: WorkerCounts, gpus: int, by_cost: Callable[[int], tuple[int, int]]) -> tuple[int, int]:
+    """Returns the numbers of prefill and decode workers: a number that the user left open fills the GPUs."""
+    match wish:
+        case (None, None) if gpus > 1:
+            return by_cost(gpus)
+        case (None, None):
+            return 0 if gpus else 1, 1
+        case (None, int(decode)):
+            return max(0, gpus - decode) if gpus else 1, decode
+        case (int(prefill), None):
+            return prefill, max(1, gpus - prefill)
+        case (int(prefill), int(decode)):
+            return prefill, decode
+    raise AssertionError(wish)
+
+
+def note(wish: WorkerCounts, prefill: int, decode: int, gpus: Sequence[str]) -> str:
+    """Returns a sentence about what the GPUs do. Workers that share GPUs as the user wished need none."""
+    if len(gpus) == 1 and wish.prefill is None and prefill + decode == 1:
+        return UNSPLIT_NOTE
+    if len(gpus) < 2 or prefill + decode > len(gpus):
+        return ""
+    split_ways = f"{_number(prefill, 'prefill worker')} and {_number(decode, 'decode worker')}"
+    workers = split_ways if prefill else f"{_number(decode, 'decode worker')} without prefill workers"
+    said = f"{len(gpus)} GPUs: {workers}, each on a GPU of its own; --prefill and --decode change the numbers"
+    idle = gpus[prefill + decode :]
+    return f"{said}; {_number(len(idle), 'GPU')} without work: {', '.join(idle)}" if idle else said
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
