@@ -1,7 +1,9 @@
 """What holds for every test: the GPU's tests run where there is one, and are deselected, visibly, elsewhere."""
 
+import gc
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +15,9 @@ import pytest
 import torch
 
 from launcher.host.gpus import visible_gpus
+from tests.order import may_match, turn
+
+gc.disable()  # what is imported and collected stays: looking for garbage in it is lost time
 
 # Triton decides when a kernel is decorated: without a GPU all of them run in its interpreter, on the CPU's tensors.
 if not visible_gpus():
@@ -22,13 +27,25 @@ if not visible_gpus():
     keep_lookups()
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leaves out the files of which `-k ROOM` cannot select a test: to import all of them takes long."""
+    return None if may_match(config.option.keyword.strip(), collection_path) else True
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselects the tests that this machine cannot run, with a GPU or without; pytest's closing line counts them."""
+    items.sort(key=lambda item: turn(item.path))
     wrong = "interpreted" if visible_gpus() else "gpu"
     marked = [item for item in items if item.get_closest_marker(wrong) is not None]
     if marked:
         config.hook.pytest_deselected(items=marked)
         items[:] = [item for item in items if item not in marked]
+
+
+def pytest_collection_finish() -> None:
+    """Spares the tests' garbage collections the objects that were made so far, which all stay."""
+    gc.enable()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
