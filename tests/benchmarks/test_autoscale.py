@@ -52,8 +52,3 @@ def test_simulated_workers_take_the_seconds_of_the_cost_model() -> None:
     assert decode.next_end() == pytest.approx(100 * step)
     assert decode.end(100 * step, {1: 1101}) == 1
     assert decode.backlog(100 * step).context == pytest.approx(1101, abs=1)
-
-
-def test_a_day_is_the_same_for_every_way() -> None:
-    arrivals = [list(Day(2.0, 7, 600.0).arrivals()) for _ in range(2)]
-    assert arrivals[0] == arrivals[1] and 300 < len(arrivals[0]) < 1200

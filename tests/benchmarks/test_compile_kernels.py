@@ -32,34 +32,6 @@ with compiling() as driver:
     print(*compile_all(found, driver))
 """
 
-SPILLS = """
-import torch, triton
-import triton.language as tl
-from benchmarks.simulated.compile_only import compiling
-
-@triton.jit
-def centred(x, y, N: tl.constexpr):
-    at = tl.arange(0, N)
-    row = tl.load(x + at)
-    tl.store(y + at, row - tl.sum(row) / N)
-
-@triton.jit
-def copied(x, y, N: tl.constexpr):
-    at = tl.arange(0, N)
-    tl.store(y + at, tl.load(x + at))
-
-x = torch.empty(4096, device="meta")
-with compiling() as driver:
-    for n in (64, 64, 128):
-        compiled, error = driver.launch(lambda: copied[(1,)](x, x, N=n))
-        print([each.name for each in compiled], error)
-    driver.sm = 80
-    print([(each.sm, each.name) for each in driver.launch(lambda: copied[(1,)](x, x, N=64))[0]])
-    print(driver.launch(lambda: copied[(1,)](x, x, N=100)))
-    compiled, error = driver.launch(lambda: centred[(1,)](x, x, N=16384, num_warps=1))
-    print(compiled[0].spilled > 0, error)
-"""
-
 
 def run(*command: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
@@ -92,13 +64,6 @@ def test_what_takes_most_shared_memory_fits_into_each_kind_of_gpu(tmp_path: Path
     assert result.stdout.count("._attend") == 2 and result.stdout.endswith(" 0\n"), result.stdout + result.stderr
 
 
-def test_without_triton_it_ends_in_one_sentence() -> None:
-    hidden = "import runpy, sys; sys.modules['triton'] = None; sys.path.insert(0, ''); "
-    result = run("-c", hidden + "runpy.run_module('benchmarks.compile_kernels', run_name='__main__')")
-    assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr == "error: Triton is not installed here: pip install -c constraints.txt triton\n"
-
-
 def compiled_by(code: str, directory: Path) -> "subprocess.CompletedProcess[str]":
     """Runs a script, as Triton reads a kernel's source from its file, with the compiler."""
     script = directory / "script.py"
@@ -112,12 +77,3 @@ def compiled_by(code: str, directory: Path) -> "subprocess.CompletedProcess[str]
         text=True,
         timeout=TIMEOUT_S,
     )
-
-
-def test_what_spills_or_does_not_compile_is_told(tmp_path: Path) -> None:
-    """And what was compiled before is not told again, but for another kind of GPU."""
-    result = compiled_by(SPILLS, tmp_path)
-    lines = result.stdout.splitlines()
-    assert lines[:4] == ["['copied'] ", "[] ", "['copied'] ", "[(80, 'copied')]"], result.stderr
-    assert lines[4].startswith("([], ") and "CompilationError" in lines[4] and "power of 2" in lines[4]
-    assert lines[-1] == "True "

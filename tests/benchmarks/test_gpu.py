@@ -11,8 +11,7 @@ import pytest
 
 from benchmarks import gpu
 from benchmarks.gpu import main, to_run
-from benchmarks.gpu_hour import packages, results, running, small_kernels, versions
-from benchmarks.gpu_hour.results import closing
+from benchmarks.gpu_hour import packages, small_kernels
 from benchmarks.gpu_hour.running import Outcome
 from benchmarks.gpu_hour.stages import PART_ONE, PART_THREE, PART_TWO, ROOT, STAGES, Stage
 from kernels.tuned_tables import own_file
@@ -148,37 +147,6 @@ def test_a_stage_whose_wheels_are_missing_says_which(tmp_path: Path, monkeypatch
     }
 
 
-def test_what_a_call_prints_is_short_and_shows_what_went_wrong(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    noise = "[print('| cell ' * 20) for _ in range(60)]; [print('noise', 'y' * 500) for _ in range(60)]"
-    stages = [python(f"noisy-{number}", noise) for number in range(4)] + [python("wrong", f"{noise}; 1 / 0")]
-    monkeypatch.setattr(running, "MAX_LOGGED_CHARS", 5000)
-    assert run(tmp_path, stages, monkeypatch) == 1
-    said = capsys.readouterr().out
-    assert len(said) < SHOWN and "\nwrong: failed with status 1\n" in said and "ZeroDivisionError" in said
-    assert said.count(" lines more are in results.md\n") == 5  # all have their share
-    log = (tmp_path / "log.txt").read_text()
-    assert len(log) < 5 * (5000 + 1000) and "characters …" in log and "ZeroDivisionError" in log
-
-
-def test_as_many_stages_as_there_are_print_little_enough() -> None:
-    """Were all of them to fail at length: a line for each, and the closing text."""
-    outcomes = {
-        stage.name: Outcome("failed with status 1", 1.0, ["x" * 500] * 40, ["|" * 300] * 80) for stage in STAGES
-    }
-    assert len(closing(outcomes, outcomes)) <= results.MAX_CLOSING_CHARS
-    assert results.MAX_CLOSING_CHARS + (len(STAGES) + 3) * (results.MAX_LINE_CHARS + 1) < SHOWN
-    some = {
-        "a": Outcome("passed", 1.0, ["done"], ["| x |"]),
-        "b": Outcome("left out"),
-        "c": Outcome("failed", 1, ["y"]),
-    }
-    assert closing(some, some) == "\nc: failed\ny\n\na\n| x |\n"
-    outcomes["versions"] = Outcome("passed", 1.0, [], ["| x |"] * 60)
-    assert closing(["tiny", "versions"], outcomes).count("| x |") == 60  # what one does not need is the next ones'
-
-
 def test_configs_that_were_measured_on_a_machine_that_is_gone_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,21 +190,6 @@ def test_it_runs_as_a_file_too() -> None:
     assert [line.partition(":")[0] for line in result.stdout.splitlines()] == [stage.name for stage in PART_ONE]
 
 
-def test_without_a_gpu_the_first_stage_says_so(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """And what is there: most of it can be seen all the same."""
-
-    def hardware() -> None:
-        raise RuntimeError("no GPU")
-
-    monkeypatch.setattr(versions, "hardware", hardware)
-    assert versions.main() == 1
-    said = capsys.readouterr().out
-    assert "\n| torch | " in said and "\n| Python's headers | " in said
-    assert said.endswith("no GPU to run on: RuntimeError: no GPU\n")
-
-
 def test_small_kernels_run_in_the_interpreter_and_under_a_checker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -258,8 +211,3 @@ def test_small_kernels_run_in_the_interpreter_and_under_a_checker(
         *("| rms_norm, own allocations 1 |", "ERROR SUMMARY: 1 error"),
         *("| sample, own allocations 1 |", "ERROR SUMMARY: 1 error"),
     ]
-
-
-def test_tables_are_apart() -> None:
-    head, line = "| a |", "| --- |"
-    assert results._apart([head, line, "| 1 |", head, line]) == [head, line, "| 1 |", "", head, line]

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.kernels.__main__ import main, tune
+from benchmarks.kernels.__main__ import main
 from benchmarks.kernels.case import Case, Shape, Target, close
-from benchmarks.kernels.measure import Row, line, measure
-from benchmarks.kernels.rows import KERNELS, Wanted, in_turns, rows
+from benchmarks.kernels.measure import line, measure
+from benchmarks.kernels.rows import KERNELS, Wanted, rows
 from benchmarks.kernels.tune import Tuner
 from benchmarks.limits.device_time import Limits
 from kernels import tuning
@@ -123,14 +123,6 @@ def test_a_target_is_met_or_missed(
     assert row.met is met and ("**missed**" in line(row)) == (met is False)
 
 
-def test_lines_say_what_counts() -> None:
-    best = Row("doubled", "1000", "multiply", 2e-6, 4e12, 0.5, {"a": 3e-6, "b": 4e-6, "c": None}, ">= best peer", True)
-    assert line(best) == "| doubled | 1000 | 2.0 | 4 TFLOP/s | 50 | a 3.0 | 1.50 | >= best peer |"
-    late = Row("doubled", "1000", "copy", 2e-6, 4e9, 0.04, {}, ">= 85%", False)
-    assert line(late) == "| doubled | 1000 | 2.0 | 4 GB/s | 4 |  |  | >= 85% **missed** |"
-    assert line(Row("doubled", "1000", "copy", error="no memory")).endswith("| **failed**: no memory |")
-
-
 def test_the_fastest_right_candidate_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong one is out, however fast; of the others, the one whose times have the least product over all rows."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -157,10 +149,3 @@ def test_what_was_measured_is_kept_before_the_next_row(tmp_path: Path, monkeypat
         tune([first, first._replace(shape=None)], CPU, seconds=60.0)  # type: ignore[arg-type]
     assert [*json.loads(own_file().read_text())["Card A"]] == ["gate"]
     tuning._of_device.cache_clear()
-
-
-def test_every_kernel_has_its_turn_before_one_has_a_second() -> None:
-    listed = list(rows("full", ["sample", "rms_norm", "gate"]))
-    ordered = in_turns(listed)
-    assert [each.kernel for each in ordered[:4]] == ["rms_norm", "gate", "sample", "rms_norm"]
-    assert len(ordered) == len(listed) and {str(each) for each in ordered} == {str(each) for each in listed}

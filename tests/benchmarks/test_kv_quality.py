@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from benchmarks.kv_quality import compare, main, make, random_texts
+from benchmarks.kv_quality import compare, main, make
 from benchmarks.quality import pieces, score
 from tests.benchmarks.test_quality import DEMO
 
@@ -23,11 +23,6 @@ def test_without_a_codec_a_handoff_changes_nothing_and_with_one_a_little() -> No
         assert error.max() > 0 and error.mean() < 0.05
 
 
-def test_random_texts_are_of_whole_pieces() -> None:
-    texts = random_texts(320, 1100)
-    assert [len(text) for text in texts] == [512, 512] and max(map(max, texts)) < 320
-
-
 def test_it_prints_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("sys.argv", ["kv_quality", "--model", str(DEMO), "--tokens", "300"])
     assert main() == 0
@@ -40,9 +35,3 @@ def test_it_prints_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     assert rows[0] == ("codec none", "100.0", "1.0000", "100.00") and float(rows[1][1]) < 51
     assert [row[1] for row in rows[3:]] == ["51.6", "51.6"], "a byte for each of 64 numbers, and two for the scale"
     assert all(0.98 < float(row[2]) < 1.02 for row in rows[1:])
-
-
-def test_a_text_that_is_not_there(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("sys.argv", ["kv_quality", "--model", str(DEMO), "--text", "no-such-file"])
-    assert main() == 2
-    assert "no-such-file" in capsys.readouterr().err

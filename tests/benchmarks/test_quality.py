@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.quality import Scores, compare, divergence, main, pieces, score, score_exactly
+from benchmarks.quality import compare, divergence, main, pieces, score, score_exactly
 from demo_model import split
 from tests.engine.test_golden import make_executor
 from tests.reference import load_reference
@@ -29,10 +29,6 @@ def test_scores_are_the_references() -> None:
     ]
     torch.testing.assert_close(found.log_probabilities, torch.cat(chosen)[:, 0], rtol=1e-4, atol=1e-4)
     assert torch.equal(found.likeliest, torch.cat(logits).argmax(-1))
-
-
-def test_perplexity_of_even_odds() -> None:
-    assert Scores(torch.full((5,), 0.25).log(), torch.zeros(5)).perplexity == pytest.approx(4)
 
 
 def test_divergence_is_that_of_some_tokens_and_of_all_others_together() -> None:
@@ -79,9 +75,3 @@ def test_it_prints_a_line_for_each_form(monkeypatch: pytest.MonkeyPatch, capsys:
         ("bf16", "int8", "-"),
     ]
     assert all(float(ratio) < 1.1 for _, _, ratio, _ in rows)
-
-
-def test_a_text_that_is_not_there(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("sys.argv", ["quality", "--model", str(DEMO), "--text", "no-such-file"])
-    assert main() == 2
-    assert "no-such-file" in capsys.readouterr().err

@@ -186,11 +186,6 @@ def test_a_missing_model(start: Start) -> None:
     _fails(start(model="/nowhere/at/all"), "--model", "/nowhere/at/all")
 
 
-def test_a_broken_model(start: Start, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{")
-    _fails(start(model=str(tmp_path)), "--model", "config.json")
-
-
 def test_neither_torch_nor_transformers_is_loaded(model: Path) -> None:
     """They cost seconds and hundreds of megabytes."""
     code = (

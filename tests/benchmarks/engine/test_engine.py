@@ -1,10 +1,8 @@
 """The engine's benchmark on the demo model: what it prints, and what it refuses."""
 
-import sys
-
 import pytest
 
-from benchmarks.engine.__main__ import Bench, fitting, main, table
+from benchmarks.engine.__main__ import Bench, fitting, table
 from benchmarks.engine.native_time import NativeTime
 from benchmarks.limits.workloads import WORKLOADS, Workload
 from benchmarks.processes import in_process
@@ -12,7 +10,6 @@ from engine.backends import choice
 from engine.executor import Executor
 from engine.start.load import load_engine
 from infra.config.engine import EngineConfig
-from launcher.deployment import SERVICE_ENVIRONMENT
 from launcher.options import DEMO_MODEL
 
 
@@ -35,22 +32,3 @@ def test_a_line_for_each_workload(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_does_not_fit_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert fitting(WORKLOADS, 320) == [each for each in WORKLOADS if each.prompt < 1024]
     assert capsys.readouterr().out == "1 x 1024→1 is left out: the model's context is 320 tokens\n"
-
-
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        (["--model", "/none"], "error: --model: '/none': there is no such directory"),
-        (["--shape", "tiny", "--json", "/none/a.json"], "error: --json: '/none/a.json': its directory is not there"),
-        (["--model", DEMO_MODEL, "--json", "a.json"], "error: --json: 'a.json': it is written with --shape only"),
-    ],
-)
-def test_bad_input_is_one_sentence(
-    options: list[str], error: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name, value in SERVICE_ENVIRONMENT.items():  # else it starts itself again, with these
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys, "argv", ["benchmarks.engine", *options])
-    assert main() == 2
-    said = capsys.readouterr()
-    assert said.err.startswith(error) and said.err.count("\n") == 1 and said.out == ""

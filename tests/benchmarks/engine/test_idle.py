@@ -20,10 +20,6 @@ def test_short_gaps_are_the_devices_own() -> None:
     assert idle_share(ran((0.0, 10e-6), (12e-6, 20e-6))) == pytest.approx(Idle(0.0, 0.1))
 
 
-def test_a_busy_device_is_never_idle() -> None:
-    assert idle_share(ran((0.0, 1.0), (1.0, 2.0))) == Idle(0.0, 0.0)
-
-
 def test_time_is_summed_up_by_kernel() -> None:
     found = [Ran("norm", 0.0, 1.0), Ran("product", 1.0, 5.0), Ran("norm", 5.0, 7.5)]
     assert by_kernel(found) == [KernelTime("product", 1, 4.0), KernelTime("norm", 2, 3.5)]

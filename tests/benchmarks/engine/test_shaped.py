@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.engine import shaped_table
 from benchmarks.engine.__main__ import main
-from benchmarks.engine.idle import Idle, KernelTime
-from benchmarks.engine.shaped import HEADROOM_TOKENS, SIZES_OF_SHAPES, Decoded, Read, Shaped
+from benchmarks.engine.shaped import SIZES_OF_SHAPES, Shaped
 from benchmarks.models.random_weights import RandomWeights
 from benchmarks.models.shapes import SHAPES, write_config
 from contracts.errors import ConfigError
@@ -51,43 +49,6 @@ def test_quantized_weights_have_a_lower_floor(engine: Shaped) -> None:
     assert engine.work.bytes == 4 * (layers + head) and small.work.bytes == layers * 4.5 / 8 + head
 
 
-@pytest.mark.parametrize("avx2", [True, False])
-def test_its_own_format_is_the_engines(avx2: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stands for processors that do not multiply bf16: with AVX2 native operators widen it."""
-    monkeypatch.setattr("engine.device.cpu_multiplies_bf16", lambda: False)
-    monkeypatch.setattr("engine.device.cpu_has_avx2", lambda: avx2)
-    found = Shaped("tiny", "cpu", "auto")
-    assert found.dtype == found.executor.engine.backend.dtype == (torch.bfloat16 if avx2 else torch.float32)
-
-
-def test_a_batch_that_does_not_fit_is_left_out(engine: Shaped) -> None:
-    assert (
-        engine.decode(engine.executor.engine.pool.counts[0] // (SIZES_OF_SHAPES["tiny"].contexts[-1] // 16) + 1) is None
-    )
-
-
-def test_a_large_batch_is_measured_at_a_shorter_context(engine: Shaped) -> None:
-    """At the first at which its KV and what it grows by fit."""
-    longest, shortest = SIZES_OF_SHAPES["tiny"].contexts
-    blocks = engine.executor.engine.pool.counts[0]
-    most = [(blocks - 1) // -(-(context + HEADROOM_TOKENS) // 16) for context in (longest, shortest)]
-    assert [engine.context_of(batch) for batch in (1, most[0], most[0] + 1, most[1])] == [
-        *(longest, longest, shortest, shortest)
-    ]
-    assert engine.context_of(most[1] + 1) is None
-
-
-def test_where_the_time_goes_is_a_table_of_bounded_size(capsys: pytest.CaptureFixture[str]) -> None:
-    times = tuple(KernelTime(f"kernel {number}|" + "x" * 200, 16, 1e-3) for number in range(20))
-    decoded = Decoded(256, 1024, 1.0, 1.0, None, times)
-    shaped_table.kernels([decoded], [Read(8192, 1.0, 0.5, 0.6, times[:1]), Read(16, 1.0, 0.1, 0.1)])
-    lines = [line for line in capsys.readouterr().out.splitlines() if line]
-    assert lines[0] == "| a decode step of 256 at context 1024 | calls | µs | % of the device's time |"
-    assert lines[2].startswith("| kernel 0/xxx") and lines[2].endswith("x | 2 | 125.0 | 5.0 |") and len(lines[2]) < 100
-    assert lines[12] == "| 10 others | 20 | 1250.0 | 50.0 |"
-    assert lines[13] == "| a prompt of 8192 tokens | calls | µs | % of the device's time |" and len(lines) == 16
-
-
 def test_the_floor_is_weights_and_kv_or_operations(engine: Shaped) -> None:
     """Matrices of the tiny shape: 2 x (2 x 64 x 64 + 2 x 64 x 32 + 3 x 64 x 96) + 512 x 64 values of 4 bytes."""
     values = 2 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96) + 512 * 64
@@ -105,18 +66,6 @@ def test_shapes_are_models_that_the_engine_takes(shape: str, tmp_path: Path) -> 
     assert RandomWeights(tmp_path, CPU, torch.float32).parameters().total() == pytest.approx(sizes[shape], rel=0.05)
     longest = max(*SIZES_OF_SHAPES[shape].prompts, *SIZES_OF_SHAPES[shape].contexts)
     assert read_config(tmp_path).max_model_len > longest
-
-
-def test_random_weights_give_finite_logits_that_differ(engine: Shaped) -> None:
-    logits = engine.executor.logits(list(range(50)))
-    assert logits.isfinite().all() and 0.1 < float(logits.std()) < 10
-    assert len(set(logits.argmax(-1).tolist())) > 25
-
-
-def test_targets_are_met_or_missed() -> None:
-    assert Decoded(1, 2048, 1.2, 1.0, Idle(0.0, 0.1)).met and not Decoded(1, 2048, 1.3, 1.0, None).met
-    assert Read(8192, 1.0, 0.55, 0.6).met is True and Read(8192, 1.0, 0.54, 0.6).met is False
-    assert Read(4096, 1.0, 0.1, 0.1).met is None
 
 
 def test_what_is_not_there_is_refused() -> None:

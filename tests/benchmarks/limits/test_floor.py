@@ -4,13 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from msgspec import structs
 
 from benchmarks.limits.floor import Mixture, Timing, Work, floor, work_of
 from benchmarks.limits.machine import Machine
 from benchmarks.limits.workloads import Workload
 from contracts.kinds import Quantization
-from engine.model.config import ExpertsMLP
 from tests.engine.configs import dense
 
 WORK = Work(every=80, sampled=20, width=2, token_bytes=10)
@@ -42,21 +40,6 @@ def test_quantized_weights_are_read_as_they_lie(quantization: Quantization, widt
     assert work == replace(plain, width=width, head_width=head)
     assert work.bytes == (plain.bytes / 2 - 800) * width + 800 * head
     assert work.operations(5, 3) == plain.operations(5, 3)
-
-
-def test_sizes_of_a_mixture() -> None:
-    model = dense(2, heads=4, kv_heads=2, head_dim=2, hidden=8, intermediate=12, vocabulary=100)
-    mlp = ExpertsMLP(experts=6, used=2, intermediate=5, shared=7)
-    layers = tuple(structs.replace(layer, mlp=mlp) for layer in model.layers)
-    assert work_of(structs.replace(model, layers=layers), torch.bfloat16) == Work(
-        every=2 * 64 + 1 * (64 + 64 + 3 * 8 * 7),
-        sampled=64 + 64 + 3 * 8 * 7,
-        width=2,
-        token_bytes=32,
-        head=800,
-        head_width=2,
-        mixture=Mixture(layers=2, experts=6, used=2, values=3 * 8 * 5),
-    )
 
 
 def test_a_step_reads_the_experts_that_its_tokens_meet() -> None:

@@ -29,11 +29,6 @@ def test_doubles_or_halves_then_bisects(capacity: float, rates: list[float], fou
     assert highest is not None and highest.rate == found == highest.goodput
 
 
-def test_a_server_without_a_limit_ends_the_search() -> None:
-    trials = list(search(server(float("inf")), 1.0, bisections=3))
-    assert len(trials) == 1 + MAX_DOUBLINGS and all(trial.passed for trial in trials)
-
-
 def test_a_server_that_is_never_good_has_no_goodput() -> None:
     trials = list(search(server(0.0), 1.0, bisections=3))
     assert len(trials) == 1 + MAX_DOUBLINGS and best(trials) is None

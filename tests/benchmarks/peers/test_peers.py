@@ -15,13 +15,12 @@ from benchmarks.limits.floor import work_of
 from benchmarks.limits.machine import Machine
 from benchmarks.limits.workloads import WORKLOADS, Workload
 from benchmarks.peers import rounds
-from benchmarks.peers.__main__ import chosen, load
+from benchmarks.peers.__main__ import load
 from benchmarks.peers.model import Model
 from benchmarks.peers.process import OURS, PLAIN, PeerProcess, running
 from benchmarks.peers.rounds import run_rounds
 from benchmarks.peers.setup import PEERS, Peer, PeerError
 from benchmarks.peers.table import Measured, table
-from contracts.errors import ConfigError
 from engine.model.read_config import read_config
 from launcher.stages import StageDisplay
 from tests.waiting import alive, children
@@ -126,24 +125,3 @@ def test_a_peer_that_ends_says_why(directory: Path) -> None:
         pytest.raises(PeerError, match=r"^broken: has ended: no such processor \(log: .*broken\.log\)"),
     ):
         system.loaded(StageDisplay())
-
-
-def test_a_peer_that_gives_too_few_tokens_is_refused(directory: Path) -> None:
-    answers = r"""echo '{"versions": {}}'; read line; echo '{"seconds": 1.0, "tokens": [[1, 2]]}'; read line"""
-    environment(directory, "short", answers)
-    with (
-        running(Peer("short", "none", ("one of its own",)), directory, model(directory), 1) as system,
-        pytest.raises(PeerError, match="short: gave another number of tokens than 3 for each of 1"),
-    ):
-        system.loaded(StageDisplay())
-        system.run([[1]], 3)
-
-
-def test_only_names_peers() -> None:
-    assert [peer.name for peer in chosen("")] == ["llama.cpp", "vllm", "transformers"]
-    assert [peer.name for peer in chosen("vllm, llama.cpp")] == ["vllm", "llama.cpp"]
-    with pytest.raises(ConfigError, match=r"--only: 'vllm,ollama': 'ollama' is none of llama\.cpp, vllm, transformers"):
-        chosen("vllm,ollama")
-    assert [peer.name for peer in chosen("", "int4")] == ["llama.cpp", "vllm"]
-    with pytest.raises(ConfigError, match=r"--only: 'transformers': 'transformers' is none of llama\.cpp, vllm"):
-        chosen("transformers", "int4")

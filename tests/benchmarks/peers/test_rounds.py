@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.limits.workloads import TARGETS, WORKLOADS, Workload
+from benchmarks.limits.workloads import Workload
 from benchmarks.peers import rounds
 from benchmarks.peers.rounds import Results, run_rounds
 
@@ -45,28 +45,3 @@ def test_the_ratio_is_of_the_same_round() -> None:
     results = Results({"ours": {SMALL[0]: [1.0, 10.0, 1.0]}, "theirs": {SMALL[0]: [2.0, 30.0, 1.5]}})
     assert results.ratio("ours", "theirs", SMALL[0]) == 2.0
     assert results.rate("ours", SMALL[0]) == 12.0 and results.best(["ours", "theirs"], SMALL[0]) == "ours"
-
-
-def test_idle_cores_are_the_most_of_any_run() -> None:
-    class Spins(Recorded):
-        spent = 0.0
-
-        def processor_seconds(self) -> float:
-            return self.spent
-
-    other, results = Spins("b", 1.0, 1, []), Results({})
-    for spent, seconds in ((1.0, 4.0), (1.5, 2.0), (100.0, 0.5)):  # the last run is too short to tell
-        before, other.spent = [other.spent], other.spent + spent
-        results.note_idle([other], before, seconds)
-    assert results.idle_cores == {"b": 0.75}
-
-
-def test_rates_count_what_the_target_is_about() -> None:
-    assert Workload(8, 16, 128).rate(2.0) == 512.0 and Workload(8, 16, 128).counted == "output"
-    assert Workload(1, 1024, 1).rate(2.0) == 512.0 and Workload(1, 1024, 1).counted == "prompt"
-    assert set(WORKLOADS) == set(TARGETS)
-    prompts = Workload(3, 4, 1).prompts(10, seed=7)
-    assert prompts == Workload(3, 4, 1).prompts(10, seed=7) != Workload(3, 4, 1).prompts(10, seed=8)
-    assert [len(prompt) for prompt in prompts] == [4, 4, 4]
-    with pytest.raises(ValueError):
-        Workload(1, 1, 1).prompts(0, seed=1)

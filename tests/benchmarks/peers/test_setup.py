@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.peers.setup import Peer, PeerError, requirements, set_up
+from benchmarks.peers.setup import Peer, PeerError, set_up
 from launcher.stages import StageDisplay
 
 
@@ -57,8 +57,3 @@ def test_an_installation_that_failed_is_resumed_and_then_left_alone(tmp_path: Pa
         path.unlink()  # nothing is asked for again
     set_up(tmp_path, peer, StageDisplay())
     assert (environment / "stamp").stat().st_mtime_ns == before
-
-
-def test_requirements_of_extras_are_left_out(wheels: Path) -> None:
-    needs = ("torch==2.13.0", 'regex; python_version > "3"', 'pandas; extra == "bench"')
-    assert requirements(wheel(wheels, "some", *needs)) == ["torch==2.13.0", 'regex; python_version > "3"']

@@ -51,20 +51,6 @@ def test_every_event_is_of_a_kind_that_the_client_knows() -> None:
     assert tags == {get_args(literal)[0] for literal in known}
 
 
-def test_blocks_come_one_after_the_other() -> None:
-    index, is_open = -1, False
-    for event in msgspec.to_builtins(events(ANSWERS["everything"])):
-        if event["type"] == "content_block_start":
-            index, is_open = index + 1, True
-            assert event["index"] == index
-        elif event["type"].startswith("content_block"):
-            assert is_open and event["index"] == index
-            is_open = event["type"] != "content_block_stop"
-        else:
-            assert not is_open
-    assert index == 4
-
-
 @pytest.mark.parametrize(
     ("parts", "finish", "stop", "reason"),
     [

@@ -84,28 +84,6 @@ async def test_why_it_ended(running: Running, client: anthropic.AsyncAnthropic) 
     assert usage.input_tokens + usage.output_tokens == 256
 
 
-async def test_the_prompt_has_system_and_turns(running: Running, client: anthropic.AsyncAnthropic) -> None:
-    turns: list[Any] = [
-        *HI,
-        {"role": "assistant", "content": [{"type": "text", "text": "Hello."}]},
-        {"role": "user", "content": [{"type": "text", "text": "And?", "cache_control": {"type": "ephemeral"}}]},
-    ]
-    system: list[Any] = [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]
-    await client.messages.create(model=model(running), max_tokens=3, messages=turns, system=system)
-    told = await running.post(
-        "/v1/chat/completions",
-        messages=[
-            {"role": "system", "content": "Be brief."},
-            {"role": "user", "content": "Hi!"},
-            {"role": "assistant", "content": "Hello."},
-            {"role": "user", "content": "And?"},
-        ],
-    )
-    assert told.status_code == 200
-    first, second = running.peer("prefill").jobs
-    assert first.prompt.token_ids == second.prompt.token_ids
-
-
 async def test_a_key_is_the_tenants_in_either_header(running: Running, client: anthropic.AsyncAnthropic) -> None:
     await client.messages.create(model=model(running), max_tokens=3, messages=HI)
     body = {"model": model(running), "max_tokens": 3, "messages": HI}

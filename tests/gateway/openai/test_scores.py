@@ -39,18 +39,6 @@ async def test_logprobs_of_a_chat(running: Running) -> None:
     assert tops == [[(-(token + rank) / 8, of(token + rank)) for rank in (0, 1)] for token in ids]
 
 
-async def test_logprobs_of_a_chat_while_they_come(running: Running) -> None:
-    stream = await running.openai.chat.completions.create(model="tiny", messages=QUESTION, logprobs=True, stream=True)
-    entries = [
-        entry
-        async for chunk in stream
-        if chunk.choices[0].logprobs is not None
-        for entry in chunk.choices[0].logprobs.content or ()
-    ]
-    assert [entry.logprob for entry in entries] == [-token / 8 for token in ids_of(running)]
-    assert all(entry.top_logprobs == [] for entry in entries)
-
-
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_echo_with_logprobs(running: Running, stream: bool) -> None:
     running.text = "Hé 🙂"

@@ -146,15 +146,6 @@ async def test_one_that_was_looked_at_in_time_and_lost_its_turn_is_refused_when_
         await asyncio.gather(others, return_exceptions=True)
 
 
-async def test_a_line_that_is_full_refuses() -> None:
-    of = entrance(max_requests=1, max_waiting=0)
-    of.begins(request("r-1").samples, ROUTE.decode)
-    with Visit(of, request("r-2")) as visit:
-        assert not visit.may_begin(choice(None, None))
-        with pytest.raises(APIError, match="--max-waiting"):
-            await visit.wait()
-
-
 async def test_a_request_that_waits_for_a_better_moment_blocks_no_request_that_could_begin() -> None:
     of = entrance(max_requests=3)
     of.begins(request("r-1").samples, ROUTE.decode)

@@ -13,8 +13,7 @@ from contracts.ids import AttemptKey
 from contracts.messages.gateway import Emitted, Tokens
 from gateway.errors import APIError
 from gateway.openai.bodies.parsing import parse_chat
-from gateway.requests import sample, stream
-from gateway.web import sse
+from gateway.requests import sample
 from tests.gateway.running import SECONDS, TEXT, Running, until
 
 Serve = Callable[..., Awaitable[Running]]
@@ -95,30 +94,13 @@ async def test_attempts_are_bounded(serve: Serve) -> None:
     assert [job.attempt for job in prefill.jobs] == list(range(1, sample.MAX_RETRIES + 2))
 
 
-async def test_a_planned_end_costs_no_attempt(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More workers are restarted, one after the other, than a request may lose."""
+@pytest.mark.parametrize("reason", ["draining", "grant_deadline"])
+async def test_a_planned_end_or_a_lack_of_room_costs_no_attempt(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
     monkeypatch.setattr(sample, "MAX_PLANNED_PAUSE_S", 0.0)
     running = await serve("decode")
-    prefill = await running.add("prefill", fails="draining")
-    task = asyncio.create_task(content(running))
-    await until(lambda: len(prefill.jobs) > sample.MAX_RETRIES + 1, "more attempts than may fail")
-    del prefill.faults["fails"]
-    assert await task == TEXT
-
-
-async def test_planned_ends_that_do_not_end_are_a_failure(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sample, "MAX_PLANNED_PAUSE_S", 0.0)
-    running = await serve("decode")
-    prefill = await running.add("prefill", fails="draining")
-    answer = await running.chat()
-    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "retries_failed")
-    assert len(prefill.jobs) == 1 + sample.MAX_PLANNED_RETRIES + sample.MAX_RETRIES
-
-
-async def test_room_on_a_decode_worker_is_waited_for_up_to_the_deadline(serve: Serve) -> None:
-    """Short memory slows requests down, and fails none."""
-    running = await serve("decode")
-    prefill = await running.add("prefill", fails="grant_deadline")
+    prefill = await running.add("prefill", fails=reason)
     task = asyncio.create_task(content(running))
     await until(lambda: len(prefill.jobs) > sample.MAX_RETRIES + 1, "more attempts than may fail")
     del prefill.faults["fails"]
@@ -153,17 +135,6 @@ async def test_a_worker_that_answers_no_ping(serve: Serve) -> None:
     assert running.gateway.workers.get(silent.epoch) is None
 
 
-async def test_a_worker_that_forgets_a_sequence(serve: Serve) -> None:
-    running = await serve("prefill")
-    decode = await running.add("decode", stalls_at=5)
-    task = asyncio.create_task(content(running))
-    await until(lambda: any(len(one.sample.tokens) == 5 for one in _open(running)), "five tokens")
-    decode.holding.clear()
-    decode.faults.clear()
-    assert await task == TEXT
-    assert (await running.finished(1))[0].attempts == 2
-
-
 async def test_a_worker_that_stalls_and_is_asked(serve: Serve) -> None:
     """It is alive and says so; the request waits, and is not tried elsewhere."""
     running = await serve("prefill")
@@ -175,14 +146,6 @@ async def test_a_worker_that_stalls_and_is_asked(serve: Serve) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await running.idle()
-
-
-async def test_a_job_that_is_not_taken_is_added_again(serve: Serve) -> None:
-    running = await serve("decode")
-    prefill = await running.add("prefill", deaf_to_jobs=1)
-    assert await content(running) == TEXT
-    assert [job.attempt for job in prefill.jobs] == [1, 1]
-    assert (await running.finished(1))[0].attempts == 1
 
 
 async def test_a_job_in_line_is_neither_added_again_nor_given_up(serve: Serve) -> None:
@@ -274,22 +237,6 @@ async def test_an_end_is_acknowledged_to_both_workers(running: Running) -> None:
     await running.idle()
 
 
-async def test_a_client_that_does_not_read(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "MAX_UNREAD_TOKENS", 5)
-    monkeypatch.setattr(sse, "MAX_UNREAD_S", 0.2)
-    running = await serve("prefill", "decode")
-    gateway = running.gateway
-    admitted = await gateway.front().chat(_question())
-    (request,) = await gateway.holdings().open(admitted.prompts, time.monotonic(), streaming=True)
-    (unread,) = request.streams
-    await running.idle()
-    with pytest.raises(Exception, match="too slowly"):
-        while True:
-            unread.unread()
-    await until(lambda: running.peer("decode").cancels, "the cancellation")
-    assert (await running.finished(1))[0].reason == "client_too_slow"
-
-
 async def test_a_message_for_another_life_is_dropped_and_counted(serve: Serve) -> None:
     running = await serve("prefill")
     decode = await running.add("decode", stalls_at=3)
@@ -339,13 +286,6 @@ async def test_an_answer_that_has_begun_waits_for_a_worker(serve: Serve, monkeyp
     await reading
     deltas = [json.loads(line[6:])["choices"][0]["delta"] for line in lines if line.startswith("data: {")]
     assert "".join(delta.get("content") or "" for delta in deltas) == TEXT and lines[-2] == "data: [DONE]"
-
-
-async def test_a_worker_whose_stream_is_gone(serve: Serve) -> None:
-    """It has left, and its record has not expired yet."""
-    running = await serve("prefill", "decode", "prefill")
-    await running.peers[0].leave()
-    assert await many(running, 4) == {TEXT: 4}
 
 
 async def test_redis_away_is_nobodys_death(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,18 +75,6 @@ async def test_a_worker_that_dies_over_the_prompt_leaves_it_to_another(serve: Se
     assert [record.attempts for record in await running.finished(1)] == [2]
 
 
-async def test_a_retry_brings_what_was_delivered_as_well(serve: Serve) -> None:
-    running = await serve("prefill", link_prompt=2)
-    await running.add("decode", stalls_at=9)
-    task = asyncio.create_task(content(running))
-    await until(lambda: any(len(one.sample.tokens) == 9 for one in running.gateway.requests._streams.values()), "nine")
-    await running.add("decode")
-    await running.peers[1].die()
-    assert await task == TEXT
-    job = running.peer("prefill").jobs[-1]
-    assert job.attempt == 2 and job.emitted == 9 and job.tokens == job.prompt.prompt_tokens + 9
-
-
 async def test_a_job_whose_start_was_not_heard_of_is_added_again_and_brought_once(serve: Serve) -> None:
     running = await serve("decode", link_prompt=2)
     prefill = await running.add("prefill", deaf_to_jobs=1)

@@ -85,13 +85,6 @@ def test_a_job_that_was_taken_is_taken_for_all() -> None:
     assert {sample.heard for sample in request.samples} == {1.0}
 
 
-def test_a_late_job_is_added_again_once_for_all() -> None:
-    request, attempt = begun()
-    assert {sample.due(READD_AFTER_S) for sample in request.samples} == {Due.ADD}
-    attempt.add(READD_AFTER_S, Ticket(2, 0))
-    assert {sample.due(READD_AFTER_S + 0.1) for sample in request.samples} == {None}
-
-
 def test_one_samples_tokens_show_that_the_job_was_taken() -> None:
     request, _ = begun()
     say(request, 1, 0.5)

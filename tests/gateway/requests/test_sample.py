@@ -106,13 +106,6 @@ def test_first_from_prefill_then_repeated_by_decode() -> None:
     assert new(sample.emitted(D, said(1, [11], finish=True), 1.0)) == ([11], "stop")
 
 
-def test_the_decode_worker_may_be_first() -> None:
-    sample = begun()
-    assert new(sample.emitted(D, said(0, [10, 11]), 1.0)) == ([10, 11], None)
-    assert new(sample.emitted(P, said(0, [10]), 1.0)) == ([], None)
-    assert state(sample) == "DECODE"
-
-
 def test_an_end_can_come_without_tokens() -> None:
     sample = begun()
     sample.emitted(D, said(0, [10]), 1.0)
@@ -149,14 +142,6 @@ def test_the_next_attempt_goes_on_behind_the_delivered_tokens() -> None:
     assert sample.ids(0, sample.length) == [5, 6, 7, 10, 11]
     assert sample.emitted(D, said(2, [99]), 3.0) is None, "the old attempt is dead"
     assert new(sample.emitted(P, said(2, [12], attempt=2), 3.0)) == ([12], None)
-
-
-def test_a_strangers_tokens_are_dropped_in_mid_answer() -> None:
-    sample = begun()
-    sample.emitted(D, said(0, [10]), 1.0)
-    assert sample.emitted("stranger", said(1, [99]), 1.0) is None
-    assert new(sample.emitted(P, said(0, [10]), 1.0)) == ([], None), "its prefill worker repeats the first token"
-    assert sample.tokens == [10]
 
 
 def test_the_short_path() -> None:

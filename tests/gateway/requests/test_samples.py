@@ -1,7 +1,6 @@
 """n > 1: one job and one prompt for all samples, then each goes its own way to its own end."""
 
 import asyncio
-import json
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -79,26 +78,6 @@ async def test_a_stream_of_three_with_the_official_client(running: Running) -> N
         assert [choice.finish_reason for choice in mine] == [None] * (len(mine) - 1) + ["stop"]
     order = [choice.index for choice in choices]
     assert order != sorted(order), "the choices' chunks interleave"
-
-
-async def test_completions_of_three_with_the_official_client(running: Running) -> None:
-    running.texts = TEXTS
-    answer = await running.openai.completions.create(model="tiny", prompt="Hi!", n=3, best_of=3, max_tokens=200)
-    assert [choice.text for choice in answer.choices] == list(TEXTS.values())
-    coming = await running.openai.completions.create(model="tiny", prompt="Hi!", n=3, max_tokens=200, stream=True)
-    texts = dict.fromkeys(TEXTS, "")
-    async for chunk in coming:
-        texts[chunk.choices[0].index] += chunk.choices[0].text
-    assert texts == TEXTS
-
-
-async def test_the_wire_format_of_a_stream_of_three(running: Running) -> None:
-    answer = await running.chat(n=3, stream=True, max_tokens=3)
-    data = [line.removeprefix("data: ") for line in answer.text.split("\n\n") if line]
-    assert data[-1] == "[DONE]" and data.count("[DONE]") == 1
-    chunks = [json.loads(line) for line in data[:-1]]
-    assert ["metrics" in chunk for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
-    assert not any("usage" in chunk for chunk in chunks)
 
 
 async def test_prompts_times_samples(running: Running) -> None:
@@ -179,20 +158,6 @@ async def test_one_sample_that_fails_for_good_fails_the_request(serve: Serve) ->
     assert (record.outcome, record.reason, record.good) == ("failed", "broken weights", False)
 
 
-async def test_a_worker_that_dies_with_all_samples(serve: Serve) -> None:
-    running = await serve("prefill", "decode")
-    running.texts = TEXTS
-    victim = running.peer("decode")
-    victim.faults["step"] = 60.0
-    task = asyncio.create_task(texts_of(running))
-    await until(lambda: len(victim.holding) == 3, "the victim to have all")
-    await running.add("decode")
-    await victim.die()
-    assert await task == TEXTS
-    assert sorted(job.samples for job in running.peer("prefill").jobs) == [(0,), (0, 1, 2), (1,), (2,)]
-    assert (await running.finished(1))[0].attempts == 4
-
-
 async def test_a_job_that_is_not_taken_is_added_again_for_all_at_once(serve: Serve) -> None:
     running = await serve("decode")
     running.texts = TEXTS
@@ -246,34 +211,6 @@ async def test_a_worker_that_dies_while_its_job_is_added(serve: Serve, monkeypat
     assert loads(running) == [0, 0]
 
 
-@pytest.mark.parametrize("streaming", [True, False])
-async def test_a_client_that_goes_away_ends_all_its_samples(serve: Serve, streaming: bool) -> None:
-    running = await serve("prefill")
-    decode = await running.add("decode", step=60.0)
-
-    async def leave_midway() -> None:
-        body = {"messages": QUESTION, "stream": streaming, "n": 3}
-        async with running.client.stream("POST", "/v1/chat/completions", json=body) as answer:
-            async for _ in answer.aiter_bytes():
-                await until(lambda: len(decode.holding) == 3, "all on the decode worker")
-                return
-
-    task = asyncio.create_task(leave_midway())
-    if not streaming:
-        await until(lambda: len(decode.holding) == 3, "all on the decode worker")
-        assert [one.own_sequences for one in running.gateway.workers if one.record.role == "decode"] == [3]
-        task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    await running.idle()
-    everyone = [{0, 1, 2}] * len(running.peers)
-    await until(
-        lambda: [{one.key.sample for one in peer.cancels} for peer in running.peers] == everyone, "cancellations"
-    )
-    (record,) = await running.finished(1)
-    assert (record.outcome, record.samples) == ("cancelled", 3)
-    assert loads(running) == [0, 0]
-
-
 async def test_a_job_of_the_past_that_is_taken_is_cancelled(serve: Serve) -> None:
     """For the samples that may have been its own: others still run under a lower number, which a Cancel would hit."""
     running = await serve("prefill")
@@ -300,18 +237,6 @@ async def test_a_job_of_the_past_that_is_taken_is_cancelled(serve: Serve) -> Non
     assert {key.sample for key in decode.holding} == {0, 2}
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-
-
-async def test_a_deadline_ends_the_samples_that_have_not_ended(serve: Serve) -> None:
-    running = await serve("prefill", request_timeout=1.0)
-    decode = await running.add("decode", stalls_at=3, only={1})
-    answer = await running.chat(n=3)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (504, "deadline_exceeded")
-    await until(lambda: decode.cancels, "the cancellation")
-    await running.idle()
-    assert {cancel.key.sample for cancel in decode.cancels} == {1}
-    (record,) = await running.finished(1)
-    assert (record.outcome, record.reason) == ("failed", "deadline_exceeded")
 
 
 async def test_unread_tokens_are_bounded_for_each_sample(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,12 +278,3 @@ async def test_every_sample_counts_as_an_answer_in_progress(serve: Serve) -> Non
     assert (await running.chat(n=5)).status_code == 400, "no wait would help"
     held.cancel()
     await asyncio.gather(held, return_exceptions=True)
-
-
-async def test_lost_and_reordered_tokens_of_samples(serve: Serve) -> None:
-    running = await serve("prefill")
-    running.texts = TEXTS
-    decode = await running.add("decode", garbles=True)
-    assert await texts_of(running) == TEXTS
-    assert decode.asks, "what was lost was asked for"
-    assert (await running.finished(1))[0].attempts == 1

@@ -57,10 +57,3 @@ def test_tokens_without_text_are_read() -> None:
     stream = stream_of(stops=StopStrings(["abc"]))
     say(stream, A, B)
     assert stream.unread() == Delta("", None, [A, B], scores_of([A, B]))
-
-
-def test_scores_in_the_middle_of_a_plain_text_are_read() -> None:
-    stream = stream_of()
-    say(stream, A)
-    say(stream, B)
-    assert stream.unread() == Delta("ab", None, [A, B], scores_of([A, B]))

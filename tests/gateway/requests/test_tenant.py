@@ -70,12 +70,3 @@ async def test_the_job_has_the_salt_and_never_the_token(running: Running, caplog
     assert TOKEN not in caplog.text
     for key in await running.store.keys("*"):
         assert TOKEN.encode() not in (await running.store.dump(key) or b"")
-
-
-async def test_a_chat_has_its_salt_too(running: Running) -> None:
-    headers = {"authorization": f"Bearer {TOKEN}"}
-    body = {"messages": [{"role": "user", "content": "Hi!"}], "max_tokens": 1}
-    await running.client.post("/v1/chat/completions", json=body, headers=headers)
-    await running.client.post("/v1/completions", json={"prompt": "Hi!", "max_tokens": 1}, headers=headers)
-    chat, completion = (job.prompt.salt for job in running.peer("prefill").jobs)
-    assert chat == completion != ""

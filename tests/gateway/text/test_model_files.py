@@ -83,10 +83,6 @@ def test_a_template_that_is_no_text_is_named(tmp_path: Path) -> None:
         ModelTokenizer(directory)
 
 
-def test_a_model_without_a_template(tmp_path: Path) -> None:
-    assert ModelTokenizer(byte_level(tmp_path, template=None)).template is None
-
-
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
 @pytest.mark.parametrize("broken", [None, "{", "[]"])
 def test_a_missing_or_broken_file_is_named(tmp_path: Path, name: str, broken: str | None) -> None:

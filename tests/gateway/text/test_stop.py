@@ -72,26 +72,6 @@ def test_each_push_sends_and_holds_back_what_a_naive_search_does(answers: list[l
     assert [search.push("aab") for search, _ in pairs] == [Naive(stops).push("aab") for _ in pairs], "it begins anew"
 
 
-@given(text=TEXT, stop=st.text("ab", min_size=2, max_size=5))
-def test_no_part_of_a_stop_string_leaves_early(text: str, stop: str) -> None:
-    search = StopSearch(StopStrings([stop]))
-    sent = ""
-    for character in text:
-        piece, met = search.push(character)
-        sent += piece
-        if met:
-            break
-    assert expected(text, [stop])[0].startswith(sent)
-
-
-def test_held_text_leaves_as_soon_as_it_cannot_be_a_stop_string() -> None:
-    search = StopSearch(StopStrings(["</end>"]))
-    assert search.push("a</e") == ("a", "")
-    assert search.push("x") == ("</ex", "")
-    assert search.push("</end") == ("", "")
-    assert search.push("> never") == ("", "</end>")
-
-
 def test_text_without_stop_strings_passes() -> None:
     assert StopSearch(NO_STOPS).push("all") == ("all", "")
 

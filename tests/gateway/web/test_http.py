@@ -111,12 +111,6 @@ async def test_the_page(running: Running) -> None:
         assert (await running.client.get(link)).status_code == 200
 
 
-async def test_models(running: Running) -> None:
-    model = (await running.client.get("/v1/models")).json()["data"][0]
-    assert model == (await running.client.get("/v1/models/tiny")).json()
-    assert (model["id"], model["object"], model["max_model_len"]) == ("tiny", "model", 256)
-
-
 async def test_the_context_is_the_shortest_limit(serve: Serve) -> None:
     running = await serve("prefill", max_model_len=200)
     await running.add("decode", max_model_len=100)
@@ -152,22 +146,6 @@ async def test_workers_of_another_model_are_not_used(serve: Serve, tmp_path: Pat
     await asyncio.wait_for(other.gateway.discovery.poll(), 5)
     assert other.gateway.workers.get(running.peer("decode").epoch) is None
     assert (await other.chat()).status_code == 503
-
-
-async def test_more_requests_than_allowed(serve: Serve) -> None:
-    running = await serve("prefill", max_requests=2, max_waiting=0)
-    await running.add("decode", stalls_at=2)
-    held = [asyncio.create_task(running.chat()) for _ in range(2)]
-    await until(lambda: len(running.gateway.requests) == 2, "two requests")
-    refusal = await running.chat()
-    assert (refusal.status_code, refusal.json()["error"]["code"]) == (429, "rate_limit_exceeded")
-    assert int(refusal.headers["retry-after"]) >= 1
-    for task in held:
-        task.cancel()
-    await asyncio.gather(*held, return_exceptions=True)
-    await running.idle()
-    running.peer("decode").faults.clear()
-    assert (await running.chat()).status_code == 200
 
 
 async def test_requests_beyond_those_in_progress_wait_for_their_turn(serve: Serve) -> None:

@@ -103,14 +103,6 @@ async def test_a_request_has_one_host(running: Running, name: str) -> None:
         assert (status, code(body) if refusal else "") == (400 if refusal else 200, refusal)
 
 
-async def test_a_request_behind_another_has_a_host_of_its_own(running: Running) -> None:
-    async with connected(running) as wire:
-        await wire.send(b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n")
-        assert (await wire.answer())[0] == 200
-        await wire.send(b"GET /v1/models HTTP/1.1\r\n\r\n")
-        assert code((await wire.answer())[2]) == "invalid_host"
-
-
 @pytest.mark.parametrize("connection", ["close", "keep-alive"])
 async def test_a_client_that_sends_too_much_reads_why(serve: Serve, connection: str) -> None:
     """It writes all before it reads anything, as urllib and many others do."""

@@ -88,14 +88,6 @@ async def test_a_burst_of_messages_gives_others_their_turns(redis_url: str, mode
         ]
 
 
-async def test_what_is_meant_for_another_life_is_dropped_and_counted(redis_url: str, model: Path) -> None:
-    async with connected(redis_url, model) as (peer, _, listener):
-        await peer.say(GATEWAY, alive(peer, 0, receiver="an earlier life"))
-        await peer.say(GATEWAY, alive(peer, 1))
-        await until(lambda: listener.news, "the other message")
-        assert (listener.drops, len(listener.news)) == (1, 1)
-
-
 async def test_messages_that_take_long_to_handle_give_others_their_turns(
     redis_url: str, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

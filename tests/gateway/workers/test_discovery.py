@@ -140,15 +140,6 @@ async def test_a_gateway_without_descriptors_waits_for_one(
     await finder.reach(peer)
 
 
-async def test_who_writes_to_redis_steers_nobody(finder: Finder, peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
-    forger = Signer(b"who has no secret but guesses", RECORD_PURPOSE)
-    await publish(finder.store, forger, like(peer, "forged", "tcp://127.0.0.1:1"), time.time())
-    for _ in range(3):
-        assert await finder.poll() == {peer.epoch}
-    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert len(said) == 1 and record_key("worker", "forged") in said[0]
-
-
 async def test_an_old_record_that_is_put_back_says_nothing(finder: Finder, peer: Peer) -> None:
     key = record_key("worker", peer.epoch)
     await finder.poll()

@@ -84,14 +84,6 @@ def test_a_full_pool_comes_last() -> None:
     assert pick(Router(), workers, 16) == Route("p", "d1")
 
 
-def test_who_is_late_is_chosen_if_nobody_else_is_there() -> None:
-    workers = [worker("p", "prefill"), worker("d1", "decode"), worker("d2", "decode")]
-    workers[1].late = True
-    workers[2].own_sequences = 50
-    assert {pick(Router(), workers, 10) for _ in range(4)} == {Route("p", "d2")}
-    assert pick(Router(), workers[:2], 10) == Route("p", "d1")
-
-
 def test_what_is_not_usable_is_skipped() -> None:
     workers = [worker("p", "prefill"), worker("d1", "decode", draining=True), worker("d2", "decode")]
     for _ in range(4):
@@ -119,10 +111,3 @@ def test_without_a_prefill_worker_the_path_is_short() -> None:
 def test_without_a_decode_worker_a_prefill_worker_answers_the_whole_request() -> None:
     assert pick(Router(), [worker("p", "prefill")], 10) == Route("", "p")
     assert pick(Router(), [], 10) is None
-
-
-def test_a_retry_avoids_its_old_workers_if_it_can() -> None:
-    workers = [worker("p", "prefill"), worker("d1", "decode"), worker("d2", "decode")]
-    workers[2].own_sequences = 9
-    assert pick(Router(), workers, 10, avoid=("p", "d1")) == Route("p", "d2")
-    assert pick(Router(), workers[:2], 10, avoid=("p", "d1")) == Route("p", "d1")

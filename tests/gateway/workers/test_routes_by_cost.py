@@ -267,12 +267,6 @@ def test_a_prompt_whose_first_token_came_waits_no_more_though_the_worker_has_not
     assert one.backlog(NOW + 1)[0].tokens == told.tokens and one.awaited() == 0, "it was cancelled: its figures say so"
 
 
-def test_of_a_decode_worker_nothing_is_surely_awaited() -> None:
-    one = worker("d", D)
-    one.computes(("r", 1), PromptWork(100))
-    assert one.awaited() == 0
-
-
 def test_beside_a_tenant_that_floods_another_waits_for_its_turns_only() -> None:
     """Of 5,000 tokens of one tenant as many come before another's 300 as those are, and half of the running step."""
     flooding, other = owner_of("floods", 1.0), owner_of("other", 1.0)

@@ -60,11 +60,6 @@ async def test_completions_with_the_official_client(running: Running) -> None:
     assert chunks[-1].choices[0].finish_reason == "stop"
 
 
-async def test_models_with_the_official_client(running: Running) -> None:
-    assert [model.id async for model in running.openai.models.list()] == ["tiny"]
-    assert (await running.openai.models.retrieve("tiny")).id == "tiny"
-
-
 async def test_the_wire_format_of_a_stream(running: Running) -> None:
     answer = await running.chat(stream=True, max_tokens=3)
     assert answer.headers["content-type"].startswith("text/event-stream")
@@ -157,46 +152,6 @@ async def test_the_job_says_what_the_client_said(running: Running) -> None:
     assert other.prompt.priority == 0
     assert other.sampling.top_k == 0 and other.sampling.temperature == 1.0 and other.sampling.seed >= 0
     assert other.limits.stop_token_ids == running.tokenizer.stop_ids
-
-
-async def test_neutral_values_are_accepted(running: Running) -> None:
-    neutral: dict[str, Any] = {
-        "n": 1,
-        "presence_penalty": 0,
-        "frequency_penalty": 0.0,
-        "logit_bias": {},
-        "user": "me",
-        "logprobs": False,
-        "tools": [],
-        "tool_choice": "none",
-        "response_format": {"type": "text"},
-        "parallel_tool_calls": True,
-        "stop": [],
-        "seed": None,
-        "metadata": {"a": "b"},
-        "store": False,
-        "top_logprobs": None,
-        "max_tokens": 2,
-    }
-    assert (await running.chat(**neutral)).status_code == 200
-    answer = await running.post(
-        "/v1/completions", prompt="a", echo=False, best_of=1, suffix=None, logprobs=None, max_tokens=2
-    )
-    assert answer.status_code == 200
-
-
-async def test_content_in_parts_and_older_names(running: Running) -> None:
-    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    answers = [
-        await running.post("/v1/chat/completions", messages=messages, max_tokens=1)
-        for messages in (
-            [{"role": "developer", "content": parts}],
-            [{"role": "system", "content": "a\nb"}],
-        )
-    ]
-    assert [answer.status_code for answer in answers] == [200, 200]
-    first, second = running.peer("prefill").jobs
-    assert first.prompt.token_ids == second.prompt.token_ids
 
 
 async def test_a_list_of_prompts(running: Running) -> None:

@@ -2,13 +2,11 @@
 
 from typing import Any
 
-import msgspec
 import pytest
 
 from gateway.errors import APIError
 from gateway.openai.bodies.nesting import MAX_NESTING_LEVELS, is_too_deep
 from gateway.openai.bodies.parsing import chat_request, parse_chat
-from gateway.openai.bodies.schemas import ChatRequest, CompletionRequest
 
 USER = {"role": "user", "content": "Hi!"}
 
@@ -66,15 +64,3 @@ def test_depth_is_bounded_everywhere() -> None:
     assert body.messages[0].for_template()["tool_calls"][0]["function"]["arguments"] == deep
     with pytest.raises(APIError, match="64 levels"):
         parse_chat(f'{{"messages": {deep}}}'.encode())
-
-
-@pytest.mark.parametrize("kind", [ChatRequest, CompletionRequest])
-def test_bodies_have_schemas(kind: type) -> None:
-    (schema,), parts = msgspec.json.schema_components([kind])
-    assert schema == {"$ref": f"#/$defs/{kind.__name__}"}
-    assert not parts[kind.__name__]["additionalProperties"]
-    assert parts[kind.__name__]["properties"]["top_p"]["anyOf"][0] == {
-        "type": "number",
-        "exclusiveMinimum": 0.0,
-        "maximum": 1.0,
-    }

@@ -69,28 +69,6 @@ async def test_a_stop_token_is_told_and_shown_if_wanted(running: Running) -> Non
     assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", None)
 
 
-async def test_forms_become_grammars(running: Running) -> None:
-    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-    named = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
-    forms: list[dict[str, Any]] = [
-        {"response_format": {"type": "json_object"}},
-        {"response_format": named},
-        {"structured_outputs": {"json": '{"type": "integer"}'}},
-        {"guided_regex": "a+b"},
-        {"guided_choice": ["yes", "no"]},
-        {"guided_grammar": 'root ::= "a"'},
-    ]
-    for form in forms:
-        for path, own in (
-            ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}),
-            (COMPLETION, {"prompt": "a"}),
-        ):
-            assert (await running.post(path, **own, **form, max_tokens=1)).status_code == 200
-            assert running.peer("prefill").jobs[-1].sampling.grammar.strip()
-    refused = await running.chat(guided_regex="(")
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "guided_regex")
-
-
 def test_a_prompts_log_probabilities_are_bounded() -> None:
     most = MAX_PROMPT_SCORES // 21
     check_prompt(Sampling(seed=0, prompt_logprobs=20), most)
