@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.kernels.__main__ import main
+from benchmarks.kernels.__main__ import main, tune
 from benchmarks.kernels.case import Case, Shape, Target, close
 from benchmarks.kernels.measure import line, measure
 from benchmarks.kernels.rows import KERNELS, Wanted, rows
