@@ -10,6 +10,7 @@ from torch import Tensor
 from contracts.kinds import Codec
 from contracts.kv.spec import KVSpec, PayloadConversion, blocks_for
 from engine.device import to_device
+from engine.kv.block_events import BlockEvents
 from engine.kv.codec import BlockCodec, landing_of
 from engine.kv.landing_order import LandingOrder
 from engine.kv.mover import WORD_DTYPE, BlockMover, words_of
@@ -23,7 +24,7 @@ class DeviceBytes:
 
     Transfers run on their own stream, ordered against the steps by events. A read waits only for the store of its layer
     in the step, or the moves, that filled its blocks. A step or a move waits for landings in the blocks that it touches
-    (`landing_order.py`). A landing waits for earlier moves, which may still read its target blocks.
+    (`landing_order.py`). A landing waits for earlier moves of its target blocks, which may still be read.
     """
 
     def __init__(self, tensors: Sequence[Tensor], spec: KVSpec, mover: BlockMover, codec: BlockCodec) -> None:
@@ -41,9 +42,12 @@ class DeviceBytes:
             tensor.record_stream(self._stream)  # else its memory might be reused during a last transfer
         self._order: WriteOrder[torch.cuda.Event] = WriteOrder(len(self._layers), [len(each[0]) for each in tensors])
         self._landings: LandingOrder[torch.cuda.Event] = LandingOrder(self._block_tokens, len(tensors))
-        self._moved = self._engine().record_event()  # of the newest moves
+        self._moves: BlockEvents[torch.cuda.Event] = BlockEvents(len(tensors))
+        self._moving: Sequence[Sequence[int]] = ()  # sources and targets of the moves under way, of each group
+        made = self._engine().record_event()
+        self._stream.wait_event(made)  # the tensors' first zeros
         self._order.begin(None)
-        self._order.recorded(range(len(self._layers)), self._moved)
+        self._order.recorded(range(len(self._layers)), made)
         self._is_read = True  # whether the newest step's KV will be read
 
     def begin_step(self, works: Sequence[Work] | None, *, is_read: bool) -> None:
@@ -56,6 +60,7 @@ class DeviceBytes:
             self._order.begin([[block for work in works for block in self._written_by(work, g)] for g in groups])
 
     def begin_moves(self, blocks: Sequence[Sequence[int]]) -> None:
+        self._moving = blocks
         self._wait(self._landings.of_blocks(blocks))
 
     def written(self, layer: int) -> None:
@@ -67,9 +72,11 @@ class DeviceBytes:
             self._order.recorded(range(len(self._layers)), self._engine().record_event())
 
     def moved(self, targets: Sequence[Sequence[int]]) -> None:
-        self._moved = self._engine().record_event()
+        moved = self._engine().record_event()
+        for group, blocks in enumerate(self._moving):
+            self._moves.record(group, blocks, moved)
         self._order.begin(targets)
-        self._order.recorded(range(len(self._layers)), self._moved)
+        self._order.recorded(range(len(self._layers)), moved)
 
     def begin(self) -> None:
         """Does nothing: device memory is allocated from the beginning."""
@@ -101,7 +108,7 @@ class DeviceBytes:
         staging = torch.empty((len(blocks), 1, words_of(pool).shape[2]), dtype=WORD_DTYPE, pin_memory=True)
         scatter([view_of(staging)], payload)
         with torch.inference_mode(), torch.cuda.stream(self._stream):
-            self._stream.wait_event(self._moved)
+            self._wait_for_moves(group, blocks)
             words = staging.to(self._device, non_blocking=True)
             self._mover.scatter(words, pool, self._index(blocks))
             self._landings.landed(group, blocks, self._stream.record_event())  # waited for by steps, not by the host
@@ -113,7 +120,7 @@ class DeviceBytes:
         staging = torch.empty(size_of(payload), dtype=torch.uint8, pin_memory=True)
         scatter([view_of(staging)], payload)
         with torch.inference_mode(), torch.cuda.stream(self._stream):
-            self._stream.wait_event(self._moved)
+            self._wait_for_moves(piece.group, landing.blocks)
             found = staging.to(self._device, non_blocking=True).view(count, -1)
             self._codec.decode(found, landing, self._layers[piece.layer], self._parts[piece.group])
             self._landings.landed(piece.group, landing.blocks, self._stream.record_event())
@@ -121,6 +128,11 @@ class DeviceBytes:
     def _wait(self, landed: torch.cuda.Event | None) -> None:
         if landed is not None:
             self._engine().wait_event(landed)
+
+    def _wait_for_moves(self, group: int, blocks: Sequence[int]) -> None:
+        moved = self._moves.take([blocks if number == group else () for number in range(len(self._parts))])
+        if moved is not None:
+            self._stream.wait_event(moved)
 
     def _written_by(self, work: Work, group: int) -> list[int]:
         end = blocks_for(work.start + len(work.token_ids), self._block_tokens)

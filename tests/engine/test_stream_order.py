@@ -242,8 +242,8 @@ def races(loaded: LoadedEngine, name: str, forgotten: tuple[str, str] = ("", "")
     """What nothing puts in order in a scene, where a function leaves out a kind of wait."""
     scene, signals = SCENES[name]
     with simulated_device() as device:
-        worker = Worker(loaded, device, signals=signals)
         device.forgotten = forgotten
+        worker = Worker(loaded, device, signals=signals)
         scene(worker)
     return device.races
 
@@ -274,9 +274,11 @@ def test_nothing_races_in_any_group(name: str, windowed: LoadedEngine) -> None:
         ("a prefill worker", "wait_event", "read", "is read by _move on stream 1"),
         ("a prefill worker", "synchronize", "read", "is read by numpy on host"),
         ("a prefill worker", "synchronize", "collect", "is read by tolist on host"),
+        ("a decode worker", "wait_event", "__init__", "is written by _move on stream 1"),
         ("a decode worker", "wait_event", "begin_step", "is read by _attend_part on engine"),
         ("handoffs that end early", "wait_event", "begin_step", "is written by _rope_and_store on engine"),
         ("handoffs that end early", "wait_event", "begin_moves", "is written by _copy_words on engine"),
+        ("moves", "wait_event", "_wait_for_moves", "is written by _move on stream 1"),
         ("moves", "wait_event", "write", "is written by _move on stream 1"),
         ("moves", "wait_event", "convert", "is written by index_put_ on stream 1"),
     ],
@@ -306,6 +308,27 @@ def test_a_step_waits_for_what_it_reads_and_not_for_other_handoffs(model: str, r
         assert engine.clock.get(transfers.name) == first
         worker.launch(decode(1, [1, 2], 10, PENDING_TOKEN), decode(2, [3, 4], 9))
         assert engine.clock.get(transfers.name) == transfers.clock[transfers.name]
+
+
+@pytest.mark.parametrize("codec", ["none", "fp8"])
+@pytest.mark.parametrize("model", ["loaded", "windowed"])
+def test_a_landing_waits_for_moves_of_its_own_blocks_and_not_for_steps(
+    model: str, codec: Codec, request: pytest.FixtureRequest
+) -> None:
+    """A landing lasts as long as a step otherwise: moves are enqueued behind the launched steps."""
+    with simulated_device() as device:
+        worker = Worker(request.getfixturevalue(model), device)
+        engine, transfers = device.streams
+        worker.launch(decode(1, [1], 6))
+        worker.copy(2, 5)
+        worker.launch(decode(1, [1], 7, PENDING_TOKEN))
+        start = transfers.clock.get(engine.name, 0)
+        worker.land([6], codec)
+        assert transfers.clock.get(engine.name, 0) == start
+        for block in (2, 5):
+            worker.copy(block, 7 - block)
+            worker.land([block], codec)
+            assert transfers.clock[engine.name] == engine.clock[engine.name]
 
 
 @pytest.mark.parametrize("codec", ["none", "fp8"])
