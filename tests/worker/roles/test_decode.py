@@ -71,30 +71,6 @@ def test_what_makes_no_sense_is_refused() -> None:
     assert bench.blocks.used_count == 0 and not policy.busy()
 
 
-def test_a_higher_attempt_ends_a_lower_one_whose_cancel_was_lost() -> None:
-    bench = Bench()
-    policy = DecodePolicy(bench.parts)
-    policy.receive(short_job(attempt=0), 1.0)
-    bench.step(policy)
-    policy.receive(wanted(0), 1.0)
-    bench.step(policy)
-    policy.receive(landed(), 1.0)
-    bench.step(policy)
-    assert bench.blocks.used_count == 3, "only the higher attempt's"
-    policy.receive(Kill(AttemptKey("r1", 0, 1), "cancelled"), 1.0)
-    assert bench.blocks.used_count == 0 and not policy.busy()
-
-
-def test_limits_that_can_never_fit_fail_after_landing() -> None:
-    bench = Bench(blocks=4)
-    policy = DecodePolicy(bench.parts)
-    policy.receive(wanted(0), 1.0)
-    bench.step(policy)
-    policy.receive(landed(Limits(100)), 1.0)
-    assert bench.heard(Fail)[0].failure.reason == "capacity"
-    assert bench.blocks.used_count == 0 and not policy.busy()
-
-
 def test_what_is_dropped_while_landing_is_freed_and_a_kill_waits_for_that() -> None:
     bench = Bench()
     policy = DecodePolicy(bench.parts)
@@ -108,18 +84,6 @@ def test_what_is_dropped_while_landing_is_freed_and_a_kill_waits_for_that() -> N
     bench.said.clear()
     policy.receive(landed(), 1.0)  # too late: it crossed
     assert not bench.said
-
-
-def test_a_kill_ends_a_running_sequence() -> None:
-    bench = Bench()
-    policy = DecodePolicy(bench.parts)
-    policy.receive(wanted(0), 1.0)
-    bench.step(policy)
-    policy.receive(landed(), 1.0)
-    bench.step(policy)
-    policy.receive(Kill(AttemptKey("r1", 0, 1), "cancelled"), 1.0)
-    policy.receive(Dropped(KEY, "cancelled", owned=True), 1.0)
-    assert bench.blocks.used_count == 0 and not policy.busy()
 
 
 def test_the_short_path_computes_its_prompt_here() -> None:

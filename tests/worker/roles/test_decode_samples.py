@@ -95,54 +95,6 @@ def test_a_short_paths_prompt_is_scored_with_the_first_token_of_one_sample() -> 
     assert all(each.scores is None for each in emitted)
 
 
-@pytest.mark.parametrize("last", [0, 1, 2])
-def test_a_handoff_is_over_with_its_last_sample(last: int) -> None:
-    bench = Bench()
-    policy = DecodePolicy(bench.parts)
-    granted(bench, policy, 0, 1, 2)
-    policy.receive(landed(branches=THREE), 2.0)
-    bench.step(policy)
-    for sample in sorted(range(3), key=lambda each: each == last):
-        assert not bench.heard(HandoffOver)
-        policy.receive(cancelled(sample), 2.0)
-    policy.receive(Dropped(KEY, "cancelled", owned=True), 2.0)
-    assert bench.heard(HandoffOver) == [HandoffOver(KEY)]
-    over(bench, policy)
-
-
-@pytest.mark.parametrize("dead", [0, 1, 2])
-@pytest.mark.parametrize("early", ["waiting", "landing"])
-def test_a_sample_killed_while_it_lands_stays_dead(dead: int, early: str) -> None:
-    bench = Bench()
-    policy = DecodePolicy(bench.parts)
-    policy.receive(wanted(0, 1, 2), 1.0)
-    if early == "landing":
-        bench.step(policy)
-    policy.receive(cancelled(dead), 1.0)
-    bench.step(policy)
-    assert bench.blocks.used_count == 3 and len(bench.heard(RoomGranted)) == 1
-    policy.receive(landed(Limits(3), THREE), 2.0)
-    others = [sample for sample in range(3) if sample != dead]
-    assert [event.emitted.key.sample for event in bench.heard(Begin)] == others
-    bench.run(policy)
-    assert tokens(bench) == {sample: [7, 7] for sample in others}
-    assert bench.heard(HandoffOver) == [HandoffOver(KEY)] and not failed(bench)
-    over(bench, policy)
-
-
-@pytest.mark.parametrize("there", [0, 1, 2])
-def test_a_sample_that_ended_with_its_first_token_does_not_begin(there: int) -> None:
-    bench = Bench()
-    policy = DecodePolicy(bench.parts)
-    granted(bench, policy, 0, 1, 2)
-    policy.receive(landed(Limits(3), {there: [3]}), 2.0)
-    assert [event.emitted.key.sample for event in bench.heard(Begin)] == [there]
-    bench.run(policy)
-    assert tokens(bench) == {there: [7, 7]}
-    assert bench.heard(HandoffOver) == [HandoffOver(KEY)] and not failed(bench)
-    over(bench, policy)
-
-
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
 def test_when_all_are_killed_while_landing_their_blocks_wait_for_the_transfer(order: tuple[int, ...]) -> None:
     for ending in (Dropped(KEY, "cancelled"), landed(branches=THREE)):
@@ -160,16 +112,6 @@ def test_when_all_are_killed_while_landing_their_blocks_wait_for_the_transfer(or
         assert bench.heard(HandoffOver) == ([] if isinstance(ending, Dropped) else [HandoffOver(KEY)])
         assert bench.run(policy) == 0 and not bench.said
         over(bench, policy)
-
-
-def test_those_that_live_are_not_those_that_were_committed() -> None:
-    bench = Bench()
-    policy = DecodePolicy(bench.parts)
-    granted(bench, policy, 0, 1)
-    policy.receive(cancelled(0), 1.0)
-    policy.receive(landed(branches={0: [3]}), 2.0)  # the other one had ended with its first token
-    assert bench.heard(HandoffOver) == [HandoffOver(KEY)] and not bench.said
-    over(bench, policy)
 
 
 @pytest.mark.parametrize("reason", ["capacity", "malformed"])
@@ -203,18 +145,6 @@ def test_the_short_path_computes_the_prompt_once_for_all() -> None:
     over(bench, policy)
 
 
-@pytest.mark.parametrize("dead", [0, 1])
-def test_a_sample_of_the_short_path_dies_alone(dead: int) -> None:
-    bench = Bench()
-    policy = DecodePolicy(bench.parts)
-    policy.receive(short_job(20, samples=(0, 1), limits=Limits(2)), 1.0)
-    bench.step(policy)
-    policy.receive(cancelled(dead), 1.0)
-    bench.run(policy)
-    assert tokens(bench) == {1 - dead: [7, 7]} and not failed(bench)
-    over(bench, policy)
-
-
 def test_what_is_refused_is_refused_for_every_sample() -> None:
     bench = Bench()
     policy = DecodePolicy(bench.parts)
@@ -233,46 +163,6 @@ def test_what_is_refused_is_refused_for_every_sample() -> None:
         assert failed(bench) == [(sample, reason) for sample in samples]
     policy.receive(wanted(*range(9)), 1.0)
     assert [event.reason for event in bench.heard(RoomRefused)] == ["capacity"]
-    over(bench, policy)
-
-
-@pytest.mark.parametrize("way", ["landed", "landing", "short"])
-def test_a_higher_attempt_takes_its_sample_out_of_the_lower_one(way: str) -> None:
-    bench = Bench()
-    policy = DecodePolicy(bench.parts)
-    if way == "short":
-        policy.receive(short_job(10, samples=(0, 1), limits=Limits(4)), 1.0)
-    else:
-        policy.receive(wanted(0, 1), 1.0)
-        bench.step(policy)
-        if way == "landed":
-            policy.receive(landed(Limits(4), {0: [3], 1: [4]}), 2.0)
-    bench.step(policy)
-    bench.said.clear()
-    policy.receive(short_job(11, prompt_tokens=10, attempt=2, samples=(0,), limits=Limits(4)), 3.0)
-    policy.receive(cancelled(0, attempt=1), 3.0)
-    if way == "landing":
-        policy.receive(landed(Limits(4), {0: [3], 1: [4]}), 3.0)
-    bench.run(policy, 3.0)
-    emitted = {(each.key.sample, each.key.attempt) for event in bench.heard(Emit) for each in event.emitted}
-    assert emitted == {(0, 2), (1, 1)} and not failed(bench)
-    assert len(bench.heard(HandoffOver)) == (way != "short")
-    over(bench, policy)
-
-
-def test_an_open_that_comes_too_late_leaves_the_higher_attempt_alone() -> None:
-    bench = Bench()
-    policy = DecodePolicy(bench.parts)
-    policy.receive(short_job(11, prompt_tokens=10, attempt=2, samples=(0,), limits=Limits(4)), 1.0)
-    policy.receive(wanted(0, 1), 1.0)
-    bench.step(policy)
-    policy.receive(landed(Limits(4), {0: [3], 1: [4]}), 2.0)
-    assert [event.emitted.key.sample for event in bench.heard(Begin)] == [1]
-    policy.receive(wanted(0, handoff=6), 2.0)
-    assert [(event.key.handoff, event.reason) for event in bench.heard(RoomRefused)] == [(6, "superseded")]
-    bench.run(policy)
-    emitted = {(each.key.sample, each.key.attempt) for event in bench.heard(Emit) for each in event.emitted}
-    assert emitted == {(0, 2), (1, 1)}
     over(bench, policy)
 
 

@@ -55,31 +55,6 @@ def test_a_first_token_that_is_the_last_needs_no_handoff() -> None:
     assert not bench.heard(OpenHandoff) and bench.blocks.used_count == 0
 
 
-def test_a_first_token_that_stops_aborts_the_handoff_as_done() -> None:
-    bench = Bench()
-    policy = PrefillPolicy(bench.parts)
-    policy.receive(job(1, limits=Limits(10, (7,))), 1.0)
-    bench.step(policy)
-    assert bench.heard(Emit)[0].emitted[0].finish == "stop"
-    assert bench.heard(AbortHandoff) == [AbortHandoff(1, "done")]
-    policy.receive(closed(1, "done"), 2.0)
-    policy.receive(Unpinned(1), 2.0)
-    assert bench.blocks.used_count == 0 and not bench.heard(Fail)
-
-
-def test_a_kill_frees_what_the_transfer_does_not_hold() -> None:
-    bench = Bench()
-    policy = PrefillPolicy(bench.parts)
-    policy.receive(job(1, tokens=40), 1.0)
-    bench.step(policy)
-    policy.receive(Kill(AttemptKey("r1", 0, 1), "cancelled"), 1.0)
-    assert bench.heard(AbortHandoff) == [AbortHandoff(1, "cancelled")]
-    assert bench.step(policy) is None
-    policy.receive(closed(1, "failed", "cancelled"), 2.0)
-    policy.receive(Unpinned(1), 2.0)
-    assert bench.blocks.used_count == 0 and not bench.heard(Fail), "whoever cancels knows"
-
-
 def test_a_handoff_that_fails_is_reported() -> None:
     bench = Bench()
     policy = PrefillPolicy(bench.parts)

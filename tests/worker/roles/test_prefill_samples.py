@@ -56,22 +56,6 @@ def test_all_samples_share_one_pass_and_one_handoff() -> None:
     assert not failed(bench) and policy.load().handoffs == 1
 
 
-def test_samples_that_end_with_their_first_token_stay_behind() -> None:
-    bench = Bench(executor=Sevens({0: STOP, 2: STOP}))
-    policy = PrefillPolicy(bench.parts)
-    policy.receive(job(1, samples=(0, 1, 2), limits=STOPPING), 1.0)
-    bench.run(policy)
-    (emit,) = bench.heard(Emit)
-    assert [(each.key.sample, each.finish) for each in emit.emitted] == [(0, "stop"), (1, None), (2, "stop")]
-    (commit,) = bench.heard(CommitHandoff)
-    assert commit.branches == [Branch(1, [7])]
-    assert bench.blocks.used_count == 3 and not bench.heard(AbortHandoff), "the stem keeps them for its sibling"
-    bench.heard(Fail)
-    policy.receive(cancelled(0), 1.0)
-    assert not bench.heard(AbortHandoff), "that one had ended"
-    handed_over(bench, policy)
-
-
 def test_scores_go_with_their_tokens_and_the_prompts_with_one_sample() -> None:
     """To the gateway, and to the decode worker, which repeats first tokens; there with the first that goes on."""
     for stopping in (None, 0):
@@ -100,24 +84,6 @@ def test_a_handoff_that_no_sample_needs_is_done() -> None:
     assert bench.blocks.used_count == 0 and not policy.busy() and not failed(bench)
 
 
-@pytest.mark.parametrize("dead", [0, 1, 2])
-@pytest.mark.parametrize("early", ["waiting", "computing"])
-def test_a_sample_killed_before_its_first_token_has_none(dead: int, early: str) -> None:
-    bench = Bench()
-    policy = PrefillPolicy(bench.parts)
-    policy.receive(job(1, tokens=26, samples=(0, 1, 2)), 1.0)
-    if early == "computing":
-        bench.step(policy)
-    policy.receive(cancelled(dead), 1.0)
-    bench.run(policy)
-    others = [sample for sample in range(3) if sample != dead]
-    assert bench.heard(OpenHandoff)[0].samples == ((0, 1, 2) if early == "computing" else tuple(others))
-    assert [each.key.sample for each in bench.heard(Emit)[0].emitted] == others
-    assert [branch.sample for branch in bench.heard(CommitHandoff)[0].branches] == others
-    assert not bench.heard(AbortHandoff) and not failed(bench)
-    handed_over(bench, policy)
-
-
 def test_the_last_kill_aborts_the_handoff() -> None:
     bench = Bench()
     policy = PrefillPolicy(bench.parts)
@@ -133,34 +99,6 @@ def test_the_last_kill_aborts_the_handoff() -> None:
     assert bench.blocks.used_count == 0 and not failed(bench) and not policy.busy()
 
 
-@pytest.mark.parametrize("dead", [0, 1])
-def test_a_kill_after_the_commit_leaves_the_handoff_to_the_others(dead: int) -> None:
-    bench = Bench()
-    policy = PrefillPolicy(bench.parts)
-    policy.receive(job(1, samples=(0, 1)), 1.0)
-    bench.run(policy)
-    policy.receive(cancelled(dead), 1.0)
-    assert bench.blocks.used_count == 3 and not bench.heard(AbortHandoff)
-    policy.receive(closed(1, "failed", "bad_digest"), 2.0)
-    policy.receive(Unpinned(1), 2.0)
-    assert failed(bench) == [(1 - dead, "bad_digest")], "nobody asks about the other any more"
-    assert bench.blocks.used_count == 0 and not policy.busy()
-
-
-def test_the_deadline_passes_for_those_that_were_committed_too() -> None:
-    bench = Bench(executor=Sevens({0: STOP}))
-    policy = PrefillPolicy(bench.parts)
-    policy.receive(job(1, samples=(0, 1, 2, 3), limits=STOPPING), 1.0)
-    bench.run(policy)
-    policy.receive(cancelled(1), 1.0)
-    policy.expired(bench.scheduler.expired(101.0), 101.0)
-    assert failed(bench) == [(2, "deadline"), (3, "deadline")]
-    assert bench.heard(AbortHandoff) == [AbortHandoff(1, "deadline")]
-    policy.receive(closed(1, "failed", "deadline"), 101.0)
-    policy.receive(Unpinned(1), 101.0)
-    assert bench.blocks.used_count == 0 and not policy.busy() and not failed(bench)
-
-
 def test_when_all_are_killed_after_the_commit_the_handoff_is_aborted() -> None:
     bench = Bench()
     policy = PrefillPolicy(bench.parts)
@@ -171,23 +109,6 @@ def test_when_all_are_killed_after_the_commit_the_handoff_is_aborted() -> None:
     assert bench.heard(AbortHandoff) == [AbortHandoff(1, "cancelled")]
     handed_over(bench, policy)  # it had been accepted meanwhile
     assert not failed(bench) and policy.load().handoffs == 0
-
-
-def test_a_higher_attempt_takes_its_sample_out_of_the_lower_one() -> None:
-    bench = Bench()
-    policy = PrefillPolicy(bench.parts)
-    policy.receive(job(1, tokens=26, samples=(0, 1)), 1.0)
-    bench.step(policy)
-    policy.receive(job(1, tokens=27, prompt_tokens=26, attempt=2, samples=(0,)), 1.0)
-    bench.run(policy)
-    commits = [(event.handoff, event.branches) for event in bench.heard(CommitHandoff)]
-    assert commits == [(1, [Branch(1, [7])]), (3, [Branch(0, [7])])]
-    policy.receive(cancelled(0, attempt=1), 1.0)
-    assert not bench.heard(AbortHandoff), "the lower one is dead already"
-    policy.receive(closed(1, "accepted"), 2.0)
-    policy.receive(Unpinned(1), 2.0)
-    handed_over(bench, policy, 3)
-    assert not failed(bench)
 
 
 @pytest.mark.parametrize("trouble", ["engine", "deadline", "grant_deadline", "draining"])
