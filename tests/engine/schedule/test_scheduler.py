@@ -13,7 +13,7 @@ from contracts.messages.job import Prompt
 from contracts.messages.sampling import Limits, Sampling
 from engine.blocks.finding import FoundPrefix
 from engine.blocks.manager import BlockManager
-from engine.plan import PENDING_TOKEN, GrammarRefusal, Proposal, StepPlan, StepResult
+from engine.plan import GrammarRefusal, Proposal, StepPlan, StepResult
 from engine.schedule.admission import BlockAdmission
 from engine.schedule.chunking import Chunking
 from engine.schedule.progress import NON_FINITE, NONE_LEFT, SequenceProgress
@@ -237,15 +237,6 @@ def test_no_more_than_max_sequences_run_or_land() -> None:
     assert step(engine) == [(1, 4, 1), (3, 0, 4)]
 
 
-def test_output_index_counts_on_from_earlier_attempts() -> None:
-    engine = scheduler()
-    retried = Sequence(AttemptKey("r", 3, 2), "gateway", Prompt([5, 6, 7, 8], 2), 9.0, GREEDY, Limits(3))
-    engine.add(retried)
-    plan = planned(engine)
-    assert (plan.works[0].output_index, plan.works[0].samples) == (2, (3,))
-    assert answered(engine, plan) == [SequenceProgress(retried, 2, [1], "length")]
-
-
 def test_a_sequence_s_tables_stand_in_the_plan_themselves() -> None:
     engine, one = scheduler(), job(6)
     engine.add(one)
@@ -253,14 +244,6 @@ def test_a_sequence_s_tables_stand_in_the_plan_themselves() -> None:
 
 
 # ends
-
-
-def test_a_stop_token_is_emitted_and_ends() -> None:
-    engine, one = scheduler(), job(4, stop=9)
-    engine.add(one)
-    step(engine)
-    assert answered(engine, planned(engine), token=9) == [SequenceProgress(one, 1, [9], "stop")]
-    assert engine.load().blocks_used == 0 and not busy(engine)
 
 
 def test_of_several_tokens_those_after_the_end_are_discarded() -> None:
@@ -271,23 +254,6 @@ def test_of_several_tokens_those_after_the_end_are_discarded() -> None:
     progress = engine.apply(StepResult(plan.step, [[3, 9, 5], [3, 4, 5]]), 2.0)
     assert progress == [SequenceProgress(stopping, 0, [3, 9], "stop"), SequenceProgress(going, 0, [3, 4, 5])]
     assert step(engine) == [(2, 4, 3)]  # their KV is computed as a chunk
-
-
-def test_max_model_len_ends_with_length() -> None:
-    engine, one = scheduler(longest=6), job(4, max_tokens=50)
-    engine.add(one)
-    step(engine)
-    assert answered(engine, planned(engine)) == [SequenceProgress(one, 1, [1], "length")]
-    assert len(one.tokens) == 6
-
-
-def test_logits_that_are_not_finite_end_one_sequence_with_a_reason() -> None:
-    engine = scheduler()
-    bad, good = job(4), job(5)
-    added(engine, bad, good)
-    progress = answered(engine, planned(engine), failed=(0,))
-    assert progress == [SequenceProgress(bad, 0, [], failed=NON_FINITE), SequenceProgress(good, 0, [1])]
-    assert bad.state is SequenceState.ENDED and step(engine) == [(2, 5, 1)]
 
 
 def test_a_sequence_without_a_token_left_ends_and_its_kv_stays_good() -> None:
@@ -333,15 +299,6 @@ def test_what_can_never_fit_is_refused_with_both_numbers(sequence: Sequence, mes
         engine.add(sequence)
     assert str(refused.value) == message
     assert not busy(engine) and sequence.id == 0
-
-
-def test_what_fits_exactly_is_taken_to_its_end() -> None:
-    engine = scheduler(10)
-    sequence = job(20, max_tokens=21)  # 41 tokens, the KV of the last is never needed
-    engine.add(sequence)
-    while busy(engine):
-        step(engine)
-    assert len(sequence.tokens) == 41 and sequence.preemptions == 0
 
 
 # admission
@@ -411,15 +368,6 @@ def test_the_latest_arrival_is_preempted_and_keeps_its_tokens() -> None:
     assert len(first.tokens) == len(second.tokens) == 16
 
 
-def test_of_a_lower_priority_a_sequence_is_preempted_before_later_ones() -> None:
-    engine = scheduler(9)
-    first, low, last = job(8), job(8, priority=5), job(8)
-    added(engine, first, low, last)
-    for _ in range(6):
-        step(engine)
-    assert [each.preemptions for each in (first, low, last)] == [0, 1, 0]
-
-
 def test_the_oldest_waits_for_landing_blocks_rather_than_be_preempted() -> None:
     engine = scheduler(6)
     oldest, landing = job(8), job(16, landing=True)
@@ -470,48 +418,11 @@ def test_nobody_is_preempted_while_a_step_in_flight_writes() -> None:
 # overlap
 
 
-def test_a_step_ahead_decodes_a_pending_token() -> None:
-    engine, one = scheduler(in_flight=2), job(6)
-    engine.add(one)
-    first, second = planned(engine), planned(engine)
-    work = second.works[0]
-    assert (work.start, work.token_ids, work.output_index) == (6, [PENDING_TOKEN], 1)
-    assert engine.plan(1.0) is None, "two steps are in flight"
-    assert answered(engine, first, token=5)[0].tokens == [5]
-    assert planned(engine).works[0].start == 7
-    assert answered(engine, second, token=6)[0].index == 1
-    assert one.tokens[6:] == [5, 6]
-
-
-def test_a_stop_seen_late_discards_one_token_and_keeps_the_blocks_until_then() -> None:
-    engine, one = scheduler(in_flight=2), job(6, stop=9)
-    engine.add(one)
-    first, second = planned(engine), planned(engine)
-    assert answered(engine, first, token=9) == [SequenceProgress(one, 0, [9], "stop")]
-    assert engine.load().blocks_used == 2 and one.state is SequenceState.ENDED
-    assert answered(engine, second, token=4) == []
-    assert one.tokens[6:] == [9] and engine.load().blocks_used == 0
-
-
 def test_no_step_is_planned_past_an_end_that_is_certain() -> None:
     engine = scheduler(in_flight=2)
     added(engine, job(6, max_tokens=1), job(5, hand_off=True))
     planned(engine)
     assert engine.plan(1.0) is None
-
-
-def test_released_blocks_stay_until_no_launched_step_refers_to_them() -> None:
-    engine, one = scheduler(in_flight=2), job(6)
-    engine.add(one)
-    first, second = planned(engine), planned(engine)
-    engine.release(one)
-    engine.release(one)
-    engine.check_invariants()
-    assert engine.load().blocks_used == 2
-    answered(engine, first)
-    assert engine.load().blocks_used == 2
-    answered(engine, second)
-    assert engine.load().blocks_used == 0 and one.tokens == list(range(100, 106))
 
 
 def test_the_result_of_another_step_is_refused() -> None:
@@ -525,23 +436,6 @@ def test_the_result_of_another_step_is_refused() -> None:
 
 
 # handoffs
-
-
-def test_a_handed_off_sequence_that_ends_with_its_first_token_does_not_park() -> None:
-    engine, one = scheduler(), job(6, stop=9, hand_off=True)
-    engine.add(one)
-    assert answered(engine, planned(engine), token=9) == [SequenceProgress(one, 0, [9], "stop")]
-    assert one.state is SequenceState.ENDED and engine.load().blocks_used == 0
-
-
-def test_an_adopted_sequence_goes_on_from_its_last_token() -> None:
-    engine, landing = scheduler(), job(8, landing=True)
-    engine.add(landing)
-    assert engine.plan(1.0) is None and engine.load().waiting == 1
-    assert engine.take_admitted() == [landing] and len(landing.blocks[0]) == 2
-    engine.adopt(landing, {0: [42]}, GREEDY, Limits(4))
-    work = planned(engine).works[0]
-    assert (work.start, work.token_ids, work.output_index, work.sampling) == (8, [42], 1, GREEDY)
 
 
 @pytest.mark.parametrize(

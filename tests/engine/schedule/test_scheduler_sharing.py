@@ -55,15 +55,6 @@ def test_samples_of_whole_blocks_copy_nothing() -> None:
     assert not engine.take_moves() and engine.load().blocks_used == 2 + 3
 
 
-def test_samples_whose_copies_do_not_fit_are_preempted_and_all_come_to_their_end() -> None:
-    engine, members = scheduler(5), samples(4, 10)
-    engine.add(members[0], members[1:])
-    while busy(engine):
-        step(engine)
-    assert all(len(each.tokens) == 18 for each in members) and engine.load().preemptions > 0
-    assert engine.load().blocks_used == 0
-
-
 def test_a_sample_that_ends_with_its_first_token_leaves_the_others_alone() -> None:
     engine, members = scheduler(), samples(3, 10)
     engine.add(members[0], members[1:])
@@ -73,44 +64,6 @@ def test_a_sample_that_ends_with_its_first_token_leaves_the_others_alone() -> No
     engine.check_invariants()
     assert step(engine) == [(2, 10, 1)]
     assert not engine.take_moves(), "nobody shares its blocks any more"
-
-
-def test_a_released_prompt_goes_on_for_the_samples_that_wait_for_it() -> None:
-    engine, members = scheduler(batch=8), samples(3, 10)
-    engine.add(members[0], members[1:])
-    step(engine)
-    engine.release(members[0])
-    engine.release(members[2])
-    assert members[0].abandoned and members[0].state is SequenceState.RUNNING
-    assert answered(engine, planned(engine)) == [SequenceProgress(members[1], 0, [1])]
-    assert [each.state for each in members] == [SequenceState.ENDED, SequenceState.RUNNING, SequenceState.ENDED]
-    assert step(engine) == [(2, 10, 1)] and engine.load().blocks_used == 3
-
-
-@pytest.mark.parametrize("begun", [False, True])
-def test_a_released_prompt_ends_with_the_last_sample_that_waited_for_it(begun: bool) -> None:
-    engine, members = scheduler(batch=8), samples(3, 10)
-    engine.add(members[0], members[1:])
-    if begun:
-        step(engine)
-    for each in members:
-        assert busy(engine)
-        engine.release(each)
-        engine.check_invariants()
-    assert not busy(engine) and engine.load().blocks_used == 0
-    assert all(each.state is SequenceState.ENDED for each in members)
-
-
-def test_a_prompt_parks_while_any_of_its_samples_goes_on() -> None:
-    engine, members = scheduler(), samples(3, 10, hand_off=True)
-    engine.add(members[0], members[1:])
-    plan = planned(engine)
-    progress = engine.apply(StepResult(plan.step, [[9, 5, 9]]), 2.0)
-    assert [each.finish for each in progress] == ["stop", None, "stop"]
-    assert [each.state for each in members] == [SequenceState.PARKED, SequenceState.ENDED, SequenceState.ENDED]
-    engine.check_invariants()
-    engine.release(members[0])
-    assert engine.load().blocks_used == 0
 
 
 def test_logits_that_are_not_finite_end_all_samples() -> None:

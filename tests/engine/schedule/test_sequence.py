@@ -33,10 +33,6 @@ def test_a_move_is_in_the_table_or_raises(before: SequenceState, after: Sequence
         assert moved.state is before
 
 
-def test_output_index_counts_on_over_attempts() -> None:
-    assert sequence([5, 6, 7, 8], 2).emitted == 2
-
-
 def test_length_counts_tokens_that_are_still_being_sampled() -> None:
     assert sequence([5, 6, 7], 2, pending=1).length == 4
 
