@@ -38,7 +38,7 @@ from kvtransfer.events import (
 from kvtransfer.handoff import HandoffKey
 from kvtransfer.prefill_transfer import PrefillTransfer
 from tests.kvtransfer.array_pool import ArrayPool
-from tests.kvtransfer.pair import CONFIG, DECODE, LAYERS, PREFILL, SPEC, WAYS, Pair, Way, pair, until
+from tests.kvtransfer.pair import CONFIG, LAYERS, PREFILL, SPEC, WAYS, Pair, Way, pair, until
 from tests.kvtransfer.world import TOKENS, commit, layer, opened, opening
 from tests.network import KEYS, SECRET
 
@@ -114,13 +114,6 @@ async def test_layers_leave_while_later_ones_are_computed(way: Way) -> None:
         assert both.equal(1)
 
 
-async def test_the_first_open_is_prompt(way: Way) -> None:
-    async with pair(way, UNREPEATED) as both:
-        both.run(1, [1, 2, 3])
-        await both.unpinned(1)
-        assert both.equal(1)
-
-
 @pytest.mark.parametrize("window", [1, 40 << 10, 100 << 10])
 async def test_tiny_windows(way: Way, window: int) -> None:
     async with pair(way, replace(UNREPEATED, frame=64 << 10, window=window)) as both:
@@ -128,17 +121,6 @@ async def test_tiny_windows(way: Way, window: int) -> None:
             both.run(number, [number * 8 + 1 + at for at in range(8)])
         await both.unpinned(*range(4))  # credit that comes by probes only comes too late
         assert all(both.equal(number) for number in range(4))
-
-
-async def test_many_at_once_take_turns(way: Way) -> None:
-    async with pair(way, TransferConfig(frame=32 << 10, window=64 << 10)) as both:
-        both.run(1, list(range(1, 129)))  # 12 MiB
-        await until(lambda: both.target.payloads > 8, "nothing moves")
-        for number in range(2, 12):
-            both.run(number, [130 + number])
-        await both.unpinned(*range(1, 12))
-        order = [event.key.handoff for event in both.of(Landed)]
-        assert order[-1] == 1 and all(both.equal(number) for number in range(1, 12))
 
 
 async def test_cancels_everywhere_leave_nothing_held(way: Way) -> None:
@@ -162,46 +144,6 @@ async def test_cancels_everywhere_leave_nothing_held(way: Way) -> None:
         await until(lambda: set(both.reserved) <= landed, "blocks are held by nobody")
         assert both.inbound.side.handoffs == {} and not both.unclosed()
         assert len(both.of(Closed)) == len(both.of(Unpinned)) == 40
-
-
-async def test_a_receiver_that_dies_frees_the_sender(way: Way) -> None:
-    config = TransferConfig(frame=32 << 10, window=64 << 10, silence=0.4, repeat_ms=50)
-    async with pair(way, config) as both:
-        both.open(1, list(range(1, 65)))
-        both.compute(1)
-        await until(lambda: both.target.payloads > 2, "nothing moves")
-        await both.inbound.close()
-        await until(lambda: both.of(Closed), "the sender holds on")
-        (closed,) = both.of(Closed)
-        assert (closed.outcome, closed.reason, closed.retryable) == ("failed", "payloads_unanswered", True)
-        begin = time.monotonic()
-        await both.unpinned(1)
-        assert time.monotonic() - begin < 1.0
-        assert both.asking() == both.unclosed() == set()
-
-
-async def test_a_silent_receiver_is_dead_after_a_while(way: Way) -> None:
-    async with pair(way, TransferConfig(silence=0.4, repeat_ms=50)) as both:
-        both.open(1, [1, 2])
-        await until(lambda: both.of(RoomWanted), "the Open does not arrive")
-        await until(lambda: not both.asking(), "the Grant does not arrive")
-        await until(both.outbound.links, "no channel opens")  # else it would end for want of one
-        await both.inbound.close()
-        both.run(2, [3, 4])
-        both.compute(1)
-        both.commit(1)
-        await both.unpinned(1)
-        assert both.of(Closed)[0].reason in ("peer_silent", "payloads_unanswered")
-
-
-async def test_a_sender_that_dies_frees_the_receiver(way: Way) -> None:
-    async with pair(way, TransferConfig(silence=0.4, repeat_ms=50)) as both:
-        both.open(1, [1, 2])
-        both.outbound.handle(LayerReady(1, 0, 0, 2))
-        await until(lambda: both.target.payloads, "nothing moves")
-        await both.outbound.close()
-        await until(lambda: both.of(Dropped), "the receiver holds on")
-        assert both.of(Dropped)[0].reason == "sender_silent" and both.reserved == {}
 
 
 async def test_probes_keep_a_slow_prefill_alive(way: Way) -> None:
@@ -267,19 +209,6 @@ async def test_refusals(way: Way) -> None:
         both.open(2, [3])
         await both.unpinned(1, 2)
         assert [(e.reason, e.retryable) for e in both.of(Closed)] == [("full", True), ("draining", True)]
-
-
-async def test_memory_that_changes_under_way_is_never_accepted(way: Way) -> None:
-    async with pair(way) as both:
-        both.open(1, [1, 2])
-        both.compute(1)
-        await until(lambda: both.target.payloads == LAYERS, "nothing moves")
-        link = both.outbound._links[DECODE]
-        link.side.handoffs[1].digest.value ^= 1
-        both.commit(1)
-        await both.unpinned(1)
-        assert both.of(Closed)[0].reason == "bad_digest" and both.of(Dropped)[0].reason == "bad_digest"
-        assert both.reserved == {}
 
 
 async def test_malformed_frames_are_counted_and_harm_nobody(way: Way) -> None:
