@@ -115,11 +115,6 @@ def outcome(moves: list[Instruction]) -> tuple[str, str, bool]:
     return end.outcome, end.reason, end.retryable
 
 
-@pytest.mark.parametrize("start", STATES, ids=lambda start: start.__name__)
-def test_states_are_reached(start: Callable[[], Side]) -> None:
-    assert start().sender.state is STATES[start]
-
-
 ROWS: list[tuple[str, Callable[[], Side], object, PrefillHandoffState, list[type]]] = [
     ("OPENING | Waiting", opening, WAITING, S.OPENING, []),
     ("STREAMING | Waiting", streaming, WAITING, S.STREAMING, []),
@@ -173,6 +168,7 @@ ROWS: list[tuple[str, Callable[[], Side], object, PrefillHandoffState, list[type
 @pytest.mark.parametrize(("start", "event", "state", "answer"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
 def test_row(start: Callable[[], Side], event: object, state: PrefillHandoffState, answer: list[type]) -> None:
     side = start()
+    assert side.sender.state is STATES[start]
     moves = side.do(event)
     assert side.sender.state is state
     assert sent(moves) == answer
@@ -283,28 +279,6 @@ def committed_in(moves: list[Instruction]) -> Commit:
     return message
 
 
-@pytest.mark.parametrize("early", [True, False], ids=["computed before the Grant", "computed after it"])
-@pytest.mark.parametrize("held", [0, 1, 2, 3])
-def test_only_what_is_not_held_leaves_and_counts(held: int, early: bool) -> None:
-    side = opening()
-    if early:
-        ready(side)
-    side.do(grant(held=held))
-    headers, _ = side.send_all()
-    if not early:
-        ready(side)
-        headers += side.send_all()[0]
-    moved = sorted((h.layer, h.first + at) for h in headers for at in range(h.count))
-    assert moved == [(layer, block) for layer in (0, 1) for block in range(held, 3)]
-    message = committed_in(side.do(TOKENS))
-    zeros = [payload_digest(0, h.layer, h.first, [bytes(8 * h.count)]) for h in headers]
-    assert (message.payloads, message.size) == (len(headers), 16 * (3 - held))
-    assert message.digest == sum(zeros) % 2**64
-    assert side.senders.window.sent == message.size
-    (closed, *_) = side.do(to_prefill(Accepted))
-    assert isinstance(closed, Closed) and (closed.bytes, closed.digest) == (message.size, message.digest)
-
-
 def test_a_grant_of_everything_commits_at_once_without_payload() -> None:
     side = ready(opening())
     side.do(TOKENS)
@@ -376,19 +350,6 @@ def test_frames_done_end_io_references() -> None:
     side = closed()
     assert side.do(FrameDone(1, 1)) == []
     assert side.do(FrameDone(1, 0)) == [Unpinned(1)]
-
-
-def test_all_sent_commits_behind_the_last_payload() -> None:
-    side = flying()
-    side.do(LayerReady(1, 0, 1, 3))
-    assert side.do(TOKENS) == []
-    headers, moves = side.send_all()
-    assert sent(moves) == [Commit]
-    message = moves[0].message  # type: ignore[union-attr]
-    assert isinstance(message, Commit)
-    zeros = [payload_digest(0, place, at, [bytes(8 * count)]) for place in (0, 1) for at, count in ((0, 2), (2, 1))]
-    assert (message.payloads, message.size, message.digest) == (2 + len(headers), 48, sum(zeros) % 2**64)
-    assert message.branches == TOKENS.branches
 
 
 def test_grant_deadline_aborts() -> None:
