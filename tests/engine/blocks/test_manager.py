@@ -10,7 +10,6 @@ from contracts.kv.spec import KVGroup, KVSpec
 from engine.blocks.finding import FoundPrefix
 from engine.blocks.free_runs import FreeRuns
 from engine.blocks.manager import BlockManager, Tables
-from engine.plan import NULL_BLOCK, BlockMove
 
 
 def spec(*shapes: int | tuple[int, int]) -> KVSpec:
@@ -32,32 +31,9 @@ def taken(blocks: BlockManager, tokens: int) -> Tables:
     return tables
 
 
-def test_the_null_block_is_never_given_out() -> None:
-    blocks = one_group(6)
-    assert sorted(taken(blocks, 20)[0]) == [1, 2, 3, 4, 5]
-    assert NULL_BLOCK == 0 and blocks.available == 0
-
-
 def test_a_pool_without_a_block_beside_the_null_block_is_refused() -> None:
     with pytest.raises(CapacityError, match="pool of 1 blocks"):
         one_group(1)
-
-
-def test_an_allocation_gets_all_its_blocks_or_none() -> None:
-    blocks = one_group(6)
-    held = taken(blocks, 12)
-    assert blocks.allocate(12) is None
-    assert (blocks.available, blocks.used_count, blocks.total) == (2, 3, 5)
-    blocks.check_invariants([held])
-
-
-def test_growth_in_one_group_alone_does_not_happen() -> None:
-    blocks = BlockManager(spec(2, 8), [5, 5])  # the first group is full at 8 tokens
-    held = taken(blocks, 8)
-    before = [list(table) for table in held]
-    assert not blocks.grow(held, 9)
-    assert [list(table) for table in held] == before
-    blocks.check_invariants([held])
 
 
 def test_capacity_is_that_of_the_group_with_least_room() -> None:
@@ -158,83 +134,6 @@ def kept_texts(blocks: BlockManager, *texts: list[int], salt: str = "") -> None:
         text = Text(blocks, tokens, salt)
         text.begin()
         text.end()
-
-
-def twice(blocks: BlockManager, tokens: list[int]) -> tuple[Text, Text]:
-    """Two that compute the same text at the same time: the cache knows the blocks of the first."""
-    first, second = Text(blocks, tokens), Text(blocks, tokens)
-    first.begin()
-    second.begin()
-    first.register()
-    return first, second
-
-
-def test_a_shared_block_is_copied_for_whoever_writes_first_and_left_to_the_last() -> None:
-    blocks = one_group(10)
-    first = taken(blocks, 6)
-    second = blocks.fork(first)
-    before = [list(table) for table in first]
-    assert blocks.grow(first, 7, position=6) and blocks.grow(second, 7, position=6)
-    assert blocks.take_moves() == [BlockMove("copy", 0, before[0][1], first[0][1])]
-    assert second[0] == before[0] and first[0][0] == second[0][0] and first[0][1] != second[0][1]
-    assert (blocks.used_count, blocks.groups[0].copied) == (3, 1)
-    blocks.check_invariants([first, second])
-
-
-def test_growth_without_room_for_the_copy_changes_nothing() -> None:
-    blocks = one_group(3)
-    first = taken(blocks, 6)
-    second = blocks.fork(first)
-    assert not blocks.grow(first, 7, position=6)
-    assert first == second and not blocks.take_moves() and blocks.used_count == 2
-    blocks.check_invariants([first, second])
-
-
-def test_only_the_groups_that_share_the_block_copy_it() -> None:
-    blocks = BlockManager(spec(4, 3), [10, 10])
-    first = taken(blocks, 6)
-    second = blocks.fork(first)
-    assert blocks.grow(first, 7, position=6)  # a new block in the second group
-    assert [(move.kind, move.group) for move in blocks.take_moves()] == [("copy", 0)]
-    assert [len(table) for table in first] == [2, 3] and [len(table) for table in second] == [2, 2]
-    blocks.check_invariants([first, second])
-
-
-def test_an_equal_block_is_exchanged_when_nobody_else_has_it() -> None:
-    blocks = one_group(20)
-    first, second = twice(blocks, list(range(8)))
-    second.register()
-    assert second.known == [0] and second.tables != first.tables
-    second.register(replace=True)
-    assert second.known == [2] and second.tables == first.tables
-    blocks.check_invariants([first.tables, second.tables])
-    assert blocks.used_count == 2
-
-
-def test_a_block_that_a_fork_has_too_is_not_exchanged() -> None:
-    blocks = one_group(20)
-    first, second = twice(blocks, list(range(8)))
-    second.tokens = list(range(12))
-    blocks.grow(second.tables, 12)
-    fork = blocks.fork(second.tables)
-    second.end()  # its third block would go on from the first's second, which the fork does not hold
-    first.end()
-    blocks.check_invariants([fork])
-    assert Text(blocks, list(range(12))).found().tokens == 8
-
-
-def test_a_block_that_is_still_read_is_not_exchanged() -> None:
-    blocks = one_group(20)
-    first, second = twice(blocks, list(range(8)))
-    second.tokens = list(range(12))
-    blocks.grow(second.tables, 12)
-    read = list(second.tables[0])
-    blocks.hold_io(0, read)
-    second.end()
-    first.end()
-    blocks.check_invariants([])
-    blocks.release_io(0, read)
-    blocks.check_invariants([])
 
 
 class FreeRunsMachine(RuleBasedStateMachine):

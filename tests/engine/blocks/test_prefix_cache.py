@@ -37,12 +37,6 @@ def in_the_tier(blocks: BlockManager) -> int:
 # what is found
 
 
-def test_a_tenant_s_text_is_found_by_nobody_else() -> None:
-    blocks = one_group(20)
-    kept_texts(blocks, A, salt="a")
-    assert [known(blocks, A, salt) for salt in ("a", "b", "")] == [8, 0, 0]
-
-
 def test_a_text_is_found_up_to_the_token_where_it_goes_on_otherwise() -> None:
     blocks = one_group(20)
     kept_texts(blocks, A)
@@ -60,26 +54,6 @@ def test_among_siblings_the_one_that_agrees_longest_is_found(texts: list[list[in
     kept_texts(blocks, *texts)
     agree = [sum(accumulate(map(eq, text, wanted), and_)) for text in texts]
     assert known(blocks, [*wanted, 7]) == max(agree, default=0)
-
-
-def test_what_this_step_computes_is_shared_but_not_copied() -> None:
-    blocks = one_group(20)
-    first = Text(blocks, A)
-    first.begin()
-    first.register(step=5)
-    longer = [*A, 8]
-    assert [Text(blocks, longer).found(step).tokens for step in (5, 6)] == [8, 8]
-    assert [Text(blocks, longer).found(step, limit=7).tokens for step in (5, 6)] == [4, 7]
-
-
-def test_groups_of_other_block_sizes_agree_on_what_is_found() -> None:
-    blocks = BlockManager(spec(4, 3), [20, 20])
-    kept_texts(blocks, list(range(8)))  # 8 tokens in one group, 6 in the other
-    found = Text(blocks, list(range(8))).found()
-    assert found.tokens == 6 and [len(hit.nodes) for hit in found.hits] == [1, 2]
-    assert [hit.part for hit in found.hits] == [2, 0] and found.whole_blocks == 1
-    whole = Text(blocks, list(range(8))).found(whole=True)
-    assert whole.tokens == 6 and [len(hit.nodes) for hit in whole.hits] == [2, 2]
 
 
 # what a lookup costs
@@ -127,23 +101,6 @@ def test_a_lookup_costs_what_the_text_is_long_and_not_what_the_cache_is_large(mo
 
 
 # keys prove nothing
-
-
-def test_texts_of_one_key_never_get_each_other_s_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contracts.kv.block_hash, "block_key", lambda parent, tokens: b"the same")
-    blocks = one_group(20)
-    first, second = Text(blocks, A), Text(blocks, B)
-    assert first.begin().tokens == second.begin().tokens == 0
-    first.register()
-    second.register()
-    assert (first.known, second.known) == ([1], [0])  # even its own second block has the key of the first
-    second.register(replace=True)
-    assert second.known == [0] and not set(first.tables[0]) & set(second.tables[0])
-    assert (known(blocks, A[:4]), known(blocks, B[:4])) == (4, 0)
-    blocks.check_invariants([first.tables, second.tables])
-    blocks.invalidate(first.tables, 0, 0)
-    second.register()
-    assert (known(blocks, A[:4]), known(blocks, B[:4])) == (0, 4)
 
 
 @pytest.mark.parametrize("sizes", [(1,), (2,), (3, 2)])
@@ -228,55 +185,12 @@ def test_what_gives_way_goes_to_the_host_tier_and_comes_back_in_this_order() -> 
     blocks.check_invariants([again.tables])
 
 
-def test_a_slot_that_comes_back_may_be_given_out_again_behind_it() -> None:
-    blocks = with_tier(2, 4)
-    kept_texts(blocks, A, B)
-    blocks.take_moves()
-    again = Text(blocks, A)
-    again.begin()
-    assert [move.kind for move in blocks.take_moves()] == ["out", "out", "in", "in"]  # B has to be out before A is in
-    again.end()
-    blocks.check_invariants([])
-    assert (known(blocks, A), known(blocks, B)) == (8, 8)
-
-
-def test_a_block_is_copied_and_saved_before_what_comes_back_is_written_to_it() -> None:
-    blocks = with_tier(4, 8)
-    kept_texts(blocks, A, list(range(50, 66)))  # all of the pool: A goes to the tier
-    kept_texts(blocks, [7, 7, 7, 7])
-    others = blocks.allocate(8), blocks.allocate(4)  # all but that
-    assert others[0] is not None and others[1] is not None
-    blocks.take_moves()
-    [source] = Text(blocks, [7, 7, 7, 7]).found().hits[0].nodes
-    was = source.block
-    partial, again = Text(blocks, [7, 7, 8]), Text(blocks, A)
-    blocks.free(others[0])
-    assert (partial.begin().tokens, again.begin().tokens) == (2, 8)
-    moves = blocks.take_moves()
-    about = [move.kind for move in moves if was in ((move.source,) if move.kind != "in" else (move.target,))]
-    assert about == ["copy", "out", "in"]
-    blocks.check_invariants([partial.tables, again.tables, others[1]])
-
-
 def test_a_tier_that_is_full_forgets_its_oldest() -> None:
     blocks = with_tier(2, 3)
     kept_texts(blocks, A, B, C)
     assert [known(blocks, text) for text in (A, B, C)] == [4, 8, 8]
     kept_texts(blocks, [400, 1, 2, 3])
     assert [known(blocks, text) for text in (A, B, C)] == [0, 8, 8]
-
-
-def test_what_is_forgotten_takes_along_what_goes_on_from_it() -> None:
-    blocks = with_tier(2, 4)
-    kept_texts(blocks, A, B)
-    assert in_the_tier(blocks) == 2
-    first = Text(blocks, A[:4])
-    assert first.begin().tokens == 4  # its first block comes back, its second stays in the tier
-    assert known(blocks, A) == 8
-    blocks.invalidate(first.tables, 0, 0)
-    assert known(blocks, A) == 0
-    blocks.free(first.tables)
-    blocks.check_invariants([])
 
 
 def test_what_is_computed_again_is_in_the_pool_only() -> None:
