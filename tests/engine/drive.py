@@ -10,6 +10,7 @@ from contracts.kv.spec import KVGroup, blocks_for
 from contracts.messages.sampling import Sampling
 from engine.executor import Executor
 from engine.plan import NULL_BLOCK, PENDING_TOKEN, StepPlan, Work
+from tests.reference import Golden
 
 GREEDY = Sampling(seed=0, temperature=0.0)
 
@@ -101,6 +102,21 @@ def run(
         if waiting and (len(waiting) == 2 or not ahead or not plan.works):
             collect(executor, waiting.pop(0), running)
         step += 1
+
+
+def answers(
+    executor: Executor,
+    expected: list[Golden],
+    *,
+    chunk: int = 16,
+    ahead: bool = False,
+    stagger: int = 0,
+    adapter: str = "",
+) -> list[list[int]]:
+    """Answers the prompts of known answers together, with as many tokens as each has there."""
+    prompts, new_tokens = [each.prompt for each in expected], len(expected[0].tokens)
+    running = start(executor, prompts, new_tokens, stagger=stagger, adapters=[adapter] * len(prompts))
+    return run(executor, running, new_tokens, chunk=chunk, ahead=ahead)
 
 
 def collect(executor: Executor, plan: StepPlan, running: list[Running]) -> None:

@@ -12,7 +12,7 @@ from contracts.messages.sampling import Sampling
 from engine.executor import Executor
 from engine.start.load import LoadedEngine, load_engine
 from infra.config.engine import EngineConfig
-from tests.engine.drive import run, start
+from tests.engine.drive import answers, run, start
 from tests.reference import Golden, build_model, golden, make_prompts
 from tests.variants import VARIANTS
 
@@ -45,8 +45,7 @@ def test_every_architecture_gives_the_references_tokens(variant: str, tmp_path: 
     for backend in BACKENDS:
         executor = make_executor(directory, cpu_backend=backend)
         assert executor.engine.backend.name == backend
-        running = start(executor, [each.prompt for each in expected], NEW_TOKENS, stagger=1)
-        assert run(executor, running, NEW_TOKENS, chunk=13) == [each.tokens for each in expected], backend
+        assert answers(executor, expected, stagger=1, chunk=13) == [each.tokens for each in expected], backend
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +65,7 @@ def test_chunks_blocks_and_launching_ahead_change_nothing(
     directory, expected = windowed
     for backend in BACKENDS:
         executor = make_executor(directory, block_size=block_size, cpu_backend=backend)
-        running = start(executor, [each.prompt for each in expected], 8)
-        found = run(executor, running, 8, chunk=chunk, ahead=ahead)
-        assert found == [each.tokens for each in expected], backend
+        assert answers(executor, expected, chunk=chunk, ahead=ahead) == [each.tokens for each in expected], backend
 
 
 @pytest.mark.parametrize("ahead", [False, True], ids=["collected at once", "launched ahead"])
@@ -112,8 +109,7 @@ def test_long_prompts_and_large_batches(tmp_path: Path) -> None:
     expected = golden(directory, make_prompts(lengths, config.vocab_size, seed=2), 6)
     for backend in BACKENDS:
         executor = make_executor(directory, kv_memory=16 << 20, max_model_len=700, cpu_backend=backend)
-        running = start(executor, [each.prompt for each in expected], 6)
-        assert run(executor, running, 6, chunk=100) == [each.tokens for each in expected], backend
+        assert answers(executor, expected, chunk=100) == [each.tokens for each in expected], backend
 
 
 @pytest.mark.parametrize("layer", range(4))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.executor import Executor
-from tests.engine.drive import run, start
+from tests.engine.drive import answers
 from tests.engine.test_bf16 import (
     ALIKE,
     FURTHEST,
@@ -39,9 +39,9 @@ def test_every_architecture_gives_the_references_tokens(variant: str, tmp_path: 
     expected = golden(directory, make_prompts(LENGTHS, config.get_text_config().vocab_size), NEW_TOKENS)
     executor = Executor(make_engine(directory, device="cuda"))
     for ahead in (False, True):
-        running = start(executor, [each.prompt for each in expected], NEW_TOKENS, stagger=1)
-        found = run(executor, running, NEW_TOKENS, chunk=13, ahead=ahead)
-        assert found == [each.tokens for each in expected], f"ahead: {ahead}"
+        assert answers(executor, expected, stagger=1, chunk=13, ahead=ahead) == [each.tokens for each in expected], (
+            f"ahead: {ahead}"
+        )
 
 
 @pytest.mark.parametrize("variant", ["llama", "qwen3"])

@@ -11,9 +11,9 @@ from engine.executor import Executor
 from engine.start.load import LoadedEngine, load_engine
 from infra.config.engine import EngineConfig
 from tests.adapter_reference import adapted_by, build_adapter
-from tests.engine.drive import run, start
+from tests.engine.drive import answers, run, start
 from tests.engine.twins import dequantized_twin
-from tests.reference import build_model, golden, make_prompts
+from tests.reference import Golden, build_model, golden, make_prompts
 from tests.variants import VARIANTS
 
 LENGTHS = [1, 7, 16, 33, 64]
@@ -40,6 +40,12 @@ def adapted_engine(directory: Path, **changes: object) -> LoadedEngine:
     return load_engine(EngineConfig(**{**settings, **changes}), lambda stage, percent: None)  # type: ignore[arg-type]
 
 
+def answers_of(engine: LoadedEngine, adapter: Path, expected: list[Golden]) -> list[list[int]]:
+    """Answers all prompts together, each with the adapter."""
+    assert engine.adapters is not None
+    return answers(Executor(engine), expected, chunk=13, adapter=engine.adapters.load(adapter))
+
+
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_model(tmp_path_factory.mktemp("adapted") / "llama", VARIANTS["llama"]())
@@ -54,11 +60,7 @@ def test_an_adapter_gives_pefts_tokens(kind: str, llama: Path, tmp_path: Path) -
     for backend in BACKENDS:
         engine = adapted_engine(llama, cpu_backend=backend)
         assert engine.backend.name == backend
-        assert engine.adapters is not None
-        digest = engine.adapters.load(adapter)
-        executor = Executor(engine)
-        running = start(executor, [each.prompt for each in expected], NEW_TOKENS, adapters=[digest] * len(expected))
-        assert run(executor, running, NEW_TOKENS, chunk=13) == [each.tokens for each in expected], backend
+        assert answers_of(engine, adapter, expected) == [each.tokens for each in expected], backend
 
 
 def test_a_batch_of_three_adapters_and_none_gives_what_each_gives_alone(llama: Path, tmp_path: Path) -> None:
@@ -87,11 +89,7 @@ def test_adapters_follow_what_loading_does_to_weights(variant: str, tmp_path: Pa
     adapter = build_adapter(tmp_path / "adapter", model, r=6, target_modules="all-linear")
     expected = golden(model, make_prompts([1, 7, 16, 33], 320), NEW_TOKENS, load=adapted_by(adapter))
     engine = adapted_engine(model)
-    assert engine.adapters is not None
-    digest = engine.adapters.load(adapter)
-    executor = Executor(engine)
-    running = start(executor, [each.prompt for each in expected], NEW_TOKENS, adapters=[digest] * len(expected))
-    assert run(executor, running, NEW_TOKENS, chunk=13) == [each.tokens for each in expected]
+    assert answers_of(engine, adapter, expected) == [each.tokens for each in expected]
 
 
 @pytest.mark.parametrize(
@@ -113,11 +111,7 @@ def test_an_adapter_of_a_model_that_sees_images_gives_pefts_tokens(
     assert any("vision_tower" in name for name in names) == isinstance(targets, list)
     expected = golden(model, make_prompts(MANY, 320), NEW_TOKENS, load=adapted_by(adapter))
     engine = adapted_engine(model)
-    assert engine.adapters is not None
-    digest = engine.adapters.load(adapter)
-    executor = Executor(engine)
-    running = start(executor, [each.prompt for each in expected], NEW_TOKENS, adapters=[digest] * len(expected))
-    assert run(executor, running, NEW_TOKENS, chunk=13) == [each.tokens for each in expected]
+    assert answers_of(engine, adapter, expected) == [each.tokens for each in expected]
 
 
 def test_an_adapter_of_the_language_model_alone_fits_the_model_that_sees_images(tmp_path: Path) -> None:
@@ -130,10 +124,7 @@ def test_an_adapter_of_the_language_model_alone_fits_the_model_that_sees_images(
     tensors = load_file(path)
     expected = golden(model, make_prompts(MANY, 320), NEW_TOKENS, load=adapted_by(adapter))
     save_file({name.replace(".language_model.", "."): tensor for name, tensor in tensors.items()}, path)
-    digest = engine.adapters.load(adapter)
-    executor = Executor(engine)
-    running = start(executor, [each.prompt for each in expected], NEW_TOKENS, adapters=[digest] * len(expected))
-    assert run(executor, running, NEW_TOKENS, chunk=13) == [each.tokens for each in expected]
+    assert answers_of(engine, adapter, expected) == [each.tokens for each in expected]
 
 
 @pytest.mark.parametrize("form", ["int8", "int4", "fp8"])
@@ -146,11 +137,7 @@ def test_adapters_on_quantized_weights_give_pefts_tokens_on_the_dequantized_mode
     expected = golden(twin, make_prompts(LENGTHS, 320), NEW_TOKENS, load=adapted_by(adapter))
     for backend in BACKENDS:
         engine = adapted_engine(llama, cpu_backend=backend, quantization=form)
-        assert engine.adapters is not None
-        digest = engine.adapters.load(adapter)
-        executor = Executor(engine)
-        running = start(executor, [each.prompt for each in expected], NEW_TOKENS, adapters=[digest] * len(expected))
-        assert run(executor, running, NEW_TOKENS, chunk=13) == [each.tokens for each in expected], backend
+        assert answers_of(engine, adapter, expected) == [each.tokens for each in expected], backend
 
 
 @pytest.mark.interpreted

@@ -26,7 +26,7 @@ from engine.plan import PENDING_TOKEN, Proposal, StepPlan, StepResult, Work
 from engine.start.profiling import warm_up
 from infra.config.engine import EngineConfig
 from launcher.host.gpus import visible_gpus
-from tests.engine.drive import GREEDY, run, start
+from tests.engine.drive import GREEDY, answers
 from tests.engine.test_golden import make_executor
 from tests.reference import build_model, golden, make_prompts
 from tests.variants import SIZES, VARIANTS
@@ -63,8 +63,7 @@ def test_tokens_equal_the_references(
     expected = golden(directory, make_prompts([2, 19, 21], config.vocab_size), NEW_TOKENS)
     executor = make(directory, decode_graphs=graphs)
     assert executor.engine.backend.name == "triton"
-    running = start(executor, [each.prompt for each in expected], NEW_TOKENS)
-    assert run(executor, running, NEW_TOKENS, chunk=16, ahead=True) == [each.tokens for each in expected]
+    assert answers(executor, expected, chunk=16, ahead=True) == [each.tokens for each in expected]
 
 
 def _watched(executor: Executor) -> list[bool]:

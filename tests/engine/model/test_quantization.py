@@ -32,7 +32,7 @@ from engine.model.quantization import (
 from engine.model.quantized import Quantized
 from tests.engine.backends.native.measures import random
 from tests.engine.backends.native.quantized_weights import in_int8
-from tests.engine.drive import run, start
+from tests.engine.drive import answers
 from tests.engine.test_golden import BACKENDS, make_engine, make_executor
 from tests.engine.twins import dequantized_twin
 from tests.reference import build_model, golden, make_prompts
@@ -200,8 +200,7 @@ def test_tokens_are_those_of_the_dequantized_model(variant: str, form: Quantizat
     expected = golden(twin, make_prompts([1, 7, 16, 33, 64], config.vocab_size), 8)
     for backend in BACKENDS:
         executor = make_executor(directory, quantization=form, cpu_backend=backend)
-        running = start(executor, [each.prompt for each in expected], 8)
-        assert run(executor, running, 8, chunk=13) == [each.tokens for each in expected], backend
+        assert answers(executor, expected, chunk=13) == [each.tokens for each in expected], backend
 
 
 def test_a_worker_with_quantized_weights_is_another_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.drive import run, start
+from tests.engine.drive import answers
 from tests.engine.test_golden import make_executor
 from tests.engine.wrapped.models import WRAPPED
 from tests.reference import build_model, golden, make_prompts
@@ -20,5 +20,4 @@ def test_every_model_type_gives_the_references_tokens(variant: str, tmp_path: Pa
     directory = build_model(tmp_path / variant, config)
     expected = golden(directory, make_prompts(LENGTHS, config.vocab_size), NEW_TOKENS)
     executor = make_executor(directory, model_impl="transformers", kv_memory=32 << 20)
-    running = start(executor, [each.prompt for each in expected], NEW_TOKENS, stagger=1)
-    assert run(executor, running, NEW_TOKENS, chunk=13) == [each.tokens for each in expected]
+    assert answers(executor, expected, stagger=1, chunk=13) == [each.tokens for each in expected]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from contracts.errors import ModelError
-from tests.engine.drive import run, start
+from tests.engine.drive import answers
 from tests.engine.test_golden import make_engine, make_executor
 from tests.engine.wrapped.models import WRAPPED
 from tests.reference import build_model, golden, make_prompts
@@ -64,8 +64,7 @@ def test_code_that_is_trusted_runs(teller: Path, tmp_path: Path, monkeypatch: py
         make_engine(teller)
     executor = make_executor(teller, trust_remote_code=True)
     assert executor.engine.model_config.architecture == "Teller"
-    running = start(executor, [each.prompt for each in expected], 6)
-    assert run(executor, running, 6, chunk=13) == [each.tokens for each in expected]
+    assert answers(executor, expected, chunk=13) == [each.tokens for each in expected]
 
 
 def test_tokens_that_mix_outside_of_attention_are_seen(

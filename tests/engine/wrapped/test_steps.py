@@ -13,7 +13,7 @@ from contracts.messages.sampling import Limits, Sampling
 from engine.executor import Executor
 from engine.schedule.sequence import Sequence
 from infra.config.engine import EngineConfig
-from tests.engine.drive import run, start
+from tests.engine.drive import answers
 from tests.engine.test_golden import make_engine, make_executor
 from tests.engine.wrapped.models import SMALL, WRAPPED
 from tests.reference import Golden, build_model, golden, load_reference, make_prompts
@@ -42,8 +42,7 @@ def test_chunks_blocks_and_launching_ahead_change_nothing(
 ) -> None:
     directory, expected = models[name]
     executor = make_executor(directory, model_impl="transformers", block_size=block_size, cpu_backend=backend)
-    running = start(executor, [each.prompt for each in expected], NEW_TOKENS)
-    assert run(executor, running, NEW_TOKENS, chunk=chunk, ahead=ahead) == [each.tokens for each in expected]
+    assert answers(executor, expected, chunk=chunk, ahead=ahead) == [each.tokens for each in expected]
 
 
 @pytest.mark.interpreted
@@ -54,8 +53,7 @@ def test_the_gpus_kernels_attend(tmp_path: Path) -> None:
     expected = golden(directory, make_prompts([3, 20], config.vocab_size), 2)
     executor = make_executor(directory, cpu_backend="triton", max_batch_tokens=16, kv_memory=1 << 20)
     assert executor.engine.decode_steps is None
-    running = start(executor, [each.prompt for each in expected], 2, stagger=1)
-    assert run(executor, running, 2, chunk=13) == [each.tokens for each in expected]
+    assert answers(executor, expected, stagger=1, chunk=13) == [each.tokens for each in expected]
 
 
 def test_prompts_that_begin_alike_share_their_blocks(models: Models) -> None:
@@ -102,7 +100,6 @@ def test_a_family_of_ours_can_be_asked_for_by_either_name(tmp_path: Path) -> Non
     fingerprints = set()
     for way in ("native", "transformers"):
         executor = make_executor(directory, model_impl=way)
-        running = start(executor, [each.prompt for each in expected], NEW_TOKENS)
-        assert run(executor, running, NEW_TOKENS) == [each.tokens for each in expected]
+        assert answers(executor, expected) == [each.tokens for each in expected]
         fingerprints.add(executor.engine.pool.spec.fingerprint())
     assert len(fingerprints) == 2

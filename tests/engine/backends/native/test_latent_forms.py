@@ -16,7 +16,7 @@ from engine.executor import Engine
 from engine.model.batch import build_batch
 from engine.model.config import LatentAttention
 from engine.plan import StepPlan, Work
-from tests.engine.drive import run, start
+from tests.engine.drive import answers
 from tests.engine.test_golden import make_executor
 from tests.reference import build_model, golden, make_prompts
 from tests.variants import VARIANTS
@@ -39,8 +39,7 @@ def test_expanded_works_give_the_references_tokens(
 
     monkeypatch.setattr(layers, "LatentForms", Watched)
     executor = make_executor(directory, cpu_backend="native")
-    running = start(executor, [each.prompt for each in expected], 8, stagger=1)
-    assert run(executor, running, 8, chunk=80) == [each.tokens for each in expected]
+    assert answers(executor, expected, stagger=1, chunk=80) == [each.tokens for each in expected]
     assert any(absorbed and expanded for absorbed, expanded in seen) and any(not absorbed for absorbed, _ in seen)
     assert any(absorbed and not expanded for absorbed, expanded in seen)
 

@@ -11,7 +11,7 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from contracts.errors import ModelError
 from engine.model.families.mxfp4 import unpacked
-from tests.engine.drive import run, start
+from tests.engine.drive import answers
 from tests.engine.test_golden import make_executor
 from tests.reference import Golden, build_model, golden, make_prompts
 from tests.variants import VARIANTS
@@ -73,8 +73,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Golden]
 def test_packed_experts_give_transformers_tokens(packed: tuple[Path, list[Golden]]) -> None:
     directory, expected = packed
     executor = make_executor(directory)
-    running = start(executor, [each.prompt for each in expected], NEW_TOKENS)
-    assert run(executor, running, NEW_TOKENS) == [each.tokens for each in expected]
+    assert answers(executor, expected) == [each.tokens for each in expected]
 
 
 @pytest.mark.parametrize(

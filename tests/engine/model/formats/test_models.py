@@ -16,7 +16,7 @@ from engine.plan import PromptRows, StepPlan, Work
 from engine.start import sizing
 from engine.start.sizing import refuse_large_weights
 from infra.config.engine import EngineConfig
-from tests.engine.drive import GREEDY, run, start
+from tests.engine.drive import GREEDY, answers
 from tests.engine.model.formats.cases import CASES, build
 from tests.engine.test_golden import BACKENDS, make_engine, make_executor
 from tests.reference import SAFETY, build_model, golden, load_reference, logprobs, make_prompts
@@ -62,8 +62,7 @@ def test_tokens_and_logits_are_those_of_the_numbers(case: str, made: Callable[[s
     scores = whole[torch.arange(47), torch.tensor(prompt[1:])]
     for backend in BACKENDS:
         executor = make_executor(directory, cpu_backend=backend)
-        running = start(executor, [each.prompt for each in expected], NEW_TOKENS)
-        assert run(executor, running, NEW_TOKENS, chunk=13) == [each.tokens for each in expected], backend
+        assert answers(executor, expected, chunk=13) == [each.tokens for each in expected], backend
         tables = ([1, 2, 3],) * len(executor.engine.pool.counts)
         executor.launch(StepPlan(0, [Work(1, 0, prompt, tables, GREEDY, prompt_rows=PromptRows(0, prompt[1:], 0))]))
         found = torch.tensor([told.logprob for told in executor.collect().prompt_scores[0]], dtype=torch.float64)
@@ -83,8 +82,7 @@ def test_operators_for_avx2_give_the_tokens(
         expected = golden(twin, make_prompts([1, 16, 33], 320), NEW_TOKENS)
         for model in (directory, twin):
             executor = make_executor(model, cpu_backend="native")
-            running = start(executor, [each.prompt for each in expected], NEW_TOKENS)
-            assert run(executor, running, NEW_TOKENS, chunk=13) == [each.tokens for each in expected], model
+            assert answers(executor, expected, chunk=13) == [each.tokens for each in expected], model
 
 
 def test_a_start_says_what_is_held_and_counts_weights_by_form(

@@ -9,7 +9,7 @@ import pytest
 
 from checkpoints.gguf.unpacking import unpacked
 from contracts.errors import ModelError, OptionError
-from tests.engine.drive import run, start
+from tests.engine.drive import answers
 from tests.engine.test_golden import BACKENDS, make_engine, make_executor
 from tests.gguf_files import dequantized, write_gguf
 from tests.reference import build_model, golden, make_prompts
@@ -37,8 +37,7 @@ def test_tokens_are_those_of_the_dequantized_model(
     expected = golden(dequantized(original, tmp_path / "numbers", kind_of), prompts, 8)
     for backend in BACKENDS:
         executor = make_executor(file, cpu_backend=backend)
-        running = start(executor, [each.prompt for each in expected], 8, stagger=1)
-        assert run(executor, running, 8, chunk=13) == [each.tokens for each in expected], backend
+        assert answers(executor, expected, stagger=1, chunk=13) == [each.tokens for each in expected], backend
 
 
 def test_transformers_own_code_does_not_read_gguf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
