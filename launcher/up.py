@@ -15,6 +15,7 @@ from infra.network.listening import http_url
 from launcher import greeting
 from launcher.checking.memory import refuse_kv_beyond_memory, refuse_weights_beyond_memory
 from launcher.checking.settings import check_settings, checked_port, with_absolute_paths
+from launcher.host.driver import refuse_old_driver
 from launcher.host.gpus import usable_gpus
 from launcher.host.instances import Instance, Record
 from launcher.host.log_file import LogFile
@@ -73,6 +74,8 @@ def check(config: UpConfig) -> tuple[UpConfig, Path | None, str]:
         raise ConfigError("--autoscale", config.ray.autoscale, why)
     port = checked_port(config)
     gpus = usable_gpus(config.device)
+    if gpus:
+        refuse_old_driver(config.device)
     directory = check_settings(config)
     config = with_absolute_paths(config)
     wish = WorkerCounts(config.prefill, config.decode)
