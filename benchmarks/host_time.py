@@ -51,17 +51,18 @@ Step = Callable[[], None]
 
 
 class Steps:
-    """Steps of one engine, each a token further."""
+    """Steps of one engine, each a token further; with `adapters`, the texts have each of them, or none, in turns."""
 
-    def __init__(self, shape: str, decodes: int) -> None:
+    def __init__(self, shape: str, decodes: int, adapters: int) -> None:
         blocks = (decodes + 1) * MAX_TEXT_TOKENS // BLOCK_TOKENS + 1
-        engine = weightless_engine(shape, blocks, decodes, MAX_TEXT_TOKENS)
+        engine = weightless_engine(shape, blocks, decodes, MAX_TEXT_TOKENS, adapters=adapters)
         assert isinstance(engine.decode_steps, DecodeGraphs)
         _record(engine.decode_steps)
         self.weights_bytes = engine.model.weights_bytes()
         self._executor = Executor(engine)
         self._signalling = Executor(replace(engine, decode_steps=None), lambda plan, group, layer: None)
         self._decodes = decodes
+        self._adapters = adapters
         self._at = 0
         self._first = True  # of the steps that go on with each other's tokens
         self._tables = [
@@ -87,14 +88,17 @@ class Steps:
         for row in range(decodes):
             start = TEXT_TOKENS + at
             table = self._tables[row][: start // BLOCK_TOKENS + 1]
-            works.append(Work(row, start, [7 if self._first else PENDING_TOKEN], (table,), GREEDY, (0,), at))
+            token, adapter = 7 if self._first else PENDING_TOKEN, self._adapter(row)
+            works.append(Work(row, start, [token], (table,), GREEDY, (0,), at, adapter=adapter))
         self._first = not decodes
         if chunk:
             table = self._tables[-1][: (TEXT_TOKENS + CHUNK_TOKENS) // BLOCK_TOKENS]
-            works.append(
-                Work(self._decodes, TEXT_TOKENS, [7] * CHUNK_TOKENS, (table,), None)
-            )  # of which more is to come
+            sequence, chunk_tokens = self._decodes, [7] * CHUNK_TOKENS  # of which more is to come
+            works.append(Work(sequence, TEXT_TOKENS, chunk_tokens, (table,), None, adapter=self._adapter(sequence)))
         return StepPlan(at, works)
+
+    def _adapter(self, row: int) -> str:
+        return str(row % (self._adapters + 1) or "") if self._adapters else ""
 
 
 def _lighten() -> None:
@@ -103,8 +107,8 @@ def _lighten() -> None:
     def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return torch.empty((len(x), len(weight)), dtype=x.dtype, device=META)
 
-    def new_empty(like: Tensor, size: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
-        return torch.empty(tuple(size), dtype=dtype or like.dtype, device=META)
+    def new_empty(like: Tensor, size: Sequence[int] | int, dtype: torch.dtype | None = None) -> Tensor:
+        return torch.empty(size, dtype=dtype or like.dtype, device=META)
 
     def empty_like(like: Tensor) -> Tensor:
         return torch.empty(like.shape, dtype=like.dtype, device=META)
@@ -136,6 +140,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--shapes", default="llama-3.2-1b,llama-3.1-8b", help="names in benchmarks/models/shapes.py")
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--decodes", type=int, default=32, help="sequences that decode")
+    parser.add_argument("--adapters", type=int, default=0, help="adapters of the sequences")
     parser.add_argument("--profile", choices=("mixed", "chunk", "decode"), help="list where this step's time goes")
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -144,12 +149,15 @@ def main(arguments: list[str] | None = None) -> int:
     print(
         f"{platform.machine()}, {cores} cores, Python {python}, torch {torch.__version__}, triton {triton.__version__}"
     )
-    print(f"{given.decodes} decodes behind {TEXT_TOKENS} tokens, chunks of {CHUNK_TOKENS}; ms on the host\n")
+    print(
+        f"{given.decodes} decodes behind {TEXT_TOKENS} tokens, chunks of {CHUNK_TOKENS}, {given.adapters} adapters;"
+        " ms on the host\n"
+    )
     print("| shape | step | fastest | median | kernels launched | weights on an H100 |\n|" + " --- |" * 6)
     with compiling() as driver, torch.inference_mode():
         for shape in given.shapes.split(","):
             made: list[Steps] = []
-            _, error = driver.launch(lambda: made.append(Steps(shape, given.decodes)))  # noqa: B023 - it is run here
+            _, error = driver.launch(lambda: made.append(Steps(shape, given.decodes, given.adapters)))  # noqa: B023 - it is run here
             if error:
                 print(f"{shape}: {error}", file=sys.stderr)
                 return 1

@@ -1,73 +1,130 @@
-"""Adds adapters' changes to the outputs of a linear layer, for a few rows with one adapter each, or none.
+"""Adds adapters' changes to the outputs of a linear layer, for the rows of a step with one adapter each, or none.
 
     y[t] += B_s (A_s x[t])      for row t with the adapter in slot s > 0
 
 (LoRA: Hu et al., 2021, https://arxiv.org/abs/2106.09685; rows of several adapters in one launch: Punica, Chen et al.,
-2023, https://arxiv.org/abs/2310.18547.) One launch shrinks each row to its adapter's ranks, a second one expands them
-into the parts of the outputs. The addresses of an adapter's matrices are data in a table on the device, so both
-launches can be recorded while adapters change. Each row reads its adapter separately: that suits decodes, where all
-rows but the first find their adapter in the cache; chunks of prompts use matrix products. Sums are fp32.
+2023, https://arxiv.org/abs/2310.18547; S-LoRA, Sheng et al., 2023, https://arxiv.org/abs/2311.03285.) One launch
+shrinks rows to their adapters' ranks, a second one expands them into the parts of the outputs, for decodes and chunks
+of prompts alike. Rows come sorted into tiles of one adapter each (moe/sort_by_expert.py): a step sorts them once for
+all layers. The addresses of an adapter's matrices are data in a table on the device, so both launches can be recorded
+while adapters change.
+
+A program shrinks a tile to some of the ranks, over a part of the inputs where tiles are too few to fill the device.
+Sums are fp32; 16-bit outputs expand the two 16-bit halves of a sum, since tensor cores multiply no wider numbers.
 """
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.device import processors
 from kernels.launching import launched_directly
+from kernels.moe.sort_by_expert import Tiles, sort_by_expert
 from kernels.sizes import tile_count
 from kernels.tuning import Config, tuned
 
 CANDIDATE_CONFIGS = (
-    Config({"RANKS": 16, "DEPTH": 128, "OUTPUTS": 128}, warps=4),
-    Config({"RANKS": 16, "DEPTH": 256, "OUTPUTS": 128}, warps=4),
-    Config({"RANKS": 16, "DEPTH": 512, "OUTPUTS": 256}, warps=8),
+    Config({"RANKS": 16, "DEPTH": 128, "OUTPUTS": 128}, warps=4, stages=4),
+    Config({"RANKS": 16, "DEPTH": 256, "OUTPUTS": 128}, warps=4, stages=3),
+    Config({"RANKS": 32, "DEPTH": 128, "OUTPUTS": 256}, warps=4, stages=3),
+    Config({"RANKS": 16, "DEPTH": 64, "OUTPUTS": 128}, warps=4, stages=2),
 )
-"""The first is the default. Sizes of tiles: of ranks and inputs that shrink, and of outputs."""
+"""The first is the default, the last that of fp32. Sizes of tiles: of ranks and inputs that shrink, and of outputs."""
 WORDS_PER_MATRIX = 5
 """Table words of a matrix: address, first rank, ranks, first output, outputs; all 0 for no matrix."""
+FEW_ROWS, MANY_ROWS = 16, 64
+"""Rows of a tile: the fewest that tensor cores take, and as many as read an adapter's matrices seldom."""
+MAX_SPLITS = 8
+RANKS_TOGETHER = 16
+ALIGNED_OUTPUTS = 8
+"""Outputs in 16 bytes, of 16 bits each: parts of multiples of it are read as whole words."""
 
 
-def adapt(x: Tensor, y: Tensor, slots: Tensor, table: Tensor, widest: int, *, config: Config | None = None) -> None:
-    """Adds to `y` `[rows, outputs]` the adapters' changes for `x` `[rows, inputs]`, by int64 `slots` `[rows]`, 0: none.
+@dataclass(frozen=True)
+class AdaptedRows:
+    """A step's rows, sorted by adapter, and memory that each layer shrinks them into."""
 
-    All are fp32, bf16 or fp16, with contiguous rows. `table` int64 `[slots + 1, 1 + parts, WORDS_PER_MATRIX]` has the
-    address of a slot's A, `[ranks, inputs]`, and of each part's B, `[its ranks, its outputs]`, all of the format of x.
-    `widest`: maximum ranks of an adapter, over all its parts together.
+    tiles: Tiles  # of rows in slots; `owners` that are not above 0 have no adapter
+    shrunk: Tensor  # fp32 [splits, tiles x rows, widest]
 
-    Example: x `[32, 4096]`, y `[32, 6144]`, parts of 4096, 1024 and 1024 outputs, each of rank 16: `widest` 48 or more.
+
+def tile_rows(rows: int, adapters: int) -> int:
+    """Returns the rows of a tile for `rows` rows of so many adapters."""
+    return MANY_ROWS if rows >= MANY_ROWS * adapters else FEW_ROWS
+
+
+def adapted_rows(tiles: Tiles, widest: int) -> AdaptedRows:
+    """Allocates the memory; `widest`: maximum ranks of an adapter, over all its parts together."""
+    count = len(tiles.owners)
+    splits = max(1, min(MAX_SPLITS, processors(tiles.owners.device) // max(count, 1)))
+    shape = splits, count * tiles.rows, tile_count(widest, RANKS_TOGETHER) * RANKS_TOGETHER
+    return AdaptedRows(tiles, torch.empty(shape, dtype=torch.float32, device=tiles.owners.device))
+
+
+def sorted_rows(slots: Tensor, most: int, widest: int) -> AdaptedRows:
+    """Sorts rows on the device by int `slots` `[rows]`, 0 … `most`, 0: none."""
+    return adapted_rows(sort_by_expert(slots.int(), most + 1, FEW_ROWS), widest)
+
+
+def adapt(
+    x: Tensor, y: Tensor, rows: AdaptedRows, table: Tensor, parts: Sequence[int], *, config: Config | None = None
+) -> None:
+    """Adds to `y` `[rows, outputs]` the adapters' changes for `x` `[rows, inputs]`.
+
+    Both are fp32, bf16 or fp16, contiguous. `table` int64 `[slots + 1, 1 + parts or more, WORDS_PER_MATRIX]` has the
+    address of a slot's A, `[ranks, inputs]`, and of each part's B, `[its ranks, its outputs]`, all of the format of x,
+    contiguous, at multiples of 16 bytes. `parts` are the outputs of each part; parts lie side by side.
+
+    Example: x `[32, 4096]`, y `[32, 6144]`, parts of 4096, 1024 and 1024 outputs.
     """
-    rows, inputs = x.shape
-    parts = table.shape[1] - 1
-    assert x.is_contiguous() and y.is_contiguous() and len(y) == len(slots) == rows and slots.dtype == torch.int64
-    assert table.shape[2] == WORDS_PER_MATRIX and table.is_contiguous()
-    name = f"{str(x.dtype).removeprefix('torch.')},inputs={inputs},outputs={y.shape[1]}"
-    options = (config or tuned("lora", name, x.device, CANDIDATE_CONFIGS[0])).options()
-    outputs, depth, ranks = (options.pop(size) for size in ("OUTPUTS", "DEPTH", "RANKS"))
-    shrunk = torch.empty((rows, widest), dtype=torch.float32, device=x.device)
-    _shrink[rows, tile_count(widest, ranks)](
+    tiles, shrunk = rows.tiles, rows.shrunk
+    count, inputs, outputs = len(tiles.owners), x.shape[1], y.shape[1]
+    assert x.is_contiguous() and y.is_contiguous() and x.shape[0] == y.shape[0] and x.dtype == y.dtype
+    assert table.shape[1] > len(parts) and table.shape[2] == WORDS_PER_MATRIX and table.is_contiguous()
+    if not count:
+        return
+    name = f"{str(x.dtype).removeprefix('torch.')},inputs={inputs},outputs={outputs}"
+    default = CANDIDATE_CONFIGS[-1 if x.dtype == torch.float32 else 0]
+    options = (config or tuned("lora", name, x.device, default)).options()
+    tile, depth, ranks = (options.pop(size) for size in ("OUTPUTS", "DEPTH", "RANKS"))
+    splits, padded, widest = shrunk.shape
+    entry = table.shape[1] * WORDS_PER_MATRIX
+    _shrink[count, tile_count(widest, ranks), splits](
         x,
-        slots,
         table,
+        tiles.pairs,
+        tiles.owners,
         shrunk,
         inputs,
+        padded,
         widest,
-        ENTRY=(1 + parts) * WORDS_PER_MATRIX,
-        WORDS=WORDS_PER_MATRIX,
+        ENTRY=entry,
+        ROWS=tiles.rows,
         RANKS=ranks,
         DEPTH=depth,
+        EVEN=not inputs % depth,
         **options,
     )
-    _expand[rows, tile_count(y.shape[1], outputs), parts](
+    _expand[count, tile_count(max(parts), tile), len(parts)](
         y,
-        slots,
         table,
+        tiles.pairs,
+        tiles.owners,
         shrunk,
-        y.shape[1],
+        outputs,
+        padded,
         widest,
-        ENTRY=(1 + parts) * WORDS_PER_MATRIX,
+        splits,
+        ENTRY=entry,
         WORDS=WORDS_PER_MATRIX,
-        OUTPUTS=outputs,
+        ROWS=tiles.rows,
+        RANKS=ranks,
+        OUTPUTS=tile,
+        ALIGNED=not any(size % ALIGNED_OUTPUTS for size in parts),
         **options,
     )
 
@@ -76,77 +133,124 @@ def adapt(x: Tensor, y: Tensor, slots: Tensor, table: Tensor, widest: int, *, co
 @triton.jit
 def _shrink(
     x: tl.tensor,
-    slots: tl.tensor,
-    words: tl.tensor,
+    table: tl.tensor,
+    rows: tl.tensor,
+    owners: tl.tensor,
     shrunk: tl.tensor,
     inputs: tl.tensor,
+    padded: tl.tensor,
     widest: tl.tensor,
     ENTRY: tl.constexpr,
-    WORDS: tl.constexpr,
+    ROWS: tl.constexpr,
     RANKS: tl.constexpr,
     DEPTH: tl.constexpr,
+    EVEN: tl.constexpr,
 ) -> None:
-    row = tl.program_id(0).to(tl.int64)
-    slot = tl.load(slots + row)
-    entry = words + slot * ENTRY
-    ranks = tl.load(entry + 2)  # 0 in slot 0, and if the adapter does not change this layer
+    tile = tl.program_id(0)
+    owner = tl.load(owners + tile).to(tl.int64)
+    if owner <= 0:
+        return
+    entry = table + owner * ENTRY
+    ranks = tl.load(entry + 2)  # 0 if the adapter does not change this layer
     rank = tl.program_id(1) * RANKS + tl.arange(0, RANKS)
-    if tl.program_id(1) * RANKS < ranks:
-        a = tl.load(entry).to(x.dtype)
-        total = tl.zeros((RANKS,), tl.float32)
-        for begin in range(0, inputs, DEPTH):
-            place = begin + tl.arange(0, DEPTH)
-            own = tl.load(x + row * inputs + place, mask=place < inputs, other=0.0).to(tl.float32)
-            inside = (rank < ranks)[:, None] & (place < inputs)[None, :]
-            tile = tl.load(a + rank[:, None] * inputs + place[None, :], mask=inside, other=0.0).to(tl.float32)
-            total += tl.sum(tile * own[None, :], 1)
-        tl.store(shrunk + row * widest + rank, total, mask=rank < ranks)
+    if tl.program_id(1) * RANKS >= ranks:
+        return
+
+    a = tl.multiple_of(tl.load(entry).to(x.dtype), 16)
+    row = tl.load(rows + tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    depth = tl.arange(0, DEPTH)
+    # Padding rows of a tile, and ranks behind the last, read what is there, and are not used.
+    here = x + (tl.where(row >= 0, row, 0) * inputs)[:, None] + depth[None, :]
+    there = a + (tl.where(rank < ranks, rank, 0) * inputs)[None, :] + depth[:, None]
+    each = tl.cdiv(tl.cdiv(inputs, DEPTH), tl.num_programs(2)) * DEPTH
+    begin = tl.program_id(2) * each
+    total = tl.zeros([ROWS, RANKS], tl.float32)
+    for start in range(begin, tl.minimum(begin + each, inputs), DEPTH):
+        if EVEN:
+            values = tl.load(here + start)
+            factors = tl.load(there + start)
+        else:
+            values = tl.load(here + start, mask=(start + depth < inputs)[None, :], other=0.0)
+            factors = tl.load(there + start, mask=(start + depth < inputs)[:, None], other=0.0)
+        total = tl.dot(values, factors, total, input_precision="ieee")
+    place = tl.program_id(2).to(tl.int64) * padded + tile * ROWS + tl.arange(0, ROWS)
+    tl.store(shrunk + place[:, None] * widest + rank[None, :], total, mask=(rank < ranks)[None, :])
 
 
+# The number of splits follows the batch: another kernel would be compiled during a request.
 @launched_directly
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def _expand(
     y: tl.tensor,
-    slots: tl.tensor,
-    words: tl.tensor,
+    table: tl.tensor,
+    rows: tl.tensor,
+    owners: tl.tensor,
     shrunk: tl.tensor,
     outputs: tl.tensor,
+    padded: tl.tensor,
     widest: tl.tensor,
+    splits: tl.tensor,
     ENTRY: tl.constexpr,
     WORDS: tl.constexpr,
+    ROWS: tl.constexpr,
+    RANKS: tl.constexpr,
     OUTPUTS: tl.constexpr,
+    ALIGNED: tl.constexpr,
 ) -> None:
-    row, part = tl.program_id(0).to(tl.int64), tl.program_id(2)
-    slot = tl.load(slots + row)
-    entry = words + slot * ENTRY + (1 + part) * WORDS
-    ranks = tl.load(entry + 2)
-    first, size = tl.load(entry + 3), tl.load(entry + 4)
+    tile, part = tl.program_id(0), tl.program_id(2)
+    owner = tl.load(owners + tile).to(tl.int64)
+    if owner <= 0:
+        return
+    entry = table + owner * ENTRY + (1 + part) * WORDS
+    ranks, first, size = tl.load(entry + 2), tl.load(entry + 3), tl.load(entry + 4)
+    if (ranks == 0) | (tl.program_id(1) * OUTPUTS >= size):
+        return
+
+    if ALIGNED:
+        first, size = tl.multiple_of(first, 8), tl.multiple_of(size, 8)
     column = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
-    inside = column < size
-    if (ranks > 0) & (tl.program_id(1) * OUTPUTS < size):
-        b = tl.load(entry).to(y.dtype)
-        own = shrunk + row * widest + tl.load(entry + 1)
-        total = tl.zeros((OUTPUTS,), tl.float32)
-        for rank in range(0, ranks):
-            total += tl.load(own + rank) * tl.load(b + rank * size + column, mask=inside, other=0.0).to(tl.float32)
-        here = y + row * outputs + first + column
-        before = tl.load(here, mask=inside, other=0.0).to(tl.float32)
-        tl.store(here, (before + total).to(y.dtype.element_ty), mask=inside)
+    inside = (column < size)[None, :]
+    b = tl.multiple_of(tl.load(entry).to(y.dtype), 16)
+    place = (tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    own = shrunk + (place * widest + tl.load(entry + 1))[:, None]
+    total = tl.zeros([ROWS, OUTPUTS], tl.float32)
+    for start in range(0, ranks, RANKS):
+        rank = start + tl.arange(0, RANKS)
+        known = rank < ranks
+        sums = tl.zeros([ROWS, RANKS], tl.float32)
+        here = own + rank[None, :]
+        for _ in range(0, splits):
+            sums += tl.load(here, mask=known[None, :], other=0.0)
+            here += padded * widest
+        there = b + rank[:, None] * size + column[None, :]
+        factors = tl.load(there, mask=known[:, None] & inside, other=0.0)
+        if y.dtype.element_ty == tl.float32:
+            total = tl.dot(sums, factors, total, input_precision="ieee")
+        else:
+            high = sums.to(factors.dtype)
+            total = tl.dot(high, factors, total)
+            total = tl.dot((sums - high.to(tl.float32)).to(factors.dtype), factors, total)
+    row = tl.load(rows + place).to(tl.int64)
+    here = y + (row * outputs + first)[:, None] + column[None, :]
+    kept = (row >= 0)[:, None] & inside
+    before = tl.load(here, mask=kept, other=0.0).to(tl.float32)
+    tl.store(here, (before + total).to(y.dtype.element_ty), mask=kept)
 
 
 def reference(
     x: Tensor, y: Tensor, slots: Tensor, adapters: dict[int, tuple[Tensor, list[tuple[int, int, Tensor]]]]
 ) -> Tensor:
-    """Returns what `y` becomes, with PyTorch operators in fp32.
+    """Returns what `y` becomes, with PyTorch operators in fp32, or in fp64 where tensors are.
 
     `adapters` are by slot A, and of each part its first output, its first rank and its B.
     """
-    found = y.float()
+    wide = torch.promote_types(y.dtype, torch.float32)
+    found = y.to(wide)
     for row, slot in enumerate(slots.tolist()):
         if slot in adapters:
             a, parts = adapters[slot]
-            shrunk = a.float() @ x[row].float()
+            shrunk = a.to(wide) @ x[row].to(wide)
             for first, rank_first, b in parts:
                 rank, size = b.shape
-                found[row, first : first + size] += shrunk[rank_first : rank_first + rank] @ b.float()
+                found[row, first : first + size] += shrunk[rank_first : rank_first + rank] @ b.to(wide)
     return found.to(y.dtype)

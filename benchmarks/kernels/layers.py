@@ -178,11 +178,12 @@ def adapted(inputs: Inputs, rows: int, adapters: int, rank: int, inputs_width: i
                 [(a.data_ptr(), 0, ranks, 0, 0), *((b.data_ptr(), at, rank, first, b.shape[1]) for first, at, b in own)]
             )
     table = words.to(inputs.device)
+    sorted_rows = lora.sorted_rows(slots, adapters, ranks)
     read = min(adapters, rows) * (ranks * inputs_width + rank * outputs)
 
     def adapt(config: Config | None) -> Tensor:
         found = y.clone()
-        lora.adapt(x, found, slots, table, ranks, config=config)
+        lora.adapt(x, found, sorted_rows, table, parts, config=config)
         return found
 
     return compared(

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.backends.triton.adapted import recorded
+from engine.backends.triton.adapter_rows import recorded
 from engine.backends.triton.attention import (
     DecodeSequences,
     KVGroupStep,

@@ -11,6 +11,7 @@ from torch import Tensor
 from contracts.kinds import Activations
 from engine.backends.reference.linear import ReferenceLinears
 from engine.backends.triton.adapted import TritonAdapted
+from engine.backends.triton.adapter_rows import StepRows
 from engine.backends.triton.experts import TritonExperts
 from engine.backends.triton.quantized import QuantizedLinear, SideBySide, make_linear, packs, warm_up
 from engine.model.adapted import Adapting
@@ -26,20 +27,29 @@ class TritonLinears(ReferenceLinears):
     def __init__(self, device: torch.device, dtype: torch.dtype, activations: Activations = "auto") -> None:
         super().__init__(device, dtype)
         self._activations = activations
-        self.adapts = False  # whether adapters can change a layer
+        self._rows: dict[Adapting, StepRows] = {}
+        self._adapted: dict[tuple[int, ...], TritonAdapted] = {}  # one of each kind
         self._mixtures: dict[tuple[object, ...], TritonExperts] = {}  # one of each kind
         self._packed: dict[tuple[object, ...], QuantizedLinear | SideBySide] = {}  # the same
 
     def fused(self, weights: Sequence[Weight], bias: Tensor | None, adapting: Adapting | None = None) -> Linear:
-        """Makes a linear layer. Adapters are applied by kernels in recorded steps, else by one product per adapter.
+        """Makes a linear layer.
 
         Quantized weights stay quantized, with one launch for each kind among the layer's parts.
         """
         linear = self._quantized(weights, bias) if any(map(packs, weights)) else super().fused(weights, bias)
         if adapting is None:
             return linear
-        self.adapts = True
-        return TritonAdapted(linear, adapting, self._device)
+        rows = self._rows.setdefault(adapting, StepRows(adapting, self._device))
+        inputs, sizes = weights[0].shape[1], [len(weight) for weight in weights]
+        adapted = TritonAdapted(linear, inputs, sizes, adapting, rows, self._device)
+        self._adapted[adapted.variant] = adapted
+        return adapted
+
+    @property
+    def adapts(self) -> bool:
+        """Returns whether adapters can change a layer."""
+        return bool(self._adapted)
 
     def _quantized(self, weights: Sequence[Weight], bias: Tensor | None) -> Linear:
         linear = make_linear(weights, bias, self._device, self._dtype, self._activations)
@@ -52,8 +62,10 @@ class TritonLinears(ReferenceLinears):
         return made
 
     def warm_up(self) -> None:
-        """Launches the kernels of every kind of packed weights and of experts once."""
+        """Launches the kernels of every kind of packed weights, of experts, and of layers with adapters once."""
         for packed in self._packed.values():
             warm_up(packed, self._device, self._dtype)
         for mixture in self._mixtures.values():
             mixture.warm_up()
+        for adapted in self._adapted.values():
+            adapted.warm_up(self._dtype)

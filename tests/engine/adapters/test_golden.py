@@ -141,14 +141,15 @@ def test_adapters_on_quantized_weights_give_pefts_tokens_on_the_dequantized_mode
 
 
 @pytest.mark.interpreted
-def test_the_gpus_path_gives_pefts_tokens_in_recorded_steps_of_both(llama: Path, tmp_path: Path) -> None:
-    """In Triton's interpreter: chunks of prompts by matrix products, decodes by kernels."""
-    adapter = build_adapter(tmp_path / "adapter", llama, r=3)
-    prompts = make_prompts([3, 9], 320)
-    expected = [golden(llama, prompts, 3, load=adapted_by(adapter))[0], golden(llama, prompts, 3)[1]]
-    engine = adapted_engine(llama, cpu_backend="triton", max_sequences=2, max_batch_tokens=16)
+def test_the_gpus_path_gives_pefts_tokens_in_recorded_and_in_mixed_steps(llama: Path, tmp_path: Path) -> None:
+    """In Triton's interpreter. Sequences join one after the other: chunks of prompts beside decodes, then decodes."""
+    adapters = [build_adapter(tmp_path / f"{rank}", llama, seed=rank, r=rank) for rank in (3, 16)]
+    prompts = make_prompts([3, 9, 4], 320)
+    loads = [{"load": adapted_by(adapters[0])}, {"load": adapted_by(adapters[1])}, {}]
+    expected = [golden(llama, [prompt], 4, **load)[0] for prompt, load in zip(prompts, loads, strict=True)]
+    engine = adapted_engine(llama, cpu_backend="triton", max_sequences=3, max_batch_tokens=16)
     assert engine.adapters is not None and engine.decode_steps is not None
-    digests = [engine.adapters.load(adapter), ""]
+    digests = [*map(engine.adapters.load, adapters), ""]
     executor = Executor(engine)
-    running = start(executor, prompts, 3, adapters=digests)
-    assert run(executor, running, 3) == [each.tokens for each in expected]
+    running = start(executor, prompts, 4, adapters=digests, stagger=1)
+    assert run(executor, running, 4, chunk=5) == [each.tokens for each in expected]

@@ -11,7 +11,8 @@ from torch import Tensor
 from contracts.kinds import Quantization
 from engine.backends.reference.linear import ReferenceLinears
 from engine.backends.triton import quantized
-from engine.backends.triton.adapted import TritonAdapted, recorded
+from engine.backends.triton.adapted import TritonAdapted
+from engine.backends.triton.adapter_rows import recorded
 from engine.backends.triton.linear import TritonLinears
 from engine.backends.triton.quantized import QuantizedLinear, SideBySide
 from engine.model.adapted import Adapting, Expansion, LowRank
