@@ -32,7 +32,6 @@ def build_adapter(directory: Path, model: Path, seed: int = 1, **settings: Any) 
 
 
 def adapted_by(adapter: Path) -> Callable[[Path], Any]:
-    """Returns what loads a model with the adapter, as `tests.reference.golden` takes it."""
 
     def load(directory: Path) -> Any:
         with _pefts_warnings():

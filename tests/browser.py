@@ -24,7 +24,6 @@ STEP_MS = 20_000  # deadline of one wait
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """A browser of its own, closed at the end."""
     path = shutil.which("chromium")
     if path is None:
         pytest.fail("chromium is not on the PATH; install the Debian package `chromium`")
@@ -37,7 +36,6 @@ def chromium() -> Iterator[Browser]:
 
 
 def new_page(browser: Browser, scheme: str = "light") -> Page:
-    """A window of 1400 x 900."""
     page = browser.new_page(
         viewport={"width": 1400, "height": 900}, color_scheme="dark" if scheme == "dark" else "light"
     )

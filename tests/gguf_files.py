@@ -48,7 +48,6 @@ def write_gguf(
     change: Callable[[Any], None] = lambda writer: None,
     tokenizer: bool = True,
 ) -> Path:
-    """Writes the model in a directory, of an `architecture` as GGUF calls it; `change` may add metadata."""
     config = json.loads((directory / "config.json").read_text())
     tensors: dict[str, Tensor] = {}
     for path in directory.glob("*.safetensors"):
@@ -73,7 +72,6 @@ def write_gguf(
 
 
 def dequantized(original: Path, directory: Path, stored: KindOf) -> Path:
-    """Writes the model of the numbers that the library reads its own blocks as."""
     shutil.copytree(original, directory)
     tensors = load_file(original / "model.safetensors")
     for name, tensor in tensors.items():
@@ -117,7 +115,6 @@ def _stacked(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def add_config(writer: Any, config: dict[str, Any]) -> None:
-    """Adds what the file says of a model."""
     heads, rope = config["num_attention_heads"], config.get("rope_parameters") or {}
     full = rope.get("full_attention", rope)
     head_dim = config.get("head_dim") or config["hidden_size"] // heads

@@ -14,8 +14,6 @@ COMMIT = "5" * 40
 
 
 class Hub(ThreadingHTTPServer):
-    """Serves one repository, `owner/name`, and notes the files that were fetched from it."""
-
     daemon_threads = True
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
@@ -64,7 +62,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def hub_of(files: Mapping[str, bytes], cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """Serves a repository, has the hub's client ask there, and keep what it fetches in `cache`."""
     with Hub(files) as hub:
         thread = threading.Thread(target=hub.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()

@@ -45,7 +45,6 @@ def build_model(directory: Path, config: Any, *, seed: int = 0, shard_size: str 
 
 
 def make_prompts(lengths: Sequence[int], vocab_size: int, seed: int = 0) -> list[list[int]]:
-    """Random token ids, one prompt per length."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randint(vocab_size, (length,), generator=generator).tolist() for length in lengths]
 
@@ -66,7 +65,6 @@ Process = Callable[[list[int], list[int], torch.Tensor], torch.Tensor]
 
 
 def unchanged(prompt: list[int], output: list[int], logits: torch.Tensor) -> torch.Tensor:
-    """Leaves the logits as they are."""
     return logits
 
 

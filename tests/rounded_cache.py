@@ -23,8 +23,6 @@ def rounded(vectors: Tensor, form: str) -> Tensor:
 
 
 class RoundedCache(DynamicCache):  # type: ignore[misc]
-    """Keeps rounded keys and values; of latent attention, rounded latent vectors and rotated keys."""
-
     def __init__(self, config: Any, form: str) -> None:
         super().__init__(config=config)
         self._form = form
@@ -47,5 +45,4 @@ class RoundingModel:
 
 
 def load_rounding(form: str) -> Callable[[Path], RoundingModel]:
-    """Returns what loads such a reference."""
     return lambda directory: RoundingModel(load_reference(directory), form)

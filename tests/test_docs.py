@@ -41,7 +41,6 @@ def named_paths(text: str) -> list[str]:
 
 
 def rooms_of(package: str) -> set[str]:
-    """The folders of a package that have modules."""
     return {path.parent.name for path in (ROOT / package).glob("*/__init__.py")}
 
 
@@ -82,7 +81,6 @@ def headings(page: Path) -> set[str]:
 
 
 def error_codes() -> set[str]:
-    """The codes that the gateway's sources give to errors."""
     found = set()
     for path in (ROOT / "gateway").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -103,7 +101,6 @@ SECTIONS = dict(sections())
 
 @pytest.fixture(scope="module")
 def source() -> str:
-    """All sources of ours."""
     files = [path for name in PACKAGES for kind in ("py", "c", "h") for path in (ROOT / name).rglob(f"*.{kind}")]
     return "\n".join(path.read_text() for path in files if path != Path(__file__))
 

@@ -102,7 +102,6 @@ def sources(package: str) -> list[Path]:
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
-    """The modules that a tree imports, by full name."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -113,7 +112,6 @@ def imported(tree: ast.AST) -> Iterator[str]:
 
 
 def local_imports(path: Path) -> Iterator[str]:
-    """Imports inside functions, as `LOCAL_IMPORTS` names them."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             for module in imported(node):

@@ -19,7 +19,6 @@ def modules() -> Iterator[tuple[Path, ast.Module]]:
 
 
 def constants(tree: ast.Module) -> Iterator[str]:
-    """The names in capitals that a module assigns."""
     for node in tree.body:
         targets = (
             node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []

@@ -16,7 +16,6 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = DEAD
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended but was not waited for does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -25,7 +24,6 @@ def alive(pid: int) -> bool:
 
 
 def children(pid: int) -> list[int]:
-    """The process ids of a process's children, and of theirs."""
     try:
         direct = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except (FileNotFoundError, ProcessLookupError):

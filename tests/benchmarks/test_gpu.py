@@ -51,7 +51,6 @@ def statuses(out: Path) -> dict[str, str]:
 
 
 def waits(pid: Path) -> str:
-    """A program that writes its number down, and waits for ever."""
     half = pid.with_suffix(".half")
     written = f"from pathlib import Path; half = Path({str(half)!r}); half.write_text(str(os.getpid()));"
     return f"import os, signal; {written} half.rename({str(pid)!r}); signal.pause()"

@@ -14,7 +14,6 @@ TASKS = Path(__file__).parent / "tasks"
 
 
 def main(kind: str, tasks: str, arguments: str) -> None:
-    """Evaluates a model of this kind on these tasks."""
     found = lm_eval.simple_evaluate(
         model=kind,
         model_args=json.loads(arguments),

@@ -16,7 +16,6 @@ CONTEXT = 256  # tokens of a window of the rolling perplexity
 
 
 def evaluated(kind: str, tasks: list[str], **arguments: Any) -> dict[str, Any]:
-    """The results of each task, by its name."""
     command = [sys.executable, "-m", "tests.clients.evaluate", kind, json.dumps(tasks), json.dumps(arguments)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -25,7 +24,6 @@ def evaluated(kind: str, tasks: list[str], **arguments: Any) -> dict[str, Any]:
 
 
 def served(system: System, path: str, **more: Any) -> dict[str, Any]:
-    """The arguments of lm-eval's models that ask a server."""
     return {"model": DEMO.name, "base_url": f"{system.gateway_url}/v1/{path}", "max_retries": 1, **more}
 
 

@@ -29,8 +29,6 @@ ENDLESS: Any = {"max_tokens": 1500, "extra_body": {"ignore_eos": True}}
 
 
 class Sum(BaseModel):
-    """What the model is made to answer."""
-
     a: int
     b: int
     kind: Literal["sum", "difference"]

@@ -20,14 +20,12 @@ Start = Callable[..., str]
 
 @pytest.fixture
 def valkey(tmp_path: Path) -> Iterator[ValkeyServer]:
-    """An empty server on a socket in `tmp_path`."""
     with ValkeyServer(port=0, unix_socket_path=tmp_path / "v.sock") as server:
         yield server
 
 
 @pytest.fixture
 def redis_url(valkey: ValkeyServer) -> str:
-    """Its URL."""
     return f"unix://{valkey.unix_socket_path}"
 
 

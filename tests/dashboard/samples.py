@@ -29,7 +29,6 @@ DECODE = "91bc44aa00112233"
 
 
 def finished(number: int = 1, **changes: Any) -> FinishedRecord:
-    """A good request of 20 prompt and 41 output tokens: TTFT 50 ms, TPOT 5 ms."""
     fields: dict[str, Any] = {
         "request": f"{GATEWAY}-{number:x}",
         "outcome": "finished",
@@ -59,7 +58,6 @@ def finished(number: int = 1, **changes: Any) -> FinishedRecord:
 
 
 def refused(number: int = 1, **changes: Any) -> FinishedRecord:
-    """A request that waited at the gate for 480 ms and was refused there."""
     fields: dict[str, Any] = {
         "outcome": "refused",
         "reason": "objective_out_of_reach",
@@ -82,7 +80,6 @@ def refused(number: int = 1, **changes: Any) -> FinishedRecord:
 
 
 def worker(epoch: str = PREFILL, **changes: Any) -> WorkerRecord:
-    """A worker with a quarter of its KV blocks in use."""
     fields: dict[str, Any] = {
         "epoch": epoch,
         "role": "prefill" if epoch == PREFILL else "decode",
@@ -104,7 +101,6 @@ def worker(epoch: str = PREFILL, **changes: Any) -> WorkerRecord:
 
 
 def sharing_worker(epoch: str = PREFILL) -> WorkerRecord:
-    """A worker that has shared, evicted and preempted."""
     counts = KVCounts(
         queried_tokens=182_000,
         found_tokens=131_000,
@@ -125,14 +121,12 @@ def sharing_worker(epoch: str = PREFILL) -> WorkerRecord:
 
 
 def gateway(requests: Sequence[RequestRecord] = (), **changes: Any) -> GatewayRecord:
-    """A gateway whose own objective is 1500 ms and 80 ms."""
     return GatewayRecord(
         GATEWAY, "http://127.0.0.1:8000", "demo", 1.0, Objective(1500.0, 80.0), list(requests), **changes
     )
 
 
 def in_progress(state: Any) -> RequestRecord:
-    """A request in `state`."""
     return RequestRecord(f"{GATEWAY}-ff", state, 1.0, 20, 0, PREFILL, DECODE)
 
 
@@ -151,7 +145,6 @@ def write(url: str, action: Callable[[Store], Awaitable[None]]) -> None:
 
 
 def register(url: str, *records: WorkerRecord | GatewayRecord, ago: float = 0.0) -> None:
-    """Writes heartbeats as they were `ago` seconds ago."""
 
     async def action(store: Store) -> None:
         for record in records:
@@ -161,12 +154,10 @@ def register(url: str, *records: WorkerRecord | GatewayRecord, ago: float = 0.0)
 
 
 def end(url: str, *records: FinishedRecord) -> None:
-    """Writes requests that ended."""
     write(url, lambda store: add_finished(store, list(records)))
 
 
 def sample(url: str, *samples: StatsSample) -> None:
-    """Writes samples of load."""
 
     async def action(store: Store) -> None:
         for one in samples:

@@ -8,17 +8,13 @@ from streamlit.testing.v1 import AppTest
 
 from contracts.slo import Objective
 from dashboard.app import open_source
-from infra.redis.records import KVCounts, StatsSample, WorkerLoad
 from tests.dashboard.samples import (
     DECODE,
-    PREFILL,
     end,
     finished,
     gateway,
     refused,
     register,
-    sample,
-    sharing_worker,
     worker,
 )
 
@@ -72,18 +68,6 @@ def test_the_page_shows_what_the_gateway_judged(app: AppTest, redis_url: str) ->
     assert not app.number_input
     assert len(app.get("vega_lite_chart")) == 3
     assert "Send 20 requests" not in [button.label for button in app.button]
-
-
-def test_what_sharing_saves(app: AppTest, redis_url: str) -> None:
-    register(redis_url, sharing_worker(), worker(DECODE), gateway())
-    now, counts = time.time(), KVCounts(queried_tokens=181_000, found_tokens=130_500)
-    old, new = WorkerLoad(kv=counts), sharing_worker().load
-    sample(redis_url, *(StatsSample(at, PREFILL, "prefill", load) for at, load in ((now - 9, old), (now, new))))
-    end(redis_url, finished(samples=4, output_tokens=164))
-    app.run()
-    assert not app.exception
-    assert "80%<small>of prompt" in html(app) and "16 of 20 cached" in html(app) and "4 samples" in html(app)
-    assert "72%" in html(app) and "50% of 1.0k in the last minute" in html(app)
 
 
 def test_redis_away() -> None:

@@ -35,7 +35,6 @@ def tags(html: str) -> set[str]:
 
 
 def hints(html: str) -> set[str]:
-    """The hover texts."""
     return set(re.findall(r'title="([^"]*)"', html))
 
 
@@ -78,11 +77,6 @@ def test_tiles() -> None:
         "80% of prompt 32 of 40 cached",
     ):
         assert part in said
-
-
-def test_tiles_of_nothing() -> None:
-    said = text(markup.tiles(glance([], 100.0, 60.0), RequestCounts(0, 0, 0), TokenRates(0, 0, 0)))
-    assert said.count("no request yet") == 4 and "0 waiting" in said
 
 
 def test_workers_say_role_state_and_kv_use() -> None:
@@ -130,14 +124,6 @@ def test_workers_say_what_sharing_saves_and_where_memory_goes() -> None:
         "4 preempted since the start: 3 went on with blocks from the host tier, 2 computed tokens again; "
         "some do both, some neither\n1 preempted in the last minute",
     }
-
-
-def test_a_worker_without_news_says_what_it_has_done_since_its_start() -> None:
-    load = WorkerLoad(blocks_total=400, blocks_cached=1, kv=KVCounts(queried_tokens=1000, found_tokens=1))
-    for lately in ({}, {PREFILL: None}, {PREFILL: Sharing(0, 0, 0)}):
-        html = markup.workers([view(load=load, memory=Memory(tokens=6400))], lately)
-        assert "0% +&lt;1% \u2013 &lt;1% 0" in text(html) and "host tier none" in html
-        assert any(hint.startswith("1 of 1.0k tokens since the start\n") for hint in hints(html))
 
 
 def test_last_requests_say_outcome_and_stages() -> None:
@@ -227,11 +213,6 @@ def test_a_line_for_each_handoff(changes: dict[str, Any], said: str) -> None:
     assert line in hints(markup.requests([(record, Outcome.GOOD)], record.ended_at))
 
 
-def test_no_line_without_a_handoff() -> None:
-    for record in (finished(prefill_worker=""), finished(output_tokens=1, handoff_bytes=0)):
-        assert "exposed" not in markup.way(record) + markup.requests([(record, Outcome.GOOD)], record.ended_at)
-
-
 def test_workers_say_how_kv_passes() -> None:
     links = [KVLink(DECODE, "tcp", True, "int8"), KVLink(EVIL, "shm", False, "none")]
     html = markup.workers([view(links=links), view(epoch=DECODE, links=links[1:])], {})
@@ -255,7 +236,3 @@ def test_units() -> None:
     ]
     assert [as_count(number) for number in (7, 812.4, 1234, 3.4e6)] == ["7", "812", "1.2k", "3.4M"]
     assert [as_share(share) for share in (0, 0.001, 0.5, 0.999, 1)] == ["0%", "<1%", "50%", ">99%", "100%"]
-
-
-def test_a_worker_is_told_by_the_start_of_its_epoch() -> None:
-    assert markup.short(PREFILL) == "3fa2c1"

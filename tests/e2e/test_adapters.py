@@ -59,7 +59,6 @@ def post(system: System, path: str, **body: str) -> httpx.Response:
 
 
 def ask(system: System, asked: Sequence[tuple[str, Golden]]) -> list[list[int]]:
-    """Sends all prompts at once, each to the model of its name; the tokens of each answer."""
 
     async def one(client: httpx.AsyncClient, name: str, run: Golden) -> list[int]:
         length = len(run.tokens)
@@ -77,7 +76,6 @@ def ask(system: System, asked: Sequence[tuple[str, Golden]]) -> list[list[int]]:
 
 
 def mixed(runs: Runs, *names: str) -> list[tuple[str, Golden]]:
-    """Equal prompts for all names, one behind the other."""
     return [
         (name, run)
         for of_prompt in zip(*(runs[name] for name in names), strict=False)
@@ -86,7 +84,6 @@ def mixed(runs: Runs, *names: str) -> list[tuple[str, Golden]]:
 
 
 def listed(system: System) -> dict[str, str | None]:
-    """The models that the gateway names, with their parents."""
     data = httpx.get(f"{system.gateway_url}/v1/models", timeout=10, verify=PLAIN).json()["data"]
     return {model["id"]: model["parent"] for model in data}
 

@@ -29,8 +29,6 @@ PRELUDE = 'set -eu -o pipefail\ncurl() { command curl --silent --show-error --fa
 
 
 class Example(NamedTuple):
-    """Holds one block of the page."""
-
     language: str
     endpoints: tuple[str, ...]
     code: str

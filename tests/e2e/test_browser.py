@@ -31,8 +31,6 @@ ASK = """async (url) => {
 
 
 class Page(BaseHTTPRequestHandler):
-    """Serves an empty page."""
-
     def do_GET(self) -> None:
         self.send_response(200)
         self.send_header("content-type", "text/html")

@@ -70,18 +70,15 @@ def windows(executor: Executor, blocks: list[int]) -> Iterator[bytes]:
 
 
 def id_runs(token_ids: list[int]) -> list[bytes]:
-    """Every `IDS` neighbouring token ids as they stand in a message."""
     words = [msgspec.msgpack.encode(token) for token in token_ids]
     return [b"".join(words[at : at + IDS]) for at in range(len(words) - IDS + 1)]
 
 
 def packed_runs(token_ids: list[int]) -> list[bytes]:
-    """The same as they stand where they are packed."""
     return [packed(token_ids[at : at + IDS]) for at in range(len(token_ids) - IDS + 1)]
 
 
 def found(pieces: Iterable[bytes], streams: Iterable[bytes]) -> int:
-    """How many of the pieces are in the streams."""
     everything = b"\0".join(streams)
     return sum(piece in everything for piece in pieces)
 
@@ -113,7 +110,6 @@ def test_the_network_shows_no_prompt_and_kv_only_where_it_was_asked_to(
 
 
 def ask(host: Host, system: System) -> dict[str, dict[str, int]]:
-    """A client's request, on the services' host; greedy, so that it is the same each time."""
     body = {"model": system.model.name, "prompt": PROMPT, "max_tokens": 8, "temperature": 0, "ignore_eos": True}
     with host.inside():
         answer = httpx.post(f"{system.gateway_url}/v1/completions", json=body, timeout=60, verify=PLAIN)

@@ -45,7 +45,6 @@ EVENT: dict[str, TypeAdapter[Any]] = {
 
 @pytest.fixture(scope="module")
 def answers(system: System) -> dict[str, httpx.Response]:
-    """The answers to all requests, which came many at once."""
 
     async def send() -> list[httpx.Response]:
         room = asyncio.Semaphore(AT_ONCE)

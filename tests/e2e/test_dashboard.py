@@ -16,8 +16,6 @@ ANSWER_MS = 60_000  # of a whole story on a machine that others use too
 
 
 class System(Protocol):
-    """What the fixture `system` gives."""
-
     gateway_url: str
     dashboard_url: str
     redis_url: str

@@ -31,7 +31,6 @@ Outcome = tuple[list[Golden], list[list[int]], list[FinishedRecord]]
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Outcome]]]:
-    """What each family's system answered, and what its requests' records say."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         running = {}
         for family in FAMILIES:

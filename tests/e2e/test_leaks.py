@@ -47,7 +47,6 @@ def test_a_thousand_starts_cancels_forks_and_failures_leave_no_block(tmp_path: P
 
 
 async def everything(url: str, deaths: Mapping[int, Callable[[], None]]) -> Counter[str]:
-    """Requests of every kind, `AT_ONCE` at a time; when some have come, by their number, a worker is killed."""
     chance = random.Random(7)
     common = [[chance.randrange(320) for _ in range(length)] for length in (40, 100, 210)]
     outcomes: Counter[str] = Counter()

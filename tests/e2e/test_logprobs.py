@@ -46,7 +46,6 @@ def system(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest
 
 
 def ask(url: str, bodies: Sequence[dict[str, Any]]) -> list[Any]:
-    """All at once; the answers."""
 
     async def one(client: httpx.AsyncClient, body: dict[str, Any]) -> Any:
         answer = await client.post("/v1/completions", json={**ASKED, **body})
@@ -65,7 +64,6 @@ def number(name: str) -> int:
 
 
 def best_of(told: dict[int, float], row: Tensor, top: int) -> None:
-    """The likeliest, and the token itself, with what the reference says of them."""
     assert max(1, top) <= len(told) <= top + 1
     assert all(value == pytest.approx(float(row[token]), abs=ERROR) for token, value in told.items())
     likeliest = sorted(told.values(), reverse=True)[:top]

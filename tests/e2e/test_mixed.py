@@ -23,7 +23,6 @@ NEAR = 1e-4
 
 
 def kinds(word: str) -> list[Asked]:
-    """Returns a request of every kind about a word."""
     tell = [{"role": "user", "content": f"Tell me a story about a {word}."}]
     long: dict[str, Any] = {"max_tokens": LEAST, "ignore_eos": True}
     weighted: dict[str, Any] = {"presence_penalty": 1.0, "frequency_penalty": 0.5, "repetition_penalty": 1.2}
@@ -54,7 +53,6 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
 
 
 async def answers(system: System, at_once: int, deaths: Sequence[Callable[[], None]] = ()) -> list[Any]:
-    """Returns what all requests are answered. Each of the `deaths` is called when the first is, and kills a worker."""
     room = asyncio.Semaphore(at_once)
     async with httpx.AsyncClient(base_url=system.gateway_url, timeout=120, verify=PLAIN) as client:
 
@@ -82,7 +80,6 @@ def check_equal(these: list[Any], those: list[Any]) -> None:
 
 
 def plain(choice: Any) -> Any:
-    """Returns what of a choice has to be equal exactly; the ids of calls are drawn for each answer."""
     message = choice.get("message") or {}
     called = [one["function"] for one in message.get("tool_calls") or ()]
     return (

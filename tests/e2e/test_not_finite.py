@@ -24,7 +24,6 @@ def poison(model: Path, token: int) -> None:
 
 
 def ask_all(url: str, runs: list[Golden]) -> list[httpx.Response]:
-    """All at once, so that they share their steps."""
 
     async def everything() -> list[httpx.Response]:
         async with httpx.AsyncClient(base_url=url, timeout=60, limits=LIMITS, verify=PLAIN) as client:

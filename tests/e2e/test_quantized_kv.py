@@ -11,12 +11,10 @@ from tests.engine.test_quantized_kv import certain
 from tests.reference import Golden, golden, make_prompts
 from tests.rounded_cache import load_rounding
 from tests.variants import VARIANTS
-from tests.waiting import wait_until
 
 LENGTHS = [1, 16, 17, 40, 64, 100, 150, 199]
 NEW_TOKENS = 6
 WORKER = ("--dtype", "fp32", "--kv-dtype", "int8", "--max-model-len", "256", "--kv-memory", "512KiB")
-PLAIN = ("--dtype", "fp32", "--max-model-len", "256", "--kv-memory", "2MiB")
 SPLIT = (*WORKER, "--host-kv-memory", "512KiB", "--max-batch-tokens", "24")
 BLOCK_BYTES = 4 * 16 * 2 * 2 * (32 + 2)
 """Of four layers with two KV heads of 32 numbers: a byte each, and two of the scale."""
@@ -37,45 +35,6 @@ def test_the_split_system_gives_the_references_tokens(tmp_path: Path) -> None:
         assert decode.memory.token_bytes == BLOCK_BYTES // 16
         once = BLOCK_BYTES * sum(blocks_for(len(run.prompt), 16) for run in runs)
         assert decode.load.handoff_bytes % BLOCK_BYTES == 0 and decode.load.handoff_bytes < 2 * once
-
-
-@pytest.mark.timeout(180)
-def test_nothing_passes_between_two_forms_until_a_worker_of_the_same_comes(tmp_path: Path) -> None:
-    """Prefill workers come whose weights, and whose KV, are in another form than the decode worker's: both are named.
-
-    Meanwhile the decode worker computes whole prompts, and no answer is another one.
-    """
-    model = build_served_model(tmp_path / "model", "llama")
-    prompts = make_prompts(LENGTHS, VARIANTS["llama"]().vocab_size)
-    every = golden(
-        model, [*prompts, *make_prompts(LENGTHS, 320, seed=1)], NEW_TOKENS, load=load_rounding("fp8"), safety=0.0
-    )
-    runs, others = every[: len(prompts)], every[len(prompts) :]
-    fp8 = ("--kv-dtype", "fp8")
-    with System(tmp_path, model, prefill=0, worker=PLAIN, decode_only=fp8) as system:
-        system.start_worker("prefill-0", "--quantization", "int4", *fp8)
-        system.start_worker("prefill-1")
-        for name in ("prefill-0", "prefill-1"):
-            system.address(name)
-        wait_until(lambda: "(--kv-dtype)" in system.log() and "--quantization" in system.log(), "two warnings")
-        _compare(complete_all(system.gateway_url, runs), runs)
-        decode = next(record for record in system.wait_until_idle() if record.role == "decode")
-        assert decode.load.handoffs == 0 and decode.load.prompt_tokens == sum(map(len, prompts))
-        lines = system.log().splitlines()
-        (of_weights,) = (line for line in lines if "--quantization" in line)
-        assert (
-            "no KV passes between prefill worker" in of_weights and f"and decode worker {decode.epoch}:" in of_weights
-        )
-        assert of_weights.endswith("--quantization int4 does not go with none; the first takes no requests")
-        (of_kv,) = (line for line in lines if line.endswith("(--kv-dtype): none passes between them"))
-        assert " in fp32" in of_kv and " in fp8" in of_kv
-
-        system.start_worker("prefill-2", *fp8)
-        system.address("prefill-2")
-        wait_until(lambda: system.usable() == len(system.workers), "the gateway to know the worker that fits")
-        _compare(complete_all(system.gateway_url, others), others)
-        decode = next(record for record in system.wait_until_idle() if record.role == "decode")
-        assert decode.load.handoffs == len(others) and decode.load.prompt_tokens == sum(map(len, prompts))
 
 
 def _compare(answers: list[list[int]], runs: list[Golden]) -> None:

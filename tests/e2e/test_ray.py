@@ -33,13 +33,11 @@ class Deployed:
         self.url = cluster.services()["gateway"].endpoint
 
     def pids(self) -> dict[str, int]:
-        """Returns the process id of each service that runs, by its name; Redis has no status file."""
         found = self.cluster.temporary.glob("baton-ray-*/*/status")
         known = {path.parent.name: status.pid for path in found if (status := read_status(path)) is not None}
         return {name: pid for name, pid in known.items() if alive(pid)}
 
     def figure(self, name: str) -> float:
-        """Returns a sum of the gateway's figures."""
         return counted(httpx.get(f"{self.url}/metrics", timeout=10).text, name)
 
 

@@ -22,7 +22,6 @@ PAGE = {"10.0.0.1": ADDRESSES[0], "10.0.0.2": ADDRESSES[1], "eth0": DEVICE}  # w
 
 
 def blocks() -> list[str]:
-    """The section's commands: for the first host, for the second, and for anywhere."""
     page = (ROOT / "docs" / "operations.md").read_text()
     section = page.split("\n## Several hosts\n")[1].split("\n## ")[0]
     found = re.findall(r"^```sh\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
@@ -45,7 +44,6 @@ def checkout(folder: Path) -> Path:
 
 @contextmanager
 def pasted(commands: str, host: Host, folder: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Gives commands to a shell on a host; what they have started in the background ends with the context."""
     with host.inside(), log.open("wb") as out:
         shell = subprocess.Popen(
             ["bash", "-c", f"{commands}\nwait"],
@@ -64,7 +62,6 @@ def pasted(commands: str, host: Host, folder: Path, log: Path) -> Iterator[subpr
 
 
 def lives(group: int) -> bool:
-    """Whether any process is left of a process group."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:

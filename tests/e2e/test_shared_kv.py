@@ -70,7 +70,6 @@ def happened(prefill: KVCounts, decode: KVCounts) -> list[bool]:
 
 
 def sample_all(url: str, runs: list[Golden], n: int) -> list[list[list[int]]]:
-    """Every prompt at once, with `n` greedy samples each: the tokens of each choice."""
 
     async def one(client: httpx.AsyncClient, model: str, run: Golden) -> list[list[int]]:
         body = {

@@ -75,8 +75,6 @@ TOLD: dict[Role, Stages] = {
 
 
 class Peer:
-    """One life of a worker."""
-
     def __init__(
         self,
         role: Role,
@@ -109,7 +107,6 @@ class Peer:
         self._tasks: list[asyncio.Task[Any]] = []
 
     async def start(self) -> "Peer":
-        """Binds, registers, and serves."""
         await self._endpoint.open()
         await self.beat()
         self._tasks = [asyncio.create_task(work()) for work in (self._serve, self._take, self._beats)]
@@ -124,7 +121,6 @@ class Peer:
         self._endpoint.record = record
 
     async def beat(self) -> None:
-        """Renews its record."""
         await self._endpoint.beat(load=self.load, links=self.links)
 
     async def leave(self) -> None:
@@ -134,17 +130,14 @@ class Peer:
         self.taken = self._endpoint.queue.taken
 
     async def die(self) -> None:
-        """At once, without a word."""
         await end(self._tasks)
         self._tasks = []
         await self._endpoint.close()
 
     async def say(self, gateway: str, message: FromWorker) -> None:
-        """To one gateway."""
         await self._endpoint.send(gateway, message)
 
     def heard_from(self) -> list[str]:
-        """The gateways that said Hello."""
         return list(self._endpoint.gateways)
 
     async def _beats(self) -> None:
@@ -275,7 +268,6 @@ class Peer:
                 self.begin(job, sample)
 
     def begin(self, job: AnyJob, sample: int) -> None:
-        """Computes this sample of it, as a task that ends with this peer."""
         self._tasks.append(asyncio.create_task(self._generate(job, sample)))
 
     async def _generate(self, job: AnyJob, sample: int) -> None:
@@ -352,7 +344,6 @@ class Peer:
 
 
 def introduce(peers: Iterable[Peer]) -> None:
-    """Tells every prefill peer where the decode peers are."""
     known = {peer.epoch: peer for peer in peers if peer.role == "decode"}
     for peer in peers:
         peer.decoders = known

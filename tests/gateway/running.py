@@ -39,8 +39,6 @@ async def until(condition: Callable[[], Any], what: str, seconds: float = SECOND
 
 
 class Running:
-    """A gateway, its peers, and clients for it."""
-
     def __init__(self, gateway: Gateway, url: str, redis: str, model: Path, secret: bytes) -> None:
         self.gateway = gateway
         self.url = url
@@ -57,7 +55,6 @@ class Running:
         self._redis, self._model, self._secret = redis, model, secret
 
     def answer(self, job: AnyJob, sample: int) -> list[int]:
-        """What the peers answer to everything: the text, or the sample's own, and an end."""
         text = self.texts.get(sample, self.text)
         return [*self.tokenizer.encode(text, special=False), self.tokenizer.stop_ids[0]]
 
@@ -77,15 +74,12 @@ class Running:
         return peer
 
     def peer(self, role: Role) -> Peer:
-        """The first of its role."""
         return next(peer for peer in self.peers if peer.role == role)
 
     async def post(self, path: str, **body: Any) -> httpx.Response:
-        """One request with a JSON body."""
         return await self.client.post(path, json=body)
 
     async def chat(self, **more: Any) -> httpx.Response:
-        """One chat request."""
         return await self.post("/v1/chat/completions", messages=[{"role": "user", "content": "Hi!"}], **more)
 
     async def jobs(self) -> int:
@@ -109,7 +103,6 @@ class Running:
         await until(lambda: not any(peer.holding for peer in self.peers), "the peers to hold nothing")
 
     async def close(self) -> None:
-        """Ends clients and peers."""
         await self.client.aclose()
         await self.openai.close()
         for peer in self.peers:

@@ -37,7 +37,6 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def start(model: Path, redis_url: str, secret_file: Path) -> Iterator[Start]:
-    """Starts gateways; what still runs after the test is killed."""
     started: list[subprocess.Popen[str]] = []
 
     def run(files: tuple[int, int] | None = None, **changed: str) -> "subprocess.Popen[str]":
@@ -56,7 +55,6 @@ def start(model: Path, redis_url: str, secret_file: Path) -> Iterator[Start]:
 
 
 def ready(status: Path) -> str:
-    """The address in the status file, when it says so."""
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
         found = json.loads(status.read_text()) if status.exists() else {}

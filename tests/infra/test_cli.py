@@ -37,8 +37,6 @@ def test_a_bad_value_is_refused_with_option_and_value(option: str, value: str) -
 
 
 class Switched(Struct, frozen=True, kw_only=True):
-    """Has a field that is on or off."""
-
     loud: bool = False
 
 
@@ -81,8 +79,6 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 class Asked(Struct, frozen=True, kw_only=True):
-    """Has fields of every kind that options have."""
-
     model: str
     often: tuple[str, ...] = ()
     count: int | None = None

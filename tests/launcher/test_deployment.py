@@ -15,7 +15,6 @@ from launcher.options import DeploymentOptions
 
 
 def described(**options: object) -> Deployment:
-    """A description of a deployment whose workers have GPUs, with a dashboard."""
     asked = DeploymentOptions(**{"model": "m", "prefill": 2, "decode": 3, **options})  # type: ignore[arg-type]
     return describe(asked, host="0.0.0.0", port=8000, dashboard_port=8501)
 

@@ -32,8 +32,6 @@ STOP_SECONDS = 30.0
 
 
 class Up:
-    """A running `baton up`, its output in a file."""
-
     def __init__(self, directory: Path, *arguments: str) -> None:
         self.output = directory / "output"
         command = [sys.executable, "-m", "launcher", "up", "--port", "0", *arguments]
@@ -56,7 +54,6 @@ class Up:
         return pid
 
     def end(self, number: signal.Signals) -> int:
-        """Sends the signal; the exit status."""
         self.process.send_signal(number)
         return self.process.wait(STOP_SECONDS)
 

@@ -16,7 +16,6 @@ CPU, GPU = WorkerKind("prefill", "c", "cpu"), WorkerKind("prefill", "c", "cuda")
 
 
 def alone(seconds: float, kind: WorkerKind = CPU) -> Forecast:
-    """Nobody is before it."""
     return Forecast(kind, seconds, seconds)
 
 

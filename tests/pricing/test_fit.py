@@ -49,7 +49,6 @@ def learned(
 
 
 def error(fit: StepFit, works: Iterator[StepWork], costs: StepCosts = TRUE) -> float:
-    """The median relative error over a hundred steps."""
     errors = sorted(
         abs(fit.costs.seconds(work) / costs.seconds(work) - 1) for _, work in zip(range(100), works, strict=False)
     )

@@ -94,7 +94,6 @@ class Simulation:
         return TRUE.seconds(StepWork(tokens, pairs)) * exp(self.chance.gauss(0, self.noise))
 
     def until(self, end: float) -> None:
-        """Lets what happens before `end` happen, in order."""
         while True:
             times = {"ping": self.next_ping, "beat": self.next_beat}
             if self.arrivals:

@@ -49,15 +49,6 @@ def test_quantized_weights_have_a_lower_floor(engine: Shaped) -> None:
     assert engine.work.bytes == 4 * (layers + head) and small.work.bytes == layers * 4.5 / 8 + head
 
 
-def test_the_floor_is_weights_and_kv_or_operations(engine: Shaped) -> None:
-    """Matrices of the tiny shape: 2 x (2 x 64 x 64 + 2 x 64 x 32 + 3 x 64 x 96) + 512 x 64 values of 4 bytes."""
-    values = 2 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96) + 512 * 64
-    kv = 3 * 100 * (2 * 2 * 2 * 16 * 4)
-    assert engine._floor(3, 100) == pytest.approx(
-        max((4 * values + kv) / engine.limits.copy, 2 * 3 * values / engine.limits.multiply)
-    )
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 def test_shapes_are_models_that_the_engine_takes(shape: str, tmp_path: Path) -> None:
     """Their parameters are as many as their names say, embeddings included."""

@@ -4,7 +4,6 @@ import math
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,8 @@ from benchmarks.limits.floor import work_of
 from benchmarks.limits.machine import Machine
 from benchmarks.limits.workloads import WORKLOADS, Workload
 from benchmarks.peers import rounds
-from benchmarks.peers.__main__ import load
 from benchmarks.peers.model import Model
-from benchmarks.peers.process import OURS, PLAIN, PeerProcess, running
+from benchmarks.peers.process import OURS, PeerProcess, running
 from benchmarks.peers.rounds import run_rounds
 from benchmarks.peers.setup import PEERS, Peer, PeerError
 from benchmarks.peers.table import Measured, table
@@ -83,31 +81,6 @@ def test_a_round_becomes_a_table(systems: list[PeerProcess], directory: Path, mo
     assert cells[:2] == ["1 x 16→128", "output"] and cells[-1] == "1.0" and "(transformers)" in cells[-2]
     assert math.isclose(float(cells[2]), results.rate("baton", measured[0]), abs_tol=0.05)
     assert "of 6: transformers 6" in lines[6]
-
-
-def test_quantized_weights_stand_beside_plain_ones(
-    systems: list[PeerProcess], directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ours run twice, with int4 and plain weights; a peer without operators for them is left out, with the reason."""
-    monkeypatch.setattr(rounds, "REST_LOOK_S", 0.0)
-    environment(directory, "vllm", 'echo "no such operator" >&2; exit 3')
-    vllm = next(peer for peer in PEERS if peer.name == "vllm")
-    quantized = replace(model(directory), quantization="int4")
-    with ExitStack() as stack:
-        peers = [load(stack, each, directory, quantized, 1, StageDisplay()) for each in (OURS, PLAIN, vllm)]
-        assert isinstance(peers[2], PeerError) and "no such operator" in str(peers[2])
-        ran = [each for each in peers if isinstance(each, PeerProcess)]
-        results = run_rounds(ran, [Workload(1, 16, 3)], 2, 4096, lambda what, percent: None)
-    for name in results.seconds:
-        results.seconds[name] = {WORKLOADS[0]: results.seconds[name][Workload(1, 16, 3)]}
-    results.seconds["baton, plain"] = {WORKLOADS[0]: [2 * one for one in results.seconds["baton"][WORKLOADS[0]]]}
-    machine = Machine("a machine", 1, 1e9, 1e12)
-    work = work_of(read_config(directory / "model"), torch.float32, "int4")
-    lines = table(Measured(results, ran, WORKLOADS[:1], 2, machine, work, "fp32", "int4", experts=False))
-    assert "int4 weights, head in int8 (llama.cpp: Q8_0; vLLM: bf16)" in lines[1]
-    assert lines[2] == "| workload | tokens | baton | baton, plain | limit | % of limit | ours ÷ baton, plain |"
-    cells = [cell.strip() for cell in lines[4].split("|")[1:-1]]
-    assert cells[-2].endswith("(≥ 80)") and cells[-1] == "2.00 (≥ 2.2)"
 
 
 def test_processes_end_with_the_one_that_measures(directory: Path) -> None:

@@ -25,7 +25,6 @@ TEXTS = [
 
 
 def texts() -> list[str]:
-    """Returns texts of many scripts and signs; spaces, new lines and repetitions are frequent."""
     drawn, found = random.Random(0), list(TEXTS)
     for _ in range(400):
         signs = [" ", "\n", "a", "b", "1", "é", "漢", "\u2581", *(chr(drawn.randrange(0x20, 0x3000)) for _ in range(8))]
@@ -87,7 +86,6 @@ def tiktoken(directory: Path, *, tokens: int = 6000, kind: str = "kimi_k2") -> P
 
 
 def sentencepiece(directory: Path, source: Path | bytes, **settings: Any) -> Path:
-    """A tokenizer.model."""
     write(directory, {"vocab_size": 32000, "eos_token_id": 2}, settings)
     (directory / "tokenizer.model").write_bytes(source if isinstance(source, bytes) else source.read_bytes())
     return directory

@@ -18,7 +18,6 @@ WORDS = [*TEXTS[6:], *CODE.splitlines(), *Path(__file__).read_text().splitlines(
 
 
 def trained(**settings: Any) -> bytes:
-    """A small model of these settings."""
     out = io.BytesIO()
     given = {"vocab_size": 400, "minloglevel": 2, "hard_vocab_limit": False} | settings
     SentencePieceTrainer.train(

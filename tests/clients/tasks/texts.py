@@ -25,7 +25,6 @@ def _split(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def choices(**_: Any) -> dict[str, Any]:
-    """Returns questions with four answers each, of which one is right."""
     rows = []
     for a in range(1, 9):
         for b in range(1, 4):
@@ -47,12 +46,10 @@ def choices(**_: Any) -> dict[str, Any]:
 
 
 def texts(**_: Any) -> dict[str, Any]:
-    """Returns texts whose perplexity is asked for; one is longer than a window."""
     return _split([{"text": text} for text in [*TEXTS, " ".join(TEXTS * 8)]])
 
 
 def sums(**_: Any) -> dict[str, Any]:
-    """Returns questions that a chat answers with a number."""
     return _split(
         [{"question": f"What is {a} + {b}?", "answer": f"= {a + b}."} for a, b in [(2, 3), (4, 5), (7, 6), (9, 1)]]
     )

@@ -11,8 +11,6 @@ RESPONSES, MESSAGES = "/v1/responses", "/v1/messages?beta=true"
 
 @dataclass(frozen=True)
 class Got:
-    """Holds an answer: the whole body, or the events of a stream in their order."""
-
     whole: Any
     events: list[Any]
 
@@ -35,12 +33,10 @@ class Got:
 
     @property
     def texts(self) -> list[str]:
-        """Returns the text of each choice."""
         return [one["text"] if "text" in one else one["message"]["content"] or "" for one in self.choices]
 
     @property
     def calls(self) -> list[Any]:
-        """Returns the calls of the first choice: their names, and their arguments parsed."""
         first = self.choices[0]
         if "calls" in first:
             called = list(first["calls"].values())
@@ -50,17 +46,14 @@ class Got:
 
     @property
     def usage(self) -> Any:
-        """Returns the usage, of a stream that of its last event."""
         return (self.events[-1] if self.events else self.whole)["usage"]
 
     @property
     def types(self) -> list[str]:
-        """Returns the types of a stream's events."""
         return [one["type"] for one in self.events]
 
     @property
     def ends(self) -> list[str]:
-        """Returns why each choice ended."""
         return [one["finish_reason"] for one in self.choices]
 
 
@@ -74,8 +67,6 @@ def anything(got: Got) -> bool:
 
 @dataclass(frozen=True)
 class Asked:
-    """Describes a request, and what its answer has to satisfy beside the shape that the API gives it."""
-
     name: str
     path: str
     body: Any

@@ -40,27 +40,22 @@ def chat(name: str, holds: Holds = anything, messages: Any = HELLO, **more: Any)
 
 
 def completion(name: str, holds: Holds = anything, prompt: Any = STORY, **more: Any) -> Asked:
-    """Writes a completion."""
     return _asked(name, COMPLETION, {"prompt": prompt, "max_tokens": 6, "temperature": 0}, holds, more)
 
 
 def response(name: str, holds: Holds = anything, given: Any = "Hello!", **more: Any) -> Asked:
-    """Writes a response."""
     return _asked(name, RESPONSES, {"input": given, "max_output_tokens": 16}, holds, more)
 
 
 def message(name: str, holds: Holds = anything, messages: Any = HELLO, **more: Any) -> Asked:
-    """Writes a message to Anthropic's API."""
     return _asked(name, MESSAGES, {"messages": messages, "max_tokens": 8}, holds, more)
 
 
 def is_person(got: Got) -> bool:
-    """Whether an answer keeps to `FORM`."""
     return set(json.loads(got.texts[0])) == {"name", "age"}
 
 
 def called(got: Got) -> bool:
-    """Whether an answer is one call of `TOOL`."""
     ((name, arguments),) = got.calls
     return name == "get_weather" and set(arguments) == {"city", "unit"} and got.ends == ["tool_calls"]
 

@@ -17,12 +17,10 @@ LEAST = 3  # answers that a worker has when it is killed: one could end at this 
 
 
 def first_tokens(system: System) -> float:
-    """Returns to how many answers a first token has come."""
     return sum(one.value for one in system.figures("vllm:time_to_first_token_seconds_count"))
 
 
 def sequences(system: System, role: Role) -> dict[str, float]:
-    """Returns how many of the gateway's sequences each worker of a role has, by its epoch."""
     figures = system.figures("baton:worker_sequences")
     return {one.labels["engine"]: one.value for one in figures if one.labels["role"] == role}
 

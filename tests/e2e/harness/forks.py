@@ -38,8 +38,6 @@ LARGEST = 1 << 16
 
 
 class Start(msgspec.Struct, frozen=True):
-    """A service to start: the module that it is, its options, what it has in its environment, and where it is."""
-
     module: str
     options: list[str]
     environment: dict[str, str]
@@ -47,8 +45,6 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class Forked:
-    """A service that was started so, with those methods of `subprocess.Popen` that a system uses."""
-
     def __init__(
         self, module: str, options: Sequence[str], environment: Mapping[str, str], host: Host, log: IO[bytes]
     ) -> None:
@@ -60,7 +56,6 @@ class Forked:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """The exit status, or None while it runs."""
         try:
             return self.wait(0)
         except subprocess.TimeoutExpired:
@@ -78,12 +73,10 @@ class Forked:
         return self.returncode
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Sends a signal to a service that has not ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """Ends it at once."""
         self.send_signal(signal.SIGKILL)
 
 

@@ -17,7 +17,6 @@ LIMITS = httpx.Limits(max_connections=256)
 
 
 def build_served_model(directory: Path, variant: str) -> Path:
-    """A random model of one of our families' variants."""
     return build_served(directory, VARIANTS[variant]())
 
 
@@ -34,7 +33,6 @@ def build_served(directory: Path, config: Any) -> Path:
 
 
 def tokens_of(text: str) -> list[int]:
-    """The ids that a text of such a tokenizer names."""
     return [int(word[1:]) for word in text.split()]
 
 
@@ -44,13 +42,11 @@ def references(directory: Path, lengths: Sequence[int], new_tokens: int, seed: i
 
 
 def golden_runs(directory: Path, prompts: Sequence[list[int]], new_tokens: int) -> list[Golden]:
-    """Greedy continuations of these prompts."""
     torch.manual_seed(0)
     return golden(directory, prompts, new_tokens)
 
 
 def complete_all(url: str, runs: Sequence[Golden], **extra: Any) -> list[list[int]]:
-    """Sends every prompt at once as token ids; the tokens of each answer."""
 
     async def one(client: httpx.AsyncClient, run: Golden) -> list[int]:
         body = {"prompt": run.prompt, "max_tokens": len(run.tokens), "temperature": 0, "ignore_eos": True, **extra}

@@ -59,7 +59,6 @@ def namespace(name: str, address: str = "127.0.0.1") -> Iterator[Host]:
 
 
 def ip(*arguments: str) -> None:
-    """Runs iproute2's `ip`; fails the test with its own words."""
     result = subprocess.run(["ip", *arguments], capture_output=True, text=True)
     assert result.returncode == 0, f"ip {' '.join(arguments)}: {result.stderr.strip()}"
 

@@ -30,11 +30,9 @@ class MutantMemory:
         self._first: dict[tuple[int, int], Write] = {}  # by layer and size, for the swap
 
     def ready(self, group: int, layer: int, blocks: Sequence[int]) -> bool:
-        """As it is."""
         return self._memory.ready(group, layer, blocks)
 
     def read(self, group: int, layer: int, blocks: Sequence[int], codec: Codec = "none") -> list[memoryview]:
-        """As it is."""
         return self._memory.read(group, layer, blocks, codec)
 
     def convert(self, piece: PayloadConversion, payload: Sequence[memoryview | bytes]) -> None:
@@ -42,7 +40,6 @@ class MutantMemory:
         self._memory.convert(piece, payload)
 
     def write(self, group: int, layer: int, blocks: Sequence[int], payload: Sequence[memoryview | bytes]) -> None:
-        """Lands a payload, wrongly."""
         data = bytearray(b"".join(bytes(part) for part in payload))
         size = self._spec.groups[group].block_bytes
         match self._mutation:
@@ -77,7 +74,6 @@ class MutantMemory:
 
 
 def mutant(parts: WorkerParts) -> Role:
-    """A decode worker's parts, with such a memory."""
     return role(parts._replace(memory=MutantMemory(parts.memory, parts.spec, os.environ["MUTATION"])))
 
 

@@ -54,8 +54,6 @@ def ray_cluster(head_cpus: int, node_cpus: Sequence[int]) -> Iterator["RayCluste
 
 
 class RayCluster:
-    """Holds a running cluster."""
-
     def __init__(self, cluster: Any, nodes: list[Any], temporary: Path) -> None:
         self._cluster = cluster
         self.temporary = temporary  # where services on its nodes have their directories
@@ -63,7 +61,6 @@ class RayCluster:
         self.address: str = cluster.address
 
     def begin(self, directory: Path, *words: str, namespace: str = NAMESPACE) -> subprocess.Popen[str]:
-        """Starts a command of `./baton` that is about a deployment on this cluster."""
         place = ["--ray-address", self.address, "--ray-namespace", namespace]
         environment = {**os.environ, "PYTHONPATH": python_path(), "XDG_STATE_HOME": str(directory)}
         command = [sys.executable, "-P", "-m", "launcher", words[0], *place, *words[1:]]
@@ -78,11 +75,9 @@ class RayCluster:
         return process.returncode, out, error
 
     def overview(self) -> Overview:
-        """Asks the controller."""
         return Reports(ray.get_actor(CONTROLLER_NAME, NAMESPACE), StageDisplay(io.StringIO())).ask()
 
     def services(self) -> dict[str, MemberState]:
-        """Returns how each service is."""
         return {service.name: service for service in self.overview().services}
 
     def wait_until_ready(self, *names: str) -> None:
@@ -108,12 +103,10 @@ class RayCluster:
         return answer
 
     def change(self, call: str, role: str) -> str:
-        """Has the controller add or remove a worker; returns its name."""
         name: str = ray.get(getattr(ray.get_actor(CONTROLLER_NAME, NAMESPACE), call).remote(role), timeout=60)
         return name
 
     def node_of(self, name: str) -> str:
-        """Returns the id of the node that a service's actor is on."""
         return self._look(name).node
 
     def kill_node(self, node_id: str) -> None:
@@ -124,7 +117,6 @@ class RayCluster:
 
 
 def parent(pid: int) -> int:
-    """Returns the process id of a process's parent (proc(5))."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
@@ -142,6 +134,5 @@ def _read(path: Path) -> str:
 
 
 def counted(page: str, name: str) -> float:
-    """Returns the sum of a metric's samples on a page of figures."""
     lines = [line for line in page.splitlines() if line.startswith(name)]
     return sum(one.value for family in text_string_to_metric_families("\n".join(lines)) for one in family.samples)

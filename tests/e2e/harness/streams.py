@@ -14,15 +14,12 @@ SECONDS = 60.0  # in which an answer comes, whatever happens
 
 
 class Streams:
-    """Some of them begin whenever the test says so."""
-
     def __init__(self, url: str, runs: list[Golden]) -> None:
         self._endpoint = CompletionsClient(url, silence=SECONDS)
         self._waiting: Iterator[Golden] = iter(runs)
         self._begun: list[tuple[Golden, list[str], threading.Thread]] = []
 
     def begin(self, count: int) -> None:
-        """Begins so many more."""
         for _ in range(count):
             run, texts = next(self._waiting), list[str]()
             thread = threading.Thread(target=self._read, args=(run, texts))
@@ -35,7 +32,6 @@ class Streams:
         wait_until(lambda: all(len(texts) >= FIRST for _, texts, _ in self._begun), "first tokens")
 
     def flowing(self) -> int:
-        """How many have not ended."""
         return sum(thread.is_alive() for _, _, thread in self._begun)
 
     def finish(self) -> int:

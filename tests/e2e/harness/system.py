@@ -159,23 +159,19 @@ class System:
         return status.address
 
     def name_of(self, epoch: str) -> str:
-        """The name of the worker that lives this life."""
         (address,) = [record.address for record in self.records() if record.epoch == epoch]
         (name,) = [name for name in self.workers if self.address(name) == address]
         return name
 
     def log(self) -> str:
-        """What the services wrote."""
         return (self.directory / "log").read_text(errors="replace")
 
     def records(self) -> list[WorkerRecord]:
-        """The workers' own account of themselves, at most a heartbeat old."""
         epochs: list[bytes] = self.store.zrange(index_key("worker"), 0, -1)  # type: ignore[assignment]
         bodies: list[bytes | None] = self.store.mget([record_key("worker", each.decode()) for each in epochs])  # type: ignore[assignment]
         return [record for body in bodies if body and (record := read_unchecked(body, WorkerRecord))]
 
     def finished(self) -> list[FinishedRecord]:
-        """The requests that ended."""
         entries: list[tuple[bytes, dict[bytes, bytes]]] = self.store.xrange(FINISHED_KEY)  # type: ignore[assignment]
         return [msgspec.json.decode(fields[b"json"], type=FinishedRecord) for _, fields in entries]
 
@@ -211,22 +207,18 @@ class System:
         return self.usable() == len(self.workers)
 
     def usable(self) -> int:
-        """How many workers the gateway sends work to."""
         return sum(one.value == 1 for one in self.figures("baton:worker_usable"))
 
     def figures(self, name: str) -> list[Sample]:
-        """What the gateway counts under this name, at this moment."""
         with self.host_of("gateway").inside():
             page = httpx.get(f"{self.gateway_url}/metrics", timeout=10, verify=PLAIN).text
         lines = [line for line in page.splitlines() if line.startswith(name + "{")]
         return [one for family in text_string_to_metric_families("\n".join(lines)) for one in family.samples]
 
     def in_progress(self) -> float:
-        """How many requests the gateway has at this moment."""
         return sum(one.value for one in self.figures("baton:requests_in_progress"))
 
     def retried(self) -> float:
-        """How many attempts were followed by another."""
         return sum(one.value for one in self.figures("baton:attempts_retried_total"))
 
     def _answers(self) -> bool:

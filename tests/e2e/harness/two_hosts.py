@@ -29,8 +29,6 @@ IFREQ = "16sH22x"
 
 @dataclass
 class Direction:
-    """One way over the link, and what it has done so far."""
-
     source: int  # a TUN device's file descriptor
     target: int
     chance: random.Random

@@ -21,7 +21,6 @@ TOOL: Any = {
 
 @pytest.fixture
 def running(calling: Running) -> Running:
-    """Stands for the gateway that the client asks."""
     return calling
 
 

@@ -13,7 +13,6 @@ def fits(tokenizer: LLTokenizer, grammar: str, text: str) -> bool:
 
 
 def fitting(tokenizer: LLTokenizer, grammar: str, texts: Sequence[str]) -> list[str]:
-    """Returns those texts that are."""
     made, found = compiled(tokenizer, grammar), []
     for text in texts:
         matcher, ids = made.deep_copy(), tokenizer.tokenize_str(text)

@@ -63,7 +63,6 @@ DEMO = Path(__file__).resolve().parents[3] / "demo_model" / "weights"
 
 
 def checked(model: Path, test: Test, vocabulary: int = 443) -> None:
-    """Runs a test with the checks of a model, and ends them."""
 
     async def run() -> None:
         checks = GrammarChecks(model, vocabulary)
@@ -76,12 +75,10 @@ def checked(model: Path, test: Test, vocabulary: int = 443) -> None:
 
 
 async def at_once(work: Callable[[], str], size: int, param: str, party: TenantShare) -> str:
-    """Does what a gateway may leave to a thread."""
     return work()
 
 
 async def admitted(form: Form, checks: GrammarChecks) -> str:
-    """The grammar that a request's workers get."""
     return await checks.checked(await grammar_of(form, checks, at_once), form.param)
 
 

@@ -14,7 +14,6 @@ KeyMaker = Callable[..., str]
 
 @pytest.fixture
 def key_file(tmp_path: Path) -> Path:
-    """The path of a file without keys."""
     path = tmp_path / "keys.json"
     change_keys(path, lambda keys: [*keys], create=True)
     return path
@@ -22,7 +21,6 @@ def key_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def make(key_file: Path) -> KeyMaker:
-    """Adds a key of this name to the file, and returns it."""
 
     def made(name: str, **options: object) -> str:
         key = make_key(name, KeyOptions(**options), time.time())  # type: ignore[arg-type]

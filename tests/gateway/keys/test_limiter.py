@@ -15,8 +15,6 @@ CALLER = Caller(key="0123456789ab", limits=RateLimits(tokens_per_minute=200))
 
 
 class Clock:
-    """Tells the time that the test sets."""
-
     now = BEGIN
 
     def __call__(self) -> float:

@@ -25,7 +25,6 @@ def admission(running: Running) -> PromptAdmission:
 
 @asynccontextmanager
 async def busy(threads: TurnThreads) -> AsyncIterator[None]:
-    """Every thread of these is held up."""
     held = threading.Event()
     works = [asyncio.create_task(threads.run(held.wait, NO_TENANT, 1, 60.0)) for _ in range(TOKENIZER_THREADS)]
     await asyncio.sleep(0)

@@ -29,12 +29,10 @@ async def slow_and_fast(serve: Serve) -> AsyncIterator[Running]:
 
 
 def tokens_of(running: Running) -> int:
-    """Counts the tokens of a whole answer."""
     return len(running.answer(running.peer("decode").jobs[0], 0))
 
 
 async def chunks(running: Running, path: str, **body: Any) -> list[dict[str, Any]]:
-    """Returns the events of a streamed answer."""
     async with running.client.stream("POST", path, json={"stream": True, **body}) as answer:
         assert answer.status_code == 200
         lines = [line async for line in answer.aiter_lines() if line.startswith("data: ")]
@@ -43,7 +41,6 @@ async def chunks(running: Running, path: str, **body: Any) -> list[dict[str, Any
 
 
 def said(events: list[dict[str, Any]]) -> list[str]:
-    """Returns the texts of the events that have one."""
     texts = [event["choices"][0].get("delta", {}).get("content") for event in events if event["choices"]]
     return [text for text in texts if text]
 
@@ -124,7 +121,6 @@ async def test_other_apis_say_the_same(serve: Serve, path: str) -> None:
 
 
 def _text(event: dict[str, Any]) -> str:
-    """Returns the text that an event of any of these APIs adds."""
     if event.get("choices"):
         return str(event["choices"][0]["text"])
     delta = event.get("delta")

@@ -133,7 +133,6 @@ CALLS = {
 
 
 def chat_template(family: str) -> str:
-    """Returns a chat template in a family's format."""
     all_of_it = family == "functionary_v32"
     calls = CALLS[family]
     chat = CHAT.replace("SAID", "'>>>all\\n' + message.content" if all_of_it else "message.content")

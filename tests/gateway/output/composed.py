@@ -119,8 +119,6 @@ REFUSED: Sequence[Calls] = (
 
 
 class Output(NamedTuple):
-    """Holds one composed output."""
-
     family: str
     text: str
     parts: list[dict[str, Any]]
@@ -131,7 +129,6 @@ class Output(NamedTuple):
 
 @functools.cache
 def outputs(family: str) -> list[Output]:
-    """Returns the outputs of a family: those that its template writes, one that breaks off, and its own."""
     said = [
         Output(family, written(family, calls, content), [*([{"content": content}] if content else ()), *_parts(calls)])
         for content, calls in SAID
@@ -145,7 +142,6 @@ def outputs(family: str) -> list[Output]:
 
 
 def refused(family: str) -> list[str]:
-    """Returns texts that the family's grammar must not let pass."""
     return [*(written(family, calls) for calls in REFUSED), *_file(family)["refused"]]
 
 
@@ -180,25 +176,21 @@ def written(family: str, calls: Calls, content: str = "") -> str:
 
 
 def template(family: str) -> str:
-    """Returns a chat template in the family's format."""
     path = HERE / "templates" / f"{family}.jinja"
     return path.read_text("utf-8") if path.exists() else chat_template(family)
 
 
 @functools.cache
 def chat_template_of(family: str) -> ChatTemplate:
-    """Returns that template, compiled."""
     return ChatTemplate(template(family), {"bos_token": "<bos>", "eos_token": "<eos>"})
 
 
 @functools.cache
 def shown(family: str) -> ShownTools:
-    """Returns what that template shows of tools."""
     return chat_template_of(family).shown_tools()
 
 
 def format_of(family: str, token_id: TokenId = lambda text: None) -> AnswerFormat:
-    """Returns the format of a model with that template."""
     return answer_format(shown(family), token_id)
 
 
@@ -224,7 +216,6 @@ def plain(parts: Iterable[Part]) -> list[dict[str, Any]]:
 
 
 def parsed(parser: OutputParser, pieces: Iterable[str]) -> list[dict[str, Any]]:
-    """Returns what a parser makes of text in pieces."""
     parts = [part for piece in pieces for part in parser.push(piece)]
     return plain([*parts, *parser.flush()])
 

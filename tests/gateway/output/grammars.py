@@ -32,16 +32,13 @@ class Vocabulary:
         )
 
     def token_id(self, text: str) -> int | None:
-        """Returns the id of an added token."""
         return self._added.get(text)
 
     def ids(self, text: str) -> list[int]:
-        """Returns the tokens of a text; markers in it are themselves."""
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
     def text(self, ids: Sequence[int]) -> str:
-        """Returns the text of tokens, markers included."""
         text: str = self.tokenizer.decode(list(ids), skip_special_tokens=False)
         return text
 

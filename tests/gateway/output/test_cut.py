@@ -13,7 +13,6 @@ families = pytest.mark.parametrize("family", EACH_READER)
 
 
 def cut(parser: OutputParser, pieces: Iterable[str]) -> list[dict[str, Any]]:
-    """What a parser makes of a text that was cut."""
     parts = [part for piece in pieces for part in parser.push(piece)]
     return plain([*parts, *parser.flush(cut=True)])
 

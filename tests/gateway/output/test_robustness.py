@@ -16,7 +16,6 @@ families = pytest.mark.parametrize("family", EACH_READER)
 
 
 def calls(family: str, texts: list[str]) -> str:
-    """How a family writes calls of `note` with these texts."""
     return written(family, [("note", {"text": text}) for text in texts])
 
 

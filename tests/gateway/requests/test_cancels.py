@@ -28,8 +28,6 @@ REQUEST_TIMEOUT_S = 600.0  # that a request may take
 
 
 class Listener:
-    """A connection to a worker that counts cancellations."""
-
     def __init__(self, epoch: str) -> None:
         self.epoch = epoch
         self.own_sequences = 0

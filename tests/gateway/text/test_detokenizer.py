@@ -16,7 +16,6 @@ CHARACTERS = st.text(st.sampled_from("ab zé漢字🙂👩‍👩‍👧\n<"), m
 
 
 def text_of(detokenizer: Detokenizer, tokens: list[int]) -> str:
-    """Pushes every token, then the end, and returns the whole text."""
     return "".join([*map(detokenizer.push, tokens), detokenizer.flush()])
 
 

@@ -62,7 +62,6 @@ KINDS: dict[str, Any] = {
 
 @pytest.fixture(scope="module", params=KINDS)
 def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelTokenizer, Any]:
-    """Ours, and transformers'."""
     make, template = KINDS[request.param]
     directory: Path = make(tmp_path_factory.mktemp("model"), template=template)
     return ModelTokenizer(directory), AutoTokenizer.from_pretrained(directory)

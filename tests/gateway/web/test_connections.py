@@ -4,8 +4,6 @@ from gateway.web.connections import Connections
 
 
 class Line:
-    """A connection that notes its end."""
-
     def __init__(self) -> None:
         self.closed = False
 

@@ -11,8 +11,6 @@ from gateway.web.disconnect import ClientGone, until_gone
 
 
 class Client:
-    """The receiving half of an ASGI request."""
-
     def __init__(self) -> None:
         self.left = asyncio.Event()
 

@@ -148,14 +148,6 @@ async def test_workers_of_another_model_are_not_used(serve: Serve, tmp_path: Pat
     assert (await other.chat()).status_code == 503
 
 
-async def test_requests_beyond_those_in_progress_wait_for_their_turn(serve: Serve) -> None:
-    running = await serve("prefill", "decode", max_requests=2)
-    running.peer("decode").faults.clear()
-    answers = await asyncio.gather(*[running.chat() for _ in range(20)])
-    assert [answer.status_code for answer in answers] == [200] * 20
-    assert not len(running.gateway.requests)
-
-
 async def test_a_client_that_leaves_the_line_makes_room(serve: Serve) -> None:
     running = await serve("prefill", max_requests=1, max_waiting=1)
     decode = await running.add("decode", stalls_at=2)
@@ -368,20 +360,6 @@ async def test_values_are_counted_before_they_are_decoded(running: Running) -> N
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "too_many_values")
     full = [[5] * (CONTEXT - 1)] * MAX_PROMPTS
     assert (await running.post("/v1/completions", prompt=full)).status_code == 200
-
-
-async def test_a_slow_body_does_not_hold_others(running: Running) -> None:
-    async def slow() -> "asyncio.AsyncIterator[bytes]":  # type: ignore[name-defined]
-        yield b'{"messages": '
-        await asyncio.Event().wait()
-
-    request = asyncio.create_task(
-        running.client.post("/v1/chat/completions", content=slow(), headers={"content-type": "application/json"})
-    )
-    assert (await running.chat()).status_code == 200
-    request.cancel()
-    await asyncio.gather(request, return_exceptions=True)
-    assert await running.jobs() == 1
 
 
 async def test_metrics_of_choices_are_vllms(running: Running) -> None:

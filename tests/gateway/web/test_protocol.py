@@ -19,8 +19,6 @@ MESSAGES = [{"role": "user", "content": "Hi!"}]
 
 
 class Wire:
-    """One connection, read and written as bytes."""
-
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
 
@@ -47,7 +45,6 @@ def parsed(head: bytes) -> tuple[int, dict[bytes, bytes]]:
 
 
 def finals(said: bytes) -> bytes:
-    """What was said behind interim answers."""
     while said.startswith(protocol.CONTINUE_RESPONSE):
         said = said.removeprefix(protocol.CONTINUE_RESPONSE)
     return said

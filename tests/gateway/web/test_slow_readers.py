@@ -26,7 +26,6 @@ def small_buffers(host: str, port: int) -> socket.socket:
 
 
 async def asked(url: str, body: bytes) -> socket.socket:
-    """A connection on which a stream was asked for."""
     address, connection = urlsplit(url), socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
     connection.setblocking(False)

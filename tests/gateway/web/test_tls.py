@@ -18,7 +18,6 @@ BODY = {"messages": [{"role": "user", "content": "Hi!"}]}
 
 @pytest.fixture
 async def secured(serve: Serve, tmp_path: Path) -> Running:
-    """A gateway with a certificate."""
     cert, key = make_certificate(tmp_path / "tls")
     return await serve("prefill", "decode", tls_cert=str(cert), tls_key=str(key))
 

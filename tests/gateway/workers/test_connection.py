@@ -33,8 +33,6 @@ COUNT = 3 * MAX_MESSAGES_PER_TURN  # messages that wait to be read, without a qu
 
 
 class Listener:
-    """Keeps what it hears."""
-
     def __init__(self) -> None:
         self.news: list[News] = []
         self.drops = 0
@@ -51,7 +49,6 @@ class Listener:
 
 @asynccontextmanager
 async def connected(redis_url: str, model: Path) -> AsyncIterator[tuple[Peer, WorkerConnection, Listener]]:
-    """A peer, and a connection that it has welcomed."""
     peer = await Peer("decode", redis_url, SECRET.encode(), str(model), lambda *_: []).start()
     context = zmq.asyncio.Context()
     listener = Listener()
@@ -168,7 +165,6 @@ async def test_a_worker_that_dies_is_known_by_its_socket(redis_url: str, model: 
 
 @asynccontextmanager
 async def unanswered(record: WorkerRecord) -> AsyncIterator[WorkerConnection]:
-    """A connection to whatever is at the record's address."""
     context = zmq.asyncio.Context()
     connection = WorkerConnection(context, CurveKeys.of(SECRET.encode()), GATEWAY, record, Listener())
     try:

@@ -40,8 +40,6 @@ SIGNER = Signer(SECRET.encode(), RECORD_PURPOSE)
 
 
 class Finder:
-    """A gateway's discovery, and what it hears."""
-
     def __init__(self, redis_url: str, model: Path) -> None:
         self.store: Store = connect(redis_url)
         self.workers = WorkerDirectory()
@@ -59,16 +57,13 @@ class Finder:
         self.dead.append(worker.epoch)
 
     def known(self) -> set[str]:
-        """The lives that it is connected to."""
         return {worker.epoch for worker in self.workers}
 
     async def poll(self) -> set[str]:
-        """Looks into Redis once."""
         await self.discovery.poll()
         return self.known()
 
     async def reach(self, peer: Peer) -> None:
-        """Returns when the peer takes requests."""
 
         def usable() -> bool:
             self.discovery.look()
@@ -96,7 +91,6 @@ async def peer(redis_url: str, model: Path, finder: Finder) -> AsyncIterator[Pee
 
 @pytest.fixture
 async def peers(redis_url: str, model: Path, finder: Finder) -> AsyncIterator[list[Peer]]:
-    """Two more."""
     more = [await Peer("decode", redis_url, SECRET.encode(), str(model), lambda *_: []).start() for _ in range(2)]
     yield more
     for each in more:

@@ -54,7 +54,6 @@ async def house() -> AsyncIterator[House]:
 
 @asynccontextmanager
 async def visitor(make: MakeDealer, address: str) -> AsyncIterator[zmq.asyncio.Socket]:
-    """A peer in another process's place, with a context of its own."""
     context = zmq.asyncio.Context()
     socket = make(context, address)
     try:
@@ -104,7 +103,6 @@ def payload(user: str, token: str) -> MakeDealer:
 
 
 def plain_text(context: zmq.asyncio.Context, address: str) -> zmq.asyncio.Socket:
-    """A DEALER without any security."""
     socket = context.socket(zmq.DEALER)
     socket.setsockopt(zmq.IMMEDIATE, 1)
     socket.connect(address)

@@ -44,12 +44,10 @@ def theirs(tmp_path: Path) -> Path:
 
 
 def run(site: Path | None, *command: str) -> subprocess.CompletedProcess[str]:
-    """Python from the repository's root, with one more place where packages are installed."""
     return subprocess.run([sys.executable, *command], cwd=ROOT, env=environment(site), capture_output=True, text=True)
 
 
 def environment(site: Path | None) -> dict[str, str]:
-    """The environment of a Python that finds the repository's packages, and those in `site`."""
     return {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{site}" if site else str(ROOT)}
 
 

@@ -10,8 +10,6 @@ from infra.process.log_lines import MAX_KINDS, MAX_LINES, WINDOW_S, BoundedLog, 
 
 
 class Bench:
-    """A logger of its own, its text, and the time that its handler sees."""
-
     def __init__(self) -> None:
         self.now = 0.0
         self.out = io.StringIO()

@@ -24,11 +24,9 @@ class Departing:
         self._writers: list[asyncio.StreamWriter] = []
 
     async def back(self) -> None:
-        """Takes connections, and passes everything on if it has been away."""
         self._server = await asyncio.start_unix_server(self._pass, self._here)
 
     async def leave(self) -> None:
-        """Cuts all connections, and takes no more."""
         if self._server is not None:
             self._server.close()
         self._here.unlink(missing_ok=True)

@@ -32,7 +32,6 @@ QUOTED = "a%20pass%2Fword"
 
 
 def free_ports(count: int) -> list[int]:
-    """Returns ports that the system has chosen, and that were free a moment ago."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -42,7 +41,6 @@ def free_ports(count: int) -> list[int]:
 
 @contextmanager
 def running(directory: Path, config: str, *options: str) -> Iterator[None]:
-    """Runs a Valkey server with a config."""
     path = directory / "server.conf"
     path.write_text(config)
     process = subprocess.Popen([str(server_binary()), str(path), *options], stdout=subprocess.DEVNULL, cwd=directory)

@@ -32,8 +32,6 @@ def test_which_offset_is_believed(measured: list[tuple[float, float]], believed:
 
 
 class SetClock:
-    """A real server whose clock somebody sets."""
-
     def __init__(self, store: Store) -> None:
         self.store = store
         self.ahead = 0.0  # s

@@ -26,7 +26,6 @@ def kept(store: Store, seconds: float = 60.0, most: int = MOST) -> TenantStore:
 
 
 async def bodies(store: Store) -> int:
-    """Bytes of everything that is kept."""
     keys = [key for key in await store.keys(f"{ALL_KEY}:*:*")]
     return sum([await store.strlen(key) for key in keys])
 

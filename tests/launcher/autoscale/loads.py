@@ -14,15 +14,12 @@ OF_A_SEQUENCE = 10
 
 
 class Offered(NamedTuple):
-    """Describes a load."""
-
     work: float = 0.0  # s of prompts in a second
     queued: float = 0.0  # s of prompts that wait, on all workers together
     tokens: float = 0.0  # output tokens a second, of all workers together
 
 
 def seen(load: Offered, prefill: int, decode: int) -> Standing:
-    """Returns what stands, with so many workers."""
     rate = load.tokens / decode
     step = ALONE / (1 - EACH * rate) if EACH * rate < 0.9 else 10 * ALONE  # where they would pile up: so far
     sequences = round(rate * step)

@@ -19,7 +19,6 @@ SECRET = "the secret of those who are there"
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Iterator[str]:
-    """The URL of a server at which two workers and a gateway of one secret are."""
     with ValkeyServer(port=0, unix_socket_path=tmp_path / "v.sock") as server:
         url = f"unix://{server.unix_socket_path}"
         asyncio.run(come(url))
@@ -27,7 +26,6 @@ def shared(tmp_path: Path) -> Iterator[str]:
 
 
 async def come(url: str) -> None:
-    """Writes their records, which live for some seconds."""
     store = connect(url)
     workers = [
         WorkerRecord(epoch, "decode", "tcp://w", "tcp://h", "m", "f", "c", 16, 100, "cpu", "fp32", 0.0)

@@ -77,7 +77,6 @@ def made(tmp_path: Path) -> Processes:
 
 
 def options(service: Process) -> list[str]:
-    """What stands behind `python -P -m module`."""
     return list(service.command[4:])
 
 

@@ -46,8 +46,6 @@ IGNORES_SIGTERM = READY_THEN_SLEEP.replace(
 
 
 class Bench:
-    """A supervisor over small services in a directory of their own."""
-
     def __init__(self, directory: Path, signals: Signals) -> None:
         self.directory = directory
         self.signals = signals
@@ -71,12 +69,10 @@ class Bench:
         return Process(name, command, watch_status_file(status), status, beats=beats)
 
     def pids(self) -> list[int]:
-        """Every process that was ready once."""
         path = self.directory / "pids"
         return [int(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def ends(self) -> list[str]:
-        """The names of those that were asked to end, in order."""
         return (self.directory / "ends").read_text().split()
 
 

@@ -53,7 +53,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 def make_wheel(wheels: Path, name: str, version: str) -> None:
-    """A wheel with one empty module."""
     info = f"{name}-{version}.dist-info"
     with zipfile.ZipFile(wheels / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
         wheel.writestr(f"{name}.py", "")
@@ -63,7 +62,6 @@ def make_wheel(wheels: Path, name: str, version: str) -> None:
 
 
 def environment(folder: Path, **settings: str) -> dict[str, str]:
-    """No network, no pip configuration of this machine, this test's Python."""
     return {
         "PATH": os.environ["PATH"],
         "HOME": str(folder),
@@ -82,7 +80,6 @@ def baton(folder: Path, *arguments: str, **settings: str) -> subprocess.Complete
 
 
 def path_with(tmp_path: Path, **programs: str) -> str:
-    """A PATH with these programs and what the script itself needs."""
     path = tmp_path / "bin"
     path.mkdir()
     (path / "dirname").symlink_to(shutil.which("dirname") or "")

@@ -57,7 +57,6 @@ class Node:
         return self._data[source["secretKeyRef"]["name"]][source["secretKeyRef"]["key"]]
 
     def config(self, name: str) -> dict[str, str]:
-        """The entries of a ConfigMap, or the files of a Secret."""
         return self._data[name]
 
 
@@ -104,7 +103,6 @@ class Pod:
                 connection.close()
 
     def connection(self, name: str, scheme: str, seconds: float) -> http.client.HTTPConnection:
-        """A connection to a port of the pod, not opened yet; like a kubelet's, it trusts any certificate."""
         (port,) = [port["containerPort"] for port in self.container["ports"] if port["name"] == name]
         if scheme == "HTTPS":
             return http.client.HTTPSConnection(self.address, port, timeout=seconds, context=own_probe())
@@ -187,6 +185,5 @@ class Pod:
 
 @contextmanager
 def node(manifests: Sequence[Manifest], directory: Path) -> Iterator[Node]:
-    """A node for the pods of these manifests."""
     with namespace("pods") as host:
         yield Node(manifests, host, directory)

@@ -51,12 +51,10 @@ def test_every_probe_is_answered_by_the_real_service(tmp_path: Path) -> None:
 
 
 def answers_or_ended(pod: Pod, probe: str) -> bool:
-    """Whether it answers a probe; one that has ended never will."""
     return pod.process.poll() is not None or pod.probed(probe)
 
 
 def content(gateway: Pod, key: str) -> str:
-    """What the gateway's model says."""
     body = {"model": DEMO_NAME, "messages": [{"role": "user", "content": "Hello!"}]}
     connection = gateway.connection("http", "HTTPS", 60)
     headers = {"content-type": "application/json", "authorization": f"Bearer {key}"}

@@ -44,7 +44,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def options(variant: str, directory: Path) -> ManifestsConfig:
-    """The options of a variant; its files are in `directory`."""
     given = dict(VARIANTS[variant])
     if given.pop("api_keys", False):
         made = make_key("app", KeyOptions(), 0.0)
@@ -56,20 +55,17 @@ def options(variant: str, directory: Path) -> ManifestsConfig:
 
 
 def written(variant: str, directory: Path) -> list[Manifest]:
-    """The manifests of a variant."""
     config = options(variant, directory)
     return manifests(config, read_secrets(config))
 
 
 def pod_specs(manifests: list[Manifest]) -> Iterator[tuple[str, Manifest]]:
-    """The specifications of all pods, each with its workload's name."""
     for each in manifests:
         if each["kind"] in ("Deployment", "StatefulSet"):
             yield each["metadata"]["name"], each["spec"]["template"]["spec"]
 
 
 def of_kind(manifests: list[Manifest], kind: str) -> dict[str, Manifest]:
-    """The objects of one kind, by name."""
     return {each["metadata"]["name"]: each for each in manifests if each["kind"] == kind}
 
 

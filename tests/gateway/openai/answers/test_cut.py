@@ -24,7 +24,6 @@ REQUIRED = {"/v1/messages": {"type": "any"}}
 
 
 def texts(found: Any) -> list[str]:
-    """All texts that an answer, or an event, says to the user or as thoughts."""
     if isinstance(found, list):
         return [text for each in found for text in texts(each)]
     if not isinstance(found, dict):

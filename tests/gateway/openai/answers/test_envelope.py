@@ -19,7 +19,6 @@ def expected_tokens(running: Running) -> int:
 
 
 def events(answer: httpx.Response) -> list[Any]:
-    """The data of a stream."""
     lines = [line for line in answer.text.split("\n\n") if line]
     assert all(line.startswith("data: ") for line in lines)
     return [line.removeprefix("data: ") for line in lines]

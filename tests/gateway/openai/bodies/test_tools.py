@@ -31,7 +31,6 @@ async def running(serve: Callable[..., Awaitable[Running]], tmp_path: Path) -> R
 
 
 def prompt_of(running: Running, place: int = -1) -> str:
-    """The text of a prompt that reached a worker, special tokens written as such."""
     ids = running.peer("prefill").jobs[place].prompt.token_ids
     return b"".join(
         f"<{token}>".encode() if token in (1, 2) else running.tokenizer.bytes_of.of(token) for token in ids

@@ -47,7 +47,6 @@ def of_responses(count: int) -> Callable[[], object]:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Returns the processor time of the fastest of a few runs."""
     found = []
     for _ in range(5):
         began = time.thread_time()

@@ -26,7 +26,6 @@ async def client(running: Running) -> AsyncIterator[anthropic.AsyncAnthropic]:
 
 
 async def with_adapters(running: Running, *names: str) -> None:
-    """Has the decode worker hold adapters of these names."""
     peer = running.peer("decode")
     held = tuple(HeldAdapter(name, name, digest=name * 32) for name in names)
     peer.record = structs.replace(peer.record, adapters=held)

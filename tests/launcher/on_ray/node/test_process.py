@@ -19,7 +19,6 @@ from launcher.options import DEMO_MODEL, ROOT, UpConfig
 
 
 def order(**more: Any) -> Order:
-    """Returns the order of a decode worker."""
     config = UpConfig(prefill=0, decode=1, device="cpu")
     (service,) = describe(config, host="127.0.0.1", port=8000, dashboard_port=0).of("decode")
     fields: dict[str, Any] = {"name": "decode-0", "deployment": "tested", "silent_seconds": 0.0}
