@@ -60,7 +60,10 @@ CASES: dict[str, tuple[Callable[..., Case], ModuleType]] = {
     "token_scores": (sampling.scored, token_scores),
 }
 """Each kernel's case, and the module that has its candidate configs."""
-LAUNCHED = {"block_copy": layers.encodable, "quantized_row_product": quantized.has_row_product}
+LAUNCHED: dict[str, Callable[..., bool]] = {
+    "block_copy": layers.encodable,
+    "quantized_row_product": quantized.has_row_product,
+}
 """Kernels of which a device may not support every row."""
 KINDS: dict[str, Callable[..., Value]] = {
     "filters": sampling.Filters,

@@ -21,9 +21,9 @@ from benchmarks.limits.int8_rate import int8_rate
 from benchmarks.limits.machine import Machine, measure
 from benchmarks.limits.workloads import WORKLOADS
 from benchmarks.peers.model import Model, random_model
-from benchmarks.peers.process import OURS, PLAIN, PeerProcess, running
+from benchmarks.peers.process import OURS, PLAIN, loaded
 from benchmarks.peers.rounds import run_rounds
-from benchmarks.peers.setup import PEERS, Peer, PeerError, directory_of, for_avx2, set_up
+from benchmarks.peers.setup import PEERS, Peer, directory_of, for_avx2, set_up
 from benchmarks.peers.table import Measured, table
 from benchmarks.processes.children import exit_status
 from contracts.errors import ConfigError
@@ -42,10 +42,8 @@ AVX2_ONLY = {
     "MKL_ENABLE_INSTRUCTIONS": "AVX2",
 }
 """Environment variables that keep our operators, PyTorch, oneDNN and MKL to AVX2."""
-QUANTIZED = {"llama.cpp", "vllm"}
-"""Peers that have quantized weights."""
-MAY_LACK = {"vllm"}
-"""Quantized peers without operators for some processors."""
+QUANTIZED = {"llama.cpp"}
+"""Peers that are measured with quantized weights."""
 
 
 class PeersConfig(Struct, frozen=True, kw_only=True):
@@ -65,8 +63,8 @@ class PeersConfig(Struct, frozen=True, kw_only=True):
     quantization: Annotated[
         Literal["none", "int8", "int4"],
         Meta(
-            description="weights of ours, of llama.cpp (Q8_0, Q4_0) and of vLLM; beside them ours with plain weights, "
-            "and not transformers"
+            description="weights of ours and of llama.cpp (Q8_0, Q4_0); beside them ours with plain weights, and "
+            "neither vLLM nor transformers"
         ),
     ] = "none"
     dtype: Annotated[Literal["bf16", "fp32"], Meta(description="number format of weights: bf16 or fp32")] = "bf16"
@@ -123,8 +121,7 @@ def compare(config: PeersConfig, stages: StageDisplay) -> None:
     plain = [PLAIN] if config.quantization != "none" else []
     with ExitStack() as stack:
         # One after the other: loading takes all cores.
-        loaded = [load(stack, peer, directory, model, threads, stages) for peer in (OURS, *plain, *peers)]
-        systems = [system for system in loaded if isinstance(system, PeerProcess)]
+        systems = loaded(stack, (OURS, *plain, *peers), directory, model, threads, stages)
         results = run_rounds(systems, workloads, config.rounds, shape.vocab_size, between)
     stages.show("measuring", "done")
     stages.settle()
@@ -140,32 +137,9 @@ def compare(config: PeersConfig, stages: StageDisplay) -> None:
         experts=isinstance(shape.layers[0].mlp, ExpertsMLP),
     )
     print("\n".join(table(measured)))
-    for why in loaded:
-        if not isinstance(why, PeerProcess):
-            print(f"left out: {why}")
     for each in WORKLOADS:
         if each not in workloads:
             print(f"{each} is left out: the model's context is {shape.max_model_len} tokens")
-
-
-def load(
-    stack: ExitStack, peer: Peer, directory: Path, model: Model, threads: int, stages: StageDisplay
-) -> PeerProcess | PeerError:
-    """Starts a system, which ends with the `stack`, and waits until its model is loaded.
-
-    Returns why it is not, where a peer cannot multiply by such weights on this processor; raises `PeerError` elsewhere.
-    """
-    with ExitStack() as own:
-        system = own.enter_context(running(peer, directory, model, threads))
-        try:
-            system.loaded(stages)
-        except PeerError as error:
-            if model.quantization == "none" or peer.name not in MAY_LACK:
-                raise
-            stages.show(peer.name, "left out")
-            return error
-        stack.push(own.pop_all())
-    return system
 
 
 def main() -> int:

@@ -1,6 +1,5 @@
 """Makes the model that all systems run, in the formats that they read, and keeps it beside the peers."""
 
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from launcher.stages import StageDisplay
 class Model:
     """A checkpoint in `directory`; `longest` is the number of tokens of the longest request.
 
-    The other files have the same weights: `gguf` for llama.cpp, and `compressed`, with quantized weights, for vLLM.
+    `gguf` has the same weights for llama.cpp.
     """
 
     directory: Path
@@ -25,23 +24,19 @@ class Model:
     longest: int
     quantization: Quantization = "none"
     gguf: Path | None = None
-    compressed: Path | None = None
 
     def with_files(self, place: Path, peers: Sequence[Peer], stages: StageDisplay) -> "Model":
-        """Makes the files that these peers read, where they are not in `place` already. Raises `PeerError`."""
-        made, form = self, self.dtype if self.quantization == "none" else self.quantization
+        """Makes the file that llama.cpp reads, if it is a peer and has none in `place`. Raises `PeerError`."""
+        form = self.dtype if self.quantization == "none" else self.quantization
+        path = place / f"{self.directory.name}-{form}.gguf"
         for peer in peers:
             if peer.name == "llama.cpp":
-                path = place / f"{self.directory.name}-{form}.gguf"
-                made = replace(made, gguf=_converted(peer, "gguf_of", self.directory, path, form, stages))
-            if peer.name == "vllm" and self.quantization != "none":
-                path = place / f"{self.directory.name}-{form}-compressed"
-                made = replace(made, compressed=_converted(peer, "compressed_of", self.directory, path, form, stages))
-        return made
+                _convert(peer, self.directory, path, form, stages)
+                return replace(self, gguf=path)
+        return self
 
     def file_of(self, peer: str) -> Path:
-        own = {"llama.cpp": self.gguf, "vllm": self.compressed}.get(peer)
-        return own or self.directory
+        return self.gguf if peer == "llama.cpp" and self.gguf else self.directory
 
 
 def random_model(directory: Path, shape: str, stages: StageDisplay) -> Path:
@@ -52,15 +47,13 @@ def random_model(directory: Path, shape: str, stages: StageDisplay) -> Path:
     return path
 
 
-def _converted(peer: Peer, module: str, model: Path, path: Path, form: str, stages: StageDisplay) -> Path:
+def _convert(peer: Peer, model: Path, path: Path, form: str, stages: StageDisplay) -> None:
     if not path.exists() or path.stat().st_mtime < (model / "config.json").stat().st_mtime:
-        partial = path.with_name(f"{path.name}.partial")
-        for old in (path, partial):
-            shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
-        command = [str(python_of(path.parent, peer)), "-m", f"benchmarks.peers.runners.{module}"]
-        _run(module, [*command, str(model), str(partial), form], path.parent, stages)
-        partial.rename(path)
-    return path
+        unfinished = path.with_name(f"{path.name}.partial")
+        unfinished.unlink(missing_ok=True)
+        command = [str(python_of(path.parent, peer)), "-m", "benchmarks.peers.runners.gguf_of"]
+        _run("gguf_of", [*command, str(model), str(unfinished), form], path.parent, stages)
+        unfinished.rename(path)
 
 
 def _run(name: str, command: list[str], directory: Path, stages: StageDisplay) -> None:

@@ -4,8 +4,8 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from select import select
 from typing import Any
@@ -87,3 +87,14 @@ def running(peer: Peer, directory: Path, model: Model, threads: int) -> Iterator
     command = [str(python), "-m", "benchmarks.peers.runners", peer.runner, *map(str, told)]
     with child(command, log, settings=peer.settings(environment, threads), piped=True) as process:
         yield PeerProcess(peer, process, log)
+
+
+def loaded(
+    stack: ExitStack, peers: Iterable[Peer], directory: Path, model: Model, threads: int, stages: StageDisplay
+) -> list[PeerProcess]:
+    """Starts the systems, which end with the `stack`; each model is loaded before the next. Raises `PeerError`."""
+    systems = []
+    for peer in peers:
+        systems.append(stack.enter_context(running(peer, directory, model, threads)))
+        systems[-1].loaded(stages)
+    return systems

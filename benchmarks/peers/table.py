@@ -10,13 +10,14 @@ from benchmarks.limits.machine import Machine
 from benchmarks.limits.workloads import EXPERTS_TARGETS, LIMIT_TARGETS, QUANTIZED_TARGETS, TARGETS, Workload
 from benchmarks.peers.process import PeerProcess
 from benchmarks.peers.rounds import Results
+from benchmarks.report import head, row
 from contracts.kinds import Quantization
 from engine.start.sizing import CPU_STEP_TOKENS
 
 HEADS = {
     "none": "",
-    "int8": "head in int8 as well (llama.cpp: Q8_0; vLLM: bf16)",
-    "int4": "head in int8 (llama.cpp: Q8_0; vLLM: bf16)",
+    "int8": "head in int8 as well (llama.cpp: Q8_0)",
+    "int4": "head in int8 (llama.cpp: Q8_0)",
 }
 """Weights of the heads of all systems."""
 
@@ -73,12 +74,22 @@ def table(measured: Measured) -> list[str]:
 def _plain(measured: Measured) -> list[str]:
     results, (ours, *peers) = measured.results, measured.names
     targets = EXPERTS_TARGETS if measured.experts else TARGETS
-    lines = measured.header() + _head(*measured.names, "limit", "ours ÷ best peer", "target")
+    columns = "workload", "tokens", *measured.names, "limit", "ours ÷ best peer", "target"
+    lines = [*measured.header(), *head(*columns).splitlines()]
     for workload in measured.workloads:
         best = results.best(peers, workload)
         ratio = f"{results.ratio(ours, best, workload):.2f} ({best})"
         target = f"{targets[workload]:.1f}" if workload in targets else "-"
-        lines.append(_row(workload, *_rates(measured, workload), f"{measured.limit(workload):.0f}", ratio, target))
+        lines.append(
+            row(
+                workload,
+                workload.counted,
+                *_rates(measured, workload),
+                f"{measured.limit(workload):.0f}",
+                ratio,
+                target,
+            )
+        )
     return lines
 
 
@@ -86,7 +97,8 @@ def _quantized(measured: Measured) -> list[str]:
     results, (ours, *others) = measured.results, measured.names
     targets = QUANTIZED_TARGETS[measured.quantization]
     least = LIMIT_TARGETS[measured.quantization]
-    lines = measured.header() + _head(*measured.names, "limit", "% of limit", *(f"ours ÷ {name}" for name in others))
+    columns = "workload", "tokens", *measured.names, "limit", "% of limit", *(f"ours ÷ {name}" for name in others)
+    lines = [*measured.header(), *head(*columns).splitlines()]
     for workload in measured.workloads:
         limit = measured.limit(workload)
         share = median(workload.rate(seconds) / limit for seconds in results.seconds[ours][workload])
@@ -95,7 +107,7 @@ def _quantized(measured: Measured) -> list[str]:
             for name in others
         )
         reached = f"{100 * share:.0f}{_wanted(least.get(workload))}"
-        lines.append(_row(workload, *_rates(measured, workload), f"{limit:.0f}", reached, *ratios))
+        lines.append(row(workload, workload.counted, *_rates(measured, workload), f"{limit:.0f}", reached, *ratios))
     return lines
 
 
@@ -105,11 +117,3 @@ def _wanted(target: float | None) -> str:
 
 def _rates(measured: Measured, workload: Workload) -> list[str]:
     return [f"{measured.results.rate(name, workload):.1f}" for name in measured.names]
-
-
-def _head(*columns: str) -> list[str]:
-    return [f"| workload | tokens | {' | '.join(columns)} |", f"| --- | --- |{' --- |' * len(columns)}"]
-
-
-def _row(workload: Workload, *cells: str) -> str:
-    return f"| {workload} | {workload.counted} | {' | '.join(cells)} |"

@@ -16,7 +16,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from benchmarks.peers.model import Model
-from benchmarks.peers.process import PeerProcess, running
+from benchmarks.peers.process import PeerProcess, loaded
 from benchmarks.peers.setup import PEERS, Peer, directory_of, set_up
 from benchmarks.processes.children import exit_status
 from benchmarks.processes.in_process import quiet as silent
@@ -68,10 +68,7 @@ def compare(config: SpeculationPeersConfig, stages: StageDisplay) -> None:
     prompts = Prompts(DEMO, lambda ids: serve(executor, engine_config, [ids], MAX_OWN_ANSWER_TOKENS)[1][0])
     model = Model(DEMO, "bf16", engine.model_config.vocab_size, MAX_CONTEXT_TOKENS).with_files(directory, peers, stages)
     with ExitStack() as stack:
-        systems: list[PeerProcess] = []
-        for peer in (OURS, *peers):  # one after the other: loading takes all cores
-            systems.append(stack.enter_context(running(peer, directory, model, config.threads)))
-            systems[-1].loaded(stages)
+        systems = loaded(stack, (OURS, *peers), directory, model, config.threads, stages)
         stages.settle()
         print(head("text", "batch", *(f"{each.name}, tokens/s" for each in systems), "ours / best"))
         for kind in KINDS:

@@ -8,9 +8,6 @@ each row once, in turn; a figure is the best of all rounds, in bytes of the pool
 pyzmq* sends frames of the same size without copying, and copies each once on arrival, as a handoff does. *Memory* is
 the peak of the receiving process beyond its memory after moving one block; the window bounds it. The sender's is that
 of all its links together.
-
-A second table is of one prompt's KV over sealed tcp, for models of 16 layers and a hidden state of 4,096 that attend in
-different ways: bytes of a token in the pool and on the wire, and the time of a handoff.
 """
 
 import argparse
@@ -35,19 +32,15 @@ import zmq
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from benchmarks.processes.children import child, end_on_termination
-from benchmarks.report import processor
+from benchmarks.report import head, processor, row
 from benchmarks.transfer.ends import (
-    BLOCK_TOKENS,
-    KINDS,
     LAYERS,
-    PLAIN,
     SECRET,
     Near,
     NearRaw,
     layers_of,
     peak_bytes,
     pool,
-    spec_of,
     sums,
 )
 from engine.kv.pool import KVPool
@@ -90,10 +83,8 @@ class FarEnd:
         size: int,
         device: str,
         config: TransferConfig | None,
-        kind: str = PLAIN,
     ) -> None:
         command = [sys.executable, "-m", "benchmarks.transfer.ends", "--size", str(size), "--device", device]
-        command += ["--kind", kind]
         if config is not None:
             command += ["--config", msgspec.json.encode(config).decode()]
         self._process = stack.enter_context(child(command, directory / f"{name}.log", piped=True))
@@ -163,50 +154,6 @@ async def measure(megabytes: int, frame: int, rounds: int, device: str = "cpu") 
     return list(rows.values()), own
 
 
-@dataclass
-class Kind:
-    """Sizes and times of handoffs of one kind of attention's KV."""
-
-    token_bytes: int  # of the pool
-    wire_bytes: float  # of a token, as they arrived
-    seconds: list[float] = field(default_factory=list)
-
-
-async def measure_kinds(tokens: int, rounds: int, device: str = "cpu") -> dict[str, Kind]:
-    config, found, sends = TransferConfig(kv_transport="tcp"), {}, {}
-    network, blocks = Network.of(SECRET), max(1, tokens // BLOCK_TOKENS)
-    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
-        near = {}
-        try:
-            for kind in KINDS:
-                spec, size = spec_of(kind), blocks * spec_of(kind).block_bytes()
-                end = FarEnd(stack, Path(directory), kind, size, device, config, kind)
-                near[kind] = Near(config, network, pool(size, 1, torch.device(device), kind))
-                sends[kind] = _handoff(near[kind], end.address, size)
-                await sends[kind]()  # connects, and touches memory for the first time
-                landed = end.ask("sums")["landed"]
-                found[kind] = Kind(spec.token_bytes(), landed / (blocks * BLOCK_TOKENS))
-            for _ in range(rounds):
-                for kind, send in sends.items():
-                    begin = time.perf_counter()
-                    await send()
-                    found[kind].seconds.append(time.perf_counter() - begin)
-        finally:
-            for each in near.values():
-                await each.outbound.close()
-            await network.close()
-    return found
-
-
-def kinds_table(kinds: dict[str, Kind]) -> Iterator[str]:
-    largest = next(iter(kinds.values())).token_bytes
-    yield "| attention | pool bytes per token | on the wire | of multi-head | ms |"
-    yield "| --- | --- | --- | --- | --- |"
-    for name, kind in kinds.items():
-        sizes = f"{kind.token_bytes:,} | {kind.wire_bytes:,.0f} | {100 * kind.token_bytes / largest:.1f}%"
-        yield f"| {name} | {sizes} | {1e3 * min(kind.seconds):.1f} |"
-
-
 def _handoff(near: Near, address: str, size: int) -> Callable[[], Awaitable[None]]:
     return lambda: near.send(address, size)
 
@@ -232,19 +179,17 @@ def local(source: KVPool, frame: int) -> Iterator[tuple[str, float]]:
 
 
 def table(rows: list[Row], size: int) -> Iterator[str]:
-    rates = {row.name: row.rate(size) for row in rows}
-    yield "| | GB/s | of raw pyzmq | of memcpy | of tcp | memory MiB |"
-    yield "| --- | --- | --- | --- | --- | --- |"
-    for row in rows:
-        rate = rates[row.name]
+    rates = {each.name: each.rate(size) for each in rows}
+    yield head("", "GB/s", "of raw pyzmq", "of memcpy", "of tcp", "memory MiB")
+    for each in rows:
+        rate = rates[each.name]
         shares = [f"{100 * rate / rates[other]:.0f}%" for other in ("raw pyzmq", "memcpy", "tcp")]
-        yield f"| {row.name} | {rate:.2f} | {' | '.join(shares)} | {row.memory / MIB:.0f} |"
+        yield row(each.name, f"{rate:.2f}", *shares, f"{each.memory / MIB:.0f}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.transfer", description=__doc__)
     parser.add_argument("--megabytes", type=int, default=256, help="MiB of one handoff")
-    parser.add_argument("--tokens", type=int, default=2048, help="of the prompt in the second table")
     parser.add_argument("--frame", type=int, default=1 << 20, help="bytes of one payload")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="where both pools are")
@@ -256,9 +201,6 @@ def main() -> None:
     size = f"{options.megabytes} MiB in {LAYERS} layers, payloads of {options.frame >> 10} KiB"
     print(f"{size}; sender's memory {own / MIB:.0f} MiB over {len(WAYS)} links\n")
     print("\n".join(table(rows, options.megabytes << 20)))
-    kinds = asyncio.run(measure_kinds(options.tokens, options.rounds, options.device))
-    print(f"\na prompt of {options.tokens} tokens\n")
-    print("\n".join(kinds_table(kinds)))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ import torch
 import zmq.asyncio
 
 from contracts.errors import NativeError
-from contracts.kv.spec import KVSpec
 from contracts.messages.gateway import Stages
 from contracts.messages.handoff import Branch
 from contracts.messages.job import PrefillJob, Prompt
@@ -34,8 +33,7 @@ from engine.kv.codec import BlockCodec
 from engine.kv.mover import BlockMover
 from engine.kv.pool import KVPool
 from engine.kv.spec import make_spec
-from engine.model.config import DenseMLP, HeadAttention, LatentAttention, LayerConfig, ModelConfig
-from engine.model.kv_layout import AnyAttention
+from engine.model.config import DenseMLP, HeadAttention, LayerConfig, ModelConfig
 from engine.model.rope import Rope
 from infra.config.transfer import TransferConfig
 from infra.network.addresses import Network
@@ -45,7 +43,6 @@ from kvtransfer.decode_transfer import DecodeTransfer
 from kvtransfer.events import (
     Closed,
     CommitHandoff,
-    Landed,
     LayerReady,
     OpenHandoff,
     RoomGranted,
@@ -57,55 +54,35 @@ from kvtransfer.events import (
 from kvtransfer.prefill_transfer import PrefillTransfer
 
 LAYERS, BLOCK_TOKENS = 16, 16
-HEADS = 32
-"""Of the kinds of attention, each of 128 numbers: a hidden state of 4,096."""
-
-
-def _heads(kv_heads: int) -> HeadAttention:
-    return HeadAttention(heads=HEADS, kv_heads=kv_heads, head_dim=128, scale=1.0, rope=Rope(dim=128))
-
-
-KINDS: dict[str, AnyAttention] = {
-    "multi-head": _heads(HEADS),
-    "grouped-query": _heads(8),
-    "latent": LatentAttention(  # the sizes of every DeepSeek from V2 on
-        heads=HEADS,
-        query_rank=0,
-        latent_rank=512,
-        rope_dim=64,
-        nope_dim=128,
-        value_dim=128,
-        scale=1.0,
-        rope=Rope(dim=64),
-    ),
-}
-
-
-def spec_of(kind: str) -> KVSpec:
-    model = ModelConfig(
+SPEC = make_spec(
+    ModelConfig(
         name="benchmark",
         architecture="LlamaForCausalLM",
         vocab_size=1,
-        hidden_size=128 * HEADS,
-        layers=(LayerConfig(KINDS[kind], DenseMLP(intermediate=1)),) * LAYERS,
+        hidden_size=4096,
+        layers=(
+            LayerConfig(
+                HeadAttention(heads=32, kv_heads=8, head_dim=128, scale=1.0, rope=Rope(dim=128)),
+                DenseMLP(intermediate=1),
+            ),
+        )
+        * LAYERS,
         norm_eps=1e-6,
         max_model_len=1,
         eos_token_ids=(),
-    )
-    return make_spec(model, torch.bfloat16, BLOCK_TOKENS, "none")
-
-
-PLAIN = "grouped-query"
-"""The kind that ways are measured with: blocks of 64 KiB a layer."""
+    ),
+    torch.bfloat16,
+    BLOCK_TOKENS,
+    "none",
+)
 SECRET = b"a secret of a benchmark"
 HANDOFF_TIMEOUT_S = 60.0
 
 
-def pool(size: int, seed: int, device: torch.device, kind: str = PLAIN) -> KVPool:
+def pool(size: int, seed: int, device: torch.device) -> KVPool:
     """Makes a pool of `size` bytes and the null block, all pages touched: random numbers, or zeros for seed 0."""
-    spec = spec_of(kind)
-    blocks = size // spec.block_bytes() + 1
-    found = KVPool(spec, [blocks], device, *_carriers(device))
+    blocks = size // SPEC.block_bytes() + 1
+    found = KVPool(SPEC, [blocks], device, *_carriers(device))
     random = torch.Generator(device).manual_seed(seed)
     for layer in found.layers:
         layer.normal_(generator=random) if seed else layer.fill_(0)
@@ -138,8 +115,7 @@ class Near:
         self._closed: dict[int, Closed] = {}
         self._done: dict[int, asyncio.Event] = {}
         self._number = 0
-        self.source = source
-        self.outbound = PrefillTransfer(config, "prefill", source.spec, source, network, self._report)
+        self.outbound = PrefillTransfer(config, "prefill", SPEC, source, network, self._report)
 
     def _report(self, event: ToPrefillEngine) -> None:
         if isinstance(event, Unpinned):
@@ -150,7 +126,7 @@ class Near:
     async def send(self, address: str, size: int) -> None:
         """Makes one handoff of `size` bytes, from Open until nothing is read any more."""
         self._number += 1
-        number, count = self._number, max(1, size // self.source.spec.block_bytes())
+        number, count = self._number, max(1, size // SPEC.block_bytes())
         prompt = Prompt([0] * (count * BLOCK_TOKENS), count * BLOCK_TOKENS)
         job = PrefillJob(
             request=str(number),
@@ -206,19 +182,17 @@ def peak_bytes() -> int:
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-async def _far(config: TransferConfig, size: int, device: torch.device, kind: str) -> None:
-    network, landed = Network.of(SECRET), [0]
+async def _far(config: TransferConfig, size: int, device: torch.device) -> None:
+    network = Network.of(SECRET)
 
     def on_inbound(event: ToDecodeEngine) -> None:
         if isinstance(event, RoomWanted):
             count = event.open.tokens // BLOCK_TOKENS
             inbound.handle(RoomGranted(event.key, (list(range(1, 1 + count)),), (0,)))
-        elif isinstance(event, Landed):
-            landed.append(event.bytes)
 
-    target = pool(size, 0, device, kind)
-    inbound = DecodeTransfer(config, "decode", target.spec, target, network, on_inbound)
-    await _answer(inbound.handoff_address, lambda: {**sums(target), "landed": landed[-1]})
+    target = pool(size, 0, device)
+    inbound = DecodeTransfer(config, "decode", SPEC, target, network, on_inbound)
+    await _answer(inbound.handoff_address, lambda: sums(target))
     await inbound.close()
     await network.close()
 
@@ -273,11 +247,10 @@ def main() -> None:
     parser.add_argument("--config", default="", help="a TransferConfig as JSON; empty: bare frames")
     parser.add_argument("--size", type=int, required=True, help="bytes of the pool")
     parser.add_argument("--device", default="cpu", help="where the pool is")
-    parser.add_argument("--kind", default=PLAIN, choices=tuple(KINDS), help="attention whose KV it is")
     options = parser.parse_args()
     if options.config:
         config = msgspec.json.decode(options.config, type=TransferConfig)
-        asyncio.run(_far(config, options.size, torch.device(options.device), options.kind))
+        asyncio.run(_far(config, options.size, torch.device(options.device)))
     else:
         asyncio.run(_far_raw(options.size))
 
