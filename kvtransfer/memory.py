@@ -1,6 +1,6 @@
 """The handoff's view of a KV pool: reading and writing bytes of blocks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from contracts.kinds import Codec
@@ -14,11 +14,14 @@ class KVMemory(Protocol):
         """Whether these blocks can be read without waiting for a device that still computes them."""
         ...
 
-    def read(self, group: int, layer: int, blocks: Sequence[int], codec: Codec = "none") -> list[memoryview]:
-        """Returns the blocks' bytes in the given order as contiguous views, each of whole blocks.
+    def begin_read(
+        self, group: int, layer: int, blocks: Sequence[int], codec: Codec = "none"
+    ) -> Callable[[], list[memoryview]]:
+        """Begins to read blocks; the result waits for a device, if any, and returns their bytes as views.
 
-        Neighbours in the pool are coalesced. The views must stay readable until the handoff's `Unpinned`. With a codec
-        the views hold the encoded blocks (`contracts.kv.spec.WireForm`).
+        The views are contiguous, each of whole blocks in the given order; neighbours in the pool are coalesced. They
+        must stay readable until the handoff's `Unpinned`. With a codec they hold the encoded blocks
+        (`contracts.kv.spec.WireForm`).
         """
         ...
 

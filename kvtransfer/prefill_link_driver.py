@@ -23,8 +23,10 @@ from infra.network.sockets import send_now
 from infra.process.tasks import Tasks
 from kvtransfer.events import BlocksTaken, Closed, OpenHandoff, ToPrefillEngine, Unpinned
 from kvtransfer.memory import KVMemory
+from kvtransfer.payload_reader import PayloadReader
 from kvtransfer.protocol.instructions import Instruction, Joined, Lost, Send
-from kvtransfer.protocol.prefill_handoff import FrameDone, OfHandoff
+from kvtransfer.protocol.payloads import Payload
+from kvtransfer.protocol.prefill_handoff import FrameDone, OfHandoff, PrefillHandoff
 from kvtransfer.protocol.prefill_link import PrefillLink
 from kvtransfer.transports.channel import Channel
 from kvtransfer.transports.joining import Joining
@@ -78,7 +80,7 @@ class PrefillLinkDriver:
         self._views: tuple[Layer, list[memoryview]] | None = None  # a payload that the channel has not taken yet
         self.lost_for = ""  # why the link was lost
         self._sent = self._sending = 0.0  # bytes and seconds of sent handoffs, with decaying weights
-        self._memory = memory
+        self._reader = PayloadReader(memory)
         self._clock = clock
         self._owner = owner
         self._blocks: dict[int, list[list[int]]] = {}  # blocks of each open handoff, by KV group
@@ -195,12 +197,12 @@ class PrefillLinkDriver:
         sender, payload = turn
         header = self.side.header(sender, payload)
         if self._views is None or self._views[0] != header:
-            blocks = self._blocks[sender.number][payload.group][payload.first : payload.first + payload.count]
-            self._computing = not self._memory.ready(payload.group, payload.layer, blocks)
+            self._computing = not self._begin_read(sender, payload)
             if self._computing:
                 return None
-            views = self._memory.read(payload.group, payload.layer, blocks, sender.form.codec)
-            self._views = (header, views)
+            self._views = (header, self._reader.finish())
+            if (following := self.side.following(sender, payload)) is not None:
+                self._begin_read(*following)
         sent = self.channel.send(*self._views)
         if sent is None:
             return False
@@ -211,6 +213,10 @@ class PrefillLinkDriver:
         else:
             self._frames.append((sender.number, header.number, sent.tracker))
         return True
+
+    def _begin_read(self, sender: PrefillHandoff, payload: Payload) -> bool:
+        blocks = self._blocks[sender.number][payload.group][payload.first : payload.first + payload.count]
+        return self._reader.begin(sender.number, payload, blocks, sender.form.codec)
 
     def _join(self, offer: Offer) -> None:
         """Opens the channel that an Offer allows. A new salt half means that the peer had forgotten the link."""
@@ -298,6 +304,7 @@ class PrefillLinkDriver:
                 case Closed():
                     if instruction.reason in REJOIN_REASONS:
                         self._join_due = self._clock()
+                    self._reader.closed(instruction.handoff)
                     del self._blocks[instruction.handoff]
                     self._owner.report(instruction)
                 case Unpinned():

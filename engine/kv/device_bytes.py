@@ -1,6 +1,6 @@
 """Access to a pool's blocks in a GPU's memory, through pinned host memory and concurrently with steps."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -88,7 +88,7 @@ class DeviceBytes:
         written = self._order.before(group, layer, blocks)
         return written is None or bool(written.query())
 
-    def read(self, group: int, layer: int, blocks: Sequence[int], codec: Codec) -> list[memoryview]:
+    def begin_read(self, group: int, layer: int, blocks: Sequence[int], codec: Codec) -> Callable[[], list[memoryview]]:
         """Reads into a new buffer, which lives as long as its view, since the sender may keep it in flight."""
         written = self._order.before(group, layer, blocks)
         with torch.inference_mode(), torch.cuda.stream(self._stream):
@@ -100,8 +100,13 @@ class DeviceBytes:
                 found = self._codec.encode(self._layers[layer], self._index(blocks), codec, self._parts[group])
             staging = torch.empty(found.shape, dtype=found.dtype, pin_memory=True)
             staging.copy_(found, non_blocking=True)
-        self._stream.synchronize()
-        return [view_of(staging)]
+            copied = self._stream.record_event()
+
+        def views() -> list[memoryview]:
+            copied.synchronize()
+            return [view_of(staging)]
+
+        return views
 
     def write(self, group: int, layer: int, blocks: Sequence[int], payload: Payload) -> None:
         pool = self._layers[layer][None]

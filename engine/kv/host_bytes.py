@@ -1,6 +1,7 @@
 """Access to a pool's blocks in the host's memory: read without a copy, written in place."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -51,7 +52,11 @@ class HostBytes:
     def ready(self, group: int, layer: int, blocks: Sequence[int]) -> bool:
         return True
 
-    def read(self, group: int, layer: int, blocks: Sequence[int], codec: Codec) -> list[memoryview]:
+    def begin_read(self, group: int, layer: int, blocks: Sequence[int], codec: Codec) -> Callable[[], list[memoryview]]:
+        """Reads when the bytes are asked for."""
+        return partial(self._read, group, layer, blocks, codec)
+
+    def _read(self, group: int, layer: int, blocks: Sequence[int], codec: Codec) -> list[memoryview]:
         if codec != "none":
             index, parts = torch.tensor(blocks, dtype=torch.int64), self._groups[group].parts
             return [view_of(self._codec.encode(self._layers[layer], index, codec, parts))]
@@ -60,7 +65,7 @@ class HostBytes:
 
     def write(self, group: int, layer: int, blocks: Sequence[int], payload: Payload) -> None:
         self._aheads[group].reach(max(blocks))
-        scatter(self.read(group, layer, blocks, "none"), payload)
+        scatter(self._read(group, layer, blocks, "none"), payload)
 
     def convert(self, piece: PayloadConversion, count: int, payload: Payload) -> None:
         layer, frame = self._layers[piece.layer], joined(payload)

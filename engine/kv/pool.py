@@ -12,7 +12,7 @@ Layers are always numbered as in the model.
 """
 
 import mmap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -73,7 +73,9 @@ class PoolBytes(Protocol):
 
     def ready(self, group: int, layer: int, blocks: Sequence[int]) -> bool: ...
 
-    def read(self, group: int, layer: int, blocks: Sequence[int], codec: Codec) -> list[memoryview]: ...
+    def begin_read(
+        self, group: int, layer: int, blocks: Sequence[int], codec: Codec
+    ) -> Callable[[], list[memoryview]]: ...
 
     def write(self, group: int, layer: int, blocks: Sequence[int], payload: Payload) -> None:
         """Lands a payload of the size of these blocks."""
@@ -208,14 +210,20 @@ class KVPool:
         return self._bytes.ready(group, layer, blocks)
 
     def read(self, group: int, layer: int, blocks: Sequence[int], codec: Codec = "none") -> list[memoryview]:
-        """Returns the bytes of `blocks` of one layer, in order, one view per run of adjacent blocks.
+        """Does `begin_read`, and waits for it."""
+        return self.begin_read(group, layer, blocks, codec)()
+
+    def begin_read(
+        self, group: int, layer: int, blocks: Sequence[int], codec: Codec = "none"
+    ) -> Callable[[], list[memoryview]]:
+        """Begins to read `blocks` of one layer; the result returns their bytes, one view per run of adjacent blocks.
 
         On a CPU the views are the pool itself: they change when a block is reused, so hold its I/O reference. With a
         codec it is one view of separate memory, as `contracts.kv.spec.WireForm` describes.
         """
         self._check(group, blocks, layer)
         assert codec == "none" or not self.spec.quantized, "what is quantized leaves as it lies"
-        return self._bytes.read(group, layer, blocks, codec)
+        return self._bytes.begin_read(group, layer, blocks, codec)
 
     def write(self, group: int, layer: int, blocks: Sequence[int], payload: Payload) -> None:
         """Lands bytes in `blocks`, in order, from frames of any sizes. Raises `MessageError` for a wrong size."""

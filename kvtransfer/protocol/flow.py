@@ -107,5 +107,9 @@ class RoundRobin:
         """Returns the handoff whose turn it is; None without members."""
         return self._order[0] if self._order else None
 
+    def second(self) -> int | None:
+        """Returns the handoff whose turn is the one after; None with fewer than two members."""
+        return self._order[1] if len(self._order) > 1 else None
+
     def turn(self) -> None:
         self._order.rotate(-1)

@@ -54,13 +54,25 @@ class Payloads:
         """Whether final blocks wait to be sent."""
         return bool(self._queue)
 
-    def head(self, frame: int) -> Payload | None:
-        """Returns the next payload, of at most `frame` bytes or one block; None if no more blocks are final."""
-        if not self._queue:
+    def head(self, frame: int, behind: Payload | None = None) -> Payload | None:
+        """Returns the next payload, of at most `frame` bytes or one block; None if no more blocks are final.
+
+        With `behind`, the next payload, returns the payload after it.
+        """
+        places = iter(self._queue)
+        place = next(places, None)
+        if place is None:
             return None
-        group, layer = place = next(iter(self._queue))
-        block_bytes = self._block_bytes[group]
         first = self._left[place]
+        if behind is not None:
+            first += behind.count
+            if first == self._ready[place]:
+                place = next(places, None)
+                if place is None:
+                    return None
+                first = self._left[place]
+        group, layer = place
+        block_bytes = self._block_bytes[group]
         count = min(self._ready[place] - first, max(1, frame // block_bytes))
         return Payload(group, layer, first, count, count * block_bytes)
 

@@ -226,9 +226,12 @@ class PrefillHandoff:
     def waits(self) -> bool:
         return self.state is State.STREAMING and self.payloads.waiting
 
-    def head(self, frame: int) -> Payload | None:
-        """Returns the next payload, of at most `frame` bytes or one block; None without a ready payload."""
-        return self.payloads.head(frame) if self.state is State.STREAMING else None
+    def head(self, frame: int, behind: Payload | None = None) -> Payload | None:
+        """Returns the next payload, of at most `frame` bytes or one block; None without a ready payload.
+
+        With `behind`, the next payload, returns the payload after it.
+        """
+        return self.payloads.head(frame, behind) if self.state is State.STREAMING else None
 
     def sending(self) -> bool:
         return self.waits() or self._end > self._seen

@@ -148,6 +148,16 @@ class PrefillLink:
         assert payload is not None, "a handoff without payload has no turn"
         return (sender, payload) if self.window.open_for(payload.size) else None
 
+    def following(self, sender: PrefillHandoff, payload: Payload) -> tuple[PrefillHandoff, Payload] | None:
+        """Returns what will leave after this next payload, unless something changes meanwhile."""
+        number = self._turns.second()
+        if number is not None and number != sender.number:
+            sender, behind = self.handoffs[number], None
+        else:
+            behind = payload
+        found = sender.head(self._frame, behind)
+        return None if found is None else (sender, found)
+
     def header(self, sender: PrefillHandoff, payload: Payload) -> Layer:
         return sender.layer(payload, self.window.sent)
 

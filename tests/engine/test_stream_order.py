@@ -92,7 +92,8 @@ class Worker:
         self._step += 1
 
     def read(self, blocks: Sequence[int], codec: Codec = "none") -> list[bytes]:
-        return [b"".join(self.pool.read(group, layer, own, codec)) for group, layer, own in self._places(blocks)]
+        begun = [self.pool.begin_read(group, layer, own, codec) for group, layer, own in self._places(blocks)]
+        return [b"".join(views()) for views in begun]
 
     def land(self, blocks: Sequence[int], codec: Codec = "none") -> None:
         """The KV of whole blocks comes in, layer by layer."""
@@ -271,8 +272,8 @@ def test_nothing_races_in_any_group(name: str, windowed: LoadedEngine) -> None:
 @pytest.mark.parametrize(
     ("name", "kind", "function", "found"),
     [
-        ("a prefill worker", "wait_event", "read", "is read by _move on stream 1"),
-        ("a prefill worker", "synchronize", "read", "is read by numpy on host"),
+        ("a prefill worker", "wait_event", "begin_read", "is read by _move on stream 1"),
+        ("a prefill worker", "synchronize", "views", "is read by numpy on host"),
         ("a prefill worker", "synchronize", "collect", "is read by tolist on host"),
         ("a decode worker", "wait_event", "__init__", "is written by _move on stream 1"),
         ("a decode worker", "wait_event", "begin_step", "is read by _attend_part on engine"),
@@ -289,7 +290,7 @@ def test_a_wait_that_is_left_out_shows(name: str, kind: str, function: str, foun
 
 @pytest.mark.parametrize(
     ("name", "function"),
-    [("a prefill worker", "read"), ("a decode worker", "begin_step"), ("handoffs that end early", "begin_moves")],
+    [("a prefill worker", "begin_read"), ("a decode worker", "begin_step"), ("handoffs that end early", "begin_moves")],
 )
 def test_a_wait_that_is_left_out_shows_in_both_groups(name: str, function: str, windowed: LoadedEngine) -> None:
     found = races(windowed, name, ("wait_event", function))
@@ -308,6 +309,22 @@ def test_a_step_waits_for_what_it_reads_and_not_for_other_handoffs(model: str, r
         assert engine.clock.get(transfers.name) == first
         worker.launch(decode(1, [1, 2], 10, PENDING_TOKEN), decode(2, [3, 4], 9))
         assert engine.clock.get(transfers.name) == transfers.clock[transfers.name]
+
+
+@pytest.mark.parametrize("codec", ["none", "fp8"])
+def test_the_host_waits_for_a_read_and_not_for_the_read_behind_it(codec: Codec, loaded: LoadedEngine) -> None:
+    with simulated_device() as device:
+        worker = Worker(loaded, device)
+        _, transfers = device.streams
+        worker.land([1, 2])
+        first = worker.pool.begin_read(0, 0, [1], codec)
+        done = transfers.clock[transfers.name]
+        second = worker.pool.begin_read(0, 1, [2], codec)
+        first()
+        assert device.host[transfers.name] == done
+        second()
+        assert device.host[transfers.name] == transfers.clock[transfers.name]
+    assert device.races == []
 
 
 @pytest.mark.parametrize("codec", ["none", "fp8"])

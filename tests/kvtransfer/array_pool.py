@@ -1,6 +1,7 @@
 """Keeps a pool in numpy arrays, one per layer, as the CPU engine does: reads are views, writes are one copy."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -26,6 +27,11 @@ class ArrayPool:
 
     def ready(self, group: int, layer: int, blocks: Sequence[int]) -> bool:
         return True
+
+    def begin_read(
+        self, group: int, layer: int, blocks: Sequence[int], codec: Codec = "none"
+    ) -> Callable[[], list[memoryview]]:
+        return partial(self.read, group, layer, list(blocks), codec)
 
     def read(self, group: int, layer: int, blocks: Sequence[int], codec: Codec = "none") -> list[memoryview]:
         assert codec == "none", "bytes are not numbers"

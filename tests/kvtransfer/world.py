@@ -29,7 +29,7 @@ TOKENS = CommitHandoff(1, [Branch(0, [7])], Stages(prefill_ms=1.0), computed_at=
 
 
 class Pool:
-    """Is a `KVMemory` with a byte array per layer."""
+    """Has a byte array per layer, which is read and written as a `KVMemory` is."""
 
     def __init__(self, spec: KVSpec, blocks: int, seed: int | None = None) -> None:
         self.spec = spec

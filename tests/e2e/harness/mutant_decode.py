@@ -6,7 +6,7 @@ what is wrong.
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from contracts.kinds import Codec
 from contracts.kv.spec import KVSpec, PayloadConversion
@@ -32,8 +32,10 @@ class MutantMemory:
     def ready(self, group: int, layer: int, blocks: Sequence[int]) -> bool:
         return self._memory.ready(group, layer, blocks)
 
-    def read(self, group: int, layer: int, blocks: Sequence[int], codec: Codec = "none") -> list[memoryview]:
-        return self._memory.read(group, layer, blocks, codec)
+    def begin_read(
+        self, group: int, layer: int, blocks: Sequence[int], codec: Codec = "none"
+    ) -> Callable[[], list[memoryview]]:
+        return self._memory.begin_read(group, layer, blocks, codec)
 
     def convert(self, piece: PayloadConversion, payload: Sequence[memoryview | bytes]) -> None:
         """As it is: both workers' blocks are of one form."""
